@@ -1,6 +1,7 @@
 //! A server that runs: look at it, change it, end it.
 
 mod handover;
+mod sip_handover;
 
 use crate::addresses::RelayAddress;
 use crate::alternates::Checks;
@@ -73,7 +74,7 @@ impl Running {
             mut tables,
             open,
             shared_ports,
-            state_dir,
+            sip,
             first_port,
             offload,
             kept,
@@ -103,7 +104,8 @@ impl Running {
                 groups: Arc::new(Mutex::new(tables.groups.take())),
                 open,
                 shared_ports,
-                state_dir,
+                sip: sip.map(Mutex::new),
+                kept,
                 first_port,
             },
             tables,
@@ -130,6 +132,7 @@ impl Running {
                 .map_err(StartError::Thread)?;
             running.threads.push(thread);
         }
+        running.start_sip_link().map_err(StartError::Thread)?;
         if takes_over {
             running.take_over_new_clients()?;
         }

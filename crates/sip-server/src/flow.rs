@@ -47,10 +47,27 @@ pub struct FlowId {
     pub flow: Flow,
 }
 
+/// The runs of the server whose connections can be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Runs {
+    /// The run of this process.
+    pub own: u32,
+    /// During an upgrade, the run of the other process.
+    pub other: Option<u32>,
+}
+
+impl Runs {
+    /// Those of a process without another one.
+    #[must_use]
+    pub const fn of(own: u32) -> Runs {
+        Runs { own, other: None }
+    }
+}
+
 /// What is left of a flow in a run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// It is of this run: its worker knows whether the connection is still there.
+    /// It is of this run, or a connection of the other process: its worker knows whether the connection is still there.
     Current,
     /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker has.
     Datagrams,
@@ -59,13 +76,14 @@ pub enum Standing {
 }
 
 impl FlowId {
-    /// What is left of the flow in this run.
+    /// What is left of the flow in these runs.
     #[must_use]
-    pub fn standing(&self, run: u32) -> Standing {
-        match (self.run == run, self.flow.connection) {
-            (true, _) => Standing::Current,
-            (false, None) => Standing::Datagrams,
-            (false, Some(_)) => Standing::Gone,
+    pub fn standing(&self, runs: Runs) -> Standing {
+        match self.flow.connection {
+            _ if self.run == runs.own => Standing::Current,
+            None => Standing::Datagrams,
+            Some(_) if runs.other == Some(self.run) => Standing::Current,
+            Some(_) => Standing::Gone,
         }
     }
 
@@ -309,12 +327,26 @@ mod tests {
     fn connections_end_with_their_run_and_datagrams_do_not_rfc5626_5_3_1() {
         let run = 0x0304_0506;
         for flow in all() {
-            assert_eq!(flow.standing(run), Standing::Current);
-            let later = match flow.flow.carrier {
-                Carrier::Udp => Standing::Datagrams,
-                _ => Standing::Gone,
+            assert_eq!(flow.standing(Runs::of(run)), Standing::Current);
+            let is_udp = flow.flow.carrier == Carrier::Udp;
+            let later = match is_udp {
+                true => Standing::Datagrams,
+                false => Standing::Gone,
             };
-            assert_eq!(flow.standing(run + 1), later);
+            assert_eq!(flow.standing(Runs::of(run + 1)), later);
+            // Another process has the connection during an upgrade; every process has sockets for datagrams.
+            let beside = match is_udp {
+                true => Standing::Datagrams,
+                false => Standing::Current,
+            };
+            let other = Some(run);
+            assert_eq!(
+                flow.standing(Runs {
+                    own: run + 1,
+                    other
+                }),
+                beside
+            );
         }
     }
 

@@ -24,9 +24,9 @@ use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::routes::Table;
-use crate::sip::{self, Carrier, Sip};
+use crate::sip::{self, Carrier, Sip, SipUpgrade, Surroundings, TakingSip};
 use crate::state_dir::StateDir;
-use crate::steering::Tables;
+use crate::steering::{Numbering, Tables};
 use crate::worker::{Worker, WorkerMessage};
 use io::{Offloads, UdpSocket};
 use std::net::IpAddr;
@@ -50,6 +50,7 @@ struct Bound {
     streams: Vec<Vec<StreamListener>>,
     /// One per worker, if SIP is served.
     sip: Vec<Sip>,
+    sip_upgrade: Option<SipUpgrade>,
     /// Copies of all of them.
     open: OpenListeners,
 }
@@ -65,8 +66,8 @@ pub(crate) struct Made {
     pub(crate) open: OpenListeners,
     /// Relay ports are shared by several allocations.
     pub(crate) shared_ports: bool,
-    /// There is a log of registration bindings.
-    pub(crate) state_dir: bool,
+    /// What SIP keeps for an upgrade, if it is served.
+    pub(crate) sip: Option<SipUpgrade>,
     /// The first port that relays may have.
     pub(crate) first_port: u16,
     /// The kernel relays, too.
@@ -88,21 +89,22 @@ impl Builder {
         let size = self.rates_size(most);
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let mut taking = self.begin_take_over((workers, most), (&relays, ports), &quotas, size)?;
+        let sip = taking.as_mut().and_then(|taking| taking.sip.take());
         let Bound {
             groups,
             listeners,
             streams,
             sip,
+            sip_upgrade,
             open,
-        } = self.bind(workers, offloads, taking.as_ref())?;
+        } = self.bind(workers, offloads, (taking.as_ref(), sip))?;
         let published = Arc::new(PublishedStatus::default());
         let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, size, &published)?;
         let rates = rate_table(offload.as_ref(), size, taking.as_mut())?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = self.features(offloads, &groups);
-        let parts = offload
-            .as_ref()
-            .map_or_else(Vec::new, |offload| offload.parts(workers));
+        let parts = offload.iter().flat_map(|offload| offload.parts(workers));
+        let parts: Vec<_> = parts.collect();
         let mut tables = self.steer(taking, &groups, (workers, most), &mut features)?;
         let mut live = self.live((&listeners, &sip), &relays, &quotas, &rates, workers)?;
         self.set_abilities(&mut live, &features, !parts.is_empty())?;
@@ -144,7 +146,7 @@ impl Builder {
             tables,
             open,
             shared_ports: self.shared_ports,
-            state_dir: self.state_dir.is_some() && self.serves_sip(),
+            sip: sip_upgrade,
             first_port: ports.first(),
             offload,
             certificates: self.watched(),
@@ -158,7 +160,7 @@ impl Builder {
         }
     }
 
-    fn serves_sip(&self) -> bool {
+    pub(super) fn serves_sip(&self) -> bool {
         !(self.sip_listen.plain.is_empty() && self.sip_listen.streams.is_empty())
     }
 
@@ -189,7 +191,7 @@ impl Builder {
         &self,
         workers: usize,
         offloads: Option<Offloads>,
-        taking: Option<&Taking>,
+        (taking, taking_sip): (Option<&Taking>, Option<TakingSip>),
     ) -> Result<Bound, StartError> {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
         let shared = taking.map_or(&[][..], |taking| taking.steering.listeners());
@@ -198,15 +200,19 @@ impl Builder {
         let buffers = self.wanted_buffers();
         let state = self.state_dir.as_deref();
         let state = state.map(StateDir::open).transpose()?;
-        let (sip_addresses, sip) = sip::set_up(
-            &self.sip_listen,
-            &self.sip_tls_configs(),
-            workers,
-            buffers,
-            orders,
-            &self.proxies,
-            (&self.inherited, state.as_ref()),
-        )?;
+        let surroundings = Surroundings {
+            inherited: &self.inherited,
+            state,
+            numbering: taking.map_or_else(
+                || Numbering::alone(workers),
+                |taking| taking.steering.numbering(),
+            ),
+            taking: taking_sip,
+            proxies: &self.proxies,
+        };
+        let tls = self.sip_tls_configs();
+        let sip = sip::set_up(&self.sip_listen, &tls, buffers, orders, surroundings)?;
+        let (sip_addresses, sip, sip_upgrade) = (sip.addresses, sip.workers, sip.upgrade);
         let (streams, tcp, tls) = self.bind_streams(workers)?;
         self.inherited.check_used()?;
         let local = |group: &Vec<UdpSocket>| group[0].local_addr();
@@ -234,6 +240,7 @@ impl Builder {
             groups,
             streams,
             sip,
+            sip_upgrade,
         })
     }
 

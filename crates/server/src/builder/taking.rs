@@ -7,6 +7,7 @@ use crate::handover::{HandoverError, Held, Joining};
 use crate::ports::PortRange;
 use crate::quota::{OtherCounts, Quotas, SharedCounts};
 use crate::rates::{RateTable, TableSize};
+use crate::sip::TakingSip;
 use crate::steering::Takeover;
 
 /// A server that takes over, before it has bound its sockets.
@@ -16,6 +17,8 @@ pub(super) struct Taking {
     /// Where this one writes how many allocations its rate limits have.
     own_rates: Option<SharedCounts>,
     other_rates: Option<OtherCounts>,
+    /// The SIP of both processes, until it is set up.
+    pub(super) sip: Option<TakingSip>,
 }
 
 impl Taking {
@@ -55,9 +58,21 @@ impl Builder {
                 quotas: Some(quotas.share().map_err(HandoverError::System)?),
                 rates: descriptor.map_err(HandoverError::System)?,
             },
+            // Its workers have no numbers yet.
+            sip: None,
         };
-        let steering = Takeover::begin(taking, workers, listeners, most, joining)?;
-        relays.set_foreign(Some(taking.offer().relay_ports()?));
+        let (offer, has_log) = (taking.offer(), self.state_dir.is_some());
+        let mut sip = None;
+        let begin_sip = |own| {
+            let Some(offered) = offer.sip.filter(|_| self.serves_sip()) else {
+                return Ok(None);
+            };
+            let (taking, joining) = TakingSip::begin(offered, offer.numbering(), (own, has_log))?;
+            sip = Some(taking);
+            Ok(Some(joining))
+        };
+        let steering = Takeover::begin(taking, workers, listeners, most, joining, begin_sip)?;
+        relays.set_foreign(Some(offer.relay_ports()?));
         let [other_quotas, other_rates] = taking.offer().held()?.map()?;
         if let Some(other) = other_quotas {
             quotas.count_other(other);
@@ -66,6 +81,7 @@ impl Builder {
             steering,
             own_rates,
             other_rates,
+            sip,
         }))
     }
 }

@@ -1,8 +1,8 @@
 //! What a new process sends to the old one before it binds its sockets.
 
-use super::HandoverError;
 use super::held::Held;
 use super::offer::{Bytes, MAPS};
+use super::{HandoverError, JoiningSip};
 use crate::ports::{ENTRY, SharedPorts};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,6 +14,8 @@ pub struct Joining {
     pub(crate) maps: Vec<OwnedFd>,
     pub(crate) relays: Vec<SharedPorts>,
     pub(crate) held: Held,
+    /// `None` if one of the two serves no SIP.
+    pub(crate) sip: Option<JoiningSip>,
 }
 
 impl Joining {
@@ -23,8 +25,11 @@ impl Joining {
         let mut bytes = vec![(self.maps.len() == MAPS).into()];
         encode_ports(&self.relays, &mut bytes);
         self.held.encode(&mut bytes);
+        JoiningSip::encode(self.sip.as_ref(), &mut bytes);
         let relays = self.relays.iter().map(|relay| &relay.words);
+        let sip = self.sip.iter().map(|sip| &sip.link);
         let fds = self.maps.iter().chain(relays).chain(self.held.fds());
+        let fds = fds.chain(sip);
         (bytes, fds.map(AsFd::as_fd).collect())
     }
 
@@ -44,6 +49,7 @@ impl Joining {
             maps,
             relays: decode_ports(&mut bytes, &mut fds)?,
             held: Held::decode(&mut bytes, &mut fds)?,
+            sip: JoiningSip::decode(&mut bytes, &mut fds)?,
         })
     }
 }

@@ -19,6 +19,7 @@ mod held;
 mod joining;
 mod offer;
 mod predecessor;
+mod sip;
 mod xdp;
 
 pub(crate) use held::Held;
@@ -28,6 +29,7 @@ pub use offer::Offer;
 pub(crate) use offer::OpenListeners;
 pub(crate) use predecessor::Predecessor;
 pub use predecessor::{ForeignMessage, MAX_FOREIGN_BYTES};
+pub(crate) use sip::{JoiningSip, OfferedSip};
 pub(crate) use xdp::XdpPrograms;
 
 use std::sync::Arc;
@@ -60,11 +62,14 @@ pub enum HandoverError {
         "relay.shared_ports: the ports belong to the running server until it ends; restart the server, or start another one on other ports and drain this one"
     )]
     SharedPorts,
-    /// One process writes the log of registration bindings.
+    /// One process writes the log of registration bindings. What was accepted must be in it before another one reads it.
     #[error(
-        "server.state_dir: one process at a time writes the log of registration bindings; restart the server instead"
+        "the log of registration bindings cannot be written: look at the disk of server.state_dir"
     )]
-    StateDir,
+    Log,
+    /// The old process has not handed over what SIP needs.
+    #[error("the running server does not hand over its SIP transactions: {0}")]
+    Sip(#[source] std::io::Error),
     /// The table of steered flows is full, or a worker does not respond.
     #[error("worker {0} cannot give each of its clients an entry in the steering table")]
     NotHeld(usize),

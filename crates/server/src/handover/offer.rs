@@ -1,6 +1,7 @@
 //! What a running server offers to a new process, and the encoding of the offer.
 
 use super::HandoverError;
+use super::OfferedSip;
 use super::held::Held;
 use super::joining::{decode_ports, encode_ports};
 use super::xdp::{self, XdpPrograms};
@@ -38,6 +39,7 @@ pub struct Offer {
     pub(crate) held: Held,
     /// `None` if no XDP program is attached.
     pub(crate) xdp: Option<XdpPrograms>,
+    pub(crate) sip: Option<OfferedSip>,
     /// TCP listeners, and all sockets of SIP.
     pub(crate) others: Vec<OwnedFd>,
 }
@@ -70,6 +72,7 @@ impl Offer {
         encode_ports(&self.relays, &mut bytes);
         self.held.encode(&mut bytes);
         xdp::encode(self.xdp.as_ref(), &mut bytes);
+        OfferedSip::encode(self.sip.as_ref(), &mut bytes);
         let udp = self.udp.iter().flatten();
         let relays = self.relays.iter().map(|relay| &relay.words);
         let fds = self
@@ -120,6 +123,7 @@ impl Offer {
         let relays = decode_ports(&mut bytes, &mut fds)?;
         let held = Held::decode(&mut bytes, &mut fds)?;
         let xdp = xdp::decode(&mut bytes, &mut fds)?;
+        let sip = OfferedSip::decode(&mut bytes)?;
         if workers == 0 || first_worker.checked_add(workers).is_none() {
             return Err(HandoverError::Offer("no workers"));
         }
@@ -135,6 +139,7 @@ impl Offer {
             relays,
             held,
             xdp,
+            sip,
             others: fds.collect(),
         })
     }
@@ -286,6 +291,10 @@ mod tests {
                 program: socket(),
                 links: vec![(7, socket()), (70_000, socket())],
             }),
+            sip: Some(OfferedSip {
+                key: [4; 16],
+                run: 5,
+            }),
             others: vec![socket()],
         };
         let (bytes, fds) = offer.encode();
@@ -309,6 +318,7 @@ mod tests {
         assert!(read.held.quotas.is_some() && read.held.rates.is_none());
         let xdp = read.xdp.expect("it was there");
         assert!(xdp.link(70_000).is_some() && xdp.link(8).is_none());
+        assert_eq!(read.sip, offer.sip);
         for length in 0..bytes.len() {
             assert!(
                 Offer::decode(&bytes[..length], copies()).is_err(),

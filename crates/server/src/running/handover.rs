@@ -4,6 +4,8 @@ use super::{ANSWER, Running};
 use crate::handover::{ForeignMessage, HandoverError, Joining, Offer, OpenListeners};
 use crate::offload::Control;
 use crate::ports::ForeignPorts;
+use crate::privileges::Kept;
+use crate::sip::SipUpgrade;
 use crate::steering::{Groups, Numbering};
 use crate::worker::{Job, WorkerMessage};
 use bpf::steer::Process;
@@ -11,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long all workers together may take to give their clients an entry each: 1 million take 2 s.
-const HOLDING: Duration = Duration::from_secs(20);
+pub(super) const HOLDING: Duration = Duration::from_secs(20);
 
 /// What a running server needs for an upgrade.
 #[derive(Debug)]
@@ -23,8 +25,10 @@ pub(super) struct Upgrade {
     pub(super) open: OpenListeners,
     /// Relay ports are shared by several allocations.
     pub(super) shared_ports: bool,
-    /// There is a log of registration bindings.
-    pub(super) state_dir: bool,
+    /// SIP's part, if it is served.
+    pub(super) sip: Option<Mutex<SipUpgrade>>,
+    /// What threads keep.
+    pub(super) kept: Kept,
     /// The first port that relays may have.
     pub(super) first_port: u16,
 }
@@ -39,13 +43,10 @@ impl Running {
     /// What a new process needs to take over from this server.
     ///
     /// # Errors
-    /// If relay ports are shared by several allocations, if there is a log of registration bindings, or if no file descriptor is left.
+    /// If relay ports are shared by several allocations, or if no file descriptor is left.
     pub fn offer(&self) -> Result<Offer, HandoverError> {
         if self.upgrade.shared_ports {
             return Err(HandoverError::SharedPorts);
-        }
-        if self.upgrade.state_dir {
-            return Err(HandoverError::StateDir);
         }
         let OpenListeners { udp, others } =
             self.upgrade.open.copies().map_err(HandoverError::System)?;
@@ -72,6 +73,7 @@ impl Running {
                 .map_err(HandoverError::System)?
                 .map_or(Vec::new(), Vec::from),
             udp,
+            sip: self.sip_offer(),
             relays: self
                 .changes
                 .live()
@@ -90,7 +92,12 @@ impl Running {
     /// # Errors
     /// If a worker does not respond or the table is full, or this process may not use the tables; then everything is as before.
     pub fn hold_clients(&self, joining: Joining) -> Result<(), HandoverError> {
-        let Joining { maps, relays, held } = joining;
+        let Joining {
+            maps,
+            relays,
+            held,
+            sip,
+        } = joining;
         let foreign = ForeignPorts::new(relays).map_err(HandoverError::System)?;
         self.changes.live().relays.set_foreign(Some(foreign));
         self.changes.live().count_other(held)?;
@@ -110,18 +117,21 @@ impl Running {
                 None => Err(HandoverError::Steering("there are none".to_owned())),
             })
         });
+        let held = held.and_then(|()| sip.map_or(Ok(()), |sip| self.hand_over_sip(sip)));
         if held.is_err() {
             let _ = self.resume();
         }
         held
     }
 
-    /// The new process serves: leaves new connections and the UDP sockets of SIP to it. Existing clients stay here.
+    /// The new process serves: leaves new connections and the UDP sockets of SIP to it. Existing clients stay here. What begins anew on
+    /// their SIP connections goes to the new process.
     ///
     /// # Errors
     /// If a worker does not respond.
     pub fn stop_listening(&self) -> Result<(), HandoverError> {
-        self.set_listening(false)
+        self.set_listening(false)?;
+        self.follow_with_sip()
     }
 
     /// The new process has ended or given up: this one serves everything again.
@@ -141,8 +151,9 @@ impl Running {
         for worker in 0..self.threads.len() {
             self.tell(worker, WorkerMessage::HoldNoMore)?;
         }
+        let resumed = self.resume_sip();
         self.set_listening(true)?;
-        forgotten
+        resumed.and(forgotten)
     }
 
     /// The process that this one has taken over from has ended.
@@ -157,6 +168,7 @@ impl Running {
         for worker in 0..self.threads.len() {
             self.tell(worker, WorkerMessage::PredecessorEnded)?;
         }
+        self.leave_old_sip()?;
         let own = self.upgrade.numbering.slots(self.upgrade.open.udp.len());
         self.with_groups(move |groups| match groups {
             Some(groups) => groups.forget_other(own),
@@ -197,7 +209,7 @@ impl Running {
         }
     }
 
-    fn tell(&self, worker: usize, message: WorkerMessage) -> Result<(), HandoverError> {
+    pub(super) fn tell(&self, worker: usize, message: WorkerMessage) -> Result<(), HandoverError> {
         let told = self.post_until(worker, message, Instant::now() + ANSWER);
         told.then_some(()).ok_or(HandoverError::Busy(worker))
     }

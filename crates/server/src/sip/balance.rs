@@ -6,6 +6,9 @@
 //! order of the answers, and hears when the connection is gone.
 
 use super::counters::SipCounters;
+use super::link::Frame;
+use super::peer::{Beside, Peer};
+use crate::steering::Numbering;
 use crate::worker::{Mailboxes, WorkerMessage};
 use crossbeam_queue::ArrayQueue;
 use sip::Mono;
@@ -106,6 +109,8 @@ impl SipBatch {
 /// What all workers share.
 #[derive(Debug, Clone)]
 pub(crate) struct Commons {
+    /// The numbers of the workers.
+    pub(super) numbering: Numbering,
     /// Messages that each worker has received from its sockets.
     received: Arc<[AtomicU64]>,
     /// When somebody found the load uneven last; 0 is never.
@@ -122,8 +127,10 @@ pub(crate) struct Commons {
 }
 
 impl Commons {
-    pub(crate) fn new(workers: usize) -> Commons {
+    pub(crate) fn new(numbering: Numbering) -> Commons {
+        let workers = usize::from(numbering.workers);
         Commons {
+            numbering,
             received: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             uneven: Arc::new(AtomicU64::new(0)),
             unopened: (0..workers).map(|_| AtomicU64::new(0)).collect(),
@@ -139,14 +146,21 @@ impl Commons {
 #[derive(Debug)]
 pub(super) struct Balance {
     number: u16,
+    /// Its place among the workers of this process.
+    place: usize,
     commons: Commons,
+    /// For the workers of this process.
     open: Vec<Option<SipBatch>>,
+    /// The other process of an upgrade.
+    beside: Option<Beside>,
     /// Those that are to leave with the next post.
     full: Vec<(u16, SipBatch)>,
     /// Workers that do not read their mailbox as fast as it comes.
     lagging: Vec<bool>,
     /// Connections that are gone, of which a worker could not be told yet.
     untold: Vec<(u16, ConnectionKey)>,
+    /// Connections of others that messages for them were lost on the way to, and connections of this worker whose messages were.
+    lost: Vec<ConnectionKey>,
     /// CANCELs passed on since the workers were last compared.
     passed_on: u32,
     /// What each worker had received when they were last compared, and when.
@@ -162,6 +176,9 @@ impl Balance {
         let workers = commons.received.len();
         Balance {
             number,
+            place: commons.numbering.index(number).map_or(0, usize::from),
+            beside: None,
+            lost: Vec::new(),
             open: (0..workers).map(|_| None).collect(),
             full: Vec::new(),
             lagging: vec![false; workers],
@@ -179,7 +196,7 @@ impl Balance {
     /// messages, both since the start. To be called at every turn, so that the others compare themselves with what is, not with what was
     /// a tenth of a second ago.
     pub(super) fn compare(&mut self, now: Mono, received: u64, busy_ns: u64) {
-        let mine = &self.commons.received[usize::from(self.number)];
+        let mine = &self.commons.received[self.place];
         mine.store(received, Ordering::Relaxed);
         let passed = now.since(self.compared);
         if passed < PERIOD || self.before.len() < 2 {
@@ -193,7 +210,7 @@ impl Balance {
             .collect();
         let grown = |at: usize| counts[at].saturating_sub(self.before[at]);
         let total: u64 = (0..counts.len()).map(grown).sum();
-        let mine = grown(usize::from(self.number));
+        let mine = grown(self.place);
         let busy_ns = busy_ns - std::mem::replace(&mut self.busy_before_ns, busy_ns);
         let busy = busy_ns.saturating_mul(100) / (passed.as_nanos() as u64).max(1);
         self.judge(now, mine * counts.len() as u64 * 100 / total.max(1), busy);
@@ -233,15 +250,49 @@ impl Balance {
     /// The worker that a Call-ID belongs to.
     pub(super) fn owner_of(&self, call_id: &[u8]) -> u16 {
         let hash = self.commons.hash.hash_one(call_id);
-        let workers = self.open.len() as u64;
-        u16::try_from(hash % workers).unwrap_or(self.number)
+        nth(self.commons.numbering, hash)
+    }
+
+    /// During an upgrade, the other process of it.
+    pub(super) fn set_peer(&mut self, peer: Option<&Peer>) {
+        self.beside = peer.map(Beside::new);
+    }
+
+    /// The other process.
+    pub(super) fn beside(&self) -> Option<&Beside> {
+        self.beside.as_ref()
+    }
+
+    /// Leaves what begins anew to the other process from now on.
+    pub(super) fn follow(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            beside.leads = true;
+        }
+    }
+
+    /// The worker of the other process that a new request is to be handed to, if that process serves and keeps up.
+    pub(super) fn successor(&self, call_id: &[u8]) -> Option<u16> {
+        let beside = self.beside.as_ref().filter(|beside| beside.leads)?;
+        let hash = self.commons.hash.hash_one(call_id);
+        (!beside.link.is_behind()).then(|| nth(beside.numbering, hash))
+    }
+
+    /// Whether a worker is the other process's.
+    pub(super) fn is_foreign(&self, worker: u16) -> bool {
+        let beside = self.beside.as_ref();
+        beside.is_some_and(|beside| beside.numbering.index(worker).is_some())
+    }
+
+    /// The connections that a message was lost for since the last time.
+    pub(super) fn take_lost(&mut self) -> Vec<ConnectionKey> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Whether a worker reads its mailbox so promptly that nothing it gets is in danger of being dropped.
     pub(super) fn keeps_up(&self, worker: u16) -> bool {
-        self.lagging
-            .get(usize::from(worker))
-            .is_some_and(|lagging| !lagging)
+        let place = self.commons.numbering.index(worker);
+        let lagging = place.and_then(|place| self.lagging.get(usize::from(place)));
+        lagging.is_some_and(|lagging| !lagging)
     }
 
     /// Who is asked next whether it knows what a CANCEL is for: all one after the other, the last one answers. Nobody if all were,
@@ -252,7 +303,7 @@ impl Balance {
             return None;
         }
         self.passed_on += u32::from(asked == 0);
-        Some((self.number + 1) % workers)
+        Some(nth(self.commons.numbering, self.place as u64 + 1))
     }
 
     /// Packs bytes for a connection that another worker has.
@@ -269,18 +320,23 @@ impl Balance {
 
     /// Tells all other workers that a connection of this one is gone.
     pub(super) fn tell_all_gone(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
-        for worker in 0..u16::try_from(self.open.len()).unwrap_or(u16::MAX) {
-            if worker != self.number {
-                self.tell_gone(worker, key, counters);
-            }
-        }
+        self.tell_all(Kind::Gone(key), counters);
     }
 
     /// Tells all other workers that the other side of a connection of this one sends nothing more.
     pub(super) fn tell_all_half_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
-        for worker in 0..u16::try_from(self.open.len()).unwrap_or(u16::MAX) {
-            if worker != self.number {
-                self.put(worker, Kind::HalfClosed(key), &[], counters);
+        self.tell_all(Kind::HalfClosed(key), counters);
+    }
+
+    /// Tells all other workers, those of the other process included.
+    fn tell_all(&mut self, kind: Kind, counters: &mut SipCounters) {
+        let own = self.commons.numbering;
+        let other = self.beside.as_ref().map(|beside| beside.numbering);
+        for numbering in [Some(own), other].into_iter().flatten() {
+            for worker in (0..numbering.workers).map(|place| numbering.number(place)) {
+                if worker != self.number {
+                    self.put(worker, kind, &[], counters);
+                }
             }
         }
     }
@@ -321,7 +377,7 @@ impl Balance {
 
     /// This worker has so many transactions.
     pub(super) fn show_transactions(&self, count: usize) {
-        let mine = &self.commons.transactions[usize::from(self.number)];
+        let mine = &self.commons.transactions[self.place];
         mine.store(count as u64, Ordering::Relaxed);
     }
 
@@ -363,9 +419,16 @@ impl Balance {
     }
 
     fn put(&mut self, worker: u16, kind: Kind, bytes: &[u8], counters: &mut SipCounters) {
-        let Some(place) = self.open.get_mut(usize::from(worker)) else {
-            counters.mailbox_full += 1;
-            return;
+        let place = match self.commons.numbering.index(worker) {
+            Some(place) => self.open.get_mut(usize::from(place)),
+            None => self
+                .beside
+                .as_mut()
+                .and_then(|beside| beside.place_of(worker)),
+        };
+        let Some(place) = place else {
+            // The process of that worker has ended.
+            return self.lose(worker, &kind, counters);
         };
         let batch = place.get_or_insert_with(|| self.commons.empty.pop().unwrap_or_default());
         let start = batch.bytes.len();
@@ -391,12 +454,16 @@ impl Balance {
             self.look_who_lags(mailboxes);
         }
         let mut held = false;
-        for (worker, place) in (0..).zip(&mut self.open) {
+        let numbering = self.commons.numbering;
+        for (worker, place) in (numbering.first_worker..).zip(&mut self.open) {
             if place.is_some() && mailboxes.is_behind(worker) {
                 held = true;
             } else {
                 self.full.extend(place.take().map(|batch| (worker, batch)));
             }
+        }
+        if let Some(beside) = &mut self.beside {
+            self.full.extend(beside.take_open());
         }
         let mut full = std::mem::take(&mut self.full);
         for (worker, batch) in full.drain(..) {
@@ -408,8 +475,9 @@ impl Balance {
     }
 
     fn look_who_lags(&mut self, mailboxes: &Mailboxes) {
-        for (worker, lagging) in (0..).zip(&mut self.lagging) {
-            let unopened = &self.commons.unopened[usize::from(worker)];
+        let numbers = self.commons.numbering.first_worker..;
+        let unopened = self.commons.unopened.iter();
+        for ((worker, lagging), unopened) in numbers.zip(&mut self.lagging).zip(unopened) {
             *lagging =
                 !mailboxes.keeps_up(worker) || unopened.load(Ordering::Relaxed) > MANY_UNOPENED;
         }
@@ -417,7 +485,7 @@ impl Balance {
 
     /// Shows the others how many batches wait here.
     pub(super) fn show_unopened(&self, batches: usize) {
-        let shown = &self.commons.unopened[usize::from(self.number)];
+        let shown = &self.commons.unopened[self.place];
         if shown.load(Ordering::Relaxed) != batches as u64 {
             shown.store(batches as u64, Ordering::Relaxed);
         }
@@ -431,6 +499,9 @@ impl Balance {
         mut batch: SipBatch,
         counters: &mut SipCounters,
     ) {
+        if self.commons.numbering.index(worker).is_none() {
+            return self.post_to_other(worker, batch, counters);
+        }
         if !mailboxes.keeps_up(worker) {
             counters.mailbox_full += batch.drop_datagrams();
         }
@@ -456,6 +527,42 @@ impl Balance {
         }
     }
 
+    /// Sends a batch to the other process. If there is no room, what it holds is lost, and so are the connections concerned: of a connection
+    /// nothing may be lacking.
+    fn post_to_other(&mut self, worker: u16, batch: SipBatch, counters: &mut SipCounters) {
+        let unsent = match &self.beside {
+            Some(beside) => match beside.link.try_send(Frame::Batch { to: worker, batch }) {
+                Ok(()) => return,
+                Err(Frame::Batch { batch, .. }) => batch,
+                Err(_) => return,
+            },
+            None => batch,
+        };
+        for item in &unsent.items {
+            self.lose(worker, &item.kind, counters);
+        }
+        self.put_back(unsent);
+    }
+
+    /// What is for this worker is lost.
+    fn lose(&mut self, worker: u16, kind: &Kind, counters: &mut SipCounters) {
+        match kind {
+            Kind::Message { flow, .. } => {
+                counters.mailbox_full += 1;
+                self.lost.extend(flow.connection);
+            }
+            Kind::Bytes(key) => {
+                counters.unsent += 1;
+                self.lost.push(*key);
+            }
+            Kind::Gone(key) if self.is_foreign(worker) && self.untold.len() < MOST_UNTOLD => {
+                self.untold.push((worker, *key));
+            }
+            // They are sent again, or nobody is there to know.
+            Kind::Gone(_) | Kind::HalfClosed(_) | Kind::Names(_) | Kind::Unreachable => {}
+        }
+    }
+
     /// Takes back a batch that was delivered.
     pub(super) fn put_back(&self, mut batch: SipBatch) {
         batch.bytes.clear();
@@ -464,6 +571,12 @@ impl Balance {
         // There is room for as many as are usually under way.
         drop(self.commons.empty.push(batch));
     }
+}
+
+/// The number of one of these workers.
+fn nth(numbering: Numbering, number: u64) -> u16 {
+    let place = u16::try_from(number % u64::from(numbering.workers));
+    numbering.number(place.unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -476,7 +589,7 @@ mod tests {
 
     #[test]
     fn who_gets_all_hands_over_and_stops_long_after_it_is_even_again() {
-        let commons = Commons::new(2);
+        let commons = Commons::new(Numbering::alone(2));
         let mut first = Balance::new(0, commons.clone());
         let mut second = Balance::new(1, commons);
         let ms = |ms: u64| ms * 1_000_000;
@@ -505,7 +618,7 @@ mod tests {
 
     #[test]
     fn an_even_load_is_none_less_so_for_turns_of_different_lengths() {
-        let commons = Commons::new(2);
+        let commons = Commons::new(Numbering::alone(2));
         let mut first = Balance::new(0, commons.clone());
         let mut second = Balance::new(1, commons);
         for step in 1..=400_u64 {
@@ -521,7 +634,7 @@ mod tests {
 
     #[test]
     fn every_worker_agrees_whose_a_call_is() {
-        let commons = Commons::new(4);
+        let commons = Commons::new(Numbering::alone(4));
         let workers: Vec<_> = (0..4).map(|n| Balance::new(n, commons.clone())).collect();
         let mut shares = [0; 4];
         for number in 0..1000 {

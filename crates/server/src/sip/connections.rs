@@ -78,6 +78,8 @@ pub(crate) struct Connections {
     now: Mono,
     /// Those that were closed and that the engine has not been told of.
     gone: Vec<Gone>,
+    /// Nothing is read.
+    is_paused: bool,
 }
 
 /// A connection that was closed, and the attempt that it was.
@@ -109,6 +111,7 @@ impl Connections {
             scratch: Vec::new(),
             now: Mono::default(),
             gone: Vec::new(),
+            is_paused: false,
         }
     }
 
@@ -254,6 +257,34 @@ impl Connections {
         }
         self.watch(slot, poller);
         true
+    }
+
+    /// Reads nothing any more from the connections that are there.
+    pub(crate) fn pause(&mut self, poller: &Poller) {
+        self.is_paused = true;
+        for connection in self.table.iter().flatten() {
+            // It could only fail for one that is not watched.
+            let _ = poller.remove(&connection.stream);
+        }
+    }
+
+    /// Reads from all connections again.
+    pub(crate) fn resume(&mut self, poller: &Poller) {
+        if !std::mem::replace(&mut self.is_paused, false) {
+            return;
+        }
+        for connection in self.table.iter_mut().flatten() {
+            let token = Token::Sip(SipToken::Connection(connection.slot)).as_u64();
+            let wants = connection.wants();
+            // One that was made meanwhile is watched already.
+            let watched = poller.add(&connection.stream, token, interest_of(wants));
+            if watched
+                .or_else(|_| poller.modify(&connection.stream, token, interest_of(wants)))
+                .is_ok()
+            {
+                connection.watching = wants;
+            }
+        }
     }
 
     /// The next connection that was closed since the last time.
@@ -482,13 +513,8 @@ impl Connections {
         if wants == connection.watching {
             return;
         }
-        let interest = match wants {
-            Watching::Nothing => Interest::Nothing,
-            Watching::Read => Interest::Read,
-            Watching::Write => Interest::Write,
-            Watching::Both => Interest::ReadWrite,
-        };
         let token = Token::Sip(SipToken::Connection(slot)).as_u64();
+        let interest = interest_of(wants);
         if poller.modify(&connection.stream, token, interest).is_ok() {
             connection.watching = wants;
         }
@@ -560,5 +586,14 @@ impl Connections {
         };
         self.close(slot, reason, counters);
         true
+    }
+}
+
+const fn interest_of(watching: Watching) -> Interest {
+    match watching {
+        Watching::Nothing => Interest::Nothing,
+        Watching::Read => Interest::Read,
+        Watching::Write => Interest::Write,
+        Watching::Both => Interest::ReadWrite,
     }
 }

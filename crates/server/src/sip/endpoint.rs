@@ -9,6 +9,7 @@ use super::counters::{SipCounters, method_index};
 use super::handed_over::HandedOver;
 use super::layers::StreamListener;
 use super::outgoing::{Outgoing, worker_of};
+use super::peer::Peer;
 use super::requests::Requests;
 use super::settings::Orders;
 use super::slack::Slack;
@@ -17,7 +18,7 @@ use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Mailboxes, now};
 use sip::build::{Stamp, Tag};
-use sip::engine::{Ack, Config, Engine, NewRequest, Output, Received, SendTo};
+use sip::engine::{Ack, Config, Engine, NewRequest, Output, Received, SendTo, TransactionId};
 use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey, PeerName};
 use sip::frame::Packet;
 use sip::header::{Rport, Via};
@@ -147,6 +148,55 @@ impl Endpoint {
         self.user.obey(&orders);
         self.requests.obey(&orders);
         self.orders = orders;
+    }
+
+    pub(super) const fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The bindings, for an upgrade.
+    pub(super) fn kept(&mut self) -> Option<&mut Kept> {
+        self.user.kept()
+    }
+
+    /// There is another process during an upgrade, or none any more.
+    pub(super) fn set_peer(&mut self, peer: Option<&Peer>) {
+        self.balance.set_peer(peer);
+        self.user.set_other_run(peer.map(|peer| peer.run));
+    }
+
+    /// The other process serves what begins anew.
+    pub(super) fn follow(&mut self) {
+        self.balance.follow();
+    }
+
+    /// Whether the other process serves what begins anew.
+    pub(super) fn follows(&self) -> bool {
+        self.balance.beside().is_some_and(|beside| beside.leads)
+    }
+
+    /// The connections of the other process that are known here.
+    pub(super) fn connections_of_peer(&self) -> Vec<ConnectionKey> {
+        let Some(beside) = self.balance.beside() else {
+            return Vec::new();
+        };
+        let all = self.engine.open_connections();
+        all.filter(|key| beside.has(*key)).collect()
+    }
+
+    /// The connections that a message was lost for on the way between two processes.
+    pub(super) fn take_lost(&mut self) -> Vec<ConnectionKey> {
+        self.balance.take_lost()
+    }
+
+    /// A connection of another worker cannot be used any more.
+    pub(super) fn lose_connection(
+        &mut self,
+        key: ConnectionKey,
+        outgoing: &mut Outgoing<'_, '_, '_>,
+    ) {
+        self.engine.disconnected(self.now.mono, key);
+        self.drain(outgoing);
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.
@@ -331,7 +381,7 @@ impl Endpoint {
             return false;
         };
         let transaction = self.engine.transaction_of(&scan);
-        if let Some(worker) = transaction.and_then(|id| self.handed.find(id)) {
+        if let Some(worker) = transaction.and_then(|id| self.handed_to(id)) {
             self.pack(worker, flow, 0, bytes);
             return true;
         }
@@ -355,7 +405,7 @@ impl Endpoint {
     /// The worker that a message which belongs to nothing here was handed to together with its transaction, if it was; but not back to the
     /// one that it comes from.
     fn followed(&self, received: &Received<'_>, from: Option<u16>) -> Option<u16> {
-        if self.handed.is_empty() {
+        if self.handed.is_empty() && self.balance.beside().is_none() {
             return None;
         }
         let transaction = match received {
@@ -368,8 +418,26 @@ impl Endpoint {
             }
             _ => None,
         };
-        let worker = self.handed.find(transaction?)?;
+        let worker = self.handed_to(transaction?)?;
         (from != Some(worker)).then_some(worker)
+    }
+
+    /// The worker that has a transaction which was handed over, or that was there before this process.
+    fn handed_to(&self, transaction: TransactionId) -> Option<u16> {
+        let handed = self.handed.find(transaction);
+        handed.or_else(|| self.balance.beside()?.owner_of(transaction))
+    }
+
+    /// A flow of another worker. Another process may number its listeners otherwise.
+    fn localized(&self, flow: Flow, from: u16) -> Flow {
+        let listener = match self.balance.is_foreign(from) {
+            true => self.user.listener_at(flow.local),
+            false => None,
+        };
+        Flow {
+            listener: listener.unwrap_or(flow.listener),
+            ..flow
+        }
     }
 
     /// Packs a message for another worker, with what its client has proved.
@@ -398,6 +466,7 @@ impl Endpoint {
                 Kind::Message { flow, asked } => {
                     messages += 1;
                     self.counters.taken_over += 1;
+                    let flow = self.localized(flow, batch.from);
                     // The kernel looks at the other worker's socket by the other worker's rules.
                     if flow.connection.is_none() && self.is_filtered_out(bytes, &flow) {
                         continue;
@@ -579,6 +648,11 @@ impl Endpoint {
     fn request(&mut self, request: NewRequest<'_>) -> Option<u16> {
         let method = request.message.method();
         let transaction = request.transaction();
+        // The process that has taken over answers what begins anew. If it does not keep up, this one refuses.
+        if let Some(worker) = self.balance.successor(request.call_id()) {
+            self.handed.note(transaction, worker);
+            return Some(worker);
+        }
         let taken = self.with_user(|user, transactions| user.request(transactions, request));
         if let Taken::Elsewhere(worker) = taken {
             self.handed.note(transaction, worker);

@@ -3,7 +3,7 @@
 use super::advertise::{Advertised, source_address};
 use super::calls::{CallControl, SharedCalls};
 use super::challenge::{Gate, Stop};
-use super::outgoing::worker_of;
+use super::peer::Origin;
 use super::registrar::Registrations;
 use super::settings::{Orders, Trunk};
 use ipnet::IpNet;
@@ -37,21 +37,21 @@ pub(super) struct Forwarder {
     routes: Arc<Table>,
     /// Counts requests that hunt by weight.
     draws: u64,
-    number: u16,
-    run: u32,
+    origin: Origin,
 }
 
 impl Forwarder {
-    /// Of worker `number`, whose sockets are these. `key` and `calls` are those of all workers.
+    /// Of the worker of `origin`, whose sockets are these. `key` and `calls` are those of all workers.
     pub(super) fn new(
-        number: u16,
+        origin: Origin,
         listeners: Box<[(ListenerKey, SocketAddr)]>,
         orders: &Orders,
         (key, calls): (HashKey, Arc<SharedCalls>),
-        run: u32,
     ) -> Forwarder {
+        let mut proxy = Proxy::new(config(orders), key, origin.number, origin.runs.own);
+        proxy.set_other_run(origin.runs.other);
         Forwarder {
-            proxy: Proxy::new(config(orders), key, number, run),
+            proxy,
             calls: CallControl::new(calls, orders),
             listeners,
             trunks: trunks(orders),
@@ -59,10 +59,15 @@ impl Forwarder {
             routes: Arc::clone(&orders.routes),
             draws: key
                 .derive(u64::from_le_bytes(*b"hunting "))
-                .mac(&run.to_be_bytes()),
-            number,
-            run,
+                .mac(&origin.runs.own.to_be_bytes()),
+            origin,
         }
+    }
+
+    /// During an upgrade, the run of the other process.
+    pub(super) fn set_other_run(&mut self, other: Option<u32>) {
+        self.origin.runs.other = other;
+        self.proxy.set_other_run(other);
     }
 
     /// New settings.
@@ -75,11 +80,7 @@ impl Forwarder {
 
     /// A flow, with the worker that has it.
     pub(super) fn flow_id(&self, flow: &Flow) -> FlowId {
-        FlowId {
-            worker: flow.connection.map_or(self.number, worker_of),
-            run: self.run,
-            flow: *flow,
-        }
+        self.origin.flow_id(flow)
     }
 
     /// The proxy, and its policy for a message that came to this address of the server.
@@ -119,6 +120,19 @@ fn trunks(orders: &Orders) -> Vec<Vec<IpNet>> {
     trunks
         .map(|trunk: &Trunk| trunk.addresses.clone())
         .collect()
+}
+
+/// The listener that is bound to this address now.
+pub(super) fn listener_at(
+    listeners: &[(ListenerKey, SocketAddr)],
+    local: SocketAddr,
+) -> Option<ListenerKey> {
+    let is_at = |own: &SocketAddr| {
+        let is_there = own.ip() == local.ip() || own.ip().is_unspecified();
+        own.port() == local.port() && own.is_ipv4() == local.is_ipv4() && is_there
+    };
+    let found = listeners.iter().find(|(_, own)| is_at(own));
+    found.map(|(listener, _)| *listener)
 }
 
 /// The policy of this server for its proxy.
@@ -221,14 +235,7 @@ impl Routing for ServerPolicy<'_> {
     }
 
     fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
-        let mut listeners = self.listeners.iter();
-        let is_at = |own: &SocketAddr| {
-            let is_there = own.ip() == local.ip() || own.ip().is_unspecified();
-            own.port() == local.port() && own.is_ipv4() == local.is_ipv4() && is_there
-        };
-        listeners
-            .find(|(_, own)| is_at(own))
-            .map(|(listener, _)| *listener)
+        listener_at(self.listeners, local)
     }
 }
 

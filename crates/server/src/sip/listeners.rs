@@ -3,15 +3,19 @@
 
 use super::layers::StreamListener;
 use super::settings::Orders;
-use super::store::{Kept, Store};
+use super::store::{Kept, SharedLog};
+use super::taking::{SipUpgrade, Taken, TakingSip};
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
 use crate::features::Buffers;
 use crate::inherited::InheritedSockets;
 use crate::state_dir::StateDir;
+use crate::steering::Numbering;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use ipnet::IpNet;
+use sip::HashKey;
 use sip::flow::Carrier;
+use sip_server::location::{Limits, MemoryLocation};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::rustls::{ClientConfig, ServerConfig};
@@ -50,8 +54,29 @@ pub(crate) struct SipTls {
     pub(crate) connect: Option<Arc<ClientConfig>>,
 }
 
-/// The addresses listened on, and SIP for each worker; nothing where there are no addresses.
-type SetUp = (SipAddresses, Vec<Sip>);
+/// What there is of SIP; nothing where there are no addresses.
+#[derive(Debug, Default)]
+pub(crate) struct SetUp {
+    /// The addresses listened on.
+    pub(crate) addresses: SipAddresses,
+    /// SIP for each worker.
+    pub(crate) workers: Vec<Sip>,
+    /// For an upgrade.
+    pub(crate) upgrade: Option<SipUpgrade>,
+}
+
+/// What SIP finds at the start.
+#[derive(Debug)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) inherited: &'a InheritedSockets,
+    pub(crate) state: Option<StateDir>,
+    /// The numbers of the workers.
+    pub(crate) numbering: Numbering,
+    /// The SIP of the process that this one takes over from.
+    pub(crate) taking: Option<TakingSip>,
+    /// Networks of load balancers.
+    pub(crate) proxies: &'a [IpNet],
+}
 
 /// How many times the receive buffer of the other listeners a SIP socket has: its messages are as many times longer than theirs, and
 /// overload control must see who waits. By the memory that the kernel accounts for a datagram, four times 8 MiB are 52,000 of up to
@@ -65,15 +90,67 @@ const BUFFERS: u32 = 4;
 pub(crate) fn set_up(
     addresses: &SipAddresses,
     tls: &SipTls,
-    workers: usize,
     buffers: Buffers,
     orders: Orders,
-    proxies: &[IpNet],
-    (inherited, state): (&InheritedSockets, Option<&StateDir>),
+    surroundings: Surroundings<'_>,
 ) -> Result<SetUp, StartError> {
     if addresses.plain.is_empty() && addresses.streams.is_empty() {
         return Ok(SetUp::default());
     }
+    let Surroundings {
+        inherited,
+        state,
+        numbering,
+        taking,
+        proxies,
+    } = surroundings;
+    let workers = usize::from(numbering.workers);
+    let (bound, listeners) = bind_all(addresses, tls, buffers, (workers, inherited))?;
+    let names = NameResolver::new(&orders.settings.resolvers);
+    let lasting = state.as_ref().map(|state| state.key);
+    let mut taken = Taken::of(taking)?;
+    let secrets = Secrets::new(numbering, names, taken.key, lasting, taken.runs);
+    let orders = Arc::new(orders);
+    let proxies: Arc<[IpNet]> = Arc::from(proxies);
+    let sips = (numbering.first_worker..).zip(listeners);
+    let sips = sips.map(|(number, listeners)| {
+        let orders = Arc::clone(&orders);
+        let proxies = Arc::clone(&proxies);
+        Sip::new(number, listeners, proxies, orders, &secrets, reading::now())
+    });
+    let mut sips: Vec<Sip> = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
+    let (log, mut kept) = match state {
+        None => (None, in_memory(workers, secrets.lasting)),
+        Some(state) => {
+            let key = secrets.lasting;
+            let (log, kept) = SharedLog::open(state, key, numbering.workers, reading::now())?;
+            (Some(log), kept)
+        }
+    };
+    taken.give_bindings(&mut kept, secrets.lasting, reading::now());
+    for (sip, kept) in sips.iter_mut().zip(kept) {
+        sip.restore(kept);
+        if let Some(peer) = &taken.peer {
+            sip.join(peer);
+        }
+    }
+    Ok(SetUp {
+        addresses: bound,
+        workers: sips,
+        upgrade: Some(taken.upgrade(log)),
+    })
+}
+
+/// The sockets of each worker: of plain listeners, and of those over TLS or WebSocket.
+type OfWorkers = Vec<(Vec<SipListener>, Vec<StreamListener>)>;
+
+/// Binds all addresses for so many workers.
+fn bind_all(
+    addresses: &SipAddresses,
+    tls: &SipTls,
+    buffers: Buffers,
+    (workers, inherited): (usize, &InheritedSockets),
+) -> Result<(SipAddresses, OfWorkers), StartError> {
     let mut of_workers: Vec<Vec<SipListener>> = (0..workers).map(|_| Vec::new()).collect();
     let mut bound = SipAddresses::default();
     for &address in &addresses.plain {
@@ -116,27 +193,14 @@ pub(crate) fn set_up(
             });
         }
     }
-    let names = NameResolver::new(&orders.settings.resolvers);
-    let lasting = state.map(|state| state.key);
-    let secrets = Secrets::new(workers, names, lasting).map_err(StartError::Randomness)?;
-    let orders = Arc::new(orders);
-    let proxies: Arc<[IpNet]> = Arc::from(proxies);
     let listeners = of_workers.into_iter().zip(of_streams);
-    let sips = (0..).zip(listeners).map(|(number, listeners)| {
-        let orders = Arc::clone(&orders);
-        let proxies = Arc::clone(&proxies);
-        Sip::new(number, listeners, proxies, orders, &secrets, reading::now())
-    });
-    let mut sips: Vec<Sip> = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
-    if let Some(state) = state {
-        // There are at most 255 workers.
-        let workers = u16::try_from(workers).unwrap_or(u16::MAX);
-        let (store, locations) = Store::open(state, secrets.lasting, workers, reading::now())?;
-        for (sip, location) in sips.iter_mut().zip(locations) {
-            sip.restore(Kept::saved(location, store.clone()));
-        }
-    }
-    Ok((bound, sips))
+    Ok((bound, listeners.collect()))
+}
+
+/// Bindings of each worker that are in no log; none yet.
+fn in_memory(workers: usize, key: HashKey) -> Vec<Kept> {
+    let none = |_| Kept::InMemory(MemoryLocation::new(key, Limits::default()));
+    (0..workers).map(none).collect()
 }
 
 /// How often a port that is free over UDP is looked for that is free over TCP, too.

@@ -27,9 +27,11 @@ mod handed_over;
 mod layered;
 mod layers;
 mod lines;
+mod link;
 mod listeners;
 mod names;
 mod outgoing;
+mod peer;
 mod preview;
 mod proxied;
 mod reading;
@@ -39,17 +41,22 @@ mod settings;
 mod slack;
 mod store;
 mod stun;
+mod taking;
 mod token;
+mod upgrade;
 mod user;
 
 pub use advertise::Advertised;
 pub(crate) use balance::{Commons, SipBatch};
 pub use calls::CALL_REFUSALS;
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
-pub(crate) use listeners::{SipAddresses, SipTls, set_up};
+pub(crate) use link::{Frame, Link};
+pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
+pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
+pub(crate) use reading::now;
 pub(crate) use settings::Orders;
 pub use settings::{CallSettings, SipSettings, Trunk};
 pub use sip::Host;
@@ -64,8 +71,11 @@ pub use sip_server::registrar::{
 };
 pub use sip_server::routes;
 pub use streams::domains::client_verifier;
+pub(crate) use taking::{SipUpgrade, TakingSip};
 pub(crate) use token::SipToken;
+pub(crate) use upgrade::SipOrder;
 
+use crate::steering::Numbering;
 use crate::worker::{Mailboxes, Token};
 use admission_filter::AdmissionFilter;
 use calls::SharedCalls;
@@ -76,13 +86,16 @@ use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
 use ipnet::IpNet;
 use layers::StreamListener;
 use listeners::SipListener;
+use peer::Origin;
 use sip::{HashKey, Mono, Now};
+use sip_server::flow::Runs;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Kept;
+use upgrade::Stage;
 
 /// Messages handled between two looks at the timers.
 const MESSAGES: usize = 16;
@@ -152,6 +165,8 @@ pub(crate) struct Sip {
     keeps_errors: bool,
     /// Messages for another worker wait here until it has read its mailbox.
     held: bool,
+    /// Of an upgrade.
+    stage: Stage,
 }
 
 impl Sip {
@@ -199,6 +214,7 @@ impl Sip {
             drain_again: None,
             keeps_errors: false,
             held: false,
+            stage: Stage::default(),
         })
     }
 
@@ -210,6 +226,11 @@ impl Sip {
     /// Takes bindings of an earlier run, which are saved from now on.
     fn restore(&mut self, kept: Kept) {
         self.endpoint.restore(kept);
+    }
+
+    /// During an upgrade, shares its work with the workers of the process that this one takes over from.
+    fn join(&mut self, peer: &Peer) {
+        self.endpoint.set_peer(Some(peer));
     }
 
     /// Whether everything that SIP writes to the kernel's tables can be written without any capability.
@@ -291,6 +312,7 @@ impl Sip {
 
     /// New settings.
     pub(crate) fn obey(&mut self, orders: Arc<Orders>) {
+        self.stage.keeps_connections &= orders.draining || self.endpoint.follows();
         self.endpoint.obey(orders);
     }
 
@@ -333,7 +355,11 @@ impl Sip {
         self.keep_errors();
         self.held = self.endpoint.post(mailboxes, self.inbox.len());
         self.endpoint.congestion.no_streams();
+        self.close_lost(poller);
         self.tell_of_the_gone(poller);
+        if self.stage.is_waiting() {
+            self.go_on_with_order();
+        }
     }
 
     /// How long the worker may sleep.
@@ -350,7 +376,7 @@ impl Sip {
         ];
         let first = deadlines.into_iter().flatten().min();
         let timeout = first.map_or(Duration::MAX, |deadline| deadline.since(now));
-        if self.held {
+        if self.held || self.stage.is_waiting() {
             timeout.min(HELD)
         } else {
             timeout
@@ -373,8 +399,8 @@ pub(crate) struct Secrets {
     pub(crate) key: HashKey,
     /// The key of addresses of record, GRUUs and the tokens in routes: the same in all runs that share a state directory.
     pub(crate) lasting: HashKey,
-    /// The number of this run, in flow tokens: flows of earlier runs have another one.
-    pub(crate) run: u32,
+    /// The number of this run, in flow tokens, and of the other process's: flows of earlier runs have others.
+    pub(crate) runs: Runs,
     /// For handing messages over.
     pub(crate) commons: Commons,
     /// For looking names up.
@@ -386,28 +412,33 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Fresh ones, but for the one that lasts, if there is one.
-    ///
-    /// # Errors
-    /// If the kernel has no randomness.
+    /// Those of workers with these numbers, with this key and the one that lasts, if there is one.
     pub(crate) fn new(
-        workers: usize,
+        numbering: Numbering,
         names: NameResolver,
+        key: [u8; 16],
         lasting: Option<[u8; 16]>,
-    ) -> std::io::Result<Secrets> {
-        let seed = crate::random::seed()?;
-        let mut key = [0; 16];
-        key.copy_from_slice(&seed[..16]);
+        runs: Runs,
+    ) -> Secrets {
         let key = HashKey::new(key);
-        Ok(Secrets {
+        Secrets {
             key,
             lasting: lasting.map_or(key, HashKey::new),
-            run: key.mac(b"run") as u32,
-            commons: Commons::new(workers),
+            runs,
+            commons: Commons::new(numbering),
             names,
             used_counts: UsedCounts::default(),
             calls: Arc::default(),
-        })
+        }
+    }
+
+    /// The worker with this number.
+    fn origin(&self, number: u16) -> Origin {
+        Origin {
+            number,
+            numbering: self.commons.numbering,
+            runs: self.runs,
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl Sip {
     /// they are WebSockets.
     pub(super) fn drain_connections(&mut self) {
         let now = self.endpoint.now.mono;
-        let draining = self.endpoint.orders.draining;
+        let draining = self.endpoint.orders.draining && !self.stage.keeps_connections;
         if !draining {
             self.draining_since = None;
         }
@@ -583,7 +583,7 @@ pub(super) fn flow_of(connection: &Connection) -> Flow {
 }
 
 /// The time by the system's clocks.
-pub(super) fn now() -> Now {
+pub(crate) fn now() -> Now {
     let now = crate::worker::now();
     Now {
         mono: sip::Mono(now.mono.0),

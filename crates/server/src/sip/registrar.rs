@@ -2,19 +2,18 @@
 //! to another one is handed over before anything is kept of it, so that its retransmissions go the same way.
 
 use super::Secrets;
-use super::outgoing::worker_of;
+use super::peer::Origin;
 use super::settings::Orders;
 use super::store::{Kept, StoreCounts};
 use sip::engine::NewRequest;
 use sip::uri::SipUri;
 use sip::{Message, Mono, Now};
-use sip_server::Aor;
-use sip_server::flow::FlowId;
 use sip_server::location::{Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
 use sip_server::registrar::{
     Access, Answer, Authority as _, Domains, Examined, Outcome, Registrar, Request, SameUser,
 };
+use sip_server::{Aor, AorKey};
 
 /// Where a REGISTER is answered.
 #[expect(
@@ -35,10 +34,7 @@ pub(super) enum Place<'b> {
 pub(super) struct Registrations {
     registrar: Registrar,
     location: Kept,
-    number: u16,
-    workers: u16,
-    /// Tells the flows of this run of the server from those of others.
-    run: u32,
+    origin: Origin,
 }
 
 impl Registrations {
@@ -57,9 +53,7 @@ impl Registrations {
         (!settings.domains.is_empty()).then(|| Registrations {
             registrar,
             location: Kept::InMemory(MemoryLocation::new(key, limits(orders))),
-            number,
-            workers: u16::try_from(orders.workers).unwrap_or(u16::MAX),
-            run: secrets.run,
+            origin: secrets.origin(number),
         })
     }
 
@@ -79,6 +73,22 @@ impl Registrations {
     pub(super) fn restore(&mut self, mut kept: Kept, orders: &Orders) {
         kept.set_limits(limits(orders));
         self.location = kept;
+    }
+
+    /// The bindings, for an upgrade.
+    pub(super) fn kept(&mut self) -> &mut Kept {
+        &mut self.location
+    }
+
+    /// During an upgrade, the run of the other process.
+    pub(super) fn set_other_run(&mut self, other: Option<u32>) {
+        self.origin.runs.other = other;
+    }
+
+    /// The number of the worker that has the bindings of an address with this key.
+    fn worker_of(&self, key: AorKey) -> u16 {
+        let numbering = self.origin.numbering;
+        numbering.number(key.worker(numbering.workers))
     }
 
     /// Hands over the changes that are to be saved.
@@ -117,8 +127,8 @@ impl Registrations {
             }),
             Examined::Refused(answer) => Place::Refused(answer),
             Examined::Aor(None) => Place::Here(None),
-            Examined::Aor(Some(aor)) => match self.registrar.key_of(&aor).worker(self.workers) {
-                worker if worker == self.number => Place::Here(Some(aor)),
+            Examined::Aor(Some(aor)) => match self.worker_of(self.registrar.key_of(&aor)) {
+                worker if worker == self.origin.number => Place::Here(Some(aor)),
                 worker => Place::Elsewhere(worker),
             },
         }
@@ -127,11 +137,6 @@ impl Registrations {
     /// The domains.
     pub(super) const fn domains(&self) -> &Domains {
         self.registrar.domains()
-    }
-
-    /// Tells the flows of this run of the server from those of others.
-    pub(super) const fn run(&self) -> u32 {
-        self.run
     }
 
     /// Which worker has the bindings of the address of record that a URI or temporary GRUU names.
@@ -148,8 +153,8 @@ impl Registrations {
             (None, Some(aor)) => self.registrar.key_of(aor),
             (None, None) => return proxy::Place::Nowhere,
         };
-        let worker = key.worker(self.workers);
-        if worker != self.number {
+        let worker = self.worker_of(key);
+        if worker != self.origin.number {
             return proxy::Place::Elsewhere(worker);
         }
         let found = match gruu {
@@ -201,15 +206,10 @@ impl Registrations {
             // It has no user that this one could be.
             None => Access::NoSuchUser,
         };
-        let connection = request.flow.connection;
         let request = Request {
             message: &request.message,
             aor,
-            flow: FlowId {
-                worker: connection.map_or(self.number, worker_of),
-                run: self.run,
-                flow: request.flow,
-            },
+            flow: self.origin.flow_id(&request.flow),
             access,
         };
         let location = &mut self.location;

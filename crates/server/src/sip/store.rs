@@ -6,6 +6,9 @@
 //!
 //! If the disk is full or fails, the server goes on. Batches then wait, up to [`MOST_WAITING`], and the thread retries every second. Batches that
 //! do not fit are counted and lost. The next start does not know their bindings, unless the phones register again before.
+//!
+//! A lock keeps other processes from the log. For an upgrade, [`SharedLog`] writes everything and gives the lock up; if the new process ends, it
+//! opens the log again.
 
 use crate::state_dir::{StateDir, StateError};
 use sip::{HashKey, Mono, Now};
@@ -15,12 +18,12 @@ use sip_server::AorKey;
 use sip_server::location::{
     Change, ChangeError, Found, Limits, Location, MemoryLocation, Revision, Saved,
 };
-use sip_server::log::{Disk, Journal, Log, OpenError, Persistent, Settings};
+use sip_server::log::{Disk, Image, Journal, Log, OpenError, Persistent, Settings};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -61,10 +64,17 @@ pub(super) struct StoreCounts {
     pub(super) log_bytes: u64,
 }
 
+/// What the thread is to do.
+enum Job {
+    Write(Vec<u8>),
+    /// Write and synchronize everything, then say whether that was possible.
+    Flush(Sender<bool>),
+}
+
 /// The log of all workers. The last one that lets it go waits until all is written.
 #[derive(Debug)]
 pub(crate) struct Store {
-    sender: Option<Sender<Vec<u8>>>,
+    sender: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     counts: Arc<Counts>,
 }
@@ -147,11 +157,19 @@ impl Store {
         let sent = has_room && {
             self.counts.waiting.fetch_add(len, Ordering::Relaxed);
             let sender = self.sender.as_ref();
-            sender.is_some_and(|sender| sender.send(batch).is_ok())
+            sender.is_some_and(|sender| sender.send(Job::Write(batch)).is_ok())
         };
         if !sent {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Writes and synchronizes everything that was handed over before. Returns whether that was possible.
+    fn flush(&self) -> bool {
+        let (done, outcome) = mpsc::channel();
+        let sender = self.sender.as_ref();
+        let sent = sender.is_some_and(|sender| sender.send(Job::Flush(done)).is_ok());
+        sent && outcome.recv().unwrap_or(false)
     }
 
     fn counts(&self) -> StoreCounts {
@@ -171,6 +189,70 @@ impl Drop for Store {
             // A panic there was reported there.
             let _ = thread.join();
         }
+    }
+}
+
+/// The log of a server, which may give it up for a process that takes over.
+#[derive(Debug)]
+pub(crate) struct SharedLog {
+    directory: StateDir,
+    key: HashKey,
+    workers: u16,
+    /// `None` while another process has the log.
+    store: Mutex<Option<Arc<Store>>>,
+}
+
+impl SharedLog {
+    /// Opens the log, and loads each worker's bindings from it.
+    ///
+    /// # Errors
+    /// [`StateError`] if another process has it, or it cannot be read.
+    pub(crate) fn open(
+        directory: StateDir,
+        key: HashKey,
+        workers: u16,
+        now: Now,
+    ) -> Result<(SharedLog, Vec<Kept>), StateError> {
+        let log = SharedLog {
+            directory,
+            key,
+            workers,
+            store: Mutex::new(None),
+        };
+        let kept = log.reopen(now)?;
+        Ok((log, kept))
+    }
+
+    fn store(&self) -> MutexGuard<'_, Option<Arc<Store>>> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another process may have the log.
+    pub(crate) fn is_released(&self) -> bool {
+        self.store().is_none()
+    }
+
+    /// Writes and synchronizes everything that workers have handed over. Returns whether that was possible.
+    pub(crate) fn flush(&self) -> bool {
+        self.store().as_ref().is_none_or(|store| store.flush())
+    }
+
+    /// Gives the log up. No worker has it any more, so nothing is written after this.
+    pub(crate) fn release(&self) {
+        drop(self.store().take());
+    }
+
+    /// Opens the log again, with what another process has written meanwhile.
+    ///
+    /// # Errors
+    /// [`StateError`] if another process has it, or it cannot be read.
+    pub(crate) fn reopen(&self, now: Now) -> Result<Vec<Kept>, StateError> {
+        let (store, locations) = Store::open(&self.directory, self.key, self.workers, now)?;
+        *self.store() = Some(Arc::clone(&store));
+        let kept = locations.into_iter();
+        Ok(kept
+            .map(|location| Kept::saved(location, Arc::clone(&store)))
+            .collect())
     }
 }
 
@@ -209,26 +291,36 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, batches: &Receiver<Vec<u8>>) {
+    fn run(mut self, jobs: &Receiver<Job>) {
         let mut not_before = None;
+        let mut flushes = Vec::new();
         loop {
             let now = super::reading::now();
             let wanted = self.log.next_deadline();
             let wanted = wanted.or((!self.queue.is_empty()).then_some(now.mono));
             let at = not_before.max(wanted).filter(|_| wanted.is_some());
             let received = match at {
-                Some(at) => batches.recv_timeout(at.since(now.mono)),
-                None => batches.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => jobs.recv_timeout(at.since(now.mono)),
+                None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             let is_over = matches!(received, Err(RecvTimeoutError::Disconnected));
-            self.queue.extend(received);
-            self.queue.extend(batches.try_iter());
+            for job in received.into_iter().chain(jobs.try_iter()) {
+                match job {
+                    Job::Write(batch) => self.queue.push_back(batch),
+                    Job::Flush(done) => flushes.push(done),
+                }
+            }
+            let writes_all = is_over || !flushes.is_empty();
             let now = super::reading::now();
             let is_paused = not_before.is_some_and(|at| at > now.mono);
-            if is_paused && !is_over {
+            if is_paused && !writes_all {
                 continue;
             }
-            let done = self.write(now, is_over);
+            let done = self.write(now, writes_all);
+            for flush in flushes.drain(..) {
+                // Who asked may have given up.
+                let _ = flush.send(done.is_ok());
+            }
             not_before = done.is_err().then(|| now.mono.plus(PAUSE));
             self.report(done);
             if is_over {
@@ -237,14 +329,14 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, now: Now, is_over: bool) -> io::Result<()> {
+    fn write(&mut self, now: Now, writes_all: bool) -> io::Result<()> {
         while let Some(batch) = self.queue.front() {
             self.log.write(now.mono, batch)?;
             let len = batch.len() as u64;
             self.counts.waiting.fetch_sub(len, Ordering::Relaxed);
             self.queue.pop_front();
         }
-        if is_over {
+        if writes_all {
             self.log.sync()?;
         } else if self.log.next_deadline().is_some_and(|at| at <= now.mono) {
             self.log.run(now)?;
@@ -275,7 +367,7 @@ impl Writer {
 
 /// One worker's bindings, which may be saved.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(crate) enum Kept {
     /// Until the process ends.
     InMemory(MemoryLocation),
     /// In the log as well.
@@ -301,6 +393,54 @@ impl Kept {
             Kept::InMemory(memory) => memory,
             Kept::Saved(persistent, _) => &mut persistent.memory,
         }
+    }
+
+    /// Takes those bindings of another process's records that `hash` gives to this worker.
+    pub(super) fn take_records(
+        &mut self,
+        now: Now,
+        image: &Image,
+        hash: &AorHash,
+        place: (u16, u16),
+    ) {
+        let failures = image.load(now, hash, place, self.memory_mut());
+        if failures > 0 {
+            tracing::warn!(
+                failures,
+                "bindings of the process before this one were damaged"
+            );
+        }
+    }
+
+    /// Hands over all changes at once: another process is to have the log.
+    pub(super) fn flush(&mut self) {
+        if let Kept::Saved(persistent, store) = self {
+            store.save(persistent.journal.take_all());
+        }
+    }
+
+    /// Saves nothing any more. The bindings stay.
+    pub(super) fn release(&mut self) {
+        if let Kept::Saved(persistent, _) = self {
+            *self = Kept::InMemory(persistent.memory.take());
+        }
+    }
+
+    /// Forgets bindings that another process has in its log.
+    pub(super) fn clear(&mut self) {
+        drop(self.memory_mut().take());
+    }
+
+    /// The bindings at so many places from `first` on, as records of a log; `None` behind the last place.
+    pub(super) fn records(&self, now: Now, first: usize, places: usize) -> Option<Vec<u8>> {
+        let mut journal = Journal::new(Duration::ZERO);
+        for (aor, bindings) in self.memory().part(first, places)? {
+            // An address that does not fit into a record could not be saved either.
+            if let Some(aor) = Aor::from_canonical(aor) {
+                let _ = journal.record(now, &aor, bindings);
+            }
+        }
+        Some(journal.take_all())
     }
 
     /// Other limits. Bindings that are there stay.

@@ -10,7 +10,7 @@
 
 use super::numbering::{Foreign, Numbering};
 use super::{Loads, SteeringInUse, Tables, most_flows};
-use crate::handover::{HandoverError, Joining, Offer, TakeOver};
+use crate::handover::{HandoverError, Joining, JoiningSip, Offer, TakeOver};
 use crate::verifier;
 use bpf::steer::{Flows, Process, SlotRange, Steering as Program, Tables as Maps};
 use io::UdpSocket;
@@ -122,6 +122,7 @@ impl Takeover {
         listeners: usize,
         allocations: usize,
         joining: Joining,
+        sip: impl FnOnce(Numbering) -> std::io::Result<Option<JoiningSip>>,
     ) -> Result<Takeover, HandoverError> {
         let offer = taking.offer();
         let foreign = Foreign {
@@ -156,6 +157,7 @@ impl Takeover {
         let shared = shared.map_err(HandoverError::System)?;
         taking.hold(&Joining {
             maps: shared.map_or(Vec::new(), Vec::from),
+            sip: sip(numbering).map_err(HandoverError::System)?,
             ..joining
         })?;
         Ok(Takeover {
@@ -163,6 +165,11 @@ impl Takeover {
             numbering,
             foreign,
         })
+    }
+
+    /// The numbers of this process's workers.
+    pub(crate) const fn numbering(&self) -> Numbering {
+        self.numbering
     }
 
     /// The UDP listeners of the old process.

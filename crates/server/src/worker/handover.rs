@@ -156,6 +156,15 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            WorkerMessage::Sip(order) => {
+                let outcome = self
+                    .sip
+                    .as_mut()
+                    .map(|sip| sip.order(*order, &self.core.poller));
+                if let Some(Err(error)) = outcome {
+                    tracing::error!(%error, "the sockets of SIP");
+                }
+            }
             WorkerMessage::Job(Job(work)) => work(),
             WorkerMessage::Foreign(message) => self.receive_foreign(*message),
             WorkerMessage::PredecessorEnded => self.predecessor_ended(),

@@ -38,6 +38,8 @@ pub(crate) enum WorkerMessage {
     },
     /// Messages of SIP that belong to this worker.
     SipMessages(crate::sip::SipBatch),
+    /// What SIP does during an upgrade.
+    Sip(Box<crate::sip::SipOrder>),
     /// What the DNS says of a name that this worker has asked for.
     Name(Box<crate::sip::Answered>),
     /// What a source of credentials says that answers later.

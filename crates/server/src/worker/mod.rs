@@ -492,6 +492,7 @@ impl Worker {
             | WorkerMessage::HoldNoMore
             | WorkerMessage::Listen(..)
             | WorkerMessage::Job(_)
+            | WorkerMessage::Sip(_)
             | WorkerMessage::Foreign(_)
             | WorkerMessage::PredecessorEnded => {}
             WorkerMessage::Separate => {

@@ -20,19 +20,48 @@ pub(crate) struct Phone {
 pub(crate) enum Line {
     Udp(Client),
     Tcp(Stream, SocketAddr),
+    /// Such as TLS; nobody listens at the address.
+    Other(Box<dyn Wire>, &'static str, SocketAddr),
+}
+
+/// How messages travel.
+pub(crate) trait Wire {
+    fn send(&mut self, text: &str);
+    fn receive(&mut self) -> String;
 }
 
 impl Phone {
     pub(crate) fn udp(server: &Running, user: &str) -> Phone {
+        Phone::udp_at(server.sip_listeners()[0], user)
+    }
+
+    pub(crate) fn udp_at(server: SocketAddr, user: &str) -> Phone {
         Phone {
             user: user.to_owned(),
-            line: Line::Udp(Client::new(server.sip_listeners()[0])),
+            line: Line::Udp(Client::new(server)),
             count: 0,
         }
     }
 
     pub(crate) fn tcp(server: &Running, user: &str) -> Phone {
-        let stream = Stream::new(server.sip_listeners()[0]);
+        Phone::tcp_at(server.sip_listeners()[0], user)
+    }
+
+    pub(crate) fn other(
+        wire: Box<dyn Wire>,
+        transport: &'static str,
+        nobody: SocketAddr,
+        user: &str,
+    ) -> Phone {
+        Phone {
+            user: user.to_owned(),
+            line: Line::Other(wire, transport, nobody),
+            count: 0,
+        }
+    }
+
+    pub(crate) fn tcp_at(server: SocketAddr, user: &str) -> Phone {
+        let stream = Stream::new(server);
         // Nobody listens there: the phone is reached by its connection alone. Each phone has a Contact of its own.
         let port = stream.local().port();
         let nobody = SocketAddr::from(([127, 0, 0, 9], port));
@@ -47,6 +76,7 @@ impl Phone {
         match &mut self.line {
             Line::Udp(client) => client.send(text.as_bytes()),
             Line::Tcp(stream, _) => stream.send(text.as_bytes()),
+            Line::Other(wire, ..) => wire.send(text),
         }
     }
 
@@ -54,6 +84,7 @@ impl Phone {
         match &mut self.line {
             Line::Udp(client) => client.answer(),
             Line::Tcp(stream, _) => stream.answer(),
+            Line::Other(wire, ..) => wire.receive(),
         }
     }
 
@@ -72,6 +103,10 @@ impl Phone {
         match &self.line {
             Line::Udp(client) => format!("<sip:{}@{}>", self.user, client.local()),
             Line::Tcp(_, nobody) => format!("<sip:{}@{nobody};transport=tcp>", self.user),
+            Line::Other(_, transport, nobody) => {
+                let transport = transport.to_lowercase();
+                format!("<sip:{}@{nobody};transport={transport}>", self.user)
+            }
         }
     }
 
@@ -86,7 +121,7 @@ impl Phone {
     fn port(&self) -> u16 {
         match &self.line {
             Line::Udp(client) => client.local().port(),
-            Line::Tcp(_, nobody) => nobody.port(),
+            Line::Tcp(_, nobody) | Line::Other(_, _, nobody) => nobody.port(),
         }
     }
 
@@ -94,6 +129,7 @@ impl Phone {
         match self.line {
             Line::Udp(_) => "UDP",
             Line::Tcp(..) => "TCP",
+            Line::Other(_, transport, _) => transport,
         }
     }
 
@@ -186,9 +222,13 @@ impl Phone {
         number += u32::from(method != "ACK");
         let via = self.via();
         let target = value(ok, "Contact").trim_matches(['<', '>']);
+        let contact = match method {
+            "INVITE" => format!("Contact: {}\r\n", self.contact()),
+            _ => String::new(),
+        };
         self.send(&format!(
             "{method} {target} SIP/2.0\r\n{via}{routes}From: {}\r\nTo: {}\r\nCall-ID: {}\r\n\
-             CSeq: {number} {method}\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n",
+             CSeq: {number} {method}\r\nMax-Forwards: 70\r\n{contact}Content-Length: 0\r\n\r\n",
             value(ok, "From"),
             value(ok, "To"),
             value(ok, "Call-ID"),

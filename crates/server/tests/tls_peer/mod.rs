@@ -77,6 +77,11 @@ impl Authority {
 }
 
 impl Pair {
+    /// The certificate and its key.
+    pub(crate) fn pem(&self) -> (String, String) {
+        self.pem.clone()
+    }
+
     pub(crate) fn certificates(&self) -> Certificates {
         let (certificate, key) = &self.pem;
         Certificates::from_pem(certificate.as_bytes(), key.as_bytes()).expect("a pair")

@@ -110,6 +110,35 @@ impl MemoryLocation {
         used.map(|record| (&record.aor[..], &record.bindings[..]))
     }
 
+    /// The addresses of record at so many places from `first` on, with their bindings. `None` behind the last place. No change may come
+    /// between two calls.
+    pub fn part(
+        &self,
+        first: usize,
+        places: usize,
+    ) -> Option<impl Iterator<Item = (&[u8], &[Binding])>> {
+        let rest = self.records.get(first..).filter(|rest| !rest.is_empty())?;
+        let part = rest.iter().take(places);
+        let used = part.filter(|record| !record.bindings.is_empty());
+        Some(used.map(|record| (&record.aor[..], &record.bindings[..])))
+    }
+
+    /// All bindings; none are left here.
+    #[must_use]
+    pub fn take(&mut self) -> MemoryLocation {
+        let empty = MemoryLocation {
+            limits: self.limits,
+            hash: self.hash,
+            table: HashTable::new(),
+            records: Vec::new(),
+            free: Vec::new(),
+            wheel: Wheel::new(),
+            bindings: 0,
+            revision: self.revision,
+        };
+        std::mem::replace(self, empty)
+    }
+
     /// When to call [`MemoryLocation::expire`] next. It may come before a binding ends.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Mono> {

@@ -5,7 +5,7 @@ use hashbrown::hash_table::Entry;
 use sip::{HashKey, Now};
 
 use super::record::{State, claimed_len, split};
-use super::{HEADER_LEN, StateError};
+use super::{HEADER_LEN, StateError, header};
 use crate::location::MemoryLocation;
 use crate::{Aor, AorHash};
 
@@ -96,6 +96,12 @@ pub struct Image {
 }
 
 impl Image {
+    /// Of records without a header, as a [`Journal`](super::Journal) has them.
+    #[must_use]
+    pub fn of_records(records: &[u8], key: HashKey) -> Image {
+        Image::new([&header()[..], records].concat(), key)
+    }
+
     /// Finds the last record of each address in a log that begins with its header. `key` is of any value that strangers do not know.
     #[must_use]
     pub(super) fn new(bytes: Vec<u8>, key: HashKey) -> Image {

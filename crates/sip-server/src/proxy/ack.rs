@@ -52,7 +52,7 @@ impl Proxy {
         let reader = Reader {
             tokens: &self.tokens,
             routing: &*stack.policy,
-            run: self.run,
+            runs: self.runs,
         };
         let routed = reader.read(message, &from.flow).map_err(|_| Taken::Here)?;
         if !routed.is_known_dialog {

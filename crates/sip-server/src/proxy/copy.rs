@@ -218,12 +218,20 @@ impl Proxy {
         stack: &mut Stack<'_>,
         mut id: FlowId,
     ) -> Result<FlowId, CopyError> {
-        match id.standing(self.run) {
-            Standing::Current => {}
+        match id.standing(self.runs) {
+            Standing::Current => {
+                // The other process may number its listeners otherwise. A connection that it has made has no listener's address.
+                let listener = stack.policy.listener_at(id.flow.local);
+                if id.run != self.runs.own
+                    && let Some(listener) = listener
+                {
+                    id.flow.listener = listener;
+                }
+            }
             Standing::Datagrams => {
                 let listener = stack.policy.listener_at(id.flow.local);
                 id.flow.listener = listener.ok_or(CopyError::FlowGone)?;
-                id.run = self.run;
+                id.run = self.runs.own;
             }
             Standing::Gone => return Err(CopyError::FlowGone),
         }

@@ -55,7 +55,7 @@ use sip::engine::{AcceptError, Engine, Mark, NewRequest, Reply};
 use sip::{HashKey, Message, Method, Mono, Now, Spans};
 use timers::Wheel;
 
-use crate::flow::FlowId;
+use crate::flow::{FlowId, Runs};
 use calls::Admitted;
 use context::{Base, Context, Contexts, Waiting};
 use request::{Asked, Decision, Plan};
@@ -187,7 +187,7 @@ pub struct Proxy {
     /// Of the identities of dialogs that count.
     calls_key: HashKey,
     worker: u16,
-    run: u32,
+    runs: Runs,
     contexts: Contexts,
     /// One timer for each context that has one.
     wheel: Wheel<TICK_NS>,
@@ -209,7 +209,7 @@ impl Proxy {
             tokens: RouteTokens::new(key),
             calls_key: key.derive(u64::from_le_bytes(*b"counted.")),
             worker,
-            run,
+            runs: Runs::of(run),
             contexts: Contexts::default(),
             wheel: Wheel::new(),
             stats: Stats::default(),
@@ -223,6 +223,11 @@ impl Proxy {
     /// Serves by another configuration from now on.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
+    }
+
+    /// During an upgrade, the run of the other process, whose connections can be used as well.
+    pub fn set_other_run(&mut self, other: Option<u32>) {
+        self.runs.other = other;
     }
 
     /// Whether a mark is that of a proxy's transaction.

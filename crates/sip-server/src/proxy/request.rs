@@ -98,7 +98,7 @@ impl Proxy {
         let reader = Reader {
             tokens: &self.tokens,
             routing: &*policy,
-            run: self.run,
+            runs: self.runs,
         };
         let routed = reader.read(message, &from.flow)?;
         let is_trunk = policy.is_trunk(&from.flow);
@@ -276,7 +276,7 @@ impl Proxy {
             (None, Some(instance)) => Wanted::Instance(instance),
             (None, None) => Wanted::All,
         };
-        let bounds = (self.run, wanted.reach, self.config.max_branches);
+        let bounds = (self.runs, wanted.reach, self.config.max_branches);
         let mut targets = target::of_bindings(now.mono, bindings, which, bounds);
         // RFC 5630 §5.2: a SIPS URI leads to SIPS contacts alone.
         if sip.is_some_and(|sip| sip.is_sips) {

@@ -8,7 +8,7 @@ use sip::{Message, Method};
 use super::Refusal;
 use super::policy::Routing;
 use super::token::{RouteTokens, Signed, Token};
-use crate::flow::{FlowId, Standing};
+use crate::flow::{FlowId, Runs, Standing};
 
 /// Most Route values of one request: more than any dialog has, and few enough to check each.
 const MOST_ROUTES: usize = 64;
@@ -46,7 +46,7 @@ enum Own {
 pub(super) struct Reader<'r> {
     pub(super) tokens: &'r RouteTokens,
     pub(super) routing: &'r dyn Routing,
-    pub(super) run: u32,
+    pub(super) runs: Runs,
 }
 
 impl Reader<'_> {
@@ -141,7 +141,7 @@ impl Reader<'_> {
         if signed.len() == 1 && is_same(&id.flow, from) {
             return Ok(None);
         }
-        match id.standing(self.run) {
+        match id.standing(self.runs) {
             Standing::Current | Standing::Datagrams => Ok(Some(id)),
             Standing::Gone => Err(Refusal::of(430, "")),
         }

@@ -8,7 +8,7 @@ use sip::dispatch::{Reach, SendFrom};
 use sip::uri::Uri;
 
 use super::config::Forking;
-use crate::flow::{FlowId, Standing};
+use crate::flow::{FlowId, Runs, Standing};
 use crate::location::Binding;
 use crate::registrar::is_same_instance;
 use crate::routes::{Hop, Next, Step};
@@ -82,7 +82,7 @@ impl Target {
     }
 
     /// A binding; `None` if nothing can be sent to its contact any more.
-    fn binding(binding: &Binding, run: u32, reach: Reach) -> Option<Target> {
+    fn binding(binding: &Binding, runs: Runs, reach: Reach) -> Option<Target> {
         let flow = binding.flow();
         let is_outbound = binding.reg_id() != 0;
         let mut target = Target {
@@ -95,7 +95,7 @@ impl Target {
             return Some(target);
         };
         target.reach = Reach::Near(flow.flow.remote.ip());
-        match flow.standing(run) {
+        match flow.standing(runs) {
             Standing::Gone if is_outbound || flow.flow.carrier.is_websocket() => return None,
             // Its contact may take a new connection.
             Standing::Gone => return Some(target),
@@ -106,7 +106,7 @@ impl Target {
         if is_outbound || !is_datagram || !is_at(&target.uri, &flow) {
             target.flow = Some(flow);
             target.only_by_flow = is_outbound || is_datagram;
-        } else if flow.standing(run) == Standing::Current {
+        } else if flow.standing(runs) == Standing::Current {
             target.from = Some(SendFrom {
                 listener: flow.flow.listener,
                 local: Some(flow.flow.local),
@@ -155,7 +155,7 @@ pub(super) fn of_bindings(
     now: Mono,
     bindings: &[Binding],
     wanted: Wanted<'_>,
-    (run, reach, most): (u32, Reach, usize),
+    (runs, reach, most): (Runs, Reach, usize),
 ) -> Vec<Target> {
     let mut buffer = [0; 256];
     let instance = match wanted {
@@ -176,7 +176,7 @@ pub(super) fn of_bindings(
     alive.sort_by_key(|binding| Reverse(binding.updated()));
     let mut targets: Vec<(Target, &Binding)> = Vec::new();
     for binding in alive {
-        let Some(target) = Target::binding(binding, run, reach) else {
+        let Some(target) = Target::binding(binding, runs, reach) else {
             continue;
         };
         let same = targets.iter().position(|(_, other)| {

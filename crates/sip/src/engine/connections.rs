@@ -120,6 +120,10 @@ impl Connections {
         self.open.len()
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = ConnectionKey> {
+        self.open.keys().copied()
+    }
+
     /// Whether a request can go by it and get a response.
     pub(super) fn is_open(&self, key: ConnectionKey) -> bool {
         let connection = self.open.get(&key);

@@ -320,6 +320,11 @@ impl Engine {
         servers.chain(clients).collect()
     }
 
+    /// The connections that are open as far as is known here, those of other workers among them.
+    pub fn open_connections(&self) -> impl Iterator<Item = ConnectionKey> {
+        self.connections.all()
+    }
+
     /// The worker that this engine is of.
     #[must_use]
     pub const fn worker(&self) -> u16 {

@@ -227,6 +227,13 @@ impl Engine {
         Some(self.matcher.by_branch(branch, &via, method).id())
     }
 
+    /// The server transactions that are here, also those that have ended and absorb retransmissions. It looks at all of them: for an
+    /// upgrade.
+    pub fn server_transactions(&self) -> impl Iterator<Item = TransactionId> {
+        let servers = self.servers.slab.iter();
+        servers.map(|(_, server)| server.fingerprint.id())
+    }
+
     /// The same of a message that was parsed, by its topmost Via.
     #[must_use]
     pub fn transaction_by(&self, via: &Via<'_>, method: Method<'_>) -> Option<TransactionId> {

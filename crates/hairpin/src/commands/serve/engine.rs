@@ -157,6 +157,11 @@ impl Engine {
         Ok(self.running.forget_users(user)?)
     }
 
+    /// Closes SIP connections that nothing is under way on, after another process has taken over.
+    pub(super) fn close_sip_connections(&self) -> Result<()> {
+        Ok(self.running.close_sip_connections()?)
+    }
+
     /// What a new process needs to take over.
     pub(super) fn offer(&self) -> Result<Offer> {
         Ok(self.running.offer()?)

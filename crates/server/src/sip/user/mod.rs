@@ -13,7 +13,7 @@ mod uas;
 use super::Secrets;
 use super::challenge::{Gate, Stop};
 use super::counters::{DIGEST_OUTCOMES, SipCounters};
-use super::forwarding::Forwarder;
+use super::forwarding::{Forwarder, listener_at};
 use super::lines::Abilities;
 use super::registrar::{Place, Registrations};
 use super::settings::{Orders, SipSettings};
@@ -113,15 +113,10 @@ impl User {
         seed: u64,
     ) -> User {
         let registrations = Registrations::new(number, orders, secrets, seed);
-        let forwarder = registrations.as_ref().map(|registrations| {
-            let (listeners, run) = (listeners.clone(), registrations.run());
-            Box::new(Forwarder::new(
-                number,
-                listeners,
-                orders,
-                (secrets.lasting, secrets.calls.clone()),
-                run,
-            ))
+        let forwarder = registrations.as_ref().map(|_| {
+            let origin = secrets.origin(number);
+            let shared = (secrets.lasting, secrets.calls.clone());
+            Box::new(Forwarder::new(origin, listeners.clone(), orders, shared))
         });
         let mut uas = TestUas::new(secrets);
         uas.service_time = orders.settings.service_time;
@@ -166,10 +161,10 @@ impl User {
         self.at_trunks.obey(orders);
         match (&mut self.forwarder, &self.registrations) {
             (Some(forwarder), _) => forwarder.obey(orders),
-            (None, Some(registrations)) => {
-                let (listeners, run) = (self.listeners.clone(), registrations.run());
+            (None, Some(_)) => {
+                let origin = self.secrets.origin(self.number);
                 let shared = (self.secrets.lasting, self.secrets.calls.clone());
-                let new = Forwarder::new(self.number, listeners, orders, shared, run);
+                let new = Forwarder::new(origin, self.listeners.clone(), orders, shared);
                 self.forwarder = Some(Box::new(new));
             }
             (None, None) => {}
@@ -182,6 +177,30 @@ impl User {
             Some(registrations) => registrations.restore(kept, &self.orders),
             None => self.spare = Some(kept),
         }
+    }
+
+    /// The bindings, also those that wait for a domain.
+    pub(super) fn kept(&mut self) -> Option<&mut Kept> {
+        match &mut self.registrations {
+            Some(registrations) => Some(registrations.kept()),
+            None => self.spare.as_mut(),
+        }
+    }
+
+    /// During an upgrade, the run of the other process.
+    pub(super) fn set_other_run(&mut self, other: Option<u32>) {
+        self.secrets.runs.other = other;
+        if let Some(registrations) = &mut self.registrations {
+            registrations.set_other_run(other);
+        }
+        if let Some(forwarder) = &mut self.forwarder {
+            forwarder.set_other_run(other);
+        }
+    }
+
+    /// The socket of this process that is bound to this address of a flow of another one.
+    pub(super) fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
+        listener_at(&self.listeners, local)
     }
 
     /// By what a request is judged.
@@ -210,7 +229,7 @@ impl User {
         if let Some(registrations) = &self.registrations {
             counters.bindings = registrations.len() as u64;
             // One worker says it for all.
-            if self.number == 0 {
+            if self.number == self.secrets.commons.numbering.first_worker {
                 let store = registrations.store_counts();
                 counters.store_failures = store.failures;
                 counters.store_lost = store.lost;
@@ -226,7 +245,7 @@ impl User {
             counters.forwarding = stats.contexts as u64;
             counters.calls_refused = forwarder.calls.refused;
             // One worker says it for all.
-            if self.number == 0 {
+            if self.number == self.secrets.commons.numbering.first_worker {
                 (counters.calls, counters.calls_expired) = forwarder.calls.counts();
             }
         }

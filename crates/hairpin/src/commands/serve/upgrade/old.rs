@@ -23,6 +23,8 @@ use crate::control::{Change, ChangeSender};
 const TIME: Duration = Duration::from_secs(30);
 /// Requests that arrived before the new process took over are served as before: the drain begins after this time.
 const GRACE: Duration = Duration::from_secs(1);
+/// After the upgrade, SIP connections stay for `server.drain`, and at least for this time. It is long enough for calls that ring.
+const SIP_CONNECTIONS: Duration = Duration::from_secs(60);
 /// How often the new process learns how many clients are left.
 const TELL: Duration = Duration::from_secs(1);
 
@@ -34,6 +36,7 @@ pub(in super::super) struct Successor {
     /// It stops because it was told to.
     stops: bool,
     is_draining: bool,
+    closes_sip: bool,
     told: Instant,
 }
 
@@ -141,6 +144,7 @@ impl Service<'_> {
             serving: None,
             stops: false,
             is_draining: false,
+            closes_sip: false,
             told: Instant::now(),
         });
         tracing::info!("another process begins to take over");
@@ -254,6 +258,13 @@ impl Service<'_> {
             && let Err(error) = self.engine.drain(Duration::ZERO)
         {
             tracing::warn!("not draining: {error:#}");
+        }
+        let stays = self.drain.max(SIP_CONNECTIONS);
+        if since.elapsed() >= stays
+            && !std::mem::replace(&mut successor.closes_sip, true)
+            && let Err(error) = self.engine.close_sip_connections()
+        {
+            tracing::warn!("SIP connections are not closed: {error:#}");
         }
         let stats = self.engine.observer().stats();
         let left = Left {

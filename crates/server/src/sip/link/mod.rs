@@ -1,0 +1,243 @@
+//! The connection between the SIP workers of two processes, while one takes over from the other.
+//!
+//! ```text
+//!  worker ── try_send ──> queue ──> thread that writes ══ Unix socket ══> thread that reads ──> mailbox of a worker
+//! ```
+//!
+//! What workers of one process send each other, they send to those of the other process by this. The queue is bounded. A worker never waits
+//! for it: what finds no room is counted, and its connection is closed. If a worker does not read its mailbox, the thread that reads waits, then
+//! the socket is full, then the queue.
+
+mod wire;
+
+use super::balance::SipBatch;
+use crate::mailbox::Mailbox;
+use crate::privileges::Kept;
+use crate::steering::Numbering;
+use crate::worker::WorkerMessage;
+use std::collections::HashMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::time::Duration;
+
+/// Frames that may wait to be written: batches of up to 64 messages.
+const QUEUE: usize = 256;
+
+/// With so many, a worker is given no more requests to serve.
+const BEHIND: usize = QUEUE / 2;
+
+/// When to try a full mailbox again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long the old process may take for what it hands over: its clients get their entries, its log is written.
+const HANDING_OVER: Duration = Duration::from_secs(30);
+
+/// Server transactions in one frame.
+pub(super) const IDS: usize = 1 << 16;
+
+/// What one process sends to the other.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    /// Messages for a worker of the other process.
+    Batch {
+        /// Its number.
+        to: u16,
+        batch: SipBatch,
+    },
+    /// The old process: server transactions of one of its workers.
+    Transactions { worker: u16, ids: Vec<u64> },
+    /// The old process: bindings that are in no log, as records of one.
+    Bindings(Vec<u8>),
+    /// The old process has handed over everything.
+    Settled,
+}
+
+/// What the old process has handed over.
+#[derive(Debug, Default)]
+pub(crate) struct HandedOver {
+    /// Its server transactions, each with the number of its worker.
+    pub(crate) transactions: HashMap<u64, u16>,
+    /// Its bindings that are in no log, as records of one.
+    pub(crate) bindings: Vec<u8>,
+}
+
+/// This process's end. Dropping it closes the connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: UnixStream,
+    sender: SyncSender<Frame>,
+    waiting: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+}
+
+/// What the threads of a link need.
+#[derive(Debug)]
+pub(crate) struct LinkThreads {
+    stream: UnixStream,
+    receiver: Receiver<Frame>,
+    waiting: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Link {
+    /// By this socket. Nothing travels before the threads are started.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub(crate) fn new(stream: UnixStream) -> io::Result<(Arc<Link>, LinkThreads)> {
+        let (sender, receiver) = mpsc::sync_channel(QUEUE);
+        stream.set_read_timeout(None)?;
+        let threads = LinkThreads {
+            stream: stream.try_clone()?,
+            receiver,
+            waiting: Arc::default(),
+            is_over: Arc::default(),
+        };
+        let link = Link {
+            stream,
+            sender,
+            waiting: Arc::clone(&threads.waiting),
+            is_over: Arc::clone(&threads.is_over),
+        };
+        Ok((Arc::new(link), threads))
+    }
+
+    /// Has a frame written, or hands it back if there is no room or the other process has ended.
+    pub(super) fn try_send(&self, frame: Frame) -> Result<(), Frame> {
+        // Before it is there, so that the number is never below zero.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.sender.try_send(frame).map_err(|error| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            let (TrySendError::Full(frame) | TrySendError::Disconnected(frame)) = error;
+            frame
+        })
+    }
+
+    /// Has a frame written, and waits for room: the other process reads these while it waits for nothing else.
+    pub(crate) fn send(&self, frame: Frame) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // It fails if the other process has ended, which is noticed elsewhere.
+        let _ = self.sender.send(frame);
+    }
+
+    /// Whether so much waits that the other process should get no more requests.
+    pub(super) fn is_behind(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > BEHIND
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // The thread that reads must not wait any more. The other end may be closed.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl LinkThreads {
+    /// Writes what is queued, and gives what comes to the workers of this process. Both threads end with the connection.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub(crate) fn start(
+        self,
+        boxes: Arc<[Mailbox<WorkerMessage>]>,
+        numbering: Numbering,
+        kept: Kept,
+    ) -> io::Result<()> {
+        let LinkThreads {
+            stream,
+            receiver,
+            waiting,
+            is_over,
+        } = self;
+        let writer = stream.try_clone()?;
+        let spawn = |body: Box<dyn FnOnce() + Send>| {
+            let builder = std::thread::Builder::new().name("hairpin-sip-link".to_owned());
+            builder.spawn(move || {
+                kept.by_watch();
+                body();
+            })
+        };
+        spawn(Box::new(move || write_all(&writer, &receiver, &waiting)))?;
+        spawn(Box::new(move || {
+            read_all(&stream, &boxes, numbering, &is_over);
+        }))?;
+        Ok(())
+    }
+}
+
+fn write_all(mut stream: &UnixStream, frames: &Receiver<Frame>, waiting: &AtomicUsize) {
+    let mut bytes = Vec::new();
+    for frame in frames {
+        waiting.fetch_sub(1, Ordering::Relaxed);
+        wire::encode(&frame, &mut bytes);
+        if stream.write_all(&bytes).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_all(
+    stream: &UnixStream,
+    boxes: &[Mailbox<WorkerMessage>],
+    numbering: Numbering,
+    is_over: &AtomicBool,
+) {
+    while let Ok(frame) = read(stream) {
+        let Frame::Batch { to, batch } = frame else {
+            continue;
+        };
+        let mailbox = numbering
+            .index(to)
+            .and_then(|at| boxes.get(usize::from(at)));
+        let Some(mailbox) = mailbox else {
+            continue;
+        };
+        let mut message = WorkerMessage::SipMessages(batch);
+        while let Err(unposted) = mailbox.post(message) {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            message = unposted;
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn read(mut stream: &UnixStream) -> io::Result<Frame> {
+    let mut length = [0; wire::PREFIX];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > wire::MOST {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    wire::decode(&body).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The new process: receives what the old one hands over.
+///
+/// # Errors
+/// If the old process gives up, or takes too long.
+pub(crate) fn receive(stream: &UnixStream) -> io::Result<HandedOver> {
+    stream.set_read_timeout(Some(HANDING_OVER))?;
+    let mut handed = HandedOver::default();
+    loop {
+        match read(stream)? {
+            Frame::Transactions { worker, ids } => {
+                let ids = ids.into_iter().map(|id| (id, worker));
+                handed.transactions.extend(ids);
+            }
+            Frame::Bindings(records) => handed.bindings.extend_from_slice(&records),
+            Frame::Settled => return Ok(handed),
+            // Nothing is handed over to a worker that does not run yet.
+            Frame::Batch { .. } => {}
+        }
+    }
+}

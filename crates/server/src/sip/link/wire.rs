@@ -1,0 +1,280 @@
+//! How frames are written: they travel between two processes of the same release on one host.
+//!
+//! ```text
+//! length  kind  body
+//!   32     8    length - 1 bytes; numbers are little-endian
+//! ```
+
+use super::Frame;
+use crate::sip::balance::{Item, Kind, SipBatch};
+use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// Bytes of a frame's length.
+pub(super) const PREFIX: usize = 4;
+
+/// Bytes of a frame. A batch has at most 128 KiB and one message more.
+pub(super) const MOST: usize = 64 << 20;
+
+const CARRIERS: [Carrier; 5] = [
+    Carrier::Udp,
+    Carrier::Tcp,
+    Carrier::Tls,
+    Carrier::Ws,
+    Carrier::Wss,
+];
+
+/// Writes a frame in place of what `out` has.
+pub(super) fn encode(frame: &Frame, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&[0; PREFIX]);
+    match frame {
+        Frame::Batch { to, batch } => {
+            out.push(0);
+            out.extend_from_slice(&to.to_le_bytes());
+            out.extend_from_slice(&batch.from.to_le_bytes());
+            for item in &batch.items {
+                let bytes = batch.bytes.get(item.bytes.clone()).unwrap_or_default();
+                put_kind(&item.kind, out);
+                out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+        }
+        Frame::Transactions { worker, ids } => {
+            out.push(1);
+            out.extend_from_slice(&worker.to_le_bytes());
+            out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+        }
+        Frame::Bindings(records) => {
+            out.push(2);
+            out.extend_from_slice(records);
+        }
+        Frame::Settled => out.push(3),
+    }
+    let len = (out.len() - PREFIX) as u32;
+    out[..PREFIX].copy_from_slice(&len.to_le_bytes());
+}
+
+/// Reads a frame without its length; `None` if it is none.
+pub(super) fn decode(bytes: &[u8]) -> Option<Frame> {
+    let mut rest = Rest(bytes);
+    let [kind] = rest.take()?;
+    Some(match kind {
+        0 => Frame::Batch {
+            to: u16::from_le_bytes(rest.take()?),
+            batch: batch(&mut rest)?,
+        },
+        1 => Frame::Transactions {
+            worker: u16::from_le_bytes(rest.take()?),
+            ids: ids(rest.0)?,
+        },
+        2 => Frame::Bindings(rest.0.to_vec()),
+        3 => Frame::Settled,
+        _ => return None,
+    })
+}
+
+fn ids(bytes: &[u8]) -> Option<Vec<u64>> {
+    let (ids, rest) = bytes.as_chunks::<8>();
+    let ids = ids.iter().map(|id| u64::from_le_bytes(*id));
+    rest.is_empty().then(|| ids.collect())
+}
+
+fn batch(rest: &mut Rest<'_>) -> Option<SipBatch> {
+    let mut batch = SipBatch {
+        from: u16::from_le_bytes(rest.take()?),
+        ..SipBatch::default()
+    };
+    while !rest.0.is_empty() {
+        let kind = take_kind(rest)?;
+        let len = u32::from_le_bytes(rest.take()?) as usize;
+        let (bytes, behind) = rest.0.split_at_checked(len)?;
+        rest.0 = behind;
+        let start = batch.bytes.len();
+        batch.bytes.extend_from_slice(bytes);
+        batch.messages += usize::from(matches!(kind, Kind::Message { .. }));
+        batch.items.push(Item {
+            kind,
+            bytes: start..batch.bytes.len(),
+        });
+    }
+    Some(batch)
+}
+
+fn put_kind(kind: &Kind, out: &mut Vec<u8>) {
+    let mut put = |number: u8, key: ConnectionKey| {
+        out.push(number);
+        out.extend_from_slice(&key.0.to_le_bytes());
+    };
+    match kind {
+        Kind::Message { flow, asked } => {
+            out.push(0);
+            out.extend_from_slice(&asked.to_le_bytes());
+            put_flow(flow, out);
+        }
+        Kind::Names(key) => put(1, *key),
+        Kind::Bytes(key) => put(2, *key),
+        Kind::Gone(key) => put(3, *key),
+        Kind::Unreachable => out.push(4),
+        Kind::HalfClosed(key) => put(5, *key),
+    }
+}
+
+fn take_kind(rest: &mut Rest<'_>) -> Option<Kind> {
+    let [number] = rest.take()?;
+    let key = |rest: &mut Rest<'_>| rest.take().map(u64::from_le_bytes).map(ConnectionKey);
+    Some(match number {
+        0 => {
+            let asked = u16::from_le_bytes(rest.take()?);
+            let flow = take_flow(rest)?;
+            Kind::Message { flow, asked }
+        }
+        1 => Kind::Names(key(rest)?),
+        2 => Kind::Bytes(key(rest)?),
+        3 => Kind::Gone(key(rest)?),
+        4 => Kind::Unreachable,
+        5 => Kind::HalfClosed(key(rest)?),
+        _ => return None,
+    })
+}
+
+fn put_flow(flow: &Flow, out: &mut Vec<u8>) {
+    let carrier = CARRIERS.iter().position(|known| *known == flow.carrier);
+    out.push(carrier.unwrap_or_default() as u8);
+    out.push(flow.connection.is_some().into());
+    out.extend_from_slice(&flow.listener.0.to_le_bytes());
+    out.extend_from_slice(&flow.connection.map_or(0, |key| key.0).to_le_bytes());
+    put_address(flow.local, out);
+    put_address(flow.remote, out);
+}
+
+fn take_flow(rest: &mut Rest<'_>) -> Option<Flow> {
+    let [carrier, has_connection] = rest.take()?;
+    let listener = u16::from_le_bytes(rest.take()?);
+    let connection = u64::from_le_bytes(rest.take()?);
+    Some(Flow {
+        carrier: *CARRIERS.get(usize::from(carrier))?,
+        listener: ListenerKey(listener),
+        connection: (has_connection != 0).then_some(ConnectionKey(connection)),
+        local: take_address(rest)?,
+        remote: take_address(rest)?,
+    })
+}
+
+fn put_address(address: SocketAddr, out: &mut Vec<u8>) {
+    match address {
+        SocketAddr::V4(v4) => {
+            out.push(4);
+            out.extend_from_slice(&v4.ip().octets());
+        }
+        SocketAddr::V6(v6) => {
+            out.push(6);
+            out.extend_from_slice(&v6.ip().octets());
+            out.extend_from_slice(&v6.scope_id().to_le_bytes());
+        }
+    }
+    out.extend_from_slice(&address.port().to_le_bytes());
+}
+
+fn take_address(rest: &mut Rest<'_>) -> Option<SocketAddr> {
+    match rest.take()? {
+        [4] => {
+            let ip = Ipv4Addr::from(rest.take::<4>()?);
+            let port = u16::from_le_bytes(rest.take()?);
+            Some(SocketAddr::from((ip, port)))
+        }
+        [6] => {
+            let ip = Ipv6Addr::from(rest.take::<16>()?);
+            let scope = u32::from_le_bytes(rest.take()?);
+            let port = u16::from_le_bytes(rest.take()?);
+            Some(SocketAddrV6::new(ip, port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// Bytes that are taken from the front.
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(carrier: Carrier, local: &str, remote: &str) -> Flow {
+        Flow {
+            carrier,
+            listener: ListenerKey(7),
+            connection: carrier.is_reliable().then_some(ConnectionKey(u64::MAX - 1)),
+            local: local.parse().unwrap(),
+            remote: remote.parse().unwrap(),
+        }
+    }
+
+    fn all() -> SipBatch {
+        let message = |flow| Kind::Message { flow, asked: 3 };
+        let kinds = [
+            message(flow(Carrier::Udp, "192.0.2.1:5060", "198.51.100.1:1")),
+            Kind::Names(ConnectionKey(1)),
+            message(flow(Carrier::Wss, "[fe80::1%2]:443", "[2001:db8::2]:9")),
+            Kind::Bytes(ConnectionKey(2)),
+            Kind::Gone(ConnectionKey(3)),
+            Kind::Unreachable,
+            Kind::HalfClosed(ConnectionKey(4)),
+        ];
+        let mut batch = SipBatch {
+            from: 9,
+            messages: 2,
+            ..SipBatch::default()
+        };
+        for (number, kind) in kinds.into_iter().enumerate() {
+            let start = batch.bytes.len();
+            batch.bytes.extend(std::iter::repeat_n(b'x', number * 10));
+            batch.items.push(Item {
+                kind,
+                bytes: start..batch.bytes.len(),
+            });
+        }
+        batch
+    }
+
+    #[test]
+    fn a_frame_arrives_as_it_was_and_no_part_of_one_is_taken_for_another() {
+        let frames = [
+            Frame::Batch {
+                to: 300,
+                batch: all(),
+            },
+            Frame::Transactions {
+                worker: 2,
+                ids: vec![1, u64::MAX],
+            },
+            Frame::Bindings(b"records".to_vec()),
+            Frame::Settled,
+        ];
+        for frame in &frames {
+            let mut bytes = Vec::new();
+            encode(frame, &mut bytes);
+            let (length, body) = bytes.split_first_chunk::<PREFIX>().unwrap();
+            assert_eq!(u32::from_le_bytes(*length) as usize, body.len());
+            let read = decode(body).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{frame:?}"));
+        }
+        let mut bytes = Vec::new();
+        encode(&frames[0], &mut bytes);
+        let whole = format!("{:?}", frames[0]);
+        for end in PREFIX..bytes.len() {
+            // A batch may end behind any of its items.
+            let read = decode(&bytes[PREFIX..end]);
+            assert!(read.is_none_or(|frame| format!("{frame:?}") != whole));
+        }
+        assert!(decode(&[9]).is_none());
+    }
+}

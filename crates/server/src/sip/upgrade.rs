@@ -1,0 +1,224 @@
+//! SIP during an upgrade. The workers of both processes are one group with one key: each knows whose a branch, a To tag or a connection is, and
+//! sends a message on to its worker, over the [`link`](super::link) if that is the other process's.
+//!
+//! ```text
+//!  old process                                       new process
+//!  Pause: nothing is read any more
+//!  HandOver: what has come is answered; the journal is written,
+//!            transactions are named        ────────▶ starts, reads the sockets of both and the log
+//!  Release: the log is given up
+//!  Follow: connections are read again;     ────────▶ answers what begins anew
+//!          their new requests go to the new process
+//!  Close: quiet connections are closed               clients connect to the new process
+//!  Resume if the new process ends                    PredecessorEnded if the old one ends
+//! ```
+
+use super::endpoint::Endpoint;
+use super::link::{Frame, IDS, Link};
+use super::outgoing::{slot_of, worker_of};
+use super::peer::Peer;
+use super::store::Kept;
+use super::{Sip, connections::Reason};
+use io::Poller;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// Addresses of record whose bindings are handed over per wake-up: some milliseconds.
+const PLACES: usize = 4096;
+
+/// What a worker is told during an upgrade.
+#[derive(Debug)]
+pub(crate) enum SipOrder {
+    /// Read no socket any more; say when no other worker has to expect anything from this one.
+    Pause(Sender<()>),
+    /// Finish what has come, and hand over to this process.
+    HandOver {
+        peer: Peer,
+        /// The new process does not have the bindings by a log.
+        sends_bindings: bool,
+        done: Sender<()>,
+    },
+    /// Save nothing any more.
+    Release(Sender<()>),
+    /// The new process serves.
+    Follow {
+        /// It has the bindings by the log.
+        has_log: bool,
+    },
+    /// Close connections that nothing is under way on.
+    Close,
+    /// The new process has ended or given up. These are the bindings, if it had the log.
+    Resume(Option<Box<Kept>>),
+    /// The old process has ended.
+    PredecessorEnded,
+}
+
+/// How far an upgrade is, at one worker of the old process.
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    /// The new process serves, or served until now: connections stay open, although the server drains.
+    pub(super) keeps_connections: bool,
+    waiting: Option<Waiting>,
+}
+
+/// What an order waits for.
+#[derive(Debug)]
+enum Waiting {
+    Pause(Sender<()>),
+    HandOver {
+        link: Arc<Link>,
+        /// The place of the next bindings to be sent; `None` if they are not.
+        next: Option<usize>,
+        has_named: bool,
+        done: Sender<()>,
+    },
+}
+
+impl Stage {
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+}
+
+impl Sip {
+    /// Does what an upgrade needs; some of it in the wake-ups to come.
+    pub(crate) fn order(&mut self, order: SipOrder, poller: &Poller) -> std::io::Result<()> {
+        match order {
+            SipOrder::Pause(done) => {
+                self.stop_reading(poller)?;
+                self.stage.waiting = Some(Waiting::Pause(done));
+            }
+            SipOrder::HandOver {
+                peer,
+                sends_bindings,
+                done,
+            } => {
+                self.endpoint.set_peer(Some(&peer));
+                self.stage.waiting = Some(Waiting::HandOver {
+                    link: peer.link,
+                    next: sends_bindings.then_some(0),
+                    has_named: false,
+                    done,
+                });
+            }
+            SipOrder::Release(done) => {
+                self.endpoint.kept().into_iter().for_each(Kept::release);
+                // The receiver is gone if it has waited for too long.
+                let _ = done.send(());
+            }
+            SipOrder::Follow { has_log } => {
+                if has_log {
+                    self.endpoint.kept().into_iter().for_each(Kept::clear);
+                }
+                self.stage.keeps_connections = true;
+                self.endpoint.follow();
+                self.connections.resume(poller);
+            }
+            SipOrder::Close => self.stage.keeps_connections = false,
+            SipOrder::Resume(kept) => {
+                // The drain of the old process may end a moment later.
+                self.stage = Stage {
+                    keeps_connections: self.endpoint.orders.draining,
+                    waiting: None,
+                };
+                self.leave_peer(poller);
+                if let Some(kept) = kept {
+                    self.endpoint.restore(*kept);
+                }
+                self.connections.resume(poller);
+            }
+            SipOrder::PredecessorEnded => self.leave_peer(poller),
+        }
+        Ok(())
+    }
+
+    fn stop_reading(&mut self, poller: &Poller) -> std::io::Result<()> {
+        self.set_listening(false, poller)?;
+        self.connections.pause(poller);
+        // What has been reported is reported again.
+        self.ready.clear();
+        Ok(())
+    }
+
+    /// The other process has ended: its connections are gone.
+    fn leave_peer(&mut self, poller: &Poller) {
+        let gone = self.endpoint.connections_of_peer();
+        self.endpoint.set_peer(None);
+        for key in gone {
+            self.with_outgoing(poller, |endpoint, outgoing| {
+                endpoint.lose_connection(key, outgoing);
+            });
+        }
+    }
+
+    /// Goes on with an order at the end of a wake-up.
+    pub(super) fn go_on_with_order(&mut self) {
+        // What other workers have sent comes first.
+        if self.held || !self.inbox.is_empty() {
+            return;
+        }
+        match self.stage.waiting.take() {
+            None => {}
+            Some(Waiting::Pause(done)) => drop(done.send(())),
+            Some(Waiting::HandOver {
+                link,
+                next,
+                has_named,
+                done,
+            }) => {
+                if !has_named {
+                    self.endpoint.hand_over_to(&link);
+                }
+                let next = next.and_then(|first| self.endpoint.send_bindings(first, &link));
+                match next {
+                    None => drop(done.send(())),
+                    next => {
+                        let has_named = true;
+                        let waiting = Waiting::HandOver {
+                            link,
+                            next,
+                            has_named,
+                            done,
+                        };
+                        self.stage.waiting = Some(waiting);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives up connections that a message was lost for on the way between two processes.
+    pub(super) fn close_lost(&mut self, poller: &Poller) {
+        for key in self.endpoint.take_lost() {
+            if worker_of(key) == self.endpoint.number() {
+                self.close(slot_of(key), Reason::Unread);
+            } else {
+                self.with_outgoing(poller, |endpoint, outgoing| {
+                    endpoint.lose_connection(key, outgoing);
+                });
+            }
+        }
+    }
+}
+
+impl Endpoint {
+    /// Writes all changes of bindings, and names the server transactions of this worker.
+    fn hand_over_to(&mut self, link: &Link) {
+        self.kept().into_iter().for_each(Kept::flush);
+        let ids: Vec<u64> = self.engine.server_transactions().map(|id| id.0).collect();
+        for ids in ids.chunks(IDS) {
+            link.send(Frame::Transactions {
+                worker: self.number(),
+                ids: ids.to_vec(),
+            });
+        }
+    }
+
+    /// Sends some bindings. Returns where to go on.
+    fn send_bindings(&mut self, first: usize, link: &Link) -> Option<usize> {
+        let now = self.now;
+        let records = self.kept()?.records(now, first, PLACES)?;
+        link.send(Frame::Bindings(records));
+        Some(first + PLACES)
+    }
+}
