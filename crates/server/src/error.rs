@@ -225,6 +225,9 @@ pub enum SettingsError {
     /// The routes and trunks of SIP make no sense together.
     #[error("SIP routes: {0}")]
     SipRoutes(#[from] crate::sip::routes::TableError),
+    /// The credentials of a domain cannot be used.
+    #[error(transparent)]
+    SipCredentials(#[from] crate::sip::CredentialsError),
     /// Both would answer REGISTER.
     #[error("SIP domains cannot be served beside the user agent server for tests")]
     SipTestUas,

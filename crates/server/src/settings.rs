@@ -181,7 +181,10 @@ impl Settings {
 
     fn check_sip(&self) -> Result<(), SettingsError> {
         self.sip.registrar.validate()?;
-        Domains::new(self.sip.domains.clone())?;
+        let domains = Domains::new(self.sip.domains.clone())?;
+        for own in &self.sip.credentials {
+            own.check(&domains)?;
+        }
         match self.sip.test_uas && !self.sip.domains.is_empty() {
             true => Err(SettingsError::SipTestUas),
             false => Ok(()),

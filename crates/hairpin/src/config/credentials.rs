@@ -138,7 +138,7 @@ impl Setting for User {
 }
 
 impl User {
-    fn validate(&self) -> Result<(), Mistake> {
+    pub(super) fn validate(&self) -> Result<(), Mistake> {
         let name = &self.name;
         if name.is_empty() {
             return Err(Mistake::new("the user's name is empty"));

@@ -643,7 +643,7 @@ pub(crate) const KEYS: &[Key] = &[
     .at_start(),
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
-    Key::new("sip", "domain", |s| &mut s.sip_domain),
+    Key::new("sip", "domain", |s| &mut s.sip_domain).secret(),
     Key::new("sip", "trunk", |s| &mut s.sip_trunk),
     Key::new("sip", "route", |s| &mut s.sip_route),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),

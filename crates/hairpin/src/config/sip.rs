@@ -19,7 +19,9 @@ use super::sip_trunks;
 use super::source::Located;
 use server::certificates::CertificateFiles;
 use server::sip::routes::Route;
-use server::sip::{Advertised, CallSettings, DigestAlgorithm, Domain, RegistrarConfig, Trunk};
+use server::sip::{
+    Advertised, CallSettings, DigestAlgorithm, Domain, DomainCredentials, RegistrarConfig, Trunk,
+};
 
 /// What was read from `[sip]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ pub(crate) struct Sip {
     pub(crate) challenge: bool,
     /// Whose addresses of record are registered.
     pub(crate) domains: Vec<Domain>,
+    /// How their users authenticate, where they have their own.
+    pub(crate) credentials: Vec<DomainCredentials>,
     /// Who is known by an address.
     pub(crate) trunks: Vec<Trunk>,
     /// Where requests go that name no user here.
@@ -139,6 +143,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         test_uas: s.sip_test_uas?.value,
         challenge: s.sip_challenge?.value,
         domains: sip_domains::resolve(settings)?,
+        credentials: sip_domains::credentials(settings)?,
         trunks: sip_trunks::resolve(settings)?,
         routes: sip_routes::resolve(settings)?,
         record_route: s.sip_record_route?.value,

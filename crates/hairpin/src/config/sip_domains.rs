@@ -1,11 +1,17 @@
 //! The domains of SIP's registrar, as the user writes them.
 
-use server::sip::{Domain, Domains, Inbound, RegistrarConfig};
+use server::sip::{
+    DigestAlgorithm, Domain, DomainCredentials, DomainUser, Domains, Inbound, RegistrarConfig,
+    UserSecret,
+};
 
+use super::credentials::Realm;
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::schema::Settings;
 use super::setting::{FromText, List, Mistake, Setting, one_of, wrong_type};
+use super::sip::Algorithms;
+use super::sip_users::User;
 use super::source::Located;
 use super::walk::unknown_key;
 
@@ -16,9 +22,20 @@ pub(crate) struct Written {
     aliases: Option<List<Host>>,
     service_route: Option<List<Route>>,
     inbound: Option<Senders>,
+    realm: Option<Realm>,
+    users: Option<List<User>>,
+    digest_algorithms: Option<Algorithms>,
 }
 
-const FIELDS: [&str; 4] = ["name", "aliases", "service_route", "inbound"];
+const FIELDS: [&str; 7] = [
+    "name",
+    "aliases",
+    "service_route",
+    "inbound",
+    "realm",
+    "users",
+    "digest_algorithms",
+];
 
 const EXAMPLE: &str = "write it like { name = \"example.org\" }";
 
@@ -45,6 +62,11 @@ impl Setting for Written {
                 "aliases" => domain.aliases = List::read(&value, report),
                 "service_route" => domain.service_route = List::read(&value, report),
                 "inbound" => domain.inbound = Senders::read(&value, report),
+                "realm" => domain.realm = Realm::read(&value, report),
+                "users" => domain.users = List::read(&value, report),
+                "digest_algorithms" => {
+                    domain.digest_algorithms = Algorithms::read(&value, report);
+                }
                 _ => report.push(unknown_key(source, name, "a domain", &FIELDS, &[])),
             }
         }
@@ -64,6 +86,9 @@ impl Setting for Written {
             one("aliases", self.aliases.as_ref(), reveal),
             one("service_route", self.service_route.as_ref(), reveal),
             one("inbound", self.inbound.as_ref(), reveal),
+            one("realm", self.realm.as_ref(), reveal),
+            one("users", self.users.as_ref(), reveal),
+            one("digest_algorithms", self.digest_algorithms.as_ref(), reveal),
         ];
         let fields: Vec<_> = fields.into_iter().flatten().collect();
         format!("{{ {} }}", fields.join(", "))
@@ -147,6 +172,49 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<Domain>> {
 }
 
 impl Written {
+    const fn has_credentials(&self) -> bool {
+        self.users.is_some() || self.realm.is_some() || self.digest_algorithms.is_some()
+    }
+
+    fn credentials(self) -> Option<DomainCredentials> {
+        let users = self.users.map(super::values);
+        let algorithms = self.digest_algorithms.map(|list| super::values(list.0));
+        Some(DomainCredentials {
+            domain: self.name?.value.0,
+            realm: self.realm.map(|realm| realm.0),
+            users: users.map(|users| users.into_iter().map(|user| user.0).collect()),
+            algorithms,
+        })
+    }
+
+    /// Reports users whom the digest of their domain would never let in.
+    fn check_users(&self, settings: &Settings, report: &mut Report) {
+        let all = settings.sip_digest_algorithms.as_ref();
+        let own = self.digest_algorithms.as_ref().map(|own| &own.0);
+        let offered = own.or_else(|| all.map(|all| &all.value.0));
+        let offered = offered.into_iter().flatten().map(|one| one.value);
+        let mut names = std::collections::HashSet::new();
+        for user in self.users.iter().flatten() {
+            let DomainUser { name, secret } = &user.value.0;
+            if !names.insert(name) {
+                let message = format!("the domain has two users `{name}`");
+                report.push(Diagnostic::error(&user.at, message).help("remove one"));
+            }
+            let UserSecret::Ha1s(ha1s) = secret else {
+                continue;
+            };
+            let is_missing = |it: &DigestAlgorithm| ha1s.iter().all(|(of, _)| of != it);
+            if let Some(missing) = offered.clone().find(is_missing) {
+                let missing = missing.name();
+                let message = format!("user `{name}` has no hash of {missing}, which is offered");
+                let help = format!(
+                    "add the hash, or set digest_algorithms of the domain without {missing}"
+                );
+                report.push(Diagnostic::error(&user.at, message).help(&help));
+            }
+        }
+    }
+
     fn resolve(self) -> Option<Domain> {
         let aliases = super::values(self.aliases.unwrap_or_default());
         let routes = super::values(self.service_route.unwrap_or_default());
@@ -157,6 +225,13 @@ impl Written {
             inbound: self.inbound.map(|senders| senders.0).unwrap_or_default(),
         })
     }
+}
+
+/// How the users of each domain authenticate that says more than its name.
+pub(super) fn credentials(settings: &Settings) -> Option<Vec<DomainCredentials>> {
+    let domains = super::values(settings.sip_domain.clone()?.value).into_iter();
+    let own = domains.filter(Written::has_credentials);
+    own.map(Written::credentials).collect()
 }
 
 /// How long registrations last.
@@ -189,11 +264,16 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         report.push(Diagnostic::error(&list.at, error.to_string()).help("name each host once"));
     }
     let users = settings.users.as_ref();
-    if users.is_none_or(|users| users.value.is_empty()) {
-        report.push(
-            Diagnostic::error(&first.at, "nobody can register in the domain")
-                .help("add a user to auth.users, with its password"),
-        );
+    let has_common = users.is_some_and(|users| !users.value.is_empty());
+    for domain in &list.value {
+        domain.value.check_users(settings, report);
+        let own = domain.value.users.as_ref();
+        if own.map_or(!has_common, List::is_empty) {
+            report.push(
+                Diagnostic::error(&domain.at, "nobody can register in the domain")
+                    .help("give it users, or add a user to auth.users, with its password"),
+            );
+        }
     }
     if let Some(test_uas) = settings.sip_test_uas.as_ref().filter(|entry| entry.value) {
         let message = "sip.test_uas would accept REGISTER from anybody";

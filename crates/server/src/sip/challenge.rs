@@ -5,14 +5,16 @@
 
 use super::Secrets;
 use super::counters::DIGEST_OUTCOMES;
-use super::settings::Orders;
+use super::settings::{DomainCredentials, Orders, UserSecret};
 use sip::build::{BuildError, Builder};
 use sip::digest::{
     Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server, Use,
     challenge,
 };
 use sip::header::Authorization;
-use sip::{HeaderKind, Message};
+use sip::{HeaderKind, Host, Message};
+use sip_server::Aor;
+use sip_server::registrar::{Access, Authority as _, Domains, SameUser};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -50,46 +52,105 @@ pub(super) enum Why {
     Denied,
 }
 
-/// Whom to let in, and how they are to show who they are.
+/// One realm: whom to let in, and how they are to show who they are.
 #[derive(Debug)]
 struct Guests {
     realm: String,
     algorithms: Vec<Algorithm>,
     offers_integrity: bool,
     hashes_usernames: bool,
-    /// What a user's password comes to, by each of the algorithms.
-    users: HashMap<Vec<u8>, Box<[Ha1]>>,
+    /// What a user's password comes to, by each of the algorithms; `None` if only hashes by others are known.
+    users: HashMap<Vec<u8>, Box<[Option<Ha1>]>>,
     /// Their names by the hashes of them (RFC 7616 §3.4.4), by each of the algorithms.
     hashed: HashMap<Vec<u8>, Vec<u8>>,
     takes_any_uri: bool,
+    /// The domain whose own users these are, as addresses of record have it.
+    domain: Option<String>,
 }
 
 impl Guests {
-    fn new(orders: &Orders) -> Guests {
-        let settings = &orders.settings;
-        let algorithms = settings.digest_algorithms.clone();
-        let realm = orders.realm.as_bytes();
-        let (mut users, mut hashed) = (HashMap::new(), HashMap::new());
-        // Without a challenge nobody asks for them.
-        for (name, password) in orders.users.iter().filter(|_| orders.asks_users()) {
-            let (name, password) = (name.as_bytes(), password.as_bytes());
-            let keys = algorithms.iter();
-            let keys = keys.map(|algorithm| Ha1::of(*algorithm, name, realm, password));
-            users.insert(name.to_vec(), keys.collect());
-            hashed.extend(algorithms.iter().map(|algorithm| {
-                let hash = algorithm.hash_username(name, realm);
-                (hash.as_bytes().to_vec(), name.to_vec())
-            }));
+    /// Of all domains without users of their own. `others` are those with.
+    fn new(orders: &Orders, others: &[String]) -> Guests {
+        let algorithms = orders.settings.digest_algorithms.clone();
+        let mut guests = Guests::empty(orders, orders.realm.clone(), algorithms);
+        guests.let_in_all(orders, others);
+        guests
+    }
+
+    /// Of one domain, whose name in addresses of record is `domain`.
+    fn of_domain(
+        orders: &Orders,
+        own: &DomainCredentials,
+        domain: &str,
+        others: &[String],
+    ) -> Guests {
+        let realm = match (&own.realm, &own.users) {
+            (Some(realm), _) => realm.clone(),
+            (None, Some(_)) => domain.to_owned(),
+            (None, None) => orders.realm.clone(),
+        };
+        let algorithms = own.algorithms.clone();
+        let algorithms = algorithms.unwrap_or_else(|| orders.settings.digest_algorithms.clone());
+        let mut guests = Guests::empty(orders, realm, algorithms);
+        match &own.users {
+            None => guests.let_in_all(orders, others),
+            Some(users) => {
+                guests.domain = Some(domain.to_owned());
+                for user in users {
+                    guests.let_in(&user.name, &user.secret);
+                }
+            }
         }
+        guests
+    }
+
+    fn empty(orders: &Orders, realm: String, algorithms: Vec<Algorithm>) -> Guests {
+        let settings = &orders.settings;
         Guests {
-            users,
-            hashed,
-            realm: orders.realm.clone(),
+            realm,
             algorithms,
+            users: HashMap::new(),
+            hashed: HashMap::new(),
             offers_integrity: settings.auth_int,
             takes_any_uri: settings.digest_any_uri,
             hashes_usernames: settings.userhash,
+            domain: None,
         }
+    }
+
+    /// Lets in the users of all domains without users of their own.
+    fn let_in_all(&mut self, orders: &Orders, others: &[String]) {
+        // A name like alice@example.org would be the address of a user of another domain.
+        let is_of_another = |name: &str| {
+            let domain = name.rsplit_once('@').map(|(_, domain)| domain);
+            domain.is_some_and(|domain| others.iter().any(|it| it.eq_ignore_ascii_case(domain)))
+        };
+        // Without a challenge nobody asks for them.
+        let users = orders.users.iter().filter(|_| orders.asks_users());
+        for (name, password) in users.filter(|(name, _)| !is_of_another(name)) {
+            self.let_in(name, &UserSecret::Password(password.clone()));
+        }
+    }
+
+    fn let_in(&mut self, name: &str, secret: &UserSecret) {
+        let realm = self.realm.as_bytes();
+        let ha1 = |algorithm: &Algorithm| match secret {
+            UserSecret::Password(password) => {
+                let (name, password) = (name.as_bytes(), password.as_bytes());
+                Some(Ha1::of(*algorithm, name, realm, password))
+            }
+            UserSecret::Ha1s(ha1s) => {
+                let (_, hex) = ha1s.iter().find(|(of, _)| of == algorithm)?;
+                Ha1::from_hex(*algorithm, hex.as_bytes())
+            }
+        };
+        let keys = self.algorithms.iter().map(ha1).collect();
+        let name = name.as_bytes();
+        self.users.insert(name.to_vec(), keys);
+        self.hashed.extend(self.algorithms.iter().map(|algorithm| {
+            let hash = algorithm.hash_username(name, realm);
+            (hash.as_bytes().to_vec(), name.to_vec())
+        }));
     }
 
     fn policy(&self) -> Policy<'_> {
@@ -113,7 +174,7 @@ impl Guests {
             true => self.users.get(self.hashed.get(&*name)?),
             false => self.users.get(&*name),
         };
-        keys?.get(place)
+        keys?.get(place)?.as_ref()
     }
 
     /// The name of the user whom these credentials name; empty if it is a hash of none.
@@ -168,10 +229,42 @@ impl UsedCounts {
     }
 }
 
+/// The place of a realm among those of a [`Gate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RealmKey(usize);
+
+/// That of all domains that say nothing else.
+pub(super) const COMMON: RealmKey = RealmKey(0);
+
+/// All realms of these orders; where the domains have theirs.
+fn realms_of(orders: &Orders) -> (Vec<Guests>, HashMap<Vec<u8>, usize>) {
+    let settings = &orders.settings;
+    // They were checked with all settings.
+    let domains = Domains::new(settings.domains.clone()).unwrap_or_default();
+    let name_of = |own: &DomainCredentials| {
+        let host = Host::new(own.domain.as_bytes())?;
+        domains.of(host).map(|domain| domain.name.clone())
+    };
+    let own = settings.credentials.iter();
+    let own = own.filter_map(|own| name_of(own).map(|name| (name, own)));
+    let with_users = own.clone().filter(|(_, own)| own.users.is_some());
+    let others: Vec<String> = with_users.map(|(name, _)| name).collect();
+    let mut realms = vec![Guests::new(orders, &others)];
+    let mut places = HashMap::new();
+    for (name, own) in own {
+        places.insert(name.clone().into_bytes(), realms.len());
+        realms.push(Guests::of_domain(orders, own, &name, &others));
+    }
+    (realms, places)
+}
+
 /// Checks credentials.
 #[derive(Debug)]
 pub(super) struct Gate {
-    guests: Guests,
+    /// The realm of all domains, then those that domains have of their own.
+    realms: Vec<Guests>,
+    /// Which domains have one.
+    places: HashMap<Vec<u8>, usize>,
     pub(super) outcomes: [u64; DIGEST_OUTCOMES.len()],
     keys: NonceKeys,
     used: UsedCounts,
@@ -187,8 +280,10 @@ pub(super) struct Gate {
 impl Gate {
     /// For the users of these orders.
     pub(super) fn new(orders: &Orders, secrets: &Secrets, seed: u64) -> Gate {
+        let (realms, places) = realms_of(orders);
         Gate {
-            guests: Guests::new(orders),
+            realms,
+            places,
             outcomes: [0; DIGEST_OUTCOMES.len()],
             keys: NonceKeys::new(secrets.key),
             used: secrets.used_counts.clone(),
@@ -201,32 +296,76 @@ impl Gate {
 
     /// Takes other users and settings; what was remembered of nonces stays.
     pub(super) fn obey(&mut self, orders: &Orders) {
-        self.guests = Guests::new(orders);
+        (self.realms, self.places) = realms_of(orders);
     }
 
-    /// Whether there is a user of this name.
-    pub(super) fn has_user(&self, name: &[u8]) -> bool {
-        self.guests.users.contains_key(name)
+    /// The realm of a domain, which is named as addresses of record have it.
+    pub(super) fn realm_of(&self, domain: &[u8]) -> RealmKey {
+        RealmKey(self.places.get(domain).copied().unwrap_or(0))
     }
 
-    /// Whether credentials are for our realm.
+    /// The first realm that these headers have credentials for.
+    pub(super) fn realm_in(&self, message: &Message<'_>, kind: HeaderKind) -> Option<RealmKey> {
+        let all = message.authorizations(kind).filter_map(Result::ok);
+        let mut all = all.filter_map(|header| {
+            let credentials = Credentials::of(&header)?;
+            let mut realms = self.realms.iter();
+            realms.position(|realm| credentials.are_for(realm.realm.as_bytes()))
+        });
+        all.next().map(RealmKey)
+    }
+
+    /// The realm to ask for if a request names no domain: the first that anybody can answer for.
+    pub(super) fn common_realm(&self) -> RealmKey {
+        let mut realms = self.realms.iter();
+        realms
+            .position(|realm| !realm.users.is_empty())
+            .map_or(COMMON, RealmKey)
+    }
+
+    /// Whether an address of record is a user's.
+    pub(super) fn has_address(&self, aor: &Aor) -> bool {
+        let Some(user) = aor.user() else {
+            return false;
+        };
+        let realm = self.guests(self.realm_of(aor.domain()));
+        let has = |name: &[u8]| realm.users.contains_key(name);
+        // A user of several domains may have the name of one address.
+        has(user) || realm.domain.is_none() && has(aor.as_bytes())
+    }
+
+    /// Whether an address of record is that of this user, as [`Gate::user`] names it.
+    pub(super) fn owns(&self, user: &[u8], aor: &Aor) -> bool {
+        match self.guests(self.realm_of(aor.domain())).domain {
+            Some(_) => aor.as_bytes() == user,
+            None => SameUser.access(Some(user), aor) == Access::Granted,
+        }
+    }
+
+    fn guests(&self, RealmKey(place): RealmKey) -> &Guests {
+        // Keys live no longer than the settings that they are of.
+        self.realms.get(place).unwrap_or(&self.realms[0])
+    }
+
+    /// Whether credentials are for one of our realms.
     pub(super) fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {
         let credentials = Credentials::of(credentials);
-        credentials.is_some_and(|it| it.are_for(self.guests.realm.as_bytes()))
+        let mut realms = self.realms.iter();
+        credentials.is_some_and(|it| realms.any(|realm| it.are_for(realm.realm.as_bytes())))
     }
 
-    /// Whether one of our users sent the request, by the credentials in headers of this kind. If so, [`Gate::confirmation`] has what is to be said to that.
+    /// Whether a user of this realm sent the request, by the credentials in headers of this kind. If so, [`Gate::confirmation`] has what is to be said to that.
     ///
     /// # Errors
     /// How it is stopped otherwise.
     pub(super) fn check(
         &mut self,
-        message: &Message<'_>,
-        kind: HeaderKind,
+        realm: RealmKey,
+        (message, kind): (&Message<'_>, HeaderKind),
         source: IpAddr,
         unix_s: u64,
     ) -> Result<(), Stop> {
-        let outcome = self.check_uncounted(message, kind, source, unix_s);
+        let outcome = self.check_uncounted(realm, (message, kind), source, unix_s);
         let place = match outcome {
             Ok(()) => 0,
             Err(Stop::Challenge(Why::Missing)) => 1,
@@ -241,12 +380,13 @@ impl Gate {
 
     fn check_uncounted(
         &mut self,
-        message: &Message<'_>,
-        kind: HeaderKind,
+        realm: RealmKey,
+        (message, kind): (&Message<'_>, HeaderKind),
         source: IpAddr,
         unix_s: u64,
     ) -> Result<(), Stop> {
-        let credentials = self.guests.credentials_in(message, kind)?;
+        let guests = self.realms.get(realm.0).unwrap_or(&self.realms[0]);
+        let credentials = guests.credentials_in(message, kind)?;
         let mut place = [0; 16];
         let (Some(method), Some(uri)) = (message.method(), message.request_uri()) else {
             return Err(Stop::Bad("Bad Request"));
@@ -257,7 +397,7 @@ impl Gate {
             body: message.body(),
             source: octets(source.to_canonical(), &mut place),
         };
-        let (policy, ha1) = (self.guests.policy(), self.guests.key_of(&credentials));
+        let (policy, ha1) = (guests.policy(), guests.key_of(&credentials));
         let server = Server {
             policy: &policy,
             keys: &self.keys,
@@ -284,8 +424,11 @@ impl Gate {
                 );
                 self.confirmed = lines.finish_fields().map_or(0, <[u8]>::len);
                 self.user.clear();
-                self.user
-                    .extend_from_slice(&self.guests.name_in(&credentials));
+                self.user.extend_from_slice(&guests.name_in(&credentials));
+                if let Some(domain) = &guests.domain {
+                    self.user.push(b'@');
+                    self.user.extend_from_slice(domain.as_bytes());
+                }
                 Ok(())
             }
             (Outcome::Stale, _) => Err(Stop::Challenge(Why::Stale)),
@@ -299,7 +442,7 @@ impl Gate {
         &self.confirmation[..self.confirmed]
     }
 
-    /// The name of the user whose request was let through last.
+    /// The name of the user whose request was let through last; a user of one domain has the name of the address of record.
     pub(super) fn user(&self) -> &[u8] {
         &self.user
     }
@@ -307,6 +450,7 @@ impl Gate {
     /// Writes the header lines of a 401 or a 407.
     pub(super) fn challenge<'b>(
         &mut self,
+        realm: RealmKey,
         buffer: &'b mut [u8],
         kind: HeaderKind,
         source: IpAddr,
@@ -315,7 +459,8 @@ impl Gate {
     ) -> Result<&'b [u8], BuildError> {
         let mut place = [0; 16];
         let source = octets(source.to_canonical(), &mut place);
-        let policy = self.guests.policy();
+        let guests = self.realms.get(realm.0).unwrap_or(&self.realms[0]);
+        let policy = guests.policy();
         let nonce = issue(&self.keys, &policy, &mut self.salt, source, unix_s);
         let mut builder = Builder::fields(buffer);
         challenge(&mut builder, kind, &policy, &nonce, why == Why::Stale);

@@ -2,7 +2,7 @@
 
 use super::advertise::{Advertised, source_address};
 use super::calls::{CallControl, SharedCalls};
-use super::challenge::{Gate, Stop};
+use super::challenge::{Gate, RealmKey, Stop};
 use super::peer::Origin;
 use super::registrar::Registrations;
 use super::settings::{Orders, Trunk};
@@ -18,7 +18,6 @@ use sip_server::proxy::{
     Authenticated, Authentication, Calls, Config, Denied, Inbound, LookedUp, Lookup, NewCall,
     Place, Proxy, Routing, SessionTimer, Trunks,
 };
-use sip_server::registrar::{Access, Authority as _, SameUser};
 use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -165,13 +164,26 @@ impl ServerPolicy<'_> {
         trunk.and_then(|trunk| u16::try_from(trunk).ok())
     }
 
-    /// Whether the address of record is that of a user who exists.
-    fn has_user(&self, aor: &Aor) -> bool {
-        let domain = aor.domain();
-        aor.user().is_some_and(|user| {
-            let whole = [user, b"@", domain].concat();
-            self.gate.has_user(user) || self.gate.has_user(&whole)
-        })
+    /// The realm that the sender of a request must authenticate in: that of the domain of From. Whoever is anonymous chooses a realm by the
+    /// credentials, and is asked for those of the domain that the request goes to.
+    fn realm_for(&self, request: &Message<'_>) -> RealmKey {
+        let from = request.from().ok();
+        let from = from.as_ref().and_then(|from| from.parse_uri().ok());
+        let from = from.as_ref().and_then(|uri| uri.as_sip());
+        let domain_of = |uri: &SipUri<'_>| self.registrations.domains().of(uri.host);
+        if let Some(domain) = from.and_then(domain_of) {
+            return self.gate.realm_of(domain.name.as_bytes());
+        }
+        let kind = HeaderKind::ProxyAuthorization;
+        if let Some(realm) = self.gate.realm_in(request, kind) {
+            return realm;
+        }
+        let uri = Uri::parse(request.request_uri().unwrap_or_default()).ok();
+        let uri = uri.as_ref().and_then(|uri| uri.as_sip());
+        match uri.and_then(domain_of) {
+            Some(domain) => self.gate.realm_of(domain.name.as_bytes()),
+            None => self.gate.common_realm(),
+        }
     }
 
     /// Whether a listener is called so outside.
@@ -246,7 +258,7 @@ impl Trunks for ServerPolicy<'_> {
 
     fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
         // A GRUU names a user (RFC 5627 §3.2); that of a temporary one is no name.
-        uri.params.get(b"gr").is_some() || self.aor(uri).is_some_and(|aor| self.has_user(&aor))
+        uri.params.get(b"gr").is_some() || self.aor(uri).is_some_and(|aor| self.gate.has_address(&aor))
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {
@@ -299,7 +311,7 @@ impl Lookup for ServerPolicy<'_> {
     }
 
     fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
-        match self.has_user(aor) {
+        match self.gate.has_address(aor) {
             true => self.registrations.look_up(aor),
             false => LookedUp::Unknown,
         }
@@ -313,15 +325,16 @@ impl Lookup for ServerPolicy<'_> {
 impl Authentication for ServerPolicy<'_> {
     fn authenticate(&mut self, now: Now, request: &Message<'_>, flow: &Flow) -> Authenticated<'_> {
         let source = flow.remote.ip();
-        let asked = HeaderKind::ProxyAuthorization;
-        match self.gate.check(request, asked, source, now.unix_s) {
+        let realm = self.realm_for(request);
+        let asked = (request, HeaderKind::ProxyAuthorization);
+        match self.gate.check(realm, asked, source, now.unix_s) {
             Ok(()) => Authenticated::User(self.gate.user()),
             Err(Stop::Bad(reason)) => Authenticated::Bad(reason),
             Err(Stop::Challenge(why)) => {
                 let kind = HeaderKind::ProxyAuthenticate;
                 let written = self
                     .gate
-                    .challenge(self.lines, kind, source, why, now.unix_s);
+                    .challenge(realm, self.lines, kind, source, why, now.unix_s);
                 // The buffer holds more than any challenge.
                 Authenticated::Challenge(written.unwrap_or_default())
             }
@@ -329,7 +342,7 @@ impl Authentication for ServerPolicy<'_> {
     }
 
     fn owns(&self, user: &[u8], aor: &Aor) -> bool {
-        SameUser.access(Some(user), aor) == Access::Granted
+        self.gate.owns(user, aor)
     }
 
     fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {

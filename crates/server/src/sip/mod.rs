@@ -58,7 +58,9 @@ pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
 pub(crate) use reading::now;
 pub(crate) use settings::Orders;
-pub use settings::{CallSettings, SipSettings, Trunk};
+pub use settings::{
+    CallSettings, CredentialsError, DomainCredentials, DomainUser, SipSettings, Trunk, UserSecret,
+};
 pub use sip::Host;
 pub use sip::congestion::Peer as SipPeer;
 pub use sip::digest::Algorithm as DigestAlgorithm;

@@ -6,13 +6,11 @@ use super::peer::Origin;
 use super::settings::Orders;
 use super::store::{Kept, StoreCounts};
 use sip::engine::NewRequest;
-use sip::uri::SipUri;
+use sip::uri::{SipUri, Uri};
 use sip::{Message, Mono, Now};
 use sip_server::location::{Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
-use sip_server::registrar::{
-    Access, Answer, Authority as _, Domains, Examined, Outcome, Registrar, Request, SameUser,
-};
+use sip_server::registrar::{Access, Answer, Domains, Examined, Outcome, Registrar, Request};
 use sip_server::{Aor, AorKey};
 
 /// Where a REGISTER is answered.
@@ -139,6 +137,14 @@ impl Registrations {
         self.registrar.domains()
     }
 
+    /// The name of the domain that the Request-URI names, as addresses of record have it.
+    pub(super) fn domain_of(&self, message: &Message<'_>) -> Option<&str> {
+        match Uri::parse(message.request_uri()?) {
+            Ok(Uri::Sip(uri)) => Some(&self.domains().of(uri.host)?.name),
+            _ => None,
+        }
+    }
+
     /// Which worker has the bindings of the address of record that a URI or temporary GRUU names.
     pub(super) fn place_of_uri(&mut self, uri: &SipUri<'_>) -> proxy::Place {
         let Some(domain) = self.registrar.domains().of(uri.host) else {
@@ -192,20 +198,15 @@ impl Registrations {
         }
     }
 
-    /// The answer to a REGISTER that is answered here, of this user.
+    /// The answer to a REGISTER that is answered here, of a sender who may do so much.
     pub(super) fn answer<'b>(
         &mut self,
         now: Now,
         request: &NewRequest<'_>,
         aor: Option<Aor>,
-        user: &[u8],
+        access: Access,
         buffer: &'b mut [u8],
     ) -> Answer<'b> {
-        let access = match &aor {
-            Some(aor) => SameUser.access(Some(user), aor),
-            // It has no user that this one could be.
-            None => Access::NoSuchUser,
-        };
         let request = Request {
             message: &request.message,
             aor,

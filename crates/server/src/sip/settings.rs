@@ -3,9 +3,10 @@
 use super::advertise::Advertised;
 use crate::policy::PeerRule;
 use ipnet::IpNet;
-use sip::digest::Algorithm;
+use sip::Host;
+use sip::digest::{Algorithm, Ha1};
 use sip_server::calls::Limit;
-use sip_server::registrar::{Config as RegistrarConfig, Domain};
+use sip_server::registrar::{Config as RegistrarConfig, Domain, Domains};
 use sip_server::routes::{
     Credentials, NextHop, ProbeConfig, RegisterConfig, Route, Table, TableError,
     Trunk as RouteTrunk,
@@ -27,6 +28,9 @@ pub struct SipSettings {
     /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the address, and is
     /// answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
     pub domains: Vec<Domain>,
+    /// Domains with users, a realm or digest algorithms of their own. For others, the users, the realm and the algorithms are those of all.
+    /// Default: none.
+    pub credentials: Vec<DomainCredentials>,
     /// Peers that the server knows by their source addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
     pub trunks: Vec<Trunk>,
     /// What listeners are called in Via, Record-Route, Path and Contact, the first that fits. Without one, a listener is called by its
@@ -101,6 +105,7 @@ impl Default for SipSettings {
             test_uas: false,
             challenge: false,
             domains: Vec::new(),
+            credentials: Vec::new(),
             trunks: Vec::new(),
             advertise: Vec::new(),
             local_networks: Vec::new(),
@@ -243,6 +248,85 @@ impl SipSettings {
     pub fn table(&self, earlier: Option<&Table>) -> Result<Table, TableError> {
         let trunks = self.trunks.iter().map(Trunk::of_routes).collect();
         Table::new(self.routes.clone(), trunks, earlier)
+    }
+}
+
+/// How the users of one domain authenticate, if not like those of all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DomainCredentials {
+    /// One of the names of the domain.
+    pub domain: String,
+    /// The realm of its challenges. `None`: with users of its own the name of the domain, else the realm of all.
+    pub realm: Option<String>,
+    /// Its users. `None`: those of all domains that have none of their own. A user has the address of record of this name in this domain
+    /// alone.
+    pub users: Option<Vec<DomainUser>>,
+    /// By which algorithms, the one to be preferred first; each once. `None`: [`SipSettings::digest_algorithms`].
+    pub algorithms: Option<Vec<Algorithm>>,
+}
+
+impl DomainCredentials {
+    /// Whether they can be used with these domains.
+    pub(crate) fn check(&self, domains: &Domains) -> Result<(), CredentialsError> {
+        let domain = &self.domain;
+        let host = Host::new(domain.as_bytes());
+        if host.and_then(|host| domains.of(host)).is_none() {
+            return Err(CredentialsError::NoDomain(domain.clone()));
+        }
+        for user in self.users.iter().flatten() {
+            let UserSecret::Ha1s(ha1s) = &user.secret else {
+                continue;
+            };
+            let is_hash = |(algorithm, hex): &(Algorithm, String)| {
+                Ha1::from_hex(*algorithm, hex.as_bytes()).is_some()
+            };
+            if !ha1s.iter().all(is_hash) {
+                return Err(CredentialsError::NoHash(user.name.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why the credentials of a domain cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// There is no such domain.
+    #[error("there are SIP credentials for `{0}`, which is no domain")]
+    NoDomain(String),
+    /// A hash has another length than its algorithm's.
+    #[error("a hash of the SIP user `{0}` has not the length of its algorithm's")]
+    NoHash(String),
+}
+
+/// A user of one domain.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DomainUser {
+    /// The user part of the address of record, and the name in credentials.
+    pub name: String,
+    /// What the user proves to know.
+    pub secret: UserSecret,
+}
+
+/// A password or what it comes to.
+#[derive(Clone, PartialEq, Eq)]
+pub enum UserSecret {
+    /// The password.
+    Password(String),
+    /// The hashes of name, realm and password (RFC 7616 §3.4.2) in hexadecimal digits. A user is not let in by an algorithm without one.
+    Ha1s(Vec<(Algorithm, String)>),
+}
+
+impl std::fmt::Debug for DomainUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the secret.
+        write!(f, "DomainUser({})", self.name)
+    }
+}
+
+impl std::fmt::Debug for UserSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UserSecret(***)")
     }
 }
 

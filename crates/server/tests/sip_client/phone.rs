@@ -275,6 +275,17 @@ pub(crate) fn credentials(
     method: Method<'_>,
     uri: &str,
 ) -> String {
+    credentials_of(challenge, kind, (user, PASSWORD), method, uri)
+}
+
+/// The same of a user with this password.
+pub(crate) fn credentials_of(
+    challenge: &str,
+    kind: HeaderKind,
+    (user, password): (&str, &str),
+    method: Method<'_>,
+    uri: &str,
+) -> String {
     let mut spans = Spans::new();
     let message = Message::parse(challenge.as_bytes(), &mut spans).expect("well-formed");
     let asked = match kind {
@@ -285,7 +296,7 @@ pub(crate) fn credentials(
     let answer = Answer {
         challenge: &challenge,
         username: user.as_bytes(),
-        ha1: &challenge.ha1(user.as_bytes(), PASSWORD.as_bytes()),
+        ha1: &challenge.ha1(user.as_bytes(), password.as_bytes()),
         method,
         uri: uri.as_bytes(),
         body: b"",

@@ -183,6 +183,22 @@ impl Ha1 {
         })
     }
 
+    /// From the hash in hexadecimal digits, in any case.
+    #[must_use]
+    pub fn from_hex(algorithm: Algorithm, digits: &[u8]) -> Option<Ha1> {
+        let mut hash = [0; 32];
+        let hash = hash.get_mut(..algorithm.hash_len())?;
+        if digits.len() != 2 * hash.len() {
+            return None;
+        }
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).ok();
+            let pair = pair.filter(|pair| !pair.starts_with('+'));
+            *byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())?;
+        }
+        Ha1::from_hash(algorithm, hash)
+    }
+
     /// For a user that is not there: so that the answer takes as long as for one that is.
     pub(super) fn of_nobody(algorithm: Algorithm) -> Ha1 {
         Ha1 {

@@ -591,6 +591,7 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.test_uas = config.test_uas;
     sip.challenge = config.challenge;
     sip.domains.clone_from(&config.domains);
+    sip.credentials.clone_from(&config.credentials);
     sip.trunks.clone_from(&config.trunks);
     sip.advertise.clone_from(&config.advertise);
     sip.local_networks.clone_from(&config.local_networks);

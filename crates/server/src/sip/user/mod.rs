@@ -11,7 +11,7 @@ mod ringing;
 mod uas;
 
 use super::Secrets;
-use super::challenge::{Gate, Stop};
+use super::challenge::{COMMON, Gate, RealmKey, Stop};
 use super::counters::{DIGEST_OUTCOMES, SipCounters};
 use super::forwarding::{Forwarder, listener_at};
 use super::lines::Abilities;
@@ -27,6 +27,7 @@ use sip::tu::{Taken, TransactionUser, Transactions};
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message, Method, Mono};
 use sip_server::proxy::Proxy;
+use sip_server::registrar::Access;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use uas::TestUas;
@@ -321,17 +322,23 @@ impl User {
             Place::Here(aor) => aor,
         };
         let (now, source) = (transactions.now, request.flow.remote.ip());
-        if let Err(stop) = self
-            .gate
-            .check(message, HeaderKind::Authorization, source, now.unix_s)
-        {
-            self.stop(transactions, request, stop)?;
+        let domain = registrations.domain_of(message);
+        let realm = self.gate.realm_of(domain.unwrap_or_default().as_bytes());
+        let asked = (message, HeaderKind::Authorization);
+        if let Err(stop) = self.gate.check(realm, asked, source, now.unix_s) {
+            self.stop(transactions, request, (realm, stop))?;
             return Ok(Taken::Here);
         }
+        let access = match &aor {
+            Some(aor) if self.gate.owns(self.gate.user(), aor) => Access::Granted,
+            Some(_) => Access::Forbidden,
+            // It has no user that this one could be.
+            None => Access::NoSuchUser,
+        };
         let confirmation = self.gate.confirmation();
         let (first, room) = self.lines.split_at_mut(confirmation.len());
         first.copy_from_slice(confirmation);
-        let answer = registrations.answer(now, &request, aor, self.gate.user(), room);
+        let answer = registrations.answer(now, &request, aor, access, room);
         let (code, reason, len) = (answer.code, answer.reason, answer.headers.len());
         let begin = confirmation.len();
         let headers = match code {
@@ -348,7 +355,7 @@ impl User {
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
-        stop: Stop,
+        (realm, stop): (RealmKey, Stop),
     ) -> Result<(), RespondError> {
         let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
         match stop {
@@ -358,6 +365,7 @@ impl User {
             }
             Stop::Challenge(why) => {
                 let lines = self.gate.challenge(
+                    realm,
                     &mut self.lines,
                     HeaderKind::WwwAuthenticate,
                     source,
@@ -376,17 +384,15 @@ impl User {
         request: NewRequest<'_>,
     ) -> Result<(), RespondError> {
         let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
-        match self
-            .gate
-            .check(&request.message, HeaderKind::Authorization, source, unix_s)
-        {
+        let asked = (&request.message, HeaderKind::Authorization);
+        match self.gate.check(COMMON, asked, source, unix_s) {
             Ok(()) => {
                 let confirmation = self.gate.confirmation();
                 self.lines[..confirmation.len()].copy_from_slice(confirmation);
                 let (first, lines) = (confirmation.len(), &mut self.lines);
                 self.uas.register(transactions, request, lines, first)
             }
-            Err(stop) => self.stop(transactions, request, stop),
+            Err(stop) => self.stop(transactions, request, (COMMON, stop)),
         }
     }
 }
