@@ -28,7 +28,7 @@ pub struct Rules<'r> {
     pub element: Element,
     /// The methods it answers; of no meaning to a proxy.
     pub methods: &'r [Method<'r>],
-    /// The URI schemes it knows what to do with, in lower case.
+    /// The URI schemes it knows what to do with, in lower case; `urn:service` stands for the URNs of services (RFC 5031).
     pub schemes: &'r [&'r str],
     /// The option tags it understands in Require (user agent) or Proxy-Require (proxy), in lower case.
     pub extensions: &'r [&'r str],
@@ -41,7 +41,7 @@ impl Rules<'static> {
     pub const PROXY: Rules<'static> = Rules {
         element: Element::Proxy,
         methods: &[],
-        schemes: &["sip", "sips", "tel"],
+        schemes: &["sip", "sips", "tel", "urn:service"],
         extensions: &[],
         bodies: &[],
     };

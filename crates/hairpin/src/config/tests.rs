@@ -647,6 +647,57 @@ fn limits_of_sip_calls_are_read_and_checked() {
 }
 
 #[test]
+fn a_domain_of_sip_can_have_users_of_its_own() {
+    let text = "\
+[sip]
+listen = [\"127.0.0.1:5060\"]
+
+[[sip.domain]]
+name = \"a.example\"
+users = [{ name = \"alice\", password = \"s3cret\" }, { name = \"bob\", ha1s = { MD5 = \"33A8E5413A76B006FEEEC9A0CE78F640\" } }]
+digest_algorithms = [\"MD5\"]
+";
+    let loaded = load_file(text);
+    assert_eq!(loaded.one_line_each(), [""; 0]);
+    let sip = loaded.config.as_ref().expect("no fault").sip.clone();
+    let [own] = &sip.credentials[..] else {
+        panic!("one domain");
+    };
+    assert_eq!((&own.domain[..], own.realm.as_deref()), ("a.example", None));
+    assert_eq!(own.users.as_ref().map(Vec::len), Some(2));
+    let again = load_file(&loaded.effective(true));
+    assert_eq!(again.config.expect("no fault").sip, sip);
+    let shown = loaded.effective(false);
+    assert!(
+        !shown.contains("s3cret") && !shown.to_lowercase().contains("33a8"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn users_of_a_domain_of_sip_that_cannot_work_are_named() {
+    let domain = |fields: &str| format!("[sip]\ndomain = [{{ name = \"a.example\", {fields} }}]\n");
+    one_complaint(
+        &domain(
+            "users = [{ name = \"bob\", ha1s = { MD5 = \"33a8e5413a76b006feeec9a0ce78f640\" } }]",
+        ),
+        "hairpin.toml:2:42: user `bob` has no hash of SHA-256, which is offered (add the hash, or set digest_algorithms of the domain without SHA-256)",
+    );
+    one_complaint(
+        &domain("users = [{ name = \"bob\", ha1s = { MD5 = \"33a8\" } }]"),
+        "hairpin.toml:2:73: a hash of MD5 has 32 hexadecimal digits (write them like { MD5 = \"939e7578ed9e3c518a452acee763bce9\" })",
+    );
+    one_complaint(
+        &domain("users = []"),
+        "hairpin.toml:2:11: nobody can register in the domain (give it users, or add a user to auth.users, with its password)",
+    );
+    one_complaint(
+        &domain("users = [{ name = \"a\", password = \"b\" }, { name = \"a\", password = \"c\" }]"),
+        "hairpin.toml:2:75: the domain has two users `a` (remove one)",
+    );
+}
+
+#[test]
 fn domains_of_sip_that_cannot_work_are_named() {
     let users = "[auth]\nusers = [{ name = \"alice\", password = \"s3cret\" }]\n";
     let domain = |fields: &str| format!("{users}[sip]\ndomain = [{{ {fields} }}]\n");
@@ -680,7 +731,7 @@ fn domains_of_sip_that_cannot_work_are_named() {
     );
     one_complaint(
         "[sip]\ndomain = [{ name = \"a.example\" }]\n",
-        "hairpin.toml:2:11: nobody can register in the domain (add a user to auth.users, with its password)",
+        "hairpin.toml:2:11: nobody can register in the domain (give it users, or add a user to auth.users, with its password)",
     );
     one_complaint(
         &format!(

@@ -47,6 +47,23 @@ fn ack_bye_and_reinvite_go_by_their_routes_both_ways() {
 }
 
 #[test]
+fn credentials_for_this_proxy_are_consumed_within_a_dialog_too_rfc3261_22_3() {
+    let mut world = World::new();
+    call(&mut world, Carrier::Udp);
+    let ok = world.nodes[UAC].texts.last().unwrap().clone();
+    let other = "Proxy-Authorization: Digest username=\"a\", realm=\"other\"\r\n";
+    let lines = format!("{ALICE}{other}Content-Length");
+    let info = in_dialog(&ok, "INFO").replace("Content-Length", &lines);
+    world.nodes[UAS].script = answers(&[(10, 200)]);
+    world.send(UAC, Carrier::Udp, &info);
+    world.run_until(3_000);
+    let got = world.last(UAS);
+    assert!(got.starts_with("INFO "), "{got}");
+    let credentials = values(got, "Proxy-Authorization");
+    assert_eq!(credentials, ["Digest username=\"a\", realm=\"other\""]);
+}
+
+#[test]
 fn the_callee_reaches_the_caller_by_the_callers_flow() {
     for carrier in [Carrier::Udp, Carrier::Tcp] {
         let mut world = World::new();

@@ -2,7 +2,7 @@
 
 use sip::flow::Carrier;
 
-use crate::node::{ALICE, PROXY, UAC, UAS, request, value};
+use crate::node::{ALICE, PROXY, UAC, UAS, address, request, value};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -55,6 +55,32 @@ fn each_check_has_its_code_and_comes_in_its_turn_rfc3261_16_3() {
         );
         if code == "420" {
             assert_eq!(value(world.last(UAC), "Unsupported"), Some("teleport"));
+        }
+    }
+}
+
+#[test]
+fn an_emergency_call_goes_by_its_route_rfc5031() {
+    let route = format!("{ALICE}Route: <sip:{};lr>\r\n", address(UAS));
+    for (uri, extra, code) in [
+        ("urn:service:sos", &route[..], "200"),
+        ("URN:Service:sos.fire", &route, "200"),
+        ("urn:service:sos", ALICE, "404"),
+        ("urn:nena:service:sos", &route, "416"),
+        ("tel:112", &route, "200"),
+    ] {
+        let mut world = with_bob();
+        world.policy().trunks.clear();
+        world.policy().trunks.insert(address(UAS).ip());
+        let text = request("MESSAGE", uri, 1, extra);
+        assert_eq!(
+            answer(&mut world, &text),
+            format!("{code} MESSAGE"),
+            "{uri}"
+        );
+        if code == "200" {
+            let got = world.last(UAS);
+            assert!(got.starts_with(&format!("MESSAGE {uri} SIP/2.0")), "{got}");
         }
     }
 }

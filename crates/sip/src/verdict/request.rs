@@ -117,11 +117,23 @@ fn check_address<'a>(address: NameAddr<'a>, kind: Kind) -> Result<Uri<'a>, Refus
     address.parse_uri().map_err(|_| (400, Cause::Uri(kind)))
 }
 
+/// RFC 5031 §4.1: the namespace of services, such as `urn:service:sos`.
+const SERVICE: &[u8] = b"service:";
+
 /// RFC 3261 §8.2.2.1, §16.3 step 2.
 fn check_scheme(uri: &Uri<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
     let scheme = uri.scheme();
-    let mut known = rules.schemes.iter();
-    match known.any(|known| known.as_bytes().eq_ignore_ascii_case(scheme)) {
+    let is_service = match uri {
+        Uri::Other { rest, .. } => rest
+            .get(..SERVICE.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(SERVICE)),
+        _ => false,
+    };
+    let is_known = |known: &&str| match *known {
+        "urn:service" => is_service && scheme.eq_ignore_ascii_case(b"urn"),
+        known => known.as_bytes().eq_ignore_ascii_case(scheme),
+    };
+    match rules.schemes.iter().any(is_known) {
         true => Ok(()),
         false => Err((416, Cause::Code)),
     }
