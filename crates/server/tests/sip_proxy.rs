@@ -2,7 +2,7 @@
 
 mod sip_client;
 
-use hairpin_server::sip::{Domain, Inbound, SipSettings, Trunk};
+use hairpin_server::sip::{Domain, Forking, Inbound, SipSettings, Trunk};
 use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
 use sip_client::phone::{Line, PASSWORD, Phone, credentials, value, values};
@@ -277,4 +277,75 @@ fn a_trunk_calls_users_and_users_call_the_trunk() {
         value(&message, "P-Asserted-Identity"),
         "<sip:user1@example.com>"
     );
+}
+
+#[test]
+fn phones_ring_one_after_the_other_if_that_is_configured() {
+    let mut settings = settings();
+    settings.forking = Forking::Sequential;
+    let server = serve(settings, 2);
+    let mut caller = Phone::udp(&server, "user0");
+    caller.register();
+    let mut phones = [Phone::udp(&server, "user1"), Phone::tcp(&server, "user1")];
+    phones.iter_mut().for_each(Phone::register);
+    caller.ask(Method::Invite, "sip:user1@example.com", "sequence");
+    // The latest registration comes first among equals.
+    let [last, first] = &mut phones;
+    let invite = first.expect("INVITE ");
+    let Line::Udp(client) = &last.line else {
+        panic!("a phone on UDP");
+    };
+    assert!(client.hears_nothing(Duration::from_millis(300)));
+    first.respond(&invite, "486 Busy Here");
+    let invite = last.expect("INVITE ");
+    last.respond(&invite, "200 OK");
+    caller.expect("SIP/2.0 200");
+}
+
+#[test]
+fn the_proxy_follows_a_redirection_if_that_is_configured_rfc3261_16_7() {
+    for recurse in [false, true] {
+        let mut settings = settings();
+        settings.recurse = recurse;
+        let server = serve(settings, 2);
+        let mut caller = Phone::udp(&server, "user0");
+        caller.register();
+        let mut away = Phone::udp(&server, "user1");
+        away.register();
+        let mut desk = Phone::udp(&server, "user2");
+        let elsewhere = desk.contact();
+        caller.ask(Method::Invite, "sip:user1@example.com", "moved");
+        let invite = away.expect("INVITE ");
+        let contact = away.contact();
+        let (old, new) = (contact, elsewhere);
+        respond_with(&mut away, &invite, "302 Moved Temporarily", (&old, &new));
+        match recurse {
+            true => {
+                let invite = desk.expect("INVITE ");
+                desk.respond(&invite, "603 Decline");
+                caller.expect("SIP/2.0 603");
+            }
+            false => {
+                let moved = caller.expect("SIP/2.0 302");
+                assert_eq!(value(&moved, "Contact"), new);
+            }
+        }
+        // A contact of a user here is the caller's to call.
+        let asked = caller.ask(Method::Message, "sip:user1@example.com", "local");
+        assert!(asked.starts_with("MESSAGE "));
+        let message = away.expect("MESSAGE ");
+        let local = "<sip:user2@example.com>";
+        respond_with(&mut away, &message, "302 Moved Temporarily", (&old, local));
+        let moved = caller.expect("SIP/2.0 302");
+        assert_eq!(value(&moved, "Contact"), local);
+    }
+}
+
+/// A response with another Contact than the phone's.
+fn respond_with(phone: &mut Phone, request: &str, code: &str, (old, new): (&str, &str)) {
+    let text = phone.response(request, code).replace(
+        &format!("Contact: {old}\r\n"),
+        &format!("Contact: {new}\r\n"),
+    );
+    phone.send(&text);
 }

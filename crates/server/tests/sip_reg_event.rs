@@ -104,7 +104,8 @@ fn document(notify: &str) -> (String, String, Vec<String>) {
         rest.split('"').next().unwrap_or_default().to_owned()
     };
     let body = notify.split("\r\n\r\n").nth(1).expect("a body");
-    let head = body.split("<registration").next().expect("a head");
+    let head = body.split("<reginfo").nth(1).expect("a document");
+    let head = head.split("<registration").next().expect("a head");
     let registration = body.split("<registration").nth(1).expect("a registration");
     let contacts = body.split("<contact").skip(1);
     let contacts = contacts.map(|contact| {

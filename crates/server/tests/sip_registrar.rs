@@ -240,13 +240,14 @@ fn answers_have_what_the_registrar_says_rfc3261_10_3() {
     let options = options.replace("OPTIONS sip:test@127", "OPTIONS sip:127");
     let answer = phone.ask(&options);
     assert!(
-        answer.contains("\r\nAllow: OPTIONS, REGISTER\r\n"),
+        answer.contains("\r\nAllow: OPTIONS, REGISTER, SUBSCRIBE\r\n"),
         "{answer}"
     );
     assert!(
         answer.contains("\r\nSupported: path, outbound, gruu\r\n"),
         "{answer}"
     );
+    assert!(answer.contains("\r\nAllow-Events: reg\r\n"), "{answer}");
     let invite = options.replace("OPTIONS", "INVITE").replace("bKa", "bKb");
     assert_eq!(status(&phone.ask(&invite)), 405);
 }

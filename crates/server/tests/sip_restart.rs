@@ -87,7 +87,13 @@ fn register(server: SocketAddr, number: usize, cseq: u32, lines: &str) -> String
 
 /// A child that serves, and where.
 fn spawn(directory: &Path) -> (Child, SocketAddr) {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
+    let command = Command::new(std::env::current_exe().expect("this program"));
+    spawn_by(command, directory)
+}
+
+/// The same by a command that runs this program.
+fn spawn_by(mut command: Command, directory: &Path) -> (Child, SocketAddr) {
+    let mut child = command
         .args([
             "--exact",
             "child_that_serves_until_it_is_killed",
@@ -192,6 +198,159 @@ fn a_torn_end_of_the_log_is_cut_off() {
     let server = start(root.path(), 1).expect("the server starts");
     check_all(server.sip_listeners()[0]);
     assert_eq!(std::fs::metadata(&path).expect("it is there").len(), whole);
+}
+
+/// Fills the disk of a running server: a small tmpfs in a mount namespace of its own, seen from outside by `/proc`.
+#[test]
+fn a_full_disk_costs_no_registration_and_is_used_again_when_it_has_room() {
+    let root = tempfile::tempdir().expect("a directory");
+    let directory = root.path().join("state");
+    std::fs::create_dir(&directory).expect("room");
+    let path = directory.to_str().expect("text");
+    let mount = format!("mount -t tmpfs -o size=128k,mode=700 none {path} && exec \"$0\" \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &mount]);
+    command.arg(std::env::current_exe().expect("this program"));
+    let (mut child, address) = spawn_by(command, &directory);
+    register_all(address);
+    let inside = format!("/proc/{}/root{path}", child.id());
+    let filler = Path::new(&inside).join("filler");
+    let mut file = std::fs::File::create(&filler).expect("room for a name");
+    // The disk is full when not one more byte fits.
+    while std::io::Write::write_all(&mut file, &[0; 512]).is_ok() {}
+    while std::io::Write::write_all(&mut file, &[0]).is_ok() {}
+    let logged = || {
+        std::fs::metadata(Path::new(&inside).join("bindings.log"))
+            .expect("a log")
+            .len()
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    let before = logged();
+    // More than the last page of the log has room for, by far.
+    for round in 0..4 {
+        for number in 0..USERS {
+            let contact =
+                format!("Contact: <sip:user{number}@192.0.2.{number};r={round}>;expires=3000\r\n");
+            register(address, number, 11 + 2 * round, &contact);
+        }
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let full = logged();
+    assert!(
+        full < before + 4096 + 512,
+        "{before} to {full} bytes on a full disk"
+    );
+    std::fs::remove_file(&filler).expect("it is there");
+    drop(file);
+    let begun = Instant::now();
+    while logged() < before + 4 * USERS as u64 * 100 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{} bytes",
+            logged()
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // What the disk has now is what a restart finds.
+    std::thread::sleep(Duration::from_secs(1));
+    let copy = root.path().join("copy");
+    std::fs::create_dir(&copy).expect("room");
+    for file in ["key", "bindings.log"] {
+        std::fs::copy(Path::new(&inside).join(file), copy.join(file)).expect("room");
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    for (path, mode) in [(copy.clone(), 0o700), (copy.join("key"), 0o600)] {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("it is ours");
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let server = start(&copy, 3).expect("the server starts");
+    for number in 0..USERS {
+        let answer = register(server.sip_listeners()[0], number, 31, "");
+        let last = format!("Contact: <sip:user{number}@192.0.2.{number};r=3>");
+        assert!(answer.contains(&last), "{answer}");
+    }
+}
+
+/// `cargo test --release -p hairpin-server --test sip_restart -- --ignored --nocapture loading` prints the time.
+#[test]
+#[ignore = "a measurement, for a machine that does nothing else"]
+fn loading_a_million_bindings() {
+    use sip_server::location::{Binding, Change, Location as _, NO_Q, NewBinding, Revision};
+    use sip_server::log::{Disk, Journal, Log, Persistent, Settings};
+    const COUNT: u32 = 1_000_000;
+    let root = tempfile::tempdir().expect("a directory");
+    drop(start(root.path(), 1).expect("the server starts"));
+    let key = sip::HashKey::new([1; 16]);
+    let disk = Disk::open(&root.path().join("bindings.log")).expect("nobody has it");
+    let (mut log, _) = Log::open(disk, Settings::default(), key).expect("a log");
+    let unix_s = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .expect("a clock")
+        .as_secs();
+    let now = sip::Now {
+        mono: sip::Mono::default(),
+        unix_s,
+    };
+    let limits = sip_server::location::Limits {
+        total: COUNT as usize,
+        ..Default::default()
+    };
+    let mut location = Persistent {
+        memory: sip_server::location::MemoryLocation::new(key, limits),
+        journal: Journal::new(Duration::ZERO),
+    };
+    for number in 0..COUNT {
+        let aor = format!("user{number}@example.com");
+        let aor = sip_server::Aor::from_canonical(aor.as_bytes()).expect("short");
+        let uri = format!("sip:user{number}@192.0.2.1:5060;transport=udp");
+        let call_id = format!("{number}-0123456789abcdef@192.0.2.1");
+        let binding = Binding::new(&NewBinding {
+            uri: uri.as_bytes(),
+            params: b";+sip.instance=\"<urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6>\"",
+            instance: b"urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+            call_id: call_id.as_bytes(),
+            cseq: 1,
+            path: b"",
+            flow: None,
+            q: NO_Q,
+            reg_id: 0,
+            gruu: 0,
+            expires: now.mono.plus_secs(86_400),
+            updated: now.mono,
+        });
+        let change = Change::Add(binding.expect("short"));
+        let saved = location.change(now, &aor, Revision::default(), &mut vec![change]);
+        let _ = saved.expect("there is room");
+        if location.journal.next_deadline().is_some() && number % 1000 == 999 {
+            log.write(now.mono, &location.journal.take_all())
+                .expect("room");
+        }
+    }
+    log.write(now.mono, &location.journal.take_all())
+        .expect("room");
+    log.sync().expect("room");
+    drop((log, location));
+    let bytes = std::fs::metadata(root.path().join("bindings.log"))
+        .expect("a log")
+        .len();
+    for workers in [1, 2] {
+        let begun = Instant::now();
+        let server = start(root.path(), workers).expect("the server starts");
+        let took = begun.elapsed();
+        let end = Instant::now() + Duration::from_secs(5);
+        while server.stats().sip().bindings < u64::from(COUNT) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let bindings = server.stats().sip().bindings;
+        println!("{workers} workers: {bindings} bindings, {bytes} bytes, in {took:?}");
+        assert_eq!(bindings, u64::from(COUNT));
+        assert!(
+            cfg!(debug_assertions) || took < Duration::from_secs(3),
+            "{took:?}"
+        );
+    }
 }
 
 /// CPU time of a process, all its threads, in ticks of 10 ms.

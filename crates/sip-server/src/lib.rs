@@ -8,6 +8,8 @@
 //! 3. [`registrar::Registrar::register`] changes the bindings in a [`location::Location`], all or none, and writes the header lines of
 //!    the answer.
 //!
+//! [`reg_event::RegEvents`] tells subscribers which bindings an address gets and loses.
+//!
 //! A request that is no REGISTER goes to [`proxy::Proxy`], which forwards it to the bindings, or to the trunks that [`routes`] name.
 //!
 //! **The invariant:** a request that is not answered with 200 has changed no binding (RFC 3261 §10.3).
@@ -20,6 +22,7 @@ pub mod flow;
 pub mod location;
 pub mod log;
 pub mod proxy;
+pub mod reg_event;
 pub mod registrar;
 pub mod routes;
 

@@ -23,7 +23,7 @@ use super::setting::{
     Amplification, AtLeastOne, Bounded, List, PinWorkers, RateDirections, Seconds, Setting,
     Steering, Workers,
 };
-use super::sip::{Algorithms, Origin, WebSocketPath};
+use super::sip::{Algorithms, ForkingOrder, Origin, WebSocketPath};
 use super::sip_advertise::Advertise;
 use super::sip_calls;
 use super::sip_domains;
@@ -348,6 +348,10 @@ pub(crate) struct Settings {
     pub(crate) sip_route: Entry<List<sip_routes::Written>>,
     /// `sip.record_route`
     pub(crate) sip_record_route: Entry<bool>,
+    /// `sip.forking`
+    pub(crate) sip_forking: Entry<ForkingOrder>,
+    /// `sip.recurse`
+    pub(crate) sip_recurse: Entry<bool>,
     /// `sip.user_calls`
     pub(crate) sip_user_calls: Entry<SipCalls>,
     /// `sip.user_call_rate`
@@ -647,6 +651,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "trunk", |s| &mut s.sip_trunk),
     Key::new("sip", "route", |s| &mut s.sip_route),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
+    Key::new("sip", "forking", |s| &mut s.sip_forking),
+    Key::new("sip", "recurse", |s| &mut s.sip_recurse),
     Key::new("sip", "user_calls", |s| &mut s.sip_user_calls),
     Key::new("sip", "user_call_rate", |s| &mut s.sip_user_call_rate),
     Key::new("sip", "domain_calls", |s| &mut s.sip_domain_calls),

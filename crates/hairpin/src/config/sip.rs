@@ -20,7 +20,8 @@ use super::source::Located;
 use server::certificates::CertificateFiles;
 use server::sip::routes::Route;
 use server::sip::{
-    Advertised, CallSettings, DigestAlgorithm, Domain, DomainCredentials, RegistrarConfig, Trunk,
+    Advertised, CallSettings, DigestAlgorithm, Domain, DomainCredentials, Forking, RegistrarConfig,
+    Trunk,
 };
 
 /// What was read from `[sip]`.
@@ -64,6 +65,10 @@ pub(crate) struct Sip {
     pub(crate) routes: Vec<Route>,
     /// Whether the proxy stays in the way of dialogs.
     pub(crate) record_route: bool,
+    /// In which order contacts are tried.
+    pub(crate) forking: Forking,
+    /// Whether the proxy follows a 3xx.
+    pub(crate) recurse: bool,
     /// How many calls there may be, and to which numbers.
     pub(crate) calls: CallSettings,
     /// How long registrations last: what is given, at least and at most.
@@ -147,6 +152,8 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         trunks: sip_trunks::resolve(settings)?,
         routes: sip_routes::resolve(settings)?,
         record_route: s.sip_record_route?.value,
+        forking: s.sip_forking?.value.0,
+        recurse: s.sip_recurse?.value,
         calls: sip_calls::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,
@@ -234,6 +241,29 @@ impl FromText for Origin {
 
     fn to_text(&self) -> String {
         self.0.clone()
+    }
+}
+
+/// In which order the proxy tries the contacts of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ForkingOrder(Forking);
+
+const FORKING: [(&str, Forking); 3] = [
+    ("by_q", Forking::ByQ),
+    ("parallel", Forking::Parallel),
+    ("sequential", Forking::Sequential),
+];
+
+impl FromText for ForkingOrder {
+    const EXPECTED: &'static str = "\"by_q\", \"parallel\" or \"sequential\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &FORKING).map(Self)
+    }
+
+    fn to_text(&self) -> String {
+        let named = FORKING.iter().find(|(_, forking)| *forking == self.0);
+        named.map_or("", |(name, _)| name).to_owned()
     }
 }
 

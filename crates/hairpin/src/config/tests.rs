@@ -693,7 +693,7 @@ fn users_of_a_domain_of_sip_that_cannot_work_are_named() {
     );
     one_complaint(
         &domain("users = [{ name = \"a\", password = \"b\" }, { name = \"a\", password = \"c\" }]"),
-        "hairpin.toml:2:75: the domain has two users `a` (remove one)",
+        "hairpin.toml:2:74: the domain has two users `a` (remove one)",
     );
 }
 

@@ -109,6 +109,8 @@ impl Forwarder {
 fn config(orders: &Orders) -> Config {
     Config {
         record_route: orders.settings.record_route,
+        forking: orders.settings.forking,
+        recurses: orders.settings.recurse,
         most: orders.share(orders.settings.transactions),
         ..Config::default()
     }

@@ -5,7 +5,8 @@ use sip::engine::Signature;
 use sip::flow::Carrier;
 use sip::header::Contact;
 use sip::verdict::Rules;
-use sip::{HeaderKind, Message};
+use sip::{HeaderKind, Message, Method};
+use sip_server::reg_event::PACKAGE;
 use std::io::Write as _;
 use std::net::IpAddr;
 
@@ -56,6 +57,9 @@ impl Abilities {
                     .header(HeaderKind::AcceptEncoding, b"identity")
                     .header(HeaderKind::AcceptLanguage, b"en")
                     .header(HeaderKind::Supported, supported.as_bytes());
+                if rules.methods.contains(&Method::Subscribe) {
+                    lines.header(HeaderKind::AllowEvents, PACKAGE);
+                }
             })
             .unwrap_or_default(),
             invite: written(&|lines| {

@@ -67,7 +67,7 @@ pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
 pub use sip_server::calls::Limit as CallLimit;
-pub use sip_server::proxy::Inbound;
+pub use sip_server::proxy::{Forking, Inbound};
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,
 };

@@ -10,6 +10,7 @@ use sip::uri::{SipUri, Uri};
 use sip::{Message, Mono, Now};
 use sip_server::location::{Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
+use sip_server::reg_event::Cause;
 use sip_server::registrar::{Access, Answer, Domains, Examined, Outcome, Registrar, Request};
 use sip_server::{Aor, AorKey};
 
@@ -33,6 +34,8 @@ pub(super) struct Registrations {
     registrar: Registrar,
     location: Kept,
     origin: Origin,
+    /// Addresses whose bindings have changed since somebody asked, and why.
+    changes: Vec<(Aor, Cause)>,
 }
 
 impl Registrations {
@@ -52,6 +55,7 @@ impl Registrations {
             registrar,
             location: Kept::InMemory(MemoryLocation::new(key, limits(orders))),
             origin: secrets.origin(number),
+            changes: Vec::new(),
         })
     }
 
@@ -106,7 +110,15 @@ impl Registrations {
 
     /// Removes the ended bindings of one address. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Mono) -> bool {
-        self.location.expire(now)
+        let expired = self.location.expire(now);
+        self.changes
+            .extend(expired.map(|aor| (aor, Cause::Register)));
+        expired.is_some()
+    }
+
+    /// The next address whose bindings have changed.
+    pub(super) fn next_change(&mut self) -> Option<(Aor, Cause)> {
+        self.changes.pop()
     }
 
     /// Bindings that are there.
@@ -192,9 +204,11 @@ impl Registrations {
         let place = bindings.iter().position(|binding| binding.uri() == contact);
         if let Some(place) = place {
             // If the binding has changed meanwhile, it has another flow and stays.
-            let _ = self
-                .location
-                .change(now, aor, revision, &mut vec![Change::Remove(place)]);
+            let change = &mut vec![Change::Remove(place)];
+            let changed = self.location.change(now, aor, revision, change);
+            if changed.is_ok() {
+                self.changes.push((*aor, Cause::Server));
+            }
         }
     }
 
@@ -215,7 +229,11 @@ impl Registrations {
         };
         let location = &mut self.location;
         match self.registrar.register(now, &request, location, buffer) {
-            Outcome::Answer(answer) => answer,
+            Outcome::Answer(answer) => {
+                let aor = request.aor.filter(|_| answer.code == 200);
+                self.changes.extend(aor.map(|aor| (aor, Cause::Register)));
+                answer
+            }
             // Memory knows and saves at once.
             Outcome::Later(..) | Outcome::Pending => Answer {
                 code: 500,

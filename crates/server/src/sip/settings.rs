@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use sip::Host;
 use sip::digest::{Algorithm, Ha1};
 use sip_server::calls::Limit;
+use sip_server::proxy::Forking;
 use sip_server::registrar::{Config as RegistrarConfig, Domain, Domains};
 use sip_server::routes::{
     Credentials, NextHop, ProbeConfig, RegisterConfig, Route, Table, TableError,
@@ -44,6 +45,11 @@ pub struct SipSettings {
     /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
     /// reach phones behind a NAT. Default: yes.
     pub record_route: bool,
+    /// In which order the proxy tries the contacts of a user. Default: those of the greatest `q` at the same time, then those of the next.
+    pub forking: Forking,
+    /// Whether the proxy itself tries the contacts of a 3xx (RFC 3261 §16.7 step 4); those of domains here are left to the caller.
+    /// Default: no.
+    pub recurse: bool,
     /// Limits of calls. Default: none.
     pub calls: CallSettings,
     /// How long registrations last.
@@ -111,6 +117,8 @@ impl Default for SipSettings {
             local_networks: Vec::new(),
             routes: Vec::new(),
             record_route: true,
+            forking: Forking::default(),
+            recurse: false,
             calls: CallSettings::default(),
             registrar: RegistrarConfig::default(),
             bindings: 1_000_000,

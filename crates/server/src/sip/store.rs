@@ -464,9 +464,9 @@ impl Kept {
     }
 
     /// Removes the ended bindings of one address. Returns whether there were any.
-    pub(super) fn expire(&mut self, now: Mono) -> bool {
+    pub(super) fn expire(&mut self, now: Mono) -> Option<Aor> {
         // The log needs no record of that: each binding in it has its expiry.
-        self.memory_mut().expire(now).is_some()
+        self.memory_mut().expire(now).map(|removed| removed.aor)
     }
 
     /// Hands over the changes whose time has come.

@@ -195,6 +195,12 @@ impl Phone {
 
     /// A response to a request that came, with a tag and a Contact of this phone.
     pub(crate) fn respond(&mut self, request: &str, code: &str) {
+        let text = self.response(request, code);
+        self.send(&text);
+    }
+
+    /// The same, not sent yet.
+    pub(crate) fn response(&self, request: &str, code: &str) -> String {
         let copied: String = request
             .split_inclusive("\r\n")
             .filter(|line| {
@@ -207,9 +213,9 @@ impl Phone {
             to += &format!(";tag=t{}", self.user);
         }
         let contact = self.contact();
-        self.send(&format!(
+        format!(
             "SIP/2.0 {code}\r\n{copied}To: {to}\r\nContact: {contact}\r\nContent-Length: 0\r\n\r\n"
-        ));
+        )
     }
 
     /// Sends a request within the dialog of a 200, of who has sent the INVITE.

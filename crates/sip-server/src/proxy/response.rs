@@ -74,7 +74,7 @@ impl Proxy {
             _ if context.is_answered => {}
             430 => self.flow_failed(now, stack, key, branch, Some(message)),
             300..=399 if self.config.recurses => {
-                if !self.redirected(key, message) {
+                if !self.redirected(stack, key, message) {
                     self.keep(key, message, drops_identity);
                 }
                 self.branch_ended(now.mono, stack, key);
@@ -288,8 +288,9 @@ impl Proxy {
         self.branch_ended(now.mono, stack, key);
     }
 
-    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). Returns whether all of them will be tried.
-    fn redirected(&mut self, key: ContextKey, message: &Message<'_>) -> bool {
+    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). Returns whether all of them will be tried. Those of users here are left to
+    /// the caller: another worker may have their bindings.
+    fn redirected(&mut self, stack: &Stack<'_>, key: ContextKey, message: &Message<'_>) -> bool {
         let Some(context) = self.contexts.get(key) else {
             return false;
         };
@@ -304,7 +305,9 @@ impl Proxy {
                 continue;
             };
             let uri = request_uri(contact.uri);
-            let is_sip = matches!(contact.parse_uri(), Ok(uri) if uri.as_sip().is_some());
+            let parsed = contact.parse_uri().ok();
+            let sip = parsed.as_ref().and_then(|uri| uri.as_sip());
+            let is_sip = sip.is_some_and(|sip| stack.policy.domain(sip.host).is_none());
             if context.redirected.iter().any(|tried| **tried == *uri) {
                 continue;
             }

@@ -1,7 +1,10 @@
 //! Kills and power cuts at any moment.
 
+use std::time::Duration;
+
+use sip::Now;
 use sip_server::location::{Change, Found, Location};
-use sip_server::log::Settings;
+use sip_server::log::{Journal, Settings};
 
 use crate::world::{
     Chance, Model, START, Tape, aor, binding, change, later, model, open, persistent, recovered,
@@ -91,4 +94,55 @@ fn crash(seed: u64) {
 
 fn set_room(log: &mut sip_server::log::Log<Tape>, room: Option<usize>) {
     log.storage_mut().room = room;
+}
+
+/// A power cut may leave any part of what was not synchronized. Whatever it leaves, at most the changes of the last five seconds are lost.
+#[test]
+fn a_power_cut_at_any_byte_loses_five_seconds_at_most() {
+    let at = |ms: u64| Now {
+        mono: START.mono.plus(Duration::from_millis(ms)),
+        unix_s: START.unix_s + ms / 1000,
+    };
+    let (mut log, _) = open(Tape::default(), Settings::default());
+    let mut location = persistent();
+    location.journal = Journal::new(Duration::from_millis(200));
+    // The state after each change, and when it was made.
+    let mut states = vec![(0, Model::new())];
+    let mut chance = Chance(1);
+    let mut cuts = 0;
+    for ms in (0..16_000).step_by(100) {
+        let now = at(ms);
+        // Bursts, and times without a change.
+        if (ms / 2000) % 3 != 2 {
+            let user = format!("user{}", chance.below(5));
+            let new = || binding(&format!("sip:{ms}@h"), now, 10_000);
+            let Found::Bindings(_, before) = location.find(&aor(&user)) else {
+                panic!("memory never asks")
+            };
+            let changes = match before.len() {
+                0 => vec![Change::Add(new())],
+                _ => vec![Change::Replace(0, new())],
+            };
+            change(&mut location, now, &user, changes).unwrap();
+            states.push((ms, model(std::slice::from_ref(&location.memory))));
+        }
+        if let Some(batch) = location.journal.take(now.mono) {
+            log.write(now.mono, &batch).unwrap();
+        }
+        if log.next_deadline().is_some_and(|due| due <= now.mono) {
+            log.run(now).unwrap();
+        }
+        let tape = log.storage();
+        let old = ms.saturating_sub(5_000);
+        let oldest = states.iter().rposition(|(made, _)| *made <= old).unwrap();
+        // A prime distance between the cuts finds every kind of place; the ends are always there.
+        let between = (tape.synced..tape.log.len()).step_by(101);
+        for len in between.chain([tape.log.len()]) {
+            let left = recovered(tape.log[..len].to_vec(), now);
+            let known = states[oldest..].iter().any(|(_, state)| *state == left);
+            assert!(known, "after {ms} ms, cut at {len} of {}", tape.log.len());
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 1_000, "only {cuts} cuts");
 }

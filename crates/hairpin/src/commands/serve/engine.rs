@@ -597,6 +597,8 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.local_networks.clone_from(&config.local_networks);
     sip.routes.clone_from(&config.routes);
     sip.record_route = config.record_route;
+    sip.forking = config.forking;
+    sip.recurse = config.recurse;
     sip.calls.clone_from(&config.calls);
     sip.registrar.clone_from(&config.registrar);
     sip.bindings = config.bindings;

@@ -4,6 +4,7 @@
 //! Without domains, OPTIONS is answered, and REGISTER, INVITE and BYE go to the user agent server for tests if it is on.
 //! Each application has marks of its own ([`Part`]).
 
+mod events;
 mod probes;
 mod proxy;
 mod registrations;
@@ -27,6 +28,7 @@ use sip::tu::{Taken, TransactionUser, Transactions};
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message, Method, Mono};
 use sip_server::proxy::Proxy;
+use sip_server::reg_event::{Config, RegEvents};
 use sip_server::registrar::Access;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ const OPTIONS_ONLY: Rules<'static> = Rules {
 
 /// What is served where domains have their registrar.
 const REGISTRAR: Rules<'static> = Rules {
-    methods: &[Method::Options, Method::Register],
+    methods: &[Method::Options, Method::Register, Method::Subscribe],
     extensions: &sip_server::registrar::EXTENSIONS,
     ..Rules::USER_AGENT
 };
@@ -68,6 +70,8 @@ pub(super) enum Part {
     Probes = 1,
     /// Registrations at trunks.
     AtTrunks = 2,
+    /// The subscriptions to registrations.
+    RegEvents = 3,
 }
 
 /// What the applications count.
@@ -95,6 +99,8 @@ pub(super) struct User {
     at_trunks: AtTrunks,
     /// The sockets that requests come to and leave by.
     listeners: Box<[(ListenerKey, SocketAddr)]>,
+    /// The subscriptions to the registrations of this worker.
+    events: Option<Box<RegEvents>>,
     gate: Gate,
     abilities: Abilities,
     lines: Vec<u8>,
@@ -119,11 +125,14 @@ impl User {
             let shared = (secrets.lasting, secrets.calls.clone());
             Box::new(Forwarder::new(origin, listeners.clone(), orders, shared))
         });
+        let events = registrations.is_some();
+        let events = events.then(|| Box::new(User::reg_events(secrets, number)));
         let mut uas = TestUas::new(secrets);
         uas.service_time = orders.settings.service_time;
         User {
             uas,
             registrations: registrations.map(Box::new),
+            events,
             spare: None,
             forwarder,
             probes: Probes::new(number, orders, seed),
@@ -153,6 +162,10 @@ impl User {
                 self.seed = self.seed.wrapping_add(1 << 48);
                 let new = Registrations::new(self.number, orders, &self.secrets, self.seed);
                 self.registrations = new.map(Box::new);
+                if self.registrations.is_some() {
+                    let events = User::reg_events(&self.secrets, self.number);
+                    self.events = Some(Box::new(events));
+                }
                 if let Some(kept) = self.spare.take() {
                     self.restore(kept);
                 }
@@ -170,6 +183,11 @@ impl User {
             }
             (None, None) => {}
         }
+    }
+
+    fn reg_events(secrets: &Secrets, number: u16) -> RegEvents {
+        let (config, part) = (Config::default(), Part::RegEvents as u8);
+        RegEvents::new(config, secrets.key, number, part)
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.
@@ -263,6 +281,9 @@ impl User {
             method if method != Some(Method::Cancel) && self.is_refused(&request) => {
                 transactions.answer_statelessly(request, &Reply::new(503).headers(DRAINING))?;
             }
+            Some(Method::Subscribe) if self.is_subscription(&request) => {
+                return self.subscribed(transactions, request);
+            }
             _ if self.forwarder.is_some() && !self.is_registration(&request.message) => {
                 return self.forward(transactions, request);
             }
@@ -347,6 +368,7 @@ impl User {
         };
         let reply = Reply::new(code).reason(reason.as_bytes()).headers(headers);
         transactions.answer(request, &reply)?;
+        self.report_changes(transactions);
         Ok(Taken::Here)
     }
 
@@ -397,6 +419,11 @@ impl User {
     }
 }
 
+/// Whether a mark is of a NOTIFY for a subscription to registrations.
+fn is_of_events(mark: Mark) -> bool {
+    mark.user() == Part::RegEvents as u8
+}
+
 impl TransactionUser for User {
     /// Nobody is asked for anything yet.
     type Answer = std::convert::Infallible;
@@ -445,11 +472,15 @@ impl TransactionUser for User {
             self.with_proxy(transactions, Some(flow.local), |proxy, stack| {
                 proxy.response(now, stack, mark, response, flow);
             });
+            self.report_changes(transactions);
         } else if mark.user() == Part::Probes as u8 {
             self.probes.response(transactions.now.mono, mark, response);
         } else if mark.user() == Part::AtTrunks as u8 {
             let now = transactions.now.mono;
             self.at_trunks.response(now, mark, response);
+        } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
+            let code = response.status_code().unwrap_or(0);
+            events.response(transactions, mark, code);
         }
     }
 
@@ -459,10 +490,13 @@ impl TransactionUser for User {
             self.with_proxy(transactions, None, |proxy, stack| {
                 proxy.failed(now, stack, mark, &failure);
             });
+            self.report_changes(transactions);
         } else if mark.user() == Part::Probes as u8 {
             self.probes.failed(transactions.now.mono, mark, failure);
         } else if mark.user() == Part::AtTrunks as u8 {
             self.at_trunks.failed(transactions.now.mono, mark);
+        } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
+            events.failed(mark);
         } else {
             tracing::debug!(%failure, "a BYE came to nothing");
         }
@@ -499,8 +533,9 @@ impl TransactionUser for User {
         let forwarder = self.forwarder.as_ref();
         let proxy = forwarder.and_then(|forwarder| forwarder.proxy.poll_timeout());
         let call = forwarder.and_then(|forwarder| forwarder.calls.next_deadline());
+        let events = self.events.as_ref().and_then(|it| it.poll_timeout());
         let trunks = [self.probes.poll_timeout(), self.at_trunks.poll_timeout()];
-        let all = [self.uas.next_end(), binding, proxy, call]
+        let all = [self.uas.next_end(), binding, proxy, call, events]
             .into_iter()
             .chain(trunks);
         all.flatten().min()
@@ -523,6 +558,12 @@ impl TransactionUser for User {
             registrations.save(now);
             let _ = (0..EXPIRED)
                 .take_while(|_| registrations.expire(now))
+                .count();
+        }
+        self.report_changes(transactions);
+        if let Some(events) = &mut self.events {
+            let _ = (0..EXPIRED)
+                .take_while(|_| events.handle_timeout(transactions))
                 .count();
         }
     }

@@ -41,6 +41,7 @@ impl User {
         let handled = self.with_proxy(transactions, local, |proxy, stack| {
             proxy.request(now, stack, request, &from)
         });
+        self.report_changes(transactions);
         match handled {
             Some(Handled::Elsewhere(worker)) => Ok(Taken::Elsewhere(worker)),
             Some(Handled::Own(request)) => self.own(transactions, request).map(|()| Taken::Here),
@@ -71,6 +72,9 @@ impl User {
         if method == Some(Method::Options) && unknown.peek().is_none() {
             let reply = Reply::new(200).headers(&self.abilities.options);
             return transactions.answer_statelessly(request, &reply);
+        }
+        if method == Some(Method::Subscribe) {
+            return User::bad_event(transactions, request);
         }
         let mut lines = Builder::fields(&mut self.lines);
         let code = match method {

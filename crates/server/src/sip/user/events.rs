@@ -1,0 +1,149 @@
+//! Subscriptions to registrations (RFC 3680): who may have one, and what its subscribers hear of.
+
+use super::User;
+use crate::sip::lines;
+use sip::engine::{NewRequest, Reply, RespondError};
+use sip::tu::{Taken, Transactions};
+use sip::{HeaderKind, Message, Uri};
+use sip_server::proxy::{LookedUp, Place};
+use sip_server::reg_event::RegEvents;
+
+impl User {
+    /// Whether a SUBSCRIBE is for the registrar: in the dialog of a subscription, or for the registrations of a user here. Others are
+    /// forwarded.
+    pub(super) fn is_subscription(&self, request: &NewRequest<'_>) -> bool {
+        let Some(events) = &self.events else {
+            return false;
+        };
+        if events.worker_of(request).is_some() {
+            return true;
+        }
+        let message = &request.message;
+        request.to_tag().is_none() && RegEvents::is_asked(message) && self.is_for_a_user(message)
+    }
+
+    /// Whether the Request-URI names a user of a domain.
+    fn is_for_a_user(&self, message: &Message<'_>) -> bool {
+        let domains = self.registrations.as_ref().map(|it| it.domains());
+        match (
+            Uri::parse(message.request_uri().unwrap_or_default()),
+            domains,
+        ) {
+            (Ok(Uri::Sip(uri)), Some(domains)) => {
+                uri.user.is_some() && domains.of(uri.host).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// A SUBSCRIBE for the registrar.
+    pub(super) fn subscribed(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> Result<Taken, RespondError> {
+        let worker = self.events.as_ref().and_then(|it| it.worker_of(&request));
+        match worker {
+            Some(worker) if worker == self.number => {
+                let contact = self.contact(transactions, &request)?;
+                if let Some(events) = &mut self.events {
+                    events.refresh(transactions, request, &contact)?;
+                }
+                Ok(Taken::Here)
+            }
+            Some(worker) => Ok(Taken::Elsewhere(worker)),
+            None => self.subscribed_anew(transactions, request),
+        }
+    }
+
+    /// A user may subscribe to the own registrations.
+    fn subscribed_anew(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> Result<Taken, RespondError> {
+        let place = self.place_of(&request.message);
+        if let Place::Elsewhere(worker) = place {
+            return Ok(Taken::Elsewhere(worker));
+        }
+        let message = &request.message;
+        let registrations = self.registrations.as_ref();
+        let domain = registrations.and_then(|it| it.domain_of(message));
+        let realm = self.gate.realm_of(domain.unwrap_or_default().as_bytes());
+        let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
+        let asked = (message, HeaderKind::Authorization);
+        if let Err(stop) = self.gate.check(realm, asked, source, unix_s) {
+            self.stop(transactions, request, (realm, stop))?;
+            return Ok(Taken::Here);
+        }
+        let aor = match place {
+            // GRUUs have no registrations of their own.
+            Place::Here(aor, None) if self.gate.owns(self.gate.user(), &aor) => aor,
+            _ => {
+                transactions.answer_statelessly(request, &Reply::new(403))?;
+                return Ok(Taken::Here);
+            }
+        };
+        let contact = self.contact(transactions, &request)?;
+        let (Some(events), Some(registrations)) = (&mut self.events, &mut self.registrations)
+        else {
+            return Ok(Taken::Here);
+        };
+        match registrations.look_up(&aor) {
+            LookedUp::Known(bindings) => {
+                events.subscribe(transactions, request, &aor, bindings, &contact)?;
+            }
+            // Memory knows at once.
+            LookedUp::Unknown | LookedUp::Pending => {
+                transactions.answer_statelessly(request, &Reply::new(500))?;
+            }
+        }
+        Ok(Taken::Here)
+    }
+
+    fn place_of(&mut self, message: &Message<'_>) -> Place {
+        let uri = Uri::parse(message.request_uri().unwrap_or_default());
+        match (uri, &mut self.registrations) {
+            (Ok(Uri::Sip(uri)), Some(registrations)) => registrations.place_of_uri(&uri),
+            _ => Place::Nowhere,
+        }
+    }
+
+    /// The Contact of this server in the dialog of a subscription.
+    fn contact(
+        &mut self,
+        transactions: &Transactions<'_>,
+        request: &NewRequest<'_>,
+    ) -> Result<Vec<u8>, RespondError> {
+        let own = transactions.engine.signature(&(&request.flow).into());
+        let own = own.ok_or(RespondError::Unanswerable)?;
+        let uri = request.message.request_uri().unwrap_or_default();
+        let line = lines::contact(&mut self.lines, &own, lines::is_sips(uri))?;
+        Ok(line.to_vec())
+    }
+
+    /// Tells subscribers of bindings that have changed.
+    pub(super) fn report_changes(&mut self, transactions: &mut Transactions<'_>) {
+        let (Some(events), Some(registrations)) = (&mut self.events, &mut self.registrations)
+        else {
+            return;
+        };
+        while let Some((aor, cause)) = registrations.next_change() {
+            // Most addresses have no subscribers.
+            if events.has_subscribers(&aor)
+                && let LookedUp::Known(bindings) = registrations.look_up(&aor)
+            {
+                events.changed(transactions, &aor, bindings, cause);
+            }
+        }
+    }
+
+    /// A SUBSCRIBE for this server itself: it has no state that anybody could subscribe to (RFC 6665 §4.2.1.1).
+    pub(super) fn bad_event(
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> Result<(), RespondError> {
+        let reply = Reply::new(489).headers(sip_server::reg_event::ALLOW_EVENTS);
+        transactions.answer_statelessly(request, &reply)
+    }
+}

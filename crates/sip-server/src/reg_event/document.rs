@@ -1,0 +1,126 @@
+//! Registration information documents (RFC 3680 §5).
+
+use sip::Mono;
+
+use super::contacts::{Contact, Event};
+use crate::Aor;
+
+/// The media type of the documents.
+pub(super) const MEDIA_TYPE: &[u8] = b"application/reginfo+xml";
+
+/// Writes a document. `is_full` says that it has all contacts; otherwise it has those that have changed.
+pub(super) fn write(
+    body: &mut Vec<u8>,
+    (version, is_full): (u32, bool),
+    aor: &Aor,
+    is_active: bool,
+    contacts: &[(&Contact, Event)],
+    now: Mono,
+) {
+    let mut digits = [0; 10];
+    body.extend_from_slice(
+        b"<?xml version=\"1.0\"?>\r\n<reginfo xmlns=\"urn:ietf:params:xml:ns:reginfo\" version=\"",
+    );
+    body.extend_from_slice(sip::build::decimal(version, &mut digits));
+    body.extend_from_slice(b"\" state=\"");
+    body.extend_from_slice(if is_full { b"full" } else { b"partial" });
+    body.extend_from_slice(b"\">\r\n  <registration aor=\"");
+    write_aor(body, aor);
+    // RFC 3680 §5.2: without contacts it is `init` in a full document, and `terminated` when the last one has ended.
+    let state: &[u8] = match (is_active, is_full && contacts.is_empty()) {
+        (true, _) => b"active",
+        (false, true) => b"init",
+        (false, false) => b"terminated",
+    };
+    // One registration per document, so any number that stays the same will do.
+    body.extend_from_slice(b"\" id=\"r1\" state=\"");
+    body.extend_from_slice(state);
+    body.extend_from_slice(b"\">\r\n");
+    for (contact, event) in contacts {
+        write_contact(body, contact, *event, now);
+    }
+    body.extend_from_slice(b"  </registration>\r\n</reginfo>\r\n");
+}
+
+fn write_aor(body: &mut Vec<u8>, aor: &Aor) {
+    let mut buffer = [0; 3 * crate::MAX_AOR];
+    body.extend_from_slice(b"sip:");
+    if let Some(user) = aor.user() {
+        let user = sip::uri::escape_user(user, &mut buffer);
+        escape(body, user.unwrap_or_default());
+        body.push(b'@');
+    }
+    escape(body, aor.domain());
+}
+
+fn write_contact(body: &mut Vec<u8>, contact: &Contact, event: Event, now: Mono) {
+    let mut digits = [0; 10];
+    let mut number = |body: &mut Vec<u8>, name: &[u8], value: u64| {
+        body.extend_from_slice(name);
+        let value = u32::try_from(value).unwrap_or(u32::MAX);
+        body.extend_from_slice(sip::build::decimal(value, &mut digits));
+        body.push(b'"');
+    };
+    number(body, b"    <contact id=\"c", contact.id);
+    body.extend_from_slice(b" state=\"");
+    body.extend_from_slice(if event.ends() {
+        b"terminated"
+    } else {
+        b"active"
+    });
+    body.extend_from_slice(b"\" event=\"");
+    body.extend_from_slice(event.name());
+    body.push(b'"');
+    let registered = now.since(contact.since).as_secs();
+    number(body, b" duration-registered=\"", registered);
+    if !event.ends() {
+        number(body, b" expires=\"", contact.expires.since(now).as_secs());
+    }
+    if let Some(q) = contact.q {
+        body.extend_from_slice(b" q=\"");
+        body.push(b'0' + (q / 1000).min(1) as u8);
+        let digit = |weight: u16| b'0' + (q / weight % 10) as u8;
+        body.extend_from_slice(&[b'.', digit(100), digit(10), digit(1), b'"']);
+    }
+    number(body, b" cseq=\"", contact.cseq.into());
+    body.extend_from_slice(b" callid=\"");
+    escape(body, &contact.call_id);
+    body.extend_from_slice(b"\">\r\n      <uri>");
+    escape(body, &contact.uri);
+    body.extend_from_slice(b"</uri>\r\n    </contact>\r\n");
+}
+
+/// Writes text of a message into XML. What XML 1.0 cannot have (§2.2), or what is no UTF-8, becomes a question mark.
+fn escape(body: &mut Vec<u8>, text: &[u8]) {
+    for chunk in text.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '&' => body.extend_from_slice(b"&amp;"),
+                '<' => body.extend_from_slice(b"&lt;"),
+                '>' => body.extend_from_slice(b"&gt;"),
+                '"' => body.extend_from_slice(b"&quot;"),
+                '\t' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
+                    let mut buffer = [0; 4];
+                    body.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
+                }
+                _ => body.push(b'?'),
+            }
+        }
+        if !chunk.invalid().is_empty() {
+            body.push(b'?');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_cannot_end_what_it_stands_in() {
+        let mut body = Vec::new();
+        escape(&mut body, b"a\"<&>\x00\xff\xc3\xa4");
+        let text = "a&quot;&lt;&amp;&gt;??\u{e4}";
+        assert_eq!(body, text.as_bytes());
+    }
+}
