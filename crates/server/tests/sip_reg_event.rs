@@ -7,6 +7,7 @@ use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
 use sip_client::phone::{PASSWORD, Phone, credentials, value, values};
 use sip_client::status;
+use std::cell::Cell;
 use std::time::Duration;
 
 fn serve(workers: usize) -> Running {
@@ -33,6 +34,8 @@ fn serve(workers: usize) -> Running {
 struct Subscription {
     call: String,
     cseq: u32,
+    /// CSeq of the last NOTIFY.
+    seen: Cell<u32>,
     /// To and Contact of the 200.
     to: String,
     target: String,
@@ -62,6 +65,7 @@ fn subscribe(phone: &mut Phone, call: &str, expires: u32) -> (Subscription, Stri
     let subscription = Subscription {
         call: call.to_owned(),
         cseq: 2,
+        seen: Cell::new(0),
         to: value(&ok, "To").to_owned(),
         target: value(&ok, "Contact").trim_matches(['<', '>']).to_owned(),
     };
@@ -71,7 +75,19 @@ fn subscribe(phone: &mut Phone, call: &str, expires: u32) -> (Subscription, Stri
 
 /// The next NOTIFY, which is answered.
 fn notified(phone: &mut Phone, subscription: &Subscription) -> String {
-    let notify = phone.expect("NOTIFY ");
+    let mut notify = phone.expect("NOTIFY ");
+    // It may come again before its response is there.
+    let number = |notify: &str| {
+        value(notify, "CSeq")
+            .split(' ')
+            .next()
+            .and_then(|it| it.parse().ok())
+    };
+    while number(&notify) <= Some(subscription.seen.get()) {
+        phone.respond(&notify, "200 OK");
+        notify = phone.expect("NOTIFY ");
+    }
+    subscription.seen.set(number(&notify).expect("a number"));
     assert_eq!(value(&notify, "Event"), "reg", "{notify}");
     assert_eq!(value(&notify, "From"), subscription.to);
     assert_eq!(value(&notify, "Content-Type"), "application/reginfo+xml");
@@ -89,6 +105,7 @@ fn again(phone: &mut Phone, subscription: &mut Subscription, lines: &str) -> Str
         cseq,
         to,
         target,
+        ..
     } = subscription;
     let text = phone.request("SUBSCRIBE", target, call, *cseq, lines);
     let text = text.replace(&format!("To: <{target}>"), &format!("To: {to}"));
