@@ -13,6 +13,9 @@ use std::time::Duration;
 /// known here.
 const BY_OTHERS: u32 = 64;
 
+/// What shows whether the other side still reads.
+const PROBE: &[u8] = b"\r\n";
+
 impl Sip {
     /// The other side of a connection sends nothing more. Without responses to wait for, the connection is closed.
     pub(super) fn end_of_stream(&mut self, slot: Slot, poller: &Poller) {
@@ -49,6 +52,11 @@ impl Sip {
         });
         self.connections.arm(slot, orders);
         let counters = &mut self.endpoint.counters;
+        // RFC 3261 §7.5: line ends in front of a message are ignored. Whoever does not read any more resets the connection, so that
+        // responses find another one in time (§18.2.2).
+        if is_missing || is_shared {
+            self.connections.queue(slot, PROBE, counters);
+        }
         self.connections.write(slot, poller, counters);
     }
 }
