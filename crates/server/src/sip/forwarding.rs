@@ -260,7 +260,8 @@ impl Trunks for ServerPolicy<'_> {
 
     fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
         // A GRUU names a user (RFC 5627 §3.2); that of a temporary one is no name.
-        uri.params.get(b"gr").is_some() || self.aor(uri).is_some_and(|aor| self.gate.has_address(&aor))
+        uri.params.get(b"gr").is_some()
+            || self.aor(uri).is_some_and(|aor| self.gate.has_address(&aor))
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {

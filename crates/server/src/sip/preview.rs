@@ -1,7 +1,7 @@
 //! Where the proxy would send a request, step by step and without a server: its own decision, by a policy that only knows the settings.
 
 use super::advertise::Advertised;
-use super::settings::SipSettings;
+use super::settings::{DomainCredentials, SipSettings};
 use ipnet::IpNet;
 use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::header::Authorization;
@@ -83,6 +83,7 @@ pub fn preview(
     let mut policy = SettingsPolicy {
         domains: Domains::new(settings.domains.clone())?,
         users: users.iter().map(|name| name.as_bytes()).collect(),
+        credentials: &settings.credentials,
         trunks: settings
             .trunks
             .iter()
@@ -160,6 +161,7 @@ impl PreviewRequest<'_> {
 struct SettingsPolicy<'p> {
     domains: Domains,
     users: Vec<&'p [u8]>,
+    credentials: &'p [DomainCredentials],
     trunks: Vec<&'p [IpNet]>,
     table: &'p Table,
     listeners: &'p [SocketAddr],
@@ -182,6 +184,15 @@ impl SettingsPolicy<'_> {
     }
 
     fn has_user(&self, aor: &Aor) -> bool {
+        let is_its = |own: &&DomainCredentials| {
+            let host = Host::new(own.domain.as_bytes());
+            let domain = host.and_then(|host| self.domains.of(host));
+            own.users.is_some() && domain.is_some_and(|it| it.name.as_bytes() == aor.domain())
+        };
+        if let Some(own) = self.credentials.iter().find(is_its) {
+            let mut users = own.users.iter().flatten();
+            return users.any(|user| Some(user.name.as_bytes()) == aor.user());
+        }
         let whole = aor.as_bytes();
         self.users
             .iter()
