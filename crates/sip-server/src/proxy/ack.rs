@@ -69,7 +69,7 @@ impl Proxy {
         let reach = Reach::Near(from.flow.remote.ip());
         let target = match routed.flow {
             Some(flow) => Target::by_flow(routed.uri, flow),
-            None => Target::uri(routed.uri, reach),
+            None => Target::uri(routed.uri, routed.near.map_or(reach, Reach::Near)),
         };
         let strict = routed.was_strict.then(|| {
             let mut line = Vec::new();

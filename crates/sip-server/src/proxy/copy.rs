@@ -146,7 +146,7 @@ impl Proxy {
         };
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
-        let outgoing = (base, flow, starts_with_sips(&target.uri));
+        let outgoing = (base, target, flow);
         let record_route = self.outgoing_route(outgoing, call_id, &mut users);
         let order = Order {
             target: way.next_hop.get_or_insert_with(|| target.uri.clone()),
@@ -174,16 +174,17 @@ impl Proxy {
     /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value.
     fn outgoing_route<'u>(
         &self,
-        (base, flow, is_sips): (&Base, Option<FlowId>, bool),
+        (base, target, flow): (&Base, &Target, Option<FlowId>),
         call_id: &[u8],
         users: &'u mut Users,
     ) -> Option<RecordRoute<'u>> {
         let from = &base.from.flow;
+        let is_sips = starts_with_sips(&target.uri);
         if base.is_recorded {
-            let token = flow.map_or(Token::Pass, Token::Flow);
             // If another worker's connection turns out to be gone, the request goes where the contact leads, and so does the dialog.
-            let without_flow = Token::Pass;
-            let both_pass = base.is_trunk && flow.is_none();
+            let without_flow = target.near.map_or(Token::Pass, Token::Near);
+            let token = flow.map_or(without_flow, Token::Flow);
+            let both_pass = base.is_trunk && token == Token::Pass;
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
                 params: b"",

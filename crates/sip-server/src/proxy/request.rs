@@ -108,7 +108,7 @@ impl Proxy {
         if within || by_flow.is_some() {
             let target = match by_flow {
                 Some(flow) => Target::by_flow(routed.uri, flow),
-                None => Target::uri(routed.uri, reach),
+                None => Target::uri(routed.uri, routed.near.map_or(reach, Reach::Near)),
             };
             let sender = if is_trunk {
                 Sender::Trunk

@@ -1,5 +1,7 @@
 //! Route information (RFC 3261 §16.4): which Route values are this server's, and by which flow the request leaves.
 
+use std::net::IpAddr;
+
 use sip::flow::Flow;
 use sip::header::NameAddr;
 use sip::uri::{SipUri, Uri};
@@ -30,6 +32,8 @@ pub(super) struct Routed<'m> {
     pub(super) is_path: bool,
     /// The flow that the values removed have the request go by.
     pub(super) flow: Option<FlowId>,
+    /// The address of a phone of this dialog, where the Request-URI may lead.
+    pub(super) near: Option<IpAddr>,
 }
 
 /// What one URI is.
@@ -113,6 +117,10 @@ impl Reader<'_> {
         }
         routes.drain(..removed);
         let flow = self.way_out(&signed, from)?;
+        let near = match signed.last().map(|signed| signed.token) {
+            Some(Token::Near(id)) => Some(id.flow.remote.ip()),
+            _ => None,
+        };
         Ok(Routed {
             uri,
             routes,
@@ -121,6 +129,7 @@ impl Reader<'_> {
             is_known_dialog: signed.iter().any(|signed| !signed.is_path),
             is_path: signed.last().is_some_and(|signed| signed.is_path),
             flow,
+            near,
         })
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Target {
     pub(super) only_by_flow: bool,
     /// The socket and the address of this server that its phone knows, if it is not reached by a flow.
     pub(super) from: Option<SendFrom>,
+    /// The flow of its registration: requests of the dialog may go to the address of that flow, too.
+    pub(super) near: Option<FlowId>,
     /// How far its request may go.
     pub(super) reach: Reach,
     q: u16,
@@ -53,6 +55,7 @@ impl Target {
             flow: None,
             only_by_flow: false,
             from: None,
+            near: None,
             reach,
             q: FULL_Q,
             is_binding: false,
@@ -95,6 +98,7 @@ impl Target {
             return Some(target);
         };
         target.reach = Reach::Near(flow.flow.remote.ip());
+        target.near = Some(flow);
         match flow.standing(runs) {
             Standing::Gone if is_outbound || flow.flow.carrier.is_websocket() => return None,
             // Its contact may take a new connection.

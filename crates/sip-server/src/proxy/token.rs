@@ -2,7 +2,7 @@
 //! server wrote it for this dialog.
 //!
 //! ```text
-//! d  base64 of: kind (8 bits)  flow, if kind is 1  MAC over these and Call-ID (64 bits)
+//! d  base64 of: kind (8 bits)  flow, if kind is 1 or 2  MAC over these and Call-ID (64 bits)
 //! ```
 //!
 //! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
@@ -16,6 +16,7 @@ use crate::flow::{FLOW_LEN, FlowId, FlowTokens, MAX_TOKEN};
 const MARK: u8 = b'd';
 const PASS: u8 = 0;
 const FLOW: u8 = 1;
+const NEAR: u8 = 2;
 const MAC_LEN: usize = 8;
 const SIGNED: usize = 1 + FLOW_LEN + MAC_LEN;
 /// Characters of the longest user.
@@ -28,6 +29,8 @@ pub(super) enum Token {
     Pass,
     /// The request goes by this flow.
     Flow(FlowId),
+    /// The request goes where its Request-URI leads, which may be the address of this flow.
+    Near(FlowId),
 }
 
 /// A token that was read.
@@ -69,10 +72,14 @@ impl RouteTokens {
         let mut flow = [0; FLOW_LEN];
         let flow = match &token {
             Token::Pass => &[][..],
-            Token::Flow(id) => id.write(&mut flow),
+            Token::Flow(id) | Token::Near(id) => id.write(&mut flow),
         };
         let end = 1 + flow.len();
-        signed[0] = if flow.is_empty() { PASS } else { FLOW };
+        signed[0] = match token {
+            Token::Pass => PASS,
+            Token::Flow(_) => FLOW,
+            Token::Near(_) => NEAR,
+        };
         signed[1..end].copy_from_slice(flow);
         let mac = self.mac(&signed[..end], call_id);
         signed[end..end + MAC_LEN].copy_from_slice(&mac.to_be_bytes());
@@ -123,6 +130,7 @@ impl RouteTokens {
         match bytes {
             [PASS] => Some(Token::Pass),
             [FLOW, flow @ ..] => FlowId::read(flow).map(Token::Flow),
+            [NEAR, flow @ ..] => FlowId::read(flow).map(Token::Near),
             _ => None,
         }
     }

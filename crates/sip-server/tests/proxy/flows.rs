@@ -161,6 +161,31 @@ fn a_call_that_is_cancelled_before_its_connection_is_known_to_be_gone_gets_487()
 }
 
 #[test]
+fn phones_of_two_hosts_end_their_call_where_nothing_else_is_allowed() {
+    crate::node::IS_CLOSED.set(true);
+    for by_trunk in [false, true] {
+        let mut world = World::new();
+        // Its Contact has the address that it registered from, so the proxy uses the Contact.
+        let flow = World::datagrams_of(UAS);
+        bound_by(&mut world, &format!("sip:bob@{}", address(UAS)), flow, 0);
+        if !by_trunk {
+            world.policy().trunks.clear();
+        }
+        world.nodes[UAS].script = answers(&[(50, 200)]);
+        let lines = if by_trunk { "" } else { ALICE };
+        let invite = request("INVITE", "sip:bob@example.com", 1, lines);
+        world.send(UAC, Carrier::Udp, &invite);
+        world.run_until(1_000);
+        assert_eq!(world.heard(UAS), ["INVITE", "ACK"], "{by_trunk}");
+        world.in_dialog(UAC, "BYE");
+        world.run_until(2_000);
+        assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"), "{by_trunk}");
+        world.nothing_is_left();
+    }
+    crate::node::IS_CLOSED.set(false);
+}
+
+#[test]
 fn within_a_dialog_a_flow_that_is_gone_is_430_rfc5626_5_3_1() {
     let mut world = World::new();
     let flow = world.phone_connects(UAS);

@@ -21,6 +21,11 @@ pub(crate) const PROXY: usize = 1;
 /// The first user agent server; the others follow.
 pub(crate) const UAS: usize = 2;
 
+thread_local! {
+    /// The proxies of this thread are made without any allowed address.
+    pub(crate) static IS_CLOSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 pub(crate) fn address(node: usize) -> SocketAddr {
     ([192, 0, 2, node as u8 + 1], 5060).into()
 }
@@ -95,7 +100,8 @@ fn proxied(config: ProxyConfig) -> Proxied {
     });
     let mut dispatch = dispatch::Config::new(sources.to_vec());
     // What is configured to be allowed: the addresses of the user agents.
-    dispatch.allowed = Box::new(|to| (0..NODES).any(|node| address(node) == to));
+    let is_closed = IS_CLOSED.get();
+    dispatch.allowed = Box::new(move |to| !is_closed && (0..NODES).any(|node| address(node) == to));
     Proxied {
         proxy: Proxy::new(config, key, PROXY as u16, RUN),
         dispatcher: Dispatcher::new(dispatch, key, 1),
