@@ -114,6 +114,8 @@ pub(crate) type SipIdle = Seconds<32, 86_400>;
 
 /// The shortest SIP registration: RFC 3261 §10.3 lets nobody refuse an hour.
 pub(crate) type SipShortest = Seconds<1, 3600>;
+/// How long a source is banned that guesses SIP passwords; 0: not at all.
+pub(crate) type SipBan = Seconds<0, 86_400>;
 /// SIP calls, and SIP calls per second; 0: no limit.
 pub(crate) type SipCalls = Bounded<0, 1_000_000>;
 /// How long a SIP call counts that nobody ends.
@@ -352,6 +354,14 @@ pub(crate) struct Settings {
     pub(crate) sip_forking: Entry<ForkingOrder>,
     /// `sip.recurse`
     pub(crate) sip_recurse: Entry<bool>,
+    /// `sip.deny`
+    pub(crate) sip_deny: Entry<List<Network>>,
+    /// `sip.allow`
+    pub(crate) sip_allow: Entry<List<Network>>,
+    /// `sip.ban`
+    pub(crate) sip_ban: Entry<SipBan>,
+    /// `sip.scanners`
+    pub(crate) sip_scanners: Entry<List<sip_calls::Agent>>,
     /// `sip.user_calls`
     pub(crate) sip_user_calls: Entry<SipCalls>,
     /// `sip.user_call_rate`
@@ -653,6 +663,10 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
     Key::new("sip", "forking", |s| &mut s.sip_forking),
     Key::new("sip", "recurse", |s| &mut s.sip_recurse),
+    Key::new("sip", "deny", |s| &mut s.sip_deny),
+    Key::new("sip", "allow", |s| &mut s.sip_allow),
+    Key::new("sip", "ban", |s| &mut s.sip_ban),
+    Key::new("sip", "scanners", |s| &mut s.sip_scanners),
     Key::new("sip", "user_calls", |s| &mut s.sip_user_calls),
     Key::new("sip", "user_call_rate", |s| &mut s.sip_user_call_rate),
     Key::new("sip", "domain_calls", |s| &mut s.sip_domain_calls),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::acme;
 use super::diagnostics::{Diagnostic, Report};
-use super::network::PeerRule;
+use super::network::{Network, PeerRule};
 use super::node::Node;
 use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
@@ -17,6 +17,7 @@ use super::sip_routes;
 use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::sip_trunks;
 use super::source::Located;
+use server::IpNet;
 use server::certificates::CertificateFiles;
 use server::sip::routes::Route;
 use server::sip::{
@@ -69,6 +70,14 @@ pub(crate) struct Sip {
     pub(crate) forking: Forking,
     /// Whether the proxy follows a 3xx.
     pub(crate) recurse: bool,
+    /// Sources that are not heard.
+    pub(crate) deny: Vec<IpNet>,
+    /// Exceptions.
+    pub(crate) allow: Vec<IpNet>,
+    /// How long a source is banned that guesses passwords.
+    pub(crate) ban: Duration,
+    /// The beginnings of User-Agent of tools that scan.
+    pub(crate) scanners: Vec<String>,
     /// How many calls there may be, and to which numbers.
     pub(crate) calls: CallSettings,
     /// How long registrations last: what is given, at least and at most.
@@ -154,6 +163,13 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         record_route: s.sip_record_route?.value,
         forking: s.sip_forking?.value.0,
         recurse: s.sip_recurse?.value,
+        deny: networks(s.sip_deny?.value),
+        allow: networks(s.sip_allow?.value),
+        ban: s.sip_ban?.value.0,
+        scanners: values(s.sip_scanners?.value)
+            .into_iter()
+            .map(|agent| agent.0)
+            .collect(),
         calls: sip_calls::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,
@@ -183,6 +199,10 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
 
 fn values<T>(list: List<T>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
+}
+
+fn networks(list: List<Network>) -> Vec<IpNet> {
+    values(list).into_iter().map(|network| network.0).collect()
 }
 
 fn paths(list: List<RootFile>) -> Vec<PathBuf> {

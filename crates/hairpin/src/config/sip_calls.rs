@@ -37,6 +37,33 @@ impl FromText for Prefix {
     }
 }
 
+/// The beginning of a User-Agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Agent(pub(crate) String);
+
+impl FromText for Agent {
+    const EXPECTED: &'static str = "the beginning of a User-Agent like \"friendly-scanner\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let is_agent = text.len() >= 3
+            && text
+                .bytes()
+                .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        match is_agent {
+            true => Ok(Self(text.to_owned())),
+            // Shorter ones would drop requests of phones.
+            false => Err(
+                Mistake::new(format!("`{text}` is not the beginning of a User-Agent"))
+                    .help("write at least three characters of ASCII, like \"friendly-scanner\""),
+            ),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<CallSettings> {
     let s = settings.clone();

@@ -42,6 +42,8 @@ pub(super) fn status(shared: &Shared) -> Value {
         "sip": {
             "transactions": sip.transactions,
             "connections": sip.connections,
+            "calls": sip.calls,
+            "banned_sources": sip.banned,
         },
         "listeners": {
             "udp": observer.listeners(),

@@ -2,7 +2,7 @@
 
 use server::Observer;
 use server::sip::{
-    CALL_REFUSALS, DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters,
+    CALL_REFUSALS, DIGEST_OUTCOMES, DNS_OUTCOMES, SCREENED, SIP_CLASSES, SIP_METHODS, SipCounters,
 };
 use server::stats::Stats;
 
@@ -16,6 +16,8 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     messages(page, &sum);
     transactions(page, &sum);
     overload(page, stats, &sum);
+    screen(page, &sum);
+    screen(page, &sum);
     dropped(page, &sum);
     connections(page, &sum);
     own_requests(page, &sum);
@@ -272,6 +274,20 @@ fn dropped(page: &mut Page, sum: &SipCounters) {
     );
 }
 
+fn screen(page: &mut Page, sum: &SipCounters) {
+    page.counters(
+        "hairpin_sip_screened_total",
+        "Messages and connections dropped before they were looked at, by reason.",
+        "reason",
+        SCREENED.into_iter().zip(sum.screened),
+    );
+    page.gauge(
+        "hairpin_sip_banned_sources",
+        "Sources that are banned because they guessed passwords.",
+        sum.banned,
+    );
+}
+
 fn connections(page: &mut Page, sum: &SipCounters) {
     page.gauge(
         "hairpin_sip_connections",
@@ -301,6 +317,7 @@ fn connections(page: &mut Page, sum: &SipCounters) {
             ("evicted", sum.closed_evicted),
             ("drained", sum.closed_drained),
             ("source_limit", sum.closed_source_limit),
+            ("denied", sum.closed_denied),
         ],
     );
     page.counters(

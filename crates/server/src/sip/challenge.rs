@@ -4,7 +4,9 @@
 //! a nonce were used is kept by all of them together, so that an answer counts once wherever it comes in, in memory that does not grow.
 
 use super::Secrets;
+use super::bans::{Bans, Failed};
 use super::counters::DIGEST_OUTCOMES;
+use super::screen::log_ban;
 use super::settings::{DomainCredentials, Orders, UserSecret};
 use sip::build::{BuildError, Builder};
 use sip::digest::{
@@ -19,6 +21,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// RFC 7616 §3.3 leaves it open; long enough for a client to ask its user, short enough to be of little use to others.
 const NONCE_LIFETIME_S: u64 = 600;
@@ -39,6 +42,8 @@ pub(super) enum Stop {
     Challenge(Why),
     /// 400, with this reason.
     Bad(&'static str),
+    /// 503: this source has tried too many passwords for this user.
+    Slowed,
 }
 
 /// Why credentials are asked for.
@@ -270,6 +275,9 @@ pub(super) struct Gate {
     used: UsedCounts,
     /// Makes each nonce another one.
     salt: u64,
+    bans: Bans,
+    /// How long a source is banned.
+    ban: Duration,
     /// The user whose request was let through last.
     user: Vec<u8>,
     /// Where Authentication-Info is written.
@@ -288,6 +296,8 @@ impl Gate {
             keys: NonceKeys::new(secrets.key),
             used: secrets.used_counts.clone(),
             salt: seed,
+            bans: secrets.bans.clone(),
+            ban: orders.settings.ban,
             user: Vec::new(),
             confirmation: Box::new([0; CONFIRMATION]),
             confirmed: 0,
@@ -297,6 +307,7 @@ impl Gate {
     /// Takes other users and settings; what was remembered of nonces stays.
     pub(super) fn obey(&mut self, orders: &Orders) {
         (self.realms, self.places) = realms_of(orders);
+        self.ban = orders.settings.ban;
     }
 
     /// The realm of a domain, which is named as addresses of record have it.
@@ -372,8 +383,9 @@ impl Gate {
             Err(Stop::Challenge(Why::Stale)) => 2,
             Err(Stop::Challenge(Why::Denied)) => 3,
             Err(Stop::Bad(_)) => 4,
+            Err(Stop::Slowed) => 5,
         };
-        const { assert!(DIGEST_OUTCOMES.len() == 5) };
+        const { assert!(DIGEST_OUTCOMES.len() == 6) };
         self.outcomes[place] += 1;
         outcome
     }
@@ -403,8 +415,19 @@ impl Gate {
             keys: &self.keys,
         };
         let note = |id, issued, count| self.used.note(id, issued, count);
+        let (unix_ms, name) = (unix_s * 1000, credentials.username);
         let outcome = match server.check(&credentials, &asked, unix_s) {
-            Ok(()) => server.verify(&credentials, &asked, ha1, unix_s, note),
+            Ok(()) if self.bans.is_slowed(unix_ms, source, name) => return Err(Stop::Slowed),
+            Ok(()) => {
+                let outcome = server.verify(&credentials, &asked, ha1, unix_s, note);
+                // The nonce was issued to this source, so the source is not forged. A user that does not exist counts as well.
+                if outcome == Outcome::Denied
+                    && self.bans.failed(unix_ms, source, name, self.ban) == Failed::Banned
+                {
+                    log_ban(source, self.ban);
+                }
+                outcome
+            }
             Err(outcome) => outcome,
         };
         match (outcome, ha1) {

@@ -46,6 +46,8 @@ pub(crate) enum Reason {
     Drained,
     /// Its load balancer named a client that has too many connections.
     SourceLimit,
+    /// Its source is denied or banned.
+    Denied,
 }
 
 /// All connections of a worker.
@@ -355,7 +357,7 @@ impl Connections {
         let code = match reason {
             // It still reads.
             Reason::Peer if connection.ended.is_some() => Some(CloseCode::GoingAway),
-            Reason::Peer | Reason::Unread => None,
+            Reason::Peer | Reason::Unread | Reason::Denied => None,
             Reason::Idle | Reason::Evicted | Reason::Drained | Reason::SourceLimit => {
                 Some(CloseCode::GoingAway)
             }
@@ -387,6 +389,7 @@ impl Connections {
             Reason::Evicted => &mut counters.closed_evicted,
             Reason::Drained => &mut counters.closed_drained,
             Reason::SourceLimit => &mut counters.closed_source_limit,
+            Reason::Denied => &mut counters.closed_denied,
         };
         *count += 1;
     }

@@ -1,6 +1,7 @@
 //! What one worker has seen and done of SIP. Plain numbers, written by one thread.
 
 use super::calls::CALL_REFUSALS;
+use super::screen::SCREENED;
 use std::ops::AddAssign;
 
 /// Methods with a count of their own, in the order of [`SipCounters::requests`]; the last stands for all others.
@@ -12,7 +13,14 @@ pub const SIP_METHODS: [&str; 7] = [
 pub const SIP_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
 
 /// What can become of the credentials of a request that needs them, in the order of [`SipCounters::digest`].
-pub const DIGEST_OUTCOMES: [&str; 5] = ["accepted", "missing", "stale", "denied", "malformed"];
+pub const DIGEST_OUTCOMES: [&str; 6] = [
+    "accepted",
+    "missing",
+    "stale",
+    "denied",
+    "malformed",
+    "slowed",
+];
 
 /// What comes of questions to the DNS, in the order of [`SipCounters::dns_questions`]: records, that there are none, an error, nothing in
 /// time, or the question was not asked, as too many were open.
@@ -144,6 +152,10 @@ counters! {
     stray_responses: u64,
     /// Messages dropped: ACKs that belong to no transaction.
     stray_acks: u64,
+    /// Messages and connections dropped unseen, by reason: [`SCREENED`].
+    screened: [u64; SCREENED.len()],
+    /// Sources that are banned now.
+    banned: u64,
     /// Requests over UDP dropped: any response would be more than 2.5 times as large, and the source may be forged.
     amplification: u64,
     /// Datagrams that the kernel discarded because a listener's receive buffer was full (SO_RXQ_OVFL).
@@ -178,6 +190,8 @@ counters! {
     websockets_failed: u64,
     /// Connections closed: by the other side, or because it broke.
     closed_by_peer: u64,
+    /// Connections closed: their source is denied or banned.
+    closed_denied: u64,
     /// Connections closed: nothing came for too long.
     closed_idle: u64,
     /// Connections closed: a message took too long to come.

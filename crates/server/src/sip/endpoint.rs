@@ -11,6 +11,7 @@ use super::layers::StreamListener;
 use super::outgoing::{Outgoing, worker_of};
 use super::peer::Peer;
 use super::requests::Requests;
+use super::screen::Screen;
 use super::settings::Orders;
 use super::slack::Slack;
 use super::store::Kept;
@@ -27,7 +28,7 @@ use sip::tu::{Taken, TransactionUser as _, Transactions, dispatch_event, dispatc
 use sip::verdict::{Refusal, Verdict, judge_bytes};
 use sip::{Limits, Method, Mono, Now, ParseError, Scan, Spans};
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Times that timers are looked at per turn; each fires a bounded number.
@@ -46,6 +47,7 @@ pub(crate) struct Endpoint {
     pub(super) congestion: Congestion,
     pub(super) filter: AdmissionFilter,
     user: User,
+    screen: Screen,
     /// What it sends by itself.
     pub(super) requests: Requests,
     balance: Balance,
@@ -132,6 +134,7 @@ impl Endpoint {
             has_wanted: false,
             number,
             user: User::new(number, all.collect(), secrets, &orders, seed),
+            screen: Screen::new(&orders, secrets.bans.clone()),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
             hash: RandomState::new(),
@@ -146,6 +149,7 @@ impl Endpoint {
         self.engine
             .configure_maddr(!orders.settings.domains.is_empty());
         self.user.obey(&orders);
+        self.screen.obey(&orders);
         self.requests.obey(&orders);
         self.orders = orders;
     }
@@ -263,6 +267,9 @@ impl Endpoint {
         flow: &Flow,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
+        if self.drops(flow.remote.ip()) {
+            return;
+        }
         match Packet::of(bytes) {
             Packet::Stun => self.stun(bytes, flow, outgoing),
             // A newline keeps a NAT's binding alive and wants no answer.
@@ -278,6 +285,11 @@ impl Endpoint {
             }
             Packet::Other => self.counters.malformed += 1,
         }
+    }
+
+    /// Whether nothing is heard from this source: it is denied or banned.
+    pub(super) fn drops(&mut self, source: IpAddr) -> bool {
+        self.screen.drops(self.now.unix_s, source)
     }
 
     /// Whether the admission filter of this worker drops a datagram.
@@ -301,6 +313,12 @@ impl Endpoint {
         flow: &Flow,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
+        if self.drops(flow.remote.ip()) {
+            if let Some(key) = flow.connection {
+                outgoing.deny(key, &mut self.counters);
+            }
+            return;
+        }
         self.counters.tcp_messages += 1;
         self.counters.bytes_received += bytes.len() as u64;
         if self.balance.is_on() && self.hand_over(bytes, flow) {
@@ -646,6 +664,12 @@ impl Endpoint {
 
     /// A request that belongs to no transaction. Returns the worker that it is to be handed to, if it is another one's.
     fn request(&mut self, request: NewRequest<'_>) -> Option<u16> {
+        let source = request.flow.remote.ip();
+        let is_proven = request.flow.connection.is_some();
+        let from = (self.now.unix_s, source, is_proven);
+        if self.screen.is_scanner(&request.message, from) {
+            return None;
+        }
         let method = request.message.method();
         let transaction = request.transaction();
         // The process that has taken over answers what begins anew. If it does not keep up, this one refuses.
@@ -782,6 +806,11 @@ impl Endpoint {
         }
         counters.requests[method_index(b"ACK")] += stats.acks;
         self.user.count(&mut counters);
+        counters.screened = self.screen.counts;
+        // One worker says it for all.
+        if self.number == 0 {
+            counters.banned = self.screen.bans.count(self.now.unix_s);
+        }
         counters.shed_transactions = stats.without_room;
         counters.request_retransmissions = stats.retransmissions_received;
         counters.response_retransmissions = stats.retransmissions_sent;

@@ -333,6 +333,7 @@ impl Authentication for ServerPolicy<'_> {
         match self.gate.check(realm, asked, source, now.unix_s) {
             Ok(()) => Authenticated::User(self.gate.user()),
             Err(Stop::Bad(reason)) => Authenticated::Bad(reason),
+            Err(Stop::Slowed) => Authenticated::Slowed,
             Err(Stop::Challenge(why)) => {
                 let kind = HeaderKind::ProxyAuthenticate;
                 let written = self

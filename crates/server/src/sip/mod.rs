@@ -14,6 +14,7 @@
 mod admission_filter;
 mod advertise;
 mod balance;
+mod bans;
 mod calls;
 mod challenge;
 mod congestion;
@@ -37,6 +38,7 @@ mod proxied;
 mod reading;
 mod registrar;
 mod requests;
+mod screen;
 mod settings;
 mod slack;
 mod store;
@@ -57,6 +59,7 @@ pub use names::{LocateError, NameResolver};
 pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
 pub(crate) use reading::now;
+pub use screen::SCREENED;
 pub(crate) use settings::Orders;
 pub use settings::{
     CallSettings, CredentialsError, DomainCredentials, DomainUser, SipSettings, Trunk, UserSecret,
@@ -80,6 +83,7 @@ pub(crate) use upgrade::SipOrder;
 use crate::steering::Numbering;
 use crate::worker::{Mailboxes, Token};
 use admission_filter::AdmissionFilter;
+use bans::Bans;
 use calls::SharedCalls;
 use challenge::UsedCounts;
 use connections::Connections;
@@ -411,6 +415,8 @@ pub(crate) struct Secrets {
     pub(crate) used_counts: UsedCounts,
     /// That count towards limits.
     pub(crate) calls: Arc<SharedCalls>,
+    /// Of sources that guess passwords.
+    pub(crate) bans: Bans,
 }
 
 impl Secrets {
@@ -441,6 +447,8 @@ impl Secrets {
             numbering: self.commons.numbering,
             runs: self.runs,
         }
+            bans: Bans::new(key),
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What leaves: over UDP by the worker's send queue, over TCP by the write buffer of a connection. Both go at the end of a batch.
 
-use super::connections::Connections;
+use super::connections::{Connections, Reason};
 use super::layers::{Layers, StreamListener};
 use super::listeners::SipListener;
 use super::settings::Orders;
@@ -109,6 +109,12 @@ impl Outgoing<'_, '_, '_> {
     /// Closes a connection that the engine does not need any more.
     pub(super) fn close(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
         self.connections.finish(slot_of(key), counters);
+    }
+
+    /// Closes a connection whose source is denied or banned.
+    pub(super) fn deny(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
+        self.connections
+            .close(slot_of(key), Reason::Denied, counters);
     }
 
     fn datagram(

@@ -34,6 +34,9 @@ impl Sip {
             Proxy::Header { len, addresses } => (len, addresses.map(|ends| ends.client)),
         };
         connection.awaits_proxy_header = false;
+        if client.is_some_and(|client| self.endpoint.drops(client.ip())) {
+            return self.close(slot, Reason::Denied);
+        }
         let mut rest = std::mem::take(&mut connection.inbound);
         rest.drain(..len);
         let (orders, _) = self.endpoint.orders_and_counters();

@@ -287,6 +287,10 @@ impl Sip {
     /// Takes an accepted connection, or closes it because there are too many.
     fn admit(&mut self, stream: TcpConnection, number: u16, remote: SocketAddr, poller: &Poller) {
         let is_proxied = self.is_proxy(remote);
+        if !is_proxied && self.endpoint.drops(remote.ip()) {
+            self.endpoint.counters.connections_refused += 1;
+            return;
+        }
         let now = self.endpoint.now.mono;
         let (orders, counters) = self.endpoint.orders_and_counters();
         let parts = (stream, number, remote, is_proxied);

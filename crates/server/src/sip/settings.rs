@@ -52,6 +52,14 @@ pub struct SipSettings {
     pub recurse: bool,
     /// Limits of calls. Default: none.
     pub calls: CallSettings,
+    /// Sources that are not heard at all. Default: none.
+    pub deny: Vec<IpNet>,
+    /// Sources that are heard though they are in [`SipSettings::deny`], and that are never banned. Trunks are among them. Default: none.
+    pub allow: Vec<IpNet>,
+    /// How long a source is not heard that guesses passwords, at most a day; zero: no source is banned. Default 5 min.
+    pub ban: Duration,
+    /// Requests are dropped whose User-Agent begins so, in any case: tools that scan for open servers. Default: [`SipSettings::SCANNERS`].
+    pub scanners: Vec<String>,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
     /// Registration bindings of all workers together. Default 1,000,000.
@@ -105,6 +113,19 @@ pub struct SipSettings {
     pub idle: Duration,
 }
 
+impl SipSettings {
+    /// The beginnings of User-Agent of tools that scan for open servers.
+    pub const SCANNERS: [&str; 7] = [
+        "friendly-scanner",
+        "sipvicious",
+        "sundayddr",
+        "VaxSIPUserAgent",
+        "pplsip",
+        "sipcli",
+        "sip-scan",
+    ];
+}
+
 impl Default for SipSettings {
     fn default() -> SipSettings {
         SipSettings {
@@ -120,6 +141,10 @@ impl Default for SipSettings {
             forking: Forking::default(),
             recurse: false,
             calls: CallSettings::default(),
+            deny: Vec::new(),
+            allow: Vec::new(),
+            ban: Duration::from_secs(300),
+            scanners: SipSettings::SCANNERS.map(str::to_owned).into(),
             registrar: RegistrarConfig::default(),
             bindings: 1_000_000,
             bindings_per_user: 10,

@@ -60,7 +60,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(server: SocketAddr) -> Client {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        Client::of(UdpSocket::bind("127.0.0.1:0").expect("a socket"), server)
+    }
+
+    /// One that sends from this socket.
+    pub(crate) fn of(socket: UdpSocket, server: SocketAddr) -> Client {
         socket.connect(server).expect("a route");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         Client { socket, to: None }

@@ -93,6 +93,8 @@ pub enum Authenticated<'a> {
     Challenge(&'a [u8]),
     /// The request contradicts itself: 400 with this reason phrase.
     Bad(&'static str),
+    /// The sender has tried too many passwords: 503 with Retry-After.
+    Slowed,
     /// The authentication is not complete. The embedder keeps its result and calls [`super::Proxy::resume`].
     Pending,
 }

@@ -244,6 +244,12 @@ impl Proxy {
                 return Ok(Err(Decision::Challenge));
             }
             Authenticated::Bad(reason) => return Err(Refusal::of(400, reason)),
+            Authenticated::Slowed => {
+                return Err(Refusal {
+                    lines: b"Retry-After: 20\r\n",
+                    ..Refusal::of(503, "")
+                });
+            }
             Authenticated::Pending => return Ok(Err(Decision::Pending(None))),
         };
         identity::check_from(asked.message, &user, policy)?;

@@ -10,6 +10,7 @@ mod flows;
 mod fork;
 mod identity;
 mod matrix;
+mod memory;
 mod network;
 mod node;
 mod policy;

@@ -600,6 +600,10 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.forking = config.forking;
     sip.recurse = config.recurse;
     sip.calls.clone_from(&config.calls);
+    sip.deny.clone_from(&config.deny);
+    sip.allow.clone_from(&config.allow);
+    sip.ban = config.ban;
+    sip.scanners.clone_from(&config.scanners);
     sip.registrar.clone_from(&config.registrar);
     sip.bindings = config.bindings;
     sip.bindings_per_user = config.bindings_per_user;

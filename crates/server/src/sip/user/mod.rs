@@ -15,6 +15,10 @@ use super::Secrets;
 use super::challenge::{COMMON, Gate, RealmKey, Stop};
 use super::counters::{DIGEST_OUTCOMES, SipCounters};
 use super::forwarding::{Forwarder, listener_at};
+use super::bans::RETRY_AFTER;
+use super::challenge::{Gate, Stop};
+use super::counters::SipCounters;
+use super::forwarding::Forwarder;
 use super::lines::Abilities;
 use super::registrar::{Place, Registrations};
 use super::settings::{Orders, SipSettings};
@@ -241,7 +245,6 @@ impl User {
 
     /// Adds what was counted, and how things are now.
     pub(super) fn count(&self, counters: &mut SipCounters) {
-        const { assert!(DIGEST_OUTCOMES.len() == 5) };
         counters.digest = self.gate.outcomes;
         counters.unacknowledged += self.counts.unacknowledged;
         counters.own_refused += self.counts.refused;
@@ -381,6 +384,10 @@ impl User {
     ) -> Result<(), RespondError> {
         let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
         match stop {
+            Stop::Slowed => {
+                let reply = Reply::new(503).headers(RETRY_AFTER);
+                transactions.answer_statelessly(request, &reply)
+            }
             Stop::Bad(reason) => {
                 let reply = Reply::new(400).reason(reason.as_bytes());
                 transactions.answer_statelessly(request, &reply)

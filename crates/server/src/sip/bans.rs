@@ -1,0 +1,319 @@
+//! Sources that guess passwords: they are slowed, then banned for a time.
+//!
+//! Only what a source has proved counts against it: a wrong digest with a nonce that was issued to its address, or a message over a connection.
+//! So nobody can have others banned by forged datagrams.
+//!
+//! - A *pair* of source and user name has few attempts. A user is not slowed as such, or strangers could lock users out.
+//! - A *source* that fails with many users is banned. One phone with an old password fails as one pair, and does not get its whole site banned:
+//!   what its pair has too many of is not checked, and does not count.
+
+use sip::HashKey;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Failures of a pair: a person mistypes a few times, and a phone with an old password tries about twice a minute.
+const OF_PAIR: Pace = Pace {
+    burst: 5,
+    interval_ms: 20_000,
+};
+/// Failures of a source: a site of phones with old passwords stays below, a scan of users does not.
+const OF_SOURCE: Pace = Pace {
+    burst: 30,
+    interval_ms: 3_000,
+};
+/// A client comes back after this time: about when a pair has an attempt again.
+pub(super) const RETRY_AFTER: &[u8] = b"Retry-After: 20\r\n";
+
+/// Parts of the table of failures that have a lock of their own.
+const PARTS: usize = 16;
+/// Places of a part, and how many of them one key may have. 16 bytes each: 256 KiB in all.
+const PLACES: usize = 1024;
+const WAYS: usize = 4;
+/// The longest ban, in seconds.
+const MOST_S: u32 = 86_400;
+/// Places of bans, 8 bytes each.
+const BANS: usize = 4096;
+
+/// So many failures at once, and one more each interval.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    burst: u64,
+    interval_ms: u64,
+}
+
+/// The failures of one key, as the time when all of them will be forgotten.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    key: u64,
+    forgotten_ms: u64,
+}
+
+/// What becomes of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// It is noted.
+    Noted,
+    /// It was one too many: the source is banned from now on.
+    Banned,
+}
+
+/// Failures and bans, for all workers. Its size is fixed, and both decay.
+#[derive(Debug, Clone)]
+pub(crate) struct Bans(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    key: HashKey,
+    parts: Box<[Mutex<Box<[Place]>>]>,
+    /// When the last failure will be forgotten: until then somebody may be slowed.
+    forgotten_ms: AtomicU64,
+    /// Half of the key of a source, and the second that its ban ends in.
+    bans: Box<[AtomicU64]>,
+    /// The second that the last ban ends in.
+    last_s: AtomicU32,
+}
+
+impl Bans {
+    /// With a key that nobody knows, so that nobody can choose who shares a place.
+    pub(crate) fn new(key: HashKey) -> Bans {
+        let part = || Mutex::new(vec![Place::default(); PLACES].into());
+        Bans(Arc::new(Shared {
+            key: key.derive(u64::from_le_bytes(*b"banned..")),
+            parts: (0..PARTS).map(|_| part()).collect(),
+            forgotten_ms: AtomicU64::new(0),
+            bans: (0..BANS).map(|_| AtomicU64::new(0)).collect(),
+            last_s: AtomicU32::new(0),
+        }))
+    }
+
+    /// Whether a source may not try another password for this user now.
+    pub(super) fn is_slowed(&self, unix_ms: u64, source: IpAddr, user: &[u8]) -> bool {
+        // Without failures there is nothing to look for.
+        if self.0.forgotten_ms.load(Ordering::Relaxed) <= unix_ms {
+            return false;
+        }
+        let key = self.pair(source, user);
+        let part = self.part(key);
+        let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = ways(key).map(|at| part[at]).find(|it| it.key == key);
+        let interval = OF_PAIR.interval_ms;
+        let (few, all) = ((OF_PAIR.burst - 1) * interval, OF_PAIR.burst * interval);
+        // If the clock was set back, nobody waits for it.
+        place.is_some_and(|place| (unix_ms + few + 1..=unix_ms + all).contains(&place.forgotten_ms))
+    }
+
+    /// A source has shown a wrong digest for this user. A ban of no time is none.
+    pub(super) fn failed(
+        &self,
+        unix_ms: u64,
+        source: IpAddr,
+        user: &[u8],
+        ban: Duration,
+    ) -> Failed {
+        self.note(unix_ms, self.pair(source, user), OF_PAIR);
+        self.offended(unix_ms, source, ban)
+    }
+
+    /// A source has done something that only attackers do.
+    pub(super) fn offended(&self, unix_ms: u64, source: IpAddr, ban: Duration) -> Failed {
+        let key = self.source(source);
+        let is_banned = self.note(unix_ms, key, OF_SOURCE) && !ban.is_zero();
+        if !is_banned || self.is_banned(unix_ms / 1000, source) {
+            return Failed::Noted;
+        }
+        self.ban(unix_ms / 1000, key, ban);
+        Failed::Banned
+    }
+
+    /// Whether what a source sends is dropped. Without any ban, this is one load.
+    pub(super) fn is_banned(&self, unix_s: u64, source: IpAddr) -> bool {
+        let now = unix_s as u32;
+        if self.0.last_s.load(Ordering::Relaxed) <= now {
+            return false;
+        }
+        let key = self.source(source);
+        let mut found = ban_ways(key).map(|at| self.0.bans[at].load(Ordering::Relaxed));
+        found.any(|ban| ban >> 32 == key >> 32 && is_on(ban, now))
+    }
+
+    /// Sources that are banned now.
+    pub(super) fn count(&self, unix_s: u64) -> u64 {
+        let now = unix_s as u32;
+        if self.0.last_s.load(Ordering::Relaxed) <= now {
+            return 0;
+        }
+        let bans = self.0.bans.iter();
+        bans.filter(|ban| is_on(ban.load(Ordering::Relaxed), now))
+            .count() as u64
+    }
+
+    fn ban(&self, unix_s: u64, key: u64, time: Duration) {
+        let end = (unix_s + time.as_secs().max(1)) as u32;
+        let new = key >> 32 << 32 | u64::from(end);
+        // The place of a ban that is over, or else of the one that ends first.
+        let of = |at: &usize| self.0.bans[*at].load(Ordering::Relaxed) as u32;
+        if let Some(at) = ban_ways(key).min_by_key(of) {
+            self.0.bans[at].store(new, Ordering::Relaxed);
+            self.0.last_s.fetch_max(end, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes a failure. Returns whether there are too many of this key.
+    fn note(&self, unix_ms: u64, key: u64, pace: Pace) -> bool {
+        let part = self.part(key);
+        let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        // The key's own place, or that of whoever is forgotten first.
+        let own = ways(key).find(|at| part[*at].key == key);
+        let at = own.or_else(|| ways(key).min_by_key(|at| part[*at].forgotten_ms));
+        let Some(place) = at.and_then(|at| part.get_mut(at)) else {
+            return false;
+        };
+        if place.key != key {
+            *place = Place {
+                key,
+                forgotten_ms: 0,
+            };
+        }
+        let most = unix_ms + pace.burst * pace.interval_ms;
+        let next = place.forgotten_ms.max(unix_ms) + pace.interval_ms;
+        // A source that goes on is not held back for longer than one that stops.
+        place.forgotten_ms = next.min(most);
+        self.0
+            .forgotten_ms
+            .fetch_max(place.forgotten_ms, Ordering::Relaxed);
+        next >= most
+    }
+
+    fn part(&self, key: u64) -> &Mutex<Box<[Place]>> {
+        &self.0.parts[(key >> 60) as usize % PARTS]
+    }
+
+    fn source(&self, source: IpAddr) -> u64 {
+        self.0.key.mac(&prefix(source))
+    }
+
+    fn pair(&self, source: IpAddr, user: &[u8]) -> u64 {
+        let user = self.0.key.derive(1).mac(user).to_be_bytes();
+        let mut bytes = [0; 17];
+        bytes[..9].copy_from_slice(&prefix(source));
+        bytes[9..].copy_from_slice(&user);
+        self.0.key.mac(&bytes)
+    }
+}
+
+/// Whether a ban lasts. If the clock was set back, nobody waits for it.
+fn is_on(ban: u64, now: u32) -> bool {
+    let end = ban as u32;
+    end > now && end - now <= MOST_S
+}
+
+/// An IPv4 address, or an IPv6 /64, which one host may have all of.
+fn prefix(source: IpAddr) -> [u8; 9] {
+    let mut bytes = [0; 9];
+    match source.to_canonical() {
+        IpAddr::V4(v4) => bytes[1..5].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => {
+            bytes[0] = 6;
+            bytes[1..].copy_from_slice(&v6.octets()[..8]);
+        }
+    }
+    bytes
+}
+
+fn ways(key: u64) -> impl Iterator<Item = usize> {
+    let first = key as usize % (PLACES / WAYS) * WAYS;
+    first..first + WAYS
+}
+
+fn ban_ways(key: u64) -> impl Iterator<Item = usize> {
+    let first = key as usize % (BANS / WAYS) * WAYS;
+    first..first + WAYS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_794_571_200_000;
+    const BAN: Duration = Duration::from_secs(300);
+
+    fn bans() -> Bans {
+        Bans::new(HashKey::new([1; 16]))
+    }
+
+    fn source(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_pair_is_slowed_and_its_user_is_not() {
+        let (bans, here, there) = (bans(), source("192.0.2.1"), source("192.0.2.2"));
+        for attempt in 0..5 {
+            assert!(!bans.is_slowed(NOW, here, b"alice"), "{attempt}");
+            assert_eq!(bans.failed(NOW, here, b"alice", BAN), Failed::Noted);
+        }
+        assert!(bans.is_slowed(NOW, here, b"alice"));
+        assert!(!bans.is_slowed(NOW, there, b"alice"), "the user elsewhere");
+        assert!(!bans.is_slowed(NOW, here, b"bob"), "her neighbour");
+        // One attempt each 20 s from then on.
+        assert!(bans.is_slowed(NOW + 19_000, here, b"alice"));
+        assert!(!bans.is_slowed(NOW + 20_000, here, b"alice"));
+        bans.failed(NOW + 20_000, here, b"alice", BAN);
+        assert!(bans.is_slowed(NOW + 21_000, here, b"alice"));
+        assert!(!bans.is_slowed(NOW + 120_000, here, b"alice"));
+    }
+
+    #[test]
+    fn a_phone_with_an_old_password_bans_nobody() {
+        let (bans, here) = (bans(), source("192.0.2.1"));
+        // Ten phones of a site try twice a minute each, all day.
+        for second in 0..86_400 {
+            let now = NOW + second * 1000;
+            let phone = [(second % 30) as u8];
+            if phone[0] < 10 && !bans.is_slowed(now, here, &phone) {
+                assert_eq!(bans.failed(now, here, &phone, BAN), Failed::Noted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_that_tries_many_users_is_banned_for_a_time() {
+        let (bans, here) = (bans(), source("192.0.2.1"));
+        let failed = |number: u8| bans.failed(NOW, here, &[number], BAN);
+        let banned = (0..40).find(|number| failed(*number) == Failed::Banned);
+        assert_eq!(banned, Some(29));
+        let s = NOW / 1000;
+        assert!(bans.is_banned(s, here));
+        assert!(bans.is_banned(s, source("::ffff:192.0.2.1")));
+        assert!(!bans.is_banned(s, source("192.0.2.2")));
+        assert!(bans.is_banned(s + 299, here));
+        assert!(!bans.is_banned(s + 300, here), "it is over");
+        assert_eq!((bans.count(s), bans.count(s + 300)), (1, 0));
+        let v6 = source("2001:db8::1");
+        for _ in 0..30 {
+            let _ = bans.offended(NOW, v6, BAN);
+        }
+        assert!(bans.is_banned(s, source("2001:db8::ffff")), "the same /64");
+        assert!(!bans.is_banned(s, source("2001:db8:0:1::1")));
+        // Turned off.
+        let off = source("192.0.2.9");
+        for _ in 0..60 {
+            let _ = bans.offended(NOW, off, Duration::ZERO);
+        }
+        assert!(!bans.is_banned(s, off));
+    }
+
+    #[test]
+    fn memory_does_not_grow_and_those_who_fail_stay_known() {
+        let bans = bans();
+        for number in 0..200_000u32 {
+            bans.failed(NOW, IpAddr::from(number.to_be_bytes()), b"alice", BAN);
+        }
+        assert_eq!(bans.count(NOW / 1000), 0);
+        let here = source("192.0.2.1");
+        let banned = (0..60).any(|_| bans.offended(NOW, here, BAN) == Failed::Banned);
+        assert!(banned, "also among so many others");
+    }
+}
