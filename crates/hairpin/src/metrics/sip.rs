@@ -17,7 +17,6 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     transactions(page, &sum);
     overload(page, stats, &sum);
     screen(page, &sum);
-    screen(page, &sum);
     dropped(page, &sum);
     connections(page, &sum);
     own_requests(page, &sum);

@@ -437,6 +437,7 @@ impl Secrets {
             names,
             used_counts: UsedCounts::default(),
             calls: Arc::default(),
+            bans: Bans::new(key),
         }
     }
 
@@ -447,8 +448,6 @@ impl Secrets {
             numbering: self.commons.numbering,
             runs: self.runs,
         }
-            bans: Bans::new(key),
-        })
     }
 }
 

@@ -12,13 +12,10 @@ mod ringing;
 mod uas;
 
 use super::Secrets;
-use super::challenge::{COMMON, Gate, RealmKey, Stop};
-use super::counters::{DIGEST_OUTCOMES, SipCounters};
-use super::forwarding::{Forwarder, listener_at};
 use super::bans::RETRY_AFTER;
-use super::challenge::{Gate, Stop};
+use super::challenge::{COMMON, Gate, RealmKey, Stop};
 use super::counters::SipCounters;
-use super::forwarding::Forwarder;
+use super::forwarding::{Forwarder, listener_at};
 use super::lines::Abilities;
 use super::registrar::{Place, Registrations};
 use super::settings::{Orders, SipSettings};
