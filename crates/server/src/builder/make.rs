@@ -103,8 +103,7 @@ impl Builder {
         let rates = rate_table(offload.as_ref(), size, taking.as_mut())?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = self.features(offloads, &groups);
-        let parts = offload.iter().flat_map(|offload| offload.parts(workers));
-        let parts: Vec<_> = parts.collect();
+        let parts: Vec<_> = offload.iter().flat_map(|one| one.parts(workers)).collect();
         let mut tables = self.steer(taking, &groups, (workers, most), &mut features)?;
         let mut live = self.live((&listeners, &sip), &relays, &quotas, &rates, workers)?;
         self.set_abilities(&mut live, &features, !parts.is_empty())?;
