@@ -135,10 +135,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
             .into_iter()
             .map(|advertise| advertise.0)
             .collect(),
-        local_networks: values(s.sip_local_networks?.value)
-            .into_iter()
-            .map(|network| network.0)
-            .collect(),
+        local_networks: networks(s.sip_local_networks?.value),
         ws_paths: values(s.sip_ws_paths?.value)
             .into_iter()
             .map(|path| path.0)
