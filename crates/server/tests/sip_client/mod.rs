@@ -1,6 +1,7 @@
 //! A SIP client for tests: what it sends is text.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod link;
 pub(crate) mod phone;
 
 use hairpin_server::sip::SipSettings;
