@@ -134,10 +134,45 @@ fn help_and_version_go_to_stdout() {
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).contains("Examples:"), "{command:?}");
     }
-    assert_eq!(
-        stdout(&run(&["--version"])),
-        format!("hairpin {}\n", env!("CARGO_PKG_VERSION"))
+    let version = stdout(&run(&["--version"]));
+    let start = format!("hairpin {} (", env!("CARGO_PKG_VERSION"));
+    assert!(version.starts_with(&start), "{version}");
+    let target = format!("{}-linux", std::env::consts::ARCH);
+    assert!(
+        version.contains(&target) && version.contains("features: "),
+        "{version}"
     );
+}
+
+#[test]
+fn each_command_has_a_manual_page_and_shells_have_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&["man", folder.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    for command in [
+        "",
+        "-serve",
+        "-check",
+        "-upgrade",
+        "-load-turn",
+        "-probe-nat",
+    ] {
+        let page = folder.path().join(format!("hairpin{command}.1"));
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert!(
+            text.contains(".SH NAME") && text.contains("Examples"),
+            "{text}"
+        );
+    }
+    let missing = run(&["man", "/nonexistent"]);
+    assert_eq!(missing.status.code(), Some(1));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&run(&["completions", shell]));
+        assert!(
+            script.contains("upgrade") && script.contains("hairpin"),
+            "{shell}"
+        );
+    }
 }
 
 #[test]
