@@ -144,7 +144,7 @@ impl Probes {
                 false => tracing::warn!(
                     trunk,
                     to,
-                    "trunk unavailable: it does not respond to OPTIONS"
+                    "trunk unavailable: it does not respond to OPTIONS, or responds with 503"
                 ),
             }
         }
