@@ -1,6 +1,6 @@
-//! How the addresses of trunks fare: which of them may be tried now, and what they have answered.
+//! The state of the addresses of trunks: which of them may get requests now, and which responses they sent.
 //!
-//! All workers write here, once or twice per call. Each value is a number of its own; nothing has to be read together.
+//! All workers write here, once or twice per call. Each value is an independent number, so no lock is necessary.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -9,16 +9,16 @@ use sip::Mono;
 
 use super::config::{ProbeConfig, Trunk};
 
-/// No Retry-After counts for longer: the address is tried again within the hour.
+/// The longest Retry-After that counts: after an hour, the address gets requests again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// Without probes, an address that has failed too often is left alone for so long.
+/// Without probes, an address that has failed too often gets no request for this time.
 const UNPROBED_PAUSE: Duration = Duration::from_secs(32);
 
-/// Calls may come this much before their turn, so that an even flow with some jitter passes.
+/// Calls may come this much before they are due, so that an even flow with some jitter passes.
 const BURST_NS: u64 = 100_000_000;
 
-/// A share of 1: all calls.
+/// All calls, in thousandths.
 pub(super) const FULL_SHARE: u32 = 1000;
 
 /// Classes of responses, in the order of [`TrunkCounts::responses`].
@@ -41,7 +41,7 @@ struct Hop {
     is_down: AtomicBool,
     failures: AtomicU32,
     successes: AtomicU32,
-    /// When it became available again; 0: it was so from the start.
+    /// When it became available again; 0 if it was always available.
     up_since: AtomicU64,
     paused_until: AtomicU64,
 }
@@ -58,7 +58,7 @@ struct Counts {
     probes_failed: AtomicU64,
 }
 
-/// What a trunk was asked and has answered.
+/// Requests to a trunk and its responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrunkCounts {
     /// INVITEs and other requests that begin something, sent to it by a route.
@@ -69,7 +69,7 @@ pub struct TrunkCounts {
     pub silent: u64,
     /// Requests that went on to another address, trunk or route.
     pub moved_on: u64,
-    /// INVITEs that rang and then came to no final response.
+    /// INVITEs that rang and then failed: with 500, 502, 503 or 504, or without a final response.
     pub rung_and_failed: u64,
     /// Requests that it did not get because of its limit of calls.
     pub limited: u64,
@@ -83,7 +83,7 @@ pub struct TrunkCounts {
     pub addresses: u64,
 }
 
-/// How a trunk fares.
+/// The state of a trunk.
 #[derive(Debug)]
 pub struct Health {
     probe: ProbeConfig,
@@ -123,7 +123,7 @@ impl Health {
         hop.is_some_and(|hop| !hop.is_down.load(Relaxed) && hop.paused_until.load(Relaxed) <= now.0)
     }
 
-    /// How many of a thousand calls an address takes that has become available again a while ago.
+    /// How many of a thousand calls an address takes during its slow start.
     pub(super) fn share(&self, hop: u16, now: Mono) -> u32 {
         let Some(hop) = self.hops.get(usize::from(hop)) else {
             return 0;
@@ -140,7 +140,7 @@ impl Health {
         (passed * u128::from(FULL_SHARE) / whole).min(FULL_SHARE.into()) as u32
     }
 
-    /// Whether the limit lets another call through, which counts from now on.
+    /// Whether the limit admits another call. If so, the call counts.
     pub fn admit(&self, calls_per_second: u32, now: Mono) -> bool {
         let is_admitted = calls_per_second == 0 || {
             let step = 1_000_000_000 / u64::from(calls_per_second);
@@ -159,7 +159,7 @@ impl Health {
         is_admitted
     }
 
-    /// A request that begins something has come to this.
+    /// The outcome of a request outside of dialogs.
     pub fn concluded(&self, hop: u16, now: Mono, outcome: Outcome) {
         match outcome {
             Outcome::Response(code, retry_after_s) => {
@@ -181,7 +181,7 @@ impl Health {
         }
     }
 
-    /// A probe has come to this. Returns whether the address has become available or unavailable by it.
+    /// The outcome of a probe. Returns whether it made the address available or unavailable.
     pub fn probed(&self, hop: u16, now: Mono, outcome: Outcome) -> bool {
         let is_good = matches!(outcome, Outcome::Response(code, _) if code != 503);
         let count = match is_good {
@@ -203,7 +203,7 @@ impl Health {
         self.counts.moved_on.fetch_add(1, Relaxed);
     }
 
-    /// An INVITE has rung, and will have no final response of the trunk.
+    /// An INVITE has rung and failed, and no other trunk gets it.
     pub fn rung_and_failed(&self) {
         self.counts.rung_and_failed.fetch_add(1, Relaxed);
     }
