@@ -1,8 +1,8 @@
-//! How many unknown names the world may ask a store for.
+//! The limit of unknown names that sources may ask a store for.
 //!
-//! Each query costs its source one unit, and a user that is known gives it back. So a source with users only never has a limit, and one that guesses names has
-//! [`PER_SOURCE`] per second. All sources share [`TOTAL`]: beyond, only those that have not guessed of late are served. The table has a fixed size, and
-//! sources that share a place in it share a budget.
+//! Each query takes one unit from its source. The unit is given back if the user exists or the query fails. So known users do not count, and a source that
+//! guesses names has [`PER_SOURCE`] per second. All sources share [`TOTAL`]: above it, only sources with no units taken are served. The table has a fixed
+//! size; sources with the same table entry share their units.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use std::time::Instant;
 
 /// Unknown names per second that one source may ask for: an IPv4 address or an IPv6 /64.
 pub const PER_SOURCE: u32 = 20;
-/// So many at once: the look-ups that run at the same time for the users behind one address also count until they are answered.
+/// Unknown names that one source may ask for at once. Look-ups that are under way for users behind this address also count until they have a result.
 pub const PER_SOURCE_BURST: u32 = 512;
 /// Unknown names per second of all sources.
 pub const TOTAL: u32 = 1_000;
 
 const PLACES: usize = 4_096;
 
-/// What was spent, in thousandths, and when that was true.
+/// Units taken, in thousandths, and the time of this value.
 #[derive(Clone, Copy, Debug)]
 struct Spent {
     thousandths: u64,
@@ -37,7 +37,7 @@ impl Spent {
     }
 }
 
-/// The budgets of all sources.
+/// The units of all sources.
 #[derive(Debug)]
 pub struct Budget {
     places: Box<[Spent]>,
@@ -46,7 +46,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Nothing is spent.
+    /// Without units taken.
     #[must_use]
     pub fn new(now: Instant) -> Budget {
         let none = Spent {

@@ -1,25 +1,25 @@
-//! What goes wrong with a store.
+//! Errors of stores.
 
 use std::time::Duration;
 
-/// Why a store has not answered.
+/// Why a store has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No connection.
-    #[error("cannot connect: {0}")]
+    /// The store cannot be reached, or reports that it is unavailable.
+    #[error("the store cannot be reached: {0}")]
     Connect(String),
-    /// The store has refused a query, or its answer makes no sense.
+    /// The store has rejected a query, or its response is malformed.
     #[error("{0}")]
     Query(String),
     /// A table is missing. Old databases of coturn lack some.
     #[error("{0}")]
     NoTable(String),
-    /// No answer in time.
-    #[error("no answer within {} ms", .0.as_millis())]
+    /// No response in time.
+    #[error("no response within {} ms", .0.as_millis())]
     Timeout(Duration),
-    /// The store has failed before, and is not asked for a while.
-    #[error("the store is down, and is asked again in a moment")]
+    /// The store is down.
+    #[error("the store is down; the server probes it at most 30 s apart")]
     Down,
     /// The URL is wrong.
     #[error("{0}")]
@@ -29,18 +29,18 @@ pub enum StoreError {
     Unsupported {
         /// The kind of the store.
         kind: &'static str,
-        /// What was wanted.
+        /// What it cannot do.
         what: &'static str,
     },
 }
 
 impl StoreError {
-    /// What a library says, with its causes: most libraries hide the reason there.
+    /// The error of a library with its sources: most libraries have the reason only there.
     pub(crate) fn query(error: &(dyn std::error::Error + 'static)) -> StoreError {
         StoreError::Query(with_causes(error))
     }
 
-    /// The same of a connection.
+    /// The same for an error of a connection.
     pub(crate) fn connect(error: &(dyn std::error::Error + 'static)) -> StoreError {
         StoreError::Connect(with_causes(error))
     }

@@ -1,7 +1,7 @@
 //! The queries to one store, on the control thread.
 //!
-//! All look-ups of one user that come while a query runs wait for it. At most [`RUNNING`] queries run at once, and others wait in order. A store that
-//! has not answered several times in a row is down: look-ups get the stale cache entry or no answer, at once, until it has answered a probe.
+//! Look-ups of a user that arrive while a query for this user runs wait for this query. At most [`RUNNING`] queries run at once; others wait in order. A
+//! store is down after several failures in a row. Then look-ups get the stale cache entry, or [`Lookup::Unavailable`], at once, until a probe succeeds.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -25,26 +25,26 @@ use crate::stores::Notice;
 
 /// Queries that run at once.
 pub const RUNNING: usize = 64;
-/// Users that are looked up or wait for that.
+/// Users whose query runs or waits to run.
 const USERS: usize = 4_096;
 /// Look-ups of one user that wait for one query.
 const WAITERS: usize = 256;
 /// Failures in a row after which a store is down.
 const FAILURES: u32 = 3;
-/// How often the small tables are read, for stores that tell no changes.
+/// How often the small tables are read, for stores that do not report changes.
 const REFRESH: Duration = Duration::from_secs(30);
-/// How long this may take: a database with many keys is listed.
+/// How long reading the small tables may take: Redis lists all its keys for it.
 const REFRESH_TIME: Duration = Duration::from_secs(10);
 /// Time until the first probe of a store that is down. It doubles with each probe that fails, up to the last value.
 const PROBES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// How long a store may ask for an answer to be cached.
+/// The longest time that a store may set for a cache entry.
 const MAX_TTL: Duration = Duration::from_secs(86_400);
-/// Time until a lost connection for changes is made again.
+/// Time until a lost connection for change notifications is opened again.
 const WATCH_AGAIN: Duration = Duration::from_secs(2);
-/// Changes that may wait. When there are more, everything counts as changed.
+/// Change notifications that may wait. If there are more, everything counts as changed.
 const CHANGES: usize = 1_024;
 
-/// How long things may take, and how long they are valid.
+/// Time limits of queries and of cache entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// One query.
@@ -55,7 +55,7 @@ pub struct Times {
     pub unknown: Duration,
 }
 
-/// Takes what the rest of the program must know.
+/// Receives what the rest of the program must know.
 pub(crate) type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// A user that is looked up.
@@ -66,7 +66,7 @@ struct InFlight {
     waiters: Vec<Waiter>,
     /// The query, once it has begun.
     task: Option<task::Id>,
-    /// The user has changed since the query began, so the result is for those who wait and not for the cache.
+    /// The user has changed since the query began: the result goes to the waiters, but not into the cache.
     has_changed: bool,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Queries {
     backoff: Duration,
     refresh_at: Instant,
     is_refreshing: bool,
-    /// The small tables have changed since they began to be read.
+    /// The small tables have changed while they were read, so they must be read again.
     refresh_again: bool,
 }
 
@@ -130,7 +130,7 @@ impl Queries {
         }
     }
 
-    /// Serves until nobody can ask any more.
+    /// Serves until all senders of requests are dropped.
     pub(crate) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
         let (sender, mut changes) = mpsc::channel(CHANGES);
         let watch = tokio::spawn(watch(Arc::clone(&self.store), sender));
@@ -214,7 +214,7 @@ impl Queries {
         waiter(Lookup::Unavailable);
     }
 
-    /// Begins queries, as many as may run.
+    /// Starts waiting queries, up to [`RUNNING`].
     fn begin(&mut self) {
         while self.running.len() < RUNNING
             && let Some(id) = self.waiting.pop_front()
@@ -294,11 +294,11 @@ impl Queries {
         }
     }
 
-    /// Answers with what the cache had, or not at all.
+    /// Replies with the stale cache entry, or with [`Lookup::Unavailable`].
     fn without_store(&self, id: Id, waiters: Vec<Waiter>) {
         let counters = &self.source.counters;
         let (lookup, counter) = match self.source.cache.get(id, Instant::now()) {
-            // The store is asked again soon.
+            // A short lifetime, so that the store is queried soon after it is up again.
             Cached::Known(keys, _) | Cached::Stale(keys) => {
                 (Lookup::Known(keys, PROBES[0]), &counters.stale)
             }
@@ -309,7 +309,7 @@ impl Queries {
     }
 
     fn failed(&mut self, error: &StoreError) {
-        // A row that makes no sense is a fault of one user.
+        // A malformed row concerns one user, not the whole store.
         if matches!(error, StoreError::Query(_)) {
             tracing::warn!(store = self.source.kind.name(), %error, "a query has failed");
             return;
@@ -323,7 +323,7 @@ impl Queries {
 
     fn go_down(&mut self, error: &StoreError) {
         let kind = self.source.kind.name();
-        tracing::error!(store = kind, %error, "store down: users in the cache are served, others get 500");
+        tracing::error!(store = kind, %error, "store down: users in the cache can authenticate, others get 500");
         self.source.is_up.store(false, Relaxed);
         self.backoff = PROBES[0];
         self.refresh_at = Instant::now() + self.backoff;
@@ -365,7 +365,7 @@ impl Queries {
                 };
                 self.refresh_at = Instant::now() + wait;
                 if !self.source.is_up.swap(true, Relaxed) {
-                    tracing::info!(store = self.source.kind.name(), "store answers");
+                    tracing::info!(store = self.source.kind.name(), "store up");
                     (self.notify)(Notice::Health);
                 }
                 if self.source.set_shared(shared) {
@@ -374,7 +374,7 @@ impl Queries {
             }
             Err(error) => {
                 let was_down = self.is_down();
-                // Nothing works without the tables: one failure is enough.
+                // Without the small tables nothing works, so one failure is enough.
                 self.failures = self.failures.max(FAILURES);
                 if was_down {
                     self.backoff = (self.backoff * 2).min(PROBES[1]);
@@ -414,14 +414,14 @@ impl Queries {
     fn refresh_soon(&mut self) {
         match self.is_refreshing {
             true => self.refresh_again = true,
-            // The probes of a store that is down have times of their own.
+            // A store that is down has its own schedule of probes.
             false if !self.is_down() => self.refresh_at = Instant::now(),
             false => {}
         }
     }
 }
 
-/// Asks for a user, and once more if the connection was lost: the database may have been restarted since the last query.
+/// Queries a user, and retries once if the connection was lost: the database may have restarted since the last query.
 async fn find(
     store: &dyn Store,
     realm: &str,
@@ -438,10 +438,10 @@ async fn find(
     found.unwrap_or(Err(StoreError::Timeout(timeout)))
 }
 
-/// Passes on what a store tells, and connects again when the connection is lost.
+/// Forwards change notifications of a store, and connects again if the connection is lost.
 async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
     let told = |change| {
-        // A full queue is emptied in a moment; what did not fit is covered by this.
+        // The queue is full: this covers every change that did not fit.
         if changes.try_send(change).is_err() {
             let changes = changes.clone();
             tokio::spawn(async move { drop(changes.send(Change::Everything).await) });
@@ -449,7 +449,7 @@ async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
     };
     loop {
         if let Err(error) = store.watch(&told).await {
-            tracing::debug!(%error, "changes of a store are not told at the moment");
+            tracing::debug!(%error, "cannot watch a store for changes, retrying");
         }
         tokio::time::sleep(WATCH_AGAIN).await;
     }

@@ -17,18 +17,18 @@ use crate::keys::Keys;
 use crate::kinds::Kind;
 use crate::store::Shared;
 
-/// What a look-up gives.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// These keys are valid for so long.
     Known(Keys, Duration),
     /// There is no such user.
     Unknown,
-    /// The store does not answer, or the budget of the source is used up.
+    /// The store is down, the query failed, or a limit of unknown names or waiting look-ups is reached.
     Unavailable,
 }
 
-/// Takes what a look-up gives, on the control thread.
+/// Receives the result of a look-up, on the control thread.
 pub type Waiter = Box<dyn FnOnce(Lookup) + Send>;
 
 /// A user to look up.
@@ -40,7 +40,7 @@ pub(crate) struct Ask {
     pub(crate) waiter: Waiter,
 }
 
-/// What was counted.
+/// The counters of one store.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) cached: AtomicU64,
@@ -54,22 +54,22 @@ pub(crate) struct Counters {
     pub(crate) micros: AtomicU64,
 }
 
-/// How a store does.
+/// The state and the counters of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
-    /// It answers.
+    /// The store has responded once, and is not down.
     pub is_up: bool,
-    /// Look-ups that the cache has answered at once.
+    /// Look-ups with a valid cache entry.
     pub cached: u64,
     /// Look-ups of users that the store knows.
     pub known: u64,
     /// Look-ups of names that it does not know.
     pub unknown: u64,
-    /// Look-ups that were answered with an outdated cache entry, because the store is down.
+    /// Look-ups that got an outdated cache entry, because the query failed or the store is down.
     pub stale: u64,
-    /// Look-ups without an answer, because the store is down.
+    /// Look-ups without a result, because the query failed, the store is down, or the queue to the control thread is full.
     pub failed: u64,
-    /// Look-ups without an answer, because their source has asked for too many unknown names.
+    /// Look-ups without a result, because there were too many unknown names (of one source or of all) or too many waiting look-ups.
     pub refused: u64,
     /// Queries to the store.
     pub queries: u64,
@@ -91,7 +91,7 @@ pub struct Source {
     pub(crate) is_up: AtomicBool,
     /// Whether the small tables have been read, or could not be.
     pub(crate) was_tried: AtomicBool,
-    /// The small tables; `None` before the store has answered for the first time.
+    /// The small tables; `None` before the store has responded for the first time.
     shared: Mutex<Option<Arc<Shared>>>,
 }
 
@@ -132,7 +132,7 @@ impl Source {
         self.kind
     }
 
-    /// The small tables as they were read last; `None` before the store has answered.
+    /// The small tables as they were last read; `None` before the store has responded.
     #[must_use]
     pub fn shared(&self) -> Option<Arc<Shared>> {
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,13 +149,13 @@ impl Source {
         true
     }
 
-    /// Whether it may have users. A store that has not answered yet may.
+    /// Whether it may have users. A store that has not responded yet may have some.
     #[must_use]
     pub fn may_have_users(&self) -> bool {
         self.shared().is_none_or(|shared| shared.has_users)
     }
 
-    /// What the cache says of a user; `None` if the store must be asked.
+    /// The cache entry of a user; `None` if a query is necessary.
     #[must_use]
     pub fn find(&self, realm: &str, name: &str) -> Option<Lookup> {
         let id = self.cache.id(realm, name);
@@ -168,7 +168,7 @@ impl Source {
         Some(found)
     }
 
-    /// Asks the store. `source` is the address of the client, which a nonce has verified.
+    /// Queues a look-up. `source` is the address of the client, which a nonce has verified.
     pub fn ask(&self, realm: &str, name: &str, source: IpAddr, waiter: Waiter) {
         let ask = Ask {
             id: self.cache.id(realm, name),
@@ -188,7 +188,7 @@ impl Source {
         }
     }
 
-    /// How it does.
+    /// Its state and counters.
     #[must_use]
     pub fn status(&self) -> Status {
         let counters = &self.counters;

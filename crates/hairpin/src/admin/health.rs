@@ -7,10 +7,10 @@ use server::Observer;
 use server::observer::Ailment;
 use stores::Source;
 
-/// A worker turns its loop at least once a second. One that has not for so long hangs, or the machine is no longer usable.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A worker turns its loop at least once per second. A worker that has not turned it for this time hangs.
+const LOOP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// An answer to a probe: whether all is well, and a line for a person.
+/// The response to a probe: whether the server is healthy, and a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Health {
     /// All is well.
@@ -34,7 +34,7 @@ impl Health {
 
 /// Whether the process should go on living: every worker serves. An orderly end is no illness.
 pub(crate) fn alive(observer: &Observer) -> Health {
-    alive_within(observer, PATIENCE)
+    alive_within(observer, LOOP_DEADLINE)
 }
 
 /// The same, if a worker hangs that has not turned its loop for `limit`.
@@ -60,7 +60,7 @@ pub(crate) fn ready(observer: &Observer, stores: &[Arc<Source>]) -> Health {
         (Health { well: true, .. }, Some(place)) => {
             let (number, kind) = (place + 1, stores[place].kind().name());
             Health::ill(format!(
-                "store {number} ({kind}) does not answer: users that are not in the cache get 500"
+                "store {number} ({kind}) is down: users that are not in the cache get 500"
             ))
         }
         (ill, _) => ill,

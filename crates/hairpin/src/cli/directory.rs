@@ -7,27 +7,27 @@ use clap::Subcommand;
 const USER: &str = "\
 Examples:
   hairpin user add alice --config /etc/hairpin.toml
-        a user with a random password, which is printed
+        adds a user and prints its random password
   hairpin user list --store sqlite:/var/lib/hairpin/hairpin.db
-        the users of a store that is named here
+        the users of the store with this URL
 
-Changes apply at once where the store tells them (SQLite, PostgreSQL, Redis), else after
-the `ttl` of the store. Databases have keys made of name, realm and password, and no
-password: docs/stores.md.";
+Changes apply within a second if the store reports them (SQLite, PostgreSQL, Redis), else
+after the `ttl` of the store. Stores have keys that are computed from name, realm and
+password, and no passwords: docs/stores.md.";
 
 const ADD: &str = "\
 Examples:
   hairpin user add alice --config /etc/hairpin.toml
-        prints the password
+        makes a random password and prints it
   hairpin user add alice --realm example.org --password-file - < password.txt
-        takes the password from standard input";
+        reads the password from standard input";
 
 const PASSWD: &str = "\
 Examples:
   hairpin user passwd alice --config /etc/hairpin.toml
-        prints the new password
+        makes a random password and prints it
   hairpin user passwd alice --password-file password.txt
-        takes the password from a file";
+        reads the password from a file";
 
 const DEL: &str = "\
 Examples:
@@ -53,23 +53,23 @@ Examples:
 const SECRET: &str = "\
 Examples:
   hairpin secret add --config /etc/hairpin.toml
-        makes a secret of time-limited credentials, and prints it
+        makes a random secret for time-limited credentials, and prints it
   hairpin secret list --realm example.org
         the secrets of a realm";
 
 const SECRET_ADD: &str = "\
 Examples:
   hairpin secret add --config /etc/hairpin.toml
-        a random secret, which is printed
+        makes a random secret and prints it
   hairpin secret add --file secret.txt --realm shop.example
         the secret in a file";
 
 const SECRET_DEL: &str = "\
 Examples:
   hairpin secret del --file secret.txt --config /etc/hairpin.toml
-        credentials that were made with it are no longer accepted
+        the server no longer accepts credentials made with this secret
   hairpin secret del --file - --realm shop.example < secret.txt
-        the secret that standard input has";
+        reads the secret from standard input";
 
 const SECRET_LIST: &str = "\
 Examples:
@@ -90,32 +90,32 @@ Examples:
   hairpin realm set shop.example --origin https://www.shop.example
         adds an origin
   hairpin realm set shop.example --total-quota 500 --max-bps 0
-        at most 500 allocations, and no limit of the rate";
+        at most 500 allocations; removes the limit of the rate from the store";
 
 const REALM_DEL: &str = "\
 Examples:
   hairpin realm del shop.example --config /etc/hairpin.toml
         removes its origins and limits; users and secrets stay
   hairpin realm del shop.example --store sqlite:/var/lib/hairpin/hairpin.db
-        the same in a store that is named here";
+        the same in the store with this URL";
 
 const REALM_LIST: &str = "\
 Examples:
   hairpin realm list --config /etc/hairpin.toml
         realms with their origins and limits
   hairpin realm list --store redis://localhost/2
-        those of a store that is named here";
+        those of the store with this URL";
 
-/// Which store is meant.
+/// Names a store and a realm.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
-    /// Configuration file: its first store that can be written, else hairpin.db in server.state_dir
+    /// Configuration file: its first store that hairpin can change, else hairpin.db in server.state_dir
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// The URL of the store; else that of the configuration
+    /// The URL of the store [default: the store of the configuration]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// The realm; else auth.realm
+    /// The realm [default: auth.realm]
     #[arg(long, short)]
     pub(crate) realm: Option<String>,
 }
@@ -145,7 +145,7 @@ pub(crate) struct Password {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) target: Target,
-    /// A file with the password, or - for standard input; else a random one is made and printed
+    /// A file with the password, or - for standard input [default: make a random one and print it]
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 }
@@ -166,10 +166,10 @@ pub(crate) struct Named {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// Begin after this user; with --realm
+    /// Begin after this user; requires --realm
     #[arg(long, value_name = "NAME", requires = "realm")]
     pub(crate) after: Option<String>,
-    /// List so many users at most
+    /// List at most this many users
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
     /// Print JSON
@@ -236,13 +236,13 @@ pub(crate) struct RealmSet {
     /// A web origin whose clients belong to the realm (repeatable)
     #[arg(long)]
     pub(crate) origin: Vec<String>,
-    /// Bytes per second of each allocation; 0 removes the limit
+    /// Bytes per second of each allocation; 0 removes this limit from the store
     #[arg(long, value_name = "N")]
     pub(crate) max_bps: Option<u64>,
-    /// Allocations of the realm; 0 removes the limit
+    /// Allocations of the realm; 0 removes this limit from the store
     #[arg(long, value_name = "N")]
     pub(crate) total_quota: Option<u64>,
-    /// Allocations of each user; 0 removes the limit
+    /// Allocations of each user; 0 removes this limit from the store
     #[arg(long, value_name = "N")]
     pub(crate) user_quota: Option<u64>,
 }
@@ -257,13 +257,13 @@ pub(crate) struct RealmDel {
     pub(crate) target: Place,
 }
 
-/// Which store is meant, where the realm is named otherwise.
+/// Names a store; the realm is another argument.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Place {
-    /// Configuration file: its first store that can be written, else hairpin.db in server.state_dir
+    /// Configuration file: its first store that hairpin can change, else hairpin.db in server.state_dir
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// The URL of the store; else that of the configuration
+    /// The URL of the store [default: the store of the configuration]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
 }

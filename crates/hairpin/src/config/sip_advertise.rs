@@ -1,4 +1,4 @@
-//! What SIP listeners are called outside: `sip.advertise` and `sip.local_networks`.
+//! The addresses that the server writes into Via, Record-Route, Path and Contact: `sip.advertise` and `sip.local_networks`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,9 +44,10 @@ impl FromText for Advertise {
         "\"HOST\" or \"HOST/LISTENER\", like \"203.0.113.5\" or \"sip.example.org:5060/10.0.0.5\"";
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
-        let help = "write an address or a DNS name, and behind a slash the address of a listener";
-        let wrong =
-            |part: &str| Mistake::new(format!("`{part}` is no address and no DNS name")).help(help);
+        let help = "write an address or a DNS name, and after a slash the address of a listener";
+        let wrong = |part: &str| {
+            Mistake::new(format!("`{part}` is not an address or a DNS name")).help(help)
+        };
         let (outside, listener) = match text.split_once('/') {
             Some((outside, listener)) => (outside, Some(listener)),
             None => (text, None),
@@ -64,7 +65,7 @@ impl FromText for Advertise {
         let (mut of, mut of_port) = (None, None);
         if let Some(listener) = listener {
             let (address, port) = host_port(listener).ok_or_else(|| wrong(listener))?;
-            let not_listened = || Mistake::new(format!("`{address}` is no address")).help(help);
+            let not_listened = || Mistake::new(format!("`{address}` is not an address")).help(help);
             of = Some(address.parse::<IpAddr>().map_err(|_| not_listened())?);
             of_port = port;
         }
@@ -102,7 +103,7 @@ impl FromText for Advertise {
     }
 }
 
-/// Reports what stands for no listener.
+/// Reports entries that apply to no listener.
 pub(super) fn check(settings: &Settings, listeners: &[SocketAddr], report: &mut Report) {
     let entries = settings.sip_advertise.as_ref();
     for entry in entries.map_or(&[][..], |list| &list.value) {
@@ -116,7 +117,7 @@ pub(super) fn check(settings: &Settings, listeners: &[SocketAddr], report: &mut 
         };
         if !listeners.iter().any(|listener| is_of(&listener)) {
             let message = "no SIP listener has this address";
-            let help = "write behind the slash an address of sip.listen, sip.listen_tls, sip.listen_ws or sip.listen_wss";
+            let help = "after the slash, write an address of sip.listen, sip.listen_tls, sip.listen_ws or sip.listen_wss";
             report.push(Diagnostic::error(&entry.at, message).help(help));
         }
     }
@@ -124,7 +125,7 @@ pub(super) fn check(settings: &Settings, listeners: &[SocketAddr], report: &mut 
     let first = networks.and_then(|list| list.value.first());
     let advertises = entries.is_some_and(|list| !list.value.is_empty());
     if let Some(first) = first.filter(|_| !advertises) {
-        let message = "nothing is advertised, so networks inside see the same as networks outside";
+        let message = "sip.local_networks has no effect without sip.advertise";
         let help = "set sip.advertise, or remove sip.local_networks";
         report.push(Diagnostic::warning(&first.at, message).help(help));
     }

@@ -96,13 +96,14 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     };
     if !calls.session_expires.is_zero() && calls.session_expires < calls.session_min {
         let message = "the session interval is smaller than sip.session_min";
-        let help = "sip.session_min <= sip.session_expires, or 0 for no session timer";
+        let help =
+            "sip.session_expires must be at least sip.session_min, or 0 for no session timer";
         report.push(Diagnostic::error(&expires.at, message).help(help));
     }
     let is_limited = calls.per_user.is_set() || calls.per_domain.is_set();
     let record_route = settings.sip_record_route.as_ref();
     if let Some(record_route) = record_route.filter(|entry| is_limited && !entry.value) {
-        let message = "calls are limited, but the proxy sees no BYE";
+        let message = "calls are limited, but without Record-Route the proxy gets no BYE";
         let help = "remove sip.record_route = false, or the limits of calls";
         report.push(Diagnostic::error(&record_route.at, message).help(help));
     }

@@ -1,4 +1,4 @@
-//! The routes of SIP's proxy, as the user writes them.
+//! The routes of the SIP proxy, as an administrator writes them.
 
 use server::sip::routes::{
     self, Action, Failures, Finding, HeaderRule, Hunt, Network as RouteNetwork, Next, lint,
@@ -260,7 +260,7 @@ impl FromText for Prefix {
     }
 }
 
-/// A user part, or what is put in front of one.
+/// A user part, or a text that is put in front of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserPart(String);
 
@@ -299,7 +299,7 @@ impl FromText for User {
     }
 }
 
-/// What a header field must be.
+/// A condition for a header field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header(HeaderRule);
 
@@ -419,7 +419,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<routes::Route>> {
     )
 }
 
-/// Reports names that are not there, and routes and prefixes that no request reaches.
+/// Reports names that do not exist, and routes and prefixes that no request reaches.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let all = settings.sip_route.as_ref();
     let all = all.map_or(&[][..], |list| &list.value);
@@ -501,8 +501,9 @@ fn users_exist(route: &Written, settings: &Settings, report: &mut Report) {
         let (name, _) = user.value.0.split_once('@').unwrap_or((&user.value.0, ""));
         let is_known = |known: &str| known == user.value.0 || known == name;
         if !users.iter().any(|known| is_known(&known.value.name)) {
-            let message = format!("there is no user `{}`", user.value.0);
-            report.push(Diagnostic::warning(&user.at, message).help("add the user to auth.users"));
+            let message = format!("auth.users has no user `{}`", user.value.0);
+            let help = "ignore this if a [[sip.domain]] has the user, else add it to auth.users";
+            report.push(Diagnostic::warning(&user.at, message).help(help));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The trunks of SIP's proxy, as the user writes them.
+//! The trunks of the SIP proxy, as an administrator writes them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -155,18 +155,18 @@ impl Written {
         true
     }
 
-    /// Reports keys of one trunk that need each other.
+    /// Reports keys of one trunk that require each other.
     fn check(&self, at: &Location, report: &mut Report) {
         if self.addresses.is_empty() && self.to_addresses().is_empty() {
             let message = "the trunk has no address that it sends from";
             report.push(Diagnostic::error(at, message).help(EXAMPLE));
         }
         if self.user.is_some() != self.password.is_some() {
-            let message = "a user and a password need each other";
+            let message = "the trunk has only one of user and password";
             report.push(Diagnostic::error(at, message).help("set both, or none"));
         }
         if self.register.is_some() && self.register_contact.is_none() {
-            let message = "the trunk is not told by which URI it reaches this server";
+            let message = "the registration has no URI by which the trunk reaches this server";
             let help = "add register_contact = \"sip:+4930@203.0.113.9:5060\"";
             report.push(Diagnostic::error(at, message).help(help));
         }
@@ -233,12 +233,12 @@ impl Written {
 /// RFC 3261 §10.2.1.1 leaves it to the client; most trunks shorten it.
 const DEFAULT_EXPIRES: Duration = Duration::from_secs(3600);
 
-/// The name of this server at a trunk.
+/// The user name of this server at a trunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User(String);
 
 impl FromText for User {
-    const EXPECTED: &'static str = "the name that the trunk knows this server by";
+    const EXPECTED: &'static str = "the user name of this server at the trunk";
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
         match text.is_empty() || text.contains(char::is_control) {
@@ -302,7 +302,7 @@ impl FromText for Aor {
     }
 }
 
-/// What routes, metrics and logs call a trunk.
+/// The name of a trunk in routes, metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name(pub(super) String);
 
@@ -377,7 +377,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     let domains = settings.sip_domain.as_ref();
     if domains.is_none_or(|domains| domains.value.is_empty()) {
         report.push(
-            Diagnostic::warning(&first.at, "the trunk reaches nobody: there is no domain")
+            Diagnostic::warning(&first.at, "the trunk has no effect: there is no domain")
                 .help("add a [[sip.domain]]"),
         );
     }

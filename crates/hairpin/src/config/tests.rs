@@ -638,11 +638,11 @@ fn limits_of_sip_calls_are_read_and_checked() {
     );
     one_complaint(
         "[sip]\nsession_expires = \"2m\"\nsession_min = \"3m\"\n",
-        "hairpin.toml:2:19: the session interval is smaller than sip.session_min (sip.session_min <= sip.session_expires, or 0 for no session timer)",
+        "hairpin.toml:2:19: the session interval is smaller than sip.session_min (sip.session_expires must be at least sip.session_min, or 0 for no session timer)",
     );
     one_complaint(
         "[sip]\nuser_calls = 1\nrecord_route = false\n",
-        "hairpin.toml:3:16: calls are limited, but the proxy sees no BYE (remove sip.record_route = false, or the limits of calls)",
+        "hairpin.toml:3:16: calls are limited, but without Record-Route the proxy gets no BYE (remove sip.record_route = false, or the limits of calls)",
     );
 }
 

@@ -26,7 +26,7 @@ impl<'a> Audit<'a> {
         self
     }
 
-    /// Writes the line. That nobody keeps the system log is no reason to fail.
+    /// Writes the line. The command does not fail if there is no system log.
     pub(super) fn write(self) {
         let line = self.line(&who());
         eprintln!("{line}");

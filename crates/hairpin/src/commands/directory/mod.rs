@@ -36,7 +36,7 @@ struct Open {
 }
 
 impl Open {
-    /// The store that is meant; `None` after the mistakes in the configuration have been shown.
+    /// Opens the store that the arguments name. Prints the mistakes of the configuration and returns `None` if there are any.
     fn of(target: &Target) -> Result<Option<Self>> {
         let loaded = config::load(&input::gather(target.config.as_ref(), Vec::new())?);
         let Some(config) = &loaded.config else {
@@ -45,7 +45,9 @@ impl Open {
         };
         let settings = choose(config, target.store.as_deref())?;
         let options = &settings.options;
-        let kind = Kind::of(&options.url).ok_or_else(|| anyhow!("--store: no URL of a store"))?;
+        let kind = Kind::of(&options.url).ok_or_else(|| {
+            anyhow!("--store: not the URL of a store: docs/stores.md has examples")
+        })?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -71,14 +73,16 @@ impl Open {
             .runtime
             .block_on(async { tokio::time::timeout(timeout, answer).await });
         let outcome = outcome.unwrap_or(Err(StoreError::Timeout(timeout)));
-        outcome.with_context(|| format!("the {} store has refused", self.kind.name()))
+        outcome.with_context(|| format!("the {} store failed", self.kind.name()))
     }
 
-    /// What changes the store.
+    /// The write access to the store.
     fn directory(&self) -> Result<&dyn Directory> {
         let kind = self.kind.name();
         self.store.directory().ok_or_else(|| {
-            anyhow!("a {kind} store cannot be changed by hairpin: change it where it comes from")
+            anyhow!(
+                "a {kind} store cannot be changed by hairpin: change the file or the service itself"
+            )
         })
     }
 
@@ -87,7 +91,7 @@ impl Open {
     }
 }
 
-/// The store of the command line, or the first one of the configuration that can be changed.
+/// The store of the command line, or the first one of the configuration that hairpin can change.
 fn choose(config: &Config, url: Option<&str>) -> Result<StoreSettings> {
     if let Some(url) = url {
         let known = config.stores.iter().find(|store| store.options.url == url);
@@ -102,7 +106,7 @@ fn choose(config: &Config, url: Option<&str>) -> Result<StoreSettings> {
     };
     list.iter().find(is_writable).cloned().ok_or_else(|| {
         anyhow!(
-            "no store can be changed: name one with --store sqlite:/var/lib/hairpin/hairpin.db, or a configuration with server.state_dir or auth.stores by --config"
+            "there is no store that hairpin can change: name one with --store sqlite:/var/lib/hairpin/hairpin.db, or use --config with a configuration that has server.state_dir or auth.stores"
         )
     })
 }
@@ -139,7 +143,7 @@ fn put_user(args: &Password, is_new: bool) -> Result<ExitCode> {
     let given = args.password_file.as_deref().map(first_line).transpose()?;
     let password = given.clone().map_or_else(random_secret, Ok)?;
     let keys = Keys::of(name, realm, &password).ok_or_else(|| {
-        anyhow!("RFC 8265 does not allow this name, realm or password: control characters and empty texts are not possible")
+        anyhow!("RFC 8265 does not allow this name, realm or password: it must not be empty or have control characters")
     })?;
     open.wait(directory.put_user(realm, name, keys))?;
     let action = if is_new { "user.add" } else { "user.passwd" };
@@ -214,7 +218,7 @@ fn import_users(args: &Import) -> Result<ExitCode> {
         let mistakes = users.mistakes.iter().take(10);
         mistakes.for_each(|(line, why)| eprintln!("{name}:{line}: {why}"));
         bail!(
-            "{} of {name} cannot be used; nothing was imported",
+            "{} of {name} cannot be read; no user was imported",
             config::plural(users.mistakes.len(), "line")
         );
     }

@@ -1,4 +1,4 @@
-//! The stores of a running server: what their small tables add to its settings, and what happens when something in them changes.
+//! The stores of a running server: they add their small tables to its settings, and apply changes of users and tables.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -20,12 +20,12 @@ use crate::config::{self, Config, token_key};
 
 /// How long the start waits for databases. Those that have not answered are used as soon as they do.
 const START: Duration = Duration::from_secs(3);
-/// Users that are told to have changed one by one. When there are more, all are looked up again.
+/// Changed users that are reported one by one. If there are more, all users are looked up again.
 const USERS: usize = 256;
 /// The rates that a realm may have.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000;
 
-/// What has happened since the main thread looked.
+/// Changes that the main thread has not applied yet.
 #[derive(Debug, Default)]
 struct Notices {
     users: Vec<String>,
@@ -38,7 +38,7 @@ struct Notices {
 pub(super) struct Databases {
     stores: Stores,
     notices: Arc<Mutex<Notices>>,
-    /// There is but the store that every server with a state directory has.
+    /// The only store is the default one, which every server with a state directory has.
     is_default: bool,
 }
 
@@ -87,7 +87,7 @@ impl Databases {
         self.stores.sources()
     }
 
-    /// Whether somebody can authenticate by them, or may be able to later.
+    /// Whether a user of a store can authenticate now, or may be able to later.
     pub(super) fn admit_somebody(&self) -> bool {
         let has_some = |source: &Arc<Source>| {
             let shared = source.shared();
@@ -98,7 +98,7 @@ impl Databases {
         !self.is_default || self.sources().iter().any(has_some)
     }
 
-    /// Adds what is in the stores.
+    /// Adds the contents of the stores.
     pub(super) fn add_to(&self, settings: &mut Settings, config: &Config) {
         for source in self.sources() {
             let shared = source.shared().unwrap_or_default();
@@ -194,7 +194,7 @@ fn key_of(row: &TokenKeyRow) -> Option<TokenKey> {
     key.map_err(|mistake| {
         tracing::warn!(
             kid = row.kid,
-            "a token key of a store is not used: {mistake}"
+            "a token key of a store is ignored: {mistake}"
         );
     })
     .ok()
@@ -210,7 +210,7 @@ fn is_default(settings: &Settings, realm: &str) -> bool {
     realm.is_empty() || realm == settings.realm
 }
 
-/// Origins make realms: without one, no client can choose a realm that is not configured.
+/// An origin creates its realm: without an origin, no client can choose a realm that is not configured.
 fn add_realms(settings: &mut Settings, shared: &Shared) {
     for (origin, name) in &shared.origins {
         let same = |known: &String| known.eq_ignore_ascii_case(origin);
@@ -224,7 +224,7 @@ fn add_realms(settings: &mut Settings, shared: &Shared) {
         if name.len() > MAX_REALM_BYTES || name.chars().any(char::is_control) {
             tracing::warn!(
                 realm = name,
-                "a realm of a store is not used: its name has more than {MAX_REALM_BYTES} bytes or a control character"
+                "a realm of a store is ignored: its name has more than {MAX_REALM_BYTES} bytes or a control character"
             );
             continue;
         }
@@ -253,7 +253,7 @@ fn add_secrets(settings: &mut Settings, shared: &Shared) {
     }
 }
 
-/// Limits of realms. The quota of the default realm as a whole is that of the server, which has a key of its own.
+/// Limits of realms. `limits.allocations` limits the whole server, so the total quota of the default realm is not used. 0 keeps the configured limit.
 fn add_options(settings: &mut Settings, shared: &Shared) {
     for (realm, option, value) in &shared.options {
         let value = *value;
@@ -289,7 +289,7 @@ fn add_peers(settings: &mut Settings, shared: &Shared) {
         let Some(networks) = stores::ranges::networks(range) else {
             tracing::warn!(
                 range,
-                "a peer rule of a store is not used: it is no range of addresses"
+                "a peer rule of a store is ignored: it is not a range of addresses"
             );
             return Vec::new();
         };
@@ -308,11 +308,11 @@ fn add_peers(settings: &mut Settings, shared: &Shared) {
 }
 
 impl Service<'_> {
-    /// Applies what has changed in the stores.
+    /// Applies changes of the stores.
     pub(super) fn follow_databases(&mut self) {
         let notices = self.engine.databases().take_notices();
         if notices.shared {
-            // The users are forgotten with that, too.
+            // A reload also forgets all users.
             let outcome = self.denied.with_rules().and_then(|config| {
                 let config = super::with_a_way_in(
                     config,
@@ -322,9 +322,9 @@ impl Service<'_> {
                 self.engine.reload_settings(&config)
             });
             match outcome {
-                Ok(()) => tracing::info!("tables of a store read again"),
+                Ok(()) => tracing::info!("store tables applied"),
                 Err(error) => {
-                    tracing::error!("tables of a store refused, the old ones stay: {error:#}");
+                    tracing::error!("store tables not applied, the previous ones stay: {error:#}");
                 }
             }
             return;
@@ -335,7 +335,9 @@ impl Service<'_> {
         };
         for user in users {
             if let Err(error) = self.engine.forget_users(user) {
-                tracing::warn!("workers use a changed user until its time is over: {error:#}");
+                tracing::warn!(
+                    "workers use the old key of a changed user until its ttl ends: {error:#}"
+                );
             }
         }
     }
