@@ -60,7 +60,7 @@ pub(crate) fn ready(observer: &Observer, stores: &[Arc<Source>]) -> Health {
         (Health { well: true, .. }, Some(place)) => {
             let (number, kind) = (place + 1, stores[place].kind().name());
             Health::ill(format!(
-                "store {number} ({kind}) is down: users that are not in the cache get 500"
+                "store {number} ({kind}) does not answer: users that are not in the cache get 500"
             ))
         }
         (ill, _) => ill,
