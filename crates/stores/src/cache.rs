@@ -1,7 +1,7 @@
-//! Users that were looked up, for all workers: known ones, and names that are unknown, each with a limit of its own.
+//! The results of look-ups, for all workers: known users and unknown names, each with its own limit.
 //!
-//! A known user stays until the room is needed, also when the time is over: then it counts only while the store is down. When there is no room, a user goes that
-//! nobody has asked for since the last round (the second-chance algorithm).
+//! A known user stays until its slot is needed, also after its lifetime: then the entry is used only if the query fails or the store is down. If there is no
+//! free slot, a user is removed that was not used since the last pass (the second-chance algorithm).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -11,33 +11,33 @@ use std::time::{Duration, Instant};
 
 use crate::keys::Keys;
 
-/// A keyed hash of realm and name: nobody can choose names that share one.
+/// A keyed hash of realm and name, so that nobody can choose names with the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Id(u128);
 
-/// What the cache says of a user.
+/// The cache entry of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cached {
-    /// These keys are valid for so long.
+    /// These keys are valid for this time.
     Known(Keys, Duration),
     /// There is no such user.
     Unknown,
-    /// These keys were valid, and the store must be asked.
+    /// These keys were valid; a query is necessary.
     Stale(Keys),
-    /// Nothing.
+    /// There is no entry.
     Missing,
 }
 
-/// Parts that are locked for themselves: workers hardly ever meet in one.
+/// Parts with a lock of their own, so that workers rarely wait for each other.
 const PARTS: usize = 16;
 
-/// Users that were looked up.
+/// The results of look-ups.
 #[derive(Debug)]
 pub struct Cache {
     parts: Box<[Mutex<Part>]>,
     first: RandomState,
     second: RandomState,
-    /// What was noted under an earlier number is stale.
+    /// Entries of an earlier generation are stale.
     generation: AtomicU64,
     known_per_part: usize,
     unknown_per_part: usize,
@@ -47,11 +47,11 @@ pub struct Cache {
 struct Part {
     index: HashMap<Id, usize>,
     slots: Vec<Slot>,
-    /// Which slot is looked at next when room is needed.
+    /// The slot that the second-chance algorithm examines next.
     hand: usize,
-    /// Until when each of these names counts as unknown.
+    /// The time until which each of these names counts as unknown.
     unknown: HashMap<Id, Instant>,
-    /// The same in the order in which they were noted.
+    /// The same in the order of insertion.
     order: VecDeque<(Id, Instant)>,
 }
 
@@ -73,7 +73,7 @@ impl Part {
             self.index.insert(slot.id, self.slots.len());
             self.slots.push(slot);
         } else {
-            // Ends: after one round no slot was used.
+            // This loop ends: after one pass, no slot is marked as used.
             while std::mem::take(&mut self.slots[self.hand].was_used) {
                 self.hand = (self.hand + 1) % self.slots.len();
             }
@@ -102,7 +102,7 @@ impl Part {
             let Some((oldest, noted)) = self.order.pop_front() else {
                 break;
             };
-            // It may have been noted again since.
+            // It may have been inserted again since.
             if self.unknown.get(&oldest) == Some(&noted) {
                 self.unknown.remove(&oldest);
             }
@@ -113,7 +113,7 @@ impl Part {
 }
 
 impl Cache {
-    /// With room for so many users, and so many unknown names.
+    /// For at most this many users, and this many unknown names.
     #[must_use]
     pub fn new(known: usize, unknown: usize) -> Cache {
         Cache {
@@ -139,7 +139,7 @@ impl Cache {
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a user.
+    /// The entry of a user.
     #[must_use]
     pub fn get(&self, id: Id, now: Instant) -> Cached {
         let mut part = self.part(id);
@@ -158,7 +158,7 @@ impl Cache {
         }
     }
 
-    /// Notes the keys of a user.
+    /// Stores the keys of a user.
     pub fn put(&self, id: Id, keys: Keys, until: Instant) {
         let slot = Slot {
             id,
@@ -170,19 +170,19 @@ impl Cache {
         self.part(id).put(slot, self.known_per_part);
     }
 
-    /// Notes that there is no such user.
+    /// Stores that there is no such user.
     pub fn put_unknown(&self, id: Id, until: Instant) {
         let mut part = self.part(id);
         part.remove(id);
         part.put_unknown(id, until, self.unknown_per_part);
     }
 
-    /// Forgets a user that has changed.
+    /// Removes the entry of a user that has changed.
     pub fn forget(&self, id: Id) {
         self.part(id).remove(id);
     }
 
-    /// Has all users looked up again.
+    /// Makes all entries stale.
     pub fn outdate(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         for part in &self.parts {
@@ -192,7 +192,7 @@ impl Cache {
         }
     }
 
-    /// How many users are known.
+    /// The number of known users.
     #[must_use]
     pub fn len(&self) -> usize {
         let lock = |part: &Mutex<Part>| {
@@ -202,7 +202,7 @@ impl Cache {
         self.parts.iter().map(lock).sum()
     }
 
-    /// Whether no user is known.
+    /// Whether there is no known user.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,4 +1,4 @@
-//! What a store can do.
+//! The interface of a store.
 
 use std::fmt;
 use std::future::Future;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::keys::Keys;
 
-/// What comes of a question to a store.
+/// The result of a query, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// What a store says of a user.
+/// The result of a query for a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The keys; `None` if there is no such user.
     pub keys: Option<Keys>,
-    /// How long this may be used, where the store says so.
+    /// The lifetime of this result, if the store sets one.
     pub ttl: Option<Duration>,
 }
 
@@ -56,10 +56,10 @@ impl RealmOption {
     }
 }
 
-/// A key of access tokens (RFC 7635) as it is written.
+/// A key of access tokens (RFC 7635), as the store has it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenKeyRow {
-    /// Its name.
+    /// Its key ID.
     pub kid: String,
     /// The key in base64.
     pub key: String,
@@ -67,7 +67,7 @@ pub struct TokenKeyRow {
     pub algorithm: String,
     /// When it becomes valid, in seconds since 1970; 0: at once.
     pub since_unix_s: u64,
-    /// For how many seconds it is valid; 0: without an end.
+    /// Its lifetime in seconds; 0: it does not expire.
     pub lifetime_s: u64,
     /// The realm; empty: the default one.
     pub realm: String,
@@ -82,10 +82,10 @@ impl fmt::Debug for TokenKeyRow {
     }
 }
 
-/// The small tables of a store, which are read as a whole. Where there is a realm, it comes first; an empty one is the default realm.
+/// The small tables of a store, which are read as a whole. In pairs with a realm, the realm comes first (in `origins`, second); an empty realm is the default one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// Whether there is a user.
+    /// Whether the store has any user.
     pub has_users: bool,
     /// Secrets of time-limited credentials.
     pub secrets: Vec<(String, String)>,
@@ -116,7 +116,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// What a store tells has changed.
+/// A change that a store reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// This user.
@@ -128,11 +128,11 @@ pub enum Change {
     },
     /// The small tables.
     Shared,
-    /// Nobody knows what.
+    /// Anything may have changed.
     Everything,
 }
 
-/// Takes what has changed.
+/// Receives changes.
 pub type Told<'a> = &'a (dyn Fn(Change) + Send + Sync);
 
 /// A database, a file or a service. Each call may be made while others wait.
@@ -143,18 +143,18 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The small tables.
     fn shared(&self) -> Answer<'_, Shared>;
 
-    /// Tells changes until the connection that they come by breaks: an error. A store that tells nothing never ends.
+    /// Reports changes until their connection breaks, which is an error. The future of a store that reports no changes never ends.
     fn watch<'a>(&'a self, _told: Told<'a>) -> Answer<'a, ()> {
         Box::pin(std::future::pending())
     }
 
-    /// What changes it, if this program can.
+    /// The write access to it, if this program can change it.
     fn directory(&self) -> Option<&dyn Directory> {
         None
     }
 }
 
-/// Changes a store, and lists what it has.
+/// Changes a store, and lists its users.
 pub trait Directory: Send + Sync {
     /// Adds a user, or replaces its keys.
     fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> Answer<'a, ()>;
@@ -184,6 +184,6 @@ pub trait Directory: Send + Sync {
         value: Option<u64>,
     ) -> Answer<'a, ()>;
 
-    /// Has an origin choose this realm; `None` removes the origin. Returns whether something has changed.
+    /// Makes an origin choose this realm; `None` removes the origin. Returns whether something has changed.
     fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> Answer<'a, bool>;
 }

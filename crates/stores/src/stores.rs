@@ -16,29 +16,29 @@ use crate::lookups::{Notify, Queries, Times};
 use crate::source::Source;
 use crate::store::Store;
 
-/// Look-ups on their way to the control thread: what the workers keep is bounded, too.
+/// Look-ups that may wait for the control thread. This also bounds the requests that workers keep.
 const ASKS: usize = 8_192;
 /// Unknown names in the cache: 40 bytes each.
 const UNKNOWN: usize = 16_384;
 
-/// One store, as an operator describes it.
+/// The settings of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     /// Where it is.
     pub options: Options,
-    /// The algorithms that every user of it has a key of.
+    /// The algorithms for which every user of the store has a key.
     pub algorithms: Vec<PasswordAlgorithm>,
     /// How long a query may take.
     pub timeout: Duration,
     /// How long a user in the cache is valid, unless the store says otherwise.
     pub ttl: Duration,
-    /// How long an unknown name is.
+    /// How long an unknown name in the cache is valid.
     pub ttl_unknown: Duration,
     /// Users in the cache.
     pub cache: usize,
 }
 
-/// What has happened that the rest of the program must know.
+/// An event that the rest of the program must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A user has changed.
@@ -47,7 +47,7 @@ pub enum Notice {
     Everything,
     /// Small tables of a store have changed.
     Shared,
-    /// A store is down, or answers again.
+    /// A store is down, or is up again.
     Health,
 }
 
@@ -63,7 +63,7 @@ impl Stores {
     /// Starts the thread. `prepare` runs on it first, and `notify` is called on it later; it must not wait.
     ///
     /// # Errors
-    /// If a store cannot be opened: its number from 0, and why. A database that does not answer is no error.
+    /// If a store cannot be opened: its number from 0, and the error. A database that does not respond is no error.
     pub fn start(
         settings: Vec<StoreSettings>,
         prepare: impl FnOnce() + Send + 'static,
@@ -112,7 +112,7 @@ impl Stores {
         &self.sources
     }
 
-    /// Waits until each store has answered or is down, at most until `deadline`.
+    /// Waits until each store has responded or is down, at most until `deadline`.
     pub fn wait(&self, deadline: Instant) {
         let was_tried = |source: &Arc<Source>| source.was_tried.load(Ordering::Relaxed);
         while !self.sources.iter().all(was_tried) && Instant::now() < deadline {
@@ -159,10 +159,10 @@ fn run_all(
     settings.iter().zip(stores).map(run).collect()
 }
 
-/// Checks where a store is, without opening it.
+/// Checks the URL of a store, without opening the store.
 ///
 /// # Errors
-/// What is wrong.
+/// If the URL is wrong.
 pub fn check(options: &Options) -> Result<Kind, StoreError> {
     kinds::check(options)
 }

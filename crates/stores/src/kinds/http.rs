@@ -1,4 +1,4 @@
-//! A service of yours that answers over HTTP.
+//! A service that looks up users over HTTP.
 //!
 //! ```text
 //! POST /path                                                  200 {"md5": "7da2..", "sha256": "53.."}, Cache-Control: max-age=60
@@ -72,7 +72,7 @@ impl Http {
     async fn find(&self, realm: &str, name: &str) -> Result<Found, StoreError> {
         let question = serde_json::json!({ "realm": realm, "username": name }).to_string();
         let mut outcome = self.post(&question).await;
-        // Once more, on a connection that is new: the service may have restarted, or a balancer moved the first one.
+        // Retry on a new connection: the service may have restarted, or a load balancer may have closed the first one.
         if matches!(outcome, Err(StoreError::Connect(_))) {
             outcome = self.post(&question).await;
         }
@@ -102,11 +102,15 @@ impl Http {
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT => {
                 return Err(StoreError::Connect(format!(
-                    "the service says {}",
+                    "the service responds with {}",
                     head.status
                 )));
             }
-            other => return Err(StoreError::Query(format!("the service says {other}"))),
+            other => {
+                return Err(StoreError::Query(format!(
+                    "the service responds with {other}"
+                )));
+            }
         }
         let body = Limited::new(body, MAX_BODY).collect().await;
         let body = body.map_err(|error| StoreError::Connect(error.to_string()))?;
@@ -127,7 +131,7 @@ struct Written {
 
 fn parse(body: &[u8]) -> Result<Keys, StoreError> {
     let written: Written = serde_json::from_slice(body)
-        .map_err(|error| StoreError::Query(format!("the answer is not as expected: {error}")))?;
+        .map_err(|error| StoreError::Query(format!("the response is malformed: {error}")))?;
     let mut keys = Keys::default();
     for text in [&written.md5, &written.sha256].into_iter().flatten() {
         let key = Keys::from_hex(text).ok_or_else(|| {
@@ -137,13 +141,13 @@ fn parse(body: &[u8]) -> Result<Keys, StoreError> {
     }
     match keys == Keys::default() {
         true => Err(StoreError::Query(
-            "the answer has neither `md5` nor `sha256`".to_owned(),
+            "the response has neither `md5` nor `sha256`".to_owned(),
         )),
         false => Ok(keys),
     }
 }
 
-/// RFC 9111 §5.2.2: how long an answer may be used.
+/// RFC 9111 §5.2.2: how long a response may be used.
 fn max_age(cache_control: &str) -> Option<Duration> {
     let mut ttl = None;
     for directive in cache_control.split(',') {
@@ -167,7 +171,7 @@ impl Store for Http {
         Box::pin(self.find(realm, name))
     }
 
-    /// The service has users only. It is asked for the empty name, which nobody has, to know whether it answers.
+    /// The service has users only. This looks up the empty name, which no user has, to know whether the service responds.
     fn shared(&self) -> Answer<'_, Shared> {
         Box::pin(async {
             match self.find("", "").await {

@@ -32,7 +32,7 @@ pub enum Kind {
     Http,
 }
 
-/// What URLs begin with.
+/// The schemes of URLs.
 const SCHEMES: [(&str, Kind); 15] = [
     ("file:", Kind::File),
     ("sqlite:", Kind::Sqlite),
@@ -59,7 +59,7 @@ impl Kind {
         known.map(|(_, kind)| *kind)
     }
 
-    /// A word for metrics and messages.
+    /// Its name in metrics and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ pub struct Options {
     pub url: String,
     /// The password, if it is not in the URL. An HTTP service gets it as a bearer token.
     pub password: Option<String>,
-    /// A file with the certificates that the store's own must go back to; else those of the system count.
+    /// A file with the certificates of the authorities that sign the store's certificate; by default those of the system.
     pub ca: Option<PathBuf>,
 }
 
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Opens a store. Nothing is connected yet, except that a file of SQLite is opened, and made if there is none. It must be called within a tokio runtime.
+/// Opens a store, without a connection to a database. A file of SQLite is opened, and created if there is none. Call it within a tokio runtime.
 ///
 /// # Errors
 /// If the URL is wrong, or if a file cannot be opened.

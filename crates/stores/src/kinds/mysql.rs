@@ -1,4 +1,4 @@
-//! MySQL and MariaDB, by a few connections. They tell no changes, so the time limits of the cache apply.
+//! MySQL and MariaDB, by a few connections. They do not report changes, so the lifetimes of the cache apply.
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{
