@@ -1,5 +1,5 @@
-//! What SIP listeners call themselves in Via, Record-Route, Path and Contact: the address that they are bound to, the one of a listener on
-//! all addresses that a message came to or leaves from, or what the operator has told.
+//! The address that SIP listeners write into Via, Record-Route, Path and Contact: the address that they are bound to; for a listener on all
+//! addresses, the one that a message came to or leaves from; or an entry of `sip.advertise`.
 
 use super::settings::SipSettings;
 use io::interfaces;
@@ -10,14 +10,14 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// The name or address that listeners are known by outside, behind a NAT for instance.
+/// The public name or address of listeners, for example behind a NAT.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Advertised {
     /// A DNS name, or an IP address without brackets. An address is for listeners of its family, a name for all.
     pub host: String,
-    /// The port outside; `None`: that of the listener.
+    /// The public port; `None`: that of the listener.
     pub port: Option<u16>,
-    /// Only for listeners at this address, or for what a listener on all addresses receives there; `None`: for all.
+    /// Only for listeners at this address, or for messages that a listener on all addresses receives there; `None`: for all.
     pub of: Option<IpAddr>,
     /// Only for listeners with this port; `None`: with any.
     pub of_port: Option<u16>,
@@ -42,20 +42,20 @@ pub(super) fn signatures(
         .iter()
         .filter_map(|advertised| advertised.signature(&own, bound))
         .collect();
-    // One address of a listener goes before all of it.
+    // An entry for one address of a listener comes before an entry for the whole listener.
     advertised.sort_by_key(|one| one.local.is_none());
     let inside = settings.local_networks.iter().map(|network| SentBy {
         network: Some((network.addr(), network.prefix_len())),
         ..own.clone()
     });
-    // Without anything to advertise, networks inside see what all see.
+    // Without an entry, local networks see the same address as all others.
     let inside = inside.filter(|_| !advertised.is_empty());
     let inside: Vec<SentBy> = inside.collect();
     inside.into_iter().chain(advertised).chain([own]).collect()
 }
 
 impl Advertised {
-    /// What the listener bound there advertises by this, if anything.
+    /// The public address of the listener bound there by this entry, if the entry applies.
     fn signature(&self, own: &SentBy, bound: SocketAddr) -> Option<SentBy> {
         let host = match self.host.parse::<IpAddr>() {
             Ok(ip) if ip.is_ipv4() != bound.is_ipv4() => return None,
@@ -107,10 +107,10 @@ fn host_text(ip: IpAddr) -> String {
     }
 }
 
-/// How long an answer of the kernel is used: routes change, but rarely.
+/// How long a source address from the kernel stays in the cache: routes change rarely.
 const VALID: Duration = Duration::from_secs(1);
 
-/// Answers that a worker keeps.
+/// Source addresses that a worker caches.
 const ANSWERS: usize = 64;
 
 /// The address that the kernel sends from, of one remote address.
@@ -122,12 +122,12 @@ struct Source {
 }
 
 thread_local! {
-    /// The latest answers of the kernel to this worker, each in the place of its remote address.
+    /// The latest source addresses from the kernel, each in the slot of its remote address.
     static SOURCES: RefCell<[Option<Source>; ANSWERS]> = const { RefCell::new([None; ANSWERS]) };
 }
 
-/// The address of this host that packets to another address leave from. The kernel is asked once per second and address: that takes four
-/// system calls.
+/// The address of this host that packets to another address leave from. It is looked up at most once per second and address: a look-up takes
+/// four system calls.
 pub(super) fn source_address(remote: IpAddr) -> Option<IpAddr> {
     let remote = remote.to_canonical();
     let place = match remote {

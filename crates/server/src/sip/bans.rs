@@ -1,11 +1,11 @@
 //! Sources that guess passwords: they are slowed, then banned for a time.
 //!
-//! Only what a source has proved counts against it: a wrong digest with a nonce that was issued to its address, or a message over a connection.
-//! So nobody can have others banned by forged datagrams.
+//! A failure counts only if its source address is verified: a wrong digest with a nonce that was issued to this address, or a message over a
+//! connection. So nobody can have others banned by forged datagrams.
 //!
 //! - A *pair* of source and user name has few attempts. A user is not slowed as such, or strangers could lock users out.
 //! - A *source* that fails with many users is banned. One phone with an old password fails as one pair, and does not get its whole site banned:
-//!   what its pair has too many of is not checked, and does not count.
+//!   further attempts of the pair are not checked, and do not count.
 
 use sip::HashKey;
 use std::net::IpAddr;
@@ -18,12 +18,12 @@ const OF_PAIR: Pace = Pace {
     burst: 5,
     interval_ms: 20_000,
 };
-/// Failures of a source: a site of phones with old passwords stays below, a scan of users does not.
+/// Failures of a source: ten phones with old passwords that try twice a minute stay below this, a scan of users does not.
 const OF_SOURCE: Pace = Pace {
     burst: 30,
     interval_ms: 3_000,
 };
-/// A client comes back after this time: about when a pair has an attempt again.
+/// A client retries after this time: about when its pair may try again.
 pub(super) const RETRY_AFTER: &[u8] = b"Retry-After: 20\r\n";
 
 /// Parts of the table of failures that have a lock of their own.
@@ -36,26 +36,26 @@ const MOST_S: u32 = 86_400;
 /// Places of bans, 8 bytes each.
 const BANS: usize = 4096;
 
-/// So many failures at once, and one more each interval.
+/// The number of failures at once, and the interval for one more.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     burst: u64,
     interval_ms: u64,
 }
 
-/// The failures of one key, as the time when all of them will be forgotten.
+/// The failures of one key, stored as the time when all of them expire.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     key: u64,
     forgotten_ms: u64,
 }
 
-/// What becomes of a failure.
+/// The result of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// It is noted.
+    /// It is counted.
     Noted,
-    /// It was one too many: the source is banned from now on.
+    /// It exceeds the limit: the source is banned from now on.
     Banned,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Bans(Arc<Shared>);
 struct Shared {
     key: HashKey,
     parts: Box<[Mutex<Box<[Place]>>]>,
-    /// When the last failure will be forgotten: until then somebody may be slowed.
+    /// When the last failure expires: until then some pair may be slowed.
     forgotten_ms: AtomicU64,
     /// Half of the key of a source, and the second that its ban ends in.
     bans: Box<[AtomicU64]>,
@@ -116,7 +116,7 @@ impl Bans {
         self.offended(unix_ms, source, ban)
     }
 
-    /// A source has done something that only attackers do.
+    /// A source has failed, or has sent a request of a tool that scans.
     pub(super) fn offended(&self, unix_ms: u64, source: IpAddr, ban: Duration) -> Failed {
         let key = self.source(source);
         let is_banned = self.note(unix_ms, key, OF_SOURCE) && !ban.is_zero();
@@ -127,7 +127,7 @@ impl Bans {
         Failed::Banned
     }
 
-    /// Whether what a source sends is dropped. Without any ban, this is one load.
+    /// Whether a source is banned. Without any ban, this is one atomic load.
     pub(super) fn is_banned(&self, unix_s: u64, source: IpAddr) -> bool {
         let now = unix_s as u32;
         if self.0.last_s.load(Ordering::Relaxed) <= now {
@@ -160,11 +160,11 @@ impl Bans {
         }
     }
 
-    /// Notes a failure. Returns whether there are too many of this key.
+    /// Counts a failure. Returns whether this key has too many.
     fn note(&self, unix_ms: u64, key: u64, pace: Pace) -> bool {
         let part = self.part(key);
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
-        // The key's own place, or that of whoever is forgotten first.
+        // The place of this key, or the one that expires first.
         let own = ways(key).find(|at| part[*at].key == key);
         let at = own.or_else(|| ways(key).min_by_key(|at| part[*at].forgotten_ms));
         let Some(place) = at.and_then(|at| part.get_mut(at)) else {
@@ -178,7 +178,7 @@ impl Bans {
         }
         let most = unix_ms + pace.burst * pace.interval_ms;
         let next = place.forgotten_ms.max(unix_ms) + pace.interval_ms;
-        // A source that goes on is not held back for longer than one that stops.
+        // A source that continues is not slowed for longer than one that stops.
         place.forgotten_ms = next.min(most);
         self.0
             .forgotten_ms

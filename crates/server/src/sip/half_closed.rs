@@ -1,5 +1,5 @@
-//! Connections whose other side has shut down its sending side, as SIPp and `nc -q` do behind their last request: they get their responses,
-//! within bounds, and are closed then.
+//! Connections whose other side has shut down its sending side, as SIPp and `nc -q` do after their last request: they get their responses
+//! within a time limit, and are then closed.
 
 use super::Sip;
 use super::connection::Ended;
@@ -9,11 +9,11 @@ use super::token::Slot;
 use io::Poller;
 use std::time::Duration;
 
-/// RFC 3261 §17.1.2.2: within 64*T1, a request has its response or its sender gives up. Which responses other workers still have is not
-/// known here.
+/// RFC 3261 §17.1.2.2: within 64*T1, a request has its response or its sender gives up. This worker does not know which responses other
+/// workers still have.
 const BY_OTHERS: u32 = 64;
 
-/// What shows whether the other side still reads.
+/// A keep-alive, which shows whether the other side still reads.
 const PROBE: &[u8] = b"\r\n";
 
 impl Sip {
@@ -22,7 +22,7 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        // A WebSocket ends with Close frames (RFC 6455 §7), and whoever has sent nothing gets nothing.
+        // A WebSocket ends with Close frames (RFC 6455 §7). A client that has sent no message gets no response.
         let is_stream = !connection.carrier.is_websocket() && !connection.layers.is_handshaking();
         if !is_stream || !connection.proven || connection.ended.is_some() {
             return self.close(slot, Reason::Peer);

@@ -23,14 +23,14 @@ pub(crate) struct Peer {
     pub(crate) transactions: Arc<HashMap<u64, u16>>,
 }
 
-/// What a worker has for the other process.
+/// The state of a worker about the other process.
 #[derive(Debug)]
 pub(super) struct Beside {
     pub(super) numbering: Numbering,
     pub(super) link: Arc<Link>,
     transactions: Arc<HashMap<u64, u16>>,
     open: Vec<Option<SipBatch>>,
-    /// Requests that begin anew are for it.
+    /// Requests that begin a transaction go to it.
     pub(super) leads: bool,
 }
 
@@ -68,7 +68,7 @@ impl Beside {
     }
 }
 
-/// Who a worker is, for the names of flows.
+/// The identity of a worker, for flow tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Origin {
     /// Its number.

@@ -1,4 +1,4 @@
-//! Where the proxy would send a request, step by step and without a server: its own decision, by a policy that only knows the settings.
+//! Where the proxy would send a request, step by step and without a server: the decision of the proxy, with a policy that has only the settings.
 
 use super::advertise::Advertised;
 use super::settings::{DomainCredentials, SipSettings};
@@ -38,17 +38,17 @@ pub struct PreviewRequest<'r> {
     pub draw: u64,
 }
 
-/// Why a request makes no sense.
+/// Why a decision is not possible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PreviewError {
     /// The domains cannot be served.
     #[error(transparent)]
     Domains(#[from] DomainError),
-    /// The routes and trunks make no sense together.
+    /// The routes and trunks contradict each other.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A URI is none.
+    /// A text is not a URI.
     #[error("`{0}` is not a sip, sips or tel URI: write it like sip:alice@example.org")]
     Uri(String),
     /// The method, a header field or the Call-ID cannot be part of a request.
@@ -56,7 +56,7 @@ pub enum PreviewError {
     Malformed,
 }
 
-/// What would become of a request, and why.
+/// The decision about a request, and its steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Previewed {
     /// The steps of the decision, each a sentence.
@@ -157,7 +157,7 @@ impl PreviewRequest<'_> {
     }
 }
 
-/// Answers from the settings alone.
+/// A policy that uses only the settings.
 struct SettingsPolicy<'p> {
     domains: Domains,
     users: Vec<&'p [u8]>,

@@ -1,4 +1,4 @@
-//! Which sources are heard at all: those that are denied, those that are banned, and tools that scan for open servers.
+//! Drops messages of denied sources, of banned sources, and of tools that scan for open servers.
 
 use super::bans::{Bans, Failed};
 use super::settings::Orders;
@@ -7,14 +7,14 @@ use sip::{HeaderKind, Message};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Why a message was dropped before it was looked at, in the order of [`SipCounters::screened`](super::SipCounters::screened).
+/// Why a message was dropped, in the order of [`SipCounters::screened`](super::SipCounters::screened).
 pub const SCREENED: [&str; 3] = ["denied", "banned", "scanner"];
 
 /// The screen of one worker.
 #[derive(Debug)]
 pub(super) struct Screen {
     deny: Vec<IpNet>,
-    /// They are heard though they are denied, and are never banned; trunks are among them.
+    /// Exceptions from `deny` and from bans; trunks are among them.
     allow: Vec<IpNet>,
     /// The beginnings of User-Agent, in lower case.
     scanners: Vec<Vec<u8>>,
@@ -49,7 +49,7 @@ impl Screen {
         };
     }
 
-    /// Whether nothing is heard from this source. If so, it is counted.
+    /// Whether messages of this source are dropped. If so, this counts one.
     pub(super) fn drops(&mut self, unix_s: u64, source: IpAddr) -> bool {
         let is_banned = self.bans.is_banned(unix_s, source);
         if self.deny.is_empty() && !is_banned {
@@ -69,7 +69,7 @@ impl Screen {
         true
     }
 
-    /// Whether a request is of a tool that scans, and is dropped. `is_proven` says that its source is not forged.
+    /// Whether a request comes from a tool that scans, and is dropped. `is_proven`: its source address is verified.
     pub(super) fn is_scanner(
         &mut self,
         message: &Message<'_>,
@@ -93,7 +93,7 @@ impl Screen {
     }
 }
 
-/// A ban begins. There is one line per ban, and each needs a source that is not forged.
+/// Logs a ban. There is one line per ban, and only for verified source addresses.
 pub(super) fn log_ban(source: IpAddr, time: Duration) {
     let source = source.to_canonical();
     tracing::warn!(%source, seconds = time.as_secs(), "source banned");

@@ -1,15 +1,15 @@
-//! SIP during an upgrade. The workers of both processes are one group with one key: each knows whose a branch, a To tag or a connection is, and
-//! sends a message on to its worker, over the [`link`](super::link) if that is the other process's.
+//! SIP during an upgrade. The workers of both processes are one group with one key. Each worker knows which worker has a branch, a To tag or a
+//! connection, and passes a message to it, over the [`link`](super::link) if it belongs to the other process.
 //!
 //! ```text
 //!  old process                                       new process
-//!  Pause: nothing is read any more
-//!  HandOver: what has come is answered; the journal is written,
-//!            transactions are named        ────────▶ starts, reads the sockets of both and the log
-//!  Release: the log is given up
-//!  Follow: connections are read again;     ────────▶ answers what begins anew
-//!          their new requests go to the new process
-//!  Close: quiet connections are closed               clients connect to the new process
+//!  Pause: stops reading its sockets
+//!  HandOver: handles received messages; writes the journal;
+//!            sends its list of transactions ───────▶ starts, reads the UDP sockets and the log
+//!  Release: releases the log
+//!  Follow: reads connections again;        ────────▶ serves new transactions
+//!          passes new requests to the new process
+//!  Close: closes connections without transactions    clients connect to the new process
 //!  Resume if the new process ends                    PredecessorEnded if the old one ends
 //! ```
 
@@ -26,26 +26,26 @@ use std::sync::mpsc::Sender;
 /// Addresses of record whose bindings are handed over per wake-up: some milliseconds.
 const PLACES: usize = 4096;
 
-/// What a worker is told during an upgrade.
+/// A step of an upgrade for a worker.
 #[derive(Debug)]
 pub(crate) enum SipOrder {
-    /// Read no socket any more; say when no other worker has to expect anything from this one.
+    /// Stop reading sockets. Report when this worker sends nothing more to other workers.
     Pause(Sender<()>),
-    /// Finish what has come, and hand over to this process.
+    /// Handle received messages, and hand over to this process.
     HandOver {
         peer: Peer,
         /// The new process does not have the bindings by a log.
         sends_bindings: bool,
         done: Sender<()>,
     },
-    /// Save nothing any more.
+    /// Stop saving bindings.
     Release(Sender<()>),
     /// The new process serves.
     Follow {
         /// It has the bindings by the log.
         has_log: bool,
     },
-    /// Close connections that nothing is under way on.
+    /// Close connections without a transaction.
     Close,
     /// The new process has ended or given up. These are the bindings, if it had the log.
     Resume(Option<Box<Kept>>),
@@ -61,7 +61,7 @@ pub(super) struct Stage {
     waiting: Option<Waiting>,
 }
 
-/// What an order waits for.
+/// The condition that a step waits for.
 #[derive(Debug)]
 enum Waiting {
     Pause(Sender<()>),
@@ -81,7 +81,7 @@ impl Stage {
 }
 
 impl Sip {
-    /// Does what an upgrade needs; some of it in the wake-ups to come.
+    /// Begins a step of an upgrade; parts of it follow in later wake-ups.
     pub(crate) fn order(&mut self, order: SipOrder, poller: &Poller) -> std::io::Result<()> {
         match order {
             SipOrder::Pause(done) => {
@@ -151,9 +151,9 @@ impl Sip {
         }
     }
 
-    /// Goes on with an order at the end of a wake-up.
+    /// Continues a step at the end of a wake-up.
     pub(super) fn go_on_with_order(&mut self) {
-        // What other workers have sent comes first.
+        // Messages from other workers come first.
         if self.held || !self.inbox.is_empty() {
             return;
         }
@@ -187,7 +187,7 @@ impl Sip {
         }
     }
 
-    /// Gives up connections that a message was lost for on the way between two processes.
+    /// Closes connections for which a message between the two processes was lost.
     pub(super) fn close_lost(&mut self, poller: &Poller) {
         for key in self.endpoint.take_lost() {
             if worker_of(key) == self.endpoint.number() {

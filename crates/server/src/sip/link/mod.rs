@@ -4,9 +4,9 @@
 //!  worker ── try_send ──> queue ──> thread that writes ══ Unix socket ══> thread that reads ──> mailbox of a worker
 //! ```
 //!
-//! What workers of one process send each other, they send to those of the other process by this. The queue is bounded. A worker never waits
-//! for it: what finds no room is counted, and its connection is closed. If a worker does not read its mailbox, the thread that reads waits, then
-//! the socket is full, then the queue.
+//! Workers send inter-worker messages to the workers of the other process over this connection. The queue is bounded. A worker never waits for
+//! it: a message that does not fit is counted, and its connection is closed. If a worker does not read its mailbox, the reading thread waits; then
+//! the socket becomes full, then the queue.
 
 mod wire;
 
@@ -27,19 +27,19 @@ use std::time::Duration;
 /// Frames that may wait to be written: batches of up to 64 messages.
 const QUEUE: usize = 256;
 
-/// With so many, a worker is given no more requests to serve.
+/// If more frames wait, the other process gets no more new requests.
 const BEHIND: usize = QUEUE / 2;
 
-/// When to try a full mailbox again.
+/// Time until a full mailbox is tried again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long the old process may take for what it hands over: its clients get their entries, its log is written.
+/// How long the old process may take until it has handed over everything: its clients get their entries, and its log is written.
 const HANDING_OVER: Duration = Duration::from_secs(30);
 
 /// Server transactions in one frame.
 pub(super) const IDS: usize = 1 << 16;
 
-/// What one process sends to the other.
+/// A message from one process to the other.
 #[derive(Debug)]
 pub(crate) enum Frame {
     /// Messages for a worker of the other process.
@@ -50,18 +50,18 @@ pub(crate) enum Frame {
     },
     /// The old process: server transactions of one of its workers.
     Transactions { worker: u16, ids: Vec<u64> },
-    /// The old process: bindings that are in no log, as records of one.
+    /// The old process: bindings that are in no log, in the format of log records.
     Bindings(Vec<u8>),
     /// The old process has handed over everything.
     Settled,
 }
 
-/// What the old process has handed over.
+/// The state that the old process has handed over.
 #[derive(Debug, Default)]
 pub(crate) struct HandedOver {
     /// Its server transactions, each with the number of its worker.
     pub(crate) transactions: HashMap<u64, u16>,
-    /// Its bindings that are in no log, as records of one.
+    /// Its bindings that are in no log, in the format of log records.
     pub(crate) bindings: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Link {
     is_over: Arc<AtomicBool>,
 }
 
-/// What the threads of a link need.
+/// The state of the threads of a link.
 #[derive(Debug)]
 pub(crate) struct LinkThreads {
     stream: UnixStream,
@@ -84,7 +84,7 @@ pub(crate) struct LinkThreads {
 }
 
 impl Link {
-    /// By this socket. Nothing travels before the threads are started.
+    /// Over this socket. Frames are sent only after the threads have started.
     ///
     /// # Errors
     /// If no descriptor is left.
@@ -106,9 +106,9 @@ impl Link {
         Ok((Arc::new(link), threads))
     }
 
-    /// Has a frame written, or hands it back if there is no room or the other process has ended.
+    /// Queues a frame, or returns it if the queue is full or the other process has ended.
     pub(super) fn try_send(&self, frame: Frame) -> Result<(), Frame> {
-        // Before it is there, so that the number is never below zero.
+        // Incremented before the frame is queued, so that the count never underflows.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.sender.try_send(frame).map_err(|error| {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -117,14 +117,14 @@ impl Link {
         })
     }
 
-    /// Has a frame written, and waits for room: the other process reads these while it waits for nothing else.
+    /// Queues a frame, and waits for space in the queue: the other process reads these frames while it waits for nothing else.
     pub(crate) fn send(&self, frame: Frame) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // It fails if the other process has ended, which is noticed elsewhere.
         let _ = self.sender.send(frame);
     }
 
-    /// Whether so much waits that the other process should get no more requests.
+    /// Whether so many frames wait that the other process should get no more new requests.
     pub(super) fn is_behind(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > BEHIND
     }
@@ -139,7 +139,7 @@ impl Drop for Link {
 }
 
 impl LinkThreads {
-    /// Writes what is queued, and gives what comes to the workers of this process. Both threads end with the connection.
+    /// Writes queued frames, and passes received frames to the workers of this process. Both threads end with the connection.
     ///
     /// # Errors
     /// If a thread cannot be started.
