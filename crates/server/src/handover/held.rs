@@ -1,4 +1,4 @@
-//! What a process holds of quotas and rate limits, for the other process to count as well.
+//! The counts of quotas and rate limits of a process, which the other process includes in its own.
 
 use super::HandoverError;
 use super::offer::Bytes;

@@ -12,7 +12,7 @@
 //! ```
 //! The old process keeps its allocations, connections and relay ports. The new one gets the TCP listeners with the connections that wait in
 //! them. It binds UDP sockets of its own in the SO_REUSEPORT groups of the old one. Both use the same steering program, and the same keys of
-//! nonces and tickets. Each worker of the two has a number of its own. Each reads what the other one holds of quotas and rates (`held`).
+//! nonces and tickets. All workers of both have different numbers. Each process reads the counts of quotas and rates of the other one (`held`).
 //! `docs/operation.md` lists what each process owns during the upgrade.
 
 mod held;
@@ -49,7 +49,7 @@ pub enum HandoverError {
     /// The steering program's tables cannot be used.
     #[error("the steering program's tables cannot be used: {0}")]
     Steering(String),
-    /// Without the steering program, the kernel would send datagrams of the old process's clients to the new one.
+    /// Without the steering program, the kernel would deliver datagrams of the old process's clients to the new one.
     #[error(
         "the steering program cannot be loaded ({0}); without it the clients of two processes cannot be told apart: give CAP_BPF and CAP_NET_ADMIN, or restart the server"
     )]
@@ -64,10 +64,10 @@ pub enum HandoverError {
     SharedPorts,
     /// One process writes the log of registration bindings. What was accepted must be in it before another one reads it.
     #[error(
-        "the log of registration bindings cannot be written: look at the disk of server.state_dir"
+        "the log of registration bindings cannot be written: check the disk of server.state_dir"
     )]
     Log,
-    /// The old process has not handed over what SIP needs.
+    /// The old process has not handed over its SIP transactions or bindings.
     #[error("the running server does not hand over its SIP transactions: {0}")]
     Sip(#[source] std::io::Error),
     /// The table of steered flows is full, or a worker does not respond.

@@ -1,4 +1,4 @@
-//! What an offer and the answer to it say of SIP.
+//! The SIP parts of an offer and of the reply to it.
 
 use super::HandoverError;
 use super::offer::Bytes;
@@ -11,7 +11,7 @@ const KEY: usize = 16;
 /// The SIP of the old process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OfferedSip {
-    /// Both processes have it, so that each finds out whose a message is.
+    /// Both processes have it, so that each finds the worker that a message belongs to.
     pub(crate) key: [u8; KEY],
     /// The number of its run, in flow tokens.
     pub(crate) run: u32,

@@ -1,4 +1,4 @@
-//! The XDP attachments of a process, for another one that puts its own program in front.
+//! The XDP attachments of a process, for another process whose program will run first.
 
 use super::HandoverError;
 use super::offer::Bytes;

@@ -131,23 +131,23 @@ pub struct Quotas {
     upgrade: RwLock<Upgrade>,
 }
 
-/// What two processes of this server know of each other's counts.
+/// The counts of the two processes of this server.
 #[derive(Debug, Default)]
 struct Upgrade {
-    /// What this one holds.
+    /// The counts of this process.
     own: Option<SharedCounts>,
-    /// What the other one holds.
+    /// The counts of the other process.
     other: Option<OtherCounts>,
 }
 
-/// The keys of one unit. All realms that are configured without limits of their own are the default one, which has no name here.
+/// The keys of one unit. The default realm has no name here; realms without their own limits count as the default realm.
 fn keys<'a>(realm: &'a str, name: &'a str) -> [CountKey<'a>; 3] {
     let user = CountKey::User { realm, name };
     [CountKey::All, CountKey::Realm(realm), user]
 }
 
 impl Upgrade {
-    /// What the other process holds.
+    /// The counts of the other process.
     fn held(&self, key: CountKey<'_>) -> u32 {
         self.other.as_ref().map_or(0, |other| other.get(key))
     }
@@ -188,7 +188,7 @@ impl Counter {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// `elsewhere` is what another process holds.
+    /// `elsewhere` are the counts of another process.
     fn acquire(&self, elsewhere: u32) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let limit = limit.saturating_sub(elsewhere);
@@ -284,13 +284,13 @@ impl Quotas {
         Ok(descriptor)
     }
 
-    /// What this other process holds counts as well from now on.
+    /// From now on, the counts of this other process are included.
     pub(crate) fn count_other(&self, other: OtherCounts) {
         let mut upgrade = self.upgrade.write().unwrap_or_else(PoisonError::into_inner);
         upgrade.other = Some(other);
     }
 
-    /// There is no other process any more.
+    /// The other process has ended.
     pub(crate) fn count_alone(&self) {
         let mut upgrade = self.upgrade.write().unwrap_or_else(PoisonError::into_inner);
         *upgrade = Upgrade::default();

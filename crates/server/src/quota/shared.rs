@@ -16,19 +16,19 @@ use std::sync::{Mutex, PoisonError};
 /// Words before the first slot.
 const HEAD: usize = 2;
 
-/// A key is in one of so many slots behind the one that its hash names: four cache lines.
+/// A key is in one of this many slots, beginning with the slot of its hash: four cache lines.
 const WINDOW: usize = 32;
 
 /// The bits of a slot that are the count.
 const COUNT: u64 = (1 << 24) - 1;
 
-/// At most 32 MiB, of which only what is used exists.
+/// At most 32 MiB; the kernel allocates only the pages that are used.
 const MOST_SLOTS: usize = 1 << 22;
 
-/// What units are counted for.
+/// The key of a count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CountKey<'a> {
-    /// Everybody.
+    /// The whole server.
     All,
     Realm(&'a str),
     User {
@@ -79,7 +79,7 @@ fn is_of(word: u64, hash: u64) -> bool {
     word != 0 && word & !COUNT == hash & !COUNT
 }
 
-/// The counts of this process, for another one to read.
+/// The counts of this process, which another process reads.
 #[derive(Debug)]
 pub(crate) struct SharedCounts {
     words: SharedWords,
@@ -89,7 +89,7 @@ pub(crate) struct SharedCounts {
 }
 
 impl SharedCounts {
-    /// Counts for about so many keys, all 0.
+    /// Counts for about this many keys, all 0.
     ///
     /// # Errors
     /// When the system has no memory, no descriptor or no randomness.
@@ -117,12 +117,12 @@ impl SharedCounts {
         self.words.as_fd().try_clone_to_owned()
     }
 
-    /// Adds units. A key for which there is no slot is not counted: with four slots for each key that does not happen.
+    /// Adds units. A key without a free slot is not counted, which four slots per key make very unlikely.
     pub(crate) fn add(&self, key: CountKey<'_>, units: u32) {
         self.change(key, |count| (count + u64::from(units)).min(COUNT));
     }
 
-    /// Takes a unit away.
+    /// Removes a unit.
     pub(crate) fn subtract(&self, key: CountKey<'_>) {
         self.change(key, |count| count.saturating_sub(1));
     }
@@ -160,7 +160,7 @@ impl OtherCounts {
     /// Maps what another process has sent.
     ///
     /// # Errors
-    /// If the descriptor is no such memory.
+    /// If the descriptor is not memory of this format.
     pub(crate) fn of(fd: OwnedFd) -> std::io::Result<OtherCounts> {
         let words = SharedWords::of(fd)?;
         let slots = words.words().len().saturating_sub(HEAD);

@@ -1,7 +1,7 @@
 //! Which group of allocations has which number. Only authenticated clients are in groups, so there are no more users and sources than
 //! allocations. The lock is taken when an allocation begins or ends, never for a datagram.
 //!
-//! During an upgrade, the two processes of this server share the rate of a group: each has the part that it has of the allocations.
+//! During an upgrade, the two processes of this server share the rate of a group, in proportion to their allocations.
 
 use super::limits::GroupRates;
 use crate::quota::{CountKey, OtherCounts, SharedCounts, SourcePrefix};
@@ -29,7 +29,7 @@ enum Group {
 }
 
 impl Group {
-    /// How another process knows the group. `None`: that one has other groups in it.
+    /// The key of the group in the other process. `None`: the other process has no such group.
     fn key(&self) -> Option<CountKey<'_>> {
         match self {
             Group::Source(source) => Some(CountKey::Source(*source)),
@@ -80,7 +80,7 @@ const SHARED_AT_ONCE: usize = 512;
 /// Sets the [`rate_scale`] of a number.
 type SetScale<'a> = &'a dyn Fn(u32, u32);
 
-/// What an allocation that begins does to the buckets of its groups.
+/// The effect of a new allocation on the buckets of its groups.
 pub(super) struct SetScales<'a> {
     /// Starts the bucket of a group that is new.
     pub(super) begin: SetScale<'a>,
@@ -119,13 +119,13 @@ impl Groups {
         state.own = Some(own);
     }
 
-    /// Leaves a part of each rate to this other process from now on.
+    /// Shares each rate with this other process from now on.
     pub(super) fn share_with(&self, other: OtherCounts, set: SetScale<'_>) {
         self.state().other = Some(other);
         self.set_shares(set);
     }
 
-    /// There is no other process any more.
+    /// The other process has ended.
     pub(super) fn share_no_more(&self, set: SetScale<'_>) {
         let mut state = self.state();
         state.own = None;
@@ -136,7 +136,7 @@ impl Groups {
         }
     }
 
-    /// Adapts the parts of the two processes to the allocations that they have now.
+    /// Computes the shares of the two processes from the allocations that they have now.
     pub(super) fn set_shares(&self, set: SetScale<'_>) {
         if self.state().other.is_some() {
             self.set_all(set);

@@ -1,4 +1,4 @@
-//! How many calls users and domains may have, which numbers they may call, and the calls that count.
+//! The limits of calls of users and domains, the numbers that they may call, and the calls that count.
 
 use super::settings::{CallSettings, Orders};
 use sip::{Method, Mono};
@@ -34,7 +34,7 @@ pub(super) struct CallControl {
     shared: Arc<SharedCalls>,
     settings: CallSettings,
     numbers: Numbers,
-    /// Of a user whose domain is not known otherwise.
+    /// The domain of a user, if neither its name nor From has one.
     first_domain: Box<[u8]>,
     pub(super) refused: [u64; CALL_REFUSALS.len()],
 }
@@ -102,7 +102,7 @@ impl CallControl {
         call: &NewCall<'_>,
         from: Option<&Aor>,
     ) -> Result<Vec<Ticket>, Denied> {
-        // Trunks and strangers spend nothing of ours: what they may reach are local users.
+        // Trunks and unknown senders reach only local users, so no limit applies.
         let Some(user) = call.user else {
             return Ok(Vec::new());
         };

@@ -3,8 +3,8 @@
 //! ```text
 //!  client ══ TLS ══ this worker ── a connection over loopback ── a worker of the old process
 //! ```
-//! The session stays here, because its keys cannot leave it. What it carries goes to the old process, which serves the connection over loopback
-//! like the client's own.
+//! The TLS session stays here, because its keys cannot leave the TLS library. Its data goes to the old process, which serves the loopback
+//! connection like a connection of the client.
 
 use super::Worker;
 use crate::connections::Connections;

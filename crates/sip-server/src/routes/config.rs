@@ -1,4 +1,4 @@
-//! Routes and trunks as an operator writes them.
+//! The configuration of routes and trunks.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use sip::uri::Uri;
 pub struct ProbeConfig {
     /// Time between two probes of an address; zero: it is not probed.
     pub interval: Duration,
-    /// So many failures in a row, of probes or of calls without a response, make an address unavailable. At least 1.
+    /// Failures in a row (of probes, or of calls without a response) that make an address unavailable. At least 1.
     pub failures: u32,
-    /// So many successful probes in a row make it available again. At least 1.
+    /// Successful probes in a row that make it available again. At least 1.
     pub successes: u32,
-    /// After an address has become available again, its share of calls grows from none to all within this time.
+    /// The time in which the share of calls of an address grows from none to all, after it has become available again.
     pub slow_start: Duration,
 }
 
@@ -33,10 +33,10 @@ impl Default for ProbeConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop(String);
 
-/// Why a text is no [`NextHop`].
+/// Why a text is not a [`NextHop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NextHopError {
-    /// It is no SIP URI.
+    /// It is not a SIP URI.
     #[error("not a sip or sips URI")]
     NotSip,
     /// It has a user, headers or `maddr`.
@@ -85,7 +85,7 @@ impl NextHop {
     }
 }
 
-/// What this server calls itself at a trunk that asks for a digest.
+/// The credentials of this server at a trunk.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The name.
@@ -110,7 +110,7 @@ pub struct RegisterConfig {
     pub aor: String,
     /// The URI by which the trunk reaches this server.
     pub contact: String,
-    /// For how long it is asked for.
+    /// The lifetime that the server asks for.
     pub expires: Duration,
 }
 
@@ -123,23 +123,23 @@ pub fn is_sip_user(text: &str) -> bool {
 /// A trunk as routes see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trunk {
-    /// What routes call it. Names are unique.
+    /// Its name in routes. Names are unique.
     pub name: String,
-    /// Where calls to it are sent: the first address that is available, the next one if that does not respond. Empty: it only sends.
+    /// The addresses that calls are sent to: the first one that is available, then the next one if it does not respond. Empty: no route can lead to it.
     pub to: Vec<NextHop>,
     /// The host of the Request-URI of its requests; by default that of the address.
     pub domain: Option<String>,
-    /// Its share of calls where a route hunts by weight or by hash; 0 counts as 1.
+    /// Its share of calls in routes that hunt by weight or by hash; 0 counts as 1.
     pub weight: u16,
     /// Trunks of the lowest number are tried first.
     pub priority: u16,
     /// New calls per second to it; zero: no limit.
     pub calls_per_second: u32,
-    /// An INVITE for which an address has no response, not even 100, goes on to what follows after this time.
+    /// How long an INVITE waits for any response, also a 100, if another address follows.
     pub answer_timeout: Duration,
     /// OPTIONS.
     pub probe: ProbeConfig,
-    /// What answers its challenges; without these, the caller gets them.
+    /// The credentials that answer its challenges. Without them, the caller gets the challenges.
     pub credentials: Option<Credentials>,
     /// The registration at its first address, if it requires one.
     pub register: Option<RegisterConfig>,
@@ -168,14 +168,14 @@ pub enum Hunt {
     /// As they are listed.
     #[default]
     Order,
-    /// By chance: each comes first as often as its weight says.
+    /// At random: each comes first in proportion to its weight.
     Weight,
     /// By a hash of the Call-ID and the trunk's name (rendezvous hashing): a call has the same order on every server. If a trunk is added
     /// or removed, only its own calls move.
     Hash,
 }
 
-/// What follows when a trunk has not taken a call.
+/// What follows when a trunk has not accepted a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Next {
     /// The caller gets the response.
@@ -194,7 +194,7 @@ pub struct Failures {
     pub busy: Next,
     /// After 408 and 480, and when an INVITE has rung for too long.
     pub no_answer: Next,
-    /// After 500, 502, 503 and 504, without a response in time, or when the trunk cannot be reached or may take no more.
+    /// After 500, 502, 503 and 504, without a response in time, without a connection, or when `calls_per_second` is reached.
     pub unreachable: Next,
 }
 
@@ -235,7 +235,7 @@ impl Network {
     }
 }
 
-/// What a header field must be.
+/// A condition for a header field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
     /// Its name, in any case.
@@ -281,11 +281,11 @@ pub struct Route {
     pub from_networks: Vec<Network>,
     /// Header fields, all of which must be there.
     pub headers: Vec<HeaderRule>,
-    /// So many bytes at the beginning of the user part are removed.
+    /// The number of bytes that are removed from the beginning of the user part.
     pub strip: u16,
-    /// The user part becomes this one, instead.
+    /// A new user part, instead of `strip`.
     pub replace: Option<String>,
-    /// Then this is put in front of it.
+    /// The text that is then put in front of it.
     pub add: String,
     /// Where it leads.
     pub action: Action,
@@ -293,7 +293,7 @@ pub struct Route {
     pub hunt: Hunt,
     /// What follows a failure.
     pub failures: Failures,
-    /// How long a call rings at a trunk before it has no answer; only if something follows.
+    /// How long a call may ring at a trunk before [`Failures::no_answer`] applies, if another trunk follows.
     pub ring_time: Duration,
 }
 

@@ -13,13 +13,13 @@ use super::matching::Found;
 use super::rewrite;
 use super::table::{Compiled, Known, Table};
 
-/// Addresses that are tried for one request at most.
+/// The most addresses that are tried for one request.
 const MOST_STEPS: usize = 16;
 
-/// What a step of a decision belongs to.
+/// The trunk, the address and the route of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The table that the numbers are of.
+    /// The generation of the table that the numbers refer to.
     pub table: u32,
     /// The number of the trunk.
     pub trunk: u16,
@@ -29,16 +29,16 @@ pub struct Hop {
     pub route: u32,
     /// What follows a failure.
     pub failures: Failures,
-    /// How long it may be silent if something follows.
+    /// How long the address may take for its first response, if another one follows.
     pub answer_timeout: Duration,
-    /// How long it may ring if something follows.
+    /// How long it may ring, if another one follows.
     pub ring_time: Duration,
 }
 
 /// An address that a request is sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What it belongs to.
+    /// The trunk, the address and the route.
     pub hop: Hop,
     /// The Request-URI.
     pub uri: Box<[u8]>,
@@ -53,7 +53,7 @@ pub enum Decision {
     NoRoute,
     /// To these addresses, one after the other.
     Trunks(Vec<Step>),
-    /// Routes match, but none of their trunks is available now: 503.
+    /// Routes match, but no address of their trunks is available now: 503.
     Unavailable,
     /// To the user that this URI names here.
     Local(Box<[u8]>),
@@ -61,7 +61,7 @@ pub enum Decision {
     Reject(u16, Box<str>),
 }
 
-/// Takes the explanation of a decision, line by line.
+/// Receives the explanation of a decision, line by line.
 pub(super) type Tracer<'t> = Option<&'t mut dyn FnMut(String)>;
 
 macro_rules! say {
@@ -124,7 +124,7 @@ impl Table {
                         break;
                     }
                 }
-                // What follows a failure is another trunk: the bindings of a user here may be another worker's.
+                // Only trunks can follow a failure: another worker may have the bindings of a local user.
                 (_, true) => {
                     say!(
                         tracer,
@@ -258,7 +258,7 @@ impl Table {
     }
 }
 
-/// Whether an address that has come back takes this call already.
+/// Whether an address takes this call during its slow start.
 fn takes_this(known: &Known, hop: &Hop, now: Mono, call: u64) -> bool {
     let share = known.health.share(hop.hop, now);
     let place = hunt::mix(call ^ known.name.rotate_left(hop.hop.into())) % u64::from(FULL_SHARE);
