@@ -29,7 +29,7 @@ enum Group {
 }
 
 impl Group {
-    /// The key of the group in the other process. `None`: the other process has no such group.
+    /// The key of the group in the other process. `None` for the groups of what has no number left: in the other process they have other members.
     fn key(&self) -> Option<CountKey<'_>> {
         match self {
             Group::Source(source) => Some(CountKey::Source(*source)),

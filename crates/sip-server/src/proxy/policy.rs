@@ -141,9 +141,9 @@ impl NewCall<'_> {
 pub enum Denied {
     /// Nobody may call this number: 403.
     Number,
-    /// There are as many calls as there may be: 486.
+    /// The limit of concurrent calls is reached: 486.
     Concurrent,
-    /// Calls come too fast: 480 with Retry-After.
+    /// The limit of calls per second is reached: 480 with Retry-After.
     Rate,
 }
 
@@ -219,7 +219,7 @@ pub trait Trunks {
         true
     }
 
-    /// A request that was admitted has come to this.
+    /// The outcome of a request that was admitted.
     fn concluded(&mut self, _now: Mono, _hop: &Hop, _outcome: Outcome) {}
 
     /// The user and the password that this server has at a trunk, if it answers the trunk's challenges.
@@ -227,10 +227,10 @@ pub trait Trunks {
         None
     }
 
-    /// A request goes on behind this address. It may have rung there.
+    /// A request moves on from this address. It may have rung there.
     fn moved_on(&mut self, _hop: &Hop) {}
 
-    /// An INVITE that rang at this address has no final response, and nothing follows.
+    /// An INVITE rang at this address and then failed (500, 502, 503, 504, or no final response), and no other address follows.
     fn rung_and_failed(&mut self, _hop: &Hop) {}
 }
 

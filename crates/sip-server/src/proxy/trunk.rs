@@ -1,6 +1,6 @@
 //! What follows when an address of a trunk does not take a request: another address, trunk or route (RFC 3261 §16.7, RFC 3263 §4.3).
 //!
-//! A call that has rung goes on only where its route says so.
+//! A call that has rung moves on by its final response, as its route says, but not because the connection to its trunk is lost.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use super::target::{Target, any_follows, follow};
 use super::{Proxy, Stack};
 use crate::routes::{Hop, Next, Outcome};
 
-/// Why a request goes on.
+/// Why a request moves on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Busy,
     NoAnswer,
     Unreachable,
-    /// The response is the far end's last word.
+    /// The response is final: nothing follows.
     Decided,
 }
 
@@ -52,7 +52,7 @@ const CREDENTIALS: usize = 4096;
 /// Answers challenges of trunks.
 #[derive(Debug)]
 pub(super) struct Answerer {
-    /// Makes values of `cnonce` that nobody foretells.
+    /// Makes values of `cnonce` that nobody can predict.
     key: HashKey,
     count: u64,
 }
@@ -104,7 +104,7 @@ impl Answerer {
     }
 }
 
-/// Leaves the targets that follow. Returns whether there are any.
+/// Removes the targets that do not follow. Returns whether any is left.
 fn go_on(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop, why: Why) -> bool {
     let any = !context.targets.is_empty();
     follow(&mut context.targets, hop, why.next(hop));
@@ -115,7 +115,7 @@ fn go_on(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop, why: Why) -> b
     goes_on
 }
 
-/// Where the copy with credentials goes, if this server has some at the trunk and has not sent them yet.
+/// The target of the copy with credentials, if this server has credentials at the trunk and has not sent them yet.
 pub(super) fn again(stack: &Stack<'_>, target: &Target) -> Option<Box<Target>> {
     let hop = target.hop?;
     stack.policy.credentials(&hop)?;
@@ -132,7 +132,7 @@ pub(super) fn not_sent(now: Mono, stack: &mut Stack<'_>, context: &mut Context, 
 }
 
 impl Proxy {
-    /// The trunk has as many calls as it may have.
+    /// The trunk has reached `calls_per_second`.
     pub(super) fn not_admitted(
         &mut self,
         stack: &mut Stack<'_>,
@@ -150,7 +150,7 @@ impl Proxy {
         go_on(stack, context, hop, Why::Unreachable);
     }
 
-    /// An address of a trunk has sent a provisional response: it is there. From now on the call may ring.
+    /// An address of a trunk has sent a provisional response: `answer_timeout` ends, and `ring_time` begins.
     pub(super) fn trunk_heard(&mut self, now: Mono, key: ContextKey, branch: usize, code: u16) {
         let Some(context) = self.contexts.get(key) else {
             return;
@@ -203,7 +203,7 @@ impl Proxy {
         let Some(branch) = context.branches.get_mut(branch) else {
             return;
         };
-        // Of one that was given up the outcome is known already; its 2xx counts all the same.
+        // The outcome of an address that was given up is already recorded, but its 2xx still counts.
         let code = message.status_code().unwrap_or(0);
         let Some(hop) = branch.hop.filter(|_| !branch.is_done || code / 100 == 2) else {
             return;
@@ -306,7 +306,7 @@ impl Proxy {
         let has_rung = branch.has_rung;
         let why = match (failure, branch.is_heard) {
             (Failure::Cancelled, _) => return,
-            // Who has responded is there: the far end gives no answer.
+            // The address has responded before, so it is the called party that does not answer.
             (Failure::TimedOut, true) => Why::NoAnswer,
             _ => Why::Unreachable,
         };
@@ -318,7 +318,7 @@ impl Proxy {
             }
             _ => stack.policy.concluded(now, &hop, Outcome::NotSent),
         }
-        // A call that has rung is not moved because its trunk is gone.
+        // If the connection to the trunk is lost after the call has rung, the call ends.
         let why = match (why, has_rung) {
             (Why::Unreachable, true) => Why::Decided,
             (why, _) => why,

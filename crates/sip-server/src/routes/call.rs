@@ -1,4 +1,4 @@
-//! A request that a route is wanted for.
+//! A request to find a route for.
 
 use std::net::IpAddr;
 
@@ -16,16 +16,16 @@ pub enum CallSender<'a> {
     Trunk(u16),
     /// A user here: the user part and the domain of the address of record.
     User(&'a [u8], &'a [u8]),
-    /// Anybody: it goes to users here alone.
+    /// Any other sender: its requests may go to local users only.
     Anyone,
 }
 
-/// A request that a route is wanted for.
+/// A request to find a route for.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The request.
     pub message: &'a Message<'a>,
-    /// Its Request-URI, behind the routes that are this server's.
+    /// Its Request-URI, after the Route values of this server have been removed.
     pub uri: &'a [u8],
     /// Who has sent it.
     pub sender: CallSender<'a>,

@@ -14,8 +14,8 @@ pub(super) struct Candidate {
     pub(super) name: u64,
 }
 
-/// Every server computes the same hash, so the key is no secret. A caller who chooses Call-IDs chooses among the trunks of a route that he
-/// may use anyway.
+/// Every server must compute the same hash, so the key is not secret. A caller can choose a trunk by its Call-ID, but only among the trunks of
+/// a route that it may use.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     HashKey::new(*b"hairpin trunks 1").mac(bytes)
 }
@@ -28,14 +28,14 @@ pub(super) fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// An exponentially distributed waiting time with the weight as its rate. The least of several is that of each as often as its weight
-/// says: weighted rendezvous hashing.
+/// An exponentially distributed value with the weight as its rate (weighted rendezvous hashing). Each of several values is the smallest with a
+/// probability in proportion to its weight.
 fn waiting_time(number: u64, weight: u16) -> f64 {
     let uniform = ((number >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     -uniform.ln() / f64::from(weight.max(1))
 }
 
-/// Sorts candidates, which are in the order of the route: by priority, then by how the route hunts.
+/// Sorts candidates by priority, then as the route hunts. They must be in the order of the route.
 pub(super) fn sort(candidates: &mut [Candidate], hunt: Hunt, draw: u64, call: u64) {
     let number = |candidate: &Candidate| match hunt {
         Hunt::Order => None,
@@ -45,7 +45,7 @@ pub(super) fn sort(candidates: &mut [Candidate], hunt: Hunt, draw: u64, call: u6
     let key = |candidate: &Candidate| {
         number(candidate).map_or(0.0, |number| waiting_time(number, candidate.weight))
     };
-    // Stable, so that the order of the route is what remains.
+    // A stable sort keeps the order of the route for equal candidates.
     candidates.sort_by(|one, other| {
         let by_priority = one.priority.cmp(&other.priority);
         by_priority.then_with(|| key(one).total_cmp(&key(other)))

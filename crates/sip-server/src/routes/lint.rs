@@ -1,4 +1,4 @@
-//! Routes that can never be used.
+//! Finds routes that no request reaches.
 
 use std::collections::HashMap;
 
@@ -32,8 +32,8 @@ pub enum Finding {
     },
 }
 
-/// Finds prefixes and routes that no request reaches. Only what is certain is found: the route that comes first has no condition but its
-/// prefixes, or the same conditions, and nothing follows a failure of it.
+/// Finds prefixes and routes that no request reaches. It reports only certain cases: the route that comes first has no other condition than its
+/// prefixes, or only conditions that the other one has as well, and no route can follow after its failure.
 #[must_use]
 pub fn lint(routes: &[Route]) -> Vec<Finding> {
     let mut findings = Vec::new();

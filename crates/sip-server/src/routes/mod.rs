@@ -1,4 +1,4 @@
-//! Where requests go that are for no user here: routes, and the trunks that they lead to.
+//! Routes of requests that name no local user, and the trunks that routes lead to.
 //!
 //! ```text
 //!  request ──> Table::decide ── the routes that match: by priority, longest prefix, place in the list
@@ -7,10 +7,10 @@
 //!  responses, silence, OPTIONS ──> Health of each address of a trunk ──> the next decision
 //! ```
 //!
-//! A [`Table`] is immutable, and all workers share it. Only the [`Health`] of its trunks changes: atomic numbers, touched once per call.
+//! A [`Table`] is immutable, and all workers share it. Only the [`Health`] of its trunks changes: atomic numbers, written once or twice per call.
 //!
-//! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`. So no list of routes
-//! makes an open relay by omission.
+//! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`. So a missing condition in
+//! a route never makes an open relay.
 
 mod call;
 mod config;

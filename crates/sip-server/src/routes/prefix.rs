@@ -1,8 +1,8 @@
 //! Which prefixes a number begins with, the longest one first.
 //!
-//! The prefixes are sorted. Each one has a link to the longest other prefix that it begins with. All prefixes of a number are at the place
-//! where the number would be sorted in, or behind the links from there: whatever is sorted between a prefix and the number begins with the
-//! prefix as well. So a look-up is one binary search, without a hash that strangers could attack.
+//! The prefixes are sorted. Each one has a link to its longest proper prefix in the list. All entries between a prefix and a number that begins
+//! with it also begin with this prefix. So one binary search finds the entry before the number, and the links from there lead to all its
+//! prefixes. There is no hash that a sender could attack.
 
 /// One prefix.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ fn head_of(bytes: &[u8]) -> u64 {
 }
 
 impl PrefixIndex {
-    /// Of these pairs of a prefix and the number of a route.
+    /// An index of these pairs of a prefix and the number of a route.
     pub(super) fn new(mut pairs: Vec<(&[u8], u32)>) -> PrefixIndex {
         pairs.sort_unstable();
         pairs.dedup();

@@ -1,6 +1,6 @@
-//! When which address of a trunk is probed with OPTIONS (RFC 3261 §11).
+//! The times of the OPTIONS probes to each address of the trunks (RFC 3261 §11).
 //!
-//! One worker probes for all: they share the health of the trunks.
+//! One worker sends all probes; all workers share the health of the trunks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::health::Outcome;
 use super::hunt::mix;
 use super::table::Table;
 
-/// A probe without a response for so long, or for its interval if that is less, has failed: before Timer F (32 s), so that a dead trunk is known soon.
+/// A probe fails without a response within this time, or within its interval if that is less. This is less than Timer F (32 s), to detect a failure early.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// One address that is probed.
@@ -81,7 +81,7 @@ impl Prober {
         prober
     }
 
-    /// A part of this time, by chance.
+    /// A random part of this time.
     fn jitter(&mut self, most: Duration) -> Duration {
         self.seed = self.seed.wrapping_add(1);
         most.mul_f64((mix(self.seed) >> 11) as f64 / (1_u64 << 53) as f64)
@@ -118,7 +118,7 @@ impl Prober {
         None
     }
 
-    /// What has become of a probe.
+    /// The outcome of a probe.
     pub fn concluded(&mut self, now: Mono, table: &Table, number: u32, outcome: Outcome) {
         let place = self.all.iter().position(|it| it.waits_for == Some(number));
         let Some(place) = place else {

@@ -1,6 +1,6 @@
-//! The registrations of this server at its trunks (RFC 3261 §10.2): a REGISTER, refreshes before it expires, and patience when it fails.
+//! The registrations of this server at its trunks (RFC 3261 §10.2): a REGISTER, refreshes before it expires, and increasing pauses after failures.
 //!
-//! One worker registers for all. A registration has one Call-ID and a rising CSeq for as long as the process runs (§10.2.4).
+//! One worker sends all REGISTERs. A registration has one Call-ID and an increasing CSeq for as long as the process runs (§10.2.4).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::table::Table;
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// No trunk is asked for a longer time than this, whatever its Min-Expires says.
+/// The longest lifetime that the server asks for, also if Min-Expires of a trunk is greater.
 const LONGEST_EXPIRES: u32 = 86_400;
 
 /// Bytes of the longest credentials.
@@ -35,7 +35,7 @@ pub struct Register {
     pub text: String,
 }
 
-/// A trunk has begun or ended to accept the registration.
+/// A trunk has accepted the registration, or no longer accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegistrationChange {
     /// The number of the trunk.
@@ -78,7 +78,7 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    /// For these trunks. The key makes values that nobody foretells.
+    /// For these trunks. The key makes values that nobody can predict.
     #[must_use]
     pub fn new(now: Mono, table: &Table, key: HashKey, seed: u64) -> Registrations {
         let mut registrations = Registrations {
@@ -92,7 +92,7 @@ impl Registrations {
             let (Some(register), Some(to)) = (&config.register, config.to.first()) else {
                 continue;
             };
-            // A restart of many servers must not be one wave.
+            // So that many servers that restart together do not register at the same moment.
             let first = registrations.jitter(Duration::from_secs(1));
             let call_id = registrations.random();
             registrations.all.push(Registration {
@@ -119,7 +119,7 @@ impl Registrations {
         self.key.mac(&self.seed.to_be_bytes())
     }
 
-    /// A part of this time, by chance.
+    /// A random part of this time.
     fn jitter(&mut self, most: Duration) -> Duration {
         most.mul_f64((mix(self.random()) >> 11) as f64 / (1_u64 << 53) as f64)
     }
@@ -174,7 +174,7 @@ impl Registrations {
             200..=299 => return self.accepted(now, place, response),
             401 | 407 => {
                 let stale = registration.answer_challenge(response, &cnonce);
-                // The second refusal of the same password is the last, unless only the nonce is too old.
+                // After the second 401 or 407 to the same password, give up, unless only the nonce is too old.
                 if stale.is_some_and(|is_stale| is_stale || !was_corrected) {
                     registration.is_corrected = true;
                     registration.due = now;
@@ -235,7 +235,7 @@ impl Registrations {
         }
     }
 
-    /// After a failure: as long as the trunk asks for, or longer each time.
+    /// Sets the pause after a failure: the Retry-After of the trunk, or a pause that doubles each time.
     fn refused(&mut self, now: Mono, place: usize, code: u16, pause: Option<Duration>) {
         let Some(registration) = self.all.get_mut(place) else {
             return;

@@ -1,4 +1,4 @@
-//! The user part of a request behind its route.
+//! The user part of a request after its route has rewritten it.
 
 use sip::uri::escape_user;
 

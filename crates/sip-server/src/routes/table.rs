@@ -9,16 +9,16 @@ use super::health::Health;
 use super::hunt;
 use super::prefix::PrefixIndex;
 
-/// Trunks of a table: their number is sent along with each call.
+/// The most trunks of a table.
 const MOST_TRUNKS: usize = 1024;
 
-/// Why routes and trunks make no table.
+/// Why a table cannot be made of routes and trunks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// Two trunks have one name.
     #[error("`{0}` is the name of two trunks")]
     Twice(String),
-    /// A route names a trunk that is not there.
+    /// A route names a trunk that does not exist.
     #[error("route `{route}` names the trunk `{trunk}`, which does not exist")]
     UnknownTrunk {
         /// The route.
@@ -39,7 +39,7 @@ pub enum TableError {
     TooManyTrunks(usize),
 }
 
-/// A trunk with what was computed of it.
+/// A trunk with the hash of its name and its health.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) trunk: Trunk,
@@ -58,7 +58,7 @@ pub(super) struct Compiled {
 /// Routes and trunks.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// Which table of this server it is: numbers of an earlier one mean nothing here.
+    /// The generation of the table. Numbers of trunks of an earlier table are not valid here.
     pub(super) generation: u32,
     pub(super) trunks: Vec<Known>,
     pub(super) routes: Vec<Compiled>,
@@ -68,7 +68,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of these routes and trunks. A trunk that the earlier table has as well, with the same addresses and probes, keeps its health.
+    /// Makes a table of these routes and trunks. A trunk keeps its health if the earlier table has it with the same name, addresses and probes.
     ///
     /// # Errors
     /// [`TableError`].
