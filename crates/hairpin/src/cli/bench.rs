@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// Length of one step of the search for the best goodput [default: 250ms, with --quick 120ms]
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]
     pub(crate) step: Option<Duration>,
-    /// For so long a rate must be held, with at most 1 % of loss, to be the best goodput [default: 2s, with --quick 250ms]
+    /// How long a server must hold a rate, with at most 1 % of loss, for it to be the best goodput [default: 2s, with --quick 250ms]
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]
     pub(crate) hold: Option<Duration>,
     /// How the load is made

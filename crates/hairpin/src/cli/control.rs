@@ -76,7 +76,7 @@ pub(crate) struct Status {
 pub(crate) struct Reload {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// If the server runs another program file than this one, do what `hairpin upgrade` does instead
+    /// Upgrade instead, as `hairpin upgrade` does, if the server runs another program file than this one
     #[arg(long)]
     pub(crate) or_upgrade: bool,
 }

@@ -26,7 +26,7 @@ pub enum BenchError {
     /// The wrong number of servers to compare.
     #[error("a benchmark compares 1 to 10 servers, not {0}")]
     Sides(usize),
-    /// A gate has nothing to hold a server against.
+    /// A gate has no server to compare with.
     #[error(
         "--quick and --fail-below need a server to judge and one to judge it by: the presets `hairpin` and `floor`, such as --a hairpin --b floor"
     )]

@@ -1,31 +1,30 @@
-//! What a server under development must reach, scenario by scenario.
+//! The gates of the quick mode: what each scenario requires of a server under development.
 //!
-//! A gate is near what was measured: about three quarters of the share of the bare relay's goodput that hairpin reached. So the loss
-//! of one part of it shows in the scenarios that live by that part: runs sent by UDP_SEGMENT in those of one flow and of trains,
-//! batches that grow in those of interleaved flows. docs/benchmarking.md has the table of the gates, and which switch turns which of
-//! them red.
+//! A gate is about three quarters of the share of the bare relay's goodput that hairpin reached when the gate was set. So a gate fails if a
+//! mechanism no longer works: UDP_SEGMENT in the scenarios of one flow and of trains, growing batches in those of interleaved flows.
+//! docs/benchmarking.md lists the gates, and the option that makes each of them fail.
 
 use serde::Serialize;
 
 use super::scenario::Scenario;
 
-/// What the gates demand.
+/// The requirements of the gates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gate {
-    /// Of each scenario, what is near its measured result.
+    /// For each scenario a value close to its measured result.
     Measured,
-    /// In every scenario of datagrams this share of the bare relay's goodput.
+    /// In every scenario with a goodput, this share of the bare relay's goodput.
     Share(f64),
 }
 
-/// Processor time of a churn cycle, in datagrams that the bare relay passes on in that time: 14 were measured.
+/// The most processor time of a churn cycle, in datagrams that the bare relay forwards in that time: 14 were measured.
 const CYCLE_IN_DATAGRAMS: f64 = 28.0;
-/// User memory of an allocation with a channel, in bytes, among 1,000 of them: the first pages of many tables weigh on few.
+/// The most user memory of an allocation with a channel, in bytes, with 1,000 allocations: they share the cost of the first pages of many tables.
 const USER_BYTES: f64 = 3_000.0;
 
-/// Allocations that two workers may differ by while 128 are made. Without steering they differ as a random walk does: by 14 in the mean, and in
-/// one of sixty times by no more than this.
+/// The greatest difference between the allocations of two workers while 128 are made. Without steering the difference is a random walk: its
+/// greatest value is 14 on average, and at most this value in one of sixty runs.
 const APART: u32 = 5;
 
 impl Gate {
@@ -61,14 +60,14 @@ impl Gate {
     }
 }
 
-/// Three quarters of what was measured, or what tells a lost part from the weather if that is more.
+/// Three quarters of the measured share; more if a lost mechanism could otherwise not be distinguished from noise.
 fn measured(scenario: &Scenario) -> f64 {
     match *scenario {
         // One flow: runs of 64 leave in one call.
         Scenario::Relay {
             flows: 1, payload, ..
         } => by_size(payload, 1.7, 1.4),
-        // Trains: so do they.
+        // Trains leave in one call, too.
         Scenario::Relay {
             train: 2..,
             payload,
@@ -87,7 +86,7 @@ fn measured(scenario: &Scenario) -> f64 {
     }
 }
 
-/// Large payloads are copied for longer, by everybody.
+/// Large payloads take every server longer to copy, so the ratios are smaller.
 fn by_size(payload: u16, small: f64, large: f64) -> f64 {
     if payload < 500 { small } else { large }
 }

@@ -44,12 +44,12 @@ pub struct BenchOptions {
     /// Length of one step of the search for the best goodput; the cost is measured for twice as
     /// long.
     pub step: Duration,
-    /// For so long a rate must be held, with at most 1 % of loss, to be the best goodput.
+    /// How long a server must hold a rate, with at most 1 % of loss, for it to be the best goodput.
     pub hold: Duration,
     /// How the load is made.
     pub load: LoadKind,
-    /// What [`Role::Gated`](super::Role) sides must reach in every round of every scenario; what falls short is measured once more,
-    /// with the floor. `None`: no gates.
+    /// The gates for [`Role::Gated`](super::Role) sides in every round of every scenario. A goodput below its gate is measured once more,
+    /// together with the floor. `None`: no gates.
     pub gate: Option<Gate>,
     /// The command line to put in the report.
     pub argv: Vec<String>,

@@ -1,9 +1,9 @@
 //! Goodput and cost: the measurements of a load of datagrams.
 //!
 //! A *point* offers one rate for a while and looks at what was delivered and what the server spent
-//! on it. The *search* raises the rate until more brings nothing, and then looks for the highest rate that the server *holds*: for
-//! two seconds, with at most 1 % of loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it, and the goodput at
-//! twice that load says who collapses.
+//! on it. The *search* raises the rate until goodput no longer grows, and then looks for the highest rate that the server *holds*: for
+//! two seconds, with at most 1 % of loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it. The goodput at
+//! twice that load shows whether the server collapses in an overload.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const MAX_TRIES: u32 = 3;
 pub(super) const FIRST_RATE: f64 = 50_000.0;
 /// More than one processor can generate; from here on it sends unpaced.
 const HIGHEST_RATE: f64 = 6_000_000.0;
-/// Loss with which a rate is still held.
+/// The greatest loss with which a rate counts as held.
 pub(crate) const MOST_LOSS: f64 = 0.01;
 /// Rates that are tried below the first one that was not held, each at least `LOWER` of the one before.
 const LOWER_TRIES: u32 = 16;
@@ -78,7 +78,7 @@ pub struct Point {
 pub(crate) struct Lengths {
     /// A step upwards; cost is measured for twice as long.
     pub(crate) step: Duration,
-    /// For so long a rate must be held.
+    /// How long a rate must be held.
     pub(crate) hold: Duration,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Meter<'a> {
     pub(crate) plan: Option<Plan>,
     /// Where the search begins when nothing is known, per second.
     pub(crate) first_rate: f64,
-    /// How long what is on its way after the last send is waited for, if a plan sends.
+    /// How long the harness waits for datagrams that are under way after the last send.
     pub(crate) linger: Duration,
 }
 
@@ -207,7 +207,7 @@ impl Meter<'_> {
                     _ => Ok(point),
                 };
             }
-            // What came through says how far down to go.
+            // The goodput shows how far to lower the rate.
             rate = (rate * LOWER).min(point.delivered).max(rate / 2.0);
         }
         Err(SideError::NotHeld {

@@ -306,7 +306,7 @@ impl<'a> Bench<'a> {
         result.map_or_else(|error| Outcome::failed(&error), Outcome::Memory)
     }
 
-    /// A server of its own for each load: what a call leaves behind for half a minute is not the next load's.
+    /// Starts a new server for each load, because a call leaves state for half a minute that the next load must not find.
     fn sip(&mut self, side: usize, scenario: &Scenario) -> Outcome {
         let own = sip::side_for(&self.options.sides[side], scenario);
         let started = Running::start(&own, &mut self.beds[side], 0, false);

@@ -33,7 +33,7 @@ pub struct Abilities {
     pub tls: bool,
     /// It passes datagrams on as they are: clients send no ChannelData.
     pub raw: bool,
-    /// It is only asked how evenly it spreads allocations over its workers, which its metrics tell.
+    /// It is measured only in the scenario `spread`; its metrics show the allocations of each worker.
     pub spread: bool,
     /// Answers SIP requests: OPTIONS, and calls as a UAS.
     pub sip: bool,
@@ -380,7 +380,7 @@ const HAIRPIN: &[&str] = &[
     "--log-level=warn",
 ];
 
-/// Where its metrics say which worker has how many allocations.
+/// The address of its metrics, which show the allocations of each worker.
 const METRICS: &str = "--admin={listen-ip}:9641";
 
 /// Far above what any load reaches: every datagram is charged, and none is dropped.
@@ -414,7 +414,7 @@ const COTURN: &[&str] = &[
 
 const HAIRPIN_SIP: &[&str] = &["serve", "--config={hairpin-sip}"];
 
-/// One worker, and the fast allocator: the default one is for finding bugs, and takes most of the time.
+/// One worker, and the fast allocator: the default allocator is for debugging, and would use most of the processor time.
 const KAMAILIO: &[&str] = &[
     "-DD",
     "-E",

@@ -1,7 +1,7 @@
 //! SIP: the configurations of the servers, what clients do, and memory.
 //!
-//! Clients and callees are those of `hairpin load sip`, in the client's namespace, over UDP. A unit of work counts as one datagram does
-//! elsewhere: sent when it begins, delivered when it has succeeded.
+//! Clients and callees are those of `hairpin load sip`, in the client's namespace, over UDP. A unit of work counts as a datagram does in other
+//! scenarios: it is sent when it begins, and delivered when it has succeeded.
 
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, UdpSocket};
@@ -22,12 +22,12 @@ use crate::measure::{Rate, Schedule};
 
 /// The domain that has a registrar and a proxy.
 const DOMAIN: &str = "bench.test";
-/// Users that register, and users that call each other. The latter register before each load, which few do in no time.
+/// Users that register, and users that call each other. The latter register before each load, so they are few.
 const REGISTERED: u32 = 10_000;
 const CALLING: u32 = 20;
 /// Sockets of the clients.
 const SOCKETS: u32 = 10;
-/// How long calls and registrations that are under way at the end of a load are waited for.
+/// How long the harness waits for calls and registrations that are under way at the end of a load.
 pub(super) const LINGER: Duration = Duration::from_millis(200);
 /// The load from which the search estimates what a server can do, in units per second.
 pub(super) const FIRST_RATE: f64 = 2_000.0;
@@ -84,7 +84,7 @@ fn hairpin_uas() -> String {
     format!("{}{}", hairpin_head(""), "test_uas = true\n")
 }
 
-/// What both have, up to the section `sip`.
+/// The part that both configurations share, up to the section `sip`.
 fn hairpin_head(users: &str) -> String {
     format!(
         "[server]\nworkers = 1\n[listen]\nudp = [\"{SERVER_IP}:3478\"]\n[admin]\nlisten = \"off\"\n[log]\nlevel = \"warn\"\n\
@@ -199,7 +199,7 @@ fn options(work: SipWork) -> Result<SipOptions, SideError> {
 /// The load of a scenario.
 pub(super) fn plan(work: SipWork) -> Result<Plan, SideError> {
     let mut plan = sip(&options(work)?, &Stopper::default()).map_err(failed)?;
-    // A server that drops everything is measured to the end.
+    // The load does not stop early for a server that drops everything.
     plan.silence = Duration::ZERO;
     Ok(plan)
 }
@@ -224,7 +224,7 @@ pub(super) fn wait_for_answer(
             "OPTIONS sip:{SIP_ADDRESS} SIP/2.0\r\nVia: SIP/2.0/UDP {here};branch=z9hG4bKready{tries};rport\r\nMax-Forwards: 70\r\n\
              From: <sip:x@{here}>;tag=1\r\nTo: <sip:{SIP_ADDRESS}>\r\nCall-ID: ready@{here}\r\nCSeq: {tries} OPTIONS\r\nContent-Length: 0\r\n\r\n"
         );
-        // A server that is not there yet refuses; both calls may say so.
+        // Before the server listens, both calls may fail with ECONNREFUSED.
         let sent = socket.send_to(request.as_bytes(), SIP_ADDRESS);
         if sent.and_then(|_| socket.recv(&mut [0; 2048])).is_ok() {
             return Ok(true);

@@ -1,6 +1,7 @@
-//! How evenly a server with two workers shares out its allocations.
+//! How evenly a server with two workers distributes its allocations.
 //!
-//! The kernel's hash chooses a worker for each client at random. A server that steers corrects that, so that both workers always have about as many. The server's own metrics say which worker has how many.
+//! The kernel's hash chooses a worker for each client at random. A server with steering corrects this, so that both workers always have about the same
+//! number of allocations. The metrics of the server show the number of each worker.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,19 +16,20 @@ use super::running::start_server;
 use super::side::Side;
 use super::topology::Topology;
 
-/// Where the metrics are.
+/// The port of the metrics.
 const METRICS_PORT: u16 = 9641;
-/// How often a few allocations are made.
+/// Number of steps, each with `at_once` allocations.
 const TIMES: u16 = 32;
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Workers publish their counters within 50 ms of anything.
+/// How long a response with metrics may take.
+const METRICS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Workers publish their counters within 50 ms after a change.
 const PUBLISHED: Duration = Duration::from_millis(60);
 
 /// How evenly allocations were spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// By how many allocations the two workers differed, at most. Steering keeps it at a few; it is the furthest that a random walk gets
-    /// without.
+    /// The greatest difference between the allocations of the two workers. With steering it is small; without, it is the greatest value of a
+    /// random walk.
     pub apart: u32,
     /// The share of all allocations that the busier worker had at the end: 0.5 is even.
     pub busier: f64,
@@ -43,7 +45,7 @@ pub(super) fn measure(
     let (mut last, mut apart) = ([0; 2], 0);
     let mut held = Vec::new();
     for time in 0..TIMES {
-        // One after the other: what is under way is nobody's load yet.
+        // One after the other: steering does not know allocations that are under way.
         for client in time * at_once..(time + 1) * at_once {
             let mut client = Allocations::open_from(topology, client, 1)?;
             client.allocate()?;
@@ -69,7 +71,7 @@ fn share([one, other]: [u32; 2]) -> f64 {
 /// The allocations of each worker.
 fn allocations() -> io::Result<[u32; 2]> {
     let mut stream = TcpStream::connect(SocketAddr::new(SERVER_IP.into(), METRICS_PORT))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(METRICS_TIMEOUT))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;

@@ -48,7 +48,7 @@ pub struct Report {
     pub hold_ms: u64,
     /// Rounds asked for.
     pub rounds: u32,
-    /// What was demanded, if anything.
+    /// The gates, if there are any.
     pub gate: Option<Gate>,
     /// Whether it was stopped before everything was measured.
     pub stopped: bool,
@@ -316,7 +316,7 @@ impl Report {
         })
     }
 
-    /// Everybody who changed, misdirected or repeated a datagram, and where. Such a run measures something else than relaying.
+    /// The sides that changed, misdirected or repeated datagrams, and where. Figures of such a side do not measure relaying.
     pub fn damage(&self) -> Vec<String> {
         let told = |cell: &Cell| {
             let what = match &cell.outcome {
@@ -351,7 +351,7 @@ impl Report {
         let summary =
             |value: fn(&Packets) -> f64| Summary::of(all.iter().map(|packets| value(packets)));
         let sum = |value: fn(&Packets) -> u64| all.iter().map(|packets| value(packets)).sum();
-        // Whoever held a rate can hold less: the second highest was held in two rounds.
+        // A server that holds a rate also holds every lower one, so the second highest was held in two rounds.
         let mut held: Vec<f64> = all.iter().map(|packets| packets.best.delivered).collect();
         held.sort_by(|a, b| b.total_cmp(a));
         Some(Delivery {
