@@ -47,7 +47,7 @@ pub struct FlowId {
     pub flow: Flow,
 }
 
-/// The runs of the server whose connections can be there.
+/// The runs of the server whose connections may still exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Runs {
     /// The run of this process.
@@ -57,7 +57,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Those of a process without another one.
+    /// The runs of a process without another one.
     #[must_use]
     pub const fn of(own: u32) -> Runs {
         Runs { own, other: None }
@@ -76,7 +76,7 @@ pub enum Standing {
 }
 
 impl FlowId {
-    /// What is left of the flow in these runs.
+    /// The part of the flow that still exists in these runs.
     #[must_use]
     pub fn standing(&self, runs: Runs) -> Standing {
         match self.flow.connection {

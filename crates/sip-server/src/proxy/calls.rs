@@ -14,7 +14,7 @@ use super::session::{self, Asked, SessionChanges};
 use super::{Proxy, Refusal, Stack};
 use crate::calls::{DialogId, Payer, Ticket};
 
-/// Dialogs of one INVITE that count: as many as phones of one user may answer at the same time. More of them are not counted.
+/// The most dialogs of one INVITE that count. Further phones of one user that answer at the same time do not count.
 const MOST_DIALOGS: usize = 32;
 
 /// What is known of a request that was admitted, until its transaction ends.
@@ -64,7 +64,7 @@ impl Denied {
     fn refusal(self) -> Refusal {
         match self {
             Denied::Number => Refusal::of(403, "Number Is Not Allowed"),
-            // RFC 3261 §21.4.24 is nearest: it is busy now, and may be called later. A 503 would send the caller to another server.
+            // RFC 3261 §21.4.24 fits best: busy now, try later. With 503 a caller would try another server.
             Denied::Concurrent => Refusal::of(486, "Too Many Calls"),
             Denied::Rate => Refusal {
                 lines: b"Retry-After: 1\r\n",
@@ -164,7 +164,7 @@ impl Proxy {
         lines
     }
 
-    /// A BYE has a final response. One that must be sent again, with credentials, has ended nothing.
+    /// A BYE has a final response. A 401 or 407 does not end the call, because the BYE is sent again with credentials.
     pub(super) fn count_bye(&mut self, stack: &mut Stack<'_>, key: ContextKey, code: u16) {
         if let Some(context) = self.contexts.get(key)
             && context.is_bye

@@ -1,4 +1,4 @@
-//! What the proxy would do with a request, without doing it: the same decision, and nothing is kept or sent.
+//! The decision of the proxy about a request, without state and without sending anything.
 
 use sip::{Message, Now};
 
@@ -6,7 +6,7 @@ use super::request::{Asked, Decision, Sender};
 use super::{Policy, Proxy};
 use crate::flow::FlowId;
 
-/// What would become of a request.
+/// The decision about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Preview {
     /// It is for this server itself.
@@ -35,7 +35,7 @@ pub struct PreviewTarget {
 }
 
 impl Proxy {
-    /// What would become of a request that came by this flow.
+    /// The decision about a request that arrives on this flow.
     pub fn preview(
         &mut self,
         now: Now,

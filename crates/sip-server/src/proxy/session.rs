@@ -1,4 +1,4 @@
-//! Session timers (RFC 4028 §8): the proxy asks for one, so that it learns of the end of a call whose BYE never comes.
+//! Session timers (RFC 4028 §8): the proxy asks for one, so that it detects the end of a call without a BYE.
 
 use sip::header::HeaderKind;
 use sip::{Message, Method};
@@ -61,7 +61,7 @@ pub(super) fn is_refresh(method: Option<Method<'_>>) -> bool {
     matches!(method, Some(Method::Invite | Method::Update))
 }
 
-/// What becomes of a session refresh request (§8.1).
+/// Changes a session refresh request (§8.1).
 ///
 /// # Errors
 /// [`TooSmall`], only if the sender supports session timers.
