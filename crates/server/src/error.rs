@@ -222,7 +222,7 @@ pub enum SettingsError {
     /// The times of SIP registrations contradict each other.
     #[error("SIP registrations: {0}")]
     SipRegistrar(#[from] crate::sip::RegistrarError),
-    /// The routes and trunks of SIP make no sense together.
+    /// The SIP routes and trunks contradict each other.
     #[error("SIP routes: {0}")]
     SipRoutes(#[from] crate::sip::routes::TableError),
     /// The credentials of a domain cannot be used.

@@ -230,7 +230,7 @@ impl Live {
             .set_realms(realms.map(|realm| (&*realm.name, realm.limits())));
     }
 
-    /// Writes what is held of quotas and rates to memory that another process may read, from now on.
+    /// From now on, writes the counts of quotas and rates to memory that another process may read.
     pub(crate) fn share_held(&self) -> std::io::Result<Held> {
         let table = self.rates.as_ref().map(|(table, _)| table);
         let own = table
@@ -247,7 +247,7 @@ impl Live {
         })
     }
 
-    /// What this other process holds counts as well from now on.
+    /// From now on, the counts of this other process are included.
     pub(crate) fn count_other(&self, held: Held) -> Result<(), HandoverError> {
         let [quotas, rates] = held.map()?;
         if let Some(quotas) = quotas {
@@ -259,7 +259,7 @@ impl Live {
         Ok(())
     }
 
-    /// There is no other process any more.
+    /// The other process has ended.
     pub(crate) fn count_alone(&self) {
         self.quotas.count_alone();
         if let Some((table, _)) = &self.rates {
@@ -267,7 +267,7 @@ impl Live {
         }
     }
 
-    /// Adapts the parts of the rates that two processes have.
+    /// Computes the shares of the rates that the two processes have.
     pub(crate) fn set_rate_shares(&self) {
         if let Some((table, _)) = &self.rates {
             table.set_shares();

@@ -252,7 +252,7 @@ impl Observer {
         &self.view.features
     }
 
-    /// The trunks of SIP that have a name, as the settings of this moment have them, and how they fare now.
+    /// The SIP trunks of the current settings that have a name, and their current state.
     #[must_use]
     pub fn sip_trunks(&self) -> Vec<(String, crate::sip::routes::TrunkCounts)> {
         let now = now().mono;

@@ -159,7 +159,7 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
     store(page, sum);
     page.counter(
         "hairpin_sip_transactions_cut_short_total",
-        "Transactions that were finished, and ended before their time to make room for new ones.",
+        "Completed transactions that were removed early to make room for new ones.",
         sum.transactions_cut_short,
     );
     page.gauge(
@@ -200,7 +200,7 @@ fn calls(page: &mut Page, sum: &SipCounters) {
     );
     page.counter(
         "hairpin_sip_calls_expired_total",
-        "Calls that count no more, because their session or their longest time is over and no BYE came.",
+        "Calls without a BYE that no longer count, because their session or sip.max_call_duration is over.",
         sum.calls_expired,
     );
     page.counters(
@@ -276,13 +276,13 @@ fn dropped(page: &mut Page, sum: &SipCounters) {
 fn screen(page: &mut Page, sum: &SipCounters) {
     page.counters(
         "hairpin_sip_screened_total",
-        "Messages and connections dropped before they were looked at, by reason.",
+        "Messages dropped before they are handled, and connections of denied or banned sources, by reason.",
         "reason",
         SCREENED.into_iter().zip(sum.screened),
     );
     page.gauge(
         "hairpin_sip_banned_sources",
-        "Sources that are banned because they guessed passwords.",
+        "Sources that are banned now, because they guessed passwords.",
         sum.banned,
     );
 }

@@ -13,7 +13,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_sip_trunk_addresses",
         Kind::Gauge,
-        "Addresses of a trunk, by whether calls are sent there now.",
+        "Addresses of a trunk, by state: up (available for calls) or down.",
     );
     for (name, counts) in &trunks {
         let down = counts.addresses - counts.available;
@@ -35,7 +35,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_sip_trunk_requests_total",
         Kind::Counter,
-        "Requests that routes had for a trunk, by event: sent, silent, moved_on to what follows, rung_and_failed, or limited.",
+        "Requests that routes gave to a trunk, by event: sent, silent, moved_on, rung_and_failed or limited.",
     );
     for (name, counts) in &trunks {
         for (event, count) in [

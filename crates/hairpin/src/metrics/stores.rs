@@ -1,4 +1,4 @@
-//! Stores of users. They are numbered by their place in `auth.stores`, because URLs have passwords.
+//! Stores of users. The label is their place in `auth.stores`, not their URL, because URLs have passwords.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
     };
     gauge(
         "hairpin_store_up",
-        "1 while a store answers, else 0; by its place in auth.stores.",
+        "1 while a store is up, else 0; by its place in auth.stores.",
         |status| usize::from(status.is_up),
     );
     gauge(
@@ -33,7 +33,7 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
     let mut lookups = page.family(
         "hairpin_store_lookups_total",
         Kind::Counter,
-        "Look-ups of users in a store, by how they ended.",
+        "Look-ups of users in a store, by outcome.",
     );
     for (number, _, status) in &all {
         for (outcome, count) in [
@@ -60,7 +60,7 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
     );
     counter(
         "hairpin_store_query_failures_total",
-        "Queries for users to a store that have failed.",
+        "Queries for users to a store that failed or had no response in time.",
         |status| status.failures,
     );
     let mut seconds = page.family(

@@ -57,14 +57,14 @@ pub(super) enum Why {
     Denied,
 }
 
-/// One realm: whom to let in, and how they are to show who they are.
+/// One realm: its users, and the algorithms of its challenges.
 #[derive(Debug)]
 struct Guests {
     realm: String,
     algorithms: Vec<Algorithm>,
     offers_integrity: bool,
     hashes_usernames: bool,
-    /// What a user's password comes to, by each of the algorithms; `None` if only hashes by others are known.
+    /// The hash of a user's password for each of the algorithms; `None` if only hashes of other algorithms are known.
     users: HashMap<Vec<u8>, Box<[Option<Ha1>]>>,
     /// Their names by the hashes of them (RFC 7616 §3.4.4), by each of the algorithms.
     hashed: HashMap<Vec<u8>, Vec<u8>>,
@@ -123,7 +123,7 @@ impl Guests {
         }
     }
 
-    /// Lets in the users of all domains without users of their own.
+    /// Accepts the users of all domains without their own users.
     fn let_in_all(&mut self, orders: &Orders, others: &[String]) {
         // A name like alice@example.org would be the address of a user of another domain.
         let is_of_another = |name: &str| {

@@ -29,18 +29,19 @@ pub struct SipSettings {
     /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the address, and is
     /// answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
     pub domains: Vec<Domain>,
-    /// Domains with users, a realm or digest algorithms of their own. For others, the users, the realm and the algorithms are those of all.
+    /// Domains with their own users, realm or digest algorithms. All other domains share the users, the realm and the algorithms of the server.
     /// Default: none.
     pub credentials: Vec<DomainCredentials>,
     /// Peers that the server knows by their source addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
     pub trunks: Vec<Trunk>,
-    /// What listeners are called in Via, Record-Route, Path and Contact, the first that fits. Without one, a listener is called by its
-    /// address; one on all addresses, by that which a message came to or leaves from. It cannot change while the server runs.
+    /// The addresses that listeners write into Via, Record-Route, Path and Contact; the first entry that matches applies. Without one, a
+    /// listener writes its own address; a listener on all addresses writes the one that a message came to or leaves from. They cannot
+    /// change while the server runs.
     pub advertise: Vec<Advertised>,
-    /// Networks inside: there, listeners are called by their addresses, whatever [`SipSettings::advertise`] says. They cannot change while
-    /// the server runs.
+    /// Internal networks: for peers there, listeners write their own addresses, even if [`SipSettings::advertise`] has an entry. They cannot
+    /// change while the server runs.
     pub local_networks: Vec<IpNet>,
-    /// Where requests go that name no user of a domain. Default: none.
+    /// The routes of requests that name no user of a domain. Default: none.
     pub routes: Vec<Route>,
     /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
     /// reach phones behind a NAT. Default: yes.
@@ -52,13 +53,14 @@ pub struct SipSettings {
     pub recurse: bool,
     /// Limits of calls. Default: none.
     pub calls: CallSettings,
-    /// Sources that are not heard at all. Default: none.
+    /// Sources whose messages the server drops. Default: none.
     pub deny: Vec<IpNet>,
-    /// Sources that are heard though they are in [`SipSettings::deny`], and that are never banned. Trunks are among them. Default: none.
+    /// Exceptions from [`SipSettings::deny`] and from bans. Trunks are always exceptions. Default: none.
     pub allow: Vec<IpNet>,
-    /// How long a source is not heard that guesses passwords, at most a day; zero: no source is banned. Default 5 min.
+    /// How long a source that guesses passwords is banned, at most a day; zero: no source is banned. Default 5 min.
     pub ban: Duration,
-    /// Requests are dropped whose User-Agent begins so, in any case: tools that scan for open servers. Default: [`SipSettings::SCANNERS`].
+    /// The server drops requests whose User-Agent begins with one of these texts (upper or lower case): tools that scan for open servers.
+    /// Default: [`SipSettings::SCANNERS`].
     pub scanners: Vec<String>,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
@@ -172,7 +174,7 @@ impl Default for SipSettings {
     }
 }
 
-/// Limits of the calls that users of [`SipSettings::domains`] make. If a limit is set, the proxy keeps up to 512 bytes per dialog, and asks
+/// Limits of the calls that users of [`SipSettings::domains`] make. If a limit is set, the proxy stores up to 512 bytes per dialog, and asks
 /// for session timers (RFC 4028).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -181,7 +183,7 @@ pub struct CallSettings {
     pub per_user: Limit,
     /// Calls of all users of a domain together. Default: no limit.
     pub per_domain: Limit,
-    /// A call without a BYE counts for so long at most. Default 12 h.
+    /// The longest time that a call without a BYE counts. Default 12 h.
     pub most: Duration,
     /// The greatest session interval, and that of requests without one; zero: the proxy asks for no session timer. Default 30 min.
     pub session_expires: Duration,
@@ -212,11 +214,11 @@ impl Default for CallSettings {
 /// P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trunk {
-    /// What routes call it; empty if no route names it.
+    /// Its name in routes; empty if no route names it.
     pub name: String,
-    /// Where it sends from, and where requests within its dialogs go.
+    /// The networks that it sends from, and that requests within its dialogs may go to.
     pub addresses: Vec<IpNet>,
-    /// Where routes send calls to, the first address that is available first.
+    /// The addresses that routes send calls to; the first one that is available is tried first.
     pub to: Vec<NextHop>,
     /// The host of the Request-URI of these calls; by default that of the address.
     pub domain: Option<String>,
@@ -227,11 +229,11 @@ pub struct Trunk {
     pub priority: u16,
     /// New calls per second to it; 0: no limit.
     pub calls_per_second: u32,
-    /// An INVITE for which one of its addresses has no response goes on to what follows after this time. Default 2 s.
+    /// How long an INVITE waits for any response of one of its addresses, if another one follows. Default 2 s.
     pub answer_timeout: Duration,
     /// Whether and how its addresses are probed with OPTIONS.
     pub probe: ProbeConfig,
-    /// What answers its challenges; without these, callers get them.
+    /// The credentials that answer its challenges. Without them, callers get the challenges.
     pub credentials: Option<Credentials>,
     /// The registration at its first address, if it requires one.
     pub register: Option<RegisterConfig>,
@@ -274,22 +276,22 @@ impl Trunk {
 }
 
 impl SipSettings {
-    /// The routes and trunks, ready to be looked up. A trunk of `earlier` that stays as it is keeps its health.
+    /// The table of routes and trunks. A trunk keeps its health if `earlier` has it with the same name, addresses and probes.
     ///
     /// # Errors
-    /// [`TableError`] if they make no sense together.
+    /// [`TableError`] if they contradict each other.
     pub fn table(&self, earlier: Option<&Table>) -> Result<Table, TableError> {
         let trunks = self.trunks.iter().map(Trunk::of_routes).collect();
         Table::new(self.routes.clone(), trunks, earlier)
     }
 }
 
-/// How the users of one domain authenticate, if not like those of all.
+/// How the users of one domain authenticate, if it differs from other domains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DomainCredentials {
     /// One of the names of the domain.
     pub domain: String,
-    /// The realm of its challenges. `None`: with users of its own the name of the domain, else the realm of all.
+    /// The realm of its challenges. `None`: the name of the domain if it has its own users, else the realm of the server.
     pub realm: Option<String>,
     /// Its users. `None`: those of all domains that have none of their own. A user has the address of record of this name in this domain
     /// alone.

@@ -1,4 +1,4 @@
-//! How many calls a key has in progress, and how fast it begins new ones.
+//! The number of calls that a key has in progress, and the rate at which it begins new ones.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sip::Mono;
 
-/// Parts with a lock of their own: two workers hardly ever meet in one.
+/// Parts with a lock of their own, so that workers rarely wait for each other.
 const PARTS: usize = 16;
-/// Accounts of one part that nobody looks through: below this, those without a call take little memory.
+/// Accounts of one part below which accounts without a call are not removed: they use little memory.
 const FEW: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -48,7 +48,7 @@ struct Account {
 }
 
 impl Account {
-    /// Takes a place among those at the same time; 0 places mean that there is no limit.
+    /// Counts one more concurrent call, if the limit allows it; 0 means no limit.
     fn enter(&self, places: u32) -> bool {
         let more = |calls: u32| (places == 0 || calls < places).then_some(calls + 1);
         let entered = self

@@ -1,4 +1,4 @@
-//! Numbers that nobody may call: premium-rate services, say, which a stolen password is used for.
+//! Numbers that no user may call, for example premium-rate services, which somebody could call with a stolen password.
 
 use sip::uri::Uri;
 

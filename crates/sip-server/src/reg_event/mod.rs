@@ -1,4 +1,4 @@
-//! The registration event package (RFC 3680): who has subscribed to an address of record hears which contacts it gets and loses.
+//! The registration event package (RFC 3680): subscribers of an address of record are notified when a contact is added or removed.
 //!
 //! ```text
 //!  SUBSCRIBE ── subscribe, refresh ──> RegEvents ── 200, NOTIFY (all contacts) ──> subscriber
@@ -6,11 +6,11 @@
 //!  time ─────── handle_timeout ──────>    └─ ────── NOTIFY (terminated) ─────────> subscriber
 //! ```
 //!
-//! A subscription is where the bindings of its address are, so it sees all changes. Its NOTIFY requests go by the flow of the SUBSCRIBE, also if
-//! that is another worker's. Subscriptions are in memory: after a restart a refresh gets 481, and the subscriber subscribes again (RFC 6665
-//! §4.1.2.2).
+//! The worker that has the bindings of an address also has its subscriptions, so it knows all changes. Its NOTIFY requests use the flow of the
+//! SUBSCRIBE, also if another worker has this flow. Subscriptions are in memory: after a restart a refresh gets 481, and the subscriber subscribes
+//! again (RFC 6665 §4.1.2.2).
 //!
-//! **The invariant:** a subscriber has one NOTIFY at a time. What changes meanwhile is in the next one, which has the full state.
+//! **The invariant:** a subscriber has one NOTIFY at a time. The next one has the full state, with all changes since then.
 
 mod contacts;
 mod dialog;
@@ -35,7 +35,7 @@ use crate::location::Binding;
 use contacts::{Contact, Contacts, Event};
 use dialog::{Head, Name, Tags};
 
-/// Subscriptions end to the second.
+/// The resolution of the end of a subscription.
 const TICK_NS: u64 = 1_000_000_000;
 
 /// RFC 6665 §4.2.1.1: no interval of an hour or more is refused.
@@ -44,7 +44,7 @@ const HOUR: u32 = 3600;
 /// The name of the package.
 pub const PACKAGE: &[u8] = b"reg";
 
-/// What a notifier of registrations says of itself, a whole line.
+/// The header line with which a notifier of registrations announces the package.
 pub const ALLOW_EVENTS: &[u8] = b"Allow-Events: reg\r\n";
 
 /// The bounds of subscriptions.
