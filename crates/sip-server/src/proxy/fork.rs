@@ -41,6 +41,9 @@ impl Proxy {
             // A 3xx may have more contacts than Max-Breadth allows at a time: the others are tried afterwards (RFC 5393 §5.3.3).
             let len = len.min(base.breadth as usize);
             let group: Vec<Target> = context.targets.drain(..len).collect();
+            // A call that rings keeps no room for targets and branches that it does not have.
+            context.targets.shrink_to_fit();
+            context.branches.reserve_exact(group.len());
             if group.is_empty() {
                 return self.finish(now, stack, key);
             }
