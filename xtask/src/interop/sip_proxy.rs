@@ -311,7 +311,8 @@ impl Bench<'_> {
                 "ACK_IS_OPTIONAL",
                 if way.loses { "global" } else { "false" },
             ),
-            ("TIMEWAIT", if way.loses { "4000" } else { "100" }),
+            // A request is repeated every 4 s in the end (T2): long enough for two of these to be lost.
+            ("TIMEWAIT", if way.loses { "9000" } else { "100" }),
         ];
         // A repetition of the first INVITE would be taken for the second.
         if way.loses
