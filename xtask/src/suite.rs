@@ -59,7 +59,7 @@ pub(crate) enum Stage {
     Interop,
     /// Databases that coturn's turnadmin has filled, against a release build.
     Stores,
-    /// `hairpin bench --quick` of a release build: at least half of a bare relay in every scenario, every byte unharmed.
+    /// `hairpin bench --quick` of a release build: the gate of each scenario (docs/benchmarking.md), and every byte unharmed.
     Bench,
 }
 

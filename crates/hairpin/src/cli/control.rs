@@ -113,7 +113,7 @@ pub(crate) struct Upgrade {
 }
 
 impl Upgrade {
-    /// An upgrade to this program.
+    /// `hairpin upgrade` without options: the new process runs the program file of this command.
     pub(crate) const fn to_this_program(target: Target) -> Self {
         const TIMEOUT: Duration = Duration::from_secs(60);
         Self {

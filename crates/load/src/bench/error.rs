@@ -28,7 +28,7 @@ pub enum BenchError {
     Sides(usize),
     /// A gate has no server to compare with.
     #[error(
-        "--quick and --fail-below need a server to judge and one to judge it by: the presets `hairpin` and `floor`, such as --a hairpin --b floor"
+        "--quick and --fail-below compare the presets `hairpin` and `floor`; add both, such as --a hairpin --b floor"
     )]
     NothingToCompare,
     /// No scenario is left to run.

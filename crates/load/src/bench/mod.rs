@@ -18,7 +18,7 @@
 //! - Goodput is the highest load that a server holds for two seconds, with at most 1 % of loss, and again in another round: a short
 //!   step at more may only fill buffers. Cost is measured at 30, 60 and 90 % of it, because an
 //!   overloaded server spends time on what it then drops.
-//! - What arrives twice, changed or in the wrong place is not delivered, and the whole run ends with a status that says so.
+//! - A datagram that arrives twice, changed or in the wrong place does not count as delivered. The exit status of the run then says so.
 //!
 //! It builds everything in unnamed network namespaces and leaves nothing behind, however it ends.
 //! It needs root, two processors and Linux 5.18.

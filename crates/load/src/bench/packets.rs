@@ -106,8 +106,9 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// Whether generator or counter, which share a processor, gave out before the server did: they could not offer
-    /// more, or the server's processor had time left when they offered more than it can take.
+    /// Whether the generator or the counter reached its limit before the server did. They share a processor.
+    /// One of three signs is enough. The generator skipped datagrams at the best load. It offered hardly more than the best load
+    /// when it tried twice as much. Or the server's processor was still partly idle at that offered load.
     pub fn generator_was_the_limit(&self) -> bool {
         const LITTLE: f64 = 0.03;
         const BUSY: f64 = 0.9;

@@ -169,7 +169,7 @@ fn failed(error: impl std::error::Error) -> SideError {
     SideError::Connections(error.to_string())
 }
 
-/// What clients do.
+/// The generator's options: the workload, and for REGISTER and proxied calls also domain, users and credentials.
 fn options(work: SipWork) -> Result<SipOptions, SideError> {
     let target = Target::admit(SIP_ADDRESS, true).map_err(failed)?;
     let mut options = SipOptions::new(target);
@@ -204,7 +204,7 @@ pub(super) fn plan(work: SipWork) -> Result<Plan, SideError> {
     Ok(plan)
 }
 
-/// Waits until the server answers an OPTIONS request.
+/// Sends OPTIONS requests until a datagram arrives. Returns `false` if none arrives within `limit`.
 pub(super) fn wait_for_answer(
     topology: &Topology,
     limit: Duration,

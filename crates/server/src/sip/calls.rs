@@ -81,7 +81,7 @@ impl CallControl {
         self.shared.dialogs.expire(now);
     }
 
-    /// If limits are turned off, those in progress still end.
+    /// Whether refreshes and BYEs matter: a limit is set, or dialogs from before a reload still count.
     pub(super) fn counts_calls(&self) -> bool {
         self.is_limited() || !self.shared.dialogs.is_empty()
     }
@@ -102,7 +102,7 @@ impl CallControl {
         call: &NewCall<'_>,
         from: Option<&Aor>,
     ) -> Result<Vec<Ticket>, Denied> {
-        // Trunks and unknown senders reach only local users, so no limit applies.
+        // Trunks and unknown senders have no user to count for.
         let Some(user) = call.user else {
             return Ok(Vec::new());
         };

@@ -3,8 +3,8 @@
 //! ```text
 //!  client ══ TLS ══ this worker ── a connection over loopback ── a worker of the old process
 //! ```
-//! The TLS session stays here, because its keys cannot leave the TLS library. Its data goes to the old process, which serves the loopback
-//! connection like a connection of the client.
+//! The TLS session stays here, because its keys cannot leave the TLS library. The worker relays its data to the old process over a loopback
+//! connection. The old process serves this connection as if the client had opened it.
 
 use super::Worker;
 use crate::connections::Connections;

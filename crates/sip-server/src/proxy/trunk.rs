@@ -125,7 +125,8 @@ pub(super) fn again(stack: &Stack<'_>, target: &Target) -> Option<Box<Target>> {
         .then(|| Box::new(target.clone()))
 }
 
-/// A copy could not be sent.
+/// The copy for an address of a trunk could not be sent, for example because the transaction table is full. Reports this for the address, and
+/// removes the targets that `on_unreachable` of the route excludes.
 pub(super) fn not_sent(now: Mono, stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) {
     stack.policy.concluded(now, hop, Outcome::NotSent);
     go_on(stack, context, hop, Why::Unreachable);

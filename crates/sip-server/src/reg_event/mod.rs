@@ -512,6 +512,7 @@ impl RegEvents {
         }
     }
 
+    /// The subscription in a slot, of any generation; `get` compares the generation.
     fn at(&mut self, slot: u32) -> Option<&mut Subscription> {
         let (_, place) = self.slots.get_mut(slot as usize)?;
         place.as_deref_mut()

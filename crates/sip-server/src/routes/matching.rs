@@ -106,7 +106,8 @@ impl Compiled {
         self.forbidden(call.sender)
     }
 
-    /// The rule that keeps this server from being an open relay.
+    /// Only authenticated users, and trunks that the route names in `from_trunks`, may reach its trunks.
+    /// Otherwise this server would be an open relay.
     fn forbidden(&self, sender: CallSender<'_>) -> Option<Mismatch> {
         if !matches!(self.route.action, Action::Trunks(_)) {
             return None;

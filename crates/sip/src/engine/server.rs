@@ -309,8 +309,8 @@ impl Engine {
         Ok(lives.then_some(key))
     }
 
-    /// Answers a request without keeping anything: its retransmission gets the same answer from the same call, and its ACK
-    /// ends here.
+    /// Sends a response and stores no transaction. The TU sees each retransmission as a new request, and responds again. The engine absorbs
+    /// the ACK.
     ///
     /// Over UDP the response is at most 2.5 times as large as the request, IP and UDP headers included. Otherwise it has fewer header lines: those
     /// at the end are left out, the best challenge stays. What is still too large is not sent ([`DropReason::Amplification`]).
@@ -330,6 +330,7 @@ impl Engine {
         answered
     }
 
+    /// As [`Engine::answer_statelessly`], but a response that cannot be built is not replaced by a 500.
     pub(super) fn answer_without_state(
         &mut self,
         request: &NewRequest<'_>,

@@ -4,9 +4,9 @@
 //!  worker ── try_send ──> queue ──> thread that writes ══ Unix socket ══> thread that reads ──> mailbox of a worker
 //! ```
 //!
-//! Workers send inter-worker messages to the workers of the other process over this connection. The queue is bounded. A worker never waits for
-//! it: a message that does not fit is counted, and its connection is closed. If a worker does not read its mailbox, the reading thread waits; then
-//! the socket becomes full, then the queue.
+//! Workers send inter-worker messages to the workers of the other process over this connection. The queue is bounded, and a worker never waits
+//! for it. If the queue is full, the worker drops the SIP message, counts it, and closes its connection. If a worker does not read its mailbox, the
+//! reading thread waits. Then the socket becomes full, then the queue.
 
 mod wire;
 
