@@ -272,7 +272,7 @@ impl Observer {
         all.filter(|(name, _)| !name.is_empty()).collect()
     }
 
-    fn sip_routes(&self) -> Arc<crate::sip::routes::Table> {
+    pub(crate) fn sip_routes(&self) -> Arc<crate::sip::routes::Table> {
         let routes = self.view.sip_routes.lock();
         // Nothing panics while it holds the lock.
         Arc::clone(&routes.unwrap_or_else(PoisonError::into_inner))

@@ -187,6 +187,14 @@ impl Running {
         self.observer.sip_wss_listeners()
     }
 
+    /// A view of the state of SIP; `None` if SIP is not served.
+    #[must_use]
+    pub fn sip_inspector(&self) -> Option<crate::sip::SipInspector> {
+        let boxes = Arc::clone(&self.boxes);
+        let inspector = || crate::sip::SipInspector::new(boxes, self.observer.clone());
+        self.observer.serves_sip().then(inspector)
+    }
+
     /// The addresses relayed from, and what clients are told.
     #[must_use]
     pub fn relay_addresses(&self) -> Vec<RelayAddress> {

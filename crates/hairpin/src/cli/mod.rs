@@ -61,7 +61,7 @@ pub(crate) enum Command {
     /// Set and list realms in a database
     #[command(subcommand)]
     Realm(directory::Realm),
-    /// Explain what the SIP proxy does
+    /// Explain what the SIP proxy does, and show what it has
     Sip(sip::Args),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),

@@ -5,12 +5,37 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::control::Target;
+
 const EXAMPLES: &str = "\
 Examples:
   hairpin sip route --config /etc/hairpin.toml --from sip:alice@example.org --to sip:+49301234@example.org
         where a call of alice goes, and why
   hairpin sip route --config /etc/hairpin.toml --source 192.0.2.7 --from sip:+4930@carrier.example --to sip:bob@example.org
-        the same for a call that comes from a trunk";
+        the same for a call that comes from a trunk
+  hairpin sip bindings --aor alice@example.org
+        where the phones of alice are registered
+  hairpin sip trunks
+        which addresses of trunks are available, and why not";
+
+const BINDINGS: &str = "\
+Examples:
+  hairpin sip bindings --aor alice@example.org
+        the bindings of one address of record
+  hairpin sip bindings --json | jq -r .contact
+        all bindings, one JSON object per line
+
+The server answers in parts, so a list of a million bindings delays no call. Status 0,
+also if there is no binding; 1 if the server does not answer.";
+
+const TRUNKS: &str = "\
+Examples:
+  hairpin sip trunks
+        the state of each address: up, slow_start, down, probing or paused
+  hairpin sip trunks --json | jq 'select(.addresses[].state == \"down\") | .name'
+        the names of trunks with an address that is down, one JSON object per line
+
+Status 0 if each trunk with addresses has one that gets calls, else 1.";
 
 const ROUTE: &str = "\
 Examples:
@@ -35,6 +60,38 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Say where the proxy would send a request, step by step, without sending it
     Route(Route),
+    /// List registration bindings of the server on this machine
+    Bindings(Bindings),
+    /// Say which addresses of trunks are available, and what trunks did
+    Trunks(Trunks),
+}
+
+/// Arguments of `hairpin sip bindings`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = BINDINGS)]
+pub(crate) struct Bindings {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Only the bindings of this address of record, USER@DOMAIN
+    #[arg(long, value_name = "AOR")]
+    pub(crate) aor: Option<String>,
+    /// Stop after this number of bindings
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<usize>,
+    /// Print JSON, one object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `hairpin sip trunks`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = TRUNKS)]
+pub(crate) struct Trunks {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON, one object per line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `hairpin sip route`.

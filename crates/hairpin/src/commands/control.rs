@@ -95,10 +95,14 @@ fn end_drain(target: &Target) -> Result<ExitCode> {
 }
 
 pub(super) fn ask(target: &Target, command: Command) -> Result<Reply> {
+    ask_with(target, command, &Value::Null)
+}
+
+pub(super) fn ask_with(target: &Target, command: Command, arguments: &Value) -> Result<Reply> {
     let path = target
         .path()
         .context("the control socket is off: the server cannot be reached")?;
-    client::ask(&path, command)
+    client::ask(&path, command, arguments)
 }
 
 /// Says what the server refused.

@@ -1,4 +1,6 @@
-//! `hairpin sip route`: the decision of the proxy, without a server.
+//! `hairpin sip`: `route`, the decision of the proxy without a server; and what a running server says of its SIP (`state`).
+
+mod state;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -15,6 +17,8 @@ use crate::config;
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Route(args) => route(args),
+        Command::Bindings(args) => state::bindings(args),
+        Command::Trunks(args) => state::trunks(args),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
 
 use super::protocol::{self, Command, MAX_REPLY, Reply};
 
@@ -16,19 +17,19 @@ const TIME: Duration = Duration::from_secs(90);
 ///
 /// # Errors
 /// If there is no server, or no reply. What the server refuses is a reply.
-pub(crate) fn ask(path: &Path, command: Command) -> Result<Reply> {
-    let line = exchange(path, command)?;
+pub(crate) fn ask(path: &Path, command: Command, arguments: &Value) -> Result<Reply> {
+    let line = exchange(path, &protocol::request_with(command, arguments))?;
     protocol::read_reply(&line)
         .map_err(|error| anyhow!("the server at {}: {error}", path.display()))
 }
 
-fn exchange(path: &Path, command: Command) -> Result<Vec<u8>> {
+fn exchange(path: &Path, request: &str) -> Result<Vec<u8>> {
     let mut stream = UnixStream::connect(path).map_err(|error| explain(path, &error))?;
     let from = || format!("the server at {} does not reply", path.display());
     stream.set_read_timeout(Some(TIME))?;
     stream.set_write_timeout(Some(TIME))?;
     // A server that refuses this user replies before it reads.
-    let written = stream.write_all(protocol::request(command).as_bytes());
+    let written = stream.write_all(request.as_bytes());
     let mut line = Vec::new();
     let limit = MAX_REPLY as u64 + 1;
     let read = stream.take(limit).read_to_end(&mut line);

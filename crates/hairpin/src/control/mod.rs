@@ -7,6 +7,7 @@ mod changes;
 pub(crate) mod client;
 pub(crate) mod protocol;
 mod serve;
+mod sip;
 mod socket;
 mod status;
 

@@ -24,16 +24,22 @@ pub(crate) enum Command {
     Describe,
     /// Hand over to the process that asks. If the reply is good, messages of the hand-over follow.
     TakeOver,
+    /// A part of the list of SIP bindings.
+    SipBindings,
+    /// The trunks of SIP.
+    SipTrunks,
 }
 
 impl Command {
-    const ALL: [Command; 6] = [
+    const ALL: [Command; 8] = [
         Command::Status,
         Command::Reload,
         Command::Drain,
         Command::EndDrain,
         Command::Describe,
         Command::TakeOver,
+        Command::SipBindings,
+        Command::SipTrunks,
     ];
 
     /// Its name in requests.
@@ -45,6 +51,8 @@ impl Command {
             Command::EndDrain => "end_drain",
             Command::Describe => "describe",
             Command::TakeOver => "take_over",
+            Command::SipBindings => "sip_bindings",
+            Command::SipTrunks => "sip_trunks",
         }
     }
 }
@@ -71,24 +79,34 @@ impl Refusal {
     }
 }
 
-/// The line of a request.
+/// The line of a request without arguments.
 pub(crate) fn request(command: Command) -> String {
-    line(&json!({ "protocol": VERSION, "command": command.name() }))
+    request_with(command, &Value::Null)
 }
 
-/// Reads the line of a request.
-pub(super) fn read_request(line: &[u8]) -> Result<Command, Refusal> {
-    let request: Map<String, Value> = serde_json::from_slice(line)
+/// The line of a request. `arguments` are an object, or null.
+pub(crate) fn request_with(command: Command, arguments: &Value) -> String {
+    let mut request = json!({ "protocol": VERSION, "command": command.name() });
+    if !arguments.is_null() {
+        request["arguments"] = arguments.clone();
+    }
+    line(&request)
+}
+
+/// Reads the line of a request: the command and its arguments, which are null if there are none.
+pub(super) fn read_request(line: &[u8]) -> Result<(Command, Value), Refusal> {
+    let mut request: Map<String, Value> = serde_json::from_slice(line)
         .map_err(|_| Refusal::new("a request is a line with one JSON object"))?;
     check_version(&request).map_err(Refusal::new)?;
     let name = request.get("command").and_then(Value::as_str);
     let known = Command::ALL
         .into_iter()
         .find(|command| Some(command.name()) == name);
-    known.ok_or_else(|| {
+    let known = known.ok_or_else(|| {
         let names = Command::ALL.map(Command::name).join(", ");
         Refusal::new(format!("unknown command; there are {names}"))
-    })
+    })?;
+    Ok((known, request.remove("arguments").unwrap_or_default()))
 }
 
 /// The line of a reply.
@@ -143,7 +161,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for command in Command::ALL {
-            assert_eq!(read_request(request(command).as_bytes()), Ok(command));
+            let read = read_request(request(command).as_bytes());
+            assert_eq!(read, Ok((command, Value::Null)));
+            let arguments = json!({ "limit": 3 });
+            let read = read_request(request_with(command, &arguments).as_bytes());
+            assert_eq!(read, Ok((command, arguments)));
         }
         let refusal = Refusal {
             error: "no\nline".to_owned(),

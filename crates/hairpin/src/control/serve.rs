@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use server::sip::SipInspector;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
-use super::{Bound, Change, ChangeSender, status};
+use super::{Bound, Change, ChangeSender, sip, status};
 use crate::admin::Serving;
 use crate::metrics::Source;
 
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) source: Arc<Source>,
     /// The configuration file, if there is one.
     pub(crate) config_file: Option<PathBuf>,
+    /// The state of SIP, if it is served.
+    pub(crate) sip: Option<SipInspector>,
     /// Where metrics are served.
     pub(crate) admin: Option<std::net::SocketAddr>,
     /// Whether the server was told to end.
@@ -81,8 +84,8 @@ async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Chang
 async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
     let reply = match request(&stream, owner).await {
         // The main thread replies, and goes on with the connection.
-        Ok(Command::TakeOver) => return hand_over(stream, &with.1),
-        Ok(command) => respond(command, &with).await,
+        Ok((Command::TakeOver, _)) => return hand_over(stream, &with.1),
+        Ok((command, arguments)) => respond(command, arguments, &with).await,
         Err(refusal) => Err(refusal),
     };
     let line = protocol::reply(&reply);
@@ -103,7 +106,7 @@ fn hand_over(stream: UnixStream, changes: &ChangeSender) {
 }
 
 /// The command, if this peer may give it.
-async fn request(stream: &UnixStream, owner: u32) -> Result<Command, Refusal> {
+async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value), Refusal> {
     // The permissions of the file say the same; this holds whatever becomes of the file.
     let peer = stream
         .peer_cred()
@@ -123,7 +126,7 @@ async fn request(stream: &UnixStream, owner: u32) -> Result<Command, Refusal> {
     }
 }
 
-async fn respond(command: Command, with: &(Arc<Shared>, ChangeSender)) -> Reply {
+async fn respond(command: Command, arguments: Value, with: &(Arc<Shared>, ChangeSender)) -> Reply {
     let (shared, changes) = with;
     match command {
         Command::Status => Ok(status::status(shared)),
@@ -131,6 +134,13 @@ async fn respond(command: Command, with: &(Arc<Shared>, ChangeSender)) -> Reply 
         Command::Drain => changes.send(Change::Drain).await,
         Command::EndDrain => changes.send(Change::EndDrain).await,
         Command::Describe => changes.send(Change::Describe).await,
+        Command::SipBindings | Command::SipTrunks => {
+            let shared = Arc::clone(shared);
+            // It waits for workers.
+            let asked = move || sip::respond(command, &arguments, &shared);
+            let reply = tokio::task::spawn_blocking(asked).await;
+            reply.unwrap_or_else(|_| Err(Refusal::new("the server is about to end")))
+        }
         // Handled before.
         Command::TakeOver => Err(Refusal::new("the connection is gone")),
     }

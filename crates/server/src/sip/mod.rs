@@ -25,6 +25,7 @@ mod endpoint;
 mod forwarding;
 mod half_closed;
 mod handed_over;
+mod inspect;
 mod layered;
 mod layers;
 mod lines;
@@ -52,6 +53,11 @@ pub use advertise::Advertised;
 pub(crate) use balance::{Commons, SipBatch};
 pub use calls::CALL_REFUSALS;
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
+pub(crate) use inspect::SipQuery;
+pub use inspect::{
+    BindingFlow, BindingInfo, BindingsPage, BindingsPlace, InspectError, SipInspector,
+    TrunkAddress, TrunkInfo,
+};
 pub(crate) use link::{Frame, Link};
 pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
 pub(crate) use names::Answered;

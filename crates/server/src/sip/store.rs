@@ -16,7 +16,7 @@ use sip_server::Aor;
 use sip_server::AorHash;
 use sip_server::AorKey;
 use sip_server::location::{
-    Change, ChangeError, Found, Limits, Location, MemoryLocation, Revision, Saved,
+    Binding, Change, ChangeError, Found, Limits, Location, MemoryLocation, Revision, Saved,
 };
 use sip_server::log::{Disk, Image, Journal, Log, OpenError, Persistent, Settings};
 use std::collections::VecDeque;
@@ -441,6 +441,16 @@ impl Kept {
             }
         }
         Some(journal.take_all())
+    }
+
+    /// The addresses of record at so many places from `first` on, with their bindings; `None` behind the last place. An address keeps its
+    /// place as long as it has a binding.
+    pub(super) fn part(
+        &self,
+        first: usize,
+        places: usize,
+    ) -> Option<impl Iterator<Item = (&[u8], &[Binding])>> {
+        self.memory().part(first, places)
     }
 
     /// Other limits. Bindings that are there stay.

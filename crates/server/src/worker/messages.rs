@@ -40,6 +40,8 @@ pub(crate) enum WorkerMessage {
     SipMessages(crate::sip::SipBatch),
     /// What SIP does during an upgrade.
     Sip(Box<crate::sip::SipOrder>),
+    /// A question about the state of SIP.
+    SipQuery(Box<crate::sip::SipQuery>),
     /// What the DNS says of a name that this worker has asked for.
     Name(Box<crate::sip::Answered>),
     /// What a source of credentials says that answers later.

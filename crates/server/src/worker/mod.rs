@@ -467,6 +467,11 @@ impl Worker {
                     sip.receive(batch);
                 }
             }
+            WorkerMessage::SipQuery(query) => {
+                if let Some(sip) = &mut self.sip {
+                    sip.answer_query(*query);
+                }
+            }
             WorkerMessage::Name(answered) => {
                 if let Some(sip) = &mut self.sip {
                     sip.receive_answer(*answered);

@@ -44,6 +44,96 @@ struct Hop {
     /// When it became available again; 0 if it was always available.
     up_since: AtomicU64,
     paused_until: AtomicU64,
+    /// The last failure as a number ([`AddressError`]), and when it was; 0 if there was none.
+    last_error: AtomicU32,
+    last_error_at: AtomicU64,
+}
+
+/// Why an address of a trunk failed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressError {
+    /// It did not respond in time.
+    Silent,
+    /// Nothing could be sent to it.
+    NotSent,
+    /// It responded with this code: one of the 5xx.
+    Code(u16),
+}
+
+impl AddressError {
+    const SILENT: u32 = 1;
+    const NOT_SENT: u32 = 2;
+
+    /// `None` if the outcome is no failure of the address: also of a 4xx or a 6xx, which the called party may have caused.
+    fn of(outcome: Outcome) -> Option<AddressError> {
+        match outcome {
+            Outcome::Silent => Some(AddressError::Silent),
+            Outcome::NotSent => Some(AddressError::NotSent),
+            Outcome::Response(code @ 500..=599, _) => Some(AddressError::Code(code)),
+            Outcome::Response(..) => None,
+        }
+    }
+
+    fn number(self) -> u32 {
+        match self {
+            AddressError::Silent => AddressError::SILENT,
+            AddressError::NotSent => AddressError::NOT_SENT,
+            AddressError::Code(code) => code.into(),
+        }
+    }
+
+    fn read(number: u32) -> Option<AddressError> {
+        match number {
+            0 => None,
+            AddressError::SILENT => Some(AddressError::Silent),
+            AddressError::NOT_SENT => Some(AddressError::NotSent),
+            code => Some(AddressError::Code(code as u16)),
+        }
+    }
+}
+
+/// Whether an address of a trunk gets calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressState {
+    /// It gets its share of the calls.
+    Up,
+    /// It is available again, and its share of the calls grows.
+    SlowStart,
+    /// Probes fail: it gets no calls.
+    Down,
+    /// It is down, and the last probe succeeded: it gets calls after `probe_successes` of them.
+    Probing,
+    /// It gets no calls for some time: because of Retry-After, or without probes because it has failed too often.
+    Paused,
+}
+
+impl AddressState {
+    /// Its name in the output of programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            AddressState::Up => "up",
+            AddressState::SlowStart => "slow_start",
+            AddressState::Down => "down",
+            AddressState::Probing => "probing",
+            AddressState::Paused => "paused",
+        }
+    }
+}
+
+/// An address of a trunk at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressStatus {
+    /// Whether it gets calls.
+    pub state: AddressState,
+    /// Its share of the calls that it would get otherwise, in thousandths.
+    pub share: u32,
+    /// Failures in a row.
+    pub failures: u32,
+    /// The time until the end of a pause; zero without a pause.
+    pub pause: Duration,
+    /// The last failure, and how long ago it was.
+    pub last_error: Option<(AddressError, Duration)>,
 }
 
 #[derive(Debug, Default)]
@@ -123,6 +213,47 @@ impl Health {
         hop.is_some_and(|hop| !hop.is_down.load(Relaxed) && hop.paused_until.load(Relaxed) <= now.0)
     }
 
+    /// What is known of each address, in the order of the configuration.
+    #[must_use]
+    pub fn addresses(&self, now: Mono) -> Vec<AddressStatus> {
+        let hops = (0..).zip(&self.hops);
+        hops.map(|(number, hop)| self.status(number, hop, now))
+            .collect()
+    }
+
+    fn status(&self, number: u16, hop: &Hop, now: Mono) -> AddressStatus {
+        let pause = Mono(hop.paused_until.load(Relaxed)).since(now);
+        let share = self.share(number, now);
+        let state = match hop.is_down.load(Relaxed) {
+            true if hop.successes.load(Relaxed) > 0 => AddressState::Probing,
+            true => AddressState::Down,
+            false if !pause.is_zero() => AddressState::Paused,
+            false if share < FULL_SHARE => AddressState::SlowStart,
+            false => AddressState::Up,
+        };
+        let error = AddressError::read(hop.last_error.load(Relaxed));
+        let at = Mono(hop.last_error_at.load(Relaxed));
+        AddressStatus {
+            state,
+            share: match state {
+                AddressState::Up | AddressState::SlowStart => share,
+                _ => 0,
+            },
+            failures: hop.failures.load(Relaxed),
+            pause,
+            last_error: error.map(|error| (error, now.since(at))),
+        }
+    }
+
+    fn note_error(&self, hop: u16, now: Mono, outcome: Outcome) {
+        if let (Some(error), Some(hop)) =
+            (AddressError::of(outcome), self.hops.get(usize::from(hop)))
+        {
+            hop.last_error.store(error.number(), Relaxed);
+            hop.last_error_at.store(now.0, Relaxed);
+        }
+    }
+
     /// How many of a thousand calls an address takes during its slow start.
     pub(super) fn share(&self, hop: u16, now: Mono) -> u32 {
         let Some(hop) = self.hops.get(usize::from(hop)) else {
@@ -161,6 +292,7 @@ impl Health {
 
     /// The outcome of a request outside of dialogs.
     pub fn concluded(&self, hop: u16, now: Mono, outcome: Outcome) {
+        self.note_error(hop, now, outcome);
         match outcome {
             Outcome::Response(code, retry_after_s) => {
                 let class = usize::from(code / 100).clamp(1, RESPONSE_CLASSES.len()) - 1;
@@ -184,6 +316,9 @@ impl Health {
     /// The outcome of a probe. Returns whether it made the address available or unavailable.
     pub fn probed(&self, hop: u16, now: Mono, outcome: Outcome) -> bool {
         let is_good = matches!(outcome, Outcome::Response(code, _) if code != 503);
+        if !is_good {
+            self.note_error(hop, now, outcome);
+        }
         let count = match is_good {
             true => &self.counts.probes_answered,
             false => &self.counts.probes_failed,
@@ -253,6 +388,7 @@ impl Health {
         }
         hop.up_since.store(now.0.max(1), Relaxed);
         hop.is_down.store(false, Relaxed);
+        hop.successes.store(0, Relaxed);
         true
     }
 
@@ -338,6 +474,44 @@ mod tests {
         assert_eq!(health.share(0, at(2000)), 0);
         assert_eq!(health.share(0, at(2000 + 15_000)), FULL_SHARE / 2);
         assert_eq!(health.share(0, at(2000 + 30_000)), FULL_SHARE);
+    }
+
+    #[test]
+    fn the_status_of_an_address_says_why_it_gets_no_calls() {
+        let health = health(ProbeConfig::default());
+        let status = |ms| health.addresses(at(ms))[0];
+        assert_eq!(
+            (status(0).state, status(0).last_error),
+            (AddressState::Up, None)
+        );
+        health.concluded(0, at(0), Outcome::Response(503, Some(20)));
+        let paused = status(1_000);
+        assert_eq!(
+            (paused.state, paused.share, paused.pause),
+            (AddressState::Paused, 0, Duration::from_secs(19))
+        );
+        let error = (AddressError::Code(503), Duration::from_secs(1));
+        assert_eq!(paused.last_error, Some(error));
+        assert_eq!(status(35_000).state, AddressState::SlowStart);
+        assert_eq!(status(35_000).share, 500);
+        for ms in 0..3 {
+            health.probed(0, at(60_000 + ms), Outcome::Silent);
+        }
+        let down = status(60_002);
+        assert_eq!((down.state, down.failures), (AddressState::Down, 3));
+        let error = (AddressError::Silent, Duration::ZERO);
+        assert_eq!(down.last_error, Some(error));
+        // A 404 to a call is no failure of the address.
+        health.concluded(0, at(60_003), Outcome::Response(404, None));
+        assert_eq!(
+            status(60_003).last_error.map(|(error, _)| error),
+            Some(AddressError::Silent)
+        );
+        health.probed(0, at(61_000), GOOD);
+        assert_eq!(status(61_000).state, AddressState::Probing);
+        health.probed(0, at(62_000), GOOD);
+        assert_eq!(status(62_000).state, AddressState::SlowStart);
+        assert_eq!(status(92_000).state, AddressState::Up);
     }
 
     #[test]

@@ -31,7 +31,9 @@ pub use config::{
     ProbeConfig, RegisterConfig, Route, Trunk, is_sip_user,
 };
 pub use decide::{Decision, Hop, Step};
-pub use health::{Health, Outcome, RESPONSE_CLASSES, TrunkCounts};
+pub use health::{
+    AddressError, AddressState, AddressStatus, Health, Outcome, RESPONSE_CLASSES, TrunkCounts,
+};
 pub use lint::{Finding, lint};
 pub use probes::{Change, Probe, Prober};
 pub use registrations::{Register, RegistrationChange, Registrations};

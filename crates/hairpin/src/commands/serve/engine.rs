@@ -14,7 +14,7 @@ use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
 use server::realms::RealmSettings;
-use server::sip::SipSettings;
+use server::sip::{SipInspector, SipSettings};
 use server::turn::server::credentials::AccessTokens;
 use server::{
     AddressFamily, Builder, InheritedError, InheritedSockets, IpNet, Observer, Running, Server,
@@ -215,6 +215,11 @@ impl Engine {
     /// The listeners of DTLS, with the real ports.
     pub(super) fn dtls_listeners(&self) -> Vec<SocketAddr> {
         self.running.dtls_listeners().to_vec()
+    }
+
+    /// A view of the state of SIP, if it is served.
+    pub(super) fn sip_inspector(&self) -> Option<SipInspector> {
+        self.running.sip_inspector()
     }
 
     /// The certificates of its TLS and DTLS listeners.

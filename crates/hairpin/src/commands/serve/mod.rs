@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use server::InheritedSockets;
 use server::signals::{Signal, Signals};
+use server::sip::SipInspector;
 
 use super::creds;
 use super::ice::Ice;
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = endpoints.admin_address();
     banner.control = endpoints.control_path();
-    let shared = shared(args, &source, &endpoints);
+    let shared = shared(args, &source, &endpoints, engine.sip_inspector());
     let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
     endpoints.serve(&shared, &changes, engine.certificates())?;
     output::print(&banner.render())?;
@@ -146,10 +147,16 @@ fn source(engine: &Engine) -> Source {
 }
 
 /// What the control socket sees of the server.
-fn shared(args: &Args, source: &Arc<Source>, endpoints: &Endpoints) -> Arc<Shared> {
+fn shared(
+    args: &Args,
+    source: &Arc<Source>,
+    endpoints: &Endpoints,
+    sip: Option<SipInspector>,
+) -> Arc<Shared> {
     Arc::new(Shared {
         source: Arc::clone(source),
         config_file: args.config.clone(),
+        sip,
         admin: endpoints.admin_address(),
         stopping: AtomicBool::new(false),
         predecessor: Mutex::new(None),

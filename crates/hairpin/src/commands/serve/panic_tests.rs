@@ -64,6 +64,7 @@ fn child() -> Result<ExitCode> {
         shared: Arc::new(Shared {
             source: Arc::new(Source::new(engine.observer())),
             config_file: None,
+            sip: None,
             admin: None,
             stopping: AtomicBool::new(false),
             predecessor: Mutex::new(None),

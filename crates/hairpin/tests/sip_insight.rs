@@ -1,0 +1,192 @@
+//! `hairpin sip bindings` and `hairpin sip trunks` ask a running server, with real phones and trunks.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+// The name by which the helpers know the server.
+extern crate server as hairpin_server;
+
+mod common;
+#[path = "../../server/tests/sip_client/mod.rs"]
+mod sip_client;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use common::{Serve, fails, hairpin, run, stderr, stdout};
+use serde_json::Value;
+use sip_client::phone::{PASSWORD, Phone};
+
+/// Longer than anything here takes, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A server with SIP and a control socket.
+struct Server {
+    _serve: Serve,
+    folder: tempfile::TempDir,
+    sip: SocketAddr,
+}
+
+impl Server {
+    fn start(users: usize, more: &str) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        let users: String = (0..users)
+            .map(|number| format!("  {{ name = \"user{number}\", password = \"{PASSWORD}\" }},\n"))
+            .collect();
+        let socket = folder.path().join("control.sock");
+        let text = format!(
+            "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
+             [admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\ncontrol_socket = {socket:?}\n\
+             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\n[[sip.domain]]\nname = \"example.com\"\n\
+             [auth]\nrealm = \"example.com\"\nusers = [\n{users}]\n{more}"
+        );
+        let config = folder.path().join("hairpin.toml");
+        std::fs::write(&config, text).unwrap();
+        let mut command = hairpin(&["serve", "--config"]);
+        command.arg(&config);
+        let serve = Serve::start_command(command);
+        let line = serve
+            .banner
+            .lines()
+            .find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
+        let line = line.unwrap_or_else(|| panic!("no SIP in {}", serve.banner));
+        let sip = line
+            .split_whitespace()
+            .find_map(|word| word.trim_end_matches(':').parse().ok());
+        Server {
+            sip: sip.unwrap(),
+            _serve: serve,
+            folder,
+        }
+    }
+
+    /// Runs `hairpin sip ARGS` at this server.
+    fn sip(&self, args: &[&str]) -> Output {
+        let socket = self.folder.path().join("control.sock");
+        let at = ["--socket", socket.to_str().unwrap()];
+        run(&[&["sip"], args, &at[..]].concat())
+    }
+
+    /// The objects that a command prints, one per line.
+    fn objects(&self, args: &[&str]) -> Vec<Value> {
+        let output = self.sip(args);
+        let text = stdout(&output);
+        let objects = text.lines().map(serde_json::from_str);
+        objects
+            .collect::<Result<_, _>>()
+            .unwrap_or_else(|error| panic!("{error}: {text}{}", stderr(&output)))
+    }
+}
+
+#[test]
+fn bindings_are_listed_in_parts_and_by_address() {
+    const PHONES: usize = 300;
+    let server = Server::start(PHONES, "");
+    let phones: Vec<Phone> = (0..PHONES)
+        .map(|number| {
+            let user = format!("user{number}");
+            let mut phone = match number % 2 {
+                0 => Phone::udp_at(server.sip, &user),
+                _ => Phone::tcp_at(server.sip, &user),
+            };
+            phone.register();
+            phone
+        })
+        .collect();
+    let all = server.objects(&["bindings", "--json"]);
+    let mut aors: Vec<&str> = all.iter().map(|it| it["aor"].as_str().unwrap()).collect();
+    aors.sort_unstable();
+    aors.dedup();
+    assert_eq!((all.len(), aors.len()), (PHONES, PHONES));
+    let workers = all.iter().filter(|it| it["worker"] == 0).count();
+    assert!(workers > 0 && workers < PHONES, "both workers have some");
+    let one = server.objects(&["bindings", "--json", "--aor", "user7@example.com"]);
+    let [one] = &one[..] else {
+        panic!("{one:?}");
+    };
+    assert_eq!(one["transport"], "tcp");
+    assert_eq!(
+        format!("<{}>", one["contact"].as_str().unwrap()),
+        phones[7].contact()
+    );
+    let expires = one["expires_s"].as_u64().unwrap();
+    assert!((3000..=3600).contains(&expires), "{one}");
+    let text = stdout(&server.sip(&["bindings", "--limit", "3"]));
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(text.contains("  expires in "), "{text}");
+    assert!(
+        server
+            .objects(&["bindings", "--json", "--aor", "nobody@example.com"])
+            .is_empty()
+    );
+    fails(
+        &server.sip(&["bindings", "--aor", "alice"]),
+        1,
+        "no address of record",
+    );
+}
+
+#[test]
+fn a_trunk_says_why_it_gets_no_calls() {
+    let (alive, dead) = (socket(), socket());
+    let more = format!(
+        "[[sip.trunk]]\nname = \"alive\"\nto = [\"sip:{}\"]\nprobe_interval = \"1s\"\n\
+         [[sip.trunk]]\nname = \"dead\"\nto = [\"sip:{}\"]\nprobe_interval = \"1s\"\nprobe_failures = 1\n",
+        alive.local_addr().unwrap(),
+        dead.local_addr().unwrap(),
+    );
+    let server = Server::start(1, &more);
+    std::thread::spawn(move || answer_options(&alive));
+    let end = Instant::now() + LIMIT;
+    let trunks = loop {
+        let trunks = server.objects(&["trunks", "--json"]);
+        let is_done = trunks[1]["addresses"][0]["state"] == "down"
+            && trunks[0]["probes_answered"].as_u64() > Some(0);
+        if is_done {
+            break trunks;
+        }
+        assert!(Instant::now() < end, "{trunks:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert_eq!(trunks[0]["name"], "alive");
+    assert_eq!(trunks[0]["addresses"][0]["state"], "up");
+    assert_eq!(trunks[0]["addresses"][0]["last_error"], Value::Null);
+    assert_eq!(trunks[1]["addresses"][0]["last_error"], "no response");
+    let output = server.sip(&["trunks"]);
+    assert_eq!(output.status.code(), Some(1), "a trunk has no address");
+    let text = stdout(&output);
+    assert!(
+        text.contains("down, ") && text.contains("last error no response"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_without_sip_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let set = format!("server.control_socket={}", socket.display());
+    let _serve = Serve::start(&["--set", &set]);
+    let output = run(&["sip", "trunks", "--socket", socket.to_str().unwrap()]);
+    fails(&output, 1, "no SIP listener");
+}
+
+fn socket() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").unwrap()
+}
+
+/// Answers OPTIONS for as long as the test runs.
+fn answer_options(socket: &UdpSocket) {
+    let mut buffer = [0; 4096];
+    while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+        let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        let copied: String = text
+            .split_inclusive("\r\n")
+            .filter(|line| {
+                let names = ["Via:", "From:", "To:", "Call-ID:", "CSeq:"];
+                names.iter().any(|name| line.starts_with(name))
+            })
+            .collect();
+        let answer = format!("SIP/2.0 200 OK\r\n{copied}Content-Length: 0\r\n\r\n");
+        socket.send_to(answer.as_bytes(), from).unwrap();
+    }
+}

@@ -1,0 +1,319 @@
+//! The state of SIP for an operator: which bindings there are, and what trunks do.
+//!
+//! ```text
+//!  SipInspector ── SipQuery ──▶ mailbox of a worker ──▶ Sip::answer_query
+//!       ▲                                                     │
+//!       └────────────────── bounded part of the answer ◀──────┘
+//! ```
+//!
+//! A worker answers a query about bindings for a bounded number of places and bytes, so that a million bindings never delay its messages:
+//! the caller asks again for the next part.
+
+use super::Sip;
+use crate::mailbox::Mailbox;
+use crate::observer::Observer;
+use crate::worker::{WorkerMessage, now};
+use sip::Mono;
+use sip::flow::Carrier;
+use sip_server::Aor;
+use sip_server::location::{Binding, Found, Location as _};
+use sip_server::routes::{AddressStatus, TrunkCounts};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Addresses of record that a worker looks at for one query, and bytes of text that it copies: together well below a millisecond.
+const PLACES: usize = 512;
+const BYTES: usize = 64 << 10;
+
+/// Bytes of a text of a binding that are shown. A registrar accepts longer ones, which nobody reads in a list.
+const TEXT: usize = 1024;
+
+/// How long a worker may take to answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// How long to wait before trying a full mailbox again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Why the state of SIP cannot be shown.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// A worker does not answer.
+    #[error("worker {0} does not answer within 2 s: it has ended, or is overloaded; try again")]
+    Busy(usize),
+    /// A text is no address of record.
+    #[error("`{0}` is no address of record: write USER@DOMAIN")]
+    NotAnAddress(String),
+}
+
+/// Where a list of bindings goes on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BindingsPlace {
+    /// The number of the worker, from 0.
+    pub worker: usize,
+    /// The place in its table.
+    pub place: usize,
+}
+
+/// A part of the list of bindings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BindingsPage {
+    /// Bindings, those of one address of record together.
+    pub bindings: Vec<BindingInfo>,
+    /// Where the list goes on; `None` at its end.
+    pub next: Option<BindingsPlace>,
+}
+
+/// A registration binding. Texts are cut after 1024 bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BindingInfo {
+    /// The address of record.
+    pub aor: String,
+    /// The URI of the contact.
+    pub contact: String,
+    /// The instance of the user agent (RFC 5626); empty if there is none.
+    pub instance: String,
+    /// `reg-id` (RFC 5626), if there is one.
+    pub reg_id: Option<u32>,
+    /// The priority of the contact in thousandths, if it has one.
+    pub q: Option<u16>,
+    /// The values of Path (RFC 3327); empty if there is none.
+    pub path: String,
+    /// How the REGISTER came, if it came straight from the user agent.
+    pub flow: Option<BindingFlow>,
+    /// Time until the binding ends.
+    pub expires: Duration,
+    /// Time since the last REGISTER.
+    pub age: Duration,
+    /// The Call-ID of the last REGISTER.
+    pub call_id: String,
+    /// The number of the worker that has the binding.
+    pub worker: usize,
+}
+
+/// The flow of a binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BindingFlow {
+    /// The transport.
+    pub transport: Carrier,
+    /// The address of the user agent, or of the NAT before it.
+    pub remote: SocketAddr,
+    /// The address of this server.
+    pub local: SocketAddr,
+}
+
+/// A trunk at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrunkInfo {
+    /// Its name; empty if it has none.
+    pub name: String,
+    /// Its addresses in the order of the configuration.
+    pub addresses: Vec<TrunkAddress>,
+    /// Whether it accepts the registration of this server; `None` if the server does not register there.
+    pub is_registered: Option<bool>,
+    /// What was counted.
+    pub counts: TrunkCounts,
+}
+
+/// An address of a trunk at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrunkAddress {
+    /// The URI in the configuration.
+    pub uri: String,
+    /// What is known of it.
+    pub status: AddressStatus,
+}
+
+/// A question to a worker.
+#[derive(Debug)]
+pub(crate) enum SipQuery {
+    /// Bindings from a place on, or those of one address of record.
+    Bindings {
+        first: usize,
+        aor: Option<Aor>,
+        /// The bindings, and the next place.
+        reply: SyncSender<(Vec<BindingInfo>, Option<usize>)>,
+    },
+}
+
+/// Shows the state of SIP of a running server. Clones share it. Its methods wait for workers: do not call them on a worker's thread.
+#[derive(Debug, Clone)]
+pub struct SipInspector {
+    boxes: Arc<[Mailbox<WorkerMessage>]>,
+    observer: Observer,
+}
+
+impl SipInspector {
+    pub(crate) fn new(boxes: Arc<[Mailbox<WorkerMessage>]>, observer: Observer) -> SipInspector {
+        SipInspector { boxes, observer }
+    }
+
+    /// A part of the list of all bindings. A binding that exists throughout all calls is listed exactly once.
+    ///
+    /// # Errors
+    /// [`InspectError::Busy`].
+    pub fn bindings(&self, place: BindingsPlace) -> Result<BindingsPage, InspectError> {
+        let BindingsPlace { worker, place } = place;
+        if worker >= self.boxes.len() {
+            return Ok(BindingsPage::default());
+        }
+        let (bindings, next) = self.ask_bindings(worker, place, None)?;
+        let next = match next {
+            Some(place) => Some(BindingsPlace { worker, place }),
+            None => Some(worker + 1)
+                .filter(|next| *next < self.boxes.len())
+                .map(|worker| BindingsPlace { worker, place: 0 }),
+        };
+        Ok(BindingsPage { bindings, next })
+    }
+
+    /// The bindings of one address of record, such as `alice@example.org`.
+    ///
+    /// # Errors
+    /// [`InspectError`].
+    pub fn bindings_of(&self, aor: &str) -> Result<Vec<BindingInfo>, InspectError> {
+        let not_one = || InspectError::NotAnAddress(aor.to_owned());
+        let canonical = canonical(aor).ok_or_else(not_one)?;
+        let mut all = Vec::new();
+        for worker in 0..self.boxes.len() {
+            let (bindings, _) = self.ask_bindings(worker, 0, Some(canonical))?;
+            all.extend(bindings);
+        }
+        Ok(all)
+    }
+
+    fn ask_bindings(
+        &self,
+        worker: usize,
+        first: usize,
+        aor: Option<Aor>,
+    ) -> Result<(Vec<BindingInfo>, Option<usize>), InspectError> {
+        let (reply, answer) = sync_channel(1);
+        self.post(worker, SipQuery::Bindings { first, aor, reply })?;
+        let answer = answer.recv_timeout(ANSWER);
+        let (mut bindings, next) = answer.map_err(|_| InspectError::Busy(worker))?;
+        for binding in &mut bindings {
+            binding.worker = worker;
+        }
+        Ok((bindings, next))
+    }
+
+    fn post(&self, worker: usize, query: SipQuery) -> Result<(), InspectError> {
+        let mailbox = self.boxes.get(worker).ok_or(InspectError::Busy(worker))?;
+        let mut message = WorkerMessage::SipQuery(Box::new(query));
+        let until = Instant::now() + ANSWER;
+        loop {
+            match mailbox.post(message) {
+                Ok(()) => return Ok(()),
+                Err(_) if Instant::now() >= until => return Err(InspectError::Busy(worker)),
+                Err(back) => message = back,
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The trunks of the current settings. Costs the workers nothing.
+    #[must_use]
+    pub fn trunks(&self) -> Vec<TrunkInfo> {
+        let now = now().mono;
+        let routes = self.observer.sip_routes();
+        let trunks = routes.trunks().map(|(trunk, health)| {
+            let uris = trunk.to.iter().map(|to| to.as_str().to_owned());
+            let addresses = uris.zip(health.addresses(now));
+            TrunkInfo {
+                name: trunk.name.clone(),
+                addresses: addresses
+                    .map(|(uri, status)| TrunkAddress { uri, status })
+                    .collect(),
+                is_registered: trunk.register.as_ref().map(|_| health.is_registered()),
+                counts: health.counts(now),
+            }
+        });
+        trunks.collect()
+    }
+}
+
+/// `alice@example.org` or `sip:alice@example.org` as an address of record.
+fn canonical(text: &str) -> Option<Aor> {
+    let uri = match text.get(..4) {
+        Some(scheme) if scheme.eq_ignore_ascii_case("sip:") => text.to_owned(),
+        _ => format!("sip:{text}"),
+    };
+    let (_, domain) = uri.rsplit_once('@')?;
+    let domain = domain.to_ascii_lowercase();
+    match sip::uri::Uri::parse(uri.as_bytes()) {
+        Ok(sip::uri::Uri::Sip(parsed)) => Aor::of(&parsed, domain.as_bytes()),
+        _ => None,
+    }
+}
+
+impl Sip {
+    /// Answers a query of another thread.
+    pub(crate) fn answer_query(&mut self, query: SipQuery) {
+        match query {
+            SipQuery::Bindings { first, aor, reply } => {
+                let answer = self.bindings(first, aor.as_ref());
+                // Whoever asked may have stopped waiting.
+                let _ = reply.try_send(answer);
+            }
+        }
+    }
+
+    fn bindings(&mut self, first: usize, aor: Option<&Aor>) -> (Vec<BindingInfo>, Option<usize>) {
+        let now = self.endpoint.now.mono;
+        let mut infos = Vec::new();
+        let Some(kept) = self.endpoint.kept() else {
+            return (infos, None);
+        };
+        if let Some(aor) = aor {
+            if let Found::Bindings(_, bindings) = kept.find(aor) {
+                let live = bindings.iter().filter(|binding| !binding.is_expired(now));
+                infos.extend(live.map(|it| info(aor.as_bytes(), it, now)));
+            }
+            return (infos, None);
+        }
+        let (mut next, mut bytes) = (first, 0);
+        while next < first + PLACES && bytes < BYTES {
+            let Some(part) = kept.part(next, 1) else {
+                return (infos, None);
+            };
+            for (aor, bindings) in part {
+                let live = bindings.iter().filter(|binding| !binding.is_expired(now));
+                for binding in live {
+                    bytes += aor.len() + binding.text_len();
+                    infos.push(info(aor, binding, now));
+                }
+            }
+            next += 1;
+        }
+        (infos, Some(next))
+    }
+}
+
+fn info(aor: &[u8], binding: &Binding, now: Mono) -> BindingInfo {
+    let flow = binding.flow().map(|id| BindingFlow {
+        transport: id.flow.carrier,
+        remote: id.flow.remote,
+        local: id.flow.local,
+    });
+    BindingInfo {
+        aor: text(aor),
+        contact: text(binding.uri()),
+        instance: text(binding.instance()),
+        reg_id: Some(binding.reg_id()).filter(|id| *id != 0),
+        q: binding.q(),
+        path: text(binding.path()),
+        flow,
+        expires: binding.expires().since(now),
+        age: now.since(binding.updated()),
+        call_id: text(binding.call_id()),
+        worker: 0,
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let cut = bytes.get(..TEXT).unwrap_or(bytes);
+    String::from_utf8_lossy(cut).into_owned()
+}
