@@ -6,23 +6,18 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::net::{TcpListener, UdpSocket};
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Output;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Background, Serve, hairpin, json, run, stderr, stdout};
-
-/// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+use common::controlled::{Controlled, eventually, free_port, is_alive, kill, may_load_programs};
+use common::{Background, hairpin, run, stderr, stdout};
 
 const SECRET: &str = "0123456789abcdef";
 
 /// A server that listens on a fixed port, which the process after it can have as well.
 struct Server {
-    first: Serve,
-    folder: tempfile::TempDir,
+    controlled: Controlled,
     address: String,
     loads: std::cell::Cell<u32>,
 }
@@ -33,19 +28,6 @@ struct Load {
     report: PathBuf,
 }
 
-/// Below the ports that the kernel gives to others, and that relays have.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = std::process::id() as u16 % 5_000;
-    let mut ports =
-        std::iter::repeat_with(|| 20_000 + first + NEXT.fetch_add(1, Ordering::Relaxed));
-    let is_free = |port: &u16| {
-        let udp = UdpSocket::bind(("127.0.0.1", *port));
-        udp.is_ok() && TcpListener::bind(("127.0.0.1", *port)).is_ok()
-    };
-    ports.find(is_free).unwrap()
-}
-
 impl Server {
     fn start(workers: usize) -> Self {
         Self::start_with(workers, "")
@@ -54,56 +36,16 @@ impl Server {
     /// With further lines of configuration.
     fn start_with(workers: usize, further: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("hairpin.toml");
         let address = format!("127.0.0.1:{}", free_port());
         let text = format!(
             "[listen]\nudp = [\"{address}\"]\n[relay]\nports = \"61000-65535\"\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [\"{SECRET}\"]\n[peers]\nallow_local = true\n[admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[log]\nlevel = \"warn\"\n[server]\nworkers = {workers}\ncontrol_socket = {:?}\n{further}",
-            folder.path().join("control.sock")
+            Controlled::socket_in(folder.path())
         );
-        std::fs::write(&config, text).unwrap();
-        let mut command = hairpin(&["serve", "--config"]);
-        command.arg(&config);
-        let first = Serve::start_command(command);
         Self {
-            first,
-            folder,
+            controlled: Controlled::start(folder, &text),
             address,
             loads: std::cell::Cell::new(0),
         }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("control.sock")
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let socket = self.socket();
-        let (command, rest) = args.split_first().unwrap();
-        let path = ["--socket", socket.to_str().unwrap()];
-        run(&[&[*command], &path[..], rest].concat())
-    }
-
-    fn status(&self) -> Option<serde_json::Value> {
-        let output = self.run(&["status", "--json"]);
-        (!output.stdout.is_empty()).then(|| json(&output))
-    }
-
-    /// The process that has the control socket.
-    fn pid(&self) -> u64 {
-        self.status()
-            .and_then(|status| status["pid"].as_u64())
-            .unwrap_or(0)
-    }
-
-    fn upgrade(&self) -> u64 {
-        let output = self.run(&["upgrade"]);
-        assert!(
-            output.status.success(),
-            "{}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-        self.pid()
     }
 
     /// Clients that relay for so long.
@@ -119,44 +61,16 @@ impl Server {
     }
 }
 
-/// A process of a test that failed would stay.
-impl Drop for Server {
-    fn drop(&mut self) {
-        let pid = self.pid();
-        if std::thread::panicking() && pid != 0 {
-            end(pid, "-KILL");
-        }
+impl Deref for Server {
+    type Target = Controlled;
+
+    fn deref(&self) -> &Controlled {
+        &self.controlled
     }
-}
-
-fn may_load_programs() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = u64::from_str_radix(line.unwrap().trim(), 16).unwrap();
-    bits >> 21 & 1 == 1 || bits >> 39 & 1 == 1 && bits >> 12 & 1 == 1
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn is_alive(pid: u64) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 fn descriptors(pid: u64) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
-}
-
-fn end(pid: u64, signal: &str) {
-    let sent = std::process::Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(sent.unwrap().success());
 }
 
 /// All allocations were made, kept and given back, and every datagram arrived. Returns the report.
@@ -286,7 +200,7 @@ fn nothing_is_lost_when_a_new_process_takes_over() {
             descriptors(third)
         );
         expect_nothing_lost(server.load("20", "1k/s", "1s"));
-        end(third, "-TERM");
+        kill(third, "-TERM");
         eventually("the third process ends", || !is_alive(third));
     }
 }
@@ -306,7 +220,7 @@ fn the_old_process_serves_again_when_the_new_one_is_killed() {
     });
     for _ in 0..2 {
         let second = server.upgrade();
-        end(second, "-KILL");
+        kill(second, "-KILL");
         eventually("the first process has the control socket", || {
             server.pid() == first
         });
@@ -334,7 +248,7 @@ fn the_old_process_serves_again_when_the_new_one_is_killed() {
         pid.is_some()
     });
     std::thread::sleep(Duration::from_millis(60));
-    end(pid.unwrap(), "-KILL");
+    kill(pid.unwrap(), "-KILL");
     // It may have seen the new process serve.
     upgrade.wait().unwrap();
     eventually("the first process has the control socket", || {
@@ -345,7 +259,7 @@ fn the_old_process_serves_again_when_the_new_one_is_killed() {
     // And then it works.
     let second = server.upgrade();
     eventually("the first process ends", || !is_alive(first));
-    end(second, "-TERM");
+    kill(second, "-TERM");
     eventually("the second process ends", || !is_alive(second));
 }
 
@@ -382,7 +296,7 @@ fn rate() -> String {
 fn upgrade_and_kill(server: &Server, old: u64) {
     let new = server.upgrade();
     std::thread::sleep(Duration::from_millis(300));
-    end(new, "-KILL");
+    kill(new, "-KILL");
     eventually("the old process has the control socket", || {
         server.pid() == old
     });
@@ -462,7 +376,7 @@ fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
         && last.resident_kib <= second.resident_kib * 5 / 4;
     assert!(is_as_before, "{second:?} {last:?}");
     let pid = server.pid();
-    end(pid, "-TERM");
+    kill(pid, "-TERM");
     eventually("the last process ends", || !is_alive(pid));
 }
 
@@ -497,6 +411,6 @@ fn a_reload_upgrades_if_another_program_file_is_installed() {
     let program = std::fs::read_link(format!("/proc/{after}/exe")).unwrap();
     assert_eq!(program, installed);
     assert_eq!(reload(&installed), "configuration reloaded\n");
-    end(after, "-TERM");
+    kill(after, "-TERM");
     eventually("the new process ends", || !is_alive(after));
 }

@@ -13,14 +13,15 @@ mod sip_client;
 mod tls_peer;
 
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Serve, hairpin, json, run, stderr, stdout};
+use common::controlled::{Controlled, eventually, free_port, is_alive, kill, may_load_programs};
+use common::hairpin;
 use hairpin_server::rustls::RootCertStore;
 use sip::Method;
 use sip_client::phone::{PASSWORD, Phone, Wire, value, values};
@@ -28,12 +29,9 @@ use tls_peer::{Authority, Link};
 
 /// Users, each with a phone: a third over each of UDP, TCP and TLS.
 const PHONES: usize = 999;
-/// Longer than anything here takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 struct Server {
-    first: Serve,
-    folder: tempfile::TempDir,
+    controlled: Controlled,
     plain: SocketAddr,
     tls: SocketAddr,
     roots: Arc<RootCertStore>,
@@ -51,19 +49,6 @@ impl Wire for OverTls {
     fn receive(&mut self) -> String {
         self.0.next().expect("the connection is open")
     }
-}
-
-/// Below the ports that the kernel gives to others, and that relays have.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = std::process::id() as u16 % 5_000;
-    let mut ports =
-        std::iter::repeat_with(|| 26_000 + first + NEXT.fetch_add(1, Ordering::Relaxed));
-    let is_free = |port: &u16| {
-        let udp = UdpSocket::bind(("127.0.0.1", *port));
-        udp.is_ok() && TcpListener::bind(("127.0.0.1", *port)).is_ok()
-    };
-    ports.find(is_free).unwrap()
 }
 
 impl Server {
@@ -87,7 +72,7 @@ impl Server {
              [tls]\ncertificates = [{{ certificate = {:?}, key = {:?} }}]\n\
              [sip]\nlisten = [\"{plain}\"]\nlisten_tls = [\"{tls}\"]\ntolerance_ms = 0\nt1_ms = 100\n\
              [[sip.domain]]\nname = \"example.com\"\n[auth]\nrealm = \"example.com\"\nusers = [\n",
-            at("control.sock"),
+            Controlled::socket_in(folder.path()),
             at("tls.crt"),
             at("tls.key"),
         );
@@ -98,60 +83,12 @@ impl Server {
             );
         }
         text.push_str("]\n");
-        std::fs::write(at("hairpin.toml"), text).unwrap();
-        let mut command = hairpin(&["serve", "--config"]);
-        command.arg(at("hairpin.toml"));
         Self {
-            first: Serve::start_command(command),
+            controlled: Controlled::start(folder, &text),
             plain,
             tls,
             roots: authority.roots(),
             contacts: AtomicU16::new(1),
-            folder,
-        }
-    }
-
-    fn run(&self, args: &[&str]) -> std::process::Output {
-        let socket = self.socket();
-        let (command, rest) = args.split_first().unwrap();
-        let path = ["--socket", socket.to_str().unwrap()];
-        run(&[&[*command], &path[..], rest].concat())
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("control.sock")
-    }
-
-    fn status(&self) -> Option<serde_json::Value> {
-        let output = self.run(&["status", "--json"]);
-        (!output.stdout.is_empty()).then(|| json(&output))
-    }
-
-    /// The process that has the control socket.
-    fn pid(&self) -> u64 {
-        self.status()
-            .and_then(|status| status["pid"].as_u64())
-            .unwrap_or(0)
-    }
-
-    fn upgrade(&self) -> u64 {
-        let output = self.run(&["upgrade"]);
-        assert!(
-            output.status.success(),
-            "{}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-        self.pid()
-    }
-
-    /// The process before ends, because it has nothing left.
-    fn wait_for_the_end_of(&self, old: u64) {
-        let end = Instant::now() + LIMIT;
-        while is_alive(old) {
-            let left = self.status().map(|status| status["predecessor"].clone());
-            assert!(Instant::now() < end, "process {old} has {left:?}");
-            std::thread::sleep(Duration::from_millis(100));
         }
     }
 
@@ -193,40 +130,12 @@ impl Server {
     }
 }
 
-/// A process of a test that failed would stay.
-impl Drop for Server {
-    fn drop(&mut self) {
-        let pid = self.pid();
-        if std::thread::panicking() && pid != 0 {
-            end(pid, "-KILL");
-        }
+impl Deref for Server {
+    type Target = Controlled;
+
+    fn deref(&self) -> &Controlled {
+        &self.controlled
     }
-}
-
-fn may_load_programs() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = u64::from_str_radix(line.unwrap().trim(), 16).unwrap();
-    bits >> 21 & 1 == 1 || bits >> 39 & 1 == 1 && bits >> 12 & 1 == 1
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn is_alive(pid: u64) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-}
-
-fn end(pid: u64, signal: &str) {
-    let sent = std::process::Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(sent.unwrap().success());
 }
 
 /// Two phones.
@@ -417,7 +326,7 @@ fn phones_and_calls_survive_an_upgrade() {
     drop(phones);
     server.wait_for_the_end_of(first);
     assert_eq!(server.writers(), [second]);
-    end(second, "-TERM");
+    kill(second, "-TERM");
     eventually("the new process ends", || !is_alive(second));
 }
 
@@ -440,7 +349,7 @@ fn the_old_process_has_all_bindings_when_the_new_one_is_killed() {
         newcomers.push(phone);
     }
     std::thread::sleep(Duration::from_secs(1));
-    end(second, "-KILL");
+    kill(second, "-KILL");
     eventually("the first process serves", || server.pid() == first);
     assert_eq!(server.writers(), [first]);
     calls.finish(&mut phones);
@@ -469,7 +378,7 @@ fn the_old_process_has_all_bindings_when_the_new_one_is_killed() {
     all_are_callable(&mut old[..99], "last");
     drop(phones);
     server.wait_for_the_end_of(first);
-    end(third, "-TERM");
+    kill(third, "-TERM");
     eventually("the third process ends", || !is_alive(third));
 }
 
@@ -497,7 +406,7 @@ fn kill_in_the_middle(server: &Server, first: u64) {
             pid.is_some()
         });
         std::thread::sleep(Duration::from_millis(wait));
-        end(pid.unwrap(), "-KILL");
+        kill(pid.unwrap(), "-KILL");
         upgrade.wait().unwrap();
         eventually("the first process serves", || {
             server.pid() == first && server.writers() == [first]
@@ -515,9 +424,9 @@ fn bindings_in_memory_are_handed_over() {
     let mut phones = server.phones(60);
     let second = server.upgrade();
     all_are_callable(&mut phones, "after");
-    end(second, "-KILL");
+    kill(second, "-KILL");
     eventually("the first process serves", || server.pid() == first);
     all_are_callable(&mut phones, "again");
-    end(first, "-TERM");
+    kill(first, "-TERM");
     eventually("the first process ends", || !is_alive(first));
 }

@@ -3,6 +3,8 @@
 // Every test binary uses a part of this.
 #![allow(dead_code)]
 
+pub(crate) mod controlled;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -276,7 +276,7 @@ impl Connection {
         self.slot = slot;
         self.path.listener = listener;
         self.is_dirty = false;
-        self.watching = super::Watching::Nothing;
+        self.watching = super::connection::Watching::Nothing;
         self.armed = self.deadline(limits).0;
     }
 }
