@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod control;
 mod external_address;
+mod import;
 mod metrics;
 mod systemd;
 

@@ -9,6 +9,7 @@ pub(crate) mod directory;
 #[cfg(test)]
 mod docs_test;
 mod help;
+pub(crate) mod import;
 pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod probe;
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Serve(Box<serve::Args>),
     /// Check a configuration file and report every mistake at once
     Check(check::Args),
+    /// Make a configuration from that of another server
+    Import(import::Args),
     /// Say what the server on this machine does
     Status(control::Status),
     /// Have the server on this machine read its configuration again

@@ -7,6 +7,7 @@ pub(crate) mod creds;
 mod describe;
 mod directory;
 mod ice;
+mod import;
 mod input;
 mod load;
 mod output;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Status(args) => control::status(&args),
         Command::Reload(args) => control::reload(args),
         Command::Drain(args) => control::drain(&args),

@@ -2,6 +2,7 @@
 
 mod audit;
 mod import;
+mod transfer;
 
 use std::io::Read;
 use std::path::Path;
@@ -20,6 +21,7 @@ use crate::cli::directory::{
 };
 use crate::config::{self, Config};
 use audit::Audit;
+pub(super) use transfer::put_accounts;
 
 /// A longer password or secret is a mistake.
 const MAX_FILE: u64 = 4_096;

@@ -1,0 +1,84 @@
+//! Kamailio's default configuration with its `#!define`s: parameters, modules and their parameters, and the routing blocks.
+
+mod parameters;
+mod statements;
+
+#[cfg(test)]
+mod tests;
+
+use super::{Imported, Judged, Verdict};
+use statements::{Kind, Statement};
+
+/// Whether the text is a script of Kamailio.
+pub(super) fn looks_like_it(text: &str) -> bool {
+    let marks = ["#!KAMAILIO", "#!define", "request_route", "loadmodule"];
+    let starts = |line: &str| marks.iter().any(|mark| line.trim_start().starts_with(mark));
+    text.lines().filter(|line| starts(line)).count() >= 2
+}
+
+/// The routing blocks of the default configuration.
+const BLOCKS: &[&str] = &[
+    "request_route",
+    "route[RELAY]",
+    "route[REQINIT]",
+    "route[WITHINDLG]",
+    "route[REGISTRAR]",
+    "route[LOCATION]",
+    "route[PRESENCE]",
+    "route[AUTH]",
+    "route[NATDETECT]",
+    "route[NATMANAGE]",
+    "route[DLGURI]",
+    "route[SIPOUT]",
+    "route[PSTN]",
+    "route[JSONRPC]",
+    "route[XMLRPC]",
+    "route[TOVOICEMAIL]",
+    "branch_route[MANAGE_BRANCH]",
+    "onreply_route",
+    "onreply_route[MANAGE_REPLY]",
+    "reply_route",
+    "reply_route[MANAGE_REPLY]",
+    "failure_route[MANAGE_FAILURE]",
+    "event_route[xhttp:request]",
+    "event_route[sl:local-response]",
+];
+
+/// Judges every statement that the `#!define`s select, and makes the configuration.
+pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
+    let script = statements::read(text);
+    for statement in &script {
+        let verdict = judge(statement, &script, imported);
+        imported.lines.push(Judged {
+            line: statement.line,
+            name: statement.shown(),
+            verdict,
+        });
+    }
+    parameters::finish(&script, imported);
+    imported.notes.extend([
+        "hairpin does not run scripts: what you changed in a routing block must be written as sip.route, sip.trunk or another key".to_owned(),
+        "the users are in Kamailio's database: write them instead of the user `placeholder` of [[sip.domain]], with the columns ha1 as ha1s = { MD5 = \"...\" } and digest_algorithms = [\"MD5\"]".to_owned(),
+    ]);
+}
+
+fn judge(statement: &Statement, script: &[Statement], imported: &mut Imported) -> Verdict {
+    match &statement.kind {
+        Kind::Define(name, value) => parameters::define(name, value, script),
+        Kind::Set(name, value) => parameters::set(name, value, imported),
+        Kind::Module(name) => parameters::module(name),
+        Kind::Parameter(module, name, value) => {
+            parameters::of_module(module, name, value, imported)
+        }
+        Kind::Block(name) if BLOCKS.contains(&&**name) => {
+            Verdict::replaced("the registrar and the proxy of hairpin")
+        }
+        Kind::Block(_) => Verdict::unsupported(
+            "the default configuration has no such block, and hairpin runs no scripts",
+        ),
+        Kind::Include(_) => {
+            Verdict::unsupported("only one file is read: import the other file as well")
+        }
+        Kind::Other(_) => Verdict::wrong("no statement of the default configuration"),
+    }
+}

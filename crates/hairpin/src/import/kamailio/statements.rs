@@ -1,0 +1,237 @@
+//! A script as statements. Lines that the `#!ifdef`s leave out, and comments, are no statements.
+
+use std::collections::HashMap;
+
+/// What a statement is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `#!define NAME VALUE`
+    Define(String, String),
+    /// `name = value`
+    Set(String, String),
+    /// `loadmodule "name.so"`
+    Module(String),
+    /// `modparam("module", "name", value)`
+    Parameter(String, String, String),
+    /// `route[NAME] { ... }`
+    Block(String),
+    /// `include_file "name"`
+    Include(String),
+    /// Anything else.
+    Other(String),
+}
+
+/// A statement and the line that it begins in.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Statement {
+    pub(super) line: usize,
+    pub(super) kind: Kind,
+}
+
+impl Statement {
+    /// A short form for the report.
+    pub(super) fn shown(&self) -> String {
+        match &self.kind {
+            Kind::Define(name, _) => format!("#!define {name}"),
+            Kind::Set(name, _) => name.clone(),
+            Kind::Module(name) => format!("loadmodule {name}"),
+            Kind::Parameter(module, name, _) => format!("modparam {module} {name}"),
+            Kind::Block(name) | Kind::Include(name) | Kind::Other(name) => name.clone(),
+        }
+    }
+}
+
+/// Reads a script.
+pub(super) fn read(text: &str) -> Vec<Statement> {
+    let mut reader = Reader::default();
+    for (line, text) in (1..).zip(text.lines()) {
+        reader.line(line, text);
+    }
+    reader.end();
+    reader.statements
+}
+
+#[derive(Default)]
+struct Reader {
+    statements: Vec<Statement>,
+    defined: HashMap<String, String>,
+    /// For each open `#!ifdef`: whether its part counts.
+    conditions: Vec<bool>,
+    in_comment: bool,
+    /// A statement over several lines: its first line and its text.
+    open: Option<(usize, String)>,
+}
+
+impl Reader {
+    fn line(&mut self, line: usize, text: &str) {
+        if let Some(directive) = text.trim_start().strip_prefix("#!")
+            && self.directive(line, directive)
+        {
+            return;
+        }
+        if self.conditions.contains(&false) {
+            return;
+        }
+        let text = self.without_comments(text);
+        let text = text.trim();
+        match &mut self.open {
+            Some((_, open)) => {
+                open.push(' ');
+                open.push_str(text);
+            }
+            None if text.is_empty() => return,
+            None => self.open = Some((line, text.to_owned())),
+        }
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(_, text)| is_complete(text))
+        {
+            self.end();
+        }
+    }
+
+    /// Whether it was one.
+    fn directive(&mut self, line: usize, directive: &str) -> bool {
+        let mut words = directive.split_whitespace();
+        let command = words.next().unwrap_or_default();
+        let name = words.next().unwrap_or_default().to_owned();
+        match command {
+            "ifdef" => self.conditions.push(self.defined.contains_key(&name)),
+            "ifndef" => self.conditions.push(!self.defined.contains_key(&name)),
+            "else" => {
+                if let Some(last) = self.conditions.last_mut() {
+                    *last = !*last;
+                }
+            }
+            "endif" => {
+                self.conditions.pop();
+            }
+            "define" | "trydef" | "redef" if !self.conditions.contains(&false) => {
+                let value: Vec<_> = words.collect();
+                let value = value.join(" ").trim_matches('"').to_owned();
+                if command != "trydef" || !self.defined.contains_key(&name) {
+                    self.defined.insert(name.clone(), value.clone());
+                }
+                let kind = Kind::Define(name, value);
+                self.statements.push(Statement { line, kind });
+            }
+            "define" | "trydef" | "redef" | "KAMAILIO" | "SER" | "OPENSER" | "MAXCOMPAT"
+            | "ALL" => {}
+            _ => return false,
+        }
+        true
+    }
+
+    fn without_comments(&mut self, text: &str) -> String {
+        let mut kept = String::new();
+        let mut quote = None;
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            if self.in_comment {
+                match rest.split_once("*/") {
+                    Some((_, after)) => (self.in_comment, rest) = (false, after),
+                    None => break,
+                }
+                continue;
+            }
+            if quote.is_none() {
+                if rest.starts_with("/*") {
+                    (self.in_comment, rest) = (true, &rest[2..]);
+                    continue;
+                }
+                if c == '#' || rest.starts_with("//") {
+                    break;
+                }
+            }
+            match (quote, c) {
+                (None, '"' | '\'') => quote = Some(c),
+                (Some(open), c) if open == c => quote = None,
+                _ => {}
+            }
+            kept.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+        kept
+    }
+
+    fn end(&mut self) {
+        let Some((line, text)) = self.open.take() else {
+            return;
+        };
+        let defined = &self.defined;
+        let kind = kind(&text, &|word: &str| defined.get(word).cloned());
+        self.statements.push(Statement { line, kind });
+    }
+}
+
+/// Whether brackets and braces are closed. A block may open its brace in the next line.
+fn is_complete(text: &str) -> bool {
+    let mut depth = 0_i32;
+    let mut quote = None;
+    for c in text.chars() {
+        match (quote, c) {
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            (None, '(' | '{') => depth += 1,
+            (None, ')' | '}') => depth -= 1,
+            _ => {}
+        }
+    }
+    depth <= 0 && (block_name(text).is_none() || text.contains('{'))
+}
+
+/// The name of a routing block.
+fn block_name(text: &str) -> Option<String> {
+    let name = text.split('{').next().unwrap_or_default();
+    let name: String = name.chars().filter(|c| !c.is_whitespace()).collect();
+    let kind = name.split('[').next().unwrap_or_default();
+    (kind == "route" || kind.ends_with("_route")).then_some(name)
+}
+
+fn kind(text: &str, defined: &dyn Fn(&str) -> Option<String>) -> Kind {
+    if let Some(name) = block_name(text).filter(|_| text.contains('{')) {
+        return Kind::Block(name);
+    }
+    let value = |text: &str| {
+        let text = text.trim().trim_end_matches(';').trim();
+        let bare = text.trim_matches('"').to_owned();
+        defined(&bare).unwrap_or(bare)
+    };
+    let words = text.split_once(char::is_whitespace);
+    match words {
+        Some(("loadmodule" | "loadmodulex", name)) => {
+            let name = value(name);
+            let name = name.rsplit('/').next().unwrap_or_default();
+            return Kind::Module(name.trim_end_matches(".so").to_owned());
+        }
+        Some(("import_file" | "include_file", name)) => {
+            return Kind::Include(format!("include {}", value(name)));
+        }
+        _ => {}
+    }
+    if let Some(inside) = text
+        .strip_prefix("modparam")
+        .and_then(|rest| rest.trim().strip_prefix('('))
+    {
+        let inside = inside.trim_end_matches([';', ' ']).trim_end_matches(')');
+        let mut parts = inside.splitn(3, ',').map(value);
+        if let (Some(module), Some(name), Some(value)) = (parts.next(), parts.next(), parts.next())
+        {
+            return Kind::Parameter(module, name, value);
+        }
+    }
+    match text.split_once('=') {
+        Some((name, rest))
+            if name
+                .trim()
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "._".contains(c)) =>
+        {
+            // `group.id = "value" desc "description"`
+            let rest = rest.split(" desc ").next().unwrap_or_default();
+            Kind::Set(name.trim().to_owned(), value(rest))
+        }
+        _ => Kind::Other(text.to_owned()),
+    }
+}

@@ -1,0 +1,148 @@
+//! Configurations of other servers, turned into one of hairpin.
+//!
+//! ```text
+//! text ── format ──► lines ── one row of a table per option ──► a verdict for each line
+//!                                        │
+//!                                        └─► Draft ──► hairpin.toml, which `config::load` must accept
+//! ```
+//! No line is dropped: whatever no row of a table names gets [`Verdict::NotUnderstood`].
+
+mod coturn;
+mod draft;
+mod eturnal;
+mod kamailio;
+mod repro;
+mod url;
+mod verdict;
+
+use draft::Draft;
+pub(crate) use verdict::Verdict;
+
+/// The server that a configuration is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// turnserver.conf of coturn
+    Coturn,
+    /// eturnal.yml
+    Eturnal,
+    /// kamailio.cfg, the default configuration with its defines
+    Kamailio,
+    /// repro.config of reSIProcate
+    Repro,
+}
+
+impl Format {
+    /// The name for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Coturn => "coturn",
+            Self::Eturnal => "eturnal",
+            Self::Kamailio => "Kamailio",
+            Self::Repro => "repro",
+        }
+    }
+
+    /// The format of a text; `None` if it looks like none of them.
+    pub(crate) fn detect(text: &str) -> Option<Self> {
+        // The first two have marks that no other format has.
+        if kamailio::looks_like_it(text) {
+            Some(Self::Kamailio)
+        } else if eturnal::looks_like_it(text) {
+            Some(Self::Eturnal)
+        } else if repro::looks_like_it(text) {
+            Some(Self::Repro)
+        } else {
+            coturn::looks_like_it(text).then_some(Self::Coturn)
+        }
+    }
+}
+
+/// A line of the other server's configuration, and what becomes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Judged {
+    /// Its number, from 1.
+    pub(crate) line: usize,
+    /// The option, or the whole line if it is no option.
+    pub(crate) name: String,
+    /// What becomes of it.
+    pub(crate) verdict: Verdict,
+}
+
+/// A user for a database.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// The name.
+    pub(crate) name: String,
+    /// What proves it.
+    pub(crate) proof: Proof,
+}
+
+/// What proves that a client is a user.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// A password.
+    Password(String),
+    /// The hexadecimal digits of a key that was computed from name, realm and password.
+    Key(String),
+}
+
+/// What came of an import.
+#[derive(Debug, Default)]
+pub(crate) struct Imported {
+    /// Every line that is neither empty nor a comment, in order.
+    pub(crate) lines: Vec<Judged>,
+    /// Differences that no line shows.
+    pub(crate) notes: Vec<String>,
+    /// Users that go to the database, if there is one.
+    pub(crate) users: Vec<Account>,
+    /// Secrets that go to the database, if there is one.
+    pub(crate) secrets: Vec<String>,
+    /// The configuration.
+    pub(crate) draft: Draft,
+}
+
+/// Users for a SIP domain whose users are in a database: one, with a random password, so that the configuration is accepted.
+fn placeholder_users() -> toml::Value {
+    let mut random = [0; 16];
+    if getrandom::fill(&mut random).is_err() {
+        return toml::Value::Array(Vec::new());
+    }
+    let password: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let fields = [("name", "placeholder".to_owned()), ("password", password)];
+    let user: toml::Table = fields
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .into_iter()
+        .collect();
+    vec![user].into()
+}
+
+/// The known name that was probably meant: at most a third of its letters differ.
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // The longest option has 33 letters; the algorithm is quadratic.
+    if word.len() > 64 {
+        return None;
+    }
+    let word = word.trim_start_matches('-');
+    known
+        .map(|name| (strsim::osa_distance(word, name), name))
+        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// Reads a configuration. Users and secrets go to `database`, if it is given.
+pub(crate) fn read(format: Format, text: &str, database: Option<&str>) -> Imported {
+    let mut imported = Imported::default();
+    if let Some(url) = database {
+        let url = toml::Value::from(url);
+        imported.draft.push_table("auth.stores", [("url", url)]);
+    }
+    let read = match format {
+        Format::Coturn => coturn::read,
+        Format::Eturnal => eturnal::read,
+        Format::Kamailio => kamailio::read,
+        Format::Repro => repro::read,
+    };
+    read(text, database.is_some(), &mut imported);
+    imported
+}
