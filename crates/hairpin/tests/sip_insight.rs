@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{Serve, fails, hairpin, run, stderr, stdout};
 use serde_json::Value;
+use sip::Method;
 use sip_client::phone::{PASSWORD, Phone};
 
 /// Longer than anything here takes, also on a busy machine.
@@ -21,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server with SIP and a control socket.
 struct Server {
-    _serve: Serve,
+    serve: Serve,
     folder: tempfile::TempDir,
     sip: SocketAddr,
 }
@@ -36,7 +37,7 @@ impl Server {
         let text = format!(
             "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
              [admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\ncontrol_socket = {socket:?}\n\
-             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\n[[sip.domain]]\nname = \"example.com\"\n\
+             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\ncall_log = true\n[[sip.domain]]\nname = \"example.com\"\n\
              [auth]\nrealm = \"example.com\"\nusers = [\n{users}]\n{more}"
         );
         let config = folder.path().join("hairpin.toml");
@@ -54,7 +55,7 @@ impl Server {
             .find_map(|word| word.trim_end_matches(':').parse().ok());
         Server {
             sip: sip.unwrap(),
-            _serve: serve,
+            serve,
             folder,
         }
     }
@@ -158,6 +159,64 @@ fn a_trunk_says_why_it_gets_no_calls() {
         text.contains("down, ") && text.contains("last error no response"),
         "{text}"
     );
+}
+
+#[test]
+fn a_call_has_one_line_with_its_times_and_both_sides() {
+    let server = Server::start(2, "[log]\nformat = \"json\"\n");
+    let mut caller = Phone::udp_at(server.sip, "user0");
+    let mut called = Phone::tcp_at(server.sip, "user1");
+    caller.register();
+    called.register();
+    caller.ask(Method::Invite, "sip:user1@example.com", "one");
+    let invite = called.expect("INVITE ");
+    called.respond(&invite, "180 Ringing");
+    caller.expect("SIP/2.0 180");
+    called.respond(&invite, "200 OK");
+    let ok = caller.expect("SIP/2.0 200");
+    caller.in_dialog(&ok, "ACK");
+    called.expect("ACK ");
+    called.hang_up(&invite);
+    let bye = caller.expect("BYE ");
+    caller.respond(&bye, "200 OK");
+    called.expect("SIP/2.0 200");
+    caller.ask(Method::Invite, "sip:user1@example.com", "two");
+    let invite = called.expect("INVITE ");
+    called.respond(&invite, "486 Busy Here");
+    caller.expect("SIP/2.0 486");
+    server.serve.signal("TERM");
+    let (_, log) = server.serve.wait();
+    let lines = log.lines().filter(|line| line.contains("\"call ended\""));
+    let lines: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let [one, two] = &lines[..] else {
+        panic!("{log}");
+    };
+    assert_eq!(
+        (&one["call_id"], &one["source"]),
+        (&"one@test".into(), &"user0".into())
+    );
+    assert_eq!(one["to"], "sip:user1@example.com");
+    assert_eq!(
+        (&one["source_transport"], &one["target_transport"]),
+        (&"UDP".into(), &"TCP".into())
+    );
+    assert_eq!(one["target"], "user1@example.com");
+    assert_eq!(
+        (&one["code"], &one["ended_by"]),
+        (&200.into(), &"called".into())
+    );
+    let ms = |name: &str| one[name].as_u64().unwrap();
+    assert!(
+        ms("ring_ms") <= ms("answer_ms") && ms("answer_ms") <= ms("end_ms"),
+        "{one}"
+    );
+    assert_eq!(
+        (&two["code"], &two["ended_by"]),
+        (&486.into(), &"called".into())
+    );
+    assert_eq!(two["answer_ms"], Value::Null);
 }
 
 #[test]

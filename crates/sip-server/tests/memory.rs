@@ -4,11 +4,13 @@
 extern crate hairpin_sip_server as sip_server;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use allocation_counter::measure;
 use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
 use sip::{HashKey, Message, Mono, Now, Spans};
 use sip_server::Aor;
+use sip_server::calls::{CallRecord, Counted, DialogId, Dialogs, Leg, Span};
 use sip_server::flow::FlowId;
 use sip_server::location::{Found, Limits, Location, MemoryLocation};
 use sip_server::registrar::{
@@ -140,4 +142,48 @@ fn finding_bindings_allocates_nothing() {
         }
     });
     assert_eq!((counted.count_total, found), (0, 50));
+}
+
+#[test]
+fn a_recorded_call_costs_at_most_512_bytes() {
+    let (key, dialogs) = (HashKey::new([1; 16]), Dialogs::default());
+    let long = "a".repeat(300);
+    let text = format!(
+        "INVITE sip:{long}@example.com SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bKa\r\n\
+         From: <sip:{long}@example.com>;tag=1\r\nTo: <sip:bob@example.com>\r\nCall-ID: {long}\r\n\
+         CSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n"
+    );
+    let mut spans = Spans::new();
+    let message = Message::parse(text.as_bytes(), &mut spans).unwrap();
+    let flow = Flow {
+        carrier: Carrier::Tls,
+        listener: ListenerKey(1),
+        connection: None,
+        local: "[2001:db8::1]:5061".parse().unwrap(),
+        remote: "[2001:db8::2]:40000".parse().unwrap(),
+    };
+    let now = Now {
+        mono: Mono(1_000_000_000),
+        unix_s: 1_794_571_200,
+    };
+    let span = Span {
+        session: Some(Duration::from_secs(1800)),
+        most: Duration::from_secs(43_200),
+    };
+    let counted = measure(|| {
+        for number in 0..USERS {
+            let from = (long.as_bytes(), &flow);
+            let mut record = CallRecord::new(key, now, &message, from);
+            record.concluded(now.mono, 200, long.as_bytes(), Some(Leg::from(&flow)));
+            let id = DialogId::new(key, &number.to_be_bytes(), [b"a", b"b"]);
+            let counted = Counted {
+                tickets: Vec::new(),
+                record: Some(Box::new(record)),
+            };
+            dialogs.begin(now.mono, id, span, counted);
+        }
+    });
+    let each = counted.bytes_current as u64 / u64::from(USERS);
+    println!("{each} bytes per recorded call");
+    assert!(each <= MOST, "{each}");
 }

@@ -370,6 +370,8 @@ pub(crate) struct Settings {
     pub(crate) sip_domain_calls: Entry<SipCalls>,
     /// `sip.domain_call_rate`
     pub(crate) sip_domain_call_rate: Entry<SipCalls>,
+    /// `sip.call_log`
+    pub(crate) sip_call_log: Entry<bool>,
     /// `sip.max_call_duration`
     pub(crate) sip_max_call_duration: Entry<SipCallDuration>,
     /// `sip.session_expires`
@@ -671,6 +673,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "user_call_rate", |s| &mut s.sip_user_call_rate),
     Key::new("sip", "domain_calls", |s| &mut s.sip_domain_calls),
     Key::new("sip", "domain_call_rate", |s| &mut s.sip_domain_call_rate),
+    Key::new("sip", "call_log", |s| &mut s.sip_call_log),
     Key::new("sip", "max_call_duration", |s| &mut s.sip_max_call_duration),
     Key::new("sip", "session_expires", |s| &mut s.sip_session_expires),
     Key::new("sip", "session_min", |s| &mut s.sip_session_min),

@@ -81,6 +81,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<CallSettings> {
         concurrent: s.sip_domain_calls?.value.0,
         per_second: s.sip_domain_call_rate?.value.0,
     };
+    calls.log = s.sip_call_log?.value;
     calls.most = s.sip_max_call_duration?.value.0;
     calls.session_expires = s.sip_session_expires?.value.0;
     calls.session_min = s.sip_session_min?.value.0;
@@ -100,11 +101,11 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
             "sip.session_expires must be at least sip.session_min, or 0 for no session timer";
         report.push(Diagnostic::error(&expires.at, message).help(help));
     }
-    let is_limited = calls.per_user.is_set() || calls.per_domain.is_set();
+    let is_limited = calls.per_user.is_set() || calls.per_domain.is_set() || calls.log;
     let record_route = settings.sip_record_route.as_ref();
     if let Some(record_route) = record_route.filter(|entry| is_limited && !entry.value) {
-        let message = "calls are limited, but without Record-Route the proxy gets no BYE";
-        let help = "remove sip.record_route = false, or the limits of calls";
+        let message = "calls are limited or logged, but without Record-Route the proxy gets no BYE";
+        let help = "remove sip.record_route = false, or the limits of calls and sip.call_log";
         report.push(Diagnostic::error(&record_route.at, message).help(help));
     }
 }

@@ -642,7 +642,7 @@ fn limits_of_sip_calls_are_read_and_checked() {
     );
     one_complaint(
         "[sip]\nuser_calls = 1\nrecord_route = false\n",
-        "hairpin.toml:3:16: calls are limited, but without Record-Route the proxy gets no BYE (remove sip.record_route = false, or the limits of calls)",
+        "hairpin.toml:3:16: calls are limited or logged, but without Record-Route the proxy gets no BYE (remove sip.record_route = false, or the limits of calls and sip.call_log)",
     );
 }
 

@@ -3,7 +3,9 @@
 use super::settings::{CallSettings, Orders};
 use sip::{Method, Mono};
 use sip_server::Aor;
-use sip_server::calls::{Counters, DialogId, Dialogs, Exceeded, Numbers, Span, Ticket};
+use sip_server::calls::{
+    CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Numbers, Span, Ticket,
+};
 use sip_server::proxy::{Denied, NewCall, SessionTimer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +27,7 @@ const NUMBER: usize = 4;
 pub(crate) struct SharedCalls {
     users: Counters<Box<[u8]>>,
     domains: Counters<Box<[u8]>>,
-    dialogs: Dialogs,
+    pub(super) dialogs: Dialogs,
 }
 
 /// The limits of calls at one worker.
@@ -66,6 +68,10 @@ impl CallControl {
         self.settings.per_user.is_set() || self.settings.per_domain.is_set()
     }
 
+    fn follows_dialogs(&self) -> bool {
+        self.is_limited() || self.settings.log
+    }
+
     /// Dialogs that count now, of all workers, and those that have ended without a BYE.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.shared.dialogs.len(), self.shared.dialogs.expired())
@@ -78,18 +84,52 @@ impl CallControl {
 
     /// Removes dialogs that have come to their end.
     pub(super) fn expire(&self, now: Mono) {
-        self.shared.dialogs.expire(now);
+        for record in self.shared.dialogs.expire(now) {
+            CallControl::log(now, &record, EndedBy::Expiry);
+        }
+    }
+
+    /// Whether each call has a record.
+    pub(super) const fn records_calls(&self) -> bool {
+        self.settings.log
+    }
+
+    /// Writes the line of a call that has ended.
+    pub(super) fn log(now: Mono, record: &CallRecord, by: EndedBy) {
+        let line = record.line(now);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let target = line.target_leg;
+        tracing::info!(
+            call_id = text(line.call_id),
+            from = text(line.from),
+            to = text(line.to),
+            source = text(line.source),
+            source_address = %line.source_leg.remote,
+            source_transport = line.source_leg.carrier.via_name(),
+            target = text(line.target),
+            target_address = target.map(|leg| tracing::field::display(leg.remote)),
+            target_transport = target.map(|leg| leg.carrier.via_name()),
+            tried = line.tried,
+            began_unix_s = line.began_unix_s,
+            ring_ms = line.rang.map(ms),
+            answer_ms = line.answered.map(ms),
+            end_ms = ms(line.lasted),
+            code = line.code,
+            ended_by = by.name(),
+            "call ended"
+        );
     }
 
     /// Whether refreshes and BYEs matter: a limit is set, or dialogs from before a reload still count.
     pub(super) fn counts_calls(&self) -> bool {
-        self.is_limited() || !self.shared.dialogs.is_empty()
+        self.follows_dialogs() || !self.shared.dialogs.is_empty()
     }
 
     pub(super) fn session_timer(&self) -> Option<SessionTimer> {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let expires = seconds(self.settings.session_expires);
-        (self.is_limited() && expires != 0).then(|| SessionTimer {
+        (self.follows_dialogs() && expires != 0).then(|| SessionTimer {
             expires,
             min: seconds(self.settings.session_min).min(expires),
         })
@@ -154,10 +194,10 @@ impl CallControl {
         now: Mono,
         dialog: DialogId,
         session: Option<Duration>,
-        tickets: Vec<Ticket>,
+        counted: Counted,
     ) {
         let span = self.span(session);
-        self.shared.dialogs.begin(now, dialog, span, tickets);
+        self.shared.dialogs.begin(now, dialog, span, counted);
     }
 
     pub(super) fn refreshed(&self, now: Mono, dialog: DialogId, session: Option<Duration>) {
@@ -165,8 +205,8 @@ impl CallControl {
         self.shared.dialogs.refresh(now, dialog, span);
     }
 
-    pub(super) fn ended(&self, dialog: DialogId) {
-        self.shared.dialogs.end(dialog);
+    pub(super) fn ended(&self, dialog: DialogId) -> Option<Box<CallRecord>> {
+        self.shared.dialogs.end(dialog)
     }
 
     fn span(&self, session: Option<Duration>) -> Span {

@@ -12,7 +12,7 @@ use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
 use sip::{HashKey, Host, Message, Mono, Now};
 use sip_server::Aor;
-use sip_server::calls::{DialogId, Ticket};
+use sip_server::calls::{CallRecord, Counted, DialogId, EndedBy, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
     Authenticated, Authentication, Calls, Config, Denied, Inbound, LookedUp, Lookup, NewCall,
@@ -268,6 +268,17 @@ impl Trunks for ServerPolicy<'_> {
         self.trunk_at(flow.remote.ip())
     }
 
+    fn source_name(&self, flow: &Flow) -> &[u8] {
+        let trunk = self.trunk_at(flow.remote.ip());
+        let trunk = trunk.and_then(|number| self.routes.trunk(number));
+        trunk.map_or(b"", |(trunk, _)| trunk.name.as_bytes())
+    }
+
+    fn trunk_name(&self, hop: &Hop) -> &[u8] {
+        let trunk = self.routes.trunk_of(hop);
+        trunk.map_or(b"", |(trunk, _)| trunk.name.as_bytes())
+    }
+
     fn draw(&mut self) -> u64 {
         *self.draws = self.draws.wrapping_add(1);
         *self.draws
@@ -378,16 +389,24 @@ impl Calls for ServerPolicy<'_> {
         now: Mono,
         dialog: DialogId,
         session: Option<Duration>,
-        tickets: Vec<Ticket>,
+        counted: Counted,
     ) {
-        self.calls.answered(now, dialog, session, tickets);
+        self.calls.answered(now, dialog, session, counted);
     }
 
     fn refreshed(&mut self, now: Mono, dialog: DialogId, session: Option<Duration>) {
         self.calls.refreshed(now, dialog, session);
     }
 
-    fn ended(&mut self, dialog: DialogId) {
-        self.calls.ended(dialog);
+    fn ended(&mut self, dialog: DialogId) -> Option<Box<CallRecord>> {
+        self.calls.ended(dialog)
+    }
+
+    fn records_calls(&self) -> bool {
+        self.calls.records_calls()
+    }
+
+    fn call_ended(&mut self, now: Mono, record: &CallRecord, by: EndedBy) {
+        CallControl::log(now, record, by);
     }
 }

@@ -194,6 +194,8 @@ pub struct CallSettings {
     pub forbidden_prefixes: Vec<String>,
     /// Exceptions. Default: none.
     pub allowed_prefixes: Vec<String>,
+    /// Whether each call has one line in the log, at its end. Then the server stores at most 512 bytes per dialog. Default: no.
+    pub log: bool,
 }
 
 impl Default for CallSettings {
@@ -201,6 +203,7 @@ impl Default for CallSettings {
         CallSettings {
             per_user: Limit::default(),
             per_domain: Limit::default(),
+            log: false,
             most: Duration::from_secs(12 * 3600),
             session_expires: Duration::from_secs(1800),
             session_min: Duration::from_secs(90),

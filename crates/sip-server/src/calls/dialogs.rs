@@ -8,6 +8,7 @@ use std::time::Duration;
 use sip::{HashKey, Mono};
 
 use super::counters::Ticket;
+use super::record::CallRecord;
 
 /// Parts with a lock of their own.
 const PARTS: usize = 64;
@@ -51,6 +52,25 @@ struct Dialog {
     ends_s: u64,
     /// They end with it.
     _tickets: Box<[Ticket]>,
+    record: Option<Box<CallRecord>>,
+}
+
+/// What a dialog has as long as it counts.
+#[derive(Debug, Default)]
+pub struct Counted {
+    /// Calls that end with it.
+    pub tickets: Vec<Ticket>,
+    /// Its record, if calls are recorded.
+    pub record: Option<Box<CallRecord>>,
+}
+
+/// Where a list of dialogs goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DialogsPlace {
+    /// The part of the table.
+    pub part: usize,
+    /// The first identity that is not listed yet.
+    pub from: u64,
 }
 
 #[derive(Debug, Default)]
@@ -84,13 +104,14 @@ impl Default for Dialogs {
 
 impl Dialogs {
     /// A dialog begins: its first 2xx was forwarded. It ends these calls when it ends.
-    pub fn begin(&self, now: Mono, id: DialogId, span: Span, tickets: Vec<Ticket>) {
+    pub fn begin(&self, now: Mono, id: DialogId, span: Span, counted: Counted) {
         let began_s = seconds(now);
         let ends_s = end_of(began_s, began_s, span);
         let dialog = Dialog {
             began_s,
             ends_s,
-            _tickets: tickets.into(),
+            _tickets: counted.tickets.into(),
+            record: counted.record,
         };
         let mut part = self.part(id);
         let old = part.dialogs.insert(id, dialog);
@@ -117,22 +138,52 @@ impl Dialogs {
         self.next_s.fetch_min(new, Ordering::Relaxed);
     }
 
-    /// A dialog has ended with a BYE. Returns whether it was known.
-    pub fn end(&self, id: DialogId) -> bool {
+    /// A dialog has ended with a BYE. Returns its record, if it was known and has one.
+    pub fn end(&self, id: DialogId) -> Option<Box<CallRecord>> {
         let mut part = self.part(id);
-        let Some(dialog) = part.dialogs.remove(&id) else {
-            return false;
-        };
+        let dialog = part.dialogs.remove(&id)?;
         part.ends.remove(&(dialog.ends_s, id));
         self.len.fetch_sub(1, Ordering::Relaxed);
-        true
+        dialog.record
     }
 
-    /// Removes dialogs that have come to their end.
-    pub fn expire(&self, now: Mono) {
+    /// Gives the records of some dialogs to `list`, at most `most` of one part, each with the time until the dialog ends. Returns where to
+    /// go on. Locks one part of the table.
+    pub fn list(
+        &self,
+        now: Mono,
+        place: DialogsPlace,
+        most: usize,
+        list: &mut dyn FnMut(&CallRecord, Duration),
+    ) -> Option<DialogsPlace> {
+        let part = self.parts.get(place.part)?.lock();
+        let part = part.unwrap_or_else(PoisonError::into_inner);
+        let mut rest = part.dialogs.range(DialogId(place.from)..);
+        for (_, dialog) in rest.by_ref().take(most) {
+            let left = Mono(dialog.ends_s.saturating_mul(SECOND_NS)).since(now);
+            if let Some(record) = &dialog.record {
+                list(record, left);
+            }
+        }
+        let part = place.part;
+        match rest.next() {
+            Some((next, _)) => Some(DialogsPlace { part, from: next.0 }),
+            None => {
+                let next = DialogsPlace {
+                    part: part + 1,
+                    from: 0,
+                };
+                (next.part < PARTS).then_some(next)
+            }
+        }
+    }
+
+    /// Removes dialogs that have come to their end. Returns their records.
+    pub fn expire(&self, now: Mono) -> Vec<Box<CallRecord>> {
         let now_s = now.0 / SECOND_NS;
+        let mut records = Vec::new();
         if self.next_s.load(Ordering::Relaxed) > now_s {
-            return;
+            return records;
         }
         // What begins meanwhile lowers it again.
         self.next_s.store(NEVER, Ordering::Relaxed);
@@ -144,12 +195,14 @@ impl Dialogs {
                     break;
                 }
                 part.ends.remove(&(ends_s, id));
-                if part.dialogs.remove(&id).is_some() {
+                if let Some(dialog) = part.dialogs.remove(&id) {
                     self.len.fetch_sub(1, Ordering::Relaxed);
                     self.expired.fetch_add(1, Ordering::Relaxed);
+                    records.extend(dialog.record);
                 }
             }
         }
+        records
     }
 
     /// When to call [`Dialogs::expire`].
@@ -214,8 +267,11 @@ mod tests {
         }
     }
 
-    fn ticket(counters: &Counters<&'static str>) -> Vec<Ticket> {
-        vec![counters.begin(at(0), &"alice", Limit::default()).unwrap()]
+    fn ticket(counters: &Counters<&'static str>) -> Counted {
+        Counted {
+            tickets: vec![counters.begin(at(0), &"alice", Limit::default()).unwrap()],
+            record: None,
+        }
     }
 
     #[test]
@@ -234,9 +290,11 @@ mod tests {
         dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
         // A repeated 2xx changes nothing.
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
-        assert!(!dialogs.end(id(2)));
-        assert!(dialogs.end(id(1)));
-        assert!(!dialogs.end(id(1)), "a repeated BYE");
+        assert!(dialogs.end(id(2)).is_none());
+        assert_eq!(dialogs.len(), 1);
+        assert!(dialogs.end(id(1)).is_none());
+        assert_eq!(dialogs.len(), 0);
+        assert!(dialogs.end(id(1)).is_none(), "a repeated BYE");
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
         dialogs.expire(at(1000));
         assert_eq!(dialogs.expired(), 0);

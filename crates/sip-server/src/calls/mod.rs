@@ -7,7 +7,10 @@
 mod counters;
 mod dialogs;
 mod numbers;
+mod record;
 
 pub use counters::{Counters, Exceeded, Limit, Payer, Ticket};
-pub use dialogs::{DialogId, Dialogs, Span};
+pub use dialogs::{Counted, DialogId, Dialogs, DialogsPlace, Span};
 pub use numbers::Numbers;
+pub(crate) use record::tag_hash;
+pub use record::{CallLine, CallRecord, EndedBy, Leg};

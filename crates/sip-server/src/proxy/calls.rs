@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
-use sip::{HashKey, Message, Method, Mono};
+use sip::flow::Flow;
+use sip::{HashKey, Message, Method, Mono, Now};
 
 use super::context::ContextKey;
-use super::policy::{Calls, Denied, NewCall};
+use super::policy::{Denied, NewCall, Policy};
 use super::request::{Plan, Sender};
 use super::session::{self, Asked, SessionChanges};
 use super::{Proxy, Refusal, Stack};
-use crate::calls::{DialogId, Payer, Ticket};
+use crate::calls::{CallRecord, Counted, DialogId, Payer, Ticket, tag_hash};
 
 /// The most dialogs of one INVITE that count. Further phones of one user that answer at the same time do not count.
 const MOST_DIALOGS: usize = 32;
@@ -26,6 +27,20 @@ pub(super) struct Admitted {
     pub(super) dialog: Option<DialogId>,
     /// It refreshes a session.
     pub(super) session: Option<Asked>,
+    /// The hash of the tag in From of a BYE.
+    pub(super) tag: u64,
+}
+
+impl Admitted {
+    /// The record of its call, until that is answered.
+    pub(super) fn record(&mut self) -> Option<&mut CallRecord> {
+        self.call.as_mut()?.record.as_deref_mut()
+    }
+
+    /// Takes the record out.
+    pub(super) fn take_record(&mut self) -> Option<Box<CallRecord>> {
+        self.call.as_mut()?.record.take()
+    }
 }
 
 /// A call that counts.
@@ -36,26 +51,31 @@ pub(super) struct Call {
     payers: Vec<Payer>,
     /// Those that a 2xx has begun.
     dialogs: Vec<DialogId>,
+    record: Option<Box<CallRecord>>,
 }
 
 impl Call {
-    fn new(tickets: Vec<Ticket>) -> Call {
+    fn new(tickets: Vec<Ticket>, record: Option<Box<CallRecord>>) -> Call {
         Call {
+            record,
             payers: tickets.iter().map(Ticket::payer).collect(),
             tickets,
             dialogs: Vec::new(),
         }
     }
 
-    /// The tickets of a dialog, if its 2xx is the first one. All dialogs of a forked request count.
-    fn begin(&mut self, dialog: DialogId) -> Option<Vec<Ticket>> {
+    /// What a dialog has, if its 2xx is the first one. All dialogs of a forked request count; the first one has the record.
+    fn begin(&mut self, dialog: DialogId) -> Option<Counted> {
         if self.dialogs.contains(&dialog) || self.dialogs.len() >= MOST_DIALOGS {
             return None;
         }
         self.dialogs.push(dialog);
-        Some(match self.tickets.is_empty() {
-            false => std::mem::take(&mut self.tickets),
-            true => self.payers.iter().map(Payer::ticket).collect(),
+        Some(Counted {
+            tickets: match self.tickets.is_empty() {
+                false => std::mem::take(&mut self.tickets),
+                true => self.payers.iter().map(Payer::ticket).collect(),
+            },
+            record: self.record.take(),
         })
     }
 }
@@ -87,10 +107,10 @@ impl Proxy {
     /// 403, 480 or 486 for limits, 422 for a session interval that is too small.
     pub(super) fn admit(
         &mut self,
-        now: Mono,
-        message: &Message<'_>,
+        now: Now,
+        (message, flow): (&Message<'_>, &Flow),
         plan: &Plan<'_>,
-        policy: &mut dyn Calls,
+        policy: &mut dyn Policy,
     ) -> Result<(Admitted, SessionChanges), Refusal> {
         let (mut admitted, mut changes) = (Admitted::default(), SessionChanges::default());
         let method = message.method();
@@ -113,6 +133,8 @@ impl Proxy {
             if policy.counts_calls() && (session::is_refresh(method) || method == Some(Method::Bye))
             {
                 admitted.dialog = dialog_of(self.calls_key, message);
+                let tag = message.from().ok().and_then(|from| from.tag);
+                admitted.tag = tag_hash(self.calls_key, tag.unwrap_or_default());
             }
             return Ok((admitted, changes));
         }
@@ -128,9 +150,79 @@ impl Proxy {
             uri: plan.routed.uri,
             is_local: plan.aor.is_some(),
         };
-        let tickets = policy.admit(now, &call).map_err(Denied::refusal)?;
-        admitted.call = (!tickets.is_empty()).then(|| Box::new(Call::new(tickets)));
+        let record = match method == Some(Method::Invite) && policy.records_calls() {
+            true => {
+                let source = call.user.unwrap_or_else(|| policy.source_name(flow));
+                let from = (source, flow);
+                Some(CallRecord::new(self.calls_key, now, message, from))
+            }
+            false => None,
+        };
+        let record = record.map(Box::new);
+        let tickets = match policy.admit(now.mono, &call) {
+            Ok(tickets) => tickets,
+            Err(denied) => {
+                let refusal = denied.refusal();
+                end_record(now.mono, policy, record, (refusal.code, true));
+                return Err(refusal);
+            }
+        };
+        let counts = !tickets.is_empty() || record.is_some();
+        admitted.call = counts.then(|| Box::new(Call::new(tickets, record)));
         Ok((admitted, changes))
+    }
+
+    /// A branch of a recorded call has a final response.
+    pub(super) fn note_final(
+        &mut self,
+        now: Mono,
+        stack: &Stack<'_>,
+        (key, branch): (ContextKey, usize),
+        (code, flow): (u16, &Flow),
+    ) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let hop = context.branches.get(branch).and_then(|it| it.hop);
+        let target = match (&hop, &context.aor) {
+            (Some(hop), _) => stack.policy.trunk_name(hop),
+            (None, Some(aor)) => aor.as_bytes(),
+            (None, None) => b"",
+        };
+        let is_best = code < 300 || context.best.is_beaten_by(code);
+        if let Some(record) = context.admitted.record().filter(|_| is_best) {
+            record.concluded(now, code, target, Some(flow.into()));
+        }
+    }
+
+    /// The INVITE of a call is about to get this final response, which is no 2xx; `is_own` if it is the proxy's own.
+    pub(super) fn note_failure(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        (code, is_own): (u16, bool),
+    ) {
+        let context = self.contexts.get(key);
+        let record = context.and_then(|context| context.admitted.take_record());
+        end_record(now, stack.policy, record, (code, is_own));
+    }
+
+    /// Gives the records of calls that are not answered yet to `list`: those of so many places from `first` on. Returns where to go on.
+    pub fn list_calls(
+        &self,
+        first: usize,
+        places: usize,
+        list: &mut dyn FnMut(&CallRecord),
+    ) -> Option<usize> {
+        let part = self.contexts.part(first, places)?;
+        for context in part {
+            let call = context.admitted.call.as_ref();
+            if let Some(record) = call.and_then(|call| call.record.as_deref()) {
+                list(record);
+            }
+        }
+        Some(first + places)
     }
 
     /// A 2xx is about to be forwarded. Returns the lines that are added to it (RFC 4028 §8.2).
@@ -153,9 +245,9 @@ impl Proxy {
         let session = session.map(|seconds| Duration::from_secs(seconds.into()));
         if let Some(call) = &mut admitted.call
             && let Some(dialog) = dialog_of(calls_key, message)
-            && let Some(tickets) = call.begin(dialog)
+            && let Some(counted) = call.begin(dialog)
         {
-            stack.policy.answered(now, dialog, session, tickets);
+            stack.policy.answered(now, dialog, session, counted);
         } else if let Some(dialog) = admitted.dialog
             && admitted.session.is_some()
         {
@@ -165,13 +257,36 @@ impl Proxy {
     }
 
     /// A BYE has a final response. A 401 or 407 does not end the call, because the BYE is sent again with credentials.
-    pub(super) fn count_bye(&mut self, stack: &mut Stack<'_>, key: ContextKey, code: u16) {
+    pub(super) fn count_bye(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        code: u16,
+    ) {
         if let Some(context) = self.contexts.get(key)
             && context.is_bye
             && !matches!(code, 401 | 407)
             && let Some(dialog) = context.admitted.dialog.take()
         {
-            stack.policy.ended(dialog);
+            let tag = context.admitted.tag;
+            if let Some(record) = stack.policy.ended(dialog) {
+                let by = record.sender_of_bye(tag);
+                stack.policy.call_ended(now, &record, by);
+            }
         }
+    }
+}
+
+/// The INVITE of a recorded call has failed.
+pub(super) fn end_record(
+    now: Mono,
+    policy: &mut dyn Policy,
+    record: Option<Box<CallRecord>>,
+    (code, is_own): (u16, bool),
+) {
+    if let Some(mut record) = record {
+        let by = record.refused(code, is_own);
+        policy.call_ended(now, &record, by);
     }
 }

@@ -195,6 +195,17 @@ impl Contexts {
         }
     }
 
+    /// The contexts at so many places from `first` on; `None` behind the last place.
+    pub(super) fn part(
+        &self,
+        first: usize,
+        places: usize,
+    ) -> Option<impl Iterator<Item = &Context>> {
+        let rest = self.places.get(first..).filter(|rest| !rest.is_empty())?;
+        let part = rest.iter().take(places);
+        Some(part.filter_map(|(_, context)| context.as_deref()))
+    }
+
     pub(super) fn insert(&mut self, context: Context) -> ContextKey {
         let key = self.next_key();
         if self.free.pop().is_none() {

@@ -144,6 +144,9 @@ impl Proxy {
                     self.stats.branches += 1;
                     branch.request = Some(request);
                     branch.others = others;
+                    if let Some(record) = context.admitted.record() {
+                        record.tried();
+                    }
                     return;
                 }
                 Err(error) => {

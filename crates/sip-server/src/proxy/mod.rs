@@ -311,7 +311,8 @@ impl Proxy {
                 Err(error) => without_room(error),
             },
             Ok(Decision::Forward(plan)) => {
-                let admitted = match self.admit(now.mono, message, &plan, stack.policy) {
+                let received = (message, &from.flow);
+                let mut admitted = match self.admit(now, received, &plan, stack.policy) {
                     Ok(admitted) => admitted,
                     Err(refusal) => return self.refuse(stack.engine, request, refusal),
                 };
@@ -320,7 +321,11 @@ impl Proxy {
                         self.begin(now, stack, key, (message, stamp), (*plan, admitted), from);
                         Handled::Yes
                     }
-                    Err(error) => without_room(error),
+                    Err(error) => {
+                        let record = admitted.0.take_record();
+                        calls::end_record(now.mono, stack.policy, record, (503, true));
+                        without_room(error)
+                    }
                 }
             }
         }
@@ -357,7 +362,8 @@ impl Proxy {
         };
         let refusal = match self.decide(asked, stack.policy) {
             Ok(Decision::Forward(plan)) => {
-                match self.admit(now.mono, message, &plan, stack.policy) {
+                let received = (message, &waiting.from.flow);
+                match self.admit(now, received, &plan, stack.policy) {
                     Ok(admitted) => {
                         self.wheel.remove(key.slot);
                         let stamped = (message, waiting.stamp);
@@ -435,6 +441,9 @@ impl Proxy {
         }
         context.is_ending = true;
         context.targets.clear();
+        if let Some(record) = context.admitted.record() {
+            record.cancelled();
+        }
         self.cancel_branches(now, stack, key);
     }
 
@@ -516,7 +525,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         key: ContextKey,
         (message, stamp): (&Message<'_>, Stamp),
-        (plan, (admitted, changes)): (Plan<'_>, (Admitted, SessionChanges)),
+        (plan, (mut admitted, changes)): (Plan<'_>, (Admitted, SessionChanges)),
         from: &FlowId,
     ) {
         let targets = target::in_order(plan.targets.clone(), self.config.forking);
@@ -524,11 +533,13 @@ impl Proxy {
         let widest = fork::widest(&targets, self.config.forking);
         if widest > plan.breadth as usize {
             self.stats.refused += 1;
+            calls::end_record(now.mono, stack.policy, admitted.take_record(), (440, true));
             return self.answer(now.mono, stack, key, &Refusal::of(440, "").reply());
         }
         let base: Result<Base, _> = self.base_of(stack, (message, stamp), &plan, &changes, from);
         let Ok(base) = base else {
             self.stats.refused += 1;
+            calls::end_record(now.mono, stack.policy, admitted.take_record(), (400, true));
             return self.answer(now.mono, stack, key, &Refusal::of(400, "").reply());
         };
         let Some(context) = self.contexts.get(key) else {

@@ -11,7 +11,7 @@ use sip::{Host, Message, Mono, Now};
 
 use super::session::SessionTimer;
 use crate::Aor;
-use crate::calls::{DialogId, Numbers, Ticket};
+use crate::calls::{CallRecord, Counted, DialogId, EndedBy, Numbers, Ticket};
 use crate::location::Binding;
 use crate::routes::{Call, Decision, Hop, Outcome};
 
@@ -168,21 +168,31 @@ pub trait Calls {
         Ok(Vec::new())
     }
 
-    /// The call with these tickets was answered: its first 2xx is forwarded. `session` is the session interval.
+    /// Whether calls are recorded: then each INVITE that is admitted has a [`CallRecord`].
+    fn records_calls(&self) -> bool {
+        false
+    }
+
+    /// A recorded call has ended, or its INVITE has failed.
+    fn call_ended(&mut self, _now: Mono, _record: &CallRecord, _by: EndedBy) {}
+
+    /// The call with these tickets and this record was answered: its first 2xx is forwarded. `session` is the session interval.
     fn answered(
         &mut self,
         _now: Mono,
         _dialog: DialogId,
         _session: Option<Duration>,
-        _tickets: Vec<Ticket>,
+        _counted: Counted,
     ) {
     }
 
     /// The session of a dialog was refreshed. It may be a dialog that does not count.
     fn refreshed(&mut self, _now: Mono, _dialog: DialogId, _session: Option<Duration>) {}
 
-    /// A dialog has ended. It may be one that does not count.
-    fn ended(&mut self, _dialog: DialogId) {}
+    /// A dialog has ended. It may be one that does not count. Returns the record of its call, if it has one.
+    fn ended(&mut self, _dialog: DialogId) -> Option<Box<CallRecord>> {
+        None
+    }
 }
 
 /// Routes to trunks. A [`Table`](crate::routes::Table) has all that is needed to answer; by default there is no route.
@@ -202,6 +212,16 @@ pub trait Trunks {
     /// The number of the trunk that what comes by this flow comes from.
     fn trunk_of(&self, _flow: &Flow) -> Option<u16> {
         None
+    }
+
+    /// The name of the trunk that what comes by this flow comes from; empty if there is none.
+    fn source_name(&self, _flow: &Flow) -> &[u8] {
+        b""
+    }
+
+    /// The name of the trunk of a step.
+    fn trunk_name(&self, _hop: &Hop) -> &[u8] {
+        b""
     }
 
     /// A random number, for routes that hunt by weight.

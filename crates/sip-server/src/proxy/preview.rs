@@ -58,7 +58,7 @@ impl Proxy {
             Ok(Decision::Reject(code, reason)) => Preview::Refused(code, reason.into()),
             Ok(Decision::Forward(plan)) => {
                 // The tickets are dropped: nothing counts.
-                if let Err(refusal) = self.admit(now.mono, message, &plan, policy) {
+                if let Err(refusal) = self.admit(now, (message, &from.flow), &plan, policy) {
                     return Preview::Refused(refusal.code, refusal.reason.to_owned());
                 }
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

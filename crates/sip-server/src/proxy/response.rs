@@ -45,6 +45,9 @@ impl Proxy {
             };
             // §16.7 step 5: a 100 is between neighbours.
             if code > 100 && !context.is_answered {
+                if let Some(record) = context.admitted.record() {
+                    record.rang(now.mono);
+                }
                 self.forward_response(now.mono, stack, key, message, (drops_identity, b""));
             }
             return;
@@ -54,6 +57,9 @@ impl Proxy {
             return;
         }
         let is_late = self.has_moved_on(key, branch);
+        if code < 300 || !is_late {
+            self.note_final(now.mono, stack, (key, branch), (code, flow));
+        }
         self.trunk_answered(now.mono, stack, key, branch, message);
         let is_for_us = matches!(code, 401 | 407) && self.has_credentials(stack, key, branch);
         let Some(context) = self.contexts.get(key) else {
@@ -110,7 +116,7 @@ impl Proxy {
         drops_identity: bool,
     ) {
         let lines = self.count_success(now, stack, key, message);
-        self.count_bye(stack, key, message.status_code().unwrap_or(0));
+        self.count_bye(now, stack, key, message.status_code().unwrap_or(0));
         self.forward_response(now, stack, key, message, (drops_identity, &lines));
         let Some(context) = self.contexts.get(key) else {
             return;
@@ -340,7 +346,11 @@ impl Proxy {
             (code, true) => Some(code),
             (_, false) => None,
         };
-        self.count_bye(stack, key, own.unwrap_or(best.code));
+        let code = own.unwrap_or(best.code);
+        self.count_bye(now, stack, key, code);
+        // A 500 that takes the place of a 503 is the next hop's failure.
+        let is_own = best.is_own || best.code == 0;
+        self.note_failure(now, stack, key, (code, is_own));
         match own {
             Some(code) => {
                 let mut reply = super::Refusal::of(code, "").reply();

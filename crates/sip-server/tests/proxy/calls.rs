@@ -272,3 +272,46 @@ fn without_limits_timers_and_intervals_pass_as_they_are() {
     world.send(UAC, Carrier::Udp, &bye);
     world.nothing_is_left();
 }
+
+fn records(world: &mut World) -> Vec<String> {
+    world.policy().calls.as_mut().unwrap().records = true;
+    std::mem::take(&mut world.policy().ended_calls)
+}
+
+#[test]
+fn a_record_says_how_a_call_went_and_who_ended_it() {
+    let mut world = world(0, 0);
+    records(&mut world);
+    invite(&mut world, 1, "");
+    assert_eq!(finals(&world), ["200 INVITE"]);
+    assert!(records(&mut world).is_empty(), "it has not ended");
+    world.run_until(300_000);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(301_000);
+    let line = "200 alice>bob@example.com rang true answered true tried 2 by caller";
+    assert_eq!(records(&mut world), [line]);
+    world.nodes[UAS].script = answers(&[(50, 180), (500, 603)]);
+    invite(&mut world, 2, "");
+    let line = "603 alice>bob@example.com rang true answered false tried 2 by called";
+    assert_eq!(records(&mut world), [line]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_record_names_a_limit_and_a_cancel() {
+    let mut world = world(1, 0);
+    records(&mut world);
+    world.nodes[UAS].script = answers(&[(50, 180)]);
+    let text = request("INVITE", "sip:bob@example.com", 1, ALICE);
+    let key = world.send(UAC, Carrier::Udp, &text);
+    world.run_until(500);
+    invite(&mut world, 2, "");
+    let line = "486 alice> rang false answered false tried 0 by proxy";
+    assert_eq!(records(&mut world), [line]);
+    world.cancel(key);
+    let until = world.ms() + 5_000;
+    world.run_until(until);
+    // The other phone was busy, and the best response is sent (RFC 3261 §16.7).
+    let line = "486 alice>bob@example.com rang true answered false tried 2 by caller";
+    assert_eq!(records(&mut world), [line]);
+}

@@ -8,7 +8,10 @@ use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{Host, Message, Mono, Now};
 use sip_server::Aor;
-use sip_server::calls::{Counters, DialogId, Dialogs, Exceeded, Limit, Numbers, Span, Ticket};
+use sip_server::calls::{
+    CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Limit, Numbers, Span,
+    Ticket,
+};
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
 use sip_server::proxy::{
@@ -39,6 +42,8 @@ pub(crate) struct TestPolicy {
     pub(crate) checks: u32,
     /// Calls are counted.
     pub(crate) calls: Option<CallPolicy>,
+    /// What the records of ended calls say.
+    pub(crate) ended_calls: Vec<String>,
     pub(crate) table: Table,
     pub(crate) draws: u64,
     /// At all trunks: a user and a password.
@@ -53,6 +58,7 @@ pub(crate) struct CallPolicy {
     pub(crate) numbers: Numbers,
     pub(crate) users: Counters<Vec<u8>>,
     pub(crate) dialogs: Dialogs,
+    pub(crate) records: bool,
 }
 
 impl CallPolicy {
@@ -99,10 +105,10 @@ impl Calls for TestPolicy {
         now: Mono,
         dialog: DialogId,
         session: Option<Duration>,
-        tickets: Vec<Ticket>,
+        counted: Counted,
     ) {
         if let Some(calls) = &self.calls {
-            calls.dialogs.begin(now, dialog, span(session), tickets);
+            calls.dialogs.begin(now, dialog, span(session), counted);
         }
     }
 
@@ -112,10 +118,26 @@ impl Calls for TestPolicy {
         }
     }
 
-    fn ended(&mut self, dialog: DialogId) {
-        if let Some(calls) = &self.calls {
-            calls.dialogs.end(dialog);
-        }
+    fn ended(&mut self, dialog: DialogId) -> Option<Box<CallRecord>> {
+        self.calls.as_ref()?.dialogs.end(dialog)
+    }
+
+    fn records_calls(&self) -> bool {
+        self.calls.as_ref().is_some_and(|calls| calls.records)
+    }
+
+    fn call_ended(&mut self, now: Mono, record: &CallRecord, by: EndedBy) {
+        let line = record.line(now);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (rang, answered) = (line.rang.is_some(), line.answered.is_some());
+        let (source, target) = (text(line.source), text(line.target));
+        let line = format!(
+            "{} {source}>{target} rang {rang} answered {answered} tried {} by {}",
+            line.code,
+            line.tried,
+            by.name()
+        );
+        self.ended_calls.push(line);
     }
 }
 
@@ -131,6 +153,7 @@ impl TestPolicy {
             elsewhere: None,
             failed: Vec::new(),
             checks: 0,
+            ended_calls: Vec::new(),
             calls: None,
             table: Table::default(),
             draws: 0,
