@@ -3,8 +3,11 @@
 mod common;
 
 use common::{Serve, fails, file, json, run, stderr, stdout};
+use sip::build::Builder;
+use sip::digest::{Answer, choose};
+use sip::{HeaderKind, Message, Method, Spans};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -162,6 +165,8 @@ struct Service {
 
 /// Requests with this delay get no answer.
 const NEVER: u64 = u64::MAX;
+/// Requests with this delay get an error at once.
+const ERROR: u64 = u64::MAX - 1;
 
 impl Service {
     fn start() -> Self {
@@ -212,9 +217,17 @@ fn converse(stream: TcpStream, delay: &AtomicU64, requests: &AtomicUsize) {
         requests.fetch_add(1, Ordering::Relaxed);
         match delay.load(Ordering::Relaxed) {
             NEVER => std::thread::sleep(Duration::from_secs(60)),
+            ERROR => {}
             ms => std::thread::sleep(Duration::from_millis(ms)),
         }
         let asked: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        if delay.load(Ordering::Relaxed) == ERROR {
+            let error = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
+            if writer.write_all(error).is_err() {
+                return;
+            }
+            continue;
+        }
         // The empty name is asked for to know whether the service is there.
         let is_probe = asked["username"] == "" && asked["realm"] == "";
         assert!(is_probe || asked["realm"] == "north.gov", "{asked}");
@@ -318,5 +331,136 @@ fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
     while !get(&admin, "/readyz").starts_with("HTTP/1.1 200") {
         assert!(Instant::now() < deadline, "it is not ready again");
         std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Configuration of SIP for users of north.gov.
+const SIP: &str = "[sip]\nlisten = [\"127.0.0.1:0\"]\n[[sip.domain]]\nname = \"north.gov\"\n";
+
+/// A phone over UDP.
+struct Phone {
+    socket: UdpSocket,
+    count: u32,
+}
+
+impl Phone {
+    fn new(server: &Serve) -> Self {
+        let (_, uri) = server.value("sip").split_once("sip:").expect("a URI");
+        let address = uri.split([';', ' ']).next().expect("an address");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        socket.connect(address).expect("an address");
+        let most = Some(Duration::from_secs(10));
+        socket.set_read_timeout(most).expect("a time");
+        Self { socket, count: 0 }
+    }
+
+    /// The final response to a request.
+    fn ask(&mut self, method: &str, user: &str, line: &str) -> String {
+        self.count += 1;
+        let (count, local) = (self.count, self.socket.local_addr().expect("it is bound"));
+        let port = local.port();
+        let text = format!(
+            "{method} sip:north.gov SIP/2.0\r\nVia: SIP/2.0/UDP {local};rport;branch=z9hG4bK{port}x{count}\r\n\
+             From: <sip:{user}@north.gov>;tag=1\r\nTo: <sip:{user}@north.gov>\r\nCall-ID: {port}\r\n\
+             CSeq: {count} {method}\r\nMax-Forwards: 70\r\nContact: <sip:{user}@{local}>\r\n{line}\
+             Content-Length: 0\r\n\r\n"
+        );
+        self.socket.send(text.as_bytes()).expect("it is sent");
+        let mut buffer = [0; 4096];
+        let len = self.socket.recv(&mut buffer).expect("a response");
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    }
+
+    /// The response to a REGISTER with credentials.
+    fn register(&mut self, user: &str, password: &str) -> String {
+        let challenge = self.ask("REGISTER", user, "");
+        let mut spans = Spans::new();
+        let message = Message::parse(challenge.as_bytes(), &mut spans).expect("a response");
+        let challenge = choose(&message, HeaderKind::WwwAuthenticate).expect("a challenge");
+        let answer = Answer {
+            challenge: &challenge,
+            username: user.as_bytes(),
+            ha1: &challenge.ha1(user.as_bytes(), password.as_bytes()),
+            method: Method::Register,
+            uri: b"sip:north.gov",
+            body: b"",
+            count: 1,
+            cnonce: b"c1",
+        };
+        let mut buffer = [0; 2048];
+        let mut line = Builder::fields(&mut buffer);
+        answer.write(&mut line, HeaderKind::Authorization);
+        let line = line.finish_fields().expect("room");
+        let line = String::from_utf8_lossy(line).into_owned();
+        self.ask("REGISTER", user, &line)
+    }
+}
+
+fn registers(server: &Serve, user: &str, password: &str, code: &str) {
+    let answer = Phone::new(server).register(user, password);
+    let start = format!("SIP/2.0 {code} ");
+    assert!(answer.starts_with(&start), "{user}: {answer}");
+}
+
+#[test]
+fn phones_register_with_users_of_sqlite() {
+    let state = tempfile::tempdir().expect("a directory");
+    let text = format!(
+        "[server]\nstate_dir = \"{}\"\n[auth]\nrealm = \"north.gov\"\n{SIP}",
+        state.path().display()
+    );
+    let (_directory, config) = file(&text);
+    let server = serve(&config, &[]);
+    registers(&server, "alice", "x", "401");
+    let config = config.display().to_string();
+    let verb = |args: &[&str]| run(&[args, &["--config", &config]].concat());
+    let added = verb(&["user", "add", "alice"]);
+    let password = stdout(&added).trim().to_owned();
+    soon(&server, &format!("alice:{password}"), true);
+    registers(&server, "alice", &password, "200");
+    registers(&server, "alice", "wrong", "401");
+    registers(&server, "nobody", "wrong", "401");
+    assert!(verb(&["user", "del", "alice"]).status.success());
+    soon(&server, &format!("alice:{password}"), false);
+    registers(&server, "alice", &password, "401");
+}
+
+#[test]
+fn phones_wait_for_a_slow_service_and_others_do_not() {
+    let service = Service::start();
+    let url = format!("http://{}/user", service.address);
+    let more = format!("timeout = \"4s\"\n{SIP}");
+    let (_config, config) = config("north.gov", &url, &more);
+    let server = serve(&config, &[]);
+    registers(&server, "gorst", "hero", "200");
+    registers(&server, "eve", "hero", "401");
+    // The cache forgets within a second.
+    std::thread::sleep(Duration::from_millis(1_100));
+    service.set(2_000);
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| {
+            let begun = Instant::now();
+            registers(&server, "gorst", "hero", "200");
+            begun.elapsed()
+        });
+        let mut phone = Phone::new(&server);
+        let mut worst = Duration::ZERO;
+        for _ in 0..100 {
+            let begun = Instant::now();
+            let answer = phone.ask("OPTIONS", "x", "");
+            assert!(answer.starts_with("SIP/2.0 200"), "{answer}");
+            worst = worst.max(begun.elapsed());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(worst < Duration::from_secs(1), "{worst:?}");
+        let slow = slow.join().expect("it registers");
+        assert!(slow >= Duration::from_millis(1_900), "{slow:?}");
+    });
+    for delay in [NEVER, ERROR] {
+        std::thread::sleep(Duration::from_millis(1_100));
+        service.set(delay);
+        let answer = Phone::new(&server).register("bob", "x");
+        let is_503 = answer.starts_with("SIP/2.0 503") && answer.contains("\r\nRetry-After: 5\r\n");
+        assert!(is_503, "{answer}");
     }
 }

@@ -38,7 +38,8 @@ pub struct Settings {
     pub secrets: Vec<Vec<u8>>,
     /// What opens access tokens (RFC 7635). Default: none, and clients need a name and a password.
     pub access_tokens: Option<Arc<dyn AccessTokens>>,
-    /// Further sources of credentials, asked after users and secrets.
+    /// Further sources of credentials, asked after users and secrets. SIP asks them for users whom neither [`Settings::users`] nor
+    /// [`Settings::sip`] has.
     pub credentials: Vec<Arc<dyn Credentials>>,
     /// What the embedding program decides and learns. Default: nothing.
     pub hooks: Hooks,
@@ -207,6 +208,8 @@ impl Settings {
             settings: self.sip.clone(),
             realm: self.realm.clone(),
             users: self.users.clone(),
+            sources: (!self.credentials.is_empty())
+                .then(|| Arc::new(AnyOf(self.credentials.clone())) as Arc<dyn Credentials>),
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
             draining: false,
         })

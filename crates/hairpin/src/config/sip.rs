@@ -493,7 +493,8 @@ fn somebody_can_answer_a_challenge(settings: &Settings, report: &mut Report) {
         );
     }
     let users = settings.users.as_ref();
-    if users.is_none_or(|users| users.value.is_empty()) {
+    let has_users = users.is_some_and(|users| !users.value.is_empty());
+    if !has_users && !super::stores::may_have_users(settings) {
         report.push(
             Diagnostic::error(&challenge.at, "nobody could answer the challenge")
                 .help("add a user to auth.users, with its password"),

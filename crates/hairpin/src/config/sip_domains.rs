@@ -264,14 +264,15 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         report.push(Diagnostic::error(&list.at, error.to_string()).help("name each host once"));
     }
     let users = settings.users.as_ref();
-    let has_common = users.is_some_and(|users| !users.value.is_empty());
+    let has_common = users.is_some_and(|users| !users.value.is_empty())
+        || super::stores::may_have_users(settings);
     for domain in &list.value {
         domain.value.check_users(settings, report);
         let own = domain.value.users.as_ref();
         if own.map_or(!has_common, List::is_empty) {
             report.push(
                 Diagnostic::error(&domain.at, "nobody can register in the domain")
-                    .help("give it users, or add a user to auth.users, with its password"),
+                    .help("give it users, add a user to auth.users, with its password, or a store to auth.stores"),
             );
         }
     }

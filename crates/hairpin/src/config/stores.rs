@@ -235,6 +235,14 @@ fn password(path: &PathBuf) -> std::io::Result<String> {
     }
 }
 
+/// Whether users can be in a store: a configured one, or that of the state directory.
+pub(super) fn may_have_users(settings: &Settings) -> bool {
+    let list = settings.stores.as_ref();
+    let state_dir = settings.state_dir.as_ref();
+    list.is_some_and(|list| !list.value.is_empty())
+        || state_dir.is_some_and(|entry| entry.value.path().is_some())
+}
+
 /// Reports files that cannot be used, and stores that stand twice.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let Some(list) = &settings.stores else {

@@ -689,7 +689,7 @@ fn users_of_a_domain_of_sip_that_cannot_work_are_named() {
     );
     one_complaint(
         &domain("users = []"),
-        "hairpin.toml:2:11: nobody can register in the domain (give it users, or add a user to auth.users, with its password)",
+        "hairpin.toml:2:11: nobody can register in the domain (give it users, add a user to auth.users, with its password, or a store to auth.stores)",
     );
     one_complaint(
         &domain("users = [{ name = \"a\", password = \"b\" }, { name = \"a\", password = \"c\" }]"),
@@ -731,7 +731,7 @@ fn domains_of_sip_that_cannot_work_are_named() {
     );
     one_complaint(
         "[sip]\ndomain = [{ name = \"a.example\" }]\n",
-        "hairpin.toml:2:11: nobody can register in the domain (give it users, or add a user to auth.users, with its password)",
+        "hairpin.toml:2:11: nobody can register in the domain (give it users, add a user to auth.users, with its password, or a store to auth.stores)",
     );
     one_complaint(
         &format!(

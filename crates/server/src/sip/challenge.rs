@@ -1,11 +1,15 @@
 //! Who may register: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
 //!
+//! Users whom the settings do not name are those of the sources of credentials, such as stores. If a source answers later, the request waits
+//! ([`Lookups`]).
+//!
 //! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can check them. Which counts of
 //! a nonce were used is kept by all of them together, so that an answer counts once wherever it comes in, in memory that does not grow.
 
 use super::Secrets;
 use super::bans::{Bans, Failed};
 use super::counters::DIGEST_OUTCOMES;
+use super::lookups::{Asked as Query, Lookups, Wanted};
 use super::screen::log_ban;
 use super::settings::{DomainCredentials, Orders, UserSecret};
 use sip::build::{BuildError, Builder};
@@ -13,6 +17,7 @@ use sip::digest::{
     Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server, Use,
     challenge,
 };
+use sip::flow::Flow;
 use sip::header::Authorization;
 use sip::{HeaderKind, Host, Message};
 use sip_server::Aor;
@@ -22,6 +27,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use stun::PasswordAlgorithm;
+use turn::server::credentials::{Credentials as KeySource, KeyLookup};
 
 /// RFC 7616 §3.3 leaves it open; long enough for a client to ask its user, short enough to be of little use to others.
 const NONCE_LIFETIME_S: u64 = 600;
@@ -44,6 +51,31 @@ pub(super) enum Stop {
     Bad(&'static str),
     /// 503: this source has tried too many passwords for this user.
     Slowed,
+    /// A source of credentials answers later: the request waits.
+    Pending,
+    /// 503: a source of credentials cannot answer, or too many requests wait.
+    Unavailable,
+}
+
+/// What is known of an address of record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IsAddress {
+    Yes,
+    No,
+    /// A source of credentials answers later: the request waits.
+    Pending,
+    /// It cannot answer, or too many requests wait.
+    Unavailable,
+}
+
+/// What sources say of a user.
+#[derive(Debug)]
+enum Sought {
+    /// The user exists, with these keys.
+    Keys(Vec<Ha1>),
+    Nobody,
+    Pending,
+    Unavailable,
 }
 
 /// Why credentials are asked for.
@@ -71,6 +103,10 @@ struct Guests {
     takes_any_uri: bool,
     /// The domain whose own users these are, as addresses of record have it.
     domain: Option<String>,
+    /// Asked for users that are not among `users`.
+    sources: Option<Arc<dyn KeySource>>,
+    /// Domains with users of their own.
+    others: Box<[String]>,
 }
 
 impl Guests {
@@ -120,21 +156,51 @@ impl Guests {
             takes_any_uri: settings.digest_any_uri,
             hashes_usernames: settings.userhash,
             domain: None,
+            sources: None,
+            others: Box::default(),
         }
     }
 
     /// Accepts the users of all domains without their own users.
     fn let_in_all(&mut self, orders: &Orders, others: &[String]) {
-        // A name like alice@example.org would be the address of a user of another domain.
-        let is_of_another = |name: &str| {
-            let domain = name.rsplit_once('@').map(|(_, domain)| domain);
-            domain.is_some_and(|domain| others.iter().any(|it| it.eq_ignore_ascii_case(domain)))
-        };
+        self.others = others.into();
         // Without a challenge nobody asks for them.
         let users = orders.users.iter().filter(|_| orders.asks_users());
-        for (name, password) in users.filter(|(name, _)| !is_of_another(name)) {
-            self.let_in(name, &UserSecret::Password(password.clone()));
+        for (name, password) in users {
+            if !self.is_of_another(name) {
+                self.let_in(name, &UserSecret::Password(password.clone()));
+            }
         }
+        if let Some(sources) = orders.sources.clone().filter(|_| orders.asks_users()) {
+            // Clients choose the first algorithm that they know, so all users must have a key for each.
+            let has_all = |algorithm: &Algorithm| {
+                password_algorithm(*algorithm).is_some_and(|it| sources.supports(it))
+            };
+            if self.algorithms.iter().any(has_all) {
+                self.algorithms.retain(has_all);
+            }
+            // Stores have no hashes of names.
+            self.hashes_usernames = false;
+            self.sources = Some(sources);
+        }
+    }
+
+    /// A name like alice@example.org would be the address of a user of another domain.
+    fn is_of_another(&self, name: &str) -> bool {
+        let domain = name.rsplit_once('@').map(|(_, domain)| domain);
+        let mut others = self.others.iter();
+        domain.is_some_and(|domain| others.any(|it| it.eq_ignore_ascii_case(domain)))
+    }
+
+    /// The user of this name whom the sources are asked for, by an algorithm; `None` if they cannot know it.
+    fn wanted(&self, name: &[u8], algorithm: Algorithm) -> Option<Wanted> {
+        let name = std::str::from_utf8(name).ok();
+        let name = name.filter(|name| !name.is_empty() && !self.is_of_another(name))?;
+        Some(Wanted {
+            realm: self.realm.as_str().into(),
+            name: name.into(),
+            algorithm: password_algorithm(algorithm)?,
+        })
     }
 
     fn let_in(&mut self, name: &str, secret: &UserSecret) {
@@ -215,6 +281,15 @@ impl Guests {
     }
 }
 
+/// The algorithm of a source's keys; `None` if sources have no keys of it.
+const fn password_algorithm(algorithm: Algorithm) -> Option<PasswordAlgorithm> {
+    match algorithm {
+        Algorithm::Md5 => Some(PasswordAlgorithm::Md5),
+        Algorithm::Sha256 => Some(PasswordAlgorithm::Sha256),
+        Algorithm::Sha512_256 => None,
+    }
+}
+
 /// The counts of nonces that were used, for all workers. Whoever comes here has shown to know a password, which costs more than a lock
 /// that is free.
 #[derive(Debug, Clone, Default)]
@@ -278,6 +353,10 @@ pub(super) struct Gate {
     bans: Bans,
     /// How long a source is banned.
     ban: Duration,
+    /// Requests that wait for a source of credentials.
+    pub(super) lookups: Lookups,
+    /// What a source has said, for the request that has waited for it.
+    told: Option<(Wanted, KeyLookup)>,
     /// The user whose request was let through last.
     user: Vec<u8>,
     /// Where Authentication-Info is written.
@@ -298,6 +377,8 @@ impl Gate {
             salt: seed,
             bans: secrets.bans.clone(),
             ban: orders.settings.ban,
+            lookups: Lookups::default(),
+            told: None,
             user: Vec::new(),
             confirmation: Box::new([0; CONFIRMATION]),
             confirmed: 0,
@@ -330,12 +411,87 @@ impl Gate {
     pub(super) fn common_realm(&self) -> RealmKey {
         let mut realms = self.realms.iter();
         realms
-            .position(|realm| !realm.users.is_empty())
+            .position(|realm| !realm.users.is_empty() || realm.sources.is_some())
             .map_or(COMMON, RealmKey)
     }
 
-    /// Whether an address of record is a user's.
-    pub(super) fn has_address(&self, aor: &Aor) -> bool {
+    /// What a source has said of the user that the next requests have waited for.
+    pub(super) fn tell(&mut self, told: Option<(Wanted, KeyLookup)>) {
+        self.told = told;
+    }
+
+    /// Whether an address of record may have bindings: it is that of a user of the settings, or sources may know the user.
+    pub(super) fn may_have_address(&self, aor: &Aor) -> bool {
+        let realm = self.guests(self.realm_of(aor.domain()));
+        realm.sources.is_some() || self.has_address(aor)
+    }
+
+    /// Whether an address of record is a user's. Sources know users by the user part of the address.
+    pub(super) fn find_address(&mut self, aor: &Aor, flow: &Flow, unix_s: u64) -> IsAddress {
+        if self.has_address(aor) {
+            return IsAddress::Yes;
+        }
+        let key = self.realm_of(aor.domain());
+        let guests = self.realms.get(key.0).unwrap_or(&self.realms[0]);
+        let wanted = guests
+            .algorithms
+            .first()
+            .zip(aor.user())
+            .and_then(|(algorithm, user)| guests.wanted(user, *algorithm));
+        let (Some(source), Some(wanted)) = (guests.sources.clone(), wanted) else {
+            return IsAddress::No;
+        };
+        match self.seek(&source, wanted, flow, unix_s) {
+            Sought::Keys(_) => IsAddress::Yes,
+            Sought::Nobody => IsAddress::No,
+            Sought::Pending => IsAddress::Pending,
+            Sought::Unavailable => IsAddress::Unavailable,
+        }
+    }
+
+    /// Asks sources for a user. [`Sought::Pending`]: [`Gate::lookups`] has the query.
+    fn seek(
+        &mut self,
+        source: &Arc<dyn KeySource>,
+        wanted: Wanted,
+        flow: &Flow,
+        unix_s: u64,
+    ) -> Sought {
+        let told = self.told.as_ref().filter(|(of, _)| *of == wanted);
+        let found = match told {
+            Some((_, found)) => found.clone(),
+            None => source.find(&wanted.query(flow, unix_s)),
+        };
+        match found {
+            KeyLookup::Known(user) => {
+                let algorithm = match wanted.algorithm {
+                    PasswordAlgorithm::Md5 => Algorithm::Md5,
+                    PasswordAlgorithm::Sha256 => Algorithm::Sha256,
+                };
+                let keys = user.keys.iter();
+                let keys = keys.filter(|key| key.expires_unix_s.is_none_or(|end| end > unix_s));
+                let keys = keys.filter_map(|key| Ha1::from_hash(algorithm, key.key.as_bytes()));
+                Sought::Keys(keys.collect())
+            }
+            KeyLookup::Unavailable => Sought::Unavailable,
+            KeyLookup::Pending => {
+                let asked = Query {
+                    wanted,
+                    source: Arc::clone(source),
+                    flow: *flow,
+                    unix_s,
+                };
+                match self.lookups.want(asked) {
+                    true => Sought::Pending,
+                    false => Sought::Unavailable,
+                }
+            }
+            _ => Sought::Nobody,
+        }
+    }
+
+    /// Whether an address of record is that of a user of the settings.
+    fn has_address(&self, aor: &Aor) -> bool {
         let Some(user) = aor.user() else {
             return false;
         };
@@ -365,18 +521,18 @@ impl Gate {
         credentials.is_some_and(|it| realms.any(|realm| it.are_for(realm.realm.as_bytes())))
     }
 
-    /// Whether a user of this realm sent the request, by the credentials in headers of this kind. If so, [`Gate::confirmation`] has what is to be said to that.
+    /// Whether a user of this realm sent the request by this flow, by the credentials in headers of this kind. If so, [`Gate::confirmation`] has what is to be said to that.
     ///
     /// # Errors
-    /// How it is stopped otherwise.
+    /// How it is stopped otherwise. [`Stop::Pending`]: [`Gate::lookups`] has the query, and the request is to wait there.
     pub(super) fn check(
         &mut self,
         realm: RealmKey,
-        (message, kind): (&Message<'_>, HeaderKind),
-        source: IpAddr,
+        asked: (&Message<'_>, HeaderKind),
+        flow: &Flow,
         unix_s: u64,
     ) -> Result<(), Stop> {
-        let outcome = self.check_uncounted(realm, (message, kind), source, unix_s);
+        let outcome = self.check_uncounted(realm, asked, flow, unix_s);
         let place = match outcome {
             Ok(()) => 0,
             Err(Stop::Challenge(Why::Missing)) => 1,
@@ -384,8 +540,11 @@ impl Gate {
             Err(Stop::Challenge(Why::Denied)) => 3,
             Err(Stop::Bad(_)) => 4,
             Err(Stop::Slowed) => 5,
+            Err(Stop::Unavailable) => 6,
+            // It counts when it goes on.
+            Err(Stop::Pending) => return outcome,
         };
-        const { assert!(DIGEST_OUTCOMES.len() == 6) };
+        const { assert!(DIGEST_OUTCOMES.len() == 7) };
         self.outcomes[place] += 1;
         outcome
     }
@@ -394,7 +553,7 @@ impl Gate {
         &mut self,
         realm: RealmKey,
         (message, kind): (&Message<'_>, HeaderKind),
-        source: IpAddr,
+        flow: &Flow,
         unix_s: u64,
     ) -> Result<(), Stop> {
         let guests = self.realms.get(realm.0).unwrap_or(&self.realms[0]);
@@ -407,57 +566,93 @@ impl Gate {
             method,
             uri,
             body: message.body(),
-            source: octets(source.to_canonical(), &mut place),
+            source: octets(flow.remote.ip().to_canonical(), &mut place),
         };
-        let (policy, ha1) = (guests.policy(), guests.key_of(&credentials));
+        let policy = guests.policy();
         let server = Server {
             policy: &policy,
             keys: &self.keys,
         };
-        let note = |id, issued, count| self.used.note(id, issued, count);
-        let (unix_ms, name) = (unix_s * 1000, credentials.username);
-        let outcome = match server.check(&credentials, &asked, unix_s) {
-            Ok(()) if self.bans.is_slowed(unix_ms, source, name) => return Err(Stop::Slowed),
-            Ok(()) => {
-                let outcome = server.verify(&credentials, &asked, ha1, unix_s, note);
-                // The nonce was issued to this source, so the source is not forged. A user that does not exist counts as well.
-                if outcome == Outcome::Denied
-                    && self.bans.failed(unix_ms, source, name, self.ban) == Failed::Banned
-                {
-                    log_ban(source, self.ban);
-                }
-                outcome
-            }
-            Err(outcome) => outcome,
-        };
-        match (outcome, ha1) {
-            (Outcome::Accepted, Some(ha1)) => {
-                let nonce = server
-                    .is_ageing(&credentials, asked.source, unix_s)
-                    .then(|| issue(&self.keys, &policy, &mut self.salt, asked.source, unix_s));
-                let mut lines = Builder::fields(&mut self.confirmation[..]);
-                let (kind, nonce) = (HeaderKind::AuthenticationInfo, nonce.as_ref());
-                Server::confirm(
-                    &mut lines,
-                    kind,
-                    &credentials,
-                    ha1,
-                    b"",
-                    nonce.map(|n| &n[..]),
-                );
-                self.confirmed = lines.finish_fields().map_or(0, <[u8]>::len);
-                self.user.clear();
-                self.user.extend_from_slice(&guests.name_in(&credentials));
-                if let Some(domain) = &guests.domain {
-                    self.user.push(b'@');
-                    self.user.extend_from_slice(domain.as_bytes());
-                }
-                Ok(())
-            }
-            (Outcome::Stale, _) => Err(Stop::Challenge(Why::Stale)),
-            (Outcome::Denied | Outcome::Accepted, _) => Err(Stop::Challenge(Why::Denied)),
-            (Outcome::Bad(flaw), _) => Err(Stop::Bad(flaw.phrase())),
+        server
+            .check(&credentials, &asked, unix_s)
+            .map_err(stop_of)?;
+        let ip = flow.remote.ip();
+        if self.bans.is_slowed(unix_s * 1000, ip, credentials.username) {
+            return Err(Stop::Slowed);
         }
+        if let Some(ha1) = guests.key_of(&credentials) {
+            let ha1 = ha1.clone();
+            return self.verify(realm, (&credentials, &asked, ip), &[ha1], unix_s);
+        }
+        let algorithm = credentials.algorithm.filter(|_| !credentials.is_hashed);
+        let wanted = algorithm.and_then(|it| guests.wanted(&credentials.name(), it));
+        let keys = match (guests.sources.clone(), wanted) {
+            // A user of the settings is no user of a store.
+            _ if guests.users.contains_key(&*credentials.name()) => Vec::new(),
+            (Some(source), Some(wanted)) => match self.seek(&source, wanted, flow, unix_s) {
+                Sought::Keys(keys) => keys,
+                Sought::Nobody => Vec::new(),
+                Sought::Pending => return Err(Stop::Pending),
+                Sought::Unavailable => return Err(Stop::Unavailable),
+            },
+            _ => Vec::new(),
+        };
+        self.verify(realm, (&credentials, &asked, ip), &keys, unix_s)
+    }
+
+    /// Compares a response with those that these keys of the user make.
+    fn verify(
+        &mut self,
+        realm: RealmKey,
+        (credentials, asked, ip): (&Credentials<'_>, &Asked<'_>, IpAddr),
+        keys: &[Ha1],
+        unix_s: u64,
+    ) -> Result<(), Stop> {
+        let guests = self.realms.get(realm.0).unwrap_or(&self.realms[0]);
+        let policy = guests.policy();
+        let server = Server {
+            policy: &policy,
+            keys: &self.keys,
+        };
+        let check = |ha1: Option<&Ha1>| {
+            let note = |id, issued, count| self.used.note(id, issued, count);
+            server.verify(credentials, asked, ha1, unix_s, note)
+        };
+        let mut accepted = keys.first();
+        // It takes as long for a user that does not exist.
+        let mut outcome = check(accepted);
+        for ha1 in keys.iter().skip(1) {
+            if outcome == Outcome::Denied {
+                (outcome, accepted) = (check(Some(ha1)), Some(ha1));
+            }
+        }
+        // The nonce was issued to this source, so the source is not forged. A user that does not exist counts as well.
+        if outcome == Outcome::Denied
+            && self
+                .bans
+                .failed(unix_s * 1000, ip, credentials.username, self.ban)
+                == Failed::Banned
+        {
+            log_ban(ip, self.ban);
+        }
+        let (Outcome::Accepted, Some(ha1)) = (outcome, accepted) else {
+            return Err(stop_of(outcome));
+        };
+        let nonce = server
+            .is_ageing(credentials, asked.source, unix_s)
+            .then(|| issue(&self.keys, &policy, &mut self.salt, asked.source, unix_s));
+        let mut lines = Builder::fields(&mut self.confirmation[..]);
+        let (kind, nonce) = (HeaderKind::AuthenticationInfo, nonce.as_ref());
+        let nonce = nonce.map(|n| &n[..]);
+        Server::confirm(&mut lines, kind, credentials, ha1, b"", nonce);
+        self.confirmed = lines.finish_fields().map_or(0, <[u8]>::len);
+        self.user.clear();
+        self.user.extend_from_slice(&guests.name_in(credentials));
+        if let Some(domain) = &guests.domain {
+            self.user.push(b'@');
+            self.user.extend_from_slice(domain.as_bytes());
+        }
+        Ok(())
     }
 
     /// The header line for the answer to the request that was let through last: that the server knows the password as well.
@@ -504,6 +699,15 @@ fn issue(
     let mut nonce = [0; NONCE_LEN];
     keys.issue(policy.realm, source, bytes, unix_s, &mut nonce);
     nonce
+}
+
+/// What becomes of a request whose credentials are not accepted.
+fn stop_of(outcome: Outcome) -> Stop {
+    match outcome {
+        Outcome::Stale => Stop::Challenge(Why::Stale),
+        Outcome::Denied | Outcome::Accepted => Stop::Challenge(Why::Denied),
+        Outcome::Bad(flaw) => Stop::Bad(flaw.phrase()),
+    }
 }
 
 /// The bytes of an address.

@@ -13,13 +13,14 @@ pub const SIP_METHODS: [&str; 7] = [
 pub const SIP_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
 
 /// What can become of the credentials of a request that needs them, in the order of [`SipCounters::digest`].
-pub const DIGEST_OUTCOMES: [&str; 6] = [
+pub const DIGEST_OUTCOMES: [&str; 7] = [
     "accepted",
     "missing",
     "stale",
     "denied",
     "malformed",
     "slowed",
+    "unavailable",
 ];
 
 /// What comes of questions to the DNS, in the order of [`SipCounters::dns_questions`]: records, that there are none, an error, nothing in

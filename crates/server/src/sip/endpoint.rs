@@ -8,6 +8,7 @@ use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
 use super::handed_over::HandedOver;
 use super::layers::StreamListener;
+use super::lookups::SipKeys;
 use super::outgoing::{Outgoing, worker_of};
 use super::peer::Peer;
 use super::requests::Requests;
@@ -27,6 +28,7 @@ use sip::routing;
 use sip::tu::{Taken, TransactionUser as _, Transactions, dispatch_event, dispatch_told};
 use sip::verdict::{Refusal, Verdict, judge_bytes};
 use sip::{Limits, Method, Mono, Now, ParseError, Scan, Spans};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -50,6 +52,10 @@ pub(crate) struct Endpoint {
     screen: Screen,
     /// What it sends by itself.
     pub(super) requests: Requests,
+    /// Answers of sources of credentials that have come.
+    pub(super) keys: VecDeque<SipKeys>,
+    /// The message at hand has been counted before it waited for keys.
+    is_resumed: bool,
     balance: Balance,
     /// What went to other workers.
     handed: HandedOver,
@@ -124,6 +130,8 @@ impl Endpoint {
             now,
             requests: Requests::new(listeners, &tls, &orders, names, secrets.key, seed),
             limits,
+            keys: VecDeque::new(),
+            is_resumed: false,
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
             congestion: Congestion::new(listeners.len()),
@@ -241,6 +249,7 @@ impl Endpoint {
         if self.user.poll_timeout().is_some_and(|at| at <= now) {
             self.with_user(|user, transactions| user.handle_timeout(transactions));
             self.drain(outgoing);
+            self.keys.extend(self.user.take_expired());
         }
         let dispatcher = &mut self.requests.dispatcher;
         if dispatcher.poll_timeout().is_some_and(|at| at <= now) {
@@ -257,6 +266,20 @@ impl Endpoint {
             .take_answer(now, &mut self.engine, &mut self.counters)
         {
             self.drain(outgoing);
+        }
+    }
+
+    /// Goes on with what has waited for a source of credentials.
+    pub(super) fn take_keys(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
+        while let Some(keys) = self.keys.pop_front() {
+            self.with_user(|user, transactions| user.answered(transactions, keys));
+            self.drain(outgoing);
+            if let Some((bytes, flow)) = self.user.take_resumed() {
+                self.is_resumed = true;
+                self.message(&bytes, &flow, (0, None), outgoing);
+                self.is_resumed = false;
+            }
+            self.user.forget_told();
         }
     }
 
@@ -556,6 +579,7 @@ impl Endpoint {
     /// something has to wait.
     pub(super) fn post(&mut self, mailboxes: &Mailboxes, unopened: usize) -> bool {
         self.requests.ask(self.number, mailboxes);
+        self.user.ask(self.number, mailboxes);
         self.balance.show_unopened(unopened);
         let stats = self.engine.stats();
         self.balance
@@ -682,7 +706,9 @@ impl Endpoint {
             self.handed.note(transaction, worker);
             return Some(worker);
         }
-        self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));
+        if !self.is_resumed {
+            self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));
+        }
         None
     }
 

@@ -2,7 +2,7 @@
 
 use super::advertise::{Advertised, source_address};
 use super::calls::{CallControl, SharedCalls};
-use super::challenge::{Gate, RealmKey, Stop};
+use super::challenge::{Gate, IsAddress, RealmKey, Stop};
 use super::peer::Origin;
 use super::registrar::Registrations;
 use super::settings::{Orders, Trunk};
@@ -15,8 +15,8 @@ use sip_server::Aor;
 use sip_server::calls::{CallRecord, Counted, DialogId, EndedBy, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Config, Denied, Inbound, LookedUp, Lookup, NewCall,
-    Place, Proxy, Routing, SessionTimer, Trunks,
+    Authenticated, Authentication, Calls, Config, Denied, Inbound, IsUser, LookedUp, Lookup,
+    NewCall, Place, Proxy, Routing, SessionTimer, Trunks,
 };
 use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
@@ -258,10 +258,20 @@ impl Trunks for ServerPolicy<'_> {
         self.routes.has_routes()
     }
 
-    fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
+    fn is_user(&mut self, now: Now, uri: &SipUri<'_>, flow: &Flow) -> IsUser {
         // A GRUU names a user (RFC 5627 §3.2); that of a temporary one is no name.
-        uri.params.get(b"gr").is_some()
-            || self.aor(uri).is_some_and(|aor| self.gate.has_address(&aor))
+        if uri.params.get(b"gr").is_some() {
+            return IsUser::Yes;
+        }
+        let Some(aor) = self.aor(uri) else {
+            return IsUser::No;
+        };
+        match self.gate.find_address(&aor, flow, now.unix_s) {
+            IsAddress::Yes => IsUser::Yes,
+            IsAddress::No => IsUser::No,
+            IsAddress::Pending => IsUser::Pending,
+            IsAddress::Unavailable => IsUser::Unavailable,
+        }
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {
@@ -325,7 +335,7 @@ impl Lookup for ServerPolicy<'_> {
     }
 
     fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
-        match self.gate.has_address(aor) {
+        match self.gate.may_have_address(aor) {
             true => self.registrations.look_up(aor),
             false => LookedUp::Unknown,
         }
@@ -341,8 +351,10 @@ impl Authentication for ServerPolicy<'_> {
         let source = flow.remote.ip();
         let realm = self.realm_for(request);
         let asked = (request, HeaderKind::ProxyAuthorization);
-        match self.gate.check(realm, asked, source, now.unix_s) {
+        match self.gate.check(realm, asked, flow, now.unix_s) {
             Ok(()) => Authenticated::User(self.gate.user()),
+            Err(Stop::Pending) => Authenticated::Pending,
+            Err(Stop::Unavailable) => Authenticated::Unavailable,
             Err(Stop::Bad(reason)) => Authenticated::Bad(reason),
             Err(Stop::Slowed) => Authenticated::Slowed,
             Err(Stop::Challenge(why)) => {

@@ -31,6 +31,7 @@ mod layers;
 mod lines;
 mod link;
 mod listeners;
+mod lookups;
 mod names;
 mod outgoing;
 mod peer;
@@ -60,6 +61,7 @@ pub use inspect::{
 };
 pub(crate) use link::{Frame, Link};
 pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
+pub(crate) use lookups::SipKeys;
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use peer::Peer;
@@ -322,6 +324,11 @@ impl Sip {
         self.endpoint.requests.receive(answered);
     }
 
+    /// A source of credentials has answered; [`Sip::turn`] will go on with what waits for it.
+    pub(crate) fn receive_keys(&mut self, keys: SipKeys) {
+        self.endpoint.keys.push_back(keys);
+    }
+
     /// New settings.
     pub(crate) fn obey(&mut self, orders: Arc<Orders>) {
         self.stage.keeps_connections &= orders.draining || self.endpoint.follows();
@@ -376,7 +383,8 @@ impl Sip {
 
     /// How long the worker may sleep.
     pub(crate) fn poll_timeout(&self, now: turn::Mono) -> Duration {
-        if !self.inbox.is_empty() || self.endpoint.requests.has_answers() {
+        let has_answers = self.endpoint.requests.has_answers() || !self.endpoint.keys.is_empty();
+        if !self.inbox.is_empty() || has_answers {
             return Duration::ZERO;
         }
         let now = Mono(now.0);

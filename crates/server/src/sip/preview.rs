@@ -11,8 +11,8 @@ use sip_server::Aor;
 use sip_server::calls::{Numbers, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Config, Denied, Inbound, LookedUp, Lookup, NewCall,
-    Place, Proxy, Routing, Trunks,
+    Authenticated, Authentication, Calls, Config, Denied, Inbound, IsUser, LookedUp, Lookup,
+    NewCall, Place, Proxy, Routing, Trunks,
 };
 pub use sip_server::proxy::{Preview, PreviewTarget};
 use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUser};
@@ -324,8 +324,12 @@ impl Trunks for SettingsPolicy<'_> {
         self.table.has_routes()
     }
 
-    fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
-        uri.params.get(b"gr").is_some() || self.aor(uri).is_some_and(|aor| self.has_user(&aor))
+    fn is_user(&mut self, _now: Now, uri: &SipUri<'_>, _flow: &Flow) -> IsUser {
+        let is_gruu = uri.params.get(b"gr").is_some();
+        match is_gruu || self.aor(uri).is_some_and(|aor| self.has_user(&aor)) {
+            true => IsUser::Yes,
+            false => IsUser::No,
+        }
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {

@@ -83,10 +83,13 @@ impl Sip {
         self.connections.drain((now, all), is_idle, counters);
     }
 
-    /// Goes on with what has waited for the DNS.
+    /// Goes on with what has waited for the DNS or for a source of credentials.
     pub(super) fn take_answers(&mut self, poller: &Poller) {
         if self.endpoint.requests.has_answers() {
             self.with_outgoing(poller, |endpoint, outgoing| endpoint.take_answers(outgoing));
+        }
+        if !self.endpoint.keys.is_empty() {
+            self.with_outgoing(poller, |endpoint, outgoing| endpoint.take_keys(outgoing));
         }
     }
 

@@ -15,6 +15,7 @@ use sip_server::routes::{
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use turn::server::credentials::Credentials as KeySource;
 
 /// How SIP is served. A part of [`Settings`](crate::Settings): it can change while the server runs, but for the limits of messages and
 /// transactions.
@@ -378,6 +379,8 @@ pub(crate) struct Orders {
     pub(crate) realm: String,
     /// Names and passwords of those who may answer a challenge.
     pub(crate) users: Vec<(String, String)>,
+    /// Asked for others, such as stores.
+    pub(crate) sources: Option<Arc<dyn KeySource>>,
     /// How many workers share the limits.
     pub(crate) workers: u32,
     /// The server is about to end: what begins anew is refused.

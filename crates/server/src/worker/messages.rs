@@ -44,6 +44,8 @@ pub(crate) enum WorkerMessage {
     SipQuery(Box<crate::sip::SipQuery>),
     /// What the DNS says of a name that this worker has asked for.
     Name(Box<crate::sip::Answered>),
+    /// What a source of credentials says to SIP that answers later.
+    SipKeys(Box<crate::sip::SipKeys>),
     /// What a source of credentials says that answers later.
     KeysFound(LookupKey, Box<KeyLookup>),
     /// Forget the keys of this user, or of all.

@@ -477,6 +477,11 @@ impl Worker {
                     sip.receive_answer(*answered);
                 }
             }
+            WorkerMessage::SipKeys(keys) => {
+                if let Some(sip) = &mut self.sip {
+                    sip.receive_keys(*keys);
+                }
+            }
             WorkerMessage::KeysFound(lookup, found) => {
                 // The request may have been given up by now.
                 self.core.engine.keys_found(self.core.now, lookup, *found);

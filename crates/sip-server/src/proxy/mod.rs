@@ -42,8 +42,8 @@ mod trunk;
 pub use config::{Config, Forking};
 pub use context::ContextKey;
 pub use policy::{
-    Authenticated, Authentication, Calls, Denied, Inbound, LookedUp, Lookup, NewCall, Place,
-    Policy, Routing, Trunks,
+    Authenticated, Authentication, Calls, Denied, Inbound, IsUser, LookedUp, Lookup, NewCall,
+    Place, Policy, Routing, Trunks,
 };
 pub use session::{LEAST_MIN_SE, SessionTimer};
 
@@ -92,8 +92,10 @@ impl std::fmt::Debug for Stack<'_> {
     reason = "it lives on the stack for one request"
 )]
 pub enum Handled<'m> {
-    /// It is forwarded, answered, or waits.
+    /// It is forwarded or answered.
     Yes,
+    /// A lookup or an authentication is not complete: [`Proxy::resume`] is to be called when it is.
+    Waits(ContextKey),
     /// It is for this server itself: nothing was done with it.
     Own(NewRequest<'m>),
     /// Nothing was kept of it: another worker has the bindings.
@@ -306,7 +308,7 @@ impl Proxy {
                         context.waiting = Some(Box::new(waiting));
                     }
                     self.set_timer(key, now.mono.plus(self.config.lookup_time));
-                    Handled::Yes
+                    Handled::Waits(key)
                 }
                 Err(error) => without_room(error),
             },
@@ -331,19 +333,21 @@ impl Proxy {
         }
     }
 
-    /// What a request waited for is known now.
-    pub fn resume(&mut self, now: Now, stack: &mut Stack<'_>, key: ContextKey) {
+    /// What a request waited for is known now. Returns whether it waits for something else.
+    pub fn resume(&mut self, now: Now, stack: &mut Stack<'_>, key: ContextKey) -> bool {
         let Some(context) = self.contexts.get(key) else {
-            return;
+            return false;
         };
         let Some(waiting) = context.waiting.take() else {
-            return;
+            return false;
         };
         // The proxy's own are for the copies.
         let mut spans = Box::<Spans>::default();
         if let Ok(message) = Message::parse(&waiting.bytes, &mut spans) {
             self.go_on(now, stack, key, &message, &waiting);
         }
+        let context = self.contexts.get(key);
+        context.is_some_and(|context| context.waiting.is_some())
     }
 
     fn go_on(

@@ -95,6 +95,8 @@ pub enum Authenticated<'a> {
     Bad(&'static str),
     /// The sender has tried too many passwords: 503 with Retry-After.
     Slowed,
+    /// Nobody can say now who has sent it, because a database is down for example: 503 with Retry-After.
+    Unavailable,
     /// The authentication is not complete. The embedder keeps its result and calls [`super::Proxy::resume`].
     Pending,
 }
@@ -195,6 +197,19 @@ pub trait Calls {
     }
 }
 
+/// What [`Trunks::is_user`] knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IsUser {
+    /// The user exists.
+    Yes,
+    /// There is no such user.
+    No,
+    /// The lookup is not complete. The embedder calls [`super::Proxy::resume`] when it is.
+    Pending,
+    /// Nobody can say now, because a database is down for example: 503 with Retry-After.
+    Unavailable,
+}
+
 /// Routes to trunks. A [`Table`](crate::routes::Table) has all that is needed to answer; by default there is no route.
 ///
 /// Routes are asked for requests outside of dialogs that name no user here.
@@ -204,9 +219,9 @@ pub trait Trunks {
         false
     }
 
-    /// Whether a URI of a domain names a user who exists. For such a user no route is asked.
-    fn is_user(&mut self, _uri: &SipUri<'_>) -> bool {
-        true
+    /// Whether a URI of a domain names a user who exists. For such a user no route is asked. The request came by this flow.
+    fn is_user(&mut self, _now: Now, _uri: &SipUri<'_>, _flow: &Flow) -> IsUser {
+        IsUser::Yes
     }
 
     /// The number of the trunk that what comes by this flow comes from.

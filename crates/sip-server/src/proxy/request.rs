@@ -6,7 +6,7 @@ use sip::uri::{SipUri, Uri};
 use sip::{Message, Method, Now};
 
 use super::identity;
-use super::policy::{Authenticated, Inbound, LookedUp, Place, Policy};
+use super::policy::{Authenticated, Inbound, IsUser, LookedUp, Place, Policy};
 use super::route::{Reader, Routed};
 use super::target::{self, Target, Wanted};
 use super::{Proxy, Refusal};
@@ -142,9 +142,14 @@ impl Proxy {
         };
         let inbound = inbound_of(&named, routed.uri, policy);
         let is_open = inbound == Some(Inbound::Anyone);
-        let routes = match routed.routes.is_empty() && may_route(&named, routed.uri, policy) {
-            true => route(&asked, routed.uri, is_open, policy),
-            false => routes::Decision::NoRoute,
+        let may_route = may_route(&named, &asked, &routed, policy);
+        // The worker that has the bindings asks whether there is such a user.
+        if let (MayRoute::Pending, Named::Elsewhere(worker)) = (may_route, &named) {
+            return Ok(Decision::Elsewhere(*worker));
+        }
+        let routes = match may_route {
+            MayRoute::Yes => route(&asked, routed.uri, is_open, policy),
+            _ => routes::Decision::NoRoute,
         };
         let local;
         let mut called = routed.uri;
@@ -153,18 +158,18 @@ impl Proxy {
             called = &local;
             named = self::named(called, policy);
         }
-        match (&named, &routes) {
-            (_, routes::Decision::Trunks(_) | routes::Decision::Reject(..)) => {}
-            (_, routes::Decision::Unavailable) => {}
-            (Named::Server, _) => return Ok(Decision::Own),
-            (Named::Elsewhere(worker), _) => return Ok(Decision::Elsewhere(*worker)),
-            (Named::Nobody(None), _) => return Err(Refusal::of(404, "")),
-            _ => {}
+        if let Some(decision) = whoever_sent_it(&named, &routes)? {
+            return Ok(decision);
         }
         let sender = match self.sender_of(&asked, is_trunk, is_open, policy)? {
             Ok(sender) => sender,
             Err(decision) => return Ok(decision),
         };
+        match may_route {
+            MayRoute::Pending => return Ok(Decision::Pending(Some(sender))),
+            MayRoute::Unavailable => return Err(UNAVAILABLE),
+            MayRoute::Yes | MayRoute::No => {}
+        }
         match routes {
             routes::Decision::Trunks(steps) => {
                 let targets = steps.into_iter().map(Target::step).collect();
@@ -250,6 +255,7 @@ impl Proxy {
                     ..Refusal::of(503, "")
                 });
             }
+            Authenticated::Unavailable => return Err(UNAVAILABLE),
             Authenticated::Pending => return Ok(Err(Decision::Pending(None))),
         };
         identity::check_from(asked.message, &user, policy)?;
@@ -341,15 +347,59 @@ fn inbound_of(named: &Named, uri: &[u8], policy: &dyn Policy) -> Option<Inbound>
     }
 }
 
-/// Whether routes are asked: for all but the server itself and the users here.
-fn may_route(named: &Named, uri: &[u8], policy: &mut dyn Policy) -> bool {
-    if !policy.has_routes() {
-        return false;
+/// What becomes of a request that is not forwarded by this worker, whoever has sent it.
+fn whoever_sent_it<'m>(
+    named: &Named,
+    routes: &routes::Decision,
+) -> Result<Option<Decision<'m>>, Refusal> {
+    match (named, routes) {
+        (_, routes::Decision::Trunks(_) | routes::Decision::Reject(..)) => Ok(None),
+        (_, routes::Decision::Unavailable) => Ok(None),
+        (Named::Server, _) => Ok(Some(Decision::Own)),
+        (Named::Elsewhere(worker), _) => Ok(Some(Decision::Elsewhere(*worker))),
+        (Named::Nobody(None), _) => Err(Refusal::of(404, "")),
+        _ => Ok(None),
     }
-    match (named, Uri::parse(uri)) {
-        (Named::Server, _) => false,
-        (Named::Address { .. } | Named::Elsewhere(_), Ok(Uri::Sip(uri))) => !policy.is_user(&uri),
-        _ => true,
+}
+
+/// Whether routes are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MayRoute {
+    Yes,
+    No,
+    /// That is not known yet.
+    Pending,
+    /// Nobody can say now.
+    Unavailable,
+}
+
+/// A database is down: the sender tries again.
+const UNAVAILABLE: Refusal = Refusal {
+    lines: b"Retry-After: 5\r\n",
+    ..Refusal::of(503, "")
+};
+
+/// Whether routes are asked: for all but the server itself and the users here.
+fn may_route(
+    named: &Named,
+    asked: &Asked<'_, '_>,
+    routed: &Routed<'_>,
+    policy: &mut dyn Policy,
+) -> MayRoute {
+    if !routed.routes.is_empty() || !policy.has_routes() {
+        return MayRoute::No;
+    }
+    match (named, Uri::parse(routed.uri)) {
+        (Named::Server, _) => MayRoute::No,
+        (Named::Address { .. } | Named::Elsewhere(_), Ok(Uri::Sip(uri))) => {
+            match policy.is_user(asked.now, &uri, &asked.from.flow) {
+                IsUser::Yes => MayRoute::No,
+                IsUser::No => MayRoute::Yes,
+                IsUser::Pending => MayRoute::Pending,
+                IsUser::Unavailable => MayRoute::Unavailable,
+            }
+        }
+        _ => MayRoute::Yes,
     }
 }
 

@@ -247,7 +247,7 @@ impl Node {
             }
             _ => Handled::Yes,
         };
-        if !matches!(handled, Handled::Yes) {
+        if !matches!(handled, Handled::Yes | Handled::Waits(_)) {
             let what = match handled {
                 Handled::Own(_) => "Own".to_owned(),
                 other => format!("{other:?}"),

@@ -15,8 +15,8 @@ use sip_server::calls::{
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Denied, Inbound, LookedUp, Lookup, NewCall, Place,
-    Routing, SessionTimer,
+    Authenticated, Authentication, Calls, Denied, Inbound, IsUser, LookedUp, Lookup, NewCall,
+    Place, Routing, SessionTimer,
 };
 use sip_server::routes::Table;
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub(crate) struct TestPolicy {
     pub(crate) ended_calls: Vec<String>,
     pub(crate) table: Table,
     pub(crate) draws: u64,
+    /// What is known of users without bindings.
+    pub(crate) other_users: IsUser,
     /// At all trunks: a user and a password.
     pub(crate) credentials: Option<(&'static str, &'static str)>,
 }
@@ -156,6 +158,7 @@ impl TestPolicy {
             ended_calls: Vec::new(),
             calls: None,
             table: Table::default(),
+            other_users: IsUser::No,
             draws: 0,
             credentials: None,
         }

@@ -4,7 +4,7 @@ use sip::Mono;
 use sip::Now;
 use sip::flow::Flow;
 use sip::uri::SipUri;
-use sip_server::proxy::Trunks;
+use sip_server::proxy::{IsUser, Trunks};
 use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
 
 use crate::policy::{DOMAIN, TestPolicy};
@@ -14,10 +14,13 @@ impl Trunks for TestPolicy {
         self.table.has_routes()
     }
 
-    fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
+    fn is_user(&mut self, _now: Now, uri: &SipUri<'_>, _flow: &Flow) -> IsUser {
         let user = String::from_utf8_lossy(uri.user.unwrap_or_default());
-        self.bindings
-            .contains_key(format!("{user}@{DOMAIN}").as_bytes())
+        let aor = format!("{user}@{DOMAIN}");
+        match self.bindings.contains_key(aor.as_bytes()) {
+            true => IsUser::Yes,
+            false => self.other_users,
+        }
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sip::flow::Carrier;
-use sip_server::proxy::Inbound;
+use sip_server::proxy::{Inbound, IsUser};
 use sip_server::routes::{Action, Failures, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts};
 
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
@@ -515,4 +515,26 @@ fn without_credentials_the_caller_hears_the_challenge() {
     world.run_until(3_000);
     assert!(caller(&world).contains(&"407 INVITE"));
     world.nothing_is_left();
+}
+
+#[test]
+fn while_nobody_can_say_whether_the_callee_is_a_user_the_request_waits_or_gets_503() {
+    let mut world = world(Failures::default());
+    world.nodes[UAS].script = answers(&[(50, 200)]);
+    world.policy().other_users = IsUser::Unavailable;
+    call(&mut world);
+    world.run_until(500);
+    assert_eq!(caller(&world), ["503 INVITE"]);
+    world.policy().other_users = IsUser::Pending;
+    let checks = world.policy().checks;
+    let invite = request("INVITE", NUMBER, 2, ALICE);
+    world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(1_500);
+    assert_eq!(caller(&world), ["503 INVITE"]);
+    world.policy().other_users = IsUser::No;
+    world.resume();
+    world.run_until(2_500);
+    assert_eq!(caller(&world)[1..], ["200 INVITE"]);
+    // Credentials count once: they are not checked again.
+    assert_eq!(world.policy().checks, checks + 1);
 }

@@ -70,9 +70,9 @@ impl User {
         let registrations = self.registrations.as_ref();
         let domain = registrations.and_then(|it| it.domain_of(message));
         let realm = self.gate.realm_of(domain.unwrap_or_default().as_bytes());
-        let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
         let asked = (message, HeaderKind::Authorization);
-        if let Err(stop) = self.gate.check(realm, asked, source, unix_s) {
+        let unix_s = transactions.now.unix_s;
+        if let Err(stop) = self.gate.check(realm, asked, &request.flow, unix_s) {
             self.stop(transactions, request, (realm, stop))?;
             return Ok(Taken::Here);
         }

@@ -5,6 +5,7 @@
 //! Each application has marks of its own ([`Part`]).
 
 mod events;
+mod parked;
 mod probes;
 mod proxy;
 mod registrations;
@@ -17,6 +18,7 @@ use super::challenge::{COMMON, Gate, RealmKey, Stop};
 use super::counters::SipCounters;
 use super::forwarding::{Forwarder, listener_at};
 use super::lines::Abilities;
+use super::lookups::{AT_ONCE, SipKeys, Waiter};
 use super::registrar::{Place, Registrations};
 use super::settings::{Orders, SipSettings};
 use super::store::Kept;
@@ -51,6 +53,9 @@ const REGISTRAR: Rules<'static> = Rules {
 /// RFC 3261 §21.5.4: a sender goes to another server, and comes back after this time. It is short, because a sender may also hold back
 /// requests within its dialogs for this time, which this server still serves.
 const DRAINING: &[u8] = b"Retry-After: 5\r\n";
+
+/// RFC 3261 §21.5.4: a store is down, or does not answer in time. It is asked again within seconds.
+const UNAVAILABLE: &[u8] = b"Retry-After: 5\r\n";
 
 /// RFC 5630 §5.1.2: whoever insists on TLS does not reach this server without it.
 const SIPS_NOT_ALLOWED: &[u8] = b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n";
@@ -103,6 +108,10 @@ pub(super) struct User {
     /// The subscriptions to the registrations of this worker.
     events: Option<Box<RegEvents>>,
     gate: Gate,
+    /// A request that goes on, now that its keys are there.
+    resumed: Option<(Box<[u8]>, Flow)>,
+    /// Requests that have waited too long for a source of credentials.
+    expired: Vec<SipKeys>,
     abilities: Abilities,
     lines: Vec<u8>,
     counts: Counts,
@@ -140,6 +149,8 @@ impl User {
             at_trunks: AtTrunks::new(number, orders, secrets.key, seed),
             listeners,
             gate: Gate::new(orders, secrets, seed),
+            resumed: None,
+            expired: Vec::new(),
             abilities: Abilities::new(&User::abilities(&orders.settings)),
             lines: vec![0; LINES],
             counts: Counts::default(),
@@ -342,11 +353,11 @@ impl User {
             Place::Elsewhere(worker) => return Ok(Taken::Elsewhere(worker)),
             Place::Here(aor) => aor,
         };
-        let (now, source) = (transactions.now, request.flow.remote.ip());
+        let now = transactions.now;
         let domain = registrations.domain_of(message);
         let realm = self.gate.realm_of(domain.unwrap_or_default().as_bytes());
         let asked = (message, HeaderKind::Authorization);
-        if let Err(stop) = self.gate.check(realm, asked, source, now.unix_s) {
+        if let Err(stop) = self.gate.check(realm, asked, &request.flow, now.unix_s) {
             self.stop(transactions, request, (realm, stop))?;
             return Ok(Taken::Here);
         }
@@ -385,6 +396,14 @@ impl User {
                 let reply = Reply::new(503).headers(RETRY_AFTER);
                 transactions.answer_statelessly(request, &reply)
             }
+            Stop::Unavailable => {
+                let reply = Reply::new(503).headers(UNAVAILABLE);
+                transactions.answer_statelessly(request, &reply)
+            }
+            Stop::Pending => {
+                self.park(transactions.now.mono, &request);
+                Ok(())
+            }
             Stop::Bad(reason) => {
                 let reply = Reply::new(400).reason(reason.as_bytes());
                 transactions.answer_statelessly(request, &reply)
@@ -409,9 +428,9 @@ impl User {
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
     ) -> Result<(), RespondError> {
-        let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
+        let unix_s = transactions.now.unix_s;
         let asked = (&request.message, HeaderKind::Authorization);
-        match self.gate.check(COMMON, asked, source, unix_s) {
+        match self.gate.check(COMMON, asked, &request.flow, unix_s) {
             Ok(()) => {
                 let confirmation = self.gate.confirmation();
                 self.lines[..confirmation.len()].copy_from_slice(confirmation);
@@ -429,8 +448,8 @@ fn is_of_events(mark: Mark) -> bool {
 }
 
 impl TransactionUser for User {
-    /// Nobody is asked for anything yet.
-    type Answer = std::convert::Infallible;
+    /// What a source of credentials says.
+    type Answer = SipKeys;
 
     fn request(&mut self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) -> Taken {
         // What cannot be answered was no fault of the client's: it sends its request again.
@@ -527,8 +546,19 @@ impl TransactionUser for User {
             .end_dialog(transactions, dialog, with, &mut self.counts);
     }
 
-    fn answered(&mut self, _transactions: &mut Transactions<'_>, answer: Self::Answer) {
-        match answer {}
+    fn answered(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
+        self.go_on(transactions, keys);
+    }
+
+    fn backlog(&self) -> u64 {
+        // The stores work on the requests of all workers.
+        let at_once = self.orders.share(AT_ONCE) as u64;
+        self.gate.lookups.counts().0.saturating_sub(at_once)
+    }
+
+    fn begun(&self) -> u64 {
+        // With every request that ends, another one begins.
+        self.gate.lookups.counts().1
     }
 
     fn poll_timeout(&self) -> Option<Mono> {
@@ -539,9 +569,11 @@ impl TransactionUser for User {
         let call = forwarder.and_then(|forwarder| forwarder.calls.next_deadline());
         let events = self.events.as_ref().and_then(|it| it.poll_timeout());
         let trunks = [self.probes.poll_timeout(), self.at_trunks.poll_timeout()];
+        let lookup = self.gate.lookups.next_deadline();
         let all = [self.uas.next_end(), binding, proxy, call, events]
             .into_iter()
-            .chain(trunks);
+            .chain(trunks)
+            .chain([lookup]);
         all.flatten().min()
     }
 
@@ -556,6 +588,7 @@ impl TransactionUser for User {
         if let Some(forwarder) = &self.forwarder {
             forwarder.calls.expire(now);
         }
+        self.expire_lookups(now);
         self.probes.handle_timeout(transactions);
         self.at_trunks.handle_timeout(transactions);
         if let Some(registrations) = &mut self.registrations {

@@ -43,9 +43,14 @@ impl User {
         });
         self.report_changes(transactions);
         match handled {
+            Some(Handled::Waits(key)) => self.park_context(now.mono, key),
+            // Its sender may not send, so nobody is asked for the callee.
+            _ => self.gate.lookups.forget_wanted(),
+        }
+        match handled {
             Some(Handled::Elsewhere(worker)) => Ok(Taken::Elsewhere(worker)),
             Some(Handled::Own(request)) => self.own(transactions, request).map(|()| Taken::Here),
-            Some(Handled::Yes | Handled::NoRoom) | None => Ok(Taken::Here),
+            Some(Handled::Yes | Handled::NoRoom | Handled::Waits(_)) | None => Ok(Taken::Here),
         }
     }
 

@@ -1,0 +1,281 @@
+//! Requests that wait for a source of credentials, such as a database.
+//!
+//! ```text
+//!  Gate::check ── wanted ──> Lookups ── begin_find ──> source, on its own thread
+//!       ^                       │                            │
+//!       └──── told <── resume ──┴── WorkerMessage::SipKeys <──┘
+//! ```
+//!
+//! The gate asks only for users of requests with a valid nonce, or for the callees of senders who may send. A request that waits is either a context of the proxy, or a copy of
+//! the message, which the worker handles again when the keys are there. Both numbers have one limit. What does not fit gets 503.
+
+use crate::worker::{Mailboxes, WorkerMessage};
+use sip::Mono;
+use sip::engine::TransactionId;
+use sip::flow::{Carrier, Flow};
+use sip_server::proxy::ContextKey;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use stun::PasswordAlgorithm;
+use turn::server::credentials::{Claim, Credentials, KeyLookup, KeyQuery, KeyReply};
+use turn::{ClientPath, FiveTuple, ListenerKey, Transport};
+
+/// Requests of one worker that wait. The stores limit what one source may ask for (`stores::budget`).
+const MOST: usize = 2_048;
+
+/// Bytes of the copies of messages that wait.
+const MOST_BYTES: usize = 8 << 20;
+
+/// How long a request waits. After that it gets 503, as if the source could not answer.
+const TIME: Duration = Duration::from_secs(5);
+
+/// Queries that a store works on at once (`stores::lookups::RUNNING`). Requests beyond that wait for others, which is load.
+pub(super) const AT_ONCE: u32 = 64;
+
+/// A user whom a source is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) realm: Box<str>,
+    pub(super) name: Box<str>,
+    pub(super) algorithm: PasswordAlgorithm,
+}
+
+impl Wanted {
+    /// The query for it, of the client at the other end of `flow`.
+    pub(super) fn query<'q>(&'q self, flow: &Flow, unix_s: u64) -> KeyQuery<'q> {
+        let transport = match flow.carrier {
+            Carrier::Udp => Transport::Udp,
+            Carrier::Tcp | Carrier::Ws => Transport::Tcp,
+            Carrier::Tls | Carrier::Wss => Transport::Tls,
+        };
+        KeyQuery {
+            claim: Claim::Username(&self.name),
+            realm: &self.realm,
+            algorithm: self.algorithm,
+            client: ClientPath {
+                five_tuple: FiveTuple {
+                    transport,
+                    local: flow.local,
+                    remote: flow.remote,
+                },
+                listener: ListenerKey(flow.listener.0.into()),
+            },
+            unix_s,
+        }
+    }
+}
+
+/// A query that has not begun.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) wanted: Wanted,
+    pub(super) source: Arc<dyn Credentials>,
+    pub(super) flow: Flow,
+    pub(super) unix_s: u64,
+}
+
+/// What goes on when the keys are there.
+#[derive(Debug)]
+pub(super) enum Waiter {
+    /// A context of the proxy.
+    Proxy(ContextKey),
+    /// A request of this transaction, which is handled as if it came then.
+    Message(TransactionId, Box<[u8]>, Flow),
+}
+
+/// What a source says, for the worker that has asked.
+#[derive(Debug)]
+pub(crate) struct SipKeys {
+    number: u64,
+    found: KeyLookup,
+}
+
+#[derive(Debug)]
+struct Entry {
+    wanted: Wanted,
+    waiter: Waiter,
+    until: Mono,
+}
+
+/// The requests of one worker that wait.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    /// By their numbers, so the oldest one is first.
+    entries: BTreeMap<u64, Entry>,
+    /// The transactions of the messages among them. Their retransmissions are dropped.
+    transactions: HashSet<u64>,
+    bytes: usize,
+    next: u64,
+    /// What the last check has found missing.
+    wanted: Option<Asked>,
+    /// Queries that have not begun, with the numbers of their entries.
+    asks: Vec<(u64, Asked)>,
+    /// Requests that have got their keys, or have given up.
+    ended: u64,
+}
+
+impl Lookups {
+    /// The gate has found that this user is needed. Returns `false` if no further request may wait.
+    pub(super) fn want(&mut self, asked: Asked) -> bool {
+        let has_room = self.entries.len() < MOST && self.bytes < MOST_BYTES;
+        if has_room {
+            self.wanted = Some(asked);
+        }
+        has_room
+    }
+
+    /// The last request does not wait: it is answered without the user that was missing.
+    pub(super) fn forget_wanted(&mut self) {
+        self.wanted = None;
+    }
+
+    /// This waits for the user that the last check has found missing.
+    pub(super) fn wait(&mut self, now: Mono, waiter: Waiter) {
+        let Some(asked) = self.wanted.take() else {
+            return;
+        };
+        if let Waiter::Message(id, bytes, _) = &waiter {
+            if !self.transactions.insert(id.0) {
+                return;
+            }
+            self.bytes += bytes.len();
+        }
+        let number = self.next;
+        self.next += 1;
+        let entry = Entry {
+            wanted: asked.wanted.clone(),
+            waiter,
+            until: now.plus(TIME),
+        };
+        self.entries.insert(number, entry);
+        self.asks.push((number, asked));
+    }
+
+    /// Begins the queries. The keys come as messages to this worker.
+    pub(super) fn ask(&mut self, worker: u16, mailboxes: &Mailboxes) {
+        for (number, asked) in self.asks.drain(..) {
+            // Without a reply, the request waits until its time is over.
+            let Some(mailbox) = mailboxes.mailbox(worker) else {
+                continue;
+            };
+            let reply = KeyReply::new(move |found| {
+                let keys = Box::new(SipKeys { number, found });
+                drop(mailbox.post(WorkerMessage::SipKeys(keys)));
+            });
+            let query = asked.wanted.query(&asked.flow, asked.unix_s);
+            asked.source.begin_find(&query, reply);
+        }
+    }
+
+    /// What waits for these keys; `None` if it has given up.
+    pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, Wanted, KeyLookup)> {
+        let entry = self.entries.remove(&keys.number)?;
+        self.ended += 1;
+        if let Waiter::Message(id, bytes, _) = &entry.waiter {
+            self.transactions.remove(&id.0);
+            self.bytes -= bytes.len();
+        }
+        Some((entry.waiter, entry.wanted, keys.found))
+    }
+
+    /// The requests whose time is over, the oldest first: their sources count as unavailable.
+    pub(super) fn expired(&self, now: Mono) -> impl Iterator<Item = SipKeys> {
+        let all = self.entries.iter();
+        let expired = all.take_while(move |(_, entry)| entry.until <= now);
+        expired.map(|(number, _)| SipKeys {
+            number: *number,
+            found: KeyLookup::Unavailable,
+        })
+    }
+
+    /// When the time of the oldest one is over.
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        let (_, entry) = self.entries.first_key_value()?;
+        Some(entry.until)
+    }
+
+    /// Requests that wait, and those that waited before.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.entries.len() as u64, self.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use turn::server::credentials::AnyOf;
+
+    fn flow() -> Flow {
+        let at = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        Flow {
+            carrier: Carrier::Udp,
+            listener: sip::flow::ListenerKey(0),
+            connection: None,
+            local: at(5060),
+            remote: at(5062),
+        }
+    }
+
+    fn asked() -> Asked {
+        Asked {
+            wanted: Wanted {
+                realm: "r".into(),
+                name: "n".into(),
+                algorithm: PasswordAlgorithm::Md5,
+            },
+            source: Arc::new(AnyOf::default()),
+            flow: flow(),
+            unix_s: 0,
+        }
+    }
+
+    fn message(id: u64, len: usize) -> Waiter {
+        Waiter::Message(TransactionId(id), vec![0; len].into(), flow())
+    }
+
+    #[test]
+    fn retransmissions_wait_only_once_and_the_number_and_the_bytes_are_bounded() {
+        let mut lookups = Lookups::default();
+        for id in [1, 1, 2] {
+            assert!(lookups.want(asked()));
+            lookups.wait(Mono(0), message(id, 10));
+        }
+        assert_eq!((lookups.counts(), lookups.bytes), ((2, 0), 20));
+        let most = u64::try_from(MOST).unwrap();
+        for id in 3..=most {
+            assert!(lookups.want(asked()));
+            lookups.wait(Mono(0), message(id, 10));
+        }
+        assert!(!lookups.want(asked()));
+        assert!(lookups.wanted.is_none());
+        let keys = SipKeys {
+            number: 0,
+            found: KeyLookup::Unknown,
+        };
+        assert!(lookups.end(keys).is_some());
+        assert!(lookups.want(asked()));
+        lookups.wait(Mono(0), message(1, MOST_BYTES));
+        let keys = SipKeys {
+            number: 1,
+            found: KeyLookup::Unknown,
+        };
+        assert!(lookups.end(keys).is_some());
+        assert!(!lookups.want(asked()), "too many bytes");
+    }
+
+    #[test]
+    fn a_request_gives_up_after_its_time() {
+        let mut lookups = Lookups::default();
+        assert!(lookups.want(asked()));
+        lookups.wait(Mono(0), message(1, 10));
+        let end = Mono(0).plus(TIME);
+        assert_eq!(lookups.next_deadline(), Some(end));
+        assert_eq!(lookups.expired(Mono(end.0 - 1)).count(), 0);
+        let keys = lookups.expired(end).next().expect("its time is over");
+        let (_, wanted, found) = lookups.end(keys).expect("it waits");
+        assert_eq!(&*wanted.name, "n");
+        assert!(matches!(found, KeyLookup::Unavailable));
+        assert_eq!((lookups.counts(), lookups.bytes), ((0, 1), 0));
+    }
+}
