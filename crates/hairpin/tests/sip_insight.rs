@@ -161,6 +161,34 @@ fn a_trunk_says_why_it_gets_no_calls() {
     );
 }
 
+fn shows_the_answered_call(server: &Server) {
+    let [call] = &server.objects(&["calls", "--json"])[..] else {
+        panic!("one call");
+    };
+    assert_eq!(
+        (&call["state"], &call["call_id"]),
+        (&"answered".into(), &"one@test".into())
+    );
+    assert_eq!(call["target"], "user1@example.com");
+    let expires = call["expires_s"].as_u64().unwrap();
+    assert!((1700..=43_200).contains(&expires), "{call}");
+    let text = stdout(&server.sip(&["calls"]));
+    assert!(
+        text.contains("one@test  answered for ") && text.contains(" -> user1@example.com (TCP "),
+        "{text}"
+    );
+}
+
+/// Ends the server. Returns the lines that it wrote of calls.
+fn call_lines(server: Server) -> Vec<Value> {
+    server.serve.signal("TERM");
+    let (_, log) = server.serve.wait();
+    let lines = log.lines().filter(|line| line.contains("\"call ended\""));
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
 #[test]
 fn a_call_has_one_line_with_its_times_and_both_sides() {
     let server = Server::start(2, "[log]\nformat = \"json\"\n");
@@ -172,26 +200,31 @@ fn a_call_has_one_line_with_its_times_and_both_sides() {
     let invite = called.expect("INVITE ");
     called.respond(&invite, "180 Ringing");
     caller.expect("SIP/2.0 180");
+    let ringing = server.objects(&["calls", "--json"]);
+    assert_eq!(
+        (ringing.len(), &ringing[0]["state"]),
+        (1, &"ringing".into())
+    );
+    assert_eq!(ringing[0]["target"], Value::Null);
     called.respond(&invite, "200 OK");
     let ok = caller.expect("SIP/2.0 200");
     caller.in_dialog(&ok, "ACK");
     called.expect("ACK ");
+    shows_the_answered_call(&server);
     called.hang_up(&invite);
     let bye = caller.expect("BYE ");
     caller.respond(&bye, "200 OK");
     called.expect("SIP/2.0 200");
+    assert!(server.objects(&["calls", "--json"]).is_empty());
+    let none = stderr(&server.sip(&["calls"]));
+    assert!(none.contains("no recorded call; 0 dialogs"), "{none}");
     caller.ask(Method::Invite, "sip:user1@example.com", "two");
     let invite = called.expect("INVITE ");
     called.respond(&invite, "486 Busy Here");
     caller.expect("SIP/2.0 486");
-    server.serve.signal("TERM");
-    let (_, log) = server.serve.wait();
-    let lines = log.lines().filter(|line| line.contains("\"call ended\""));
-    let lines: Vec<Value> = lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines = call_lines(server);
     let [one, two] = &lines[..] else {
-        panic!("{log}");
+        panic!("{lines:?}");
     };
     assert_eq!(
         (&one["call_id"], &one["source"]),

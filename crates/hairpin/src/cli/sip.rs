@@ -28,6 +28,16 @@ Examples:
 The server answers in parts, so a list of a million bindings delays no call. Status 0,
 also if there is no binding; 1 if the server does not answer.";
 
+const CALLS: &str = "\
+Examples:
+  hairpin sip calls
+        the calls in progress: those that ring, then those that are answered
+  hairpin sip calls --json | jq -r 'select(.target == \"carrier\") | .call_id'
+        the Call-IDs of the calls to a trunk, one JSON object per line
+
+Requires sip.call_log = true. Without it, the server stores no names of calls: the
+command prints how many there are.";
+
 const TRUNKS: &str = "\
 Examples:
   hairpin sip trunks
@@ -62,6 +72,8 @@ pub(crate) enum Command {
     Route(Route),
     /// List registration bindings of the server on this machine
     Bindings(Bindings),
+    /// List the calls in progress of the server on this machine
+    Calls(Calls),
     /// Say which addresses of trunks are available, and what trunks did
     Trunks(Trunks),
 }
@@ -76,6 +88,20 @@ pub(crate) struct Bindings {
     #[arg(long, value_name = "AOR")]
     pub(crate) aor: Option<String>,
     /// Stop after this number of bindings
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<usize>,
+    /// Print JSON, one object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `hairpin sip calls`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CALLS)]
+pub(crate) struct Calls {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Stop after this number of calls
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<usize>,
     /// Print JSON, one object per line

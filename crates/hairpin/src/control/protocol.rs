@@ -28,10 +28,12 @@ pub(crate) enum Command {
     SipBindings,
     /// The trunks of SIP.
     SipTrunks,
+    /// A part of the list of SIP calls.
+    SipCalls,
 }
 
 impl Command {
-    const ALL: [Command; 8] = [
+    const ALL: [Command; 9] = [
         Command::Status,
         Command::Reload,
         Command::Drain,
@@ -40,6 +42,7 @@ impl Command {
         Command::TakeOver,
         Command::SipBindings,
         Command::SipTrunks,
+        Command::SipCalls,
     ];
 
     /// Its name in requests.
@@ -53,6 +56,7 @@ impl Command {
             Command::TakeOver => "take_over",
             Command::SipBindings => "sip_bindings",
             Command::SipTrunks => "sip_trunks",
+            Command::SipCalls => "sip_calls",
         }
     }
 }

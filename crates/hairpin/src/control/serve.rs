@@ -134,7 +134,7 @@ async fn respond(command: Command, arguments: Value, with: &(Arc<Shared>, Change
         Command::Drain => changes.send(Change::Drain).await,
         Command::EndDrain => changes.send(Change::EndDrain).await,
         Command::Describe => changes.send(Change::Describe).await,
-        Command::SipBindings | Command::SipTrunks => {
+        Command::SipBindings | Command::SipTrunks | Command::SipCalls => {
             let shared = Arc::clone(shared);
             // It waits for workers.
             let asked = move || sip::respond(command, &arguments, &shared);

@@ -1,8 +1,10 @@
-//! What the control socket says of SIP: registration bindings and trunks.
+//! What the control socket says of SIP: registration bindings, calls and trunks.
 
 use serde_json::{Value, json};
 use server::sip::routes::{AddressError, AddressStatus};
-use server::sip::{BindingInfo, BindingsPlace, SipInspector, TrunkInfo};
+use server::sip::{
+    BindingInfo, BindingsPlace, CallInfo, CallsPlace, InspectError, SipInspector, TrunkInfo,
+};
 
 use super::protocol::{Command, Refusal, Reply};
 use super::serve::Shared;
@@ -21,12 +23,12 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared) -> R
     };
     match command {
         Command::SipBindings => bindings(sip, arguments),
+        Command::SipCalls => calls(sip, shared, arguments),
         _ => Ok(trunks(sip)),
     }
 }
 
 fn bindings(sip: &SipInspector, arguments: &Value) -> Reply {
-    let refused = |error: server::sip::InspectError| Refusal::new(error.to_string());
     if let Some(aor) = arguments["aor"].as_str() {
         let bindings = sip.bindings_of(aor).map_err(refused)?;
         let bindings: Vec<Value> = bindings.iter().map(binding).collect();
@@ -51,6 +53,64 @@ fn bindings(sip: &SipInspector, arguments: &Value) -> Reply {
     }
     let next = next.map(|place| json!({ "worker": place.worker, "place": place.place }));
     Ok(json!({ "bindings": list, "next": next }))
+}
+
+fn refused(error: InspectError) -> Refusal {
+    Refusal::new(error.to_string())
+}
+
+/// Besides the calls that are recorded, says how many there are.
+fn calls(sip: &SipInspector, shared: &Shared, arguments: &Value) -> Reply {
+    let from = &arguments["from"];
+    let number = |name: &str| from[name].as_u64().unwrap_or(0);
+    let index = |name: &str| usize::try_from(number(name)).unwrap_or(usize::MAX);
+    let first = match from["part"].is_null() {
+        true => CallsPlace::Ringing(index("worker"), index("place")),
+        false => CallsPlace::Answered(index("part"), number("number")),
+    };
+    let (mut next, mut list) = (Some(first), Vec::new());
+    for _ in 0..PARTS {
+        let Some(place) = next.filter(|_| list.len() < BINDINGS) else {
+            break;
+        };
+        let page = sip.calls(place).map_err(refused)?;
+        list.extend(page.calls.iter().map(call));
+        next = page.next;
+    }
+    let next = next.map(|place| match place {
+        CallsPlace::Ringing(worker, place) => json!({ "worker": worker, "place": place }),
+        CallsPlace::Answered(part, number) => json!({ "part": part, "number": number }),
+    });
+    let counted = shared.source.observer.stats().sip();
+    Ok(json!({
+        "calls": list,
+        "next": next,
+        "dialogs": counted.calls,
+        "requests": counted.forwarding,
+    }))
+}
+
+fn call(call: &CallInfo) -> Value {
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    json!({
+        "call_id": call.call_id,
+        "state": if call.answered.is_some() { "answered" } else { "ringing" },
+        "from": call.from,
+        "to": call.to,
+        "source": text(&call.source),
+        "source_address": call.source_leg.remote,
+        "source_transport": call.source_leg.carrier.via_name(),
+        "target": text(&call.target),
+        "target_address": call.target_leg.map(|leg| leg.remote),
+        "target_transport": call.target_leg.map(|leg| leg.carrier.via_name()),
+        "tried": call.tried,
+        "began_unix_s": call.began_unix_s,
+        "lasted_ms": ms(call.lasted),
+        "ring_ms": call.rang.map(ms),
+        "answer_ms": call.answered.map(ms),
+        "expires_s": call.left.map(|left| left.as_secs()),
+    })
 }
 
 fn binding(binding: &BindingInfo) -> Value {

@@ -4,7 +4,8 @@ use super::settings::{CallSettings, Orders};
 use sip::{Method, Mono};
 use sip_server::Aor;
 use sip_server::calls::{
-    CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Numbers, Span, Ticket,
+    CallRecord, Counted, Counters, DialogId, Dialogs, DialogsPlace, EndedBy, Exceeded, Numbers,
+    Span, Ticket,
 };
 use sip_server::proxy::{Denied, NewCall, SessionTimer};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ const NUMBER: usize = 4;
 pub(crate) struct SharedCalls {
     users: Counters<Box<[u8]>>,
     domains: Counters<Box<[u8]>>,
-    pub(super) dialogs: Dialogs,
+    dialogs: Dialogs,
 }
 
 /// The limits of calls at one worker.
@@ -87,6 +88,17 @@ impl CallControl {
         for record in self.shared.dialogs.expire(now) {
             CallControl::log(now, &record, EndedBy::Expiry);
         }
+    }
+
+    /// Gives the records of some answered calls of all workers to `list`. Returns where to go on.
+    pub(super) fn list(
+        &self,
+        now: Mono,
+        place: DialogsPlace,
+        most: usize,
+        list: &mut dyn FnMut(&CallRecord, Duration),
+    ) -> Option<DialogsPlace> {
+        self.shared.dialogs.list(now, place, most, list)
     }
 
     /// Whether each call has a record.

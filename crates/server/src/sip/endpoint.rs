@@ -6,6 +6,7 @@ use super::balance::{Balance, Kind, SipBatch};
 use super::congestion::{Congestion, Fate};
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
+use super::forwarding::Forwarder;
 use super::handed_over::HandedOver;
 use super::layers::StreamListener;
 use super::lookups::SipKeys;
@@ -169,6 +170,11 @@ impl Endpoint {
     /// The bindings, for an upgrade.
     pub(super) fn kept(&mut self) -> Option<&mut Kept> {
         self.user.kept()
+    }
+
+    /// The proxy of the domains, if there are any.
+    pub(super) fn forwarder(&self) -> Option<&Forwarder> {
+        self.user.forwarder()
     }
 
     /// There is another process during an upgrade, or none any more.

@@ -16,6 +16,7 @@ use crate::worker::{WorkerMessage, now};
 use sip::Mono;
 use sip::flow::Carrier;
 use sip_server::Aor;
+use sip_server::calls::{CallRecord, DialogsPlace, Leg};
 use sip_server::location::{Binding, Found, Location as _};
 use sip_server::routes::{AddressStatus, TrunkCounts};
 use std::net::SocketAddr;
@@ -26,6 +27,9 @@ use std::time::{Duration, Instant};
 /// Addresses of record that a worker looks at for one query, and bytes of text that it copies: together well below a millisecond.
 const PLACES: usize = 512;
 const BYTES: usize = 64 << 10;
+
+/// Calls, or places of the proxy's table, that a worker looks at for one query.
+const CALLS: usize = 256;
 
 /// Bytes of a text of a binding that are shown. A registrar accepts longer ones, which nobody reads in a list.
 const TEXT: usize = 1024;
@@ -104,6 +108,61 @@ pub struct BindingFlow {
     pub local: SocketAddr,
 }
 
+/// Where a list of calls goes on: first the calls that are not answered, then the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallsPlace {
+    /// Calls that are not answered: the worker, from 0, and the place in its table.
+    Ringing(usize, usize),
+    /// Answered calls, which all workers share: the part of the table, and the first number in it.
+    Answered(usize, u64),
+}
+
+impl Default for CallsPlace {
+    fn default() -> CallsPlace {
+        CallsPlace::Ringing(0, 0)
+    }
+}
+
+/// A part of the list of calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallsPage {
+    /// Calls.
+    pub calls: Vec<CallInfo>,
+    /// Where the list goes on; `None` at its end.
+    pub next: Option<CallsPlace>,
+}
+
+/// A call in progress. Only recorded calls are listed ([`CallSettings::log`](super::CallSettings::log)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallInfo {
+    /// The Call-ID.
+    pub call_id: String,
+    /// The URI in From.
+    pub from: String,
+    /// The Request-URI of the caller.
+    pub to: String,
+    /// The trunk or the user that has sent the INVITE; empty for anybody else.
+    pub source: String,
+    /// Where the INVITE came from.
+    pub source_leg: Leg,
+    /// The trunk or the user that has answered; empty before.
+    pub target: String,
+    /// Where the answer came from.
+    pub target_leg: Option<Leg>,
+    /// Copies of the INVITE.
+    pub tried: u8,
+    /// When the INVITE came, in seconds since 1970.
+    pub began_unix_s: u64,
+    /// Time since then.
+    pub lasted: Duration,
+    /// Time from the INVITE to the first provisional response above 100.
+    pub rang: Option<Duration>,
+    /// Time from the INVITE to the first 2xx.
+    pub answered: Option<Duration>,
+    /// Time until the call ends without a refresh or a BYE; `None` before the answer.
+    pub left: Option<Duration>,
+}
+
 /// A trunk at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrunkInfo {
@@ -132,9 +191,14 @@ pub(crate) enum SipQuery {
     /// Bindings from a place on, or those of one address of record.
     Bindings {
         first: usize,
-        aor: Option<Aor>,
+        aor: Option<Box<Aor>>,
         /// The bindings, and the next place.
         reply: SyncSender<(Vec<BindingInfo>, Option<usize>)>,
+    },
+    /// Calls from a place on; its worker is the one that is asked.
+    Calls {
+        place: CallsPlace,
+        reply: SyncSender<CallsPage>,
     },
 }
 
@@ -191,13 +255,45 @@ impl SipInspector {
         aor: Option<Aor>,
     ) -> Result<(Vec<BindingInfo>, Option<usize>), InspectError> {
         let (reply, answer) = sync_channel(1);
-        self.post(worker, SipQuery::Bindings { first, aor, reply })?;
+        self.post(
+            worker,
+            SipQuery::Bindings {
+                first,
+                aor: aor.map(Box::new),
+                reply,
+            },
+        )?;
         let answer = answer.recv_timeout(ANSWER);
         let (mut bindings, next) = answer.map_err(|_| InspectError::Busy(worker))?;
         for binding in &mut bindings {
             binding.worker = worker;
         }
         Ok((bindings, next))
+    }
+
+    /// A part of the list of calls in progress that are recorded.
+    ///
+    /// # Errors
+    /// [`InspectError::Busy`].
+    pub fn calls(&self, place: CallsPlace) -> Result<CallsPage, InspectError> {
+        let worker = match place {
+            CallsPlace::Ringing(worker, _) => worker,
+            CallsPlace::Answered(..) => 0,
+        };
+        if worker >= self.boxes.len() {
+            return Ok(CallsPage::default());
+        }
+        let (reply, answer) = sync_channel(1);
+        self.post(worker, SipQuery::Calls { place, reply })?;
+        let answer = answer.recv_timeout(ANSWER);
+        let mut page = answer.map_err(|_| InspectError::Busy(worker))?;
+        if let (CallsPlace::Ringing(..), None) = (place, page.next) {
+            page.next = Some(match worker + 1 < self.boxes.len() {
+                true => CallsPlace::Ringing(worker + 1, 0),
+                false => CallsPlace::Answered(0, 0),
+            });
+        }
+        Ok(page)
     }
 
     fn post(&self, worker: usize, query: SipQuery) -> Result<(), InspectError> {
@@ -254,11 +350,36 @@ impl Sip {
     pub(crate) fn answer_query(&mut self, query: SipQuery) {
         match query {
             SipQuery::Bindings { first, aor, reply } => {
-                let answer = self.bindings(first, aor.as_ref());
+                let answer = self.bindings(first, aor.as_deref());
                 // Whoever asked may have stopped waiting.
                 let _ = reply.try_send(answer);
             }
+            SipQuery::Calls { place, reply } => drop(reply.try_send(self.calls(place))),
         }
+    }
+
+    fn calls(&self, place: CallsPlace) -> CallsPage {
+        let now = self.endpoint.now.mono;
+        let mut page = CallsPage::default();
+        let Some(forwarder) = self.endpoint.forwarder() else {
+            return page;
+        };
+        let calls = &mut page.calls;
+        page.next = match place {
+            CallsPlace::Ringing(worker, first) => {
+                let mut list = |record: &CallRecord| calls.push(call(record, now, None));
+                let next = forwarder.proxy.list_calls(first, CALLS, &mut list);
+                next.map(|next| CallsPlace::Ringing(worker, next))
+            }
+            CallsPlace::Answered(part, from) => {
+                let mut list =
+                    |record: &CallRecord, left| calls.push(call(record, now, Some(left)));
+                let place = DialogsPlace { part, from };
+                let next = forwarder.calls.list(now, place, CALLS, &mut list);
+                next.map(|next| CallsPlace::Answered(next.part, next.from))
+            }
+        };
+        page
     }
 
     fn bindings(&mut self, first: usize, aor: Option<&Aor>) -> (Vec<BindingInfo>, Option<usize>) {
@@ -289,6 +410,26 @@ impl Sip {
             next += 1;
         }
         (infos, Some(next))
+    }
+}
+
+fn call(record: &CallRecord, now: Mono, left: Option<Duration>) -> CallInfo {
+    let line = record.line(now);
+    CallInfo {
+        call_id: text(line.call_id),
+        from: text(line.from),
+        to: text(line.to),
+        source: text(line.source),
+        source_leg: line.source_leg,
+        // Before the answer it is the one that has failed last.
+        target: line.answered.map(|_| text(line.target)).unwrap_or_default(),
+        target_leg: line.answered.and(line.target_leg),
+        tried: line.tried,
+        began_unix_s: line.began_unix_s,
+        lasted: line.lasted,
+        rang: line.rang,
+        answered: line.answered,
+        left,
     }
 }
 

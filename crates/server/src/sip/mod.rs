@@ -56,8 +56,8 @@ pub use calls::CALL_REFUSALS;
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use inspect::SipQuery;
 pub use inspect::{
-    BindingFlow, BindingInfo, BindingsPage, BindingsPlace, InspectError, SipInspector,
-    TrunkAddress, TrunkInfo,
+    BindingFlow, BindingInfo, BindingsPage, BindingsPlace, CallInfo, CallsPage, CallsPlace,
+    InspectError, SipInspector, TrunkAddress, TrunkInfo,
 };
 pub(crate) use link::{Frame, Link};
 pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};

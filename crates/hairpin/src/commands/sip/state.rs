@@ -1,11 +1,11 @@
-//! `hairpin sip bindings` and `hairpin sip trunks`: what a running server has.
+//! `hairpin sip bindings`, `hairpin sip calls` and `hairpin sip trunks`: what a running server has.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::cli::sip::{Bindings, Trunks};
+use crate::cli::sip::{Bindings, Calls, Trunks};
 use crate::commands::control::{ask_with, refused};
 use crate::commands::output::{self, printable};
 use crate::config::write_seconds;
@@ -61,6 +61,59 @@ fn line(binding: &Value, args: &Bindings) -> String {
         parts.push(format!("reg-id {reg_id}"));
     }
     parts.join("  ") + "\n"
+}
+
+/// Runs `hairpin sip calls`.
+pub(super) fn calls(args: &Calls) -> Result<ExitCode> {
+    let (mut left, mut total) = (args.limit.unwrap_or(usize::MAX), 0);
+    let mut arguments = json!({ "from": null });
+    while left > 0 {
+        let reply = match ask_with(&args.target, Command::SipCalls, &arguments)? {
+            Ok(reply) => reply,
+            Err(refusal) => return Ok(refused(&refusal)),
+        };
+        let list = list(&reply["calls"]);
+        let shown = list.iter().take(left).map(|call| match args.json {
+            true => format!("{call}\n"),
+            false => self::call(call),
+        });
+        output::print(&shown.collect::<String>())?;
+        left = left.saturating_sub(list.len());
+        total += list.len();
+        if reply["next"].is_null() {
+            let (dialogs, requests) = (&reply["dialogs"], &reply["requests"]);
+            if total == 0 {
+                eprintln!(
+                    "no recorded call; {dialogs} dialogs count, {requests} requests in progress (calls are recorded with sip.call_log)"
+                );
+            }
+            break;
+        }
+        arguments["from"] = reply["next"].clone();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn call(call: &Value) -> String {
+    let side = |name: &str| {
+        let at = |part: &str| text(&call[format!("{name}{part}")]);
+        let (address, transport) = (at("_address"), at("_transport"));
+        format!("{} ({transport} {address})", at(""))
+    };
+    let seconds = call["lasted_ms"].as_u64().unwrap_or(0) / 1000;
+    let target = match call["target_address"].is_null() {
+        true => format!("{} tried", call["tried"]),
+        false => side("target"),
+    };
+    format!(
+        "{}  {} for {}  {} to {}  {} -> {target}\n",
+        text(&call["call_id"]),
+        text(&call["state"]),
+        write_seconds(seconds),
+        text(&call["from"]),
+        text(&call["to"]),
+        side("source"),
+    )
 }
 
 /// Runs `hairpin sip trunks`.

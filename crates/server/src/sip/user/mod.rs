@@ -218,6 +218,11 @@ impl User {
         }
     }
 
+    /// The proxy of the domains, if there are any.
+    pub(super) fn forwarder(&self) -> Option<&Forwarder> {
+        self.forwarder.as_deref()
+    }
+
     /// During an upgrade, the run of the other process.
     pub(super) fn set_other_run(&mut self, other: Option<u32>) {
         self.secrets.runs.other = other;
