@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`coturn`] | coturn's `turnutils_*` from Debian | the whole option matrix, IPv4 and IPv6, zero loss; abuse is survived |
 //! | [`nat_discovery`] | coturn's `turnutils_natdiscovery` and `turnutils_stunclient -f`, and coturn's server | RFC 5780 in both directions |
+//! | [`migration`] | coturn's server and `turnutils_uclient` | docs/from-coturn.md, step by step, while clients send |
 //! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
 //! | [`acme`] | Pebble, Let's Encrypt's ACME server for tests (`interop/pebble`) | certificates are ordered, renewed and kept |
 //! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
@@ -27,6 +28,7 @@ mod browser;
 pub(crate) mod certificate;
 mod coturn;
 mod domain;
+mod migration;
 mod nat_discovery;
 mod openssl;
 mod packages;
@@ -88,6 +90,7 @@ enum Client {
     SipTls,
     Acme,
     NatDiscovery,
+    Migration,
 }
 
 /// What a driver needs: the server it talks to, and where its files are and go.
@@ -178,6 +181,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         println!("--- NAT behaviour discovery");
         tally.add(nat_discovery::run(&binary, &logs)?);
     }
+    if options.against == server::Kind::Hairpin && options.wants(Client::Migration) {
+        println!("--- from coturn to hairpin, and back");
+        tally.add(migration::run(&binary, &logs)?);
+    }
     let apart = [
         Client::Sip,
         Client::SipProxy,
@@ -186,6 +193,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         Client::SipTls,
         Client::Acme,
         Client::NatDiscovery,
+        Client::Migration,
     ];
     if !options.only.is_empty() && options.only.iter().all(|client| apart.contains(client)) {
         return Ok(tally);

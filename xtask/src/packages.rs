@@ -1,6 +1,7 @@
 //! The packages, tried where they are meant for: a Debian that systemd has booted in a container.
 
 mod containers;
+mod helm;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         "promtool: each alert fires",
         &promtool(root, &["test", "rules", "alerts_test.yml"]),
     );
+    helm::run(root, &folder, &mut tally);
     containers::run(root, &folder, &program, &mut tally);
     for line in booted(root, &folder, &packages)? {
         match line.split_once(' ') {

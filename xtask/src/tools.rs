@@ -39,6 +39,8 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("turnutils_stunclient", "coturn"),
     tool("turnutils_natdiscovery", "coturn"),
     tool("turnserver", "coturn"),
+    tool("turnadmin", "coturn"),
+    tool("sqlite3", "sqlite3"),
     tool("sipp", "sip-tester"),
     tool("sipsak", "sipsak"),
     tool("kamailio", "kamailio"),
@@ -102,6 +104,7 @@ pub(crate) const PACKAGES: &[Tool] = &[
     tool("runc", "runc"),
     tool("setcap", "libcap2-bin"),
     tool("strip", "binutils"),
+    tool("go", "golang-go"),
 ];
 
 /// Every program of the lists above.

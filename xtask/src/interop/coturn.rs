@@ -398,6 +398,12 @@ fn judge(output: &str, case: &Case) -> Result<()> {
     Ok(())
 }
 
+/// Messages that a run of uclient has sent and received.
+pub(super) fn counts(output: &str) -> Option<(u32, u32)> {
+    let totals = Totals::read(output)?;
+    Some((totals.sent, totals.received))
+}
+
 /// What uclient says of a whole run.
 #[derive(Debug, PartialEq, Eq)]
 struct Totals {

@@ -1,0 +1,301 @@
+//! docs/from-coturn.md, step by step, with coturn from Debian: clients send all the time, and lose nothing.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use super::{coturn, free_ports};
+use crate::process::{self, Ended, Process};
+use crate::tally::Tally;
+
+const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const REALM: &str = "hairpin.example";
+/// The schema of coturn's SQLite database, as Debian installs it.
+const SCHEMA: &str = "/usr/share/coturn/schema.sql";
+/// Messages of each client and time between two: a client sends for 16 seconds, longer than all steps beside it.
+const MESSAGES: &str = "320";
+const INTERVAL_MS: &str = "50";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Both servers, and what they share.
+struct Field<'a> {
+    hairpin: &'a Path,
+    logs: PathBuf,
+    store: String,
+    ports: [u16; 2],
+    peer_port: u16,
+}
+
+/// Runs the steps of the page.
+pub(crate) fn run(hairpin: &Path, logs: &Path) -> Result<Tally> {
+    let mut tally = Tally::default();
+    tally.record("migration from coturn, and back", &migrate(hairpin, logs));
+    Ok(tally)
+}
+
+fn migrate(hairpin: &Path, logs: &Path) -> Result<String> {
+    let field = Field::new(hairpin, logs)?;
+    let _peer = field.peer()?;
+    let mut coturn = field.coturn("coturn")?;
+    let mut old = field.client("old", 0, "alice:wonderland")?;
+
+    // Side by side, with one database.
+    let config = field.import()?;
+    let server = field.serve(&config)?;
+    field.works(1, "alice:wonderland")?;
+    field.adds("bob", "builder")?;
+    field.works(0, "bob:builder")?;
+
+    // New clients get the new server; those of the old one end by themselves.
+    let mut new = field.client("new", 1, "bob:builder")?;
+    judge("a client of coturn during the move", &mut old)?;
+    coturn.stop(LIMIT)?;
+
+    // Back: coturn starts, and hairpin sends new clients there.
+    let _coturn = field.coturn("coturn-again")?;
+    let text = fs::read_to_string(&config)?;
+    let back = format!(
+        "{text}\n[alternate]\nservers = [{{ ipv4 = \"{HOST}:{}\" }}]\nwhen = [\"always\"]\n",
+        field.ports[0]
+    );
+    fs::write(&config, back)?;
+    server.signal(Signal::SIGHUP)?;
+    field.sends_away()?;
+    let mut again = field.client("again", 0, "alice:wonderland")?;
+    judge("a client of hairpin during the way back", &mut new)?;
+    judge("a client that went back", &mut again)?;
+    Ok("3 clients, no message lost".to_owned())
+}
+
+/// All that a client sent has come back.
+fn judge(name: &str, client: &mut Process) -> Result<()> {
+    ensure!(
+        client.wait(LIMIT)? != Ended::Killed,
+        "{name} hung: {}",
+        client.tail()
+    );
+    let counts = coturn::counts(&client.output());
+    let (sent, received) = counts.with_context(|| format!("{name}: {}", client.tail()))?;
+    ensure!(
+        sent > 0 && sent == received,
+        "{name} sent {sent}, and {received} came back"
+    );
+    Ok(())
+}
+
+impl<'a> Field<'a> {
+    /// A database with a user, and coturn's configuration.
+    fn new(hairpin: &'a Path, logs: &Path) -> Result<Self> {
+        let logs = logs.join("migration");
+        let _ = fs::remove_dir_all(&logs);
+        fs::create_dir_all(&logs)?;
+        let field = Field {
+            hairpin,
+            store: logs.join("turndb").display().to_string(),
+            logs,
+            ports: [free_ports(2)?, free_ports(2)?],
+            peer_port: free_ports(2)?,
+        };
+        succeeds(
+            Command::new("sqlite3")
+                .arg(&field.store)
+                .arg(format!(".read {SCHEMA}")),
+        )?;
+        succeeds(Command::new("turnadmin").args([
+            "-a",
+            "-b",
+            &field.store,
+            "-u",
+            "alice",
+            "-r",
+            REALM,
+            "-p",
+            "wonderland",
+        ]))?;
+        fs::write(field.conf(), field.text())?;
+        Ok(field)
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.logs.join("turnserver.conf")
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "listening-ip={HOST}\nlistening-port={}\nlt-cred-mech\nrealm={REALM}\nuserdb={}\nallow-loopback-peers\nmin-port=40000\nmax-port=40999\nno-cli\nno-tls\nno-dtls\nfingerprint\nlog-file=stdout\npidfile={}\n",
+            self.ports[0],
+            self.store,
+            self.logs.join("turnserver.pid").display(),
+        )
+    }
+
+    fn peer(&self) -> Result<Process> {
+        let mut command = process::command("turnutils_peer");
+        command.args(["-L", &HOST.to_string(), "-p", &self.peer_port.to_string()]);
+        Process::start("turnutils_peer", command, self.logs.join("peer.log"))
+    }
+
+    fn coturn(&self, name: &str) -> Result<Process> {
+        let mut command = process::command("turnserver");
+        command.arg("-c").arg(self.conf());
+        let started = Process::start("turnserver", command, self.logs.join(format!("{name}.log")))?;
+        self.answers(0)?;
+        Ok(started)
+    }
+
+    /// A client that sends until it has sent all.
+    fn client(&self, name: &str, server: usize, account: &str) -> Result<Process> {
+        let (user, password) = account.split_once(':').context("NAME:PASSWORD")?;
+        let mut command = process::command("turnutils_uclient");
+        command.args(["-e", &HOST.to_string(), "-r", &self.peer_port.to_string()]);
+        command.args([
+            "-p",
+            &self.ports[server].to_string(),
+            "-u",
+            user,
+            "-w",
+            password,
+        ]);
+        command.args([
+            "-X",
+            "-c",
+            "-n",
+            MESSAGES,
+            "-z",
+            INTERVAL_MS,
+            &HOST.to_string(),
+        ]);
+        Process::start(
+            "turnutils_uclient",
+            command,
+            self.logs.join(format!("{name}.log")),
+        )
+    }
+
+    /// What the page says: import, then another port, because both servers run on one host.
+    fn import(&self) -> Result<PathBuf> {
+        let config = self.logs.join("hairpin.toml");
+        succeeds(
+            Command::new(self.hairpin)
+                .arg("import")
+                .arg(self.conf())
+                .arg("--output")
+                .arg(&config),
+        )?;
+        let text = fs::read_to_string(&config)?;
+        let text = text
+            .replace(
+                &format!(":{}", self.ports[0]),
+                &format!(":{}", self.ports[1]),
+            )
+            .replace("40000-40999", "41000-41999");
+        fs::write(&config, text)?;
+        succeeds(Command::new(self.hairpin).arg("check").arg(&config))?;
+        Ok(config)
+    }
+
+    fn serve(&self, config: &Path) -> Result<Process> {
+        let mut command = process::command(self.hairpin);
+        command
+            .args(["serve", "--offload", "off", "--workers", "2", "--config"])
+            .arg(config);
+        command.args([
+            "--set",
+            "server.control_socket=off",
+            "--set",
+            "admin.listen=off",
+        ]);
+        let started = Process::start("hairpin", command, self.logs.join("hairpin.log"))?;
+        self.answers(1)?;
+        Ok(started)
+    }
+
+    fn probe(&self, server: usize, arguments: &[&str]) -> Result<Output> {
+        let target = format!("{HOST}:{}", self.ports[server]);
+        let mut command = Command::new(self.hairpin);
+        command
+            .args(["probe", arguments[0], &target])
+            .args(&arguments[1..]);
+        command.output().context("hairpin does not start")
+    }
+
+    /// Waits for a response to a Binding request.
+    fn answers(&self, server: usize) -> Result<()> {
+        let started = Instant::now();
+        while !self.probe(server, &["stun"])?.status.success() {
+            ensure!(
+                started.elapsed() < LIMIT,
+                "port {} does not answer",
+                self.ports[server]
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// A user gets a relay.
+    fn works(&self, server: usize, account: &str) -> Result<()> {
+        let output = self.probe(server, &["turn", "--user", account])?;
+        ensure!(output.status.success(), "{account}: {}", said(&output));
+        Ok(())
+    }
+
+    /// hairpin adds a user to the database that both servers read.
+    fn adds(&self, name: &str, password: &str) -> Result<()> {
+        let file = self.logs.join("password");
+        fs::write(&file, password)?;
+        let url = format!("sqlite:{}", self.store);
+        succeeds(
+            Command::new(self.hairpin)
+                .args([
+                    "user",
+                    "add",
+                    name,
+                    "--store",
+                    &url,
+                    "--realm",
+                    REALM,
+                    "--password-file",
+                ])
+                .arg(file),
+        )
+    }
+
+    /// hairpin sends a new client to coturn.
+    fn sends_away(&self) -> Result<()> {
+        let started = Instant::now();
+        let wanted = format!("{HOST}:{}", self.ports[0]);
+        loop {
+            let output = self.probe(1, &["turn", "--user", "alice:wonderland"])?;
+            if !output.status.success() && said(&output).contains(&wanted) {
+                return Ok(());
+            }
+            ensure!(
+                started.elapsed() < LIMIT,
+                "no ALTERNATE-SERVER: {}",
+                said(&output)
+            );
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout, &output.stderr]
+        .map(|text| String::from_utf8_lossy(text).into_owned())
+        .concat()
+}
+
+fn succeeds(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {name}"))?;
+    ensure!(output.status.success(), "{name}: {}", said(&output));
+    Ok(())
+}
