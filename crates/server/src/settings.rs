@@ -210,6 +210,7 @@ impl Settings {
             users: self.users.clone(),
             sources: (!self.credentials.is_empty())
                 .then(|| Arc::new(AnyOf(self.credentials.clone())) as Arc<dyn Credentials>),
+            ice_secret: self.secrets.first().cloned(),
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
             draining: false,
         })

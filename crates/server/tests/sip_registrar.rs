@@ -169,6 +169,59 @@ fn bindings_are_found_by_whichever_port_and_connection_rfc3261_10_3() {
     assert_eq!(sip.unsent, 0);
 }
 
+/// The value of the header field for phones that need a relay.
+fn ice_servers(answer: &str) -> Option<&str> {
+    let mut lines = answer.lines();
+    lines.find_map(|line| line.strip_prefix("Ice-Servers: "))
+}
+
+#[test]
+fn a_registered_user_alone_gets_credentials_for_turn() {
+    const SECRET: &str = "a secret of this test";
+    let mut with_turn = settings();
+    with_turn.ice_servers = vec![
+        "turn:turn.example.com".to_owned(),
+        "turns:turn.example.com".to_owned(),
+    ];
+    with_turn.registrar.max_expires = 7200;
+    let server = Server::builder()
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .relay_address("127.0.0.1".parse().expect("an address"))
+        .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .sip(with_turn)
+        .secret(SECRET.as_bytes())
+        .workers(2)
+        .user("user0", PASSWORD)
+        .user("user1", PASSWORD)
+        .start()
+        .expect("the server starts");
+    let mut phone = Client::new(address(&server));
+    let contact = "Contact: <sip:user0@192.0.2.1>\r\n";
+    let challenge = phone.ask(&request::<Client>("user0@example.com", "a", 1, contact));
+    assert_eq!(ice_servers(&challenge), None, "{challenge}");
+    let forbidden = register_as(&mut phone, "user1", "user0@example.com", "b", 1, contact).1;
+    assert_eq!((status(&forbidden), ice_servers(&forbidden)), (403, None));
+    let before = unix_s();
+    let answer = register(&mut phone, "user0", "c", 1, contact);
+    assert_eq!(contacts(&answer), ["<sip:user0@192.0.2.1>"]);
+    let value = ice_servers(&answer).expect("the header field");
+    let head = r#"[{"urls":["turn:turn.example.com","turns:turn.example.com"],"username":""#;
+    let rest = value.strip_prefix(head).expect(value);
+    let (name, rest) = rest.split_once(r#"","credential":""#).expect(value);
+    let password = rest.strip_suffix(r#""}]"#).expect(value);
+    let (expires, user) = name.split_once(':').expect(name);
+    assert_eq!(user, "user0@example.com");
+    let expires: u64 = expires.parse().expect(expires);
+    assert!((before + 7200..=unix_s() + 7200).contains(&expires));
+    let expected = hairpin_server::rest::rest_password(SECRET.as_bytes(), name);
+    assert_eq!(password, expected);
+}
+
+fn unix_s() -> u64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    since.expect("a clock after 1970").as_secs()
+}
+
 #[test]
 fn a_repeated_request_gets_the_first_answer_wherever_it_arrives_rfc3261_17_2_2() {
     let server = serve(WORKERS);

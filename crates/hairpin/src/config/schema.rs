@@ -27,6 +27,7 @@ use super::sip::{Algorithms, ForkingOrder, Origin, WebSocketPath};
 use super::sip_advertise::Advertise;
 use super::sip_calls;
 use super::sip_domains;
+use super::sip_ice;
 use super::sip_routes;
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::sip_trunks;
@@ -382,6 +383,8 @@ pub(crate) struct Settings {
     pub(crate) sip_forbidden_prefixes: Entry<List<sip_calls::Prefix>>,
     /// `sip.allowed_prefixes`
     pub(crate) sip_allowed_prefixes: Entry<List<sip_calls::Prefix>>,
+    /// `sip.ice_servers`
+    pub(crate) sip_ice_servers: Entry<List<sip_ice::TurnUri>>,
     /// `sip.register_expires`
     pub(crate) sip_register_expires: Entry<SipRegistration>,
     /// `sip.register_min`
@@ -681,6 +684,7 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.sip_forbidden_prefixes
     }),
     Key::new("sip", "allowed_prefixes", |s| &mut s.sip_allowed_prefixes),
+    Key::new("sip", "ice_servers", |s| &mut s.sip_ice_servers),
     Key::new("sip", "register_expires", |s| &mut s.sip_register_expires),
     Key::new("sip", "register_min", |s| &mut s.sip_register_min),
     Key::new("sip", "register_max", |s| &mut s.sip_register_max),

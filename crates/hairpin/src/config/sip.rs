@@ -13,6 +13,7 @@ use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::sip_advertise;
 use super::sip_calls;
 use super::sip_domains;
+use super::sip_ice;
 use super::sip_routes;
 use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::sip_trunks;
@@ -80,6 +81,8 @@ pub(crate) struct Sip {
     pub(crate) scanners: Vec<String>,
     /// How many calls there may be, and to which numbers.
     pub(crate) calls: CallSettings,
+    /// Where phones find TURN.
+    pub(crate) ice_servers: Vec<String>,
     /// How long registrations last: what is given, at least and at most.
     pub(crate) registrar: RegistrarConfig,
     /// Registration bindings of all workers.
@@ -168,6 +171,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
             .map(|agent| agent.0)
             .collect(),
         calls: sip_calls::resolve(settings)?,
+        ice_servers: sip_ice::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,
         bindings_per_user: s.sip_bindings_per_user?.value.0,
@@ -327,6 +331,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     sip_domains::check(settings, report);
     sip_trunks::check(settings, report);
     sip_calls::check(settings, report);
+    sip_ice::check(settings, report);
     sip_routes::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);

@@ -743,6 +743,14 @@ fn domains_of_sip_that_cannot_work_are_named() {
         "[sip]\nregister_min = \"10m\"\nregister_expires = \"5m\"\n",
         "hairpin.toml:3:20: the default registration time is not between the shortest and the longest (sip.register_min <= sip.register_expires <= sip.register_max)",
     );
+    one_complaint(
+        "[sip]\nice_servers = [\"turn:turn.example.org\"]\n",
+        "hairpin.toml:2:16: there is no shared secret to make passwords for TURN from (add one to auth.secrets: openssl rand -base64 24)",
+    );
+    one_complaint(
+        "[sip]\nice_servers = [\"stun:turn.example.org\"]\n",
+        "hairpin.toml:2:16: `stun:turn.example.org` is no TURN server (write a `turn:` or `turns:` URI; phones need no STUN server beside it)",
+    );
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod endpoint;
 mod forwarding;
 mod half_closed;
 mod handed_over;
+mod ice;
 mod inspect;
 mod layered;
 mod layers;

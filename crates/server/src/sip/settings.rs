@@ -63,6 +63,9 @@ pub struct SipSettings {
     /// The server drops requests whose User-Agent begins with one of these texts (upper or lower case): tools that scan for open servers.
     /// Default: [`SipSettings::SCANNERS`].
     pub scanners: Vec<String>,
+    /// `turn:` and `turns:` URIs of this server. If there are any, and the server has a shared secret, the 200 to a REGISTER has the header field
+    /// `Ice-Servers`: a JSON array with these URIs and credentials that expire after `max_expires` of [`SipSettings::registrar`]. Default: none.
+    pub ice_servers: Vec<String>,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
     /// Registration bindings of all workers together. Default 1,000,000.
@@ -148,6 +151,7 @@ impl Default for SipSettings {
             allow: Vec::new(),
             ban: Duration::from_secs(300),
             scanners: SipSettings::SCANNERS.map(str::to_owned).into(),
+            ice_servers: Vec::new(),
             registrar: RegistrarConfig::default(),
             bindings: 1_000_000,
             bindings_per_user: 10,
@@ -381,6 +385,8 @@ pub(crate) struct Orders {
     pub(crate) users: Vec<(String, String)>,
     /// Asked for others, such as stores.
     pub(crate) sources: Option<Arc<dyn KeySource>>,
+    /// The shared secret that passwords for TURN are made from.
+    pub(crate) ice_secret: Option<Vec<u8>>,
     /// How many workers share the limits.
     pub(crate) workers: u32,
     /// The server is about to end: what begins anew is refused.

@@ -609,6 +609,7 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.allow.clone_from(&config.allow);
     sip.ban = config.ban;
     sip.scanners.clone_from(&config.scanners);
+    sip.ice_servers.clone_from(&config.ice_servers);
     sip.registrar.clone_from(&config.registrar);
     sip.bindings = config.bindings;
     sip.bindings_per_user = config.bindings_per_user;

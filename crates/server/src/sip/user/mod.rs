@@ -17,6 +17,7 @@ use super::bans::RETRY_AFTER;
 use super::challenge::{COMMON, Gate, RealmKey, Stop};
 use super::counters::SipCounters;
 use super::forwarding::{Forwarder, listener_at};
+use super::ice::IceServers;
 use super::lines::Abilities;
 use super::lookups::{AT_ONCE, SipKeys, Waiter};
 use super::registrar::{Place, Registrations};
@@ -30,6 +31,7 @@ use sip::flow::{Flow, ListenerKey};
 use sip::tu::{Taken, TransactionUser, Transactions};
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message, Method, Mono};
+use sip_server::Aor;
 use sip_server::proxy::Proxy;
 use sip_server::reg_event::{Config, RegEvents};
 use sip_server::registrar::Access;
@@ -113,6 +115,8 @@ pub(super) struct User {
     /// Requests that have waited too long for a source of credentials.
     expired: Vec<SipKeys>,
     abilities: Abilities,
+    /// What phones learn about TURN when they register.
+    ice: Option<IceServers>,
     lines: Vec<u8>,
     counts: Counts,
     number: u16,
@@ -152,6 +156,7 @@ impl User {
             resumed: None,
             expired: Vec::new(),
             abilities: Abilities::new(&User::abilities(&orders.settings)),
+            ice: IceServers::new(orders),
             lines: vec![0; LINES],
             counts: Counts::default(),
             number,
@@ -167,6 +172,7 @@ impl User {
         self.gate.obey(orders);
         self.uas.service_time = orders.settings.service_time;
         self.abilities = Abilities::new(&User::abilities(&orders.settings));
+        self.ice = IceServers::new(orders);
         match &mut self.registrations {
             Some(registrations) => registrations.obey(orders),
             None => {
@@ -379,13 +385,34 @@ impl User {
         let (code, reason, len) = (answer.code, answer.reason, answer.headers.len());
         let begin = confirmation.len();
         let headers = match code {
-            200 => &self.lines[..begin + len],
+            200 => {
+                let end = self.add_ice(begin + len, aor.as_ref(), now.unix_s);
+                &self.lines[..end]
+            }
             _ => &self.lines[begin..begin + len],
         };
         let reply = Reply::new(code).reason(reason.as_bytes()).headers(headers);
         transactions.answer(request, &reply)?;
         self.report_changes(transactions);
         Ok(Taken::Here)
+    }
+
+    /// Adds credentials for TURN to the header lines, which end at `end`. Returns where they end now.
+    fn add_ice(&mut self, end: usize, aor: Option<&Aor>, unix_s: u64) -> usize {
+        let (Some(ice), Some(aor)) = (&self.ice, aor) else {
+            return end;
+        };
+        let Some(line) = ice.line(aor, unix_s) else {
+            return end;
+        };
+        // Without room the phone registers all the same, and has no relay.
+        match self.lines.get_mut(end..end + line.len()) {
+            Some(room) => {
+                room.copy_from_slice(line.as_bytes());
+                end + line.len()
+            }
+            None => end,
+        }
     }
 
     /// Answers a request whose sender is not known.
