@@ -15,6 +15,7 @@
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
 //! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
 //! | [`sip_tls`] | baresip and Kamailio from Debian, PJSIP for Python, SIP.js in Chromium | SIP over TLS and WSS, in both directions |
+//! | [`live_page`] | the live page in headless Chromium, and axe-core (`interop/live-page`) | every view, the end of a session, the test of the server over UDP, TCP and TLS |
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server: when a
@@ -28,6 +29,7 @@ mod browser;
 pub(crate) mod certificate;
 mod coturn;
 mod domain;
+mod live_page;
 mod migration;
 mod nat_discovery;
 mod openssl;
@@ -88,6 +90,7 @@ enum Client {
     SipTrunk,
     SipPhones,
     SipTls,
+    LivePage,
     Acme,
     NatDiscovery,
     Migration,
@@ -173,6 +176,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         let outcome = sip_tls::run(&binary, root, &logs, &certificate, &packages)?;
         tally.add(outcome);
     }
+    if options.against == server::Kind::Hairpin && options.wants(Client::LivePage) {
+        println!("--- the live page");
+        let tools = workspace::target_dir(root).join("tools");
+        let axe = live_page::install(&root.join("interop"), &tools)?;
+        tally.add(live_page::run(&binary, &logs, &certificate, axe)?);
+    }
     if options.against == server::Kind::Hairpin && options.wants(Client::Acme) {
         println!("--- ACME");
         tally.add(acme::run(&binary, root, &logs)?);
@@ -191,6 +200,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         Client::SipTrunk,
         Client::SipPhones,
         Client::SipTls,
+        Client::LivePage,
         Client::Acme,
         Client::NatDiscovery,
         Client::Migration,

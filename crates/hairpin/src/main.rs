@@ -4,6 +4,7 @@
 
 mod acme;
 mod admin;
+mod audit;
 mod cli;
 mod commands;
 mod config;

@@ -61,6 +61,7 @@ mod random;
 mod rates;
 pub mod realms;
 mod running;
+pub mod sessions;
 mod settings;
 pub mod sip;
 mod sources;

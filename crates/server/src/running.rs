@@ -14,6 +14,7 @@ use crate::mailbox::Mailbox;
 use crate::observer::Observer;
 use crate::offload::{Control, OnFallback};
 use crate::pinning::Pinning;
+use crate::sessions::Sessions;
 use crate::settings::Settings;
 use crate::stats::{Stats, WorkerStats};
 use crate::steering::{SteeringInUse, Tables};
@@ -249,6 +250,12 @@ impl Running {
             }
         }
         self.observer.stats()
+    }
+
+    /// Lists and ends sessions, on any thread that may wait.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
+        Sessions::new(Arc::clone(&self.boxes))
     }
 
     /// What other threads can look at, also when the server is gone: counts, health, features in use.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use crate::process::{self, Process};
@@ -95,6 +96,38 @@ impl Browser {
             &self.path("/execute/async"),
             &json!({ "script": script, "args": arguments }),
         )
+    }
+
+    /// Gives the window this width and height.
+    pub(crate) fn resize(&self, [width, height]: [u32; 2]) -> Result<()> {
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.devtools("Emulation.setDeviceMetricsOverride", &metrics)
+    }
+
+    /// Has pages think that their user prefers dark or light colours.
+    pub(crate) fn prefer_dark(&self, dark: bool) -> Result<()> {
+        let value = if dark { "dark" } else { "light" };
+        let feature = json!({ "name": "prefers-color-scheme", "value": value });
+        self.devtools(
+            "Emulation.setEmulatedMedia",
+            &json!({ "features": [feature] }),
+        )
+    }
+
+    /// Writes what the window shows to a PNG file.
+    pub(crate) fn screenshot(&self, file: &Path) -> Result<()> {
+        let picture = self.call("GET", &self.path("/screenshot"), "")?;
+        let picture = picture.as_str().context("no screenshot")?;
+        let bytes = base64::engine::general_purpose::STANDARD.decode(picture)?;
+        std::fs::write(file, bytes).with_context(|| file.display().to_string())
+    }
+
+    /// A command of Chromium's own protocol.
+    fn devtools(&self, command: &str, parameters: &Value) -> Result<()> {
+        let body = json!({ "cmd": command, "params": parameters });
+        self.post(&self.path("/goog/cdp/execute"), &body)
+            .map(|_| ())
     }
 
     fn path(&self, command: &str) -> String {

@@ -139,9 +139,8 @@ impl Bound {
             runtime.block_on(async {
                 for listener in self.listeners {
                     let responder = responder.clone();
-                    let respond = move |request: &http::Incoming| responder.respond(request);
                     match tokio::net::TcpListener::from_std(listener) {
-                        Ok(listener) => drop(tokio::spawn(http::serve(listener, respond))),
+                        Ok(listener) => drop(tokio::spawn(http::serve(listener, responder, None))),
                         Err(error) => tracing::error!("validations over HTTP fail: {error}"),
                     }
                 }

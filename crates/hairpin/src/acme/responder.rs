@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
+
+use crate::admin::http::{Body, Incoming, Peer, Respond};
 
 /// Where an ACME server looks for the answer.
 const PATH: &str = "/.well-known/acme-challenge/";
@@ -44,15 +44,21 @@ impl Responder {
     }
 
     /// The response to a request.
-    pub(super) fn respond<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+    fn answer_to<B>(&self, request: &Request<B>) -> Response<Body> {
         let token = request.uri().path().strip_prefix(PATH);
         let answer = token.and_then(|token| self.answers().get(token).cloned());
         let found = answer.is_some();
-        let mut response = Response::new(Full::from(answer.unwrap_or_default()));
+        let mut response = Response::new(Body::from(answer.unwrap_or_default()));
         if !found {
             *response.status_mut() = StatusCode::NOT_FOUND;
         }
         response
+    }
+}
+
+impl Respond for Responder {
+    async fn respond(&self, request: Incoming, _: Peer) -> Response<Body> {
+        self.answer_to(&request)
     }
 }
 
@@ -65,7 +71,7 @@ mod tests {
         let responder = Responder::default();
         let status = |path: &str| {
             let request = Request::get(path).body(()).unwrap();
-            responder.respond(&request).status()
+            responder.answer_to(&request).status()
         };
         let answer = responder.answer("token", "proof");
         assert_eq!(status("/.well-known/acme-challenge/token"), StatusCode::OK);

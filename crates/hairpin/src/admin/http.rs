@@ -1,22 +1,27 @@
-//! HTTP, just enough: one request per connection, a handful of paths, and a bound on everything that a client decides.
+//! HTTP, just enough: one request per connection, over TLS if the client begins with TLS, and a bound on everything that a client decides.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::body::{Bytes, Frame};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use server::rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-
-use super::health::{self, Health};
-use crate::metrics::{self, Source};
+use tokio_rustls::TlsAcceptor;
 
 /// Connections at once. One more closes the oldest: whoever opens connections and says nothing cannot keep a probe out.
 pub(super) const CONNECTIONS: usize = 32;
@@ -25,8 +30,11 @@ pub(super) const CONNECTIONS: usize = 32;
 /// a millisecond, so this is some percent of one core at worst.
 const PER_SECOND: u32 = 200;
 
-/// How long a connection lasts at most, answer included.
+/// How long a connection lasts at most, response included.
 const LIFE: Duration = Duration::from_secs(10);
+
+/// How long a stream of events lasts at most. Its client connects again.
+const STREAM_LIFE: Duration = Duration::from_secs(3_600);
 
 /// How long a client may take to say what it wants.
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
@@ -40,39 +48,123 @@ const HEADERS: usize = 48;
 /// How long to wait when the system has no descriptor left for another connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Version 0.0.4 of the text format, which every Prometheus reads.
-const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+/// The first byte of a TLS record with a handshake (RFC 8446 §5.1). No HTTP method begins with it.
+const TLS_HANDSHAKE: u8 = 22;
+
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// A request. Its body is not read.
+/// A request whose body has not been read.
 pub(crate) type Incoming = Request<hyper::body::Incoming>;
 
-/// The response to a request of the admin listener.
-pub(super) fn admin(source: Arc<Source>) -> impl Respond {
-    move |request: &Incoming| respond(request, &source)
+/// What the connection of a request says about its client.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Where it comes from.
+    pub(crate) address: SocketAddr,
+    /// Whether nobody between can read what is sent.
+    pub(crate) is_tls: bool,
+    /// Whether the listener has a certificate, so that the client can use TLS.
+    pub(crate) has_tls: bool,
+    /// The response is a stream of events: it outlasts [`LIFE`], and makes no room for others.
+    is_stream: Arc<AtomicBool>,
+}
+
+impl Peer {
+    /// The response goes on for longer than [`LIFE`].
+    pub(super) fn set_stream(&self) {
+        self.is_stream.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The body of a response.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// All of it.
+    Whole(Full<Bytes>),
+    /// Parts, until the sender is dropped.
+    Parts(mpsc::Receiver<Bytes>),
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Self::Whole(Full::from(text))
+    }
+}
+
+impl From<&'static [u8]> for Body {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self::Whole(Full::from(bytes))
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(whole) => Pin::new(whole).poll_frame(context),
+            Self::Parts(parts) => parts
+                .poll_recv(context)
+                .map(|part| part.map(|part| Ok(Frame::data(part)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(whole) => hyper::body::Body::is_end_stream(whole),
+            Self::Parts(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        match self {
+            Self::Whole(whole) => hyper::body::Body::size_hint(whole),
+            Self::Parts(_) => hyper::body::SizeHint::default(),
+        }
+    }
 }
 
 /// What makes the responses of a listener.
-pub(crate) trait Respond:
-    Fn(&Incoming) -> Response<Full<Bytes>> + Clone + Send + 'static
-{
+pub(crate) trait Respond: Clone + Send + Sync + 'static {
+    /// The response to a request.
+    fn respond(&self, request: Incoming, peer: Peer)
+    -> impl Future<Output = Response<Body>> + Send;
 }
 
-impl<R: Fn(&Incoming) -> Response<Full<Bytes>> + Clone + Send + 'static> Respond for R {}
-
-/// Serves for ever.
-pub(crate) async fn serve(listener: TcpListener, respond: impl Respond) {
-    let mut open: Vec<JoinHandle<()>> = Vec::with_capacity(CONNECTIONS);
+/// Serves for ever; over TLS too if there is a configuration of it.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    respond: impl Respond,
+    tls: Option<Arc<ServerConfig>>,
+) {
+    let mut open: Vec<(JoinHandle<()>, Arc<AtomicBool>)> = Vec::with_capacity(CONNECTIONS);
+    let tls = tls.map(TlsAcceptor::from);
     let mut pace = Pace::new();
     loop {
         pace.keep().await;
         match listener.accept().await {
-            Ok((stream, _)) => {
-                open.retain(|connection| !connection.is_finished());
+            Ok((stream, address)) => {
+                open.retain(|(connection, _)| !connection.is_finished());
                 if open.len() >= CONNECTIONS {
-                    open.remove(0).abort();
+                    // Streams of events are fewer than connections, so there is another one.
+                    let oldest = open
+                        .iter()
+                        .position(|(_, is_stream)| !is_stream.load(Ordering::Relaxed));
+                    open.remove(oldest.unwrap_or(0)).0.abort();
                 }
-                open.push(tokio::spawn(converse(stream, respond.clone())));
+                let peer = Peer {
+                    address,
+                    is_tls: false,
+                    has_tls: tls.is_some(),
+                    is_stream: Arc::default(),
+                };
+                let is_stream = Arc::clone(&peer.is_stream);
+                let task = tokio::spawn(converse(stream, peer, tls.clone(), respond.clone()));
+                open.push((task, is_stream));
             }
             // The client has gone again, or no descriptor is left: neither is a reason to end.
             Err(error) => {
@@ -110,11 +202,38 @@ impl Pace {
     }
 }
 
-/// Reads one request and answers it.
-async fn converse(stream: TcpStream, respond: impl Respond) {
+/// Finds out whether the client speaks TLS, reads one request and responds to it.
+async fn converse(
+    stream: TcpStream,
+    mut peer: Peer,
+    tls: Option<TlsAcceptor>,
+    respond: impl Respond,
+) {
+    let Some(tls) = tls else {
+        return exchange(stream, peer, respond).await;
+    };
+    let mut first = [0];
+    match timeout(HEADERS_WITHIN, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first[0] == TLS_HANDSHAKE => {
+            if let Ok(Ok(stream)) = timeout(HEADERS_WITHIN, tls.accept(stream)).await {
+                peer.is_tls = true;
+                exchange(stream, peer, respond).await;
+            }
+        }
+        Ok(Ok(1)) => exchange(stream, peer, respond).await,
+        _ => {}
+    }
+}
+
+/// Reads one request and responds to it.
+async fn exchange<S>(stream: S, peer: Peer, respond: impl Respond)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin,
+{
+    let is_stream = Arc::clone(&peer.is_stream);
     let service = service_fn(move |request| {
-        let response = respond(&request);
-        async move { Ok::<_, Infallible>(response) }
+        let (respond, peer) = (respond.clone(), peer.clone());
+        async move { Ok::<_, Infallible>(respond.respond(request, peer).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -124,45 +243,25 @@ async fn converse(stream: TcpStream, respond: impl Respond) {
         .half_close(true)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
     // Clients that are slow, or that do not speak HTTP, are not worth a line in the log.
-    let _ = timeout(LIFE, connection).await;
-}
-
-/// The answer to a request; its body, if it has one, is not read.
-fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
-        let allowed = HeaderValue::from_static("GET, HEAD");
-        refused.headers_mut().insert(ALLOW, allowed);
-        return refused;
-    }
-    match request.uri().path() {
-        "/metrics" => response(StatusCode::OK, METRICS, metrics::page(source)),
-        "/healthz" => health(health::alive(&source.observer)),
-        "/readyz" => health(health::ready(&source.observer, &source.stores)),
-        "/" => text(StatusCode::OK, "/metrics\n/healthz\n/readyz"),
-        _ => text(
-            StatusCode::NOT_FOUND,
-            "there are /metrics, /healthz and /readyz",
-        ),
+    if timeout(LIFE, connection.as_mut()).await.is_err() && is_stream.load(Ordering::Relaxed) {
+        let _ = timeout(STREAM_LIFE, connection).await;
     }
 }
 
-fn health(health: Health) -> Response<Full<Bytes>> {
-    let status = if health.well {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
-    text(status, &health.line)
-}
-
-fn text(status: StatusCode, line: &str) -> Response<Full<Bytes>> {
+/// A response of one line of text.
+pub(super) fn text(status: StatusCode, line: &str) -> Response<Body> {
     response(status, PLAIN, format!("{line}\n"))
 }
 
-fn response(status: StatusCode, kind: HeaderValue, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+/// A response that nobody keeps.
+pub(super) fn response(
+    status: StatusCode,
+    kind: HeaderValue,
+    body: impl Into<Body>,
+) -> Response<Body> {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, kind);

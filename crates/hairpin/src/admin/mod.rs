@@ -1,11 +1,15 @@
-//! The admin listener: `/metrics`, `/healthz` and `/readyz` over HTTP, for monitoring and for orchestrators.
+//! The admin listener: `/metrics`, `/healthz` and `/readyz` for monitoring and for orchestrators, the API, and the live page.
 //!
-//! It has a thread of its own and sees the server only through an [`Observer`](server::Observer), so nothing that happens
-//! here can hold a worker up. What it may use is bounded: connections at once and per second, the size of a request, the
+//! It has a thread of its own and sees the server only through an [`Observer`](server::Observer); what changes the server is a
+//! [`Change`](crate::control::Change) for the main thread. So nothing that happens here can hold a worker up. What it may use is bounded: connections at once and per second, the size of a request, the
 //! time that a connection lasts.
 
+mod api;
+mod failures;
 pub(crate) mod health;
+mod history;
 pub(crate) mod http;
+mod page;
 
 #[cfg(test)]
 mod tests;
@@ -16,11 +20,24 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
+use hyper::header::{ALLOW, HeaderValue};
+use hyper::{Method, Response, StatusCode};
 use server::InheritedSockets;
+use server::certificates::Certificates;
+use server::rustls::ServerConfig;
 use tokio::sync::oneshot;
 
 use crate::config::AdminListen;
-use crate::metrics::Source;
+use crate::control::{ChangeSender, Shared};
+use crate::metrics;
+use api::Api;
+pub(crate) use api::Applied;
+use health::Health;
+use history::History;
+use http::{Body, Incoming, Peer, Respond, response, text};
+
+/// Version 0.0.4 of the text format, which every Prometheus reads.
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// A socket that listens, and that nobody serves yet.
 #[derive(Debug)]
@@ -101,13 +118,74 @@ impl Bound {
     ///
     /// # Errors
     /// If the thread or its runtime cannot be made.
-    pub(crate) fn serve(self, source: Arc<Source>) -> Result<Serving> {
+    pub(crate) fn serve(
+        self,
+        shared: Arc<Shared>,
+        changes: ChangeSender,
+        certificates: Option<&Certificates>,
+    ) -> Result<Serving> {
+        let tls = certificates.map(tls);
         Serving::start("hairpin-admin", move || {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            Ok(http::serve(listener, http::admin(source)))
+            let history = Arc::new(History::default());
+            let admin = Admin {
+                api: Api::new(Arc::clone(&shared), changes, Arc::clone(&history)),
+                shared: Arc::clone(&shared),
+            };
+            Ok(async move {
+                tokio::spawn(history.run(shared));
+                http::serve(listener, admin, tls).await;
+            })
         })
         .context("cannot serve metrics")
     }
+}
+
+/// TLS for browsers and scrapers: with the certificates of the server, and the protocol of this listener.
+fn tls(certificates: &Certificates) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::clone(&certificates.server_config(false));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
+}
+
+/// What the listener responds.
+#[derive(Clone, Debug)]
+struct Admin {
+    shared: Arc<Shared>,
+    api: Api,
+}
+
+impl Respond for Admin {
+    async fn respond(&self, request: Incoming, peer: Peer) -> Response<Body> {
+        if request.uri().path().starts_with(api::BASE) {
+            return self.api.respond(request, &peer).await;
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
+            let allowed = HeaderValue::from_static("GET, HEAD");
+            refused.headers_mut().insert(ALLOW, allowed);
+            return refused;
+        }
+        let source = &self.shared.source;
+        match request.uri().path() {
+            "/metrics" => response(StatusCode::OK, METRICS, metrics::page(source)),
+            "/healthz" => health(health::alive(&source.observer)),
+            "/readyz" => health(health::ready(&source.observer, &source.stores)),
+            path => page::asset(path).unwrap_or_else(|| {
+                let there = "there are / (the live page), /metrics, /healthz, /readyz and /api/v1/openapi.json";
+                text(StatusCode::NOT_FOUND, there)
+            }),
+        }
+    }
+}
+
+fn health(health: Health) -> Response<Body> {
+    let status = if health.well {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    text(status, &health.line)
 }
 
 /// A listener that is served; dropping it ends that.

@@ -1,13 +1,23 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use server::signals::Signals;
 use server::{InheritedSockets, Running, Server};
 
 use super::{Serving, bind, http};
 use crate::config::AdminListen;
+use crate::control::{self, ChangeSender, Shared};
 use crate::metrics::Source;
+
+/// A sender of changes that nobody makes. A process can catch signals once.
+fn changes() -> ChangeSender {
+    static SIGNALS: OnceLock<Signals> = OnceLock::new();
+    let signals = SIGNALS.get_or_init(|| Signals::install().expect("handlers"));
+    control::channel(signals).expect("a pipe").0
+}
 
 /// A server, and an admin listener for it.
 fn start() -> (Running, Serving, SocketAddr) {
@@ -22,8 +32,18 @@ fn start() -> (Running, Serving, SocketAddr) {
         .unwrap()
         .expect("a listener was asked for");
     let address = bound.address();
-    let source = Arc::new(Source::new(running.observer()));
-    let serving = bound.serve(source).unwrap();
+    let shared = Shared {
+        source: Arc::new(Source::new(running.observer())),
+        config_file: None,
+        sip: None,
+        admin: None,
+        stopping: AtomicBool::new(false),
+        predecessor: Mutex::new(None),
+        sessions: running.sessions(),
+        applied: Mutex::default(),
+    };
+    let serving = bound.serve(Arc::new(shared), changes(), None);
+    let serving = serving.unwrap();
     (running, serving, address)
 }
 
@@ -78,7 +98,8 @@ fn a_server_is_alive_and_ready_until_it_drains() {
 fn what_is_not_there_is_said_so() {
     let (_running, _serving, address) = start();
     assert_eq!(get(address, "/nothing").0, 404);
-    assert!(get(address, "/").1.contains("/metrics"));
+    assert!(get(address, "/").1.contains("<title>hairpin</title>"));
+    assert!(get(address, "/nothing").1.contains("/metrics"));
     let posted = say(
         address,
         "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",

@@ -25,6 +25,9 @@ use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
 
+pub(crate) use output::printable;
+pub(crate) use serve::random_secret;
+
 /// Runs the command and turns its result into the status of the process.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {

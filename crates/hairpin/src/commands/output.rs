@@ -20,7 +20,7 @@ pub(super) fn print(text: &str) -> Result<()> {
 }
 
 /// `text` without what could drive a terminal: some of it comes from the network.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let plain = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(plain).collect()
 }

@@ -1,8 +1,13 @@
-//! Where metrics and health checks are served.
+//! Where metrics, the API and the page are served, and who may use the API.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::setting::{FromText, Mistake};
+
+/// Nobody guesses 120 bits. A shorter text is a password, which people use twice.
+const SHORTEST_TOKEN: usize = 20;
+/// A header field with it must fit.
+const LONGEST_TOKEN: usize = 512;
 
 /// The address of the admin listener, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,5 +44,63 @@ impl FromText for AdminListen {
             Self::Auto => "auto".to_owned(),
             Self::At(address) => address.to_string(),
         }
+    }
+}
+
+/// A token of the API.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token(pub(crate) String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(***)")
+    }
+}
+
+impl FromText for Token {
+    const EXPECTED: &'static str = "a token as a text";
+    const SECRET: bool = true;
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let help = "make one with: openssl rand -hex 24";
+        // RFC 6750 §2.1: what a token in a header field may consist of, and no space.
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let message = "a token has letters, digits and punctuation only";
+            return Err(Mistake::new(message).help(help));
+        }
+        if !(SHORTEST_TOKEN..=LONGEST_TOKEN).contains(&text.len()) {
+            let message = format!("a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} characters");
+            return Err(Mistake::new(message).help(help));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// Who may use the API.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct AdminTokens {
+    /// For everything.
+    pub(crate) all: Vec<String>,
+    /// For credentials of clients only.
+    pub(crate) credentials: Vec<String>,
+}
+
+impl AdminTokens {
+    /// Whether there is none.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.credentials.is_empty()
+    }
+}
+
+impl std::fmt::Debug for AdminTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdminTokens")
+            .field("all", &self.all.len())
+            .field("credentials", &self.credentials.len())
+            .finish()
     }
 }

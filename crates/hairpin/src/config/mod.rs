@@ -62,7 +62,7 @@ use server::certificates::CertificateFiles;
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use acme::{Acme, Challenge};
-pub(crate) use admin::AdminListen;
+pub(crate) use admin::{AdminListen, AdminTokens};
 pub(crate) use control_socket::ControlSocket;
 pub(crate) use credentials::User;
 pub(crate) use deny_files::read as read_deny_files;
@@ -200,6 +200,8 @@ pub(crate) struct Config {
     pub(crate) sip: Sip,
     /// Where metrics and health checks are served, if at all.
     pub(crate) admin: AdminListen,
+    /// Who may use the API of the admin listener.
+    pub(crate) admin_tokens: AdminTokens,
     /// Least severe events that are logged.
     pub(crate) log_level: LevelFilter,
     /// How log lines look.
@@ -291,6 +293,45 @@ impl Loaded {
     }
 }
 
+/// A key of the configuration that applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InForce {
+    /// `relay.ports`.
+    pub(crate) key: String,
+    /// The value as TOML, without secrets; `None` if it is decided at start.
+    pub(crate) value: Option<String>,
+    /// Where it was written.
+    pub(crate) origin: Option<String>,
+    /// Whether a reload applies a new value.
+    pub(crate) is_live: bool,
+    /// The value that was read since, and that applies after a restart.
+    pub(crate) after_restart: Option<String>,
+}
+
+/// All keys of a server that was started with one configuration and has read another one since.
+pub(crate) fn in_force(started: &Loaded, now: &Loaded) -> Vec<InForce> {
+    // Slots are reached through `&mut`, because readers need it; the copies are thrown away.
+    let (mut first, mut last) = (started.settings.clone(), now.settings.clone());
+    let keys = KEYS.iter().map(|key| {
+        let (before, after) = ((key.slot)(&mut first), (key.slot)(&mut last));
+        let (old, new) = (before.written(false), after.written(false));
+        let differs = before.written(true).map(|it| it.0) != after.written(true).map(|it| it.0);
+        let (value, sources) = match key.live {
+            true => (&new, &now.sources),
+            false => (&old, &started.sources),
+        };
+        let written = new.as_ref().map(|(value, _)| value.clone());
+        InForce {
+            key: key.path(),
+            value: value.as_ref().map(|(value, _)| value.clone()),
+            origin: value.as_ref().map(|(_, at)| sources.describe(at)),
+            is_live: key.live,
+            after_restart: written.filter(|_| differs && !key.live),
+        }
+    });
+    keys.collect()
+}
+
 /// Reads and checks all layers. Never fails: what is wrong is in the result.
 pub(crate) fn load(inputs: &Inputs) -> Loaded {
     let (mut sources, mut report) = (Sources::default(), Report::default());
@@ -376,8 +417,18 @@ fn resolve(settings: &Settings) -> Option<Config> {
         nat_discovery: nat_discovery::resolve(settings)?,
         sip: sip::resolve(settings)?,
         admin: s.admin_listen?.value,
+        admin_tokens: admin_tokens(settings)?,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
+    })
+}
+
+/// Who may use the API.
+fn admin_tokens(settings: &Settings) -> Option<AdminTokens> {
+    let s = settings.clone();
+    Some(AdminTokens {
+        all: bare(s.admin_tokens?.value, |token| token.0),
+        credentials: bare(s.admin_credential_tokens?.value, |token| token.0),
     })
 }
 

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
-use super::admin::AdminListen;
+use super::admin::{AdminListen, Token};
 use super::alternate;
 use super::control_socket::ControlSocket;
 use super::credentials::{Realm, Secret, User};
@@ -433,6 +433,10 @@ pub(crate) struct Settings {
     pub(crate) admin_listen: Entry<AdminListen>,
     /// `admin.allow_remote`
     pub(crate) admin_allow_remote: Entry<bool>,
+    /// `admin.tokens`
+    pub(crate) admin_tokens: Entry<List<Token>>,
+    /// `admin.credential_tokens`
+    pub(crate) admin_credential_tokens: Entry<List<Token>>,
     /// `log.level`
     pub(crate) log_level: Entry<LogLevel>,
     /// `log.format`
@@ -711,6 +715,11 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "idle", |s| &mut s.sip_idle),
     Key::new("admin", "listen", |s| &mut s.admin_listen).at_start(),
     Key::new("admin", "allow_remote", |s| &mut s.admin_allow_remote).at_start(),
+    Key::new("admin", "tokens", |s| &mut s.admin_tokens).secret(),
+    Key::new("admin", "credential_tokens", |s| {
+        &mut s.admin_credential_tokens
+    })
+    .secret(),
     Key::new("log", "level", |s| &mut s.log_level),
     Key::new("log", "format", |s| &mut s.log_format).at_start(),
 ];

@@ -368,7 +368,7 @@ fn secrets_are_long(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// The admin listener has no password: that others can reach it has to be said on purpose.
+/// Metrics need no token: that others can reach the admin listener has to be said on purpose.
 fn admin_stays_at_home(settings: &Settings, report: &mut Report) {
     let (Some(listen), Some(allowed)) = (&settings.admin_listen, &settings.admin_allow_remote)
     else {
@@ -381,7 +381,7 @@ fn admin_stays_at_home(settings: &Settings, report: &mut Report) {
         report.push(
             Diagnostic::error(
                 &listen.at,
-                format!("{address} can be reached from other hosts, and has no password"),
+                format!("{address} can be reached from other hosts, and metrics need no token"),
             )
             .help("listen on 127.0.0.1, or say admin.allow_remote = true and keep strangers out with a firewall"),
         );

@@ -104,7 +104,7 @@ impl ChangeSender {
     }
 
     /// Asks the main thread for a change, and waits for its reply.
-    pub(super) async fn send(&self, change: Change) -> Reply {
+    pub(crate) async fn send(&self, change: Change) -> Reply {
         let (reply, outcome) = oneshot::channel();
         if self
             .sender

@@ -9,7 +9,7 @@ pub(crate) mod protocol;
 mod serve;
 mod sip;
 mod socket;
-mod status;
+pub(crate) mod status;
 
 pub(crate) use changes::{Change, ChangeSender, Inbox, channel};
 pub(crate) use serve::Shared;

@@ -3,18 +3,19 @@
 use std::io::{Error, ErrorKind};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use server::sessions::Sessions;
 use server::sip::SipInspector;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
 use super::{Bound, Change, ChangeSender, sip, status};
-use crate::admin::Serving;
+use crate::admin::{Applied, Serving};
 use crate::metrics::Source;
 
 /// Connections at once. One more closes the oldest.
@@ -39,6 +40,24 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// What the process says that this one has taken over from, while it is there.
     pub(crate) predecessor: Mutex<Option<Value>>,
+    /// Lists and ends sessions.
+    pub(crate) sessions: Sessions,
+    /// What the API needs of the configuration that applies.
+    pub(crate) applied: Mutex<Arc<Applied>>,
+}
+
+impl Shared {
+    /// What the API needs of the configuration that applies.
+    pub(crate) fn applied(&self) -> Arc<Applied> {
+        let applied = self.applied.lock();
+        Arc::clone(&applied.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Another configuration applies from now on.
+    pub(crate) fn set_applied(&self, applied: Applied) {
+        let mut now = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        *now = Arc::new(applied);
+    }
 }
 
 impl Bound {

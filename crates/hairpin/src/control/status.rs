@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
-use super::serve::Shared;
+use super::Shared;
 use crate::admin::health;
 
 /// The status of this moment. It costs the workers nothing.
-pub(super) fn status(shared: &Shared) -> Value {
+pub(crate) fn status(shared: &Shared) -> Value {
     let source = &shared.source;
     let observer = &source.observer;
     let stats = observer.stats();

@@ -106,6 +106,17 @@ impl Reloads {
     }
 }
 
+/// Processor time of each worker so far, in nanoseconds; 0 of one that the kernel tells nothing of.
+pub(crate) fn worker_cpu_ns(observer: &Observer) -> Vec<u64> {
+    let threads = observer.threads().into_iter();
+    let times = threads.map(|thread| thread.and_then(process::thread_times));
+    times
+        .map(|times| times.map_or(0, |times| times.ran_ns))
+        .collect()
+}
+
+pub(crate) use process::resident_bytes;
+
 fn unix_s() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_secs())

@@ -62,6 +62,11 @@ fn kilobytes(status: &str, name: &str) -> Option<u64> {
     Some(number.parse::<u64>().ok()? * 1024)
 }
 
+/// Memory of the process that is in use.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
+}
+
 /// The number after `btime` in /proc/stat: when the machine started.
 fn boot_unix_s(text: &str) -> Option<u64> {
     text.lines()

@@ -52,6 +52,8 @@ pub(crate) enum WorkerMessage {
     ForgetUsers(Option<Arc<str>>),
     /// Publish the current counters, then confirm through the sender.
     Publish(Sender<()>),
+    /// An operator wants to see sessions, or to end one.
+    Sessions(crate::sessions::SessionQuery),
     /// Destinations are routed otherwise: look at the next hops of all channels again.
     RoutesChanged,
     /// Receive datagrams one by one from now on.

@@ -495,6 +495,7 @@ impl Worker {
                 // Whoever asked may have stopped waiting.
                 let _ = reply.send(());
             }
+            WorkerMessage::Sessions(query) => query.answer(&mut self.core.engine, self.core.now),
             // It is awake, and looks at the number of changes.
             WorkerMessage::RoutesChanged => {}
             // Handled before.

@@ -172,6 +172,11 @@ impl Clients {
             .copied()
     }
 
+    /// An upper bound of the places.
+    pub(super) fn bound(&self) -> usize {
+        self.slab.bound()
+    }
+
     pub(super) fn get(&self, place: u32) -> Option<&Client> {
         self.slab.get(place)
     }

@@ -1,6 +1,5 @@
 //! `hairpin user`, `hairpin secret` and `hairpin realm`: changes in a store, each with an audit line.
 
-mod audit;
 mod import;
 mod transfer;
 
@@ -15,12 +14,12 @@ use stores::{Answer, Directory, Keys, Kind, RealmOption, Store, StoreError, Stor
 
 use super::serve::{databases, random_secret};
 use super::{input, output};
+use crate::audit::Audit;
 use crate::cli::directory::{
     Import, List, Named, Password, Place, Realm, RealmDel, RealmSet, Secret, SecretFile, Target,
     User,
 };
 use crate::config::{self, Config};
-use audit::Audit;
 pub(super) use transfer::put_accounts;
 
 /// A longer password or secret is a mistake.
@@ -89,7 +88,9 @@ impl Open {
     }
 
     fn audit(&self, action: &'static str) -> Audit<'_> {
-        Audit::new(action, self.kind.name(), &self.realm)
+        Audit::new(action)
+            .with("store", self.kind.name())
+            .with("realm", &self.realm)
     }
 }
 
@@ -99,6 +100,15 @@ fn choose(config: &Config, url: Option<&str>) -> Result<StoreSettings> {
         let known = config.stores.iter().find(|store| store.options.url == url);
         return Ok(known.cloned().unwrap_or_else(|| config::of_url(url)));
     }
+    writable(config)?.ok_or_else(|| {
+        anyhow!(
+            "there is no store that hairpin can change: name one with --store sqlite:/var/lib/hairpin/hairpin.db, or use --config with a configuration that has server.state_dir or auth.stores"
+        )
+    })
+}
+
+/// The first store of a configuration that hairpin can change.
+pub(super) fn writable(config: &Config) -> Result<Option<StoreSettings>> {
     let list = databases::list(config)?;
     let is_writable = |store: &&StoreSettings| {
         !matches!(
@@ -106,11 +116,7 @@ fn choose(config: &Config, url: Option<&str>) -> Result<StoreSettings> {
             None | Some(Kind::File | Kind::Http)
         )
     };
-    list.iter().find(is_writable).cloned().ok_or_else(|| {
-        anyhow!(
-            "there is no store that hairpin can change: name one with --store sqlite:/var/lib/hairpin/hairpin.db, or use --config with a configuration that has server.state_dir or auth.stores"
-        )
-    })
+    Ok(list.iter().find(is_writable).cloned())
 }
 
 /// Runs `hairpin user`.
@@ -227,8 +233,8 @@ fn import_users(args: &Import) -> Result<ExitCode> {
     for (realm, user, keys) in &users.found {
         open.wait(directory.put_user(realm, user, *keys))
             .with_context(|| format!("stopped at the user {user} of the realm {realm}"))?;
-        let audit = Audit::new("user.import", open.kind.name(), realm);
-        audit.with("user", user).write();
+        let audit = Audit::new("user.import").with("store", open.kind.name());
+        audit.with("realm", realm).with("user", user).write();
     }
     let count = config::plural(users.found.len(), "user");
     output::print(&format!("{count} imported\n"))?;

@@ -107,7 +107,7 @@ impl Banner {
         if let Some(admin) = self.admin {
             lines.line(
                 "admin",
-                format!("http://{admin}/metrics, /healthz, /readyz"),
+                format!("http://{admin}/metrics, /healthz, /readyz; live page http://{admin}/"),
             );
         }
         if let Some(control) = &self.control {
@@ -163,6 +163,14 @@ const LOCAL_PEERS: &str = "public, private and loopback addresses (development: 
 const PUBLIC_PEERS: &str = "public addresses only (--dev admits loopback and private ones)";
 
 impl Access {
+    /// `turn:` URIs of the server.
+    pub(super) fn uris(&self) -> &[String] {
+        match self {
+            Self::Quick { ice, .. } => &ice.uris,
+            Self::FromFile { uris, .. } => uris,
+        }
+    }
+
     fn render(&self, lines: &mut Lines) {
         match self {
             Self::Quick {

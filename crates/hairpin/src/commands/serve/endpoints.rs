@@ -90,7 +90,7 @@ impl Endpoints {
         let source = &shared.source;
         let admin = self.admin.as_ref().map(|admin| {
             let copy = admin.try_clone()?;
-            copy.serve(Arc::clone(source))
+            copy.serve(Arc::clone(shared), changes.clone(), certificates.as_ref())
         });
         let acme = self.acme.as_ref().zip(certificates).map(|(acme, of)| {
             let copy = acme.try_clone()?;

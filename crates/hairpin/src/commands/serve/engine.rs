@@ -14,6 +14,7 @@ use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
 use server::realms::RealmSettings;
+use server::sessions::Sessions;
 use server::sip::{SipInspector, SipSettings};
 use server::turn::server::credentials::AccessTokens;
 use server::{
@@ -275,6 +276,11 @@ impl Engine {
         outcome.map_err(|error| error.to_string())?;
         tracing::info!(%external, "external address changed");
         Ok(())
+    }
+
+    /// Lists and ends its sessions.
+    pub(super) fn sessions(&self) -> Sessions {
+        self.running.sessions()
     }
 
     /// What other threads can see of it.

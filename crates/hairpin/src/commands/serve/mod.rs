@@ -25,13 +25,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use server::InheritedSockets;
 use server::signals::{Signal, Signals};
-use server::sip::SipInspector;
 
 use super::creds;
+use super::directory;
 use super::ice::Ice;
 use super::{input, output};
+use crate::admin::Applied;
 use crate::cli::serve::Args;
-use crate::config::{self, Config, ExternalIp, Loaded};
+use crate::config::{self, Config, ExternalIp, InForce, Loaded};
 use crate::control::{self, ChangeSender, Inbox, Shared};
 use crate::external_address;
 use crate::metrics::Source;
@@ -43,7 +44,7 @@ use endpoints::Endpoints;
 pub(crate) use engine::sip_settings;
 use engine::{Engine, Sources};
 use plan::Machine;
-pub(super) use plan::random_secret;
+pub(crate) use plan::random_secret;
 use upgrade::{Link, Successor, Taken};
 
 /// How long the credentials of the banner are good for.
@@ -97,13 +98,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = endpoints.admin_address();
     banner.control = endpoints.control_path();
-    let shared = shared(args, &source, &endpoints, engine.sip_inspector());
+    let uris = banner.access.uris().to_vec();
+    let known = applied(&config, uris.clone(), config::in_force(&loaded, &loaded))?;
+    let shared = shared(args, &source, &endpoints, &engine, known);
     let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
     endpoints.serve(&shared, &changes, engine.certificates())?;
     output::print(&banner.render())?;
-    let predecessor = taken
-        .map(|taken| taken.serving(changes.clone(), args.adopt_output))
-        .transpose()?;
+    let take = |taken: Taken| taken.serving(changes.clone(), args.adopt_output);
+    let predecessor = taken.map(take).transpose()?;
     Service {
         args,
         started: loaded,
@@ -122,6 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         manager,
         external,
         drain: config.drain,
+        uris,
     }
     .run()
 }
@@ -151,15 +154,30 @@ fn shared(
     args: &Args,
     source: &Arc<Source>,
     endpoints: &Endpoints,
-    sip: Option<SipInspector>,
+    engine: &Engine,
+    applied: Applied,
 ) -> Arc<Shared> {
     Arc::new(Shared {
         source: Arc::clone(source),
         config_file: args.config.clone(),
-        sip,
+        sip: engine.sip_inspector(),
         admin: endpoints.admin_address(),
         stopping: AtomicBool::new(false),
         predecessor: Mutex::new(None),
+        sessions: engine.sessions(),
+        applied: Mutex::new(Arc::new(applied)),
+    })
+}
+
+/// What the API needs of a configuration that applies.
+fn applied(config: &Config, uris: Vec<String>, keys: Vec<InForce>) -> Result<Applied> {
+    Ok(Applied {
+        tokens: config.admin_tokens.clone(),
+        realm: config.realm.clone(),
+        secret: config.secrets.first().cloned(),
+        uris,
+        store: directory::writable(config)?,
+        keys,
     })
 }
 
@@ -312,6 +330,8 @@ struct Service<'a> {
     external: Option<external_address::Watch>,
     /// How long to wait for allocations and SIP transactions to end.
     drain: Duration,
+    /// `turn:` URIs of this server.
+    uris: Vec<String>,
 }
 
 impl Service<'_> {

@@ -68,12 +68,15 @@ fn child() -> Result<ExitCode> {
             admin: None,
             stopping: AtomicBool::new(false),
             predecessor: Mutex::new(None),
+            sessions: engine.sessions(),
+            applied: Mutex::default(),
         }),
         changes,
         inbox,
         manager: Manager::from_environment(),
         engine,
         drain: Duration::ZERO,
+        uris: Vec::new(),
     }
     .run()
 }

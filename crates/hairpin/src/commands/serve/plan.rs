@@ -110,7 +110,7 @@ pub(super) fn relays(config: &Config, machine: &Machine) -> Result<Vec<IpAddr>> 
 }
 
 /// A secret that nobody can guess, for a server that was given neither secrets nor users.
-pub(in crate::commands) fn random_secret() -> Result<String> {
+pub(crate) fn random_secret() -> Result<String> {
     let mut bytes = [0; 20];
     getrandom::fill(&mut bytes)
         .map_err(|error| anyhow::anyhow!("the kernel gives no random bytes: {error}"))?;

@@ -51,6 +51,9 @@ impl Service<'_> {
         let config = denied.with_rules()?;
         self.engine.reload(&config)?;
         self.denied = denied;
+        let keys = config::in_force(&self.started, new);
+        let applied = super::applied(&config, self.uris.clone(), keys)?;
+        self.shared.set_applied(applied);
         self.level.set(config.log_level);
         self.drain = config.drain;
         log_warnings(new);

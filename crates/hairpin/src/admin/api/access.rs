@@ -1,0 +1,165 @@
+//! Who may do what: a token of the configuration, or, to read, a client on this machine.
+//!
+//! A page of another site cannot use a browser of this machine: it cannot add the token, requests of other sites are refused
+//! (`Sec-Fetch-Site`), and the name in Host must be one of loopback, so that no other name can be pointed here (DNS rebinding).
+
+use std::net::IpAddr;
+
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName};
+use hyper::{StatusCode, Uri};
+use subtle::ConstantTimeEq;
+
+use super::problem::Problem;
+use super::routes::Access;
+use super::values::Query;
+use crate::admin::http::Peer;
+use crate::config::AdminTokens;
+
+/// A proxy on this machine adds one of these. Its clients may be anywhere.
+const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
+/// Who has made a request, for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Caller(pub(super) String);
+
+/// Checks whether this request is allowed.
+pub(super) fn check(
+    headers: &HeaderMap,
+    query: &Query,
+    peer: &Peer,
+    wanted: Access,
+    tokens: &AdminTokens,
+) -> Result<Caller, Problem> {
+    if headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| site == "cross-site" || site == "same-site")
+    {
+        let why = "requests of other sites are refused: open the page of this server itself";
+        return Err(Problem::new(StatusCode::FORBIDDEN, why));
+    }
+    match token(headers, query, wanted) {
+        Some(token) => by_token(&token, peer, wanted, tokens),
+        None if wanted == Access::Read && is_on_this_machine(headers, peer) => {
+            Ok(Caller(format!("{}", peer.address.ip())))
+        }
+        None => Err(without_token(tokens)),
+    }
+}
+
+fn without_token(tokens: &AdminTokens) -> Problem {
+    if tokens.is_empty() {
+        let why = "no token is configured: set admin.tokens, reload, and send one as Authorization: Bearer TOKEN";
+        return Problem::new(StatusCode::FORBIDDEN, why);
+    }
+    let why = "a token is required: send one of admin.tokens as Authorization: Bearer TOKEN";
+    Problem::new(StatusCode::UNAUTHORIZED, why)
+}
+
+/// The token of a request. Credentials for clients can be asked for with the parameter `key`, as in other services of this kind.
+fn token(headers: &HeaderMap, query: &Query, wanted: Access) -> Option<String> {
+    let given = headers.get(AUTHORIZATION);
+    if let Some(given) = given {
+        let text = given.to_str().unwrap_or_default();
+        let (scheme, token) = text.split_once(' ').unwrap_or_default();
+        let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+        return Some(if is_bearer { token.trim() } else { "" }.to_owned());
+    }
+    let key = query.get("key").filter(|_| wanted == Access::Credentials);
+    key.map(str::to_owned)
+}
+
+fn by_token(
+    token: &str,
+    peer: &Peer,
+    wanted: Access,
+    tokens: &AdminTokens,
+) -> Result<Caller, Problem> {
+    if peer.has_tls && !peer.is_tls && !is_loopback(peer.address.ip()) {
+        let why = "tokens are accepted over TLS only: use https, and replace this token, as it was sent in the clear";
+        return Err(Problem::new(StatusCode::FORBIDDEN, why));
+    }
+    let caller = |name: &str, number: usize| {
+        let place = peer.address.ip();
+        Caller(format!("{name} {} at {place}", number + 1))
+    };
+    if let Some(number) = position(&tokens.all, token) {
+        return Ok(caller("admin.tokens", number));
+    }
+    match position(&tokens.credentials, token) {
+        Some(number) if wanted == Access::Credentials => {
+            Ok(caller("admin.credential_tokens", number))
+        }
+        Some(_) => {
+            let why = "this token is for /api/v1/ice-servers only: use one of admin.tokens";
+            Err(Problem::new(StatusCode::FORBIDDEN, why))
+        }
+        None => {
+            let why = "this token is not in admin.tokens";
+            Err(Problem::new(StatusCode::UNAUTHORIZED, why))
+        }
+    }
+}
+
+/// The time of the comparison says nothing about the tokens but their lengths.
+fn position(tokens: &[String], given: &str) -> Option<usize> {
+    let is_it = |token: &String| bool::from(token.as_bytes().ct_eq(given.as_bytes()));
+    tokens.iter().position(is_it)
+}
+
+fn is_on_this_machine(headers: &HeaderMap, peer: &Peer) -> bool {
+    let forwarded = FORWARDED.map(HeaderName::from_static);
+    is_loopback(peer.address.ip())
+        && !forwarded.iter().any(|name| headers.contains_key(name))
+        && headers
+            .get(HOST)
+            .and_then(|host| host.to_str().ok())
+            .is_some_and(names_loopback)
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+/// Whether a Host names this machine by an address or name that means no other one.
+fn names_loopback(host: &str) -> bool {
+    let Ok(uri) = host.parse::<Uri>() else {
+        return false;
+    };
+    let name = uri.host().unwrap_or_default();
+    let ip = name.trim_start_matches('[').trim_end_matches(']').parse();
+    name == "localhost" || ip.is_ok_and(is_loopback)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_loopback_are_accepted() {
+        for host in [
+            "localhost",
+            "localhost:9641",
+            "127.0.0.1:9641",
+            "[::1]:9641",
+        ] {
+            assert!(names_loopback(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example:9641",
+            "192.0.2.1",
+            "localhost.evil.example",
+            "[",
+        ] {
+            assert!(!names_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_compared_as_a_whole() {
+        let tokens = ["abcdef".to_owned(), "abc".to_owned()];
+        assert_eq!(position(&tokens, "abc"), Some(1));
+        assert_eq!(position(&tokens, "abcd"), None);
+        assert_eq!(position(&tokens, ""), None);
+    }
+}

@@ -1,0 +1,264 @@
+//! Users, secrets and realms of the store that hairpin can change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stores::{Answer, Directory, Keys, Kind, RealmOption, Store, StoreError, StoreSettings};
+
+use super::access::Caller;
+use super::problem::Problem;
+use super::values::Query;
+use crate::audit::Audit;
+use crate::commands::random_secret;
+
+/// The store, while it is used.
+#[derive(Debug)]
+pub(super) struct Open {
+    store: Arc<dyn Store>,
+    kind: Kind,
+    timeout: Duration,
+    caller: Caller,
+}
+
+/// The body of `PUT /users/{name}`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Password {
+    password: Option<String>,
+}
+
+/// The body of `POST /secrets` and `DELETE /secrets`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Secret {
+    secret: Option<String>,
+}
+
+/// The body of `PATCH /realms/{name}`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Realm {
+    #[serde(default)]
+    origins: Vec<String>,
+    max_bps: Option<u64>,
+    total_quota: Option<u64>,
+    user_quota: Option<u64>,
+}
+
+impl Open {
+    /// Opens the store. It connects when it is first asked.
+    pub(super) fn of(settings: Option<&StoreSettings>, caller: Caller) -> Result<Self, Problem> {
+        let none = || {
+            Problem::conflict(
+                "there is no store that hairpin can change: set server.state_dir or auth.stores",
+            )
+        };
+        let settings = settings.ok_or_else(none)?;
+        let kind = Kind::of(&settings.options.url).ok_or_else(none)?;
+        let store = stores::open(&settings.options).map_err(|error| failed(kind, &error))?;
+        Ok(Self {
+            store,
+            kind,
+            timeout: settings.timeout,
+            caller,
+        })
+    }
+
+    async fn wait<T>(&self, answer: Answer<'_, T>) -> Result<T, Problem> {
+        let outcome = tokio::time::timeout(self.timeout, answer).await;
+        let outcome = outcome.unwrap_or(Err(StoreError::Timeout(self.timeout)));
+        outcome.map_err(|error| failed(self.kind, &error))
+    }
+
+    fn directory(&self) -> Result<&dyn Directory, Problem> {
+        let kind = self.kind.name();
+        self.store.directory().ok_or_else(|| {
+            Problem::conflict(format!("a {kind} store cannot be changed by hairpin"))
+        })
+    }
+
+    /// The line of a change.
+    fn audit<'a>(&self, action: &'static str, realm: &'a str) -> Audit<'a> {
+        let audit = Audit::new(action).with("store", self.kind.name());
+        audit.with("realm", realm)
+    }
+
+    pub(super) async fn users(&self, query: &Query) -> Result<Value, Problem> {
+        let limit = super::limit(query)?;
+        let (realm, after) = (query.get("realm"), query.get("after"));
+        if after.is_some() && realm.is_none() {
+            return Err(Problem::bad_request("after requires realm"));
+        }
+        let from = realm.zip(after);
+        let found = self.directory()?.list_users(realm, from, limit + 1);
+        let mut found = self.wait(found).await?;
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let next = found
+            .last()
+            .filter(|_| has_more)
+            .map(|(_, name)| name.clone());
+        let user = |(realm, name): &(String, String)| json!({ "realm": realm, "name": name });
+        let users: Vec<_> = found.iter().map(user).collect();
+        Ok(json!({ "users": users, "next": next }))
+    }
+
+    pub(super) async fn put_user(
+        &self,
+        realm: &str,
+        name: &str,
+        body: Password,
+    ) -> Result<Value, Problem> {
+        let directory = self.directory()?;
+        let found = self.wait(self.store.find_user(realm, name)).await?;
+        let is_new = found.keys.is_none();
+        let made = given_or_made(body.password.as_ref())?;
+        let password = body.password.as_ref().or(made.as_ref());
+        let keys = password.and_then(|password| Keys::of(name, realm, password));
+        let keys = keys.ok_or_else(|| {
+            Problem::bad_request("RFC 8265 does not allow this name, realm or password: it must not be empty or have control characters")
+        })?;
+        self.wait(directory.put_user(realm, name, keys)).await?;
+        let action = if is_new { "user.add" } else { "user.passwd" };
+        self.audit(action, realm)
+            .with("user", name)
+            .log(&self.caller.0);
+        Ok(json!({ "is_new": is_new, "password": made }))
+    }
+
+    pub(super) async fn delete_user(&self, realm: &str, name: &str) -> Result<Value, Problem> {
+        let deleted = self.directory()?.delete_user(realm, name);
+        if !self.wait(deleted).await? {
+            let message = format!("the realm {realm} has no user {name}");
+            return Err(Problem::not_found(message));
+        }
+        self.audit("user.del", realm)
+            .with("user", name)
+            .log(&self.caller.0);
+        Ok(json!({}))
+    }
+
+    pub(super) async fn secrets(&self, realm: &str) -> Result<Value, Problem> {
+        let shared = self.wait(self.store.shared()).await?;
+        let own = shared.secrets.iter().filter(|(of, _)| of == realm);
+        let secrets: Vec<_> = own.map(|(_, secret)| secret).collect();
+        Ok(json!({ "realm": realm, "secrets": secrets }))
+    }
+
+    pub(super) async fn add_secret(&self, realm: &str, body: Secret) -> Result<Value, Problem> {
+        let made = given_or_made(body.secret.as_ref())?;
+        let secret = body.secret.as_ref().or(made.as_ref());
+        let secret = secret.filter(|secret| !secret.trim().is_empty());
+        let secret = secret.ok_or_else(|| Problem::bad_request("the secret is empty"))?;
+        self.wait(self.directory()?.put_secret(realm, secret))
+            .await?;
+        self.audit("secret.add", realm).log(&self.caller.0);
+        Ok(json!({ "secret": made }))
+    }
+
+    pub(super) async fn delete_secret(&self, realm: &str, body: Secret) -> Result<Value, Problem> {
+        let secret = body.secret.ok_or_else(|| {
+            Problem::bad_request("the body must name the secret: {\"secret\": \"..\"}")
+        })?;
+        let deleted = self.directory()?.delete_secret(realm, &secret);
+        if !self.wait(deleted).await? {
+            let message = format!("the realm {realm} has no such secret");
+            return Err(Problem::not_found(message));
+        }
+        self.audit("secret.del", realm).log(&self.caller.0);
+        Ok(json!({}))
+    }
+
+    pub(super) async fn realms(&self) -> Result<Value, Problem> {
+        let shared = self.wait(self.store.shared()).await?;
+        let mut realms: BTreeMap<&str, Value> = BTreeMap::new();
+        let empty =
+            || json!({ "origins": [], "max_bps": null, "total_quota": null, "user_quota": null });
+        for (origin, realm) in &shared.origins {
+            let entry = realms.entry(realm).or_insert_with(empty);
+            if let Some(origins) = entry["origins"].as_array_mut() {
+                origins.push(json!(origin));
+            }
+        }
+        for (realm, option, value) in &shared.options {
+            let entry = realms.entry(realm).or_insert_with(empty);
+            entry[option.name().replace('-', "_")] = json!(value);
+        }
+        let realms = realms.into_iter().map(|(name, mut realm)| {
+            realm["name"] = json!(name);
+            realm
+        });
+        Ok(json!({ "realms": realms.collect::<Vec<_>>() }))
+    }
+
+    pub(super) async fn set_realm(&self, name: &str, body: Realm) -> Result<Value, Problem> {
+        let options = [
+            (RealmOption::MaxBps, body.max_bps),
+            (RealmOption::TotalQuota, body.total_quota),
+            (RealmOption::UserQuota, body.user_quota),
+        ];
+        let options = options
+            .iter()
+            .filter_map(|(option, value)| Some((*option, (*value)?)));
+        let options: Vec<_> = options.collect();
+        if body.origins.is_empty() && options.is_empty() {
+            let message = "nothing to set: give origins, max_bps, total_quota or user_quota";
+            return Err(Problem::bad_request(message));
+        }
+        let directory = self.directory()?;
+        for origin in &body.origins {
+            self.wait(directory.set_origin(origin, Some(name))).await?;
+            self.audit("realm.set", name)
+                .with("origin", origin)
+                .log(&self.caller.0);
+        }
+        for (option, value) in options {
+            let kept = Some(value).filter(|value| *value > 0);
+            self.wait(directory.set_option(name, option, kept)).await?;
+            let audit = self.audit("realm.set", name);
+            audit
+                .with(option.name(), &value.to_string())
+                .log(&self.caller.0);
+        }
+        Ok(json!({}))
+    }
+
+    pub(super) async fn delete_realm(&self, name: &str) -> Result<Value, Problem> {
+        let directory = self.directory()?;
+        let shared = self.wait(self.store.shared()).await?;
+        let mut found = false;
+        for (origin, _) in shared.origins.iter().filter(|(_, of)| of == name) {
+            found = true;
+            self.wait(directory.set_origin(origin, None)).await?;
+        }
+        for (_, option, _) in shared.options.iter().filter(|(of, ..)| of == name) {
+            found = true;
+            self.wait(directory.set_option(name, *option, None)).await?;
+        }
+        if !found {
+            let message = format!("the store has no origins and no limits of the realm {name}");
+            return Err(Problem::not_found(message));
+        }
+        self.audit("realm.del", name).log(&self.caller.0);
+        Ok(json!({}))
+    }
+}
+
+/// A random text, if none was given.
+fn given_or_made(given: Option<&String>) -> Result<Option<String>, Problem> {
+    if given.is_some() {
+        return Ok(None);
+    }
+    let made = random_secret()
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")))?;
+    Ok(Some(made))
+}
+
+fn failed(kind: Kind, error: &StoreError) -> Problem {
+    let message = format!("the {} store failed: {error}", kind.name());
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}

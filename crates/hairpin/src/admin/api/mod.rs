@@ -1,0 +1,295 @@
+//! The API: what the control socket offers, over HTTP, for programs and for the page.
+
+mod access;
+mod directory;
+mod ice;
+mod openapi;
+mod problem;
+mod routes;
+mod sessions;
+mod values;
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use stores::StoreSettings;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::failures;
+use super::history::History;
+use super::http::{Body, Incoming, Peer, response};
+use crate::audit::Audit;
+use crate::config::{AdminTokens, InForce};
+use crate::control::{Change, ChangeSender, Shared, status};
+use access::Caller;
+use directory::Open;
+use problem::Problem;
+use routes::{Found, Match, Operation};
+use values::Query;
+
+/// Where the API is.
+pub(super) const BASE: &str = "/api/v1";
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+/// Streams of events at once. Each is an open page.
+const STREAMS: usize = 8;
+/// Entries of a page if the client does not say.
+const PAGE: u64 = 100;
+/// The largest page.
+const LARGEST_PAGE: u64 = 1_000;
+
+/// What the API needs of the configuration that applies. The main thread replaces it with each reload.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// Who may use the API.
+    pub(crate) tokens: AdminTokens,
+    /// The default realm.
+    pub(crate) realm: String,
+    /// The secret that makes credentials.
+    pub(crate) secret: Option<String>,
+    /// `turn:` URIs of this server.
+    pub(crate) uris: Vec<String>,
+    /// The store that the API changes.
+    pub(crate) store: Option<StoreSettings>,
+    /// All keys.
+    pub(crate) keys: Vec<InForce>,
+}
+
+/// The API of a server.
+#[derive(Clone, Debug)]
+pub(super) struct Api(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    changes: ChangeSender,
+    history: Arc<History>,
+    bucket: ice::Bucket,
+    streams: Arc<Semaphore>,
+}
+
+impl Api {
+    pub(super) fn new(shared: Arc<Shared>, changes: ChangeSender, history: Arc<History>) -> Self {
+        Self(Arc::new(Inner {
+            shared,
+            changes,
+            history,
+            bucket: ice::Bucket::default(),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+        }))
+    }
+
+    /// The response to a request whose path begins with [`BASE`].
+    pub(super) async fn respond(&self, request: Incoming, peer: &Peer) -> Response<Body> {
+        let outcome = self.try_respond(request, peer).await;
+        outcome.unwrap_or_else(|problem| problem.response())
+    }
+
+    async fn try_respond(&self, request: Incoming, peer: &Peer) -> Result<Response<Body>, Problem> {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().strip_prefix(BASE).unwrap_or_default();
+        let method = match &head.method {
+            method if method == Method::HEAD => "GET",
+            method => method.as_str(),
+        };
+        let found = match routes::find(method, path) {
+            Found::Route(found) => found,
+            Found::OtherMethods(methods) => return Ok(other_methods(&methods)),
+            Found::Nothing => {
+                let message =
+                    format!("there is no {BASE}{path}: {BASE}/openapi.json lists what there is");
+                return Err(Problem::not_found(message));
+            }
+        };
+        let query = Query::read(head.uri.query())?;
+        let applied = self.0.shared.applied();
+        let caller = access::check(
+            &head.headers,
+            &query,
+            peer,
+            found.route.access,
+            &applied.tokens,
+        )?;
+        let known: Vec<_> = found
+            .route
+            .parameters
+            .iter()
+            .map(|known| known.name)
+            .collect();
+        query.allow(&known)?;
+        if found.route.operation == Operation::Events {
+            return self.events(peer);
+        }
+        if !found.route.body.is_empty() {
+            check_type(head.headers.get(CONTENT_TYPE), &body)?;
+        }
+        let result = self.perform(found, &query, body, caller, &applied).await?;
+        Ok(response(StatusCode::OK, JSON, result))
+    }
+
+    async fn perform(
+        &self,
+        found: Match<'_>,
+        query: &Query,
+        body: hyper::body::Incoming,
+        caller: Caller,
+        applied: &Applied,
+    ) -> Result<String, Problem> {
+        let inner = &self.0;
+        let observer = &inner.shared.source.observer;
+        let result = match found.route.operation {
+            Operation::Status => status::status(&inner.shared),
+            Operation::History => return Ok(inner.history.json(observer.threads().len())),
+            Operation::Failures => failures::list(&observer.stats()),
+            Operation::Configuration => configuration(applied),
+            Operation::Sessions => sessions::list(&inner.shared, query).await?,
+            Operation::EndSession => {
+                let id = values::decode(found.name.unwrap_or_default())?;
+                sessions::end(&inner.shared, &id, &caller).await?
+            }
+            Operation::Trunks => trunks(observer),
+            Operation::OpenApi => openapi::document(),
+            Operation::IceServers => ice::servers(inner, query)?,
+            Operation::Reload => {
+                self.change(Change::Reload, "server.reload", &caller)
+                    .await?
+            }
+            Operation::Drain => self.change(Change::Drain, "server.drain", &caller).await?,
+            Operation::EndDrain => {
+                self.change(Change::EndDrain, "server.end_drain", &caller)
+                    .await?
+            }
+            _ => in_store(found, query, body, caller, applied).await?,
+        };
+        Ok(format!("{result}\n"))
+    }
+
+    /// Has the main thread make a change.
+    async fn change(
+        &self,
+        change: Change,
+        action: &'static str,
+        caller: &Caller,
+    ) -> Result<Value, Problem> {
+        let outcome = self.0.changes.send(change).await;
+        let word = if outcome.is_ok() { "ok" } else { "refused" };
+        Audit::new(action).with("outcome", word).log(&caller.0);
+        Ok(outcome?)
+    }
+
+    /// A stream of samples.
+    fn events(&self, peer: &Peer) -> Result<Response<Body>, Problem> {
+        let permit = Arc::clone(&self.0.streams)
+            .try_acquire_owned()
+            .map_err(|_| {
+                let message = format!("{STREAMS} streams of events are open: close a page");
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            })?;
+        peer.set_stream();
+        let mut samples = self.0.history.follow();
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let _permit = permit;
+            loop {
+                let part = match samples.recv().await {
+                    Ok(row) => Bytes::from(format!("event: sample\ndata: {row}\n\n")),
+                    Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
+                    Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+                };
+                if sender.send(part).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(response(StatusCode::OK, EVENTS, Body::Parts(receiver)))
+    }
+}
+
+fn other_methods(methods: &[&str]) -> Response<Body> {
+    let list = methods.join(", ");
+    let problem = Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("the methods here are {list}"),
+    );
+    let mut response = problem.response();
+    if let Ok(allowed) = HeaderValue::from_str(&list) {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
+}
+
+/// A form of another site cannot send JSON without asking first.
+fn check_type(kind: Option<&HeaderValue>, body: &hyper::body::Incoming) -> Result<(), Problem> {
+    let is_json = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if is_json || hyper::body::Body::is_end_stream(body) {
+        return Ok(());
+    }
+    let message = "the body must be JSON: send Content-Type: application/json";
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+}
+
+/// What is done in the store.
+async fn in_store(
+    found: Match<'_>,
+    query: &Query,
+    body: hyper::body::Incoming,
+    caller: Caller,
+    applied: &Applied,
+) -> Result<Value, Problem> {
+    let open = Open::of(applied.store.as_ref(), caller)?;
+    let realm = query.get("realm").unwrap_or(&applied.realm);
+    let name = values::decode(found.name.unwrap_or_default())?;
+    match found.route.operation {
+        Operation::Users => open.users(query).await,
+        Operation::PutUser => open.put_user(realm, &name, values::json(body).await?).await,
+        Operation::DeleteUser => open.delete_user(realm, &name).await,
+        Operation::Secrets => open.secrets(realm).await,
+        Operation::AddSecret => open.add_secret(realm, values::json(body).await?).await,
+        Operation::DeleteSecret => open.delete_secret(realm, values::json(body).await?).await,
+        Operation::Realms => open.realms().await,
+        Operation::SetRealm => open.set_realm(&name, values::json(body).await?).await,
+        Operation::DeleteRealm => open.delete_realm(&name).await,
+        _ => Err(Problem::not_found("this is not in the store")),
+    }
+}
+
+/// The size of a page.
+fn limit(query: &Query) -> Result<usize, Problem> {
+    let limit = query.number("limit", 1..=LARGEST_PAGE)?.unwrap_or(PAGE);
+    Ok(usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+fn configuration(applied: &Applied) -> Value {
+    let keys = applied.keys.iter().map(|key| {
+        json!({
+            "key": key.key,
+            "value": key.value,
+            "origin": key.origin,
+            "is_default": key.origin.is_none() || key.origin.as_deref() == Some("default"),
+            "is_live": key.is_live,
+            "after_restart": key.after_restart,
+        })
+    });
+    json!({ "keys": keys.collect::<Vec<_>>() })
+}
+
+fn trunks(observer: &server::Observer) -> Value {
+    let registered = observer.sip_registrations();
+    let trunks = observer.sip_trunks().into_iter().map(|(name, counts)| {
+        let registration = registered.iter().find(|(of, _)| *of == name);
+        json!({
+            "name": name,
+            "addresses": counts.addresses,
+            "available": counts.available,
+            "requests": counts.calls,
+            "failed": counts.silent + counts.rung_and_failed,
+            "limited": counts.limited,
+            "is_registered": registration.map(|(_, is)| is),
+        })
+    });
+    json!({ "trunks": trunks.collect::<Vec<_>>() })
+}

@@ -1,0 +1,443 @@
+//! The routes of the API, once: requests are matched against this table, and the OpenAPI document is made from it.
+
+/// What a request requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// A token, or a client on this machine.
+    Read,
+    /// A token.
+    Change,
+    /// A token, also one that is good for nothing else.
+    Credentials,
+}
+
+/// What a request has the server do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Status,
+    History,
+    Events,
+    Failures,
+    Configuration,
+    Sessions,
+    EndSession,
+    Reload,
+    Drain,
+    EndDrain,
+    Users,
+    PutUser,
+    DeleteUser,
+    Secrets,
+    AddSecret,
+    DeleteSecret,
+    Realms,
+    SetRealm,
+    DeleteRealm,
+    Trunks,
+    IceServers,
+    OpenApi,
+}
+
+/// A parameter in the URI, after `?`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    /// A number; else a text.
+    pub(super) is_number: bool,
+    pub(super) about: &'static str,
+}
+
+const fn text(name: &'static str, about: &'static str) -> Parameter {
+    Parameter {
+        name,
+        is_number: false,
+        about,
+    }
+}
+
+const fn number(name: &'static str, about: &'static str) -> Parameter {
+    Parameter {
+        name,
+        is_number: true,
+        about,
+    }
+}
+
+/// A field of a body in JSON: its name, its JSON type, and what it is. All are optional.
+pub(super) type Field = (&'static str, &'static str, &'static str);
+
+/// A method and a path, and what they mean.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    /// Below `/api/v1`; a segment `{name}` is a parameter.
+    pub(super) path: &'static str,
+    pub(super) access: Access,
+    pub(super) operation: Operation,
+    /// One line.
+    pub(super) summary: &'static str,
+    pub(super) parameters: &'static [Parameter],
+    pub(super) body: &'static [Field],
+    /// What a good response has.
+    pub(super) result: &'static str,
+}
+
+const REALM: Parameter = text("realm", "The realm; auth.realm if it is absent.");
+const AFTER: Parameter = text(
+    "after",
+    "Begin after this entry: `next` of the page before.",
+);
+const LIMIT: Parameter = number(
+    "limit",
+    "Entries of a page, 1 to 1000; 100 if it is absent.",
+);
+
+/// A route without parameters and body.
+const fn plain(
+    method: &'static str,
+    path: &'static str,
+    access: Access,
+    operation: Operation,
+    summary: &'static str,
+    result: &'static str,
+) -> Route {
+    Route {
+        method,
+        path,
+        access,
+        operation,
+        summary,
+        parameters: &[],
+        body: &[],
+        result,
+    }
+}
+
+use Access::{Change, Credentials, Read};
+
+/// Every route.
+pub(super) const ROUTES: &[Route] = &[
+    plain(
+        "GET",
+        "/status",
+        Read,
+        Operation::Status,
+        "The state of the server, as `hairpin status --json`.",
+        "State, health, allocations, listeners.",
+    ),
+    plain(
+        "GET",
+        "/history",
+        Read,
+        Operation::History,
+        "The last hour: counters and gauges, one sample every two seconds.",
+        "Names of columns, and rows of samples, the oldest first.",
+    ),
+    plain(
+        "GET",
+        "/events",
+        Read,
+        Operation::Events,
+        "Samples as server-sent events, one every two seconds.",
+        "Events `sample`, each with a row as in `/history`.",
+    ),
+    plain(
+        "GET",
+        "/failures",
+        Read,
+        Operation::Failures,
+        "Why requests of clients fail: reasons with their counts, and what to do.",
+        "Reasons that have occurred, the most frequent first.",
+    ),
+    plain(
+        "GET",
+        "/configuration",
+        Read,
+        Operation::Configuration,
+        "Each key of the configuration that applies, and where its value comes from. Secrets are masked.",
+        "Keys with value and origin.",
+    ),
+    Route {
+        parameters: &[
+            text("user", "Sessions whose user name has this text in it."),
+            text(
+                "peer",
+                "Sessions with this IP address: of the client, of a permission or of a channel.",
+            ),
+            AFTER,
+            LIMIT,
+        ],
+        ..plain(
+            "GET",
+            "/sessions",
+            Read,
+            Operation::Sessions,
+            "Allocations of clients.",
+            "Sessions; `next` if there are more.",
+        )
+    },
+    plain(
+        "DELETE",
+        "/sessions/{id}",
+        Change,
+        Operation::EndSession,
+        "End a session: its relayed addresses are closed.",
+        "Nothing.",
+    ),
+    plain(
+        "POST",
+        "/reload",
+        Change,
+        Operation::Reload,
+        "Read the configuration again, as `hairpin reload`.",
+        "Warnings, and keys that need a restart.",
+    ),
+    plain(
+        "POST",
+        "/drain",
+        Change,
+        Operation::Drain,
+        "Admit no new allocations and SIP transactions, as `hairpin drain`.",
+        "Whether nothing is left.",
+    ),
+    plain(
+        "DELETE",
+        "/drain",
+        Change,
+        Operation::EndDrain,
+        "Admit new clients again, as `hairpin drain --cancel`.",
+        "Nothing.",
+    ),
+    Route {
+        parameters: &[
+            text("realm", "Users of this realm; all realms if it is absent."),
+            text("after", "Begin after this user; requires realm."),
+            LIMIT,
+        ],
+        ..plain(
+            "GET",
+            "/users",
+            Change,
+            Operation::Users,
+            "The users of the store that hairpin can change, as `hairpin user list`.",
+            "Users as realm and name; `next` if there are more.",
+        )
+    },
+    Route {
+        parameters: &[REALM],
+        body: &[(
+            "password",
+            "string",
+            "The password; a random one is made if it is absent.",
+        )],
+        ..plain(
+            "PUT",
+            "/users/{name}",
+            Change,
+            Operation::PutUser,
+            "Add a user, or change its password, as `hairpin user add` and `hairpin user passwd`.",
+            "The password, if it was made here, and whether the user is new.",
+        )
+    },
+    Route {
+        parameters: &[REALM],
+        ..plain(
+            "DELETE",
+            "/users/{name}",
+            Change,
+            Operation::DeleteUser,
+            "Delete a user, as `hairpin user del`. Existing allocations stay until they expire.",
+            "Nothing.",
+        )
+    },
+    Route {
+        parameters: &[REALM],
+        ..plain(
+            "GET",
+            "/secrets",
+            Change,
+            Operation::Secrets,
+            "The secrets of time-limited credentials in the store, as `hairpin secret list`.",
+            "Secrets.",
+        )
+    },
+    Route {
+        parameters: &[REALM],
+        body: &[(
+            "secret",
+            "string",
+            "The secret; a random one is made if it is absent.",
+        )],
+        ..plain(
+            "POST",
+            "/secrets",
+            Change,
+            Operation::AddSecret,
+            "Add a secret, as `hairpin secret add`.",
+            "The secret, if it was made here.",
+        )
+    },
+    Route {
+        parameters: &[REALM],
+        body: &[("secret", "string", "The secret.")],
+        ..plain(
+            "DELETE",
+            "/secrets",
+            Change,
+            Operation::DeleteSecret,
+            "Delete a secret, as `hairpin secret del`.",
+            "Nothing.",
+        )
+    },
+    plain(
+        "GET",
+        "/realms",
+        Change,
+        Operation::Realms,
+        "Realms of the store with their origins and limits, as `hairpin realm list`.",
+        "Realms.",
+    ),
+    Route {
+        body: &[
+            (
+                "origins",
+                "array",
+                "Web origins whose clients belong to the realm; they are added.",
+            ),
+            (
+                "max_bps",
+                "integer",
+                "Bytes per second of each allocation; 0 removes the limit.",
+            ),
+            (
+                "total_quota",
+                "integer",
+                "Allocations of the realm; 0 removes the limit.",
+            ),
+            (
+                "user_quota",
+                "integer",
+                "Allocations of each user; 0 removes the limit.",
+            ),
+        ],
+        ..plain(
+            "PATCH",
+            "/realms/{name}",
+            Change,
+            Operation::SetRealm,
+            "Set origins and limits of a realm, as `hairpin realm set`.",
+            "Nothing.",
+        )
+    },
+    plain(
+        "DELETE",
+        "/realms/{name}",
+        Change,
+        Operation::DeleteRealm,
+        "Remove origins and limits of a realm, as `hairpin realm del`. Users and secrets stay.",
+        "Nothing.",
+    ),
+    plain(
+        "GET",
+        "/sip/trunks",
+        Read,
+        Operation::Trunks,
+        "The SIP trunks that have a name, and their state.",
+        "Trunks.",
+    ),
+    Route {
+        parameters: &[
+            text("service", "`turn`, or absent."),
+            text(
+                "username",
+                "A name for the log; it becomes a part of the user name.",
+            ),
+            number(
+                "ttl",
+                "Lifetime in seconds, 60 to 86400; 86400 if it is absent.",
+            ),
+            text(
+                "key",
+                "The token, for clients that cannot send a header field.",
+            ),
+        ],
+        ..plain(
+            "GET",
+            "/ice-servers",
+            Credentials,
+            Operation::IceServers,
+            "Time-limited credentials for a client, as `hairpin creds`.",
+            "`username`, `password`, `ttl` and `uris`; the same as `iceServers`, for RTCPeerConnection.",
+        )
+    },
+    plain(
+        "GET",
+        "/openapi.json",
+        Read,
+        Operation::OpenApi,
+        "This document.",
+        "OpenAPI 3.1.",
+    ),
+];
+
+/// A route, and the value of `{..}` in its path as it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Match<'a> {
+    pub(super) route: &'static Route,
+    pub(super) name: Option<&'a str>,
+}
+
+/// What a path below `/api/v1` leads to.
+#[derive(Clone, Debug)]
+pub(super) enum Found<'a> {
+    Route(Match<'a>),
+    /// The path is known; these are its methods.
+    OtherMethods(Vec<&'static str>),
+    Nothing,
+}
+
+/// Finds a route.
+pub(super) fn find<'a>(method: &str, path: &'a str) -> Found<'a> {
+    let of_path = ROUTES.iter().filter_map(|route| {
+        let name = fits(route.path, path)?;
+        Some(Match { route, name })
+    });
+    let of_path: Vec<_> = of_path.collect();
+    let found = of_path.iter().find(|found| found.route.method == method);
+    match found {
+        Some(found) => Found::Route(*found),
+        None if of_path.is_empty() => Found::Nothing,
+        None => Found::OtherMethods(of_path.iter().map(|found| found.route.method).collect()),
+    }
+}
+
+/// Whether a path is one of this pattern, and the value in it. No pattern has more than one.
+fn fits<'a>(pattern: &str, path: &'a str) -> Option<Option<&'a str>> {
+    let Some((before, _)) = pattern.split_once('{') else {
+        return (pattern == path).then_some(None);
+    };
+    let value = path.strip_prefix(before)?;
+    (!value.is_empty() && !value.contains('/')).then_some(Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_routes() {
+        let Found::Route(found) = find("PUT", "/users/ann%2F1") else {
+            panic!("it is a route");
+        };
+        assert_eq!(
+            (found.route.operation, found.name),
+            (Operation::PutUser, Some("ann%2F1"))
+        );
+        assert!(matches!(find("GET", "/users/"), Found::Nothing));
+        assert!(matches!(find("GET", "/users/a/b"), Found::Nothing));
+        match find("PUT", "/drain") {
+            Found::OtherMethods(methods) => assert_eq!(methods, ["POST", "DELETE"]),
+            other => panic!("{other:?}"),
+        }
+    }
+}

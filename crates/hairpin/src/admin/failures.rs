@@ -1,0 +1,469 @@
+//! Why requests of clients fail: the counters that say so, each with what an operator can do about it.
+
+use serde_json::{Value, json};
+use server::connections::TlsFailure;
+use server::stats::{AuthFailure, DropReason, ERROR_CODES, Stats};
+
+/// A reason that may have occurred.
+struct Reason {
+    area: &'static str,
+    name: String,
+    count: u64,
+    about: &'static str,
+    advice: &'static str,
+}
+
+/// Requests whose credentials were wrong, without those that every client makes.
+pub(super) fn not_authenticated(stats: &Stats) -> u64 {
+    let reasons = AuthFailure::ALL.iter();
+    let reasons = reasons.filter(|reason| !is_routine(**reason));
+    reasons.map(|reason| failed(stats, *reason)).sum()
+}
+
+/// Datagrams that were discarded.
+pub(super) fn dropped(stats: &Stats) -> u64 {
+    DropReason::ALL
+        .iter()
+        .map(|reason| stats.dropped(*reason))
+        .sum()
+}
+
+/// Every client has an old nonce now and then.
+fn is_routine(reason: AuthFailure) -> bool {
+    matches!(reason, AuthFailure::StaleNonce | AuthFailure::OutdatedOffer)
+}
+
+fn failed(stats: &Stats, reason: AuthFailure) -> u64 {
+    stats.sum(|worker| worker.engine.auth_failed(reason))
+}
+
+/// The reasons that have occurred since the start, the most frequent first.
+pub(super) fn list(stats: &Stats) -> Value {
+    let mut all = Vec::new();
+    authentication(&mut all, stats);
+    errors(&mut all, stats);
+    relaying(&mut all, stats);
+    system(&mut all, stats);
+    transports(&mut all, stats);
+    sip(&mut all, stats);
+    sip_rows(&mut all, stats);
+    all.retain(|reason| reason.count > 0);
+    all.sort_by_key(|reason| std::cmp::Reverse(reason.count));
+    let reasons = all.iter().map(|reason| {
+        json!({
+            "area": reason.area,
+            "reason": reason.name,
+            "count": reason.count,
+            "about": reason.about,
+            "advice": reason.advice,
+        })
+    });
+    json!({ "failures": reasons.collect::<Vec<_>>() })
+}
+
+fn authentication(all: &mut Vec<Reason>, stats: &Stats) {
+    for reason in AuthFailure::ALL
+        .iter()
+        .filter(|reason| !is_routine(**reason))
+    {
+        let (about, advice) = match reason {
+            AuthFailure::UnknownUser => (
+                "No source of credentials knows the user.",
+                "Compare the user name of the client with auth.users, auth.secrets and the stores. A time-limited user name begins with digits and a colon.",
+            ),
+            AuthFailure::WrongPassword => (
+                "The password does not fit the user.",
+                "For time-limited credentials, the web service and auth.secrets must have the same secret. For users, set the password again: hairpin user passwd.",
+            ),
+            AuthFailure::ExpiredCredential => (
+                "The time-limited credential is past its time.",
+                "Check the clocks of this host and of the web service, and give credentials a longer lifetime.",
+            ),
+            AuthFailure::ForgedToken => (
+                "The access token was not made with a key of auth.token_keys.",
+                "Give the authorization server and this server the same key, and the same auth.token_server_name.",
+            ),
+            AuthFailure::WrongRealm => (
+                "The client uses another realm.",
+                "Set auth.realm, or a realm of auth.realms, to what clients use.",
+            ),
+            AuthFailure::ForgedNonce => (
+                "The nonce is from another server, for another address, or of a key that is gone.",
+                "Behind a load balancer, keep each client at one server. After a restart, this ends by itself.",
+            ),
+            AuthFailure::WrongUser => (
+                "The allocation belongs to another user.",
+                "The client changes its user name during a session: it must keep the credentials of its Allocate request.",
+            ),
+            _ => ("", "See docs/metrics.md, hairpin_turn_auth_failures_total."),
+        };
+        all.push(Reason {
+            area: "authentication",
+            name: reason.name().to_owned(),
+            count: failed(stats, *reason),
+            about,
+            advice,
+        });
+    }
+}
+
+fn errors(all: &mut Vec<Reason>, stats: &Stats) {
+    for code in ERROR_CODES.iter().filter(|code| !matches!(code, 401 | 438)) {
+        let (about, advice) = match code {
+            300 => (
+                "Clients were sent to another server.",
+                "This is what alternate.servers is for.",
+            ),
+            400 => (
+                "Requests were malformed.",
+                "Look at the client: its requests break RFC 8656.",
+            ),
+            403 => (
+                "The peer or the request is forbidden.",
+                "Peers in private networks are denied: re-admit those that clients need with peers.allow.",
+            ),
+            405 => (
+                "The request is not offered.",
+                "See docs/configuration.md, relay.mobility.",
+            ),
+            420 => (
+                "The client requires an attribute that this server does not know.",
+                "Look at the client: it should work without it.",
+            ),
+            437 => (
+                "The client has no allocation, or one already.",
+                "After a restart, or behind a NAT that changes ports, this ends by itself. Else look at the client.",
+            ),
+            440 | 443 => (
+                "The address family is not offered.",
+                "Give the server a relay address of this family: relay.addresses.",
+            ),
+            441 => (
+                "The allocation belongs to another user.",
+                "The client must keep its credentials.",
+            ),
+            442 => (
+                "The transport to peers is not offered.",
+                "See relay.tcp: TCP relayed addresses are off unless it is true.",
+            ),
+            446 => ("The peer connection exists.", "Look at the client."),
+            447 => (
+                "The peer does not accept a TCP connection in time.",
+                "Check whether the peer listens, and firewalls on the way.",
+            ),
+            486 => (
+                "A user, source or realm has as many allocations as it may.",
+                "Raise limits.allocations_per_user or limits.allocations_per_source, if such clients are meant to have more.",
+            ),
+            487 => (
+                "Roles of ICE conflict.",
+                "Look at the client: a TURN server does not send it.",
+            ),
+            500 => (
+                "A source of credentials did not answer, or the server failed.",
+                "Look at hairpin_store_up and at the log.",
+            ),
+            508 => (
+                "No relay port or descriptor was free, or the limit of allocations is reached.",
+                "Widen relay.ports, raise limits.allocations and the limit of file descriptors (LimitNOFILE).",
+            ),
+            _ => ("", "See docs/metrics.md, hairpin_stun_errors_total."),
+        };
+        all.push(Reason {
+            area: "error response",
+            name: code.to_string(),
+            count: stats.errors_with(*code),
+            about,
+            advice,
+        });
+    }
+}
+
+fn relaying(all: &mut Vec<Reason>, stats: &Stats) {
+    for reason in DropReason::ALL {
+        let (about, advice) = match reason {
+            DropReason::NoPermission => (
+                "Data for a peer without a permission.",
+                "The client sends before CreatePermission, or its permission has ended: look at the client.",
+            ),
+            DropReason::PeerWithoutPermission => (
+                "Data from a peer that the client has not permitted.",
+                "Usual during ICE. If media stays away, the peer sends from another address than it signals.",
+            ),
+            DropReason::PeerNotAllowed => (
+                "Data for a peer that the rules deny.",
+                "Re-admit peers that clients need with peers.allow.",
+            ),
+            DropReason::NoAllocation => (
+                "Data of clients without an allocation.",
+                "Usual after a restart or the end of a session. If it goes on, clients do not refresh in time.",
+            ),
+            DropReason::ChannelNotBound => (
+                "Data on a channel that is not bound.",
+                "The channel has ended, or ChannelBind was refused: look at the error responses.",
+            ),
+            DropReason::OverRate => (
+                "An allocation, user, source or realm relays more than its rate limit.",
+                "Raise limits.rate_per_allocation and its like, if that is not meant.",
+            ),
+            DropReason::UnverifiedOverLimit => (
+                "A source that is not verified has had its error responses of this second.",
+                "Many clients behind one NAT, or an attack: see limits.unverified_responses_per_source.",
+            ),
+            DropReason::Amplification => (
+                "The response would be too large for an address that is not verified.",
+                "Keep auth.realm and server.software short.",
+            ),
+            DropReason::Lookups | DropReason::LookupsOfPrefix => (
+                "Too many requests wait for a store.",
+                "Look at hairpin_store_up, and at the time that the database needs.",
+            ),
+            DropReason::ForeignProtocol | DropReason::MalformedStun | DropReason::EmptyDatagram => {
+                (
+                    "What arrived is no STUN.",
+                    "Scanners, or clients with a wrong port. Nothing to do.",
+                )
+            }
+            _ => (
+                "Discarded.",
+                "See docs/metrics.md, hairpin_turn_dropped_packets_total.",
+            ),
+        };
+        all.push(Reason {
+            area: "dropped",
+            name: reason.name().to_owned(),
+            count: stats.dropped(*reason),
+            about,
+            advice,
+        });
+    }
+}
+
+fn system(all: &mut Vec<Reason>, stats: &Stats) {
+    let (counters, sends) = (stats.counters(), stats.sends());
+    let mut add = |name: &str, count, about, advice| {
+        all.push(Reason {
+            area: "system",
+            name: name.to_owned(),
+            count,
+            about,
+            advice,
+        });
+    };
+    let overflow = counters.listener_overflow + counters.relay_overflow;
+    add(
+        "receive_overflow",
+        overflow,
+        "A receive buffer was full.",
+        "Raise server.receive_buffer and net.core.rmem_max, or give the server more workers.",
+    );
+    add(
+        "no_port",
+        counters.no_port,
+        "No relay port was free.",
+        "Widen relay.ports, or add relay.addresses.",
+    );
+    add(
+        "no_descriptor",
+        counters.no_descriptor,
+        "No file descriptor was free.",
+        "Raise the limit of file descriptors: LimitNOFILE of the unit, or ulimit -n.",
+    );
+    add(
+        "send_unreachable",
+        sends.unreachable,
+        "A peer or client cannot be reached.",
+        "Check routes and firewalls of this host, if it is often the same network.",
+    );
+    add(
+        "send_denied",
+        sends.denied,
+        "A firewall of this host discards what is sent.",
+        "Look at nftables or iptables for rules of the OUTPUT chain.",
+    );
+    add(
+        "send_no_buffers",
+        sends.no_buffers,
+        "The network device has no room.",
+        "The link is full, or its queue is short: see txqueuelen.",
+    );
+    add(
+        "send_would_block",
+        sends.would_block,
+        "A send buffer was full.",
+        "Raise server.send_buffer and net.core.wmem_max.",
+    );
+    add(
+        "send_too_big",
+        sends.too_big,
+        "A datagram is larger than the path allows.",
+        "Clients should send at most 1200 bytes.",
+    );
+    add(
+        "icmp_errors",
+        counters.icmp_errors,
+        "Peers or routers report that a peer cannot be reached.",
+        "Usual when a peer has ended. Else check the way to the peer.",
+    );
+}
+
+fn transports(all: &mut Vec<Reason>, stats: &Stats) {
+    let sip = stats.sip();
+    let mut add = |area, name: &str, count, about, advice| {
+        all.push(Reason {
+            area,
+            name: name.to_owned(),
+            count,
+            about,
+            advice,
+        });
+    };
+    let streams = stats.streams();
+    let failed = TlsFailure::ALL
+        .iter()
+        .map(|failure| streams.tls_failed(*failure));
+    add(
+        "connections",
+        "tls_failed",
+        failed.sum(),
+        "TLS handshakes of clients failed.",
+        "Check with hairpin probe turn turns:NAME: the name must be in the certificate, with all intermediate ones.",
+    );
+    add(
+        "connections",
+        "refused",
+        streams.refused_source + streams.refused_limit,
+        "There were too many connections.",
+        "Raise limits.connections or limits.connections_per_source.",
+    );
+    add(
+        "sip",
+        "tls_failed",
+        sip.tls_failed,
+        "TLS connections of SIP failed.",
+        "Check the certificate, and sip.tls_ca for those of others.",
+    );
+}
+
+fn sip(all: &mut Vec<Reason>, stats: &Stats) {
+    let sip = stats.sip();
+    let mut add = |name: String, count, about, advice| {
+        all.push(Reason {
+            area: "sip",
+            name,
+            count,
+            about,
+            advice,
+        });
+    };
+    let shed = sip.shed_refused
+        + sip.shed_dropped
+        + sip.shed_by_kernel
+        + sip.shed_by_filter
+        + sip.shed_by_user;
+    add(
+        "overload".to_owned(),
+        shed,
+        "Requests were refused or dropped because of overload.",
+        "Give the server more workers or processors, or send it less: see docs/operation.md.",
+    );
+    add(
+        "transactions".to_owned(),
+        sip.shed_transactions,
+        "There were too many transactions.",
+        "Raise sip.transactions.",
+    );
+    add(
+        "refused".to_owned(),
+        sip.refused,
+        "Requests were malformed, or asked for what is not there.",
+        "Look at the responses in a trace: the reason phrase says what is wrong.",
+    );
+    add(
+        "malformed".to_owned(),
+        sip.malformed,
+        "Messages were no SIP.",
+        "Scanners. Nothing to do.",
+    );
+    add(
+        "forwarding_refused".to_owned(),
+        sip.forwarding_refused,
+        "The proxy refused to forward requests.",
+        "hairpin sip route explains what the proxy does with a request.",
+    );
+    add(
+        "unacknowledged".to_owned(),
+        sip.unacknowledged,
+        "Nobody acknowledged a 2xx.",
+        "The ACK does not arrive: check Contact, Record-Route and NAT on the way.",
+    );
+    add(
+        "dns".to_owned(),
+        sip.dns_questions[2] + sip.dns_questions[3],
+        "The DNS did not answer.",
+        "Check sip.resolvers and /etc/resolv.conf.",
+    );
+}
+
+/// Reasons of SIP that are counted in rows.
+fn sip_rows(all: &mut Vec<Reason>, stats: &Stats) {
+    let sip = stats.sip();
+    let mut add = |name: String, count, about, advice| {
+        all.push(Reason {
+            area: "sip",
+            name,
+            count,
+            about,
+            advice,
+        });
+    };
+    for (outcome, count) in server::sip::DIGEST_OUTCOMES.iter().zip(sip.digest) {
+        if matches!(*outcome, "denied" | "malformed" | "slowed") {
+            add(
+                format!("digest_{outcome}"),
+                count,
+                "Credentials of a SIP request were wrong.",
+                "Compare user, realm and password of the phone with auth.users, or users of its sip.domain.",
+            );
+        }
+    }
+    for (limit, count) in server::sip::CALL_REFUSALS.iter().zip(sip.calls_refused) {
+        add(
+            format!("calls_{limit}"),
+            count,
+            "A limit of calls was reached.",
+            "See sip.user_calls, sip.domain_calls and their like.",
+        );
+    }
+    for (reason, count) in server::sip::SCREENED.iter().zip(sip.screened) {
+        add(
+            format!("screened_{reason}"),
+            count,
+            "Messages of denied or banned sources.",
+            "See sip.deny, sip.ban and sip.allow.",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_says_what_to_do() {
+        let stats = Stats::default();
+        let mut all = Vec::new();
+        authentication(&mut all, &stats);
+        errors(&mut all, &stats);
+        relaying(&mut all, &stats);
+        system(&mut all, &stats);
+        transports(&mut all, &stats);
+        sip(&mut all, &stats);
+        sip_rows(&mut all, &stats);
+        for reason in &all {
+            let is_whole = !reason.about.is_empty() && reason.advice.len() > 10;
+            assert!(is_whole, "{} {}", reason.area, reason.name);
+        }
+        assert!(list(&stats)["failures"].as_array().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,241 @@
+//! The allocations of all workers for an operator: a list in pages, and the end of one of them.
+//!
+//! ```text
+//!  Sessions ── SessionQuery ──▶ mailbox of a worker ──▶ turn::server::Server::sessions
+//!      ▲                                                        │
+//!      └─────────────── a bounded part of the list ◀────────────┘
+//! ```
+//!
+//! A worker looks at a bounded number of places per message, so that a hundred thousand allocations never delay its datagrams: the caller
+//! asks again for the next part.
+
+use crate::mailbox::Mailbox;
+use crate::worker::WorkerMessage;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use turn::AllocationKey;
+pub use turn::server::{Session, SessionFilter};
+
+/// Places that a worker looks at for one message: about 50 microseconds.
+const PLACES: u32 = 512;
+/// How long a worker may take to answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How long to wait before trying a full mailbox again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Why sessions cannot be shown or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// A worker does not answer.
+    #[error(
+        "worker {0} does not answer within a second: it has ended, or is overloaded; try again"
+    )]
+    Busy(usize),
+    /// There is no such session.
+    #[error("there is no session {0}: it has ended")]
+    Ended(SessionId),
+}
+
+/// Names a session of a running server, for as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionId {
+    /// The number of its worker, from 0.
+    pub worker: usize,
+    /// The allocation.
+    pub key: AllocationKey,
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}-{}-{}",
+            self.worker, self.key.index, self.key.generation
+        )
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = SessionIdError;
+
+    fn from_str(text: &str) -> Result<SessionId, SessionIdError> {
+        let mut parts = text.split('-');
+        let mut part = || {
+            let part = parts.next().and_then(|part| part.parse::<u32>().ok());
+            part.ok_or(SessionIdError)
+        };
+        let (worker, index, generation) = (part()?, part()?, part()?);
+        if parts.next().is_some() {
+            return Err(SessionIdError);
+        }
+        let worker = usize::try_from(worker).map_err(|_| SessionIdError)?;
+        let key = AllocationKey { index, generation };
+        Ok(SessionId { worker, key })
+    }
+}
+
+/// A text that names no session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a session is named like 0-17-3: worker, place and generation")]
+pub struct SessionIdError;
+
+/// Where a list goes on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionPlace {
+    /// The number of the worker, from 0.
+    pub worker: usize,
+    /// The place in its table.
+    pub place: u32,
+}
+
+/// A page of the list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionPage {
+    /// The sessions.
+    pub sessions: Vec<(SessionId, Session)>,
+    /// Where the list goes on; `None` if this is all.
+    pub next: Option<SessionPlace>,
+}
+
+/// What a worker is asked.
+#[derive(Debug)]
+pub(crate) enum SessionQuery {
+    /// Allocations from this place on.
+    List(u32, Arc<SessionFilter>, SyncSender<Part>),
+    /// Ends an allocation.
+    End(AllocationKey, SyncSender<bool>),
+}
+
+/// A part of the list of a worker, and the next place if there are more.
+pub(crate) type Part = (Vec<Session>, Option<u32>);
+
+impl SessionQuery {
+    /// The worker's part of it.
+    pub(crate) fn answer(self, engine: &mut turn::server::Server, now: turn::Now) {
+        // Whoever asked may have stopped waiting.
+        match self {
+            SessionQuery::List(from, filter, reply) => {
+                let _ = reply.try_send(engine.sessions(now, from, PLACES, &filter));
+            }
+            SessionQuery::End(key, reply) => {
+                let _ = reply.try_send(engine.close_session(now, key));
+            }
+        }
+    }
+}
+
+/// Lists and ends the sessions of a running server. Clones refer to the same server.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    boxes: Arc<[Mailbox<WorkerMessage>]>,
+}
+
+impl Sessions {
+    pub(crate) fn new(boxes: Arc<[Mailbox<WorkerMessage>]>) -> Sessions {
+        Sessions { boxes }
+    }
+
+    /// At most `limit` sessions from a place on, and the place where the list goes on. Waits for the workers, so
+    /// call it on a thread that may wait.
+    ///
+    /// # Errors
+    /// If a worker does not answer within a second.
+    pub fn list(
+        &self,
+        from: SessionPlace,
+        limit: usize,
+        filter: SessionFilter,
+    ) -> Result<SessionPage, SessionError> {
+        let filter = Arc::new(filter);
+        let mut found = Vec::new();
+        let mut next = (from.worker < self.boxes.len()).then_some(from);
+        while let Some(SessionPlace { worker, place }) = next {
+            let (part, more) = self.ask(worker, |reply| {
+                SessionQuery::List(place, Arc::clone(&filter), reply)
+            })?;
+            found.extend(part.into_iter().map(|session| {
+                let key = session.key;
+                (SessionId { worker, key }, session)
+            }));
+            let of_next_worker = SessionPlace {
+                worker: worker + 1,
+                place: 0,
+            };
+            let of_next_worker = Some(of_next_worker).filter(|it| it.worker < self.boxes.len());
+            next = more
+                .map(|place| SessionPlace { worker, place })
+                .or(of_next_worker);
+            if found.len() > limit {
+                found.truncate(limit);
+                next = found.last().map(|(id, _)| SessionPlace {
+                    worker: id.worker,
+                    place: id.key.index + 1,
+                });
+            }
+            if found.len() == limit {
+                break;
+            }
+        }
+        Ok(SessionPage {
+            sessions: found,
+            next,
+        })
+    }
+
+    /// Ends a session: its relayed addresses are closed, and the client gets 437 at its next request.
+    ///
+    /// # Errors
+    /// If it has ended already, or its worker does not answer within a second.
+    pub fn end(&self, id: SessionId) -> Result<(), SessionError> {
+        if id.worker >= self.boxes.len() {
+            return Err(SessionError::Ended(id));
+        }
+        match self.ask(id.worker, |reply| SessionQuery::End(id.key, reply))? {
+            true => Ok(()),
+            false => Err(SessionError::Ended(id)),
+        }
+    }
+
+    fn ask<T>(
+        &self,
+        worker: usize,
+        query: impl FnOnce(SyncSender<T>) -> SessionQuery,
+    ) -> Result<T, SessionError> {
+        let (reply, answer): (_, Receiver<T>) = sync_channel(1);
+        let deadline = Instant::now() + ANSWER;
+        let mut message = WorkerMessage::Sessions(query(reply));
+        while let Err(back) = self.boxes[worker].post(message) {
+            if Instant::now() >= deadline {
+                return Err(SessionError::Busy(worker));
+            }
+            message = back;
+            std::thread::sleep(PAUSE);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let outcome = answer.recv_timeout(left);
+        outcome.map_err(|_| SessionError::Busy(worker))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_sessions_are_read_as_they_are_written() {
+        let key = AllocationKey {
+            index: 17,
+            generation: 3,
+        };
+        let id = SessionId { worker: 1, key };
+        assert_eq!(id.to_string(), "1-17-3");
+        assert_eq!("1-17-3".parse(), Ok(id));
+        for wrong in ["", "1", "1-2", "1-2-3-4", "a-2-3", "1-2-99999999999"] {
+            assert!(wrong.parse::<SessionId>().is_err(), "{wrong}");
+        }
+    }
+}

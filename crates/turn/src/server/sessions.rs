@@ -1,0 +1,130 @@
+//! The allocations for an operator: a list in bounded parts, and the end of one of them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::Server;
+use super::allocation::{Client, Stage};
+use super::output::{CloseReason, RelayedAddresses, Traffic};
+use super::relay::{LiveRelay, Relay};
+use crate::{AllocationKey, ClientPath, Mono, Now};
+
+/// Peers of one allocation that are shown; it may have a thousand.
+const PEERS: usize = 16;
+
+/// An allocation at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Session {
+    /// Its name in this server.
+    pub key: AllocationKey,
+    /// Who has made it.
+    pub user: String,
+    /// The realm of the user.
+    pub realm: String,
+    /// Where the client is.
+    pub path: ClientPath,
+    /// The relayed transport addresses.
+    pub relayed: RelayedAddresses,
+    /// Time since it was made.
+    pub age: Duration,
+    /// Time until it expires, unless the client refreshes it.
+    pub expires_in: Duration,
+    /// What was relayed to peers. What the kernel relays is added when the allocation is refreshed.
+    pub to_peers: Traffic,
+    /// What was relayed to the client; likewise.
+    pub to_client: Traffic,
+    /// IP addresses with a permission, at most 16.
+    pub permissions: Vec<IpAddr>,
+    /// Peers that a channel is bound to, at most 16.
+    pub channels: Vec<SocketAddr>,
+}
+
+/// Which allocations are wanted. All conditions hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// The user name has this text in it.
+    pub user: Option<String>,
+    /// The client is there, or a permission or channel leads there.
+    pub peer: Option<IpAddr>,
+}
+
+impl Server {
+    /// Allocations from a place of the table on. Looks at no more than `most` places, and returns the next one if there are more.
+    #[must_use]
+    pub fn sessions(
+        &self,
+        now: Now,
+        from: u32,
+        most: u32,
+        filter: &SessionFilter,
+    ) -> (Vec<Session>, Option<u32>) {
+        let bound = u32::try_from(self.clients.bound()).unwrap_or(u32::MAX);
+        let end = from.saturating_add(most).min(bound);
+        let found = (from..end).filter_map(|place| {
+            let client = self.clients.get(place)?;
+            let fits = self.fits(client, filter);
+            fits.then(|| self.session(now, place, client)).flatten()
+        });
+        (found.collect(), (end < bound).then_some(end))
+    }
+
+    /// Ends an allocation. Returns `false` if there is none with this key.
+    pub fn close_session(&mut self, now: Now, key: AllocationKey) -> bool {
+        let exists = self.clients.get_tenant(key.index, key.generation).is_some()
+            && self.clients.allocation(key.index).is_some();
+        if exists {
+            self.close_client(now, key.index, CloseReason::Operator);
+        }
+        exists
+    }
+
+    fn fits(&self, client: &Client, filter: &SessionFilter) -> bool {
+        let of_user = |text: &String| client.user.name().contains(text.as_str());
+        let of_peer = |ip: &IpAddr| {
+            client.path.path().five_tuple.remote.ip() == *ip
+                || self.live_relays(client).any(|relay| {
+                    let mut channels = relay.channels.iter();
+                    relay.permissions.contains(ip) || channels.any(|it| it.peer_ip == *ip)
+                })
+        };
+        filter.user.as_ref().is_none_or(of_user) && filter.peer.as_ref().is_none_or(of_peer)
+    }
+
+    fn live_relays(&self, client: &Client) -> impl Iterator<Item = &LiveRelay> {
+        let allocation = match &client.stage {
+            Stage::Open(allocation) => Some(allocation),
+            Stage::Opening(_) => None,
+        };
+        let relays = allocation.into_iter().flat_map(|it| it.relays());
+        relays.filter_map(|relay| self.relays.get(relay).and_then(Relay::live))
+    }
+
+    fn session(&self, now: Now, place: u32, client: &Client) -> Option<Session> {
+        let Stage::Open(allocation) = &client.stage else {
+            return None;
+        };
+        let relays = || self.live_relays(client);
+        let expires = relays().map(|relay| relay.expires).max();
+        let permissions = relays().flat_map(|relay| relay.permissions.iter());
+        let permissions = permissions.filter(|permission| permission.expires > now.mono);
+        let channels = relays().flat_map(|relay| relay.channels.iter());
+        let channels = channels.filter(|channel| channel.expires > now.mono);
+        Some(Session {
+            key: AllocationKey {
+                index: place,
+                generation: self.clients.generation(place),
+            },
+            user: client.user.name().to_owned(),
+            realm: client.user.realm().to_owned(),
+            path: client.path.path(),
+            relayed: self.relayed(place),
+            age: now.mono.since(allocation.opened_at),
+            expires_in: expires.map_or(Duration::ZERO, |at: Mono| at.since(now.mono)),
+            to_peers: allocation.to_peers,
+            to_client: allocation.to_client,
+            permissions: permissions.map(|it| it.ip).take(PEERS).collect(),
+            channels: channels.map(|it| it.peer()).take(PEERS).collect(),
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! The live page of a server under load, in headless Chromium: every view, the end of a session, the test of the server, and what
+//! axe-core finds for those who use a keyboard or a screen reader. Screenshots of each view are beside the logs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::certificate::Certificate;
+use super::packages;
+use super::server::free_ports;
+use super::webdriver::Browser;
+use crate::process::{self, Process};
+use crate::tally::Tally;
+
+const SECRET: &str = "a secret of the live page's test";
+const TOKEN: &str = "a-token-of-the-live-pages-test";
+const VIEWS: [&str; 6] = [
+    "now",
+    "sessions",
+    "sip",
+    "failures",
+    "configuration",
+    "test",
+];
+/// A desktop and a phone.
+const WIDE: [u32; 2] = [1180, 860];
+const NARROW: [u32; 2] = [390, 844];
+/// More than a view needs to show what it has loaded.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A server with a load and a page.
+struct Stage {
+    _server: Process,
+    _load: Process,
+    port: u16,
+    url: String,
+    logs: PathBuf,
+    axe: String,
+}
+
+/// Installs axe-core. Returns its script.
+pub(super) fn install(sources: &Path, tools: &Path) -> Result<String> {
+    let folder = packages::npm("live-page", sources, tools)?;
+    let script = folder.join("node_modules/axe-core/axe.min.js");
+    std::fs::read_to_string(&script).with_context(|| script.display().to_string())
+}
+
+pub(super) fn run(
+    binary: &Path,
+    logs: &Path,
+    certificate: &Certificate,
+    axe: String,
+) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let stage = Stage::start(binary, logs, certificate, axe)?;
+    let trusting = Browser::start(logs, |home| certificate.trust_in(home))?;
+    let browser = &trusting;
+    stage.open(browser)?;
+    tally.record("the live page shows every view", &stage.views(browser));
+    tally.record("the live page fits a phone, dark", &stage.phone(browser));
+    tally.record("the live page ends a session", &stage.end_session(browser));
+    let outcome = stage.test_server(browser, "works", "live-test.png");
+    tally.record("the live page's test finds UDP, TCP and TLS", &outcome);
+    drop(trusting);
+    // chromedriver of the first one has ended: it uses the same folder.
+    let doubting = Browser::start(logs, |_| Ok(()))?;
+    stage.open(&doubting)?;
+    let outcome = stage.test_server(&doubting, "fails", "live-test-tls.png");
+    tally.record("the live page's test names TLS when it fails", &outcome);
+    Ok(tally)
+}
+
+impl Stage {
+    fn start(binary: &Path, logs: &Path, certificate: &Certificate, axe: String) -> Result<Stage> {
+        let (port, admin) = (free_ports(2)?, free_ports(2)?);
+        let file = logs.join("live-page.toml");
+        std::fs::write(&file, configuration(port, admin, certificate))?;
+        let mut command = process::command(binary);
+        command.args(["serve", "--dev", "--config"]).arg(&file);
+        let mut server = Process::start("the server", command, logs.join("live-page.log"))?;
+        server.wait_for(LIMIT, |output| {
+            output.contains("Stop with Ctrl-C").then_some(())
+        })?;
+        let mut command = process::command(binary);
+        command
+            .args([
+                "load",
+                "turn",
+                &format!("127.0.0.1:{port}"),
+                "--secret",
+                SECRET,
+            ])
+            .args([
+                "--clients",
+                "40",
+                "--rate",
+                "4000",
+                "--duration",
+                "10m",
+                "--size",
+                "400",
+            ]);
+        let load = Process::start("the load", command, logs.join("live-page-load.log"))?;
+        provoke_failures(binary, port)?;
+        Ok(Stage {
+            _server: server,
+            _load: load,
+            port,
+            url: format!("http://127.0.0.1:{admin}/"),
+            logs: logs.to_owned(),
+            axe,
+        })
+    }
+
+    /// Loads the page, and gives it the token as a person would.
+    fn open(&self, browser: &Browser) -> Result<()> {
+        browser.resize(WIDE)?;
+        browser.open(&self.url)?;
+        let script = "const [token, done] = arguments;
+            document.getElementById('token').click();
+            document.getElementById('token-value').value = token;
+            document.getElementById('token-ok').click();
+            setTimeout(done, 500);";
+        browser.run(script, &json!([TOKEN])).map(|_| ())
+    }
+
+    /// Shows a view, and waits until it contains a text.
+    fn show(&self, browser: &Browser, view: &str, text: &str) -> Result<()> {
+        let script = "const [view, text, limit, done] = arguments;
+            location.hash = view;
+            const end = Date.now() + limit;
+            const look = () => {
+                const shown = document.getElementById('view').innerText;
+                if (shown.includes(text) || Date.now() > end) done(shown);
+                else setTimeout(look, 100);
+            };
+            setTimeout(look, 300);";
+        let limit = u64::try_from(LIMIT.as_millis())?;
+        let shown = browser.run(script, &json!([view, text, limit]))?;
+        let shown = shown.as_str().unwrap_or_default();
+        ensure!(
+            shown.contains(text),
+            "{view} does not show `{text}`: {shown}"
+        );
+        Ok(())
+    }
+
+    fn views(&self, browser: &Browser) -> Result<String> {
+        // Some samples for the charts.
+        std::thread::sleep(Duration::from_secs(6));
+        let mut findings = Vec::new();
+        for (view, text) in [
+            ("now", "Processor time of workers"),
+            ("sessions", "Relayed address"),
+            ("sip", "example-carrier"),
+            ("failures", "wrong password"),
+            ("configuration", "live-page.toml:"),
+            ("test", "Test now"),
+        ] {
+            self.show(browser, view, text)?;
+            std::thread::sleep(Duration::from_millis(600));
+            browser.screenshot(&self.logs.join(format!("live-{view}.png")))?;
+            findings.extend(self.audit(browser, view)?);
+        }
+        ensure!(findings.is_empty(), "axe-core: {}", findings.join("; "));
+        Ok(format!(
+            "{} views, no serious finding of axe-core",
+            VIEWS.len()
+        ))
+    }
+
+    fn phone(&self, browser: &Browser) -> Result<String> {
+        browser.resize(NARROW)?;
+        browser.prefer_dark(true)?;
+        let mut findings = Vec::new();
+        for view in VIEWS {
+            self.show(browser, view, "")?;
+            std::thread::sleep(Duration::from_millis(1200));
+            browser.screenshot(&self.logs.join(format!("live-{view}-phone.png")))?;
+            let script = "arguments[0](document.documentElement.scrollWidth - document.documentElement.clientWidth);";
+            let beyond = browser.run(script, &json!([]))?;
+            ensure!(beyond == json!(0), "{view} is {beyond} pixels too wide");
+            findings.extend(self.audit(browser, view)?);
+        }
+        browser.prefer_dark(false)?;
+        browser.resize(WIDE)?;
+        ensure!(findings.is_empty(), "axe-core: {}", findings.join("; "));
+        Ok(format!("{} pixels wide, nothing is cut off", NARROW[0]))
+    }
+
+    /// What axe-core finds that is serious or critical.
+    fn audit(&self, browser: &Browser, view: &str) -> Result<Vec<String>> {
+        let script = format!(
+            "const done = arguments[0]; {};
+            axe.run(document).then((found) => done(found.violations), (error) => done(String(error)));",
+            self.axe
+        );
+        let violations = browser.run(&script, &json!([]))?;
+        let list = violations
+            .as_array()
+            .with_context(|| format!("axe-core: {violations}"))?;
+        let is_serious =
+            |of: &&Value| matches!(of["impact"].as_str(), Some("serious" | "critical"));
+        let say = |of: &Value| {
+            let node = &of["nodes"][0];
+            format!(
+                "{view}: {} at {}: {}",
+                of["id"], node["target"], node["failureSummary"]
+            )
+        };
+        Ok(list.iter().filter(is_serious).map(say).collect())
+    }
+
+    fn end_session(&self, browser: &Browser) -> Result<String> {
+        self.show(browser, "sessions", "End")?;
+        let script = "const [limit, done] = arguments;
+            const button = document.querySelector('button.danger.small');
+            const session = button.getAttribute('aria-label');
+            button.click();
+            document.getElementById('confirm-ok').click();
+            const end = Date.now() + limit;
+            const look = () => {
+                const said = document.getElementById('message').textContent;
+                const isThere = [...document.querySelectorAll('button.danger.small')]
+                    .some((button) => button.getAttribute('aria-label') === session);
+                if ((said && !isThere) || Date.now() > end) done({ said, isThere });
+                else setTimeout(look, 100);
+            };
+            look();";
+        let limit = u64::try_from(LIMIT.as_millis())?;
+        let outcome = browser.run(script, &json!([limit]))?;
+        let said = outcome["said"].as_str().unwrap_or_default();
+        ensure!(
+            said.ends_with("has ended.") && outcome["isThere"] == json!(false),
+            "{outcome}"
+        );
+        let log = std::fs::read_to_string(self.logs.join("live-page.log"))?;
+        ensure!(
+            log.contains("audit: session.end"),
+            "the log has no audit line"
+        );
+        Ok(said.to_owned())
+    }
+
+    /// Tests the server by the page; TLS has to come out as `tls`.
+    fn test_server(&self, browser: &Browser, tls: &str, picture: &str) -> Result<String> {
+        self.show(browser, "test", "Test now")?;
+        let script = "const [done] = arguments;
+            document.getElementById('test-start').click();
+            const list = document.getElementById('test-results');
+            const look = () => {
+                if (list.dataset.state !== 'done') return setTimeout(look, 100);
+                const results = [...list.children].map((card) => [card.dataset.transport, card.dataset.result]);
+                done({ results, text: list.innerText });
+            };
+            look();";
+        let outcome = browser.run(script, &json!([]))?;
+        browser.screenshot(&self.logs.join(picture))?;
+        let results = outcome["results"].as_array().cloned().unwrap_or_default();
+        for (transport, expected) in [("udp", "works"), ("tcp", "works"), ("tls", tls)] {
+            let of = |result: &&Value| result[0] == json!(transport);
+            let mut found = results.iter().filter(of).peekable();
+            ensure!(found.peek().is_some(), "no URI of {transport}: {outcome:#}");
+            ensure!(
+                found.all(|result| result[1] == json!(expected)),
+                "{transport} at port {} is not `{expected}`: {outcome:#}",
+                self.port
+            );
+        }
+        Ok(format!("TLS {tls}, {} URIs", results.len()))
+    }
+}
+
+/// Clients with a wrong password and with an unknown name, for the view of failures.
+fn provoke_failures(binary: &Path, port: u16) -> Result<()> {
+    for user in ["alice:wrong", "nobody:x"] {
+        let mut command: Command = process::command(binary);
+        let target = format!("127.0.0.1:{port}");
+        let status = command
+            .args(["probe", "turn", &target, "--user", user])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .status()?;
+        ensure!(!status.success(), "{user} is accepted");
+    }
+    Ok(())
+}
+
+fn configuration(port: u16, admin: u16, certificate: &Certificate) -> String {
+    let Certificate { chain, key, .. } = certificate;
+    format!(
+        "[server]\nworkers = 2\ncontrol_socket = \"off\"\n\
+         [listen]\nudp = [\"127.0.0.1:{port}\"]\n\
+         [tls]\ncertificates = [{{ certificate = {chain:?}, key = {key:?} }}]\n\
+         [relay]\naddresses = [\"127.0.0.1\"]\nports = \"64000-65535\"\n\
+         [auth]\nrealm = \"turn.example.org\"\nsecrets = [{SECRET:?}]\nusers = [{{ name = \"alice\", password = \"wonderland\" }}]\n\
+         [sip]\nlisten = [\"127.0.0.1:{sip}\"]\n[[sip.domain]]\nname = \"example.org\"\n\
+         [[sip.trunk]]\nname = \"example-carrier\"\nto = [\"sip:127.0.0.1:9\"]\n\
+         [admin]\nlisten = \"127.0.0.1:{admin}\"\ntokens = [{TOKEN:?}]\n",
+        sip = port + 1,
+    )
+}
