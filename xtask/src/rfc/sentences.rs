@@ -57,14 +57,17 @@ const fn sip(number: u32, sections: &'static [&'static str]) -> Rfc {
 }
 
 /// The RFCs of the table.
-const RFCS: [Rfc; 14] = [
-    sip(3261, &["10"]),
+const RFCS: [Rfc; 17] = [
+    sip(3261, &["10", "16"]),
     sip(3327, &[]),
     sip(5393, &[]),
+    sip(5626, &[]),
+    sip(5627, &[]),
     sip(5658, &[]),
     turn(5780),
     turn(6062),
     sip(7118, &[]),
+    sip(7339, &[]),
     turn(7350),
     turn(7443),
     turn(7635),
@@ -497,7 +500,7 @@ mod tests {
             assert_eq!(rfc.has(section), is_there, "{section}");
         }
         assert!(turn(8656).has("1") && turn(8656).has("A.1"));
-        assert_eq!(name(3261), "3261 §10");
+        assert_eq!(name(3261), "3261 §10, §16");
         assert_eq!(name(8656), "8656");
     }
 

@@ -5,11 +5,12 @@ use sip::dispatch::Reach;
 use sip::engine::Mark;
 use sip::tu::Taken;
 use sip::uri::Uri;
-use sip::{Message, Mono};
+use sip::{Message, Mono, Now};
 
 use super::copy::{ack_base, written};
-use super::policy::Place;
-use super::route::Reader;
+use super::policy::{Place, Policy};
+use super::request::Instance;
+use super::route::{Reader, Routed};
 use super::target::Target;
 use super::{Proxy, Stack};
 use crate::flow::FlowId;
@@ -19,15 +20,21 @@ impl Proxy {
     /// here, and dropped otherwise. The ACK for another final response goes to the worker that had its INVITE.
     pub fn ack(
         &mut self,
-        now: Mono,
+        now: Now,
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
     ) -> Taken {
-        match self.ack_target(stack, message, from) {
+        match self.ack_target(now, stack, message, from) {
             Ok((target, removed, strict_routes)) => {
-                let sent =
-                    self.send_ack(now, stack, message, from, &target, (removed, strict_routes));
+                let sent = self.send_ack(
+                    now.mono,
+                    stack,
+                    message,
+                    from,
+                    &target,
+                    (removed, strict_routes),
+                );
                 match sent {
                     Some(()) => self.stats.acks += 1,
                     None => self.stats.stray_acks += 1,
@@ -45,6 +52,7 @@ impl Proxy {
     /// Where it goes, how many Route values are this server's, and the Route line of one that a strict router has sent.
     fn ack_target(
         &mut self,
+        now: Now,
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
@@ -57,7 +65,7 @@ impl Proxy {
         let routed = reader.read(message, &from.flow).map_err(|_| Taken::Here)?;
         if !routed.is_known_dialog {
             // The ACK for a final response that is none of 2xx: its INVITE was another worker's.
-            let uri = Uri::parse(routed.uri);
+            let uri = Uri::parse(&routed.uri);
             return match &uri {
                 Ok(Uri::Sip(uri)) if routed.routes.is_empty() => match stack.policy.place(uri) {
                     Place::Elsewhere(worker) => Err(Taken::Elsewhere(worker)),
@@ -68,8 +76,12 @@ impl Proxy {
         }
         let reach = Reach::Near(from.flow.remote.ip());
         let target = match routed.flow {
-            Some(flow) => Target::by_flow(routed.uri, flow),
-            None => Target::uri(routed.uri, routed.near.map_or(reach, Reach::Near)),
+            _ if routed.is_gruu(&*stack.policy) => {
+                self.instance_of(now, &mut *stack.policy, &routed, reach)?
+            }
+            _ if routed.is_flow_gone => return Err(Taken::Here),
+            Some(flow) => Target::by_flow(&routed.uri, flow),
+            None => Target::uri(&routed.uri, routed.near.map_or(reach, Reach::Near)),
         };
         let strict = routed.was_strict.then(|| {
             let mut line = Vec::new();
@@ -77,6 +89,23 @@ impl Proxy {
             line
         });
         Ok((target, routed.removed, strict))
+    }
+
+    /// The contact of the instance whose GRUU the ACK is for (RFC 5627 §6.1), the latest one.
+    fn instance_of(
+        &mut self,
+        now: Now,
+        policy: &mut dyn Policy,
+        routed: &Routed<'_>,
+        reach: Reach,
+    ) -> Result<Target, Taken> {
+        let targets = match self.instance_targets(now, policy, routed, reach) {
+            Ok(Instance::Here(_, targets)) => targets,
+            Ok(Instance::Elsewhere(worker)) => return Err(Taken::Elsewhere(worker)),
+            // Nothing waits for a lookup: the 200 comes again, and then its ACK.
+            Ok(Instance::Pending) | Err(_) => return Err(Taken::Here),
+        };
+        targets.into_iter().next().ok_or(Taken::Here)
     }
 
     fn send_ack(

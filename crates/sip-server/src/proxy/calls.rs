@@ -147,7 +147,7 @@ impl Proxy {
                 Sender::User(user) => Some(user),
                 _ => None,
             },
-            uri: plan.routed.uri,
+            uri: &plan.routed.uri,
             is_local: plan.aor.is_some(),
         };
         let record = match method == Some(Method::Invite) && policy.records_calls() {

@@ -135,8 +135,10 @@ pub(super) struct Context {
     pub(super) branches: Vec<Branch>,
     /// Targets that are not tried yet, in order.
     pub(super) targets: VecDeque<Target>,
-    /// URIs that a 3xx has named and that were tried.
-    pub(super) redirected: Vec<Box<[u8]>>,
+    /// If the proxy follows 3xx: the URIs of all targets, none of which is tried twice.
+    pub(super) tried: Vec<Box<[u8]>>,
+    /// URIs of 3xx responses among the targets.
+    pub(super) redirects: usize,
     /// As long as more copies may be made.
     pub(super) base: Option<Box<Base>>,
     pub(super) waiting: Option<Box<Waiting>>,
@@ -157,7 +159,8 @@ impl Context {
             is_timed: false,
             branches: Vec::new(),
             targets: VecDeque::new(),
-            redirected: Vec::new(),
+            tried: Vec::new(),
+            redirects: 0,
             base: None,
             waiting: None,
             best: Best::default(),

@@ -1,5 +1,7 @@
 //! The copies of a request (RFC 3261 §16.6): the changes that all copies share, and those of each copy.
 
+use std::borrow::Cow;
+
 use sip::branch::LoopCheck;
 use sip::build::{BuildError, Edits, SCRATCH, Stamp, decimal, forward};
 use sip::congestion::Class;
@@ -11,11 +13,12 @@ use sip::{Message, Method, Mono};
 
 use super::context::Base;
 use super::identity;
-use super::request::{Plan, Sender, starts_with_sips};
+use super::request::{Plan, Sender};
 use super::route::may_begin_dialog;
 use super::session::SessionChanges;
 use super::target::Target;
 use super::token::{MAX_USER, Token};
+use super::uris::{as_sips, request_uri, starts_with_sips};
 use super::{Proxy, Stack};
 use crate::flow::{FlowId, MAX_TOKEN, Standing};
 
@@ -121,7 +124,7 @@ impl Proxy {
         };
         let flow = flow.filter(is_usable);
         let call_id = message.call_id().unwrap_or_default();
-        let mut way = Way::of(message, target);
+        let way = Way::of(message, target);
         let mut lines = Vec::new();
         if base.is_recorded {
             self.record_incoming(stack, base, call_id, &target.uri, &mut lines);
@@ -149,7 +152,7 @@ impl Proxy {
         let outgoing = (base, target, flow);
         let record_route = self.outgoing_route(outgoing, call_id, &mut users);
         let order = Order {
-            target: way.next_hop.get_or_insert_with(|| target.uri.clone()),
+            target: &way.destination(),
             pieces: gathered.slices(),
             class: base.class,
             mark: copy.mark,
@@ -322,6 +325,15 @@ struct Way {
 }
 
 impl Way {
+    /// The URI that says where the copy goes. RFC 3261 §16.6 step 7: a SIPS resource is reached by TLS only, whatever the Route says.
+    fn destination(&self) -> Cow<'_, [u8]> {
+        match &self.next_hop {
+            Some(next_hop) if starts_with_sips(&self.uri) => as_sips(next_hop).into(),
+            Some(next_hop) => Cow::Borrowed(next_hop),
+            None => Cow::Borrowed(&self.uri),
+        }
+    }
+
     fn of(message: &Message<'_>, target: &Target) -> Way {
         let mut way = Way {
             uri: target.uri.clone(),
@@ -351,7 +363,7 @@ impl Way {
         way.new_routes.remove(0);
         let last = [b"<", &target.uri[..], b">"].concat();
         way.new_routes.push(last.into());
-        way.uri = super::target::request_uri(first.uri).into();
+        way.uri = request_uri(first.uri).into();
         way.is_rewritten = true;
         way
     }
@@ -359,11 +371,20 @@ impl Way {
 
 /// Writes a Route field, if there are values.
 pub(super) fn write_routes<'r>(lines: &mut Vec<u8>, routes: impl Iterator<Item = &'r [u8]>) {
-    let mut separator = &b"Route: "[..];
-    for route in routes {
+    write_list(lines, b"Route: ", routes);
+}
+
+/// Writes a field with these values, if there are any.
+pub(super) fn write_list<'r>(
+    lines: &mut Vec<u8>,
+    name: &[u8],
+    values: impl Iterator<Item = &'r [u8]>,
+) {
+    let mut separator = name;
+    for value in values {
         lines.extend_from_slice(separator);
         // Quoted display names may be folded.
-        lines.extend(route.iter().map(|byte| match byte {
+        lines.extend(value.iter().map(|byte| match byte {
             b'\r' | b'\n' => b' ',
             byte => *byte,
         }));

@@ -1,12 +1,13 @@
 //! The asserted identity of a sender (RFC 3325), and the credentials that a proxy removes (RFC 3261 §22.3).
 
 use sip::Message;
-use sip::header::HeaderKind;
+use sip::header::{Contact, HeaderKind};
 use sip::uri::Uri;
 
 use super::Refusal;
 use super::policy::Policy;
 use super::request::Sender;
+use super::route::may_begin_dialog;
 
 /// RFC 3323 §4.1.1.3: the host of an anonymous From.
 const ANONYMOUS: &[u8] = b"anonymous.invalid";
@@ -52,6 +53,37 @@ pub(super) fn check_from(
     match host {
         Some(host) if host.as_bytes().eq_ignore_ascii_case(ANONYMOUS) => Ok(()),
         _ => Err(Refusal::of(403, "From Is Not an Address of This User")),
+    }
+}
+
+/// A Contact that is the public GRUU of an address of record here must be one of the user who has sent the request (RFC 5627 §6.2): later
+/// requests of the dialog would go to somebody else.
+///
+/// # Errors
+/// 403 if it is somebody else's.
+pub(super) fn check_contact(
+    message: &Message<'_>,
+    user: &[u8],
+    policy: &dyn Policy,
+) -> Result<(), Refusal> {
+    if !message.method().is_some_and(may_begin_dialog) {
+        return Ok(());
+    }
+    let is_anothers = |uri: &[u8]| match Uri::parse(uri) {
+        // A temporary GRUU has no value of `gr`, and names nobody.
+        Ok(Uri::Sip(uri)) if uri.params.value(b"gr").is_some() => {
+            policy.aor(&uri).is_some_and(|aor| !policy.owns(user, &aor))
+        }
+        _ => false,
+    };
+    let mut contacts = message.contacts().filter_map(Result::ok);
+    let any = contacts.any(|contact| match contact {
+        Contact::Addr(contact) => is_anothers(contact.uri),
+        Contact::Star => false,
+    });
+    match any {
+        true => Err(Refusal::of(403, "Contact Is a GRUU of Another User")),
+        false => Ok(()),
     }
 }
 

@@ -38,6 +38,7 @@ mod session;
 mod target;
 mod token;
 mod trunk;
+mod uris;
 
 pub use config::{Config, Forking};
 pub use context::ContextKey;
@@ -553,6 +554,11 @@ impl Proxy {
         context.admitted = admitted;
         context.base = Some(Box::new(base));
         context.targets = targets;
+        if self.config.recurses {
+            let first = context.targets.iter();
+            let all = first.flat_map(|it| std::iter::once(it).chain(&it.others));
+            context.tried = all.map(|target| target.uri.clone()).collect();
+        }
         context.aor = plan.aor.map(Box::new);
         self.stats.forwarded += 1;
         self.launch(now.mono, stack, key);

@@ -9,6 +9,7 @@ use super::identity;
 use super::policy::{Authenticated, Inbound, IsUser, LookedUp, Place, Policy};
 use super::route::{Reader, Routed};
 use super::target::{self, Target, Wanted};
+use super::uris::{request_uri, starts_with_sips};
 use super::{Proxy, Refusal};
 use crate::Aor;
 use crate::flow::FlowId;
@@ -78,6 +79,20 @@ enum Named {
     Nothing,
 }
 
+/// Where the instance of a GRUU is.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one request"
+)]
+pub(super) enum Instance {
+    /// The contacts of this address of record.
+    Here(Aor, Vec<Target>),
+    /// Another worker has the bindings.
+    Elsewhere(u16),
+    /// The lookup is not complete.
+    Pending,
+}
+
 /// A request that is looked at.
 pub(super) struct Asked<'a, 'm> {
     pub(super) now: Now,
@@ -104,26 +119,66 @@ impl Proxy {
         let is_trunk = policy.is_trunk(&from.flow);
         let within = message.to().is_ok_and(|to| to.tag.is_some()) && routed.is_known_dialog;
         let reach = Reach::Near(from.flow.remote.ip());
+        let sender = if is_trunk {
+            Sender::Trunk
+        } else {
+            Sender::Dialog
+        };
+        if within && routed.is_gruu(&*policy) {
+            return Ok(
+                match self.instance_targets(asked.now, policy, &routed, reach)? {
+                    Instance::Here(aor, targets) => {
+                        forward(sender, routed, (targets, Some(aor)), breadth)
+                    }
+                    Instance::Elsewhere(worker) => Decision::Elsewhere(worker),
+                    Instance::Pending => Decision::Pending(Some(sender)),
+                },
+            );
+        }
+        routed.check_flow()?;
         let by_flow = routed.flow.filter(|_| within || routed.is_path);
         if within || by_flow.is_some() {
             let target = match by_flow {
-                Some(flow) => Target::by_flow(routed.uri, flow),
-                None => Target::uri(routed.uri, routed.near.map_or(reach, Reach::Near)),
+                Some(flow) => Target::by_flow(&routed.uri, flow),
+                None => Target::uri(&routed.uri, routed.near.map_or(reach, Reach::Near)),
             };
-            let sender = if is_trunk {
-                Sender::Trunk
-            } else {
-                Sender::Dialog
-            };
-            return Ok(Decision::Forward(Box::new(Plan {
-                sender,
-                routed,
-                targets: vec![target],
-                aor: None,
-                breadth,
-            })));
+            return Ok(forward(sender, routed, (vec![target], None), breadth));
         }
         self.decide_anew(asked, policy, (routed, breadth, is_trunk))
+    }
+
+    /// The contacts of the instance whose GRUU the Request-URI of a request within a dialog is (RFC 5627 §6.1).
+    ///
+    /// # Errors
+    /// 404 if the GRUU is not valid, 480 if the instance has no contact.
+    pub(super) fn instance_targets(
+        &self,
+        now: Now,
+        policy: &mut dyn Policy,
+        routed: &Routed<'_>,
+        reach: Reach,
+    ) -> Result<Instance, Refusal> {
+        let (aor, number) = match named(&routed.uri, policy) {
+            Named::Address { aor, number, .. } => (aor, number),
+            Named::Elsewhere(worker) => return Ok(Instance::Elsewhere(worker)),
+            _ => return Err(Refusal::of(404, "")),
+        };
+        let wanted = Wants {
+            uri: &routed.uri,
+            number,
+            reach,
+            is_known: true,
+        };
+        let Some(mut targets) = self.bindings_of(now, &aor, &wanted, policy)? else {
+            return Ok(Instance::Pending);
+        };
+        // "the Path URI MUST be discarded": the routes of the dialog lead to the instance.
+        if !routed.routes.is_empty() {
+            let near = routed.near.map_or(reach, Reach::Near);
+            let all = targets.into_iter();
+            targets = all.map(|target| target.by_routes(near)).collect();
+        }
+        Ok(Instance::Here(aor, targets))
     }
 
     /// The decision about a request that belongs to no dialog of this proxy.
@@ -136,11 +191,11 @@ impl Proxy {
         let reach = Reach::Near(asked.from.flow.remote.ip());
         let now = asked.now;
         let mut named = match routed.routes.is_empty() {
-            true => named(routed.uri, policy),
+            true => named(&routed.uri, policy),
             // The next element on the route knows what the Request-URI means.
             false => Named::Foreign,
         };
-        let inbound = inbound_of(&named, routed.uri, policy);
+        let inbound = inbound_of(&named, &routed.uri, policy);
         let is_open = inbound == Some(Inbound::Anyone);
         let may_route = may_route(&named, &asked, &routed, policy);
         // The worker that has the bindings asks whether there is such a user.
@@ -148,11 +203,11 @@ impl Proxy {
             return Ok(Decision::Elsewhere(*worker));
         }
         let routes = match may_route {
-            MayRoute::Yes => route(&asked, routed.uri, is_open, policy),
+            MayRoute::Yes => route(&asked, &routed.uri, is_open, policy),
             _ => routes::Decision::NoRoute,
         };
         let local;
-        let mut called = routed.uri;
+        let mut called = &routed.uri[..];
         if let routes::Decision::Local(uri) = &routes {
             local = uri.clone();
             called = &local;
@@ -198,10 +253,7 @@ impl Proxy {
                 // A trunk proves nothing but its address, so it must not send through this server to others.
                 return Err(Refusal::of(403, "Relaying Is Not Allowed"));
             }
-            Named::Foreign => (
-                vec![Target::uri(target::request_uri(routed.uri), reach)],
-                None,
-            ),
+            Named::Foreign => (vec![Target::uri(&request_uri(&routed.uri), reach)], None),
             _ => return Err(Refusal::of(not_found(&sender), "")),
         };
         Ok(forward(sender, routed, (targets, aor), breadth))
@@ -259,6 +311,7 @@ impl Proxy {
             Authenticated::Pending => return Ok(Err(Decision::Pending(None))),
         };
         identity::check_from(asked.message, &user, policy)?;
+        identity::check_contact(asked.message, &user, policy)?;
         Ok(Ok(user))
     }
 
@@ -389,7 +442,7 @@ fn may_route(
     if !routed.routes.is_empty() || !policy.has_routes() {
         return MayRoute::No;
     }
-    match (named, Uri::parse(routed.uri)) {
+    match (named, Uri::parse(&routed.uri)) {
         (Named::Server, _) => MayRoute::No,
         (Named::Address { .. } | Named::Elsewhere(_), Ok(Uri::Sip(uri))) => {
             match policy.is_user(asked.now, &uri, &asked.from.flow) {
@@ -445,20 +498,12 @@ fn not_found(sender: &Sender) -> u16 {
     }
 }
 
-pub(super) fn starts_with_sips(uri: &[u8]) -> bool {
-    let scheme = uri.get(..5);
-    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
-}
-
 fn named(uri: &[u8], policy: &mut dyn Policy) -> Named {
     let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
         return Named::Nothing;
     };
-    // RFC 3261 §16.4: `maddr` counts in place of the host, unless it is this server.
-    if let Some(maddr) = uri.maddr()
-        && !policy.is_own(maddr, uri.port)
-        && policy.domain(maddr).is_none()
-    {
+    // RFC 3261 §16.5: `maddr` counts in place of the host. One that names this server has been removed.
+    if uri.maddr().is_some() {
         return Named::Foreign;
     }
     let is_own = policy.is_own(uri.host, uri.port);

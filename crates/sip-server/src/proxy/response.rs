@@ -9,9 +9,10 @@ use sip::{Message, Mono, Now};
 
 use super::best::Best;
 use super::context::ContextKey;
-use super::copy::written;
+use super::copy::{write_list, written};
 use super::identity;
-use super::target::{Target, request_uri};
+use super::target::Target;
+use super::uris::{are_equal, request_uri, starts_with_sips};
 use super::{Proxy, Stack};
 
 /// URIs of 3xx responses that are tried for one request.
@@ -80,13 +81,22 @@ impl Proxy {
             _ if context.is_answered => {}
             430 => self.flow_failed(now, stack, key, branch, Some(message)),
             300..=399 if self.config.recurses => {
-                if !self.redirected(stack, key, message) {
-                    self.keep(key, message, drops_identity);
+                match self.redirected(stack, key, message) {
+                    Left::All => self.keep(key, message, (drops_identity, None)),
+                    Left::Some(line) => self.keep(key, message, (drops_identity, Some(&line))),
+                    Left::None => {}
                 }
                 self.branch_ended(now.mono, stack, key);
             }
+            // RFC 5626 §7, RFC 5627 §6.1: nobody has decided there, so another contact of the instance may.
+            408 => {
+                self.keep(key, message, (drops_identity, None));
+                if !self.try_other_flow(now.mono, stack, key, branch) {
+                    self.branch_ended(now.mono, stack, key);
+                }
+            }
             _ => {
-                self.keep(key, message, drops_identity);
+                self.keep(key, message, (drops_identity, None));
                 if code >= 600 {
                     self.give_up_others(now.mono, stack, key);
                 }
@@ -175,7 +185,13 @@ impl Proxy {
     }
 
     /// Keeps a final response, if it is better than those so far.
-    fn keep(&mut self, key: ContextKey, message: &Message<'_>, drops_identity: bool) {
+    /// `contacts` takes the place of its Contact.
+    fn keep(
+        &mut self,
+        key: ContextKey,
+        message: &Message<'_>,
+        (drops_identity, contacts): (bool, Option<&[u8]>),
+    ) {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
@@ -189,7 +205,14 @@ impl Proxy {
         let Some(mut scratch) = self.scratch.take() else {
             return;
         };
-        if let Ok(bytes) = written(message, &edits_of(drops_identity), &mut scratch) {
+        let mut drops = edits_of(drops_identity).drop_kinds.to_vec();
+        drops.extend(contacts.map(|_| HeaderKind::Contact));
+        let edits = Edits {
+            at_end: contacts.unwrap_or_default(),
+            drop_kinds: &drops,
+            ..edits_of(drops_identity)
+        };
+        if let Ok(bytes) = written(message, &edits, &mut scratch) {
             context.best.code = code;
             context.best.is_own = false;
             context.best.bytes = bytes.into();
@@ -248,7 +271,11 @@ impl Proxy {
                 return self.flow_failed(now, stack, key, number, None);
             }
             // RFC 5626 §7: a flow that is silent has failed as well; its binding stays, for it may be a phone that sleeps.
-            Failure::TimedOut if self.try_other_flow(now.mono, stack, key, number) => return,
+            Failure::TimedOut | Failure::TransportFailed
+                if self.try_other_flow(now.mono, stack, key, number) =>
+            {
+                return;
+            }
             _ => {}
         }
         let code = match failure {
@@ -287,25 +314,26 @@ impl Proxy {
         };
         match response {
             // Not of a binding here: whoever has the binding must hear of it.
-            Some(response) if context.aor.is_none() => self.keep(key, response, false),
+            Some(response) if context.aor.is_none() => self.keep(key, response, (false, None)),
             // "Endpoints should never receive a 430 response" (RFC 5626 §11.5).
             _ => context.best.add_own(480),
         }
         self.branch_ended(now.mono, stack, key);
     }
 
-    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). Returns whether all of them will be tried. Those of users here are left to
-    /// the caller: another worker may have their bindings.
-    fn redirected(&mut self, stack: &Stack<'_>, key: ContextKey, message: &Message<'_>) -> bool {
-        let Some(context) = self.contexts.get(key) else {
-            return false;
+    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). Contacts of users here are left to the caller: another worker may have their
+    /// bindings. So are those that were tried, and those that are not SIPS if the Request-URI was.
+    fn redirected(&mut self, stack: &Stack<'_>, key: ContextKey, message: &Message<'_>) -> Left {
+        let Some(context) = self.contexts.get(key).filter(|it| !it.is_ending) else {
+            return Left::All;
         };
         let Some(base) = &context.base else {
-            return false;
+            return Left::All;
         };
         let reach = Reach::Near(base.from.flow.remote.ip());
-        let mut all = !context.is_ending;
-        let mut any = false;
+        let is_sips = is_for_sips(&base.bytes);
+        let before = context.redirects;
+        let mut left = Vec::new();
         for contact in message.contacts().filter_map(Result::ok) {
             let Contact::Addr(contact) = contact else {
                 continue;
@@ -313,19 +341,27 @@ impl Proxy {
             let uri = request_uri(contact.uri);
             let parsed = contact.parse_uri().ok();
             let sip = parsed.as_ref().and_then(|uri| uri.as_sip());
-            let is_sip = sip.is_some_and(|sip| stack.policy.domain(sip.host).is_none());
-            if context.redirected.iter().any(|tried| **tried == *uri) {
+            let may_be_tried = sip.is_some_and(|sip| {
+                (sip.is_sips || !is_sips) && stack.policy.domain(sip.host).is_none()
+            });
+            let was_tried = || context.tried.iter().any(|tried| are_equal(tried, &uri));
+            if !may_be_tried || context.redirects >= MOST_REDIRECTED || was_tried() {
+                left.push(contact.bytes);
                 continue;
             }
-            if !is_sip || !all || context.redirected.len() >= MOST_REDIRECTED {
-                all = false;
-                continue;
-            }
-            any = true;
-            context.redirected.push(uri.into());
-            context.targets.push_back(Target::uri(uri, reach));
+            context.redirects += 1;
+            context.tried.push(uri.clone().into());
+            context.targets.push_back(Target::uri(&uri, reach));
         }
-        all && any
+        match (context.redirects - before, left.is_empty()) {
+            (0, _) => Left::All,
+            (_, true) => Left::None,
+            (_, false) => {
+                let mut line = Vec::new();
+                write_list(&mut line, b"Contact: ", left.into_iter());
+                Left::Some(line)
+            }
+        }
     }
 
     /// Sends the best response (§16.7 steps 6 to 9); the context ends with it.
@@ -399,6 +435,21 @@ impl Proxy {
         }
         (self.spans, self.scratch) = (Some(spans), Some(scratch));
     }
+}
+
+/// The contacts of a 3xx that are left to the caller.
+enum Left {
+    All,
+    /// A Contact line with those.
+    Some(Vec<u8>),
+    /// "the proxy SHOULD NOT add the resulting contactless response to the response context".
+    None,
+}
+
+/// Whether the Request-URI of a request as it came is a SIPS URI.
+fn is_for_sips(request: &[u8]) -> bool {
+    let space = request.iter().position(|byte| *byte == b' ');
+    space.is_some_and(|at| starts_with_sips(&request[at + 1..]))
 }
 
 /// What is changed of a response on its way back: without the topmost Via, which is this server's.

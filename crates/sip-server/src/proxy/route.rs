@@ -1,5 +1,6 @@
 //! Route information (RFC 3261 §16.4): which Route values are this server's, and by which flow the request leaves.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use sip::flow::Flow;
@@ -10,6 +11,7 @@ use sip::{Message, Method};
 use super::Refusal;
 use super::policy::Routing;
 use super::token::{RouteTokens, Signed, Token};
+use super::uris;
 use crate::flow::{FlowId, Runs, Standing};
 
 /// Most Route values of one request: more than any dialog has, and few enough to check each.
@@ -18,8 +20,8 @@ const MOST_ROUTES: usize = 64;
 /// A request behind its own Route values.
 #[derive(Debug)]
 pub(super) struct Routed<'m> {
-    /// The Request-URI.
-    pub(super) uri: &'m [u8],
+    /// The Request-URI, without a `maddr` that names this server.
+    pub(super) uri: Cow<'m, [u8]>,
     /// The Route values that are left.
     pub(super) routes: Vec<NameAddr<'m>>,
     /// Own values in front of them.
@@ -32,6 +34,8 @@ pub(super) struct Routed<'m> {
     pub(super) is_path: bool,
     /// The flow that the values removed have the request go by.
     pub(super) flow: Option<FlowId>,
+    /// They name a flow that is gone.
+    pub(super) is_flow_gone: bool,
     /// The address of a phone of this dialog, where the Request-URI may lead.
     pub(super) near: Option<IpAddr>,
 }
@@ -45,6 +49,29 @@ enum Own {
     /// Written by this server.
     Signed(Signed),
 }
+
+impl Routed<'_> {
+    /// Whether the Request-URI is a GRUU (RFC 5627 §3.1), which leads to whatever contact its instance has now.
+    pub(super) fn is_gruu(&self, routing: &dyn Routing) -> bool {
+        let uri = Uri::parse(&self.uri);
+        uri.is_ok_and(|uri| match uri {
+            Uri::Sip(sip) => sip.params.get(b"gr").is_some() && routing.domain(sip.host).is_some(),
+            _ => false,
+        })
+    }
+
+    /// RFC 5626 §5.3.1: a request whose flow is gone gets 430.
+    pub(super) fn check_flow(&self) -> Result<(), Refusal> {
+        match self.is_flow_gone {
+            true => Err(Refusal::of(430, "")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The flow of a token is that of a connection which is gone.
+#[derive(Clone, Copy, Debug)]
+struct FlowGone;
 
 /// Recognizes URIs of this server.
 pub(super) struct Reader<'r> {
@@ -78,7 +105,7 @@ impl Reader<'_> {
     /// Reads the Request-URI and Route of a request that came by this flow.
     ///
     /// # Errors
-    /// 400 for Route values that are malformed or too many, 403 for a forged token, 430 for a flow that is gone.
+    /// 400 for Route values that are malformed or too many, 403 for a forged token.
     pub(super) fn read<'m>(
         &self,
         message: &Message<'m>,
@@ -116,21 +143,33 @@ impl Reader<'_> {
             removed += 1;
         }
         routes.drain(..removed);
-        let flow = self.way_out(&signed, from)?;
+        let flow = self.way_out(&signed, from);
         let near = match signed.last().map(|signed| signed.token) {
             Some(Token::Near(id)) => Some(id.flow.remote.ip()),
             _ => None,
         };
         Ok(Routed {
-            uri,
+            uri: self.without_own_maddr(uri),
             routes,
             removed,
             was_strict,
             is_known_dialog: signed.iter().any(|signed| !signed.is_path),
             is_path: signed.last().is_some_and(|signed| signed.is_path),
-            flow,
+            flow: flow.unwrap_or_default(),
+            is_flow_gone: flow.is_err(),
             near,
         })
+    }
+
+    /// RFC 3261 §16.4: a `maddr` that names this server is removed, or the request would come back.
+    fn without_own_maddr<'m>(&self, uri: &'m [u8]) -> Cow<'m, [u8]> {
+        if let Ok(Uri::Sip(sip)) = Uri::parse(uri)
+            && let Some(maddr) = sip.maddr()
+            && (self.routing.is_own(maddr, sip.port) || self.routing.domain(maddr).is_some())
+        {
+            return uris::without_maddr(&sip).into();
+        }
+        Cow::Borrowed(uri)
     }
 
     /// The token of a Request-URI that this server has written into Record-Route.
@@ -143,7 +182,7 @@ impl Reader<'_> {
 
     /// The last value belongs to the side that the request leaves by; a request from a flow has two. If there is only one value, and it names
     /// the flow that the request came by, it is ignored (RFC 5626 §5.3).
-    fn way_out(&self, signed: &[Signed], from: &Flow) -> Result<Option<FlowId>, Refusal> {
+    fn way_out(&self, signed: &[Signed], from: &Flow) -> Result<Option<FlowId>, FlowGone> {
         let Some(Token::Flow(id)) = signed.last().map(|signed| signed.token) else {
             return Ok(None);
         };
@@ -152,7 +191,7 @@ impl Reader<'_> {
         }
         match id.standing(self.runs) {
             Standing::Current | Standing::Datagrams => Ok(Some(id)),
-            Standing::Gone => Err(Refusal::of(430, "")),
+            Standing::Gone => Err(FlowGone),
         }
     }
 }

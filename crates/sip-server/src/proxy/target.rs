@@ -8,6 +8,7 @@ use sip::dispatch::{Reach, SendFrom};
 use sip::uri::Uri;
 
 use super::config::Forking;
+use super::uris::request_uri;
 use crate::flow::{FlowId, Runs, Standing};
 use crate::location::Binding;
 use crate::registrar::is_same_instance;
@@ -36,7 +37,7 @@ pub(super) struct Target {
     q: u16,
     /// It is a binding of the address of record.
     pub(super) is_binding: bool,
-    /// Other flows to the same instance: the next one is tried if this one fails (RFC 5626 §7).
+    /// Other contacts of the same instance: the next one is tried if this one fails (RFC 5626 §7, RFC 5627 §6.1).
     pub(super) others: Vec<Target>,
     /// The URI that says where its request goes, if that is not the Request-URI or a Route.
     pub(super) next_hop: Option<Box<[u8]>>,
@@ -75,6 +76,17 @@ impl Target {
         }
     }
 
+    /// The same contact by the routes that the request has, not by its Path and its flow.
+    pub(super) fn by_routes(self, reach: Reach) -> Target {
+        let others = self.others.into_iter();
+        let others = others.map(|other| other.by_routes(reach));
+        Target {
+            others: others.collect(),
+            is_binding: true,
+            ..Target::uri(&self.uri, reach)
+        }
+    }
+
     /// The same by a flow that a token of ours names.
     pub(super) fn by_flow(uri: &[u8], flow: FlowId) -> Target {
         Target {
@@ -92,7 +104,7 @@ impl Target {
             path: binding.path().into(),
             q: binding.q().unwrap_or(FULL_Q),
             is_binding: true,
-            ..Target::uri(request_uri(binding.uri()), reach)
+            ..Target::uri(&request_uri(binding.uri()), reach)
         };
         let Some(flow) = flow else {
             return Some(target);
@@ -128,21 +140,6 @@ fn is_at(uri: &[u8], flow: &FlowId) -> bool {
     uri.host.ip() == Some(flow.flow.remote.ip().to_canonical()) && uri.transport().is_none()
 }
 
-/// A URI without what a Request-URI may not have (RFC 3261 §16.6 step 2): its headers. A Contact with `method` is rare enough to be
-/// forwarded as it is.
-pub(super) fn request_uri(uri: &[u8]) -> &[u8] {
-    let end = uri.iter().position(|byte| *byte == b'?');
-    match Uri::parse(uri) {
-        // A question mark may be part of the user.
-        Ok(Uri::Sip(sip)) if !sip.headers.as_bytes().is_empty() => {
-            let len = uri.len() - sip.headers.as_bytes().len() - 1;
-            uri.get(..len).unwrap_or(uri)
-        }
-        Ok(_) => uri,
-        Err(_) => uri.get(..end.unwrap_or(uri.len())).unwrap_or(uri),
-    }
-}
-
 /// Which bindings of an address a URI means.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted<'a> {
@@ -153,8 +150,8 @@ pub(super) enum Wanted<'a> {
     Number(u64),
 }
 
-/// The targets that bindings are, at most `most`. Flows to the same instance are one target with others: they are tried one at a time,
-/// the latest first (RFC 5626 §7).
+/// The targets that bindings are, at most `most`. Contacts of the same instance are one target with others: they are tried one at a time,
+/// the latest first (RFC 5626 §7, RFC 5627 §6.1).
 pub(super) fn of_bindings(
     now: Mono,
     bindings: &[Binding],
@@ -177,16 +174,16 @@ pub(super) fn of_bindings(
         .iter()
         .filter(|binding| !binding.is_expired(now) && is_wanted(binding))
         .collect();
-    alive.sort_by_key(|binding| Reverse(binding.updated()));
+    // Of contacts that one request has refreshed, the preferred one comes first.
+    let q_of = |binding: &Binding| binding.q().unwrap_or(FULL_Q);
+    alive.sort_by_key(|binding| Reverse((binding.updated(), q_of(binding))));
     let mut targets: Vec<(Target, &Binding)> = Vec::new();
     for binding in alive {
         let Some(target) = Target::binding(binding, runs, reach) else {
             continue;
         };
         let same = targets.iter().position(|(_, other)| {
-            binding.reg_id() != 0
-                && other.reg_id() != 0
-                && is_same_instance(binding.instance(), other.instance())
+            !binding.instance().is_empty() && is_same_instance(binding.instance(), other.instance())
         });
         let has_room = targets.len() < most;
         match same.and_then(|place| targets.get_mut(place)) {

@@ -5,6 +5,7 @@ extern crate hairpin_sip_server as sip_server;
 
 mod agreement;
 mod calls;
+mod conformance;
 mod dialogs;
 mod flows;
 mod fork;

@@ -447,15 +447,15 @@ fn repetitions_of_a_request_are_forwarded_once_rfc3261_17_2() {
     }
 }
 
-/// RFC 5626 §7: another flow of the instance is tried after a 430, or if there is no response; never after another response.
+/// RFC 5626 §7: another flow of the instance is tried after a 408 or 430, or if there is no response; never after another response.
 #[test]
-fn a_second_flow_of_an_instance_is_tried_after_430_alone_rfc5626_7() {
+fn a_second_flow_of_an_instance_is_tried_after_408_or_430_alone_rfc5626_7() {
     for (code, goes_on) in [
         (430, true),
         (200, false),
         (302, false),
         (404, false),
-        (408, false),
+        (408, true),
         (480, false),
         (486, false),
         (500, false),

@@ -230,7 +230,7 @@ impl Node {
         let handled = match received {
             Received::Request(request) => proxy.request(now, &mut stack, request, &from),
             Received::Ack(ack) => {
-                let _ = proxy.ack(now.mono, &mut stack, &ack.message, &from);
+                let _ = proxy.ack(now, &mut stack, &ack.message, &from);
                 Handled::Yes
             }
             Received::Cancel {

@@ -493,7 +493,7 @@ impl TransactionUser for User {
         let Some(from) = self.forwarder.as_ref().map(|it| it.flow_id(&ack.flow)) else {
             return Taken::Here;
         };
-        let now = transactions.now.mono;
+        let now = transactions.now;
         let handled = self.with_proxy(transactions, Some(ack.flow.local), |proxy, stack| {
             proxy.ack(now, stack, &ack.message, &from)
         });

@@ -1,0 +1,332 @@
+//! Single sentences of RFC 3261 §16, RFC 5626 §7 and RFC 5627 §6 that no other scenario shows.
+
+use sip::flow::Carrier;
+use sip_server::proxy::{Config, Forking};
+
+use crate::network::Weather;
+use crate::node::{ALICE, PROXY, Script, UAC, UAS, address, answers, in_dialog, request, values};
+use crate::policy::Contact;
+use crate::world::World;
+
+const INSTANCE: &str = "urn:uuid:1";
+const GRUU: &str = "sip:bob@example.com;gr=urn:uuid:1";
+
+fn answer(world: &mut World, text: &str) -> String {
+    world.send(UAC, Carrier::Udp, text);
+    let until = world.ms() + 1_000;
+    world.run_until(until);
+    world.heard(UAC).last().unwrap().to_string()
+}
+
+fn with(config: Config) -> World {
+    World::with(Weather::FINE, 1, config)
+}
+
+/// The Request-URI of the last request that a node's TU got.
+fn request_uri(world: &World, node: usize) -> &str {
+    world.last(node).split(' ').nth(1).unwrap()
+}
+
+fn contact(place: usize, reg_id: u32, updated: u64) -> Contact {
+    let mut contact = Contact::at(&format!("sip:bob@{};n={place}", address(UAS + place)));
+    contact.instance = INSTANCE.to_owned();
+    contact.reg_id = reg_id;
+    contact.updated = updated;
+    contact
+}
+
+#[test]
+fn a_maddr_that_names_this_server_is_removed_rfc3261_16_4() {
+    for uri in [
+        "sip:bob@example.com;maddr=192.0.2.2",
+        "sip:bob@example.com;x=y;maddr=192.0.2.2;transport=tcp",
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[None]);
+        let text = request("MESSAGE", uri, 1, "");
+        assert_eq!(answer(&mut world, &text), "200 MESSAGE", "{uri}");
+    }
+    // It would come back otherwise: the host counts.
+    let mut world = World::new();
+    let uri = format!("sip:carol@{};maddr=192.0.2.2", address(UAS).ip());
+    let text = request("MESSAGE", &uri, 1, ALICE);
+    assert_eq!(answer(&mut world, &text), "200 MESSAGE");
+    assert_eq!(request_uri(&world, UAS), "sip:carol@192.0.2.3");
+    // That of another host is the target (§16.5).
+    let uri = format!("sip:bob@example.com;maddr={}", address(UAS + 1).ip());
+    let text = request("MESSAGE", &uri, 2, ALICE);
+    assert_eq!(answer(&mut world, &text), "200 MESSAGE");
+    assert_eq!(request_uri(&world, UAS + 1), uri);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_method_in_a_contact_is_not_in_the_request_uri_rfc3261_16_6_2() {
+    let mut world = World::new();
+    world.bind_bob(&[]);
+    let uri = format!("sip:bob@{};method=INVITE;x=y?Subject=z", address(UAS));
+    world.policy().bind("bob", &Contact::at(&uri));
+    let text = request("MESSAGE", "sip:bob@example.com", 1, "");
+    assert_eq!(answer(&mut world, &text), "200 MESSAGE");
+    let wanted = format!("sip:bob@{};x=y", address(UAS));
+    assert_eq!(request_uri(&world, UAS), wanted);
+}
+
+#[test]
+fn a_record_route_value_comes_before_those_that_are_there_rfc3261_16_6_4() {
+    let mut world = World::new();
+    world.bind_bob(&[None]);
+    let there = "Record-Route: <sip:192.0.2.77;lr>\r\nRoute: <sip:192.0.2.2;lr>\r\n";
+    let text = request("REFER", "sip:bob@example.com", 1, there);
+    assert_eq!(answer(&mut world, &text), "200 REFER");
+    let all = values(world.last(UAS), "Record-Route");
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(all[0].contains("@192.0.2.2:5060;lr>"), "{all:?}");
+    assert_eq!(all[1], "<sip:192.0.2.77;lr>");
+}
+
+#[test]
+fn no_target_is_tried_twice_and_what_is_followed_is_removed_rfc3261_16_7_4() {
+    let mut world = with(Config {
+        recurses: true,
+        ..Config::default()
+    });
+    world.bind_bob(&[None]);
+    let (first, second) = (address(UAS), address(UAS + 1));
+    // Itself in another spelling, one to follow, and one that is not SIP.
+    let lines = format!(
+        "Contact: <sip:bob@{first};X=y>, \"B, ob\" <sip:bob@{second}>\r\nContact: <mailto:bob@example.com>\r\n"
+    );
+    let uri = format!("sip:bob@{first};x=y");
+    world.policy().user("bob").clear();
+    world.policy().bind("bob", &Contact::at(&uri));
+    world.nodes[UAS].script = Script {
+        invite: vec![(50, 302, lines)],
+        ..Script::default()
+    };
+    world.nodes[UAS + 1].script = answers(&[(50, 404)]);
+    world.invite();
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAC), ["302 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE"]);
+    assert_eq!(world.heard(UAS + 1), ["INVITE"]);
+    let left = format!("<sip:bob@{first};X=y>, <mailto:bob@example.com>");
+    assert_eq!(values(world.last(UAC), "Contact"), [left]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_sips_call_is_not_redirected_to_sip_rfc3261_16_7_4() {
+    let mut world = with(Config {
+        recurses: true,
+        ..Config::default()
+    });
+    world.bind_bob(&[]);
+    // Without TLS a SIPS call gets nowhere here, so the phone is reached by its flow.
+    let mut bound = Contact::at("sips:bob@192.0.2.9");
+    bound.flow = Some(world.phone_connects(UAS));
+    world.policy().bind("bob", &bound);
+    let lines = format!("Contact: <sip:bob@{}>\r\n", address(UAS + 1));
+    world.nodes[UAS].script.other = vec![(10, 302, lines)];
+    let text = request("MESSAGE", "sips:bob@example.com", 1, "");
+    assert_eq!(answer(&mut world, &text), "302 MESSAGE");
+    assert!(world.heard(UAS + 1).is_empty());
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_sips_request_goes_over_tls_whatever_its_route_says_rfc3261_16_6_7() {
+    for (uri, is_sent) in [
+        ("sip:carol@192.0.2.9", true),
+        ("sips:carol@192.0.2.9", false),
+    ] {
+        let mut world = World::new();
+        let route = format!("Route: <sip:{};lr>\r\n{ALICE}", address(UAS));
+        let text = request("MESSAGE", uri, 1, &route);
+        let text = text.replace("From: <sip:", "From: <sips:");
+        answer(&mut world, &text);
+        // There is no TLS here.
+        assert_eq!(world.sent(PROXY, "MESSAGE").len(), usize::from(is_sent));
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn contacts_of_an_instance_are_tried_one_at_a_time_rfc5627_6_1() {
+    for (reg_ids, code, goes_on) in [
+        ([0, 0], 408, true),
+        ([1, 0], 408, true),
+        ([1, 2], 408, true),
+        ([0, 0], 486, false),
+        ([0, 1], 480, false),
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        for (place, reg_id) in reg_ids.into_iter().enumerate() {
+            let bound = contact(place, reg_id, 9 - place as u64);
+            world.policy().bind("bob", &bound);
+        }
+        world.nodes[UAS].script = answers(&[(50, code)]);
+        world.nodes[UAS + 1].script = answers(&[(50, 200)]);
+        world.invite();
+        world.run_until(40);
+        assert!(world.heard(UAS + 1).is_empty(), "one at a time");
+        world.run_until(3_000);
+        let wanted = if goes_on { 200 } else { code };
+        assert_eq!(
+            world.heard(UAC),
+            [format!("{wanted} INVITE")],
+            "{reg_ids:?}"
+        );
+        assert_eq!(world.heard(UAS + 1).is_empty(), !goes_on);
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_silent_contact_of_an_instance_makes_way_for_the_next_rfc5627_6_1() {
+    let mut world = World::new();
+    world.bind_bob(&[]);
+    for place in 0..2 {
+        world
+            .policy()
+            .bind("bob", &contact(place, 0, 9 - place as u64));
+    }
+    world.dead.push(UAS);
+    world.nodes[UAS + 1].script = answers(&[(50, 200)]);
+    world.invite();
+    world.run_until(40_000);
+    assert_eq!(world.heard(UAC), ["100 INVITE", "200 INVITE"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn of_equal_q_the_latest_binding_comes_first() {
+    let mut world = with(Config {
+        forking: Forking::Sequential,
+        ..Config::default()
+    });
+    world.bind_bob(&[]);
+    for (place, q, updated) in [
+        (0, None, 1),
+        (1, None, 3),
+        (2, Some(1000), 2),
+        (3, Some(999), 9),
+    ] {
+        let mut bound = Contact::at(&format!("sip:bob@{}", address(UAS + place)));
+        (bound.q, bound.updated) = (q, updated);
+        world.policy().bind("bob", &bound);
+        world.nodes[UAS + place].script = answers(&[(10, 404)]);
+    }
+    world.invite();
+    world.run_until(3_000);
+    let tried: Vec<usize> = world
+        .sent(PROXY, "INVITE")
+        .iter()
+        .map(|sent| sent.1)
+        .collect();
+    assert_eq!(tried, [UAS + 1, UAS + 2, UAS, UAS + 3]);
+}
+
+/// Bob, a phone on a connection, answers a call of a trunk, with his GRUU as Contact.
+fn call_with_gruu(world: &mut World) {
+    world.bind_bob(&[]);
+    let mut bound = contact(0, 1, 1);
+    bound.flow = Some(world.phone_connects(UAS));
+    world.policy().bind("bob", &bound);
+    world.nodes[UAS].script = Script {
+        invite: vec![(50, 200, format!("Contact: <{GRUU}>\r\n"))],
+        ..Script::default()
+    };
+    world.invite();
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAC), ["200 INVITE"]);
+}
+
+#[test]
+fn a_request_within_a_dialog_to_a_gruu_reaches_the_instance_rfc5627_6_1() {
+    let mut world = World::new();
+    call_with_gruu(&mut world);
+    let uri = format!("sip:bob@{};n=0", address(UAS));
+    // The ACK as well.
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    assert_eq!(request_uri(&world, UAS), uri);
+    // Another connection: the flow of the dialog is gone, and that of the instance is used.
+    world.disconnect(UAS);
+    let mut bound = contact(0, 1, 2);
+    bound.uri = "sip:bob@192.0.2.9;n=2".to_owned();
+    bound.flow = Some(world.phone_connects(UAS));
+    world.policy().user("bob").clear();
+    world.policy().bind("bob", &bound);
+    world.in_dialog(UAC, "INFO");
+    world.run_until(2_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"200 INFO"));
+    assert_eq!(request_uri(&world, UAS), "sip:bob@192.0.2.9;n=2");
+    // No contact, and no such address.
+    world.policy().user("bob").clear();
+    world.in_dialog(UAC, "INFO");
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"480 INFO"));
+    world.policy().bindings.clear();
+    world.in_dialog(UAC, "INFO");
+    world.run_until(4_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"404 INFO"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn within_a_dialog_the_path_of_a_gruu_is_discarded_rfc5627_6_1() {
+    let mut world = World::new();
+    call_with_gruu(&mut world);
+    let mut bound = contact(0, 1, 2);
+    bound.path = "<sip:192.0.2.99;lr>".to_owned();
+    world.policy().user("bob").clear();
+    world.policy().bind("bob", &bound);
+    let ok = world.last(UAC).to_owned();
+    let edge = address(UAS + 1);
+    let info = in_dialog(&ok, "INFO");
+    // An edge has put itself into the dialog behind this server.
+    let info = info.replacen("From: ", &format!("Route: <sip:{edge};lr>\r\nFrom: "), 1);
+    assert_eq!(answer(&mut world, &info), "200 INFO");
+    assert_eq!(request_uri(&world, UAS + 1), contact(0, 1, 2).uri);
+    let routes = values(world.last(UAS + 1), "Route");
+    assert_eq!(routes, [format!("<sip:{edge};lr>")]);
+    // Another worker has the bindings.
+    world.policy().elsewhere = Some(3);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(3_000);
+    assert_eq!(world.heard(PROXY)[0], "Elsewhere(3)");
+}
+
+#[test]
+fn a_gruu_of_another_user_in_contact_is_403_rfc5627_6_2() {
+    for (uri, method, code) in [
+        ("sip:alice@example.com;gr=urn:uuid:7", "REFER", "200"),
+        ("sip:bob@example.com;gr=urn:uuid:7", "REFER", "403"),
+        ("sip:bob@example.com;gr=urn:uuid:7", "MESSAGE", "200"),
+        // A temporary one names nobody.
+        ("sip:tgruu.abc@example.com;gr", "REFER", "200"),
+        ("sip:bob@example.org;gr=urn:uuid:7", "REFER", "200"),
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[None]);
+        world.policy().trunks.clear();
+        let text = request(method, "sip:bob@example.com", 1, ALICE);
+        let text = text.replace("<sip:alice@192.0.2.1>", &format!("<{uri}>"));
+        let wanted = format!("{code} {method}");
+        assert_eq!(answer(&mut world, &text), wanted, "{uri}");
+    }
+}
+
+#[test]
+fn what_a_response_has_of_other_hops_stays_rfc3261_16_7() {
+    let mut world = World::new();
+    world.bind_bob(&[None]);
+    let before = "Via: SIP/2.0/UDP 10.0.0.1;branch=z9hG4bKa;received=192.0.2.200;rport=7\r\n";
+    let text = request("MESSAGE", "sip:bob@example.com", 1, before);
+    assert_eq!(answer(&mut world, &text), "200 MESSAGE");
+    let (_, _, sent) = world.nodes[PROXY].sent.last().unwrap();
+    let vias = values(sent, "Via");
+    assert_eq!(vias.len(), 2, "{sent}");
+    assert!(before.contains(vias[1]), "{sent}");
+}
