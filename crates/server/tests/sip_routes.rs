@@ -197,6 +197,41 @@ fn a_user_calls_a_number_and_a_silent_trunk_is_left_after_its_time() {
     assert_eq!((trunks["b"].calls, trunks["b"].responses[1]), (1, 1));
 }
 
+#[test]
+fn calls_from_a_trunk_to_a_trunk_have_the_limits_of_the_domain() {
+    let to = Carrier::new("127.0.0.41", &[(10, 200)]);
+    let mut from = to.trunk("from");
+    from.addresses = vec!["127.0.0.42/32".parse().expect("a network")];
+    let mut route = route("+", &["to"]);
+    route.from_trunks = vec!["from".to_owned()];
+    let mut settings = settings(vec![to.trunk("to"), from], vec![route]);
+    settings.calls.per_domain.concurrent = 1;
+    // A trunk has the calls of many callers.
+    settings.calls.per_user.per_second = 1;
+    settings.calls.forbidden_prefixes = vec!["+1900".to_owned()];
+    let server = serve(settings);
+    let peer = Peer::new("127.0.0.42", &server);
+    let begin = Instant::now();
+    let answer_to = |method: &str, uri: &str, call: &str| {
+        peer.send(method, uri, call, "");
+        loop {
+            let text = peer.receive().unwrap_or_default();
+            if text.contains(call) && !text.starts_with("SIP/2.0 1") {
+                return text;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "in time");
+        }
+    };
+    let forbidden = answer_to("MESSAGE", "sip:+19005550199@example.com", "forbidden");
+    assert!(forbidden.starts_with("SIP/2.0 403 Number Is Not Allowed"));
+    let ok = answer_to("INVITE", "sip:+49301@example.com", "first");
+    assert!(ok.starts_with("SIP/2.0 200 "), "{ok}");
+    let second = answer_to("INVITE", "sip:+49302@example.com", "second");
+    assert!(second.starts_with("SIP/2.0 486 Too Many Calls"), "{second}");
+    assert_eq!(to.requests(), 1);
+    assert_eq!(server.stats().sip().calls_refused, [0, 0, 1, 0, 1]);
+}
+
 /// What became of calls.
 #[derive(Default)]
 struct Calls {

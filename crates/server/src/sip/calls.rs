@@ -23,6 +23,9 @@ pub const CALL_REFUSALS: [&str; 5] = [
 /// The place of a forbidden number in [`CALL_REFUSALS`].
 const NUMBER: usize = 4;
 
+/// The sender of a call from a trunk to a trunk in the log.
+const TRUNK: &[u8] = b"(trunk)";
+
 /// The calls of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct SharedCalls {
@@ -147,15 +150,15 @@ impl CallControl {
         })
     }
 
-    /// Whether a request outside of dialogs may be forwarded; `from` is the local address in its From.
+    /// Whether a request outside of dialogs may be forwarded; `from` is the local address in its From, or in the Request-URI of a trunk.
     pub(super) fn admit(
         &mut self,
         now: Mono,
         call: &NewCall<'_>,
         from: Option<&Aor>,
     ) -> Result<Vec<Ticket>, Denied> {
-        // Trunks and unknown senders have no user to count for.
-        let Some(user) = call.user else {
+        // A call from a trunk to a trunk costs as much as that of a user. To a user here, it costs nothing.
+        let Some(user) = call.user.or((!call.rewritten.is_empty()).then_some(TRUNK)) else {
             return Ok(Vec::new());
         };
         if call.is_forbidden(&self.numbers) {
@@ -166,8 +169,11 @@ impl CallControl {
         }
         let (per_user, per_domain) = (self.settings.per_user, self.settings.per_domain);
         let mut tickets = Vec::with_capacity(2);
-        let users = self.shared.users.begin(now, &user.into(), per_user);
-        tickets.push(users.map_err(|exceeded| self.exceeded(user, 0, exceeded))?);
+        // A trunk has the calls of many callers.
+        if call.user.is_some() {
+            let users = self.shared.users.begin(now, &user.into(), per_user);
+            tickets.push(users.map_err(|exceeded| self.exceeded(user, 0, exceeded))?);
+        }
         if per_domain.is_set() {
             let domain = self.domain_of(user, from).into();
             let domains = self.shared.domains.begin(now, &domain, per_domain);

@@ -389,9 +389,11 @@ impl Calls for ServerPolicy<'_> {
     fn admit(&mut self, now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
         let from = call.message.from().ok();
         let uri = from.as_ref().and_then(|from| from.parse_uri().ok());
-        let from = match &uri {
-            Some(Uri::Sip(uri)) => self.aor(uri),
-            _ => None,
+        let aor_of = |uri: &Uri<'_>| uri.as_sip().and_then(|uri| self.aor(uri));
+        let from = match (uri.as_ref().and_then(aor_of), call.user) {
+            // A trunk calls through the domain of the Request-URI.
+            (None, None) => Uri::parse(call.uri).ok().as_ref().and_then(aor_of),
+            (from, _) => from,
         };
         self.calls.admit(now, call, from.as_ref())
     }

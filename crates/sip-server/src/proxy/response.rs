@@ -266,6 +266,7 @@ impl Proxy {
             return;
         }
         let (is_flow, is_token) = (branch.contact.is_some(), branch.is_token);
+        let is_ending = context.is_ending;
         match failure {
             Failure::TransportFailed if is_flow => {
                 return self.flow_failed(now, stack, key, number, None);
@@ -281,6 +282,8 @@ impl Proxy {
         let code = match failure {
             // RFC 5626 §5.3.1.
             Failure::TransportFailed if is_token => 430,
+            // It was cancelled, and no final response came (RFC 3261 §9.1).
+            Failure::TimedOut if is_ending => 487,
             failure => code_of(failure),
         };
         if let Some(context) = self.contexts.get(key) {

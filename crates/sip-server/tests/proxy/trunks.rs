@@ -248,6 +248,72 @@ fn a_cancel_of_the_caller_ends_the_hunt() {
     world.nothing_is_left();
 }
 
+/// Whatever the trunk makes of a CANCEL, the caller has one final response in time, no other trunk is asked, and nothing is left.
+#[test]
+fn a_trunk_may_answer_a_cancel_late_never_or_with_a_200() {
+    let cases: [(&[(u64, u16)], &[&str], u64); 5] = [
+        // Late.
+        (
+            &[(20, 180), (9_000, 487)],
+            &["180 INVITE", "487 INVITE"],
+            9_500,
+        ),
+        (
+            &[(20, 180), (9_000, 503)],
+            &["180 INVITE", "500 INVITE"],
+            9_500,
+        ),
+        // Never: 64*T1 after the CANCEL it is given up (RFC 3261 §9.1), by the caller as well.
+        (&[(20, 180)], &["180 INVITE", "TimedOut"], 34_000),
+        // The call was answered at the same moment.
+        (
+            &[(20, 180), (1_020, 200)],
+            &["180 INVITE", "200 INVITE"],
+            1_500,
+        ),
+        (
+            &[(20, 180), (9_000, 200)],
+            &["180 INVITE", "200 INVITE"],
+            9_500,
+        ),
+    ];
+    for (script, wanted, until) in cases {
+        let mut world = world(on(Next::NextTrunk, Next::NextTrunk, Next::NextTrunk));
+        world.nodes[UAS].script = answers(script);
+        world.nodes[UAS].script.ignores_cancel = true;
+        let invite = request("INVITE", NUMBER, 1, ALICE);
+        let key = world.send(UAC, Carrier::Udp, &invite);
+        world.run_until(1_000);
+        world.cancel(key);
+        world.run_until(until);
+        assert_eq!(caller(&world), wanted, "{script:?}");
+        if wanted[1] == "TimedOut" {
+            assert!(!world.sent(PROXY, "SIP/2.0 487").is_empty());
+        }
+        let is_answered = wanted[1].starts_with("200");
+        let acks = world.heard(UAS).iter().filter(|it| **it == "ACK").count();
+        assert_eq!(acks, usize::from(is_answered), "{script:?}");
+        assert_eq!(world.heard(UAS + 1).len(), 0);
+        world.nothing_is_left();
+    }
+}
+
+/// RFC 3261 §9.1: before a provisional response no CANCEL is sent.
+#[test]
+fn a_cancelled_call_to_a_silent_trunk_ends_and_goes_nowhere_else() {
+    let mut world = world(on(Next::NextTrunk, Next::NextTrunk, Next::NextTrunk));
+    world.dead = vec![UAS];
+    let invite = request("INVITE", NUMBER, 1, ALICE);
+    let key = world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(1_000);
+    world.cancel(key);
+    world.run_until(40_000);
+    assert_eq!(caller(&world).len(), 1, "{:?}", caller(&world));
+    assert!(world.sent(PROXY, "CANCEL").is_empty());
+    assert_eq!(world.heard(UAS + 1).len(), 0);
+    world.nothing_is_left();
+}
+
 #[test]
 fn the_calls_of_a_trunk_go_to_a_trunk_only_where_a_route_names_it() {
     let mut world = world(Failures::default());
