@@ -81,11 +81,7 @@ impl Proxy {
             _ if context.is_answered => {}
             430 => self.flow_failed(now, stack, key, branch, Some(message)),
             300..=399 if self.config.recurses => {
-                match self.redirected(stack, key, message) {
-                    Left::All => self.keep(key, message, (drops_identity, None)),
-                    Left::Some(line) => self.keep(key, message, (drops_identity, Some(&line))),
-                    Left::None => {}
-                }
+                self.follow(stack, key, message, drops_identity);
                 self.branch_ended(now.mono, stack, key);
             }
             // RFC 5626 §7, RFC 5627 §6.1: nobody has decided there, so another contact of the instance may.
@@ -102,6 +98,21 @@ impl Proxy {
                 }
                 self.branch_ended(now.mono, stack, key);
             }
+        }
+    }
+
+    /// Tries the contacts of a 3xx, and keeps the response with those that are left.
+    fn follow(
+        &mut self,
+        stack: &Stack<'_>,
+        key: ContextKey,
+        message: &Message<'_>,
+        drops_identity: bool,
+    ) {
+        match self.redirected(stack, key, message) {
+            Left::All => self.keep(key, message, (drops_identity, None)),
+            Left::Some(line) => self.keep(key, message, (drops_identity, Some(&line))),
+            Left::None => {}
         }
     }
 

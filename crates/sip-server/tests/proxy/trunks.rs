@@ -248,10 +248,13 @@ fn a_cancel_of_the_caller_ends_the_hunt() {
     world.nothing_is_left();
 }
 
+/// What a trunk answers and when, what the caller hears, and until when.
+type Case<'c> = (&'c [(u64, u16)], &'c [&'c str], u64);
+
 /// Whatever the trunk makes of a CANCEL, the caller has one final response in time, no other trunk is asked, and nothing is left.
 #[test]
 fn a_trunk_may_answer_a_cancel_late_never_or_with_a_200() {
-    let cases: [(&[(u64, u16)], &[&str], u64); 5] = [
+    let cases: [Case<'_>; 5] = [
         // Late.
         (
             &[(20, 180), (9_000, 487)],
