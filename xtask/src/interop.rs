@@ -152,60 +152,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     };
     let mut tally = Tally::default();
     let mut pairs = Vec::new();
-    if options.against == server::Kind::Hairpin && options.wants(Client::Sip) {
-        println!("--- SIP");
-        tally.add(sip::run(&binary, root, &logs)?);
-    }
-    if options.against == server::Kind::Hairpin && options.wants(Client::SipProxy) {
-        println!("--- SIP through the proxy");
-        tally.add(sip_proxy::run(&binary, root, &logs)?);
-    }
-    if options.against == server::Kind::Hairpin && options.wants(Client::SipTrunk) {
-        println!("--- SIP with a trunk");
-        tally.add(sip_trunk::run(&binary, root, &logs)?);
-    }
-    if options.against == server::Kind::Hairpin && options.wants(Client::SipPhones) {
-        println!("--- phones that call each other");
-        tally.add(sip_phones::run(&binary, &logs)?);
-    }
     let certificate = Rc::new(Certificate::make(&logs.join("certificate"))?);
-    if options.against == server::Kind::Hairpin && options.wants(Client::SipTls) {
-        println!("--- SIP over TLS and WSS");
-        let tools = workspace::target_dir(root).join("tools");
-        let packages = sip_tls::install(&root.join("interop"), &tools)?;
-        let outcome = sip_tls::run(&binary, root, &logs, &certificate, &packages)?;
-        tally.add(outcome);
+    if options.against == server::Kind::Hairpin {
+        tally.add(run_apart(root, options, &binary, &logs, &certificate)?);
     }
-    if options.against == server::Kind::Hairpin && options.wants(Client::LivePage) {
-        println!("--- the live page");
-        let tools = workspace::target_dir(root).join("tools");
-        let axe = live_page::install(&root.join("interop"), &tools)?;
-        tally.add(live_page::run(&binary, &logs, &certificate, axe)?);
-    }
-    if options.against == server::Kind::Hairpin && options.wants(Client::Acme) {
-        println!("--- ACME");
-        tally.add(acme::run(&binary, root, &logs)?);
-    }
-    if options.against == server::Kind::Hairpin && options.wants(Client::NatDiscovery) {
-        println!("--- NAT behaviour discovery");
-        tally.add(nat_discovery::run(&binary, &logs)?);
-    }
-    if options.against == server::Kind::Hairpin && options.wants(Client::Migration) {
-        println!("--- from coturn to hairpin, and back");
-        tally.add(migration::run(&binary, &logs)?);
-    }
-    let apart = [
-        Client::Sip,
-        Client::SipProxy,
-        Client::SipTrunk,
-        Client::SipPhones,
-        Client::SipTls,
-        Client::LivePage,
-        Client::Acme,
-        Client::NatDiscovery,
-        Client::Migration,
-    ];
-    if !options.only.is_empty() && options.only.iter().all(|client| apart.contains(client)) {
+    if !options.only.is_empty() && options.only.iter().all(|client| APART.contains(client)) {
         return Ok(tally);
     }
     for path in data_paths(options.against) {
@@ -217,6 +168,72 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     // Last of all, because what coturn's client left behind takes its time to go.
     for (path, pair) in &mut pairs {
         finish(path.name, pair, options, &mut tally);
+    }
+    Ok(tally)
+}
+
+/// Clients with a server of their own.
+const APART: [Client; 9] = [
+    Client::Sip,
+    Client::SipProxy,
+    Client::SipTrunk,
+    Client::SipPhones,
+    Client::SipTls,
+    Client::LivePage,
+    Client::Acme,
+    Client::NatDiscovery,
+    Client::Migration,
+];
+
+/// Runs the clients of [`APART`].
+fn run_apart(
+    root: &Path,
+    options: &Options,
+    binary: &Path,
+    logs: &Path,
+    certificate: &Rc<Certificate>,
+) -> Result<Tally> {
+    let mut tally = Tally::default();
+    if options.wants(Client::Sip) {
+        println!("--- SIP");
+        tally.add(sip::run(binary, root, logs)?);
+    }
+    if options.wants(Client::SipProxy) {
+        println!("--- SIP through the proxy");
+        tally.add(sip_proxy::run(binary, root, logs)?);
+    }
+    if options.wants(Client::SipTrunk) {
+        println!("--- SIP with a trunk");
+        tally.add(sip_trunk::run(binary, root, logs)?);
+    }
+    if options.wants(Client::SipPhones) {
+        println!("--- phones that call each other");
+        tally.add(sip_phones::run(binary, logs)?);
+    }
+    if options.wants(Client::SipTls) {
+        println!("--- SIP over TLS and WSS");
+        let tools = workspace::target_dir(root).join("tools");
+        let packages = sip_tls::install(&root.join("interop"), &tools)?;
+        let outcome = sip_tls::run(binary, root, logs, certificate, &packages)?;
+        tally.add(outcome);
+    }
+    if options.wants(Client::LivePage) {
+        println!("--- the live page");
+        let tools = workspace::target_dir(root).join("tools");
+        let axe = live_page::install(&root.join("interop"), &tools)?;
+        tally.add(live_page::run(binary, logs, certificate, axe)?);
+    }
+    if options.wants(Client::Acme) {
+        println!("--- ACME");
+        tally.add(acme::run(binary, root, logs)?);
+    }
+    if options.wants(Client::NatDiscovery) {
+        println!("--- NAT behaviour discovery");
+        tally.add(nat_discovery::run(binary, logs)?);
+    }
+    if options.wants(Client::Migration) {
+        println!("--- from coturn to hairpin, and back");
+        tally.add(migration::run(binary, logs)?);
     }
     Ok(tally)
 }

@@ -433,6 +433,26 @@ impl Worker {
         self.apply_changes();
     }
 
+    /// Sends a relay, or the reason why there is none, to the worker that asked.
+    fn send_claimed(
+        &mut self,
+        to: u16,
+        request: RequestKey,
+        relay: Result<Box<MovedRelay>, ClaimError>,
+    ) {
+        let answer = self
+            .core
+            .mailboxes
+            .post(to, WorkerMessage::Claimed { request, relay });
+        if let Err(WorkerMessage::Claimed {
+            relay: Ok(moved), ..
+        }) = answer
+        {
+            self.core.counters.mailbox_full += 1;
+            self.core.close(moved.split().0);
+        }
+    }
+
     fn handle_message(&mut self, message: WorkerMessage) {
         let Some(message) = self.handle_upgrade(message) else {
             return self.settle();
@@ -447,17 +467,7 @@ impl Worker {
                 key,
             } => {
                 let relay = self.give_relay(token, &client.identity(), key);
-                let answer = self
-                    .core
-                    .mailboxes
-                    .post(from, WorkerMessage::Claimed { request, relay });
-                if let Err(WorkerMessage::Claimed {
-                    relay: Ok(moved), ..
-                }) = answer
-                {
-                    self.core.counters.mailbox_full += 1;
-                    self.core.close(moved.split().0);
-                }
+                self.send_claimed(from, request, relay);
             }
             WorkerMessage::Claimed { request, relay } => self.receive_relay(request, relay),
             WorkerMessage::Request(placed) => self.serve_placed(&placed),
