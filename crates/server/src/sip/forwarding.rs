@@ -341,8 +341,8 @@ impl Lookup for ServerPolicy<'_> {
         }
     }
 
-    fn flow_failed(&mut self, now: Now, aor: &Aor, contact: &[u8]) {
-        self.registrations.remove(now, aor, contact);
+    fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
+        self.registrations.remove(now, aor, flow);
     }
 }
 

@@ -275,7 +275,7 @@ impl Lookup for SettingsPolicy<'_> {
         LookedUp::Pending
     }
 
-    fn flow_failed(&mut self, _now: Now, _aor: &Aor, _contact: &[u8]) {}
+    fn flow_failed(&mut self, _now: Now, _aor: &Aor, _flow: &FlowId) {}
 }
 
 impl Authentication for SettingsPolicy<'_> {

@@ -8,7 +8,8 @@ use super::store::{Kept, StoreCounts};
 use sip::engine::NewRequest;
 use sip::uri::{SipUri, Uri};
 use sip::{Message, Mono, Now};
-use sip_server::location::{Change, Found, Limits, Location as _, MemoryLocation};
+use sip_server::flow::FlowId;
+use sip_server::location::{Binding, Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
 use sip_server::reg_event::Cause;
 use sip_server::registrar::{Access, Answer, Domains, Examined, Outcome, Registrar, Request};
@@ -196,19 +197,22 @@ impl Registrations {
         }
     }
 
-    /// Removes the binding of this contact.
-    pub(super) fn remove(&mut self, now: Now, aor: &Aor, contact: &[u8]) {
+    /// Removes the bindings with this flow.
+    pub(super) fn remove(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
         let Found::Bindings(revision, bindings) = self.location.find(aor) else {
             return;
         };
-        let place = bindings.iter().position(|binding| binding.uri() == contact);
-        if let Some(place) = place {
-            // If the binding has changed meanwhile, it has another flow and stays.
-            let change = &mut vec![Change::Remove(place)];
-            let changed = self.location.change(now, aor, revision, change);
-            if changed.is_ok() {
-                self.changes.push((*aor, Cause::Server));
-            }
+        // A binding that was refreshed meanwhile has another flow and stays.
+        let failed = |(place, binding): (usize, &Binding)| {
+            (binding.flow().as_ref() == Some(flow)).then_some(Change::Remove(place))
+        };
+        let mut changes: Vec<Change> = bindings.iter().enumerate().filter_map(failed).collect();
+        if changes.is_empty() {
+            return;
+        }
+        let changed = self.location.change(now, aor, revision, &mut changes);
+        if changed.is_ok() {
+            self.changes.push((*aor, Cause::Server));
         }
     }
 

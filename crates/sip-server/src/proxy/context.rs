@@ -67,8 +67,8 @@ pub(super) struct Branch {
     pub(super) is_done: bool,
     /// It goes by a flow of a token, which is nobody's binding here.
     pub(super) is_token: bool,
-    /// The contact whose flow it went by.
-    pub(super) contact: Option<Box<[u8]>>,
+    /// The flow that it went by, if it is that of a binding.
+    pub(super) binding_flow: Option<Box<FlowId>>,
     /// Other flows to the same instance.
     pub(super) others: Vec<Target>,
     /// Its part of Max-Breadth.

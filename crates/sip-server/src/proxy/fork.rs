@@ -110,13 +110,13 @@ impl Proxy {
             if number >= MOST_BRANCHES {
                 return;
             }
-            let by_flow = target.is_binding && target.flow.is_some();
+            let binding_flow = target.flow.filter(|_| target.is_binding);
             let mut others = std::mem::take(&mut target.others);
             context.branches.push(Branch {
                 request: None,
                 is_done: false,
                 is_token: target.only_by_flow && !target.is_binding,
-                contact: by_flow.then(|| target.uri.clone()),
+                binding_flow: binding_flow.map(Box::new),
                 others: Vec::new(),
                 breadth,
                 hop: target.hop,

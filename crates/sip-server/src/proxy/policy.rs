@@ -12,6 +12,7 @@ use sip::{Host, Message, Mono, Now};
 use super::session::SessionTimer;
 use crate::Aor;
 use crate::calls::{CallRecord, Counted, DialogId, EndedBy, Numbers, Ticket};
+use crate::flow::FlowId;
 use crate::location::Binding;
 use crate::routes::{Call, Decision, Hop, Outcome};
 
@@ -80,8 +81,9 @@ pub trait Lookup {
     /// The bindings of an address.
     fn find(&mut self, now: Now, aor: &Aor) -> LookedUp<'_>;
 
-    /// The flow of a binding has failed (RFC 5626 §5.3.1): the binding with this contact is of no use any more.
-    fn flow_failed(&mut self, now: Now, aor: &Aor, contact: &[u8]);
+    /// A flow has failed (RFC 5626 §5.3.1): the bindings of this address with this flow are of no use any more. Another binding may have the
+    /// same contact.
+    fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId);
 }
 
 /// The result of an authentication.

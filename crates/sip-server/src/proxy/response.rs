@@ -276,7 +276,7 @@ impl Proxy {
         if context.is_answered {
             return;
         }
-        let (is_flow, is_token) = (branch.contact.is_some(), branch.is_token);
+        let (is_flow, is_token) = (branch.binding_flow.is_some(), branch.is_token);
         let is_ending = context.is_ending;
         match failure {
             Failure::TransportFailed if is_flow => {
@@ -303,7 +303,7 @@ impl Proxy {
         self.branch_ended(now.mono, stack, key);
     }
 
-    /// The flow of a branch is gone (RFC 5626 §5.3.1, §7): its binding is removed, and another flow of the instance tried.
+    /// The flow of a branch is gone (RFC 5626 §5.3.1, §7): the bindings with this flow are removed, and another flow of the instance tried.
     fn flow_failed(
         &mut self,
         now: Now,
@@ -316,9 +316,9 @@ impl Proxy {
             return;
         };
         let branch = context.branches.get_mut(number);
-        let contact = branch.and_then(|branch| branch.contact.take());
-        if let (Some(contact), Some(aor)) = (contact, &context.aor) {
-            stack.policy.flow_failed(now, aor, &contact);
+        let flow = branch.and_then(|branch| branch.binding_flow.take());
+        if let (Some(flow), Some(aor)) = (flow, &context.aor) {
+            stack.policy.flow_failed(now, aor, &flow);
         }
         if self.try_other_flow(now.mono, stack, key, number) {
             return;

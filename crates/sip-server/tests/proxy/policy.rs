@@ -265,12 +265,18 @@ impl Lookup for TestPolicy {
         }
     }
 
-    fn flow_failed(&mut self, _now: Now, aor: &Aor, contact: &[u8]) {
-        if let Some(bindings) = self.bindings.get_mut(aor.as_bytes()) {
-            bindings.retain(|binding| binding.uri() != contact);
-        }
-        self.failed
-            .push(String::from_utf8_lossy(contact).into_owned());
+    fn flow_failed(&mut self, _now: Now, aor: &Aor, flow: &FlowId) {
+        let Some(bindings) = self.bindings.get_mut(aor.as_bytes()) else {
+            return;
+        };
+        let failed = &mut self.failed;
+        bindings.retain(|binding| {
+            let has_failed = binding.flow().as_ref() == Some(flow);
+            if has_failed {
+                failed.push(String::from_utf8_lossy(binding.uri()).into_owned());
+            }
+            !has_failed
+        });
     }
 }
 
