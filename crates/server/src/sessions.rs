@@ -36,7 +36,9 @@ pub enum SessionError {
     )]
     Busy(usize),
     /// The session does not exist.
-    #[error("session {0} does not exist: it has ended, or the ID is wrong; list the sessions again")]
+    #[error(
+        "session {0} does not exist: it has ended, or the ID is wrong; list the sessions again"
+    )]
     Ended(SessionId),
 }
 
