@@ -13,9 +13,9 @@
 //! *response context* per request until it has sent the best response. For an INVITE with a 2xx it keeps the context until the server
 //! transaction ends.
 //!
-//! **The invariant:** the proxy keeps nothing per dialog, unless its policy counts or records calls ([`Calls`]). The user part of each Record-Route URI names the flow of the dialog's requests, and
-//! has a MAC that binds it to the Call-ID. So the Route of an ACK, a BYE or a second INVITE is enough to forward it. A request within a
-//! dialog that did not begin here is treated like a new request.
+//! **The invariant:** the proxy keeps nothing per dialog, unless its policy counts or records calls ([`Calls`]). The user part of each
+//! Record-Route URI names the flow of the dialog's requests, and has a MAC that binds it to the Call-ID. So the Route of an ACK, a BYE or a
+//! second INVITE is enough to forward it. A request within a dialog that did not begin here is treated like a new request.
 //!
 //! **The rules for its embedder.** [`Proxy::owns`] recognizes the marks of a proxy's transactions. For these, the embedder gives responses to
 //! [`Proxy::response`], failures of the [`Dispatcher`] to [`Proxy::failed`], CANCELs to [`Proxy::cancel`], and ends of server transactions to
