@@ -174,7 +174,7 @@ pub(super) fn of_bindings(
         .iter()
         .filter(|binding| !binding.is_expired(now) && is_wanted(binding))
         .collect();
-        // If one REGISTER has refreshed several contacts, the one with the highest q comes first.
+    // If one REGISTER has refreshed several contacts, the one with the highest q comes first.
     let q_of = |binding: &Binding| binding.q().unwrap_or(FULL_Q);
     alive.sort_by_key(|binding| Reverse((binding.updated(), q_of(binding))));
     let mut targets: Vec<(Target, &Binding)> = Vec::new();
