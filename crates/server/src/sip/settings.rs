@@ -199,7 +199,8 @@ pub struct CallSettings {
     pub forbidden_prefixes: Vec<String>,
     /// Exceptions. Default: none.
     pub allowed_prefixes: Vec<String>,
-    /// Whether the server logs one line per call, at the end of the call. If so, it stores at most 512 bytes per dialog. Default: no.
+    /// Whether the server logs one line per call, at the end of the call. If so, it stores at most 512 bytes per dialog, and asks for session
+    /// timers as with limits. Default: no.
     pub log: bool,
 }
 
