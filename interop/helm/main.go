@@ -1,8 +1,8 @@
-// Decodes Kubernetes manifests strictly: a field that the API does not know, or that stands twice, is an error.
+// Decodes Kubernetes manifests strictly: an unknown field and a duplicate field are errors.
 //
 // Usage: helm template ... | helm-manifests KIND...
 //
-// The kinds are those that must be there, in any order, each as often as it is named.
+// The manifests must have exactly these kinds, in any order. A kind that is named twice must occur twice.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 	slices.Sort(wanted)
 	slices.Sort(kinds)
 	if !slices.Equal(wanted, kinds) {
-		fmt.Fprintf(os.Stderr, "%v instead of %v\n", kinds, wanted)
+		fmt.Fprintf(os.Stderr, "the manifests have the kinds %v, but must have %v\n", kinds, wanted)
 		os.Exit(1)
 	}
 	fmt.Printf("%d manifests\n", len(kinds))

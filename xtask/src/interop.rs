@@ -165,7 +165,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         drive(&mut pair, options, &mut tally)?;
         pairs.push((path, pair));
     }
-    // Last of all, because what coturn's client left behind takes its time to go.
+    // Last of all, because allocations of coturn's client end only after some time.
     for (path, pair) in &mut pairs {
         finish(path.name, pair, options, &mut tally);
     }

@@ -188,7 +188,7 @@ impl Running {
         self.observer.sip_wss_listeners()
     }
 
-    /// A view of the state of SIP; `None` if SIP is not served.
+    /// Queries the state of SIP; `None` if the server has no SIP.
     #[must_use]
     pub fn sip_inspector(&self) -> Option<crate::sip::SipInspector> {
         let boxes = Arc::clone(&self.boxes);
@@ -252,7 +252,7 @@ impl Running {
         self.observer.stats()
     }
 
-    /// Lists and ends sessions, on any thread that may wait.
+    /// Lists and ends sessions. The methods of the result block: do not call them on a worker's thread.
     #[must_use]
     pub fn sessions(&self) -> Sessions {
         Sessions::new(Arc::clone(&self.boxes))

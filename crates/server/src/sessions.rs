@@ -1,4 +1,4 @@
-//! The allocations of all workers for an operator: a list in pages, and the end of one of them.
+//! Lists the allocations of all workers in pages, and closes single allocations, for an operator.
 //!
 //! ```text
 //!  Sessions ── SessionQuery ──▶ mailbox of a worker ──▶ turn::server::Server::sessions
@@ -6,8 +6,8 @@
 //!      └─────────────── a bounded part of the list ◀────────────┘
 //! ```
 //!
-//! A worker looks at a bounded number of places per message, so that a hundred thousand allocations never delay its datagrams: the caller
-//! asks again for the next part.
+//! A worker examines a bounded number of table places per query. So a table of 100,000 allocations does not delay datagrams. The caller
+//! sends another query for the next part.
 
 use crate::mailbox::Mailbox;
 use crate::worker::WorkerMessage;
@@ -19,28 +19,30 @@ use std::time::{Duration, Instant};
 use turn::AllocationKey;
 pub use turn::server::{Session, SessionFilter};
 
-/// Places that a worker looks at for one message: about 50 microseconds.
+/// Table places that a worker examines per query. This lasts about 50 microseconds.
 const PLACES: u32 = 512;
-/// How long a worker may take to answer.
+/// The longest time until a worker responds to a query.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How long to wait before trying a full mailbox again.
+/// Time between two attempts to post to a full mailbox.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Why sessions cannot be shown or ended.
+/// Why a query about sessions failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// A worker does not answer.
+    /// A worker did not respond in time.
     #[error(
-        "worker {0} does not answer within a second: it has ended, or is overloaded; try again"
+        "worker {0} did not respond to a query about sessions within 1 s: it has ended or is overloaded; try again"
     )]
     Busy(usize),
-    /// There is no such session.
-    #[error("there is no session {0}: it has ended")]
+    /// The session does not exist.
+    #[error(
+        "session {0} does not exist: it has ended, or the ID is wrong; list the sessions again"
+    )]
     Ended(SessionId),
 }
 
-/// Names a session of a running server, for as long as it lives.
+/// Identifies a session of a running server, as long as the session exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionId {
     /// The number of its worker, from 0.
@@ -78,12 +80,12 @@ impl FromStr for SessionId {
     }
 }
 
-/// A text that names no session.
+/// A text is not the ID of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a session is named like 0-17-3: worker, place and generation")]
+#[error("not the ID of a session: write worker, place and generation, such as 0-17-3")]
 pub struct SessionIdError;
 
-/// Where a list goes on.
+/// Where the next page of a list begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionPlace {
     /// The number of the worker, from 0.
@@ -97,26 +99,26 @@ pub struct SessionPlace {
 pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<(SessionId, Session)>,
-    /// Where the list goes on; `None` if this is all.
+    /// Where the next page begins; `None` at the end of the list.
     pub next: Option<SessionPlace>,
 }
 
-/// What a worker is asked.
+/// A query to a worker.
 #[derive(Debug)]
 pub(crate) enum SessionQuery {
-    /// Allocations from this place on.
+    /// Lists allocations from this place on.
     List(u32, Arc<SessionFilter>, SyncSender<Part>),
-    /// Ends an allocation.
+    /// Closes an allocation.
     End(AllocationKey, SyncSender<bool>),
 }
 
-/// A part of the list of a worker, and the next place if there are more.
+/// A part of the list of one worker, and the place of the next part if there is one.
 pub(crate) type Part = (Vec<Session>, Option<u32>);
 
 impl SessionQuery {
-    /// The worker's part of it.
+    /// Runs the query on the worker's thread, and sends the result.
     pub(crate) fn answer(self, engine: &mut turn::server::Server, now: turn::Now) {
-        // Whoever asked may have stopped waiting.
+        // The thread that sent the query may not wait any more.
         match self {
             SessionQuery::List(from, filter, reply) => {
                 let _ = reply.try_send(engine.sessions(now, from, PLACES, &filter));
@@ -139,11 +141,11 @@ impl Sessions {
         Sessions { boxes }
     }
 
-    /// At most `limit` sessions from a place on, and the place where the list goes on. Waits for the workers, so
-    /// call it on a thread that may wait.
+    /// Returns at most `limit` sessions from a place on, and where the next page begins. `limit` must be at least 1. Blocks until the workers
+    /// respond: do not call it on a worker's thread.
     ///
     /// # Errors
-    /// If a worker does not answer within a second.
+    /// If a worker does not respond within a second.
     pub fn list(
         &self,
         from: SessionPlace,
@@ -186,10 +188,10 @@ impl Sessions {
         })
     }
 
-    /// Ends a session: its relayed addresses are closed, and the client gets 437 at its next request.
+    /// Closes the allocation of a session. The client gets 437 (Allocation Mismatch) for its next request about this allocation.
     ///
     /// # Errors
-    /// If it has ended already, or its worker does not answer within a second.
+    /// If the session does not exist, or its worker does not respond within a second.
     pub fn end(&self, id: SessionId) -> Result<(), SessionError> {
         if id.worker >= self.boxes.len() {
             return Err(SessionError::Ended(id));

@@ -38,8 +38,8 @@ pub struct Settings {
     pub secrets: Vec<Vec<u8>>,
     /// What opens access tokens (RFC 7635). Default: none, and clients need a name and a password.
     pub access_tokens: Option<Arc<dyn AccessTokens>>,
-    /// Further sources of credentials, asked after users and secrets. SIP asks them for users whom neither [`Settings::users`] nor
-    /// [`Settings::sip`] has.
+    /// Further sources of credentials. The server queries them after users and secrets. SIP queries them for users that are neither in
+    /// [`Settings::users`] nor in [`Settings::sip`].
     pub credentials: Vec<Arc<dyn Credentials>>,
     /// What the embedding program decides and learns. Default: nothing.
     pub hooks: Hooks,

@@ -169,7 +169,7 @@ fn bindings_are_found_by_whichever_port_and_connection_rfc3261_10_3() {
     assert_eq!(sip.unsent, 0);
 }
 
-/// The value of the header field for phones that need a relay.
+/// The value of `Ice-Servers`.
 fn ice_servers(answer: &str) -> Option<&str> {
     let mut lines = answer.lines();
     lines.find_map(|line| line.strip_prefix("Ice-Servers: "))

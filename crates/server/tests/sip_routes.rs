@@ -206,7 +206,7 @@ fn calls_from_a_trunk_to_a_trunk_have_the_limits_of_the_domain() {
     route.from_trunks = vec!["from".to_owned()];
     let mut settings = settings(vec![to.trunk("to"), from], vec![route]);
     settings.calls.per_domain.concurrent = 1;
-    // A trunk has the calls of many callers.
+    // The limits per user do not apply to trunks, so the second call below reaches the limit of the domain.
     settings.calls.per_user.per_second = 1;
     settings.calls.forbidden_prefixes = vec!["+1900".to_owned()];
     let server = serve(settings);

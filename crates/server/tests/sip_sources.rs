@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Knows all users but those whose names begin with `x`. It answers after a while, and never for names that begin with `never`; for names that begin
-/// with `down` it is down.
+/// A source with all users except those whose names begin with `x` or `+`. It responds after `delay`, and never for names that begin with
+/// `never`. For names that begin with `down`, it is unavailable.
 #[derive(Debug, Default)]
 struct Slow {
     delay: Duration,
@@ -214,7 +214,7 @@ fn routes_are_asked_only_for_names_that_the_source_does_not_know() {
     ann.ask(Method::Message, "sip:+4930@example.com", "b");
     let forwarded = trunk.answer();
     assert!(forwarded.starts_with("MESSAGE sip:+4930@"), "{forwarded}");
-    // Nobody is asked for the callee of a sender without credentials.
+    // The source gets no query for the callee if the sender has no credentials.
     let begun = source.begun.load(Ordering::Relaxed);
     let text = ann.request("MESSAGE", "sip:dave@example.com", "c", 1, "");
     ann.send(&text);

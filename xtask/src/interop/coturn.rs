@@ -398,7 +398,7 @@ fn judge(output: &str, case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Messages that a run of uclient has sent and received.
+/// How many messages uclient has sent and received in a run.
 pub(super) fn counts(output: &str) -> Option<(u32, u32)> {
     let totals = Totals::read(output)?;
     Some((totals.sent, totals.received))

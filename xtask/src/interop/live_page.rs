@@ -28,10 +28,10 @@ const VIEWS: [&str; 6] = [
 /// A desktop and a phone.
 const WIDE: [u32; 2] = [1180, 860];
 const NARROW: [u32; 2] = [390, 844];
-/// More than a view needs to show what it has loaded.
+/// Longer than a view needs to load and show its data.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A server with a load and a page.
+/// A server under load, and its live page.
 struct Stage {
     _server: Process,
     _load: Process,
@@ -65,7 +65,7 @@ pub(super) fn run(
     let outcome = stage.test_server(browser, "works", "live-test.png");
     tally.record("the live page's test finds UDP, TCP and TLS", &outcome);
     drop(trusting);
-    // chromedriver of the first one has ended: it uses the same folder.
+    // Both browsers use the same folder, so the second one starts after chromedriver of the first one has ended.
     let doubting = Browser::start(logs, |_| Ok(()))?;
     stage.open(&doubting)?;
     let outcome = stage.test_server(&doubting, "fails", "live-test-tls.png");
@@ -115,7 +115,7 @@ impl Stage {
         })
     }
 
-    /// Loads the page, and gives it the token as a person would.
+    /// Loads the page, and enters the token with its controls.
     fn open(&self, browser: &Browser) -> Result<()> {
         browser.resize(WIDE)?;
         browser.open(&self.url)?;
@@ -149,7 +149,7 @@ impl Stage {
     }
 
     fn views(&self, browser: &Browser) -> Result<String> {
-        // Some samples for the charts.
+        // The charts need some samples.
         std::thread::sleep(Duration::from_secs(6));
         let mut findings = Vec::new();
         for (view, text) in [
@@ -182,7 +182,10 @@ impl Stage {
             browser.screenshot(&self.logs.join(format!("live-{view}-phone.png")))?;
             let script = "arguments[0](document.documentElement.scrollWidth - document.documentElement.clientWidth);";
             let beyond = browser.run(script, &json!([]))?;
-            ensure!(beyond == json!(0), "{view} is {beyond} pixels too wide");
+            ensure!(
+                beyond == json!(0),
+                "the view {view} is {beyond} pixels wider than the window"
+            );
             findings.extend(self.audit(browser, view)?);
         }
         browser.prefer_dark(false)?;
@@ -191,7 +194,7 @@ impl Stage {
         Ok(format!("{} pixels wide, nothing is cut off", NARROW[0]))
     }
 
-    /// What axe-core finds that is serious or critical.
+    /// The serious and critical findings of axe-core.
     fn audit(&self, browser: &Browser, view: &str) -> Result<Vec<String>> {
         let script = format!(
             "const done = arguments[0]; {};
@@ -240,12 +243,12 @@ impl Stage {
         let log = std::fs::read_to_string(self.logs.join("live-page.log"))?;
         ensure!(
             log.contains("audit: session.end"),
-            "the log has no audit line"
+            "live-page.log has no line `audit: session.end` for the session that the page has ended"
         );
         Ok(said.to_owned())
     }
 
-    /// Tests the server by the page; TLS has to come out as `tls`.
+    /// Runs the page's test of the server. The result for TLS must be `tls`, that for UDP and TCP `works`.
     fn test_server(&self, browser: &Browser, tls: &str, picture: &str) -> Result<String> {
         self.show(browser, "test", "Test now")?;
         let script = "const [done] = arguments;
@@ -284,7 +287,10 @@ fn provoke_failures(binary: &Path, port: u16) -> Result<()> {
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .status()?;
-        ensure!(!status.success(), "{user} is accepted");
+        ensure!(
+            !status.success(),
+            "the server accepts the wrong credentials {user}"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! docs/from-coturn.md, step by step, with coturn from Debian: clients send all the time, and lose nothing.
+//! The steps of docs/from-coturn.md, with coturn from Debian. Clients send during all steps, and must not lose a message.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const REALM: &str = "hairpin.example";
 /// The schema of coturn's SQLite database, as Debian installs it.
 const SCHEMA: &str = "/usr/share/coturn/schema.sql";
-/// Messages of each client and time between two: a client sends for 16 seconds, longer than all steps beside it.
+/// Messages of each client, and the time between two. A client sends for 16 seconds: longer than the steps that run at the same time.
 const MESSAGES: &str = "320";
 const INTERVAL_MS: &str = "50";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ fn migrate(hairpin: &Path, logs: &Path) -> Result<String> {
     field.adds("bob", "builder")?;
     field.works(0, "bob:builder")?;
 
-    // New clients get the new server; those of the old one end by themselves.
+    // New clients use hairpin. Coturn stops after its last client has ended.
     let mut new = field.client("new", 1, "bob:builder")?;
     judge("a client of coturn during the move", &mut old)?;
     coturn.stop(LIMIT)?;
@@ -72,18 +72,18 @@ fn migrate(hairpin: &Path, logs: &Path) -> Result<String> {
     Ok("3 clients, no message lost".to_owned())
 }
 
-/// All that a client sent has come back.
+/// Checks that a client has received every message that it has sent.
 fn judge(name: &str, client: &mut Process) -> Result<()> {
     ensure!(
         client.wait(LIMIT)? != Ended::Killed,
-        "{name} hung: {}",
+        "{name} did not end within 60 s: {}",
         client.tail()
     );
     let counts = coturn::counts(&client.output());
     let (sent, received) = counts.with_context(|| format!("{name}: {}", client.tail()))?;
     ensure!(
         sent > 0 && sent == received,
-        "{name} sent {sent}, and {received} came back"
+        "{name} sent {sent} messages, and received {received}"
     );
     Ok(())
 }
@@ -177,7 +177,7 @@ impl<'a> Field<'a> {
         )
     }
 
-    /// What the page says: import, then another port, because both servers run on one host.
+    /// The step of the page: imports coturn's configuration, then changes the ports, because both servers run on one host.
     fn import(&self) -> Result<PathBuf> {
         let config = self.logs.join("hairpin.toml");
         succeeds(
@@ -221,7 +221,9 @@ impl<'a> Field<'a> {
         command
             .args(["probe", arguments[0], &target])
             .args(&arguments[1..]);
-        command.output().context("hairpin does not start")
+        command
+            .output()
+            .with_context(|| format!("cannot start {}", self.hairpin.display()))
     }
 
     /// Waits for a response to a Binding request.
@@ -230,7 +232,7 @@ impl<'a> Field<'a> {
         while !self.probe(server, &["stun"])?.status.success() {
             ensure!(
                 started.elapsed() < LIMIT,
-                "port {} does not answer",
+                "port {} did not respond to Binding requests within 60 s",
                 self.ports[server]
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -238,7 +240,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// A user gets a relay.
+    /// Checks that a user can make an allocation and relay data.
     fn works(&self, server: usize, account: &str) -> Result<()> {
         let output = self.probe(server, &["turn", "--user", account])?;
         ensure!(output.status.success(), "{account}: {}", said(&output));
@@ -266,7 +268,7 @@ impl<'a> Field<'a> {
         )
     }
 
-    /// hairpin sends a new client to coturn.
+    /// Waits until hairpin responds to a new client with 300 and coturn's address (RFC 8489 §10).
     fn sends_away(&self) -> Result<()> {
         let started = Instant::now();
         let wanted = format!("{HOST}:{}", self.ports[0]);
@@ -277,7 +279,7 @@ impl<'a> Field<'a> {
             }
             ensure!(
                 started.elapsed() < LIMIT,
-                "no ALTERNATE-SERVER: {}",
+                "hairpin sent no ALTERNATE-SERVER with coturn's address within 60 s: {}",
                 said(&output)
             );
             std::thread::sleep(Duration::from_millis(200));

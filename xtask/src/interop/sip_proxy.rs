@@ -20,14 +20,14 @@ use crate::tally::Tally;
 const LIMIT: Duration = Duration::from_secs(75);
 /// After this many seconds SIPp gives up. The longest case with loss: 200 repeated for 32 s, BYE for 8 s, then [`TIMEWAIT`].
 const SIPP_TIMEOUT: &str = "70";
-/// How many milliseconds a side repeats its last response. The other side repeats a BYE 0.5, 1.5, 3.5, 7.5, 11.5, 15.5 and 19.5 s after the first
-/// time. If a side left after 9 s, one run in a hundred would lose the response each time: the proxy's BYE then finds a closed port, which
-/// is a 430.
+/// How many milliseconds a side repeats its last response. The other side repeats a BYE 0.5, 1.5, 3.5, 7.5, 11.5, 15.5 and 19.5 s after the
+/// first one. If a side ended after 9 s, all responses would be lost in one run of a hundred. The port would then be closed, and the proxy
+/// would respond to the next BYE with 430.
 const TIMEWAIT: &str = "20000";
 pub(super) const CALLER: &str = "alice";
 
-/// What is filled in for the 200 to a BYE. Where messages are lost, an ACK may come after the BYE. SIPp would copy its Via and CSeq into the
-/// repeated 200, so the scenario keeps those of the BYE.
+/// Texts for the placeholders of the 200 to a BYE. If messages are lost, an ACK may arrive after the BYE. SIPp would copy the Via and CSeq
+/// of the ACK into the repeated 200, so the scenario stores those of the BYE.
 const BYE_WITH_LOSS: [(&str, &str); 3] = [
     (
         "KEEP_BYE",
@@ -335,7 +335,7 @@ impl Bench<'_> {
         let lossy = [
             (
                 "ACK_IS_OPTIONAL",
-                // Not `global`: an ACK after the BYE would end the timeout of what follows.
+                // Not `global`: with it, an ACK after the BYE would end the timeout of the next `recv`.
                 if way.loses { "true" } else { "false" },
             ),
             ("TIMEWAIT", if way.loses { TIMEWAIT } else { "100" }),

@@ -105,7 +105,7 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", &metrics)
     }
 
-    /// Has pages think that their user prefers dark or light colours.
+    /// Sets `prefers-color-scheme` to dark or light.
     pub(crate) fn prefer_dark(&self, dark: bool) -> Result<()> {
         let value = if dark { "dark" } else { "light" };
         let feature = json!({ "name": "prefers-color-scheme", "value": value });

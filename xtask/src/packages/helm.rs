@@ -1,4 +1,4 @@
-//! The Helm chart: helm's own checks, and manifests that the types of the Kubernetes API decode strictly.
+//! Checks the Helm chart: `helm lint`, and a strict decoding of the rendered manifests with the types of the Kubernetes API.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 use super::finish;
 use crate::tally::Tally;
 
-/// The version of Kubernetes that templates are rendered for. A helm that is built from its module knows none.
+/// The version of Kubernetes for which helm renders the templates. A helm that is built from its Go module has no default version.
 const KUBERNETES: &str = "1.34.0";
 
-/// What a rendering must have, with these values.
+/// Values, and the kinds of manifests that helm must render with them.
 struct Case {
     name: &'static str,
     values: &'static [&'static str],
@@ -66,7 +66,7 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// Values that make no sense, and a part of the reason that helm must give.
+/// Invalid values, and a part of the error that helm must print.
 const REFUSED: [(&[&str], &str); 3] = [
     (&["autoscaling.enabled=true"], "requires mode StatefulSet"),
     (&["mode=Deployment"], "mode must be"),
@@ -151,7 +151,7 @@ impl Helm {
             let said = String::from_utf8_lossy(&output.stderr);
             ensure!(
                 !output.status.success() && said.contains(reason),
-                "{values:?} are accepted, or refused for another reason: {said}"
+                "helm does not reject the values {values:?} with `{reason}`: {said}"
             );
         }
         Ok(format!("{} refused", REFUSED.len()))

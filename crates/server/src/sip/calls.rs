@@ -23,7 +23,7 @@ pub const CALL_REFUSALS: [&str; 5] = [
 /// The place of a forbidden number in [`CALL_REFUSALS`].
 const NUMBER: usize = 4;
 
-/// The sender of a call from a trunk to a trunk in the log.
+/// The sender in log lines about a call between two trunks.
 const TRUNK: &[u8] = b"(trunk)";
 
 /// The calls of all workers.
@@ -86,14 +86,14 @@ impl CallControl {
         self.shared.dialogs.next_deadline()
     }
 
-    /// Removes dialogs that have come to their end.
+    /// Removes dialogs whose time is over, and logs their calls.
     pub(super) fn expire(&self, now: Mono) {
         for record in self.shared.dialogs.expire(now) {
             CallControl::log(now, &record, EndedBy::Expiry);
         }
     }
 
-    /// Gives the records of some answered calls of all workers to `list`. Returns where to go on.
+    /// Calls `list` with the records of at most `most` answered calls of all workers. Returns where the next part begins.
     pub(super) fn list(
         &self,
         now: Mono,
@@ -109,7 +109,7 @@ impl CallControl {
         self.settings.log
     }
 
-    /// Writes the line of a call that has ended.
+    /// Writes the log line of a call that has ended.
     pub(super) fn log(now: Mono, record: &CallRecord, by: EndedBy) {
         let line = record.line(now);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -136,7 +136,7 @@ impl CallControl {
         );
     }
 
-    /// Whether refreshes and BYEs matter: a limit is set, or dialogs from before a reload still count.
+    /// Whether the proxy must follow refreshes and BYEs: a limit is set, calls are logged, or dialogs from before a reload still count.
     pub(super) fn counts_calls(&self) -> bool {
         self.follows_dialogs() || !self.shared.dialogs.is_empty()
     }
@@ -150,14 +150,16 @@ impl CallControl {
         })
     }
 
-    /// Whether a request outside of dialogs may be forwarded; `from` is the local address in its From, or in the Request-URI of a trunk.
+    /// Whether a request outside of dialogs may be forwarded. `from` is the local address of record in its From. If a trunk has sent the
+    /// request and its From has none, `from` is the one in the Request-URI.
     pub(super) fn admit(
         &mut self,
         now: Mono,
         call: &NewCall<'_>,
         from: Option<&Aor>,
     ) -> Result<Vec<Ticket>, Denied> {
-        // A call from a trunk to a trunk costs as much as that of a user. To a user here, it costs nothing.
+        // The limits apply to calls of users and to calls between trunks, because the server's owner pays for both. They do not apply to calls
+        // from a trunk to a user here.
         let Some(user) = call.user.or((!call.rewritten.is_empty()).then_some(TRUNK)) else {
             return Ok(Vec::new());
         };
@@ -169,7 +171,7 @@ impl CallControl {
         }
         let (per_user, per_domain) = (self.settings.per_user, self.settings.per_domain);
         let mut tickets = Vec::with_capacity(2);
-        // A trunk has the calls of many callers.
+        // The limits per user do not apply to a trunk, because a trunk carries the calls of many callers.
         if call.user.is_some() {
             let users = self.shared.users.begin(now, &user.into(), per_user);
             tickets.push(users.map_err(|exceeded| self.exceeded(user, 0, exceeded))?);

@@ -1,7 +1,7 @@
 //! Who may register: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
 //!
-//! Users whom the settings do not name are those of the sources of credentials, such as stores. If a source answers later, the request waits
-//! ([`Lookups`]).
+//! If a user is not in the settings, the server queries the sources of credentials, such as stores. If a source responds later, the request
+//! waits ([`Lookups`]).
 //!
 //! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can check them. Which counts of
 //! a nonce were used is kept by all of them together, so that an answer counts once wherever it comes in, in memory that does not grow.
@@ -57,18 +57,18 @@ pub(super) enum Stop {
     Unavailable,
 }
 
-/// What is known of an address of record.
+/// Whether an address of record is that of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IsAddress {
     Yes,
     No,
     /// A source of credentials answers later: the request waits.
     Pending,
-    /// It cannot answer, or too many requests wait.
+    /// The source cannot answer, or too many requests wait.
     Unavailable,
 }
 
-/// What sources say of a user.
+/// The result of a query to sources for a user.
 #[derive(Debug)]
 enum Sought {
     /// The user exists, with these keys.
@@ -103,9 +103,9 @@ struct Guests {
     takes_any_uri: bool,
     /// The domain whose own users these are, as addresses of record have it.
     domain: Option<String>,
-    /// Asked for users that are not among `users`.
+    /// Sources of credentials for users that are not in `users`.
     sources: Option<Arc<dyn KeySource>>,
-    /// Domains with users of their own.
+    /// Domains with users of their own. `sources` are not queried for names in these domains.
     others: Box<[String]>,
 }
 
@@ -172,27 +172,28 @@ impl Guests {
             }
         }
         if let Some(sources) = orders.sources.clone().filter(|_| orders.asks_users()) {
-            // Clients choose the first algorithm that they know, so all users must have a key for each.
+            // RFC 8760 §2.4: a client uses the first algorithm that it supports. So the server offers only algorithms for which the sources have
+            // keys, if there are any.
             let has_all = |algorithm: &Algorithm| {
                 password_algorithm(*algorithm).is_some_and(|it| sources.supports(it))
             };
             if self.algorithms.iter().any(has_all) {
                 self.algorithms.retain(has_all);
             }
-            // Stores have no hashes of names.
+            // Stores cannot find a user by the hash of the name (RFC 7616 §3.4.4).
             self.hashes_usernames = false;
             self.sources = Some(sources);
         }
     }
 
-    /// A name like alice@example.org would be the address of a user of another domain.
+    /// Whether a name is an address in a domain with users of its own, for example alice@example.org.
     fn is_of_another(&self, name: &str) -> bool {
         let domain = name.rsplit_once('@').map(|(_, domain)| domain);
         let mut others = self.others.iter();
         domain.is_some_and(|domain| others.any(|it| it.eq_ignore_ascii_case(domain)))
     }
 
-    /// The user of this name whom the sources are asked for, by an algorithm; `None` if they cannot know it.
+    /// The query to the sources for this name and algorithm; `None` if no source can have such a user.
     fn wanted(&self, name: &[u8], algorithm: Algorithm) -> Option<Wanted> {
         let name = std::str::from_utf8(name).ok();
         let name = name.filter(|name| !name.is_empty() && !self.is_of_another(name))?;
@@ -281,7 +282,7 @@ impl Guests {
     }
 }
 
-/// The algorithm of a source's keys; `None` if sources have no keys of it.
+/// The same algorithm in the terms of sources; `None` if sources have no keys for it.
 const fn password_algorithm(algorithm: Algorithm) -> Option<PasswordAlgorithm> {
     match algorithm {
         Algorithm::Md5 => Some(PasswordAlgorithm::Md5),
@@ -355,7 +356,7 @@ pub(super) struct Gate {
     ban: Duration,
     /// Requests that wait for a source of credentials.
     pub(super) lookups: Lookups,
-    /// What a source has said, for the request that has waited for it.
+    /// The result of a query, while the worker handles the request that waited for it.
     told: Option<(Wanted, KeyLookup)>,
     /// The user whose request was let through last.
     user: Vec<u8>,
@@ -415,7 +416,7 @@ impl Gate {
             .map_or(COMMON, RealmKey)
     }
 
-    /// What a source has said of the user that the next requests have waited for.
+    /// Sets the result that the next request has waited for; `None` removes it.
     pub(super) fn tell(&mut self, told: Option<(Wanted, KeyLookup)>) {
         self.told = told;
     }
@@ -426,7 +427,7 @@ impl Gate {
         realm.sources.is_some() || self.has_address(aor)
     }
 
-    /// Whether an address of record is a user's. Sources know users by the user part of the address.
+    /// Whether an address of record is that of a user. In sources, the name of the user is the user part of the address.
     pub(super) fn find_address(&mut self, aor: &Aor, flow: &Flow, unix_s: u64) -> IsAddress {
         if self.has_address(aor) {
             return IsAddress::Yes;
@@ -449,7 +450,7 @@ impl Gate {
         }
     }
 
-    /// Asks sources for a user. [`Sought::Pending`]: [`Gate::lookups`] has the query.
+    /// Queries the sources for a user. After [`Sought::Pending`], [`Gate::lookups`] has the query.
     fn seek(
         &mut self,
         source: &Arc<dyn KeySource>,
@@ -521,10 +522,11 @@ impl Gate {
         credentials.is_some_and(|it| realms.any(|realm| it.are_for(realm.realm.as_bytes())))
     }
 
-    /// Whether a user of this realm sent the request by this flow, by the credentials in headers of this kind. If so, [`Gate::confirmation`] has what is to be said to that.
+    /// Checks the credentials in headers of this kind of a request that came by this flow. If a user of this realm sent it,
+    /// [`Gate::confirmation`] has the Authentication-Info line for the response.
     ///
     /// # Errors
-    /// How it is stopped otherwise. [`Stop::Pending`]: [`Gate::lookups`] has the query, and the request is to wait there.
+    /// Why the request is not accepted. After [`Stop::Pending`], [`Gate::lookups`] has the query, and the caller lets the request wait there.
     pub(super) fn check(
         &mut self,
         realm: RealmKey,
@@ -541,7 +543,7 @@ impl Gate {
             Err(Stop::Bad(_)) => 4,
             Err(Stop::Slowed) => 5,
             Err(Stop::Unavailable) => 6,
-            // It counts when it goes on.
+            // The request is counted when it resumes.
             Err(Stop::Pending) => return outcome,
         };
         const { assert!(DIGEST_OUTCOMES.len() == 7) };
@@ -587,7 +589,7 @@ impl Gate {
         let algorithm = credentials.algorithm.filter(|_| !credentials.is_hashed);
         let wanted = algorithm.and_then(|it| guests.wanted(&credentials.name(), it));
         let keys = match (guests.sources.clone(), wanted) {
-            // A user of the settings is no user of a store.
+            // A name in the settings is never that of a user of a store, even if the settings have no key for this algorithm.
             _ if guests.users.contains_key(&*credentials.name()) => Vec::new(),
             (Some(source), Some(wanted)) => match self.seek(&source, wanted, flow, unix_s) {
                 Sought::Keys(keys) => keys,
@@ -600,7 +602,7 @@ impl Gate {
         self.verify(realm, (&credentials, &asked, ip), &keys, unix_s)
     }
 
-    /// Compares a response with those that these keys of the user make.
+    /// Verifies the digest response with each of the user's keys.
     fn verify(
         &mut self,
         realm: RealmKey,
@@ -619,14 +621,14 @@ impl Gate {
             server.verify(credentials, asked, ha1, unix_s, note)
         };
         let mut accepted = keys.first();
-        // It takes as long for a user that does not exist.
+        // Without a key the check lasts as long, so its duration does not tell whether the user exists.
         let mut outcome = check(accepted);
         for ha1 in keys.iter().skip(1) {
             if outcome == Outcome::Denied {
                 (outcome, accepted) = (check(Some(ha1)), Some(ha1));
             }
         }
-        // The nonce was issued to this source, so the source is not forged. A user that does not exist counts as well.
+        // The nonce was issued to this source address, so the address is not forged. A failure for an unknown user counts as well.
         if outcome == Outcome::Denied
             && self
                 .bans
@@ -701,7 +703,7 @@ fn issue(
     nonce
 }
 
-/// What becomes of a request whose credentials are not accepted.
+/// The [`Stop`] for credentials that are not accepted.
 fn stop_of(outcome: Outcome) -> Stop {
     match outcome {
         Outcome::Stale => Stop::Challenge(Why::Stale),

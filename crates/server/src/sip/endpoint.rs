@@ -53,9 +53,9 @@ pub(crate) struct Endpoint {
     screen: Screen,
     /// What it sends by itself.
     pub(super) requests: Requests,
-    /// Answers of sources of credentials that have come.
+    /// Results of sources of credentials that are not handled yet.
     pub(super) keys: VecDeque<SipKeys>,
-    /// The message at hand has been counted before it waited for keys.
+    /// The current message waited for keys, and was counted before that.
     is_resumed: bool,
     balance: Balance,
     /// What went to other workers.
@@ -275,7 +275,7 @@ impl Endpoint {
         }
     }
 
-    /// Goes on with what has waited for a source of credentials.
+    /// Resumes the requests that waited for a source of credentials.
     pub(super) fn take_keys(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         while let Some(keys) = self.keys.pop_front() {
             self.with_user(|user, transactions| user.answered(transactions, keys));

@@ -391,7 +391,7 @@ impl Calls for ServerPolicy<'_> {
         let uri = from.as_ref().and_then(|from| from.parse_uri().ok());
         let aor_of = |uri: &Uri<'_>| uri.as_sip().and_then(|uri| self.aor(uri));
         let from = match (uri.as_ref().and_then(aor_of), call.user) {
-            // A trunk calls through the domain of the Request-URI.
+            // A call from a trunk counts for the domain in the Request-URI.
             (None, None) => Uri::parse(call.uri).ok().as_ref().and_then(aor_of),
             (from, _) => from,
         };

@@ -1,5 +1,5 @@
 //! The header field `Ice-Servers` in the 200 to a REGISTER: time-limited credentials for TURN on this server, in the form that
-//! `RTCPeerConnection` accepts. So a phone in a browser needs one login for SIP and TURN.
+//! `RTCPeerConnection` accepts. So a phone in a browser needs credentials for SIP only.
 
 use std::fmt::{self, Write as _};
 
@@ -7,7 +7,7 @@ use super::settings::Orders;
 use crate::rest::rest_password;
 use sip_server::Aor;
 
-/// What the header field says, but for the user.
+/// The parts of the header field that are the same for all users.
 pub(super) struct IceServers {
     /// The URIs as a JSON array.
     urls: String,
@@ -18,7 +18,7 @@ pub(super) struct IceServers {
 
 impl fmt::Debug for IceServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the secret.
+        // The secret must not appear in logs.
         f.debug_struct("IceServers")
             .field("urls", &self.urls)
             .finish_non_exhaustive()
@@ -37,7 +37,7 @@ impl IceServers {
         (!urls.is_empty()).then(|| IceServers {
             urls: urls + "]",
             secret,
-            // A phone gets new credentials whenever it registers again.
+            // Each refresh of a registration returns new credentials. So they must last as long as the longest registration.
             lifetime: orders.settings.registrar.max_expires,
         })
     }
@@ -58,14 +58,14 @@ impl IceServers {
     }
 }
 
-/// Adds a string of JSON (RFC 8259 §7).
+/// Appends a JSON string (RFC 8259 §7).
 fn push_string(text: &mut String, value: &str) {
     text.push('"');
     for character in value.chars() {
         match character {
             '"' | '\\' => text.extend(['\\', character]),
             control if control.is_control() => {
-                // Every control character of Unicode has four digits; writing to a String never fails.
+                // All control characters are below U+00A0, so four digits are enough. Writing to a String never fails.
                 let _ = write!(text, "\\u{:04x}", u32::from(control));
             }
             other => text.push(other),

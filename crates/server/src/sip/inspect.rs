@@ -1,4 +1,4 @@
-//! The state of SIP for an operator: which bindings there are, and what trunks do.
+//! The state of SIP for an operator: registration bindings, calls, and trunks.
 //!
 //! ```text
 //!  SipInspector ── SipQuery ──▶ mailbox of a worker ──▶ Sip::answer_query
@@ -6,8 +6,8 @@
 //!       └────────────────── bounded part of the answer ◀──────┘
 //! ```
 //!
-//! A worker answers a query about bindings for a bounded number of places and bytes, so that a million bindings never delay its messages:
-//! the caller asks again for the next part.
+//! A worker examines a bounded number of table places and bytes per query. So a table of a million bindings does not delay SIP messages.
+//! The caller sends another query for the next part.
 
 use super::Sip;
 use crate::mailbox::Mailbox;
@@ -24,35 +24,37 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Addresses of record that a worker looks at for one query, and bytes of text that it copies: together well below a millisecond.
+/// Places of the binding table that a worker examines per query, and bytes of text that it copies. Both together last less than 1 ms.
 const PLACES: usize = 512;
 const BYTES: usize = 64 << 10;
 
-/// Calls, or places of the proxy's table, that a worker looks at for one query.
+/// Answered calls, or places of the proxy's context table, that a worker examines per query.
 const CALLS: usize = 256;
 
-/// Bytes of a text of a binding that are shown. A registrar accepts longer ones, which nobody reads in a list.
+/// The most bytes of a text in a list. A registrar accepts longer texts: the list shows their beginning.
 const TEXT: usize = 1024;
 
-/// How long a worker may take to answer.
+/// The longest time until a worker responds to a query.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// How long to wait before trying a full mailbox again.
+/// Time between two attempts to post to a full mailbox.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Why the state of SIP cannot be shown.
+/// Why a query about the state of SIP failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// A worker does not answer.
-    #[error("worker {0} does not answer within 2 s: it has ended, or is overloaded; try again")]
+    /// A worker did not respond in time.
+    #[error(
+        "worker {0} did not respond to a query about SIP within 2 s: it has ended or is overloaded; try again"
+    )]
     Busy(usize),
-    /// A text is no address of record.
-    #[error("`{0}` is no address of record: write USER@DOMAIN")]
+    /// A text is not an address of record.
+    #[error("`{0}` is not an address of record: write USER@DOMAIN")]
     NotAnAddress(String),
 }
 
-/// Where a list of bindings goes on.
+/// Where the next part of a list of bindings begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BindingsPlace {
     /// The number of the worker, from 0.
@@ -64,9 +66,9 @@ pub struct BindingsPlace {
 /// A part of the list of bindings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BindingsPage {
-    /// Bindings, those of one address of record together.
+    /// Bindings. Those of one address of record follow each other.
     pub bindings: Vec<BindingInfo>,
-    /// Where the list goes on; `None` at its end.
+    /// Where the next part begins; `None` at the end of the list.
     pub next: Option<BindingsPlace>,
 }
 
@@ -85,7 +87,7 @@ pub struct BindingInfo {
     pub q: Option<u16>,
     /// The values of Path (RFC 3327); empty if there is none.
     pub path: String,
-    /// How the REGISTER came, if it came straight from the user agent.
+    /// The flow of the REGISTER, if it came directly from the user agent.
     pub flow: Option<BindingFlow>,
     /// Time until the binding ends.
     pub expires: Duration,
@@ -102,18 +104,18 @@ pub struct BindingInfo {
 pub struct BindingFlow {
     /// The transport.
     pub transport: Carrier,
-    /// The address of the user agent, or of the NAT before it.
+    /// The address of the user agent, or of its NAT.
     pub remote: SocketAddr,
     /// The address of this server.
     pub local: SocketAddr,
 }
 
-/// Where a list of calls goes on: first the calls that are not answered, then the others.
+/// Where the next part of a list of calls begins. Calls that are not answered come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallsPlace {
     /// Calls that are not answered: the worker, from 0, and the place in its table.
     Ringing(usize, usize),
-    /// Answered calls, which all workers share: the part of the table, and the first number in it.
+    /// Answered calls, whose table all workers share: the part of the table, and the first dialog of that part that is not listed yet.
     Answered(usize, u64),
 }
 
@@ -128,7 +130,7 @@ impl Default for CallsPlace {
 pub struct CallsPage {
     /// Calls.
     pub calls: Vec<CallInfo>,
-    /// Where the list goes on; `None` at its end.
+    /// Where the next part begins; `None` at the end of the list.
     pub next: Option<CallsPlace>,
 }
 
@@ -141,15 +143,15 @@ pub struct CallInfo {
     pub from: String,
     /// The Request-URI of the caller.
     pub to: String,
-    /// The trunk or the user that has sent the INVITE; empty for anybody else.
+    /// The trunk or the user that has sent the INVITE; empty for other senders.
     pub source: String,
     /// Where the INVITE came from.
     pub source_leg: Leg,
-    /// The trunk or the user that has answered; empty before.
+    /// The trunk or the user that has answered; empty before the answer.
     pub target: String,
     /// Where the answer came from.
     pub target_leg: Option<Leg>,
-    /// Copies of the INVITE.
+    /// How many copies of the INVITE the proxy has sent.
     pub tried: u8,
     /// When the INVITE came, in seconds since 1970.
     pub began_unix_s: u64,
@@ -172,7 +174,7 @@ pub struct TrunkInfo {
     pub addresses: Vec<TrunkAddress>,
     /// Whether it accepts the registration of this server; `None` if the server does not register there.
     pub is_registered: Option<bool>,
-    /// What was counted.
+    /// Its counters.
     pub counts: TrunkCounts,
 }
 
@@ -181,11 +183,11 @@ pub struct TrunkInfo {
 pub struct TrunkAddress {
     /// The URI in the configuration.
     pub uri: String,
-    /// What is known of it.
+    /// Its status.
     pub status: AddressStatus,
 }
 
-/// A question to a worker.
+/// A query to a worker.
 #[derive(Debug)]
 pub(crate) enum SipQuery {
     /// Bindings from a place on, or those of one address of record.
@@ -195,14 +197,15 @@ pub(crate) enum SipQuery {
         /// The bindings, and the next place.
         reply: SyncSender<(Vec<BindingInfo>, Option<usize>)>,
     },
-    /// Calls from a place on; its worker is the one that is asked.
+    /// Calls from a place on. A query for calls that are not answered goes to the worker in the place; any worker can list answered calls.
     Calls {
         place: CallsPlace,
         reply: SyncSender<CallsPage>,
     },
 }
 
-/// Shows the state of SIP of a running server. Clones share it. Its methods wait for workers: do not call them on a worker's thread.
+/// Queries the state of SIP of a running server. Clones refer to the same server. Its methods block until workers respond: do not call them
+/// on a worker's thread.
 #[derive(Debug, Clone)]
 pub struct SipInspector {
     boxes: Arc<[Mailbox<WorkerMessage>]>,
@@ -214,7 +217,7 @@ impl SipInspector {
         SipInspector { boxes, observer }
     }
 
-    /// A part of the list of all bindings. A binding that exists throughout all calls is listed exactly once.
+    /// A part of the list of all bindings. If a binding exists from the first part to the last one, the parts list it exactly once.
     ///
     /// # Errors
     /// [`InspectError::Busy`].
@@ -310,7 +313,7 @@ impl SipInspector {
         }
     }
 
-    /// The trunks of the current settings. Costs the workers nothing.
+    /// The trunks of the current settings. Sends no query to a worker.
     #[must_use]
     pub fn trunks(&self) -> Vec<TrunkInfo> {
         let now = now().mono;
@@ -346,12 +349,12 @@ fn canonical(text: &str) -> Option<Aor> {
 }
 
 impl Sip {
-    /// Answers a query of another thread.
+    /// Runs a query of another thread, and sends the result.
     pub(crate) fn answer_query(&mut self, query: SipQuery) {
         match query {
             SipQuery::Bindings { first, aor, reply } => {
                 let answer = self.bindings(first, aor.as_deref());
-                // Whoever asked may have stopped waiting.
+                // The thread that sent the query may not wait any more.
                 let _ = reply.try_send(answer);
             }
             SipQuery::Calls { place, reply } => drop(reply.try_send(self.calls(place))),
@@ -421,7 +424,7 @@ fn call(record: &CallRecord, now: Mono, left: Option<Duration>) -> CallInfo {
         to: text(line.to),
         source: text(line.source),
         source_leg: line.source_leg,
-        // Before the answer it is the one that has failed last.
+        // Before the answer, the record has the target of the best failure so far.
         target: line.answered.map(|_| text(line.target)).unwrap_or_default(),
         target_leg: line.answered.and(line.target_leg),
         tried: line.tried,

@@ -6,8 +6,9 @@
 //!       └──── told <── resume ──┴── WorkerMessage::SipKeys <──┘
 //! ```
 //!
-//! The gate asks only for users of requests with a valid nonce, or for the callees of senders who may send. A request that waits is either a context of the proxy, or a copy of
-//! the message, which the worker handles again when the keys are there. Both numbers have one limit. What does not fit gets 503.
+//! The gate queries a source for the sender of a request with a valid nonce, or for the callee of a sender who may send. A request that waits
+//! is either a context of the proxy, or a copy of the message. The worker handles the copy again when the result is there. Both kinds share
+//! one limit. A request above the limit gets 503.
 
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
@@ -21,19 +22,20 @@ use stun::PasswordAlgorithm;
 use turn::server::credentials::{Claim, Credentials, KeyLookup, KeyQuery, KeyReply};
 use turn::{ClientPath, FiveTuple, ListenerKey, Transport};
 
-/// Requests of one worker that wait. The stores limit what one source may ask for (`stores::budget`).
+/// The most requests of one worker that wait. The stores limit the queries per source address (`stores::budget`).
 const MOST: usize = 2_048;
 
-/// Bytes of the copies of messages that wait.
+/// The most bytes of the copies of messages that wait. The last copy may exceed this limit.
 const MOST_BYTES: usize = 8 << 20;
 
-/// How long a request waits. After that it gets 503, as if the source could not answer.
+/// How long a request waits for one query. Then it gets 503, as if the source were unavailable.
 const TIME: Duration = Duration::from_secs(5);
 
-/// Queries that a store works on at once (`stores::lookups::RUNNING`). Requests beyond that wait for others, which is load.
+/// Queries that a store runs at once (`stores::lookups::RUNNING`). Requests above this number count as backlog, because their queries have not
+/// begun.
 pub(super) const AT_ONCE: u32 = 64;
 
-/// A user whom a source is asked for.
+/// The user of a query to a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) realm: Box<str>,
@@ -75,16 +77,16 @@ pub(super) struct Asked {
     pub(super) unix_s: u64,
 }
 
-/// What goes on when the keys are there.
+/// What resumes when the result of its query is there.
 #[derive(Debug)]
 pub(super) enum Waiter {
     /// A context of the proxy.
     Proxy(ContextKey),
-    /// A request of this transaction, which is handled as if it came then.
+    /// A copy of a request of this transaction. The worker handles it again, as if it had just arrived.
     Message(TransactionId, Box<[u8]>, Flow),
 }
 
-/// What a source says, for the worker that has asked.
+/// The result of a query, for the worker that has sent the query.
 #[derive(Debug)]
 pub(crate) struct SipKeys {
     number: u64,
@@ -107,16 +109,16 @@ pub(super) struct Lookups {
     transactions: HashSet<u64>,
     bytes: usize,
     next: u64,
-    /// What the last check has found missing.
+    /// The query that the current request needs.
     wanted: Option<Asked>,
     /// Queries that have not begun, with the numbers of their entries.
     asks: Vec<(u64, Asked)>,
-    /// Requests that have got their keys, or have given up.
+    /// Requests that have resumed, with a result or after [`TIME`].
     ended: u64,
 }
 
 impl Lookups {
-    /// The gate has found that this user is needed. Returns `false` if no further request may wait.
+    /// Notes the query that the current request needs. Returns `false` if no further request may wait.
     pub(super) fn want(&mut self, asked: Asked) -> bool {
         let has_room = self.entries.len() < MOST && self.bytes < MOST_BYTES;
         if has_room {
@@ -125,12 +127,12 @@ impl Lookups {
         has_room
     }
 
-    /// The last request does not wait: it is answered without the user that was missing.
+    /// Removes the noted query, because the current request does not wait.
     pub(super) fn forget_wanted(&mut self) {
         self.wanted = None;
     }
 
-    /// This waits for the user that the last check has found missing.
+    /// Lets a request wait for the noted query. Drops a retransmission of a request that waits already.
     pub(super) fn wait(&mut self, now: Mono, waiter: Waiter) {
         let Some(asked) = self.wanted.take() else {
             return;
@@ -152,10 +154,10 @@ impl Lookups {
         self.asks.push((number, asked));
     }
 
-    /// Begins the queries. The keys come as messages to this worker.
+    /// Begins the queries. Their results are inter-worker messages to this worker.
     pub(super) fn ask(&mut self, worker: u16, mailboxes: &Mailboxes) {
         for (number, asked) in self.asks.drain(..) {
-            // Without a reply, the request waits until its time is over.
+            // Without a mailbox no result can arrive: the request waits until its time is over.
             let Some(mailbox) = mailboxes.mailbox(worker) else {
                 continue;
             };
@@ -168,7 +170,7 @@ impl Lookups {
         }
     }
 
-    /// What waits for these keys; `None` if it has given up.
+    /// Removes the request that waits for this result, and returns it; `None` if its time was over before.
     pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, Wanted, KeyLookup)> {
         let entry = self.entries.remove(&keys.number)?;
         self.ended += 1;
@@ -189,13 +191,13 @@ impl Lookups {
         })
     }
 
-    /// When the time of the oldest one is over.
+    /// When the time of the oldest request is over.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let (_, entry) = self.entries.first_key_value()?;
         Some(entry.until)
     }
 
-    /// Requests that wait, and those that waited before.
+    /// The number of requests that wait, and of those that have resumed.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.entries.len() as u64, self.ended)
     }

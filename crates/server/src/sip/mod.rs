@@ -325,7 +325,7 @@ impl Sip {
         self.endpoint.requests.receive(answered);
     }
 
-    /// A source of credentials has answered; [`Sip::turn`] will go on with what waits for it.
+    /// A source of credentials has answered; [`Sip::turn`] resumes the request that waits for it.
     pub(crate) fn receive_keys(&mut self, keys: SipKeys) {
         self.endpoint.keys.push_back(keys);
     }

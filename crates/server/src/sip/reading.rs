@@ -83,7 +83,7 @@ impl Sip {
         self.connections.drain((now, all), is_idle, counters);
     }
 
-    /// Goes on with what has waited for the DNS or for a source of credentials.
+    /// Resumes requests that waited for the DNS or for a source of credentials.
     pub(super) fn take_answers(&mut self, poller: &Poller) {
         if self.endpoint.requests.has_answers() {
             self.with_outgoing(poller, |endpoint, outgoing| endpoint.take_answers(outgoing));

@@ -199,7 +199,8 @@ pub struct CallSettings {
     pub forbidden_prefixes: Vec<String>,
     /// Exceptions. Default: none.
     pub allowed_prefixes: Vec<String>,
-    /// Whether each call has one line in the log, at its end. Then the server stores at most 512 bytes per dialog. Default: no.
+    /// Whether the server logs one line per call, at the end of the call. If so, it stores at most 512 bytes per dialog, and asks for session
+    /// timers as with limits. Default: no.
     pub log: bool,
 }
 
@@ -383,9 +384,9 @@ pub(crate) struct Orders {
     pub(crate) realm: String,
     /// Names and passwords of those who may answer a challenge.
     pub(crate) users: Vec<(String, String)>,
-    /// Asked for others, such as stores.
+    /// Sources of credentials for users that are not in `users`, such as stores.
     pub(crate) sources: Option<Arc<dyn KeySource>>,
-    /// The shared secret that passwords for TURN are made from.
+    /// The shared secret from which the server makes the passwords in `Ice-Servers`.
     pub(crate) ice_secret: Option<Vec<u8>>,
     /// How many workers share the limits.
     pub(crate) workers: u32,

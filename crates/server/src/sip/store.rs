@@ -443,8 +443,8 @@ impl Kept {
         Some(journal.take_all())
     }
 
-    /// The addresses of record at so many places from `first` on, with their bindings; `None` behind the last place. An address keeps its
-    /// place as long as it has a binding.
+    /// The addresses of record at the next `places` places from `first` on, with their bindings; `None` after the last place. An address of
+    /// record keeps its place as long as it has a binding.
     pub(super) fn part(
         &self,
         first: usize,

@@ -40,11 +40,11 @@ pub(crate) enum WorkerMessage {
     SipMessages(crate::sip::SipBatch),
     /// What SIP does during an upgrade.
     Sip(Box<crate::sip::SipOrder>),
-    /// A question about the state of SIP.
+    /// A query about the state of SIP.
     SipQuery(Box<crate::sip::SipQuery>),
     /// What the DNS says of a name that this worker has asked for.
     Name(Box<crate::sip::Answered>),
-    /// What a source of credentials says to SIP that answers later.
+    /// The result of a query that SIP has sent to a source of credentials.
     SipKeys(Box<crate::sip::SipKeys>),
     /// What a source of credentials says that answers later.
     KeysFound(LookupKey, Box<KeyLookup>),
@@ -52,7 +52,7 @@ pub(crate) enum WorkerMessage {
     ForgetUsers(Option<Arc<str>>),
     /// Publish the current counters, then confirm through the sender.
     Publish(Sender<()>),
-    /// An operator wants to see sessions, or to end one.
+    /// A query of an operator: lists sessions, or ends one.
     Sessions(crate::sessions::SessionQuery),
     /// Destinations are routed otherwise: look at the next hops of all channels again.
     RoutesChanged,

@@ -433,7 +433,7 @@ impl Worker {
         self.apply_changes();
     }
 
-    /// Sends a relay, or the reason why there is none, to the worker that asked.
+    /// Sends a relay, or the reason why there is none, to the worker that has requested it.
     fn send_claimed(
         &mut self,
         to: u16,

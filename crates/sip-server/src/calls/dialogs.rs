@@ -55,16 +55,16 @@ struct Dialog {
     record: Option<Box<CallRecord>>,
 }
 
-/// What a dialog has as long as it counts.
+/// What the table stores of a dialog until the dialog ends.
 #[derive(Debug, Default)]
 pub struct Counted {
-    /// Calls that end with it.
+    /// Tickets of the limits. They are returned when the dialog ends.
     pub tickets: Vec<Ticket>,
-    /// Its record, if calls are recorded.
+    /// The record of its call, if calls are recorded.
     pub record: Option<Box<CallRecord>>,
 }
 
-/// Where a list of dialogs goes on.
+/// Where the next part of a list of dialogs begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DialogsPlace {
     /// The part of the table.
@@ -138,7 +138,7 @@ impl Dialogs {
         self.next_s.fetch_min(new, Ordering::Relaxed);
     }
 
-    /// A dialog has ended with a BYE. Returns its record, if it was known and has one.
+    /// A dialog has ended with a BYE. Returns the record of its call, if the dialog was known and has one.
     pub fn end(&self, id: DialogId) -> Option<Box<CallRecord>> {
         let mut part = self.part(id);
         let dialog = part.dialogs.remove(&id)?;
@@ -147,8 +147,8 @@ impl Dialogs {
         dialog.record
     }
 
-    /// Gives the records of some dialogs to `list`, at most `most` of one part, each with the time until the dialog ends. Returns where to
-    /// go on. Locks one part of the table.
+    /// Examines at most `most` dialogs of one part of the table, and calls `list` with each record and the time until its dialog ends.
+    /// Returns where the next part of the list begins. Locks one part of the table.
     pub fn list(
         &self,
         now: Mono,
@@ -178,7 +178,7 @@ impl Dialogs {
         }
     }
 
-    /// Removes dialogs that have come to their end. Returns their records.
+    /// Removes dialogs whose time is over. Returns their records.
     pub fn expire(&self, now: Mono) -> Vec<Box<CallRecord>> {
         let now_s = now.0 / SECOND_NS;
         let mut records = Vec::new();

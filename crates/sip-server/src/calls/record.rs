@@ -1,4 +1,4 @@
-//! What is noted of one call, from its INVITE to its end: one line of a log.
+//! The record of one call, from its INVITE to its end. It becomes one log line.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use sip::flow::{Carrier, Flow};
 use sip::{HashKey, Message, Mono, Now};
 
-/// Bytes of the Call-ID that are kept, of the URIs, and of the names of trunks and users. Longer ones are cut.
+/// The most bytes that a record has of the Call-ID, of each URI, and of each name of a trunk or user. Longer texts are cut.
 const CALL_ID: usize = 88;
 const URI: usize = 40;
 const NAME: usize = 32;
 /// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target.
 const TEXTS: usize = 5;
 
-/// It has not happened.
+/// The time of an event that has not happened.
 const NEVER: u32 = u32::MAX;
 
 /// One side of a call.
@@ -34,16 +34,16 @@ impl From<&Flow> for Leg {
     }
 }
 
-/// Who has ended a call, or the attempt.
+/// Who has ended a call, or a call attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndedBy {
     /// The caller: a BYE, or a CANCEL before the answer.
     Caller,
-    /// The called party: a BYE, or a final response that is no 2xx.
+    /// The called party: a BYE, or a final response other than 2xx.
     Called,
-    /// The proxy: a limit, or nobody could be reached.
+    /// The proxy: a limit was exceeded, or no target could be reached.
     Proxy,
-    /// Nobody: the session has expired, or its longest time is over.
+    /// Nobody: the session has expired without a BYE, or the longest duration of a call is over.
     Expiry,
 }
 
@@ -63,14 +63,14 @@ impl EndedBy {
 /// A call. With its texts, it takes at most 400 bytes.
 #[derive(Debug)]
 pub struct CallRecord {
-    /// All texts in a row: one allocation.
+    /// All texts one after the other, because one allocation needs less memory than five.
     text: Box<[u8]>,
     lens: [u8; TEXTS - 1],
     began: Mono,
     began_unix_s: u64,
     rang_ms: u32,
     answered_ms: u32,
-    /// Of the tag of the caller.
+    /// The hash of the caller's tag.
     caller: u64,
     source: Leg,
     target: Option<Leg>,
@@ -87,7 +87,7 @@ const _: () = assert!(
 );
 
 impl CallRecord {
-    /// Of an INVITE that came by `flow` from `source`, the name of a trunk or a user.
+    /// The record of an INVITE that came by `flow`. `source` is the name of the trunk or user that has sent it.
     #[must_use]
     pub fn new(
         key: HashKey,
@@ -124,7 +124,8 @@ impl CallRecord {
         self.is_cancelled = true;
     }
 
-    /// The proxy sends this final response. Returns who has ended the call; `is_own` says that the response is the proxy's own.
+    /// The proxy sends this final response, which is not a 2xx. Returns who has ended the call. `is_own`: the proxy itself has made the
+    /// response.
     pub const fn refused(&mut self, code: u16, is_own: bool) -> EndedBy {
         self.code = code;
         match (self.is_cancelled, is_own) {
@@ -134,19 +135,19 @@ impl CallRecord {
         }
     }
 
-    /// A copy was sent to one more target.
+    /// The proxy has sent a copy to one more target.
     pub const fn tried(&mut self) {
         self.tried = self.tried.saturating_add(1);
     }
 
-    /// A provisional response above 100 was forwarded.
+    /// The proxy forwards a provisional response other than 100.
     pub fn rang(&mut self, now: Mono) {
         if self.rang_ms == NEVER {
             self.rang_ms = self.since_begin(now);
         }
     }
 
-    /// The final response came from there: `target` is the name of a trunk or the address of a user.
+    /// A final response has come by `leg`. `target` is the name of the trunk, or the address of record of the user.
     pub fn concluded(&mut self, now: Mono, code: u16, target: &[u8], leg: Option<Leg>) {
         self.code = code;
         if code / 100 == 2 && self.answered_ms == NEVER {
@@ -182,7 +183,7 @@ impl CallRecord {
         self.text.get(begin..end).unwrap_or_default()
     }
 
-    /// What a line about it says.
+    /// The fields of its log line.
     #[must_use]
     pub fn line(&self, now: Mono) -> CallLine<'_> {
         let happened = |ms: u32| (ms != NEVER).then(|| Duration::from_millis(ms.into()));
@@ -204,7 +205,7 @@ impl CallRecord {
     }
 }
 
-/// What a record says at one moment. Times count from the INVITE on.
+/// The fields of the log line of a record. All durations begin with the INVITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallLine<'r> {
     /// The Call-ID.
@@ -213,23 +214,23 @@ pub struct CallLine<'r> {
     pub from: &'r [u8],
     /// The Request-URI of the caller.
     pub to: &'r [u8],
-    /// The trunk or the user that has sent the INVITE; empty for anybody else.
+    /// The trunk or the user that has sent the INVITE; empty for other senders.
     pub source: &'r [u8],
-    /// The trunk or the user that has sent the final response; empty if the proxy has.
+    /// The trunk or the user that has sent the final response; empty if the proxy itself has sent it.
     pub target: &'r [u8],
     /// When the INVITE came, in seconds since 1970.
     pub began_unix_s: u64,
-    /// When it rang.
+    /// Time until the first provisional response other than 100.
     pub rang: Option<Duration>,
-    /// When it was answered.
+    /// Time until the first 2xx.
     pub answered: Option<Duration>,
-    /// How long it has lasted.
+    /// Time until now.
     pub lasted: Duration,
     /// Where the INVITE came from.
     pub source_leg: Leg,
     /// Where the final response came from.
     pub target_leg: Option<Leg>,
-    /// Targets that a copy was sent to.
+    /// How many copies of the INVITE the proxy has sent.
     pub tried: u8,
     /// The final response to the INVITE; 0 without one.
     pub code: u16,

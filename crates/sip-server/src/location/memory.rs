@@ -110,8 +110,8 @@ impl MemoryLocation {
         used.map(|record| (&record.aor[..], &record.bindings[..]))
     }
 
-    /// The addresses of record at so many places from `first` on, with their bindings. `None` behind the last place. No change may come
-    /// between two calls.
+    /// The addresses of record at the next `places` places from `first` on, with their bindings; `None` after the last place. An address of
+    /// record keeps its place as long as it has a binding. One that is new between two calls may be missing.
     pub fn part(
         &self,
         first: usize,

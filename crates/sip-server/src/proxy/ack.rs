@@ -91,7 +91,7 @@ impl Proxy {
         Ok((target, routed.removed, strict))
     }
 
-    /// The contact of the instance whose GRUU the ACK is for (RFC 5627 §6.1), the latest one.
+    /// The target of an ACK whose Request-URI is a GRUU: the contact of the instance that was refreshed last (RFC 5627 §6.1).
     fn instance_of(
         &mut self,
         now: Now,
@@ -102,7 +102,7 @@ impl Proxy {
         let targets = match self.instance_targets(now, policy, routed, reach) {
             Ok(Instance::Here(_, targets)) => targets,
             Ok(Instance::Elsewhere(worker)) => return Err(Taken::Elsewhere(worker)),
-            // Nothing waits for a lookup: the 200 comes again, and then its ACK.
+            // An ACK has no transaction, so it cannot wait for a lookup. The UAS repeats its 2xx, and the UAC its ACK (RFC 3261 §13.3.1.4).
             Ok(Instance::Pending) | Err(_) => return Err(Taken::Here),
         };
         targets.into_iter().next().ok_or(Taken::Here)

@@ -27,17 +27,17 @@ pub(super) struct Admitted {
     pub(super) dialog: Option<DialogId>,
     /// It refreshes a session.
     pub(super) session: Option<Asked>,
-    /// The hash of the tag in From of a BYE.
+    /// The hash of the From tag, if the request is a BYE or refreshes a session.
     pub(super) tag: u64,
 }
 
 impl Admitted {
-    /// The record of its call, until that is answered.
+    /// The record of its call, until the call is answered or has failed.
     pub(super) fn record(&mut self) -> Option<&mut CallRecord> {
         self.call.as_mut()?.record.as_deref_mut()
     }
 
-    /// Takes the record out.
+    /// Removes the record, and returns it.
     pub(super) fn take_record(&mut self) -> Option<Box<CallRecord>> {
         self.call.as_mut()?.record.take()
     }
@@ -64,7 +64,8 @@ impl Call {
         }
     }
 
-    /// What a dialog has, if its 2xx is the first one. All dialogs of a forked request count; the first one has the record.
+    /// The tickets and the record of a dialog, if this is its first 2xx. All dialogs of a forked request count. Only the first one has the
+    /// record.
     fn begin(&mut self, dialog: DialogId) -> Option<Counted> {
         if self.dialogs.contains(&dialog) || self.dialogs.len() >= MOST_DIALOGS {
             return None;
@@ -172,7 +173,7 @@ impl Proxy {
         Ok((admitted, changes))
     }
 
-    /// A branch of a recorded call has a final response.
+    /// A branch of a recorded call has got a final response. The record stores it if it is the best one so far.
     pub(super) fn note_final(
         &mut self,
         now: Mono,
@@ -195,7 +196,7 @@ impl Proxy {
         }
     }
 
-    /// The INVITE of a call is about to get this final response, which is no 2xx; `is_own` if it is the proxy's own.
+    /// The caller is about to get this final response to the INVITE, which is not a 2xx. `is_own`: the proxy itself has made the response.
     pub(super) fn note_failure(
         &mut self,
         now: Mono,
@@ -208,7 +209,8 @@ impl Proxy {
         end_record(now, stack.policy, record, (code, is_own));
     }
 
-    /// Gives the records of calls that are not answered yet to `list`: those of so many places from `first` on. Returns where to go on.
+    /// Examines the next `places` places of the table from `first` on, and calls `list` with each record of a call that is not answered. Returns
+    /// the next place; `None` after the last one.
     pub fn list_calls(
         &self,
         first: usize,
@@ -278,7 +280,7 @@ impl Proxy {
     }
 }
 
-/// The INVITE of a recorded call has failed.
+/// The INVITE of a call has failed: reports its record, if it has one.
 pub(super) fn end_record(
     now: Mono,
     policy: &mut dyn Policy,

@@ -135,9 +135,9 @@ pub(super) struct Context {
     pub(super) branches: Vec<Branch>,
     /// Targets that are not tried yet, in order.
     pub(super) targets: VecDeque<Target>,
-    /// If the proxy follows 3xx: the URIs of all targets, none of which is tried twice.
+    /// If the proxy follows 3xx responses: the URIs of all targets so far. RFC 3261 §16.5: no target is tried twice.
     pub(super) tried: Vec<Box<[u8]>>,
-    /// URIs of 3xx responses among the targets.
+    /// How many of the targets came from 3xx responses.
     pub(super) redirects: usize,
     /// As long as more copies may be made.
     pub(super) base: Option<Box<Base>>,
@@ -198,7 +198,7 @@ impl Contexts {
         }
     }
 
-    /// The contexts at so many places from `first` on; `None` behind the last place.
+    /// The contexts at the next `places` places from `first` on; `None` after the last place.
     pub(super) fn part(
         &self,
         first: usize,

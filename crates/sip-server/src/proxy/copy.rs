@@ -325,7 +325,7 @@ struct Way {
 }
 
 impl Way {
-    /// The URI that says where the copy goes. RFC 3261 §16.6 step 7: a SIPS resource is reached by TLS only, whatever the Route says.
+    /// The URI of the next hop. RFC 3261 §16.6 step 7: if the Request-URI is a SIPS URI, the URI of the next hop counts as a SIPS URI.
     fn destination(&self) -> Cow<'_, [u8]> {
         match &self.next_hop {
             Some(next_hop) if starts_with_sips(&self.uri) => as_sips(next_hop).into(),

@@ -56,11 +56,11 @@ pub(super) fn check_from(
     }
 }
 
-/// A Contact that is the public GRUU of an address of record here must be one of the user who has sent the request (RFC 5627 §6.2): later
-/// requests of the dialog would go to somebody else.
+/// Rejects a Contact that is the public GRUU of another user of this server (RFC 5627 §6.2). Otherwise, later requests of the dialog would go
+/// to that user.
 ///
 /// # Errors
-/// 403 if it is somebody else's.
+/// 403 if it is.
 pub(super) fn check_contact(
     message: &Message<'_>,
     user: &[u8],
@@ -70,7 +70,7 @@ pub(super) fn check_contact(
         return Ok(());
     }
     let is_anothers = |uri: &[u8]| match Uri::parse(uri) {
-        // A temporary GRUU has no value of `gr`, and names nobody.
+        // A temporary GRUU has a `gr` without a value. Its user part does not name a user.
         Ok(Uri::Sip(uri)) if uri.params.value(b"gr").is_some() => {
             policy.aor(&uri).is_some_and(|aor| !policy.owns(user, &aor))
         }

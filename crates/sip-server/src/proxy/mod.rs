@@ -13,9 +13,9 @@
 //! *response context* per request until it has sent the best response. For an INVITE with a 2xx it keeps the context until the server
 //! transaction ends.
 //!
-//! **The invariant:** the proxy keeps nothing per dialog, unless its policy counts calls ([`Calls`]). The user part of each Record-Route URI names the flow of the dialog's requests, and
-//! has a MAC that binds it to the Call-ID. So the Route of an ACK, a BYE or a second INVITE is enough to forward it. A request within a
-//! dialog that did not begin here is treated like a new request.
+//! **The invariant:** the proxy keeps nothing per dialog, unless its policy counts or records calls ([`Calls`]). The user part of each
+//! Record-Route URI names the flow of the dialog's requests, and has a MAC that binds it to the Call-ID. So the Route of an ACK, a BYE or a
+//! second INVITE is enough to forward it. A request within a dialog that did not begin here is treated like a new request.
 //!
 //! **The rules for its embedder.** [`Proxy::owns`] recognizes the marks of a proxy's transactions. For these, the embedder gives responses to
 //! [`Proxy::response`], failures of the [`Dispatcher`] to [`Proxy::failed`], CANCELs to [`Proxy::cancel`], and ends of server transactions to
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Stack<'_> {
 pub enum Handled<'m> {
     /// It is forwarded or answered.
     Yes,
-    /// A lookup or an authentication is not complete: [`Proxy::resume`] is to be called when it is.
+    /// A lookup or an authentication is not complete. The embedder calls [`Proxy::resume`] when it is.
     Waits(ContextKey),
     /// It is for this server itself: nothing was done with it.
     Own(NewRequest<'m>),
@@ -334,7 +334,7 @@ impl Proxy {
         }
     }
 
-    /// What a request waited for is known now. Returns whether it waits for something else.
+    /// The lookup or authentication that a request waited for is complete. Returns whether the request waits for another one.
     pub fn resume(&mut self, now: Now, stack: &mut Stack<'_>, key: ContextKey) -> bool {
         let Some(context) = self.contexts.get(key) else {
             return false;

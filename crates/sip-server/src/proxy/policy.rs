@@ -97,7 +97,7 @@ pub enum Authenticated<'a> {
     Bad(&'static str),
     /// The sender has tried too many passwords: 503 with Retry-After.
     Slowed,
-    /// Nobody can say now who has sent it, because a database is down for example: 503 with Retry-After.
+    /// The sender cannot be checked now, for example because a database is down: 503 with Retry-After.
     Unavailable,
     /// The authentication is not complete. The embedder keeps its result and calls [`super::Proxy::resume`].
     Pending,
@@ -172,7 +172,7 @@ pub trait Calls {
         Ok(Vec::new())
     }
 
-    /// Whether calls are recorded: then each INVITE that is admitted has a [`CallRecord`].
+    /// Whether calls are recorded. If so, each INVITE outside of dialogs has a [`CallRecord`], also if `admit` rejects it.
     fn records_calls(&self) -> bool {
         false
     }
@@ -180,7 +180,8 @@ pub trait Calls {
     /// A recorded call has ended, or its INVITE has failed.
     fn call_ended(&mut self, _now: Mono, _record: &CallRecord, _by: EndedBy) {}
 
-    /// The call with these tickets and this record was answered: its first 2xx is forwarded. `session` is the session interval.
+    /// A call was answered: the first 2xx of this dialog is forwarded. `counted` has its tickets and its record. `session` is the session
+    /// interval.
     fn answered(
         &mut self,
         _now: Mono,
@@ -193,13 +194,13 @@ pub trait Calls {
     /// The session of a dialog was refreshed. It may be a dialog that does not count.
     fn refreshed(&mut self, _now: Mono, _dialog: DialogId, _session: Option<Duration>) {}
 
-    /// A dialog has ended. It may be one that does not count. Returns the record of its call, if it has one.
+    /// A dialog has ended. It may be a dialog that does not count. Returns the record of its call, if it has one.
     fn ended(&mut self, _dialog: DialogId) -> Option<Box<CallRecord>> {
         None
     }
 }
 
-/// What [`Trunks::is_user`] knows.
+/// The result of [`Trunks::is_user`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IsUser {
     /// The user exists.
@@ -208,7 +209,7 @@ pub enum IsUser {
     No,
     /// The lookup is not complete. The embedder calls [`super::Proxy::resume`] when it is.
     Pending,
-    /// Nobody can say now, because a database is down for example: 503 with Retry-After.
+    /// The lookup has failed, for example because a database is down: 503 with Retry-After.
     Unavailable,
 }
 
@@ -221,7 +222,7 @@ pub trait Trunks {
         false
     }
 
-    /// Whether a URI of a domain names a user who exists. For such a user no route is asked. The request came by this flow.
+    /// Whether a URI of a domain names a user who exists. Routes do not apply to requests for such a user. `flow`: the request came by it.
     fn is_user(&mut self, _now: Now, _uri: &SipUri<'_>, _flow: &Flow) -> IsUser {
         IsUser::Yes
     }
@@ -231,12 +232,12 @@ pub trait Trunks {
         None
     }
 
-    /// The name of the trunk that what comes by this flow comes from; empty if there is none.
+    /// The name of the trunk at the other end of this flow; empty if it is not a trunk.
     fn source_name(&self, _flow: &Flow) -> &[u8] {
         b""
     }
 
-    /// The name of the trunk of a step.
+    /// The name of the trunk to which a step of a route leads.
     fn trunk_name(&self, _hop: &Hop) -> &[u8] {
         b""
     }

@@ -79,13 +79,13 @@ enum Named {
     Nothing,
 }
 
-/// Where the instance of a GRUU is.
+/// Where the bindings of the instance of a GRUU are.
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives on the stack for one request"
 )]
 pub(super) enum Instance {
-    /// The contacts of this address of record.
+    /// This worker has them. These are the contacts of the instance, which belong to this address of record.
     Here(Aor, Vec<Target>),
     /// Another worker has the bindings.
     Elsewhere(u16),
@@ -147,7 +147,7 @@ impl Proxy {
         self.decide_anew(asked, policy, (routed, breadth, is_trunk))
     }
 
-    /// The contacts of the instance whose GRUU the Request-URI of a request within a dialog is (RFC 5627 §6.1).
+    /// The contacts for a request within a dialog whose Request-URI is a GRUU: those of its instance (RFC 5627 §6.1).
     ///
     /// # Errors
     /// 404 if the GRUU is not valid, 480 if the instance has no contact.
@@ -172,7 +172,7 @@ impl Proxy {
         let Some(mut targets) = self.bindings_of(now, &aor, &wanted, policy)? else {
             return Ok(Instance::Pending);
         };
-        // "the Path URI MUST be discarded": the routes of the dialog lead to the instance.
+        // RFC 5627 §6.1: "the Path URI MUST be discarded", because the Route of the dialog already leads to the instance.
         if !routed.routes.is_empty() {
             let near = routed.near.map_or(reach, Reach::Near);
             let all = targets.into_iter();
@@ -198,7 +198,7 @@ impl Proxy {
         let inbound = inbound_of(&named, &routed.uri, policy);
         let is_open = inbound == Some(Inbound::Anyone);
         let may_route = may_route(&named, &asked, &routed, policy);
-        // The worker that has the bindings asks whether there is such a user.
+        // The worker that has the bindings looks up the user.
         if let (MayRoute::Pending, Named::Elsewhere(worker)) = (may_route, &named) {
             return Ok(Decision::Elsewhere(*worker));
         }
@@ -400,7 +400,7 @@ fn inbound_of(named: &Named, uri: &[u8], policy: &dyn Policy) -> Option<Inbound>
     }
 }
 
-/// What becomes of a request that is not forwarded by this worker, whoever has sent it.
+/// The decision for requests that this worker does not forward, which does not depend on the sender; `None` for other requests.
 fn whoever_sent_it<'m>(
     named: &Named,
     routes: &routes::Decision,
@@ -415,24 +415,24 @@ fn whoever_sent_it<'m>(
     }
 }
 
-/// Whether routes are asked.
+/// Whether routes apply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MayRoute {
     Yes,
     No,
-    /// That is not known yet.
+    /// The lookup of the user is not complete.
     Pending,
-    /// Nobody can say now.
+    /// The lookup of the user has failed.
     Unavailable,
 }
 
-/// A database is down: the sender tries again.
+/// A database is down: the sender may retry.
 const UNAVAILABLE: Refusal = Refusal {
     lines: b"Retry-After: 5\r\n",
     ..Refusal::of(503, "")
 };
 
-/// Whether routes are asked: for all but the server itself and the users here.
+/// Whether routes apply to a request. They do not if it is for the server itself or for a user here, or if Route values are left.
 fn may_route(
     named: &Named,
     asked: &Asked<'_, '_>,
@@ -502,7 +502,7 @@ fn named(uri: &[u8], policy: &mut dyn Policy) -> Named {
     let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
         return Named::Nothing;
     };
-    // RFC 3261 §16.5: `maddr` counts in place of the host. One that names this server has been removed.
+    // RFC 3261 §16.5: if there is a `maddr`, it is the only target. `Reader::read` has removed a `maddr` that names this server.
     if uri.maddr().is_some() {
         return Named::Foreign;
     }

@@ -84,7 +84,7 @@ impl Proxy {
                 self.follow(stack, key, message, drops_identity);
                 self.branch_ended(now.mono, stack, key);
             }
-            // RFC 5626 §7, RFC 5627 §6.1: nobody has decided there, so another contact of the instance may.
+            // RFC 5626 §7, RFC 5627 §6.1: after a 408, the proxy tries the next contact of the same instance.
             408 => {
                 self.keep(key, message, (drops_identity, None));
                 if !self.try_other_flow(now.mono, stack, key, branch) {
@@ -101,7 +101,7 @@ impl Proxy {
         }
     }
 
-    /// Tries the contacts of a 3xx, and keeps the response with those that are left.
+    /// Adds the contacts of a 3xx to the targets, and keeps the response with the contacts that are left to the caller.
     fn follow(
         &mut self,
         stack: &Stack<'_>,
@@ -195,8 +195,7 @@ impl Proxy {
         self.scratch = Some(scratch);
     }
 
-    /// Keeps a final response, if it is better than those so far.
-    /// `contacts` takes the place of its Contact.
+    /// Keeps a final response, if it is better than those so far. If there are `contacts`, this line replaces its Contact header fields.
     fn keep(
         &mut self,
         key: ContextKey,
@@ -293,7 +292,7 @@ impl Proxy {
         let code = match failure {
             // RFC 5626 §5.3.1.
             Failure::TransportFailed if is_token => 430,
-            // It was cancelled, and no final response came (RFC 3261 §9.1).
+            // RFC 3261 §9.1: without a final response 64*T1 after the CANCEL, the INVITE counts as cancelled.
             Failure::TimedOut if is_ending => 487,
             failure => code_of(failure),
         };
@@ -335,8 +334,12 @@ impl Proxy {
         self.branch_ended(now.mono, stack, key);
     }
 
-    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). Contacts of users here are left to the caller: another worker may have their
-    /// bindings. So are those that were tried, and those that are not SIPS if the Request-URI was.
+    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). These contacts are left to the caller:
+    ///
+    /// - contacts in a domain of this server, because another worker may have their bindings,
+    /// - contacts that were tried,
+    /// - contacts that are not SIPS, if the Request-URI was SIPS,
+    /// - contacts above [`MOST_REDIRECTED`].
     fn redirected(&mut self, stack: &Stack<'_>, key: ContextKey, message: &Message<'_>) -> Left {
         let Some(context) = self.contexts.get(key).filter(|it| !it.is_ending) else {
             return Left::All;
@@ -398,7 +401,7 @@ impl Proxy {
         };
         let code = own.unwrap_or(best.code);
         self.count_bye(now, stack, key, code);
-        // A 500 that takes the place of a 503 is the next hop's failure.
+        // If the proxy sends a 500 in place of a 503 of the next hop, the called side has ended the call.
         let is_own = best.is_own || best.code == 0;
         self.note_failure(now, stack, key, (code, is_own));
         match own {
@@ -454,13 +457,13 @@ impl Proxy {
 /// The contacts of a 3xx that are left to the caller.
 enum Left {
     All,
-    /// A Contact line with those.
+    /// Some. This is their Contact line.
     Some(Vec<u8>),
-    /// "the proxy SHOULD NOT add the resulting contactless response to the response context".
+    /// RFC 3261 §16.7 step 4: "the proxy SHOULD NOT add the resulting contactless response to the response context".
     None,
 }
 
-/// Whether the Request-URI of a request as it came is a SIPS URI.
+/// Whether the Request-URI of a received request is a SIPS URI.
 fn is_for_sips(request: &[u8]) -> bool {
     let space = request.iter().position(|byte| *byte == b' ');
     space.is_some_and(|at| starts_with_sips(&request[at + 1..]))

@@ -34,7 +34,7 @@ pub(super) struct Routed<'m> {
     pub(super) is_path: bool,
     /// The flow that the values removed have the request go by.
     pub(super) flow: Option<FlowId>,
-    /// They name a flow that is gone.
+    /// The values removed name a flow that is gone.
     pub(super) is_flow_gone: bool,
     /// The address of a phone of this dialog, where the Request-URI may lead.
     pub(super) near: Option<IpAddr>,
@@ -51,7 +51,7 @@ enum Own {
 }
 
 impl Routed<'_> {
-    /// Whether the Request-URI is a GRUU (RFC 5627 §3.1), which leads to whatever contact its instance has now.
+    /// Whether the Request-URI is a GRUU of this server (RFC 5627 §3.1). Its targets are the current contacts of its instance.
     pub(super) fn is_gruu(&self, routing: &dyn Routing) -> bool {
         let uri = Uri::parse(&self.uri);
         uri.is_ok_and(|uri| match uri {
@@ -69,7 +69,7 @@ impl Routed<'_> {
     }
 }
 
-/// The flow of a token is that of a connection which is gone.
+/// The connection of the flow in a token is closed.
 #[derive(Clone, Copy, Debug)]
 struct FlowGone;
 
@@ -161,7 +161,7 @@ impl Reader<'_> {
         })
     }
 
-    /// RFC 3261 §16.4: a `maddr` that names this server is removed, or the request would come back.
+    /// Removes a `maddr` that names this server (RFC 3261 §16.4). Otherwise, the server would send the request to itself.
     fn without_own_maddr<'m>(&self, uri: &'m [u8]) -> Cow<'m, [u8]> {
         if let Ok(Uri::Sip(sip)) = Uri::parse(uri)
             && let Some(maddr) = sip.maddr()

@@ -76,7 +76,7 @@ impl Target {
         }
     }
 
-    /// The same contact by the routes that the request has, not by its Path and its flow.
+    /// The same contact, reached by the Route of the request instead of the Path and the flow of the binding.
     pub(super) fn by_routes(self, reach: Reach) -> Target {
         let others = self.others.into_iter();
         let others = others.map(|other| other.by_routes(reach));
@@ -150,8 +150,8 @@ pub(super) enum Wanted<'a> {
     Number(u64),
 }
 
-/// The targets that bindings are, at most `most`. Contacts of the same instance are one target with others: they are tried one at a time,
-/// the latest first (RFC 5626 §7, RFC 5627 §6.1).
+/// Makes at most `most` targets of bindings. All contacts of one instance are one target and its `others`. They are tried one after the other;
+/// the contact that was refreshed last is the first (RFC 5626 §7, RFC 5627 §6.1).
 pub(super) fn of_bindings(
     now: Mono,
     bindings: &[Binding],
@@ -174,7 +174,7 @@ pub(super) fn of_bindings(
         .iter()
         .filter(|binding| !binding.is_expired(now) && is_wanted(binding))
         .collect();
-    // Of contacts that one request has refreshed, the preferred one comes first.
+    // If one REGISTER has refreshed several contacts, the one with the highest q comes first.
     let q_of = |binding: &Binding| binding.q().unwrap_or(FULL_Q);
     alive.sort_by_key(|binding| Reverse((binding.updated(), q_of(binding))));
     let mut targets: Vec<(Target, &Binding)> = Vec::new();

@@ -1,10 +1,10 @@
-//! Changes of SIP URIs: what a Request-URI may not have, and what names this server.
+//! Changes of SIP URIs: removes what a Request-URI must not contain, and a `maddr` that names this server.
 
 use std::borrow::Cow;
 
 use sip::uri::{SipUri, Uri};
 
-/// A URI without what a Request-URI may not have (RFC 3261 §16.6 step 2, §19.1.1): its headers and `method`.
+/// A URI without what a Request-URI must not contain (RFC 3261 §16.6 step 2, §19.1.1): headers and `method`.
 pub(super) fn request_uri(uri: &[u8]) -> Cow<'_, [u8]> {
     let Ok(Uri::Sip(sip)) = Uri::parse(uri) else {
         return Cow::Borrowed(uri);
@@ -20,7 +20,7 @@ pub(super) fn request_uri(uri: &[u8]) -> Cow<'_, [u8]> {
     Cow::Borrowed(uri.get(..end).unwrap_or(uri))
 }
 
-/// A Request-URI whose `maddr` names this server, without `maddr`, `transport` and a port that is not the default one (RFC 3261 §16.4).
+/// Removes `maddr`, `transport`, and a port other than the default one from a Request-URI whose `maddr` names this server (RFC 3261 §16.4).
 pub(super) fn without_maddr(sip: &SipUri<'_>) -> Vec<u8> {
     let default = if sip.is_sips { 5061 } else { 5060 };
     let port = sip.port.filter(|port| *port == default);
@@ -70,7 +70,7 @@ pub(super) fn are_equal(one: &[u8], other: &[u8]) -> bool {
         }
 }
 
-/// A `sip` URI as the `sips` URI of the same host. Others stay as they are.
+/// Replaces the scheme `sip` with `sips`. Does not change other URIs.
 pub(super) fn as_sips(uri: &[u8]) -> Vec<u8> {
     match uri.get(..4) {
         Some(scheme) if scheme.eq_ignore_ascii_case(b"sip:") => {

@@ -44,19 +44,19 @@ struct Hop {
     /// When it became available again; 0 if it was always available.
     up_since: AtomicU64,
     paused_until: AtomicU64,
-    /// The last failure as a number ([`AddressError`]), and when it was; 0 if there was none.
+    /// The last failure as a number ([`AddressError`]), and its time; 0 if there was none.
     last_error: AtomicU32,
     last_error_at: AtomicU64,
 }
 
-/// Why an address of a trunk failed last.
+/// The last failure of an address of a trunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressError {
-    /// It did not respond in time.
+    /// The address did not respond in time.
     Silent,
-    /// Nothing could be sent to it.
+    /// The server could not send the request to it.
     NotSent,
-    /// It responded with this code: one of the 5xx.
+    /// The address sent this 5xx response.
     Code(u16),
 }
 
@@ -64,7 +64,7 @@ impl AddressError {
     const SILENT: u32 = 1;
     const NOT_SENT: u32 = 2;
 
-    /// `None` if the outcome is no failure of the address: also of a 4xx or a 6xx, which the called party may have caused.
+    /// `None` if the outcome is not a failure of the address. A 4xx or 6xx is none, because the called party may have caused it.
     fn of(outcome: Outcome) -> Option<AddressError> {
         match outcome {
             Outcome::Silent => Some(AddressError::Silent),
@@ -97,13 +97,13 @@ impl AddressError {
 pub enum AddressState {
     /// It gets its share of the calls.
     Up,
-    /// It is available again, and its share of the calls grows.
+    /// It is available again. Its share of the calls grows until it is complete.
     SlowStart,
     /// Probes fail: it gets no calls.
     Down,
-    /// It is down, and the last probe succeeded: it gets calls after `probe_successes` of them.
+    /// It is down, and the last probe succeeded. It gets calls again after `probe_successes` successful probes in a row.
     Probing,
-    /// It gets no calls for some time: because of Retry-After, or without probes because it has failed too often.
+    /// It gets no calls for some time. Either a response had Retry-After, or the address failed too often and the trunk has no probes.
     Paused,
 }
 
@@ -126,7 +126,7 @@ impl AddressState {
 pub struct AddressStatus {
     /// Whether it gets calls.
     pub state: AddressState,
-    /// Its share of the calls that it would get otherwise, in thousandths.
+    /// Its share of calls, in thousandths of the share that the routes give it.
     pub share: u32,
     /// Failures in a row.
     pub failures: u32,
@@ -213,7 +213,7 @@ impl Health {
         hop.is_some_and(|hop| !hop.is_down.load(Relaxed) && hop.paused_until.load(Relaxed) <= now.0)
     }
 
-    /// What is known of each address, in the order of the configuration.
+    /// The status of each address, in the order of the configuration.
     #[must_use]
     pub fn addresses(&self, now: Mono) -> Vec<AddressStatus> {
         let hops = (0..).zip(&self.hops);

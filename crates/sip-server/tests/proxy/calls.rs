@@ -311,7 +311,7 @@ fn a_record_names_a_limit_and_a_cancel() {
     world.cancel(key);
     let until = world.ms() + 5_000;
     world.run_until(until);
-    // The other phone was busy, and the best response is sent (RFC 3261 §16.7).
+    // The other phone has sent a 486, which is better than the 487 of the cancelled one (RFC 3261 §16.7).
     let line = "486 alice>bob@example.com rang true answered false tried 2 by caller";
     assert_eq!(records(&mut world), [line]);
 }

@@ -22,7 +22,7 @@ fn with(config: Config) -> World {
     World::with(Weather::FINE, 1, config)
 }
 
-/// The Request-URI of the last request that a node's TU got.
+/// The Request-URI of the last request that the TU of a node received.
 fn request_uri(world: &World, node: usize) -> &str {
     world.last(node).split(' ').nth(1).unwrap()
 }
@@ -46,13 +46,13 @@ fn a_maddr_that_names_this_server_is_removed_rfc3261_16_4() {
         let text = request("MESSAGE", uri, 1, "");
         assert_eq!(answer(&mut world, &text), "200 MESSAGE", "{uri}");
     }
-    // It would come back otherwise: the host counts.
+    // Without `maddr`, the host is the target. With it, the server would send the request to itself.
     let mut world = World::new();
     let uri = format!("sip:carol@{};maddr=192.0.2.2", address(UAS).ip());
     let text = request("MESSAGE", &uri, 1, ALICE);
     assert_eq!(answer(&mut world, &text), "200 MESSAGE");
     assert_eq!(request_uri(&world, UAS), "sip:carol@192.0.2.3");
-    // That of another host is the target (§16.5).
+    // A `maddr` that names another host is the target (§16.5).
     let uri = format!("sip:bob@example.com;maddr={}", address(UAS + 1).ip());
     let text = request("MESSAGE", &uri, 2, ALICE);
     assert_eq!(answer(&mut world, &text), "200 MESSAGE");
@@ -93,7 +93,7 @@ fn no_target_is_tried_twice_and_what_is_followed_is_removed_rfc3261_16_7_4() {
     });
     world.bind_bob(&[None]);
     let (first, second) = (address(UAS), address(UAS + 1));
-    // Itself in another spelling, one to follow, and one that is not SIP.
+    // The first contact is equal to the contact that sent the 302. The proxy tries the second one. The third one is not a SIP URI.
     let lines = format!(
         "Contact: <sip:bob@{first};X=y>, \"B, ob\" <sip:bob@{second}>\r\nContact: <mailto:bob@example.com>\r\n"
     );
@@ -122,7 +122,7 @@ fn a_sips_call_is_not_redirected_to_sip_rfc3261_16_7_4() {
         ..Config::default()
     });
     world.bind_bob(&[]);
-    // Without TLS a SIPS call gets nowhere here, so the phone is reached by its flow.
+    // These nodes have no TLS, so the request can reach the SIPS contact only by the flow of its binding.
     let mut bound = Contact::at("sips:bob@192.0.2.9");
     bound.flow = Some(world.phone_connects(UAS));
     world.policy().bind("bob", &bound);
@@ -145,7 +145,7 @@ fn a_sips_request_goes_over_tls_whatever_its_route_says_rfc3261_16_6_7() {
         let text = request("MESSAGE", uri, 1, &route);
         let text = text.replace("From: <sip:", "From: <sips:");
         answer(&mut world, &text);
-        // There is no TLS here.
+        // These nodes have no TLS, so the proxy cannot send the SIPS request.
         assert_eq!(world.sent(PROXY, "MESSAGE").len(), usize::from(is_sent));
         world.nothing_is_left();
     }
@@ -228,7 +228,7 @@ fn of_equal_q_the_latest_binding_comes_first() {
     assert_eq!(tried, [UAS + 1, UAS + 2, UAS, UAS + 3]);
 }
 
-/// Bob, a phone on a connection, answers a call of a trunk, with his GRUU as Contact.
+/// A trunk calls Bob, whose phone has a connection. The Contact of its 200 is Bob's GRUU.
 fn call_with_gruu(world: &mut World) {
     world.bind_bob(&[]);
     let mut bound = contact(0, 1, 1);
@@ -248,10 +248,10 @@ fn a_request_within_a_dialog_to_a_gruu_reaches_the_instance_rfc5627_6_1() {
     let mut world = World::new();
     call_with_gruu(&mut world);
     let uri = format!("sip:bob@{};n=0", address(UAS));
-    // The ACK as well.
+    // The ACK reaches the instance as well.
     assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
     assert_eq!(request_uri(&world, UAS), uri);
-    // Another connection: the flow of the dialog is gone, and that of the instance is used.
+    // The phone has a new connection. The flow of the dialog is gone, so the proxy uses the flow of the instance.
     world.disconnect(UAS);
     let mut bound = contact(0, 1, 2);
     bound.uri = "sip:bob@192.0.2.9;n=2".to_owned();
@@ -262,7 +262,7 @@ fn a_request_within_a_dialog_to_a_gruu_reaches_the_instance_rfc5627_6_1() {
     world.run_until(2_000);
     assert_eq!(world.heard(UAC).last(), Some(&"200 INFO"));
     assert_eq!(request_uri(&world, UAS), "sip:bob@192.0.2.9;n=2");
-    // No contact, and no such address.
+    // 480: the instance has no contact. 404: the address of record does not exist.
     world.policy().user("bob").clear();
     world.in_dialog(UAC, "INFO");
     world.run_until(3_000);
@@ -285,7 +285,7 @@ fn within_a_dialog_the_path_of_a_gruu_is_discarded_rfc5627_6_1() {
     let ok = world.last(UAC).to_owned();
     let edge = address(UAS + 1);
     let info = in_dialog(&ok, "INFO");
-    // An edge has put itself into the dialog behind this server.
+    // An edge proxy between this server and the phone has recorded its route.
     let info = info.replacen("From: ", &format!("Route: <sip:{edge};lr>\r\nFrom: "), 1);
     assert_eq!(answer(&mut world, &info), "200 INFO");
     assert_eq!(request_uri(&world, UAS + 1), contact(0, 1, 2).uri);
@@ -304,7 +304,7 @@ fn a_gruu_of_another_user_in_contact_is_403_rfc5627_6_2() {
         ("sip:alice@example.com;gr=urn:uuid:7", "REFER", "200"),
         ("sip:bob@example.com;gr=urn:uuid:7", "REFER", "403"),
         ("sip:bob@example.com;gr=urn:uuid:7", "MESSAGE", "200"),
-        // A temporary one names nobody.
+        // The user part of a temporary GRUU does not name a user.
         ("sip:tgruu.abc@example.com;gr", "REFER", "200"),
         ("sip:bob@example.org;gr=urn:uuid:7", "REFER", "200"),
     ] {

@@ -42,11 +42,11 @@ pub(crate) struct TestPolicy {
     pub(crate) checks: u32,
     /// Calls are counted.
     pub(crate) calls: Option<CallPolicy>,
-    /// What the records of ended calls say.
+    /// The records of ended calls, as text.
     pub(crate) ended_calls: Vec<String>,
     pub(crate) table: Table,
     pub(crate) draws: u64,
-    /// What is known of users without bindings.
+    /// The result of `is_user` for users without bindings.
     pub(crate) other_users: IsUser,
     /// At all trunks: a user and a password.
     pub(crate) credentials: Option<(&'static str, &'static str)>,

@@ -248,10 +248,10 @@ fn a_cancel_of_the_caller_ends_the_hunt() {
     world.nothing_is_left();
 }
 
-/// What a trunk answers and when, what the caller hears, and until when.
+/// The responses of a trunk with their times, the responses that the caller gets, and the end of the test in ms.
 type Case<'c> = (&'c [(u64, u16)], &'c [&'c str], u64);
 
-/// Whatever the trunk makes of a CANCEL, the caller has one final response in time, no other trunk is asked, and nothing is left.
+/// The trunk may respond to a CANCEL in any way. The caller gets one final response in time, no other trunk is tried, and no state is left.
 #[test]
 fn a_trunk_may_answer_a_cancel_late_never_or_with_a_200() {
     let cases: [Case<'_>; 5] = [
@@ -266,9 +266,9 @@ fn a_trunk_may_answer_a_cancel_late_never_or_with_a_200() {
             &["180 INVITE", "500 INVITE"],
             9_500,
         ),
-        // Never: 64*T1 after the CANCEL it is given up (RFC 3261 §9.1), by the caller as well.
+        // Never: 64*T1 after the CANCEL, the proxy and the caller both end the INVITE (RFC 3261 §9.1).
         (&[(20, 180)], &["180 INVITE", "TimedOut"], 34_000),
-        // The call was answered at the same moment.
+        // The 200 and the CANCEL cross.
         (
             &[(20, 180), (1_020, 200)],
             &["180 INVITE", "200 INVITE"],
@@ -301,7 +301,7 @@ fn a_trunk_may_answer_a_cancel_late_never_or_with_a_200() {
     }
 }
 
-/// RFC 3261 §9.1: before a provisional response no CANCEL is sent.
+/// RFC 3261 §9.1: the proxy sends no CANCEL before a provisional response.
 #[test]
 fn a_cancelled_call_to_a_silent_trunk_ends_and_goes_nowhere_else() {
     let mut world = world(on(Next::NextTrunk, Next::NextTrunk, Next::NextTrunk));
@@ -604,6 +604,6 @@ fn while_nobody_can_say_whether_the_callee_is_a_user_the_request_waits_or_gets_5
     world.resume();
     world.run_until(2_500);
     assert_eq!(caller(&world)[1..], ["200 INVITE"]);
-    // Credentials count once: they are not checked again.
+    // The proxy checks the credentials only once, not again after the lookup.
     assert_eq!(world.policy().checks, checks + 1);
 }

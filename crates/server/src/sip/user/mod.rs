@@ -56,7 +56,7 @@ const REGISTRAR: Rules<'static> = Rules {
 /// requests within its dialogs for this time, which this server still serves.
 const DRAINING: &[u8] = b"Retry-After: 5\r\n";
 
-/// RFC 3261 §21.5.4: a store is down, or does not answer in time. It is asked again within seconds.
+/// For a 503 (RFC 3261 §21.5.4): a store is down or does not respond in time. A retry after some seconds may succeed.
 const UNAVAILABLE: &[u8] = b"Retry-After: 5\r\n";
 
 /// RFC 5630 §5.1.2: whoever insists on TLS does not reach this server without it.
@@ -110,12 +110,12 @@ pub(super) struct User {
     /// The subscriptions to the registrations of this worker.
     events: Option<Box<RegEvents>>,
     gate: Gate,
-    /// A request that goes on, now that its keys are there.
+    /// A request that resumes, because the result of its query is there.
     resumed: Option<(Box<[u8]>, Flow)>,
-    /// Requests that have waited too long for a source of credentials.
+    /// Results for requests that have waited too long for a source of credentials.
     expired: Vec<SipKeys>,
     abilities: Abilities,
-    /// What phones learn about TURN when they register.
+    /// The header field `Ice-Servers` of the 200 to a REGISTER.
     ice: Option<IceServers>,
     lines: Vec<u8>,
     counts: Counts,
@@ -405,7 +405,7 @@ impl User {
         let Some(line) = ice.line(aor, unix_s) else {
             return end;
         };
-        // Without room the phone registers all the same, and has no relay.
+        // If the line does not fit, the 200 has no `Ice-Servers`: the registration still succeeds.
         match self.lines.get_mut(end..end + line.len()) {
             Some(room) => {
                 room.copy_from_slice(line.as_bytes());
@@ -480,7 +480,7 @@ fn is_of_events(mark: Mark) -> bool {
 }
 
 impl TransactionUser for User {
-    /// What a source of credentials says.
+    /// The result of a query to a source of credentials.
     type Answer = SipKeys;
 
     fn request(&mut self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) -> Taken {
@@ -583,13 +583,13 @@ impl TransactionUser for User {
     }
 
     fn backlog(&self) -> u64 {
-        // The stores work on the requests of all workers.
+        // The stores run the queries of all workers, so each worker has a share.
         let at_once = self.orders.share(AT_ONCE) as u64;
         self.gate.lookups.counts().0.saturating_sub(at_once)
     }
 
     fn begun(&self) -> u64 {
-        // With every request that ends, another one begins.
+        // Above the limit of running queries, one begins for each that ends. So the count of ended queries is a good estimate.
         self.gate.lookups.counts().1
     }
 

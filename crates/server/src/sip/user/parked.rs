@@ -1,4 +1,4 @@
-//! Requests that wait for a source of credentials, and go on when it has answered.
+//! Requests that wait for a source of credentials, and resume when it has answered.
 
 use super::{EXPIRED, SipKeys, User, Waiter};
 use crate::worker::Mailboxes;
@@ -16,7 +16,7 @@ impl User {
         self.gate.lookups.wait(now, waiter);
     }
 
-    /// A request with a context of the proxy waits, if the gate has found a user missing.
+    /// A request with a context of the proxy waits, if the gate has noted a query for it.
     pub(super) fn park_context(&mut self, now: Mono, key: ContextKey) {
         self.gate.lookups.wait(now, Waiter::Proxy(key));
     }
@@ -26,7 +26,7 @@ impl User {
         self.gate.lookups.ask(worker, mailboxes);
     }
 
-    /// A source has answered: the proxy goes on, or [`User::take_resumed`] has the request.
+    /// A source has answered: the proxy resumes its context, or [`User::take_resumed`] has the request.
     pub(super) fn go_on(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
         let Some((waiter, wanted, found)) = self.gate.lookups.end(keys) else {
             return;
@@ -48,17 +48,17 @@ impl User {
         }
     }
 
-    /// The request that goes on.
+    /// Takes the request that resumes.
     pub(in crate::sip) fn take_resumed(&mut self) -> Option<(Box<[u8]>, Flow)> {
         self.resumed.take()
     }
 
-    /// The request has gone on: what the source has said is of no further use.
+    /// The request has resumed: removes the result, which is not valid for other requests.
     pub(in crate::sip) fn forget_told(&mut self) {
         self.gate.tell(None);
     }
 
-    /// Requests whose sources have not answered in time: they go on as if the sources could not answer.
+    /// Collects requests whose sources have not answered in time. They resume as if the sources were unavailable.
     pub(super) fn expire_lookups(&mut self, now: Mono) {
         let expired = self.gate.lookups.expired(now).take(EXPIRED);
         self.expired.extend(expired);
