@@ -89,12 +89,14 @@ impl World {
         value.parse::<f64>().expect("a number") as u64
     }
 
-    /// Resident bytes of the server.
+    /// Resident bytes of the server, without those of its program file: they depend on the code that has run.
     fn resident(&self) -> u64 {
         let path = format!("/proc/{}/status", self.serve.id());
         let status = std::fs::read_to_string(path).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.expect("VmRSS").trim().trim_end_matches("kB").trim();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.expect("RssAnon").trim().trim_end_matches("kB").trim();
         kib.parse::<u64>().expect("a number") * 1024
     }
 

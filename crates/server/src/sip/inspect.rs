@@ -399,7 +399,8 @@ impl Sip {
             return (infos, None);
         }
         let (mut next, mut bytes) = (first, 0);
-        while next < first + PLACES && bytes < BYTES {
+        let end = first.saturating_add(PLACES);
+        while next < end && bytes < BYTES {
             let Some(part) = kept.part(next, 1) else {
                 return (infos, None);
             };

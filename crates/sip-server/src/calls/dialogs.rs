@@ -13,6 +13,8 @@ use super::record::CallRecord;
 /// Parts with a lock of their own.
 const PARTS: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
+/// The maximum number of records that one call of [`Dialogs::expire`] returns: each becomes a line of the log.
+const EXPIRIES: usize = 64;
 /// No dialog ends by itself.
 const NEVER: u64 = u64::MAX;
 
@@ -178,7 +180,7 @@ impl Dialogs {
         }
     }
 
-    /// Removes dialogs whose time is over. Returns their records.
+    /// Removes dialogs whose time is over. Returns their records, at most 64. If there are more, [`Dialogs::next_deadline`] has passed already.
     pub fn expire(&self, now: Mono) -> Vec<Box<CallRecord>> {
         let now_s = now.0 / SECOND_NS;
         let mut records = Vec::new();
@@ -190,6 +192,10 @@ impl Dialogs {
         for part in &self.parts {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
             while let Some((ends_s, id)) = part.ends.first().copied() {
+                if records.len() >= EXPIRIES {
+                    self.next_s.fetch_min(now_s, Ordering::Relaxed);
+                    return records;
+                }
                 if ends_s > now_s {
                     self.next_s.fetch_min(ends_s, Ordering::Relaxed);
                     break;

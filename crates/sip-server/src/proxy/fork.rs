@@ -203,6 +203,8 @@ impl Proxy {
         if let Some(context) = self.contexts.get(key) {
             context.base = Some(base);
         }
+        // If nothing could be sent, this was perhaps the last branch.
+        self.branch_ended(now, stack, key);
         true
     }
 

@@ -323,6 +323,29 @@ fn a_3xx_is_forwarded_or_followed_if_configured_rfc3261_16_7_4() {
 }
 
 #[test]
+fn a_call_ends_if_the_last_flow_of_an_instance_is_gone_too_rfc5626_7() {
+    let mut world = World::new();
+    world.bind_bob(&[]);
+    let [first, second] = [UAS, UAS + 1].map(|node| world.phone_connects(node));
+    for (reg_id, flow, updated) in [(1, second, 5), (2, first, 9)] {
+        let mut contact = Contact::at("sip:bob@192.0.2.9");
+        contact.flow = Some(flow);
+        contact.instance = "urn:uuid:1".to_owned();
+        contact.reg_id = reg_id;
+        contact.updated = updated;
+        world.policy().bind("bob", &contact);
+    }
+    world.nodes[UAS].script = answers(&[(2_000, 408)]);
+    world.invite();
+    world.run_until(1_000);
+    world.disconnect(UAS + 1);
+    world.run_until(5_000);
+    assert_eq!(world.heard(UAC), ["100 INVITE", "480 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE"]);
+    world.nothing_is_left();
+}
+
+#[test]
 fn flows_of_one_instance_are_tried_one_at_a_time_rfc5626_7() {
     let mut world = World::new();
     world.bind_bob(&[]);
