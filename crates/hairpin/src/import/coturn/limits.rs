@@ -116,7 +116,7 @@ fn fixed_time(line: &Line, usual: u64, section: &str) -> Verdict {
     }
 }
 
-/// Narrows relay ports where a listener is among them.
+/// Narrows the relay ports if a listener uses one of them.
 pub(super) fn finish(file: &File, draft: &mut Draft) {
     allowances::finish(file, draft);
 }
