@@ -146,10 +146,7 @@ fn errors(all: &mut Vec<Reason>, stats: &Stats) {
                 "The server does not offer this transport to peers.",
                 "If clients require TCP allocations (RFC 6062), set relay.tcp = true. It is true by default.",
             ),
-            446 => (
-                "A connection to this peer exists already.",
-                "Look at the client.",
-            ),
+            446 => ("The peer connection exists.", "Look at the client."),
             447 => (
                 "The TCP connection to the peer failed or timed out.",
                 "Check whether the peer listens, and the firewalls between server and peer.",
