@@ -1,15 +1,15 @@
-//! One line for each change: of a command on stderr, of a server in its log; and of both in the system log, where it stays.
+//! One audit line per change. A command writes it to stderr, a server to its log. Both also send it to the system log.
 
 use std::os::unix::net::UnixDatagram;
 
 use crate::commands::printable;
 
-/// Where syslog and journald listen.
+/// The socket of syslog and journald.
 const SYSTEM_LOG: &str = "/dev/log";
 /// RFC 5424 §6.2.1: facility 10 (authorization), severity 5 (notice).
 const PRIORITY: u8 = 10 * 8 + 5;
 
-/// A change.
+/// The audit line of one change.
 #[derive(Debug)]
 pub(crate) struct Audit<'a> {
     action: &'static str,
@@ -36,7 +36,7 @@ impl<'a> Audit<'a> {
         to_system_log(&line);
     }
 
-    /// Writes the line of a server. It is logged at every level but `off`.
+    /// Writes the line of a server, with level `error`, so that only `log.level = "off"` suppresses it.
     pub(crate) fn log(self, by: &str) {
         let line = self.line(by);
         tracing::error!(target: "audit", "{line}");
@@ -53,13 +53,13 @@ impl<'a> Audit<'a> {
 fn to_system_log(line: &str) {
     let message = format!("<{PRIORITY}>hairpin[{}]: {line}", std::process::id());
     if let Ok(socket) = UnixDatagram::unbound() {
-        // A system log that is full must not stop a server.
+        // A full system log must not block the server.
         let _ = socket.set_nonblocking(true);
         let _ = socket.send_to(message.as_bytes(), SYSTEM_LOG);
     }
 }
 
-/// Who runs this command: the user who called sudo, else the name of the session, and the number that the system checks.
+/// The user of this command: the caller of sudo, else the login name, and the effective user ID in brackets.
 fn who() -> String {
     let name = ["SUDO_USER", "LOGNAME", "USER"]
         .iter()

@@ -1,10 +1,10 @@
-//! Why requests of clients fail: the counters that say so, each with what an operator can do about it.
+//! Why requests of clients fail: counters of failures, each with its meaning and advice for the operator.
 
 use serde_json::{Value, json};
 use server::connections::TlsFailure;
 use server::stats::{AuthFailure, DropReason, ERROR_CODES, Stats};
 
-/// A reason that may have occurred.
+/// A reason for failures, with its count.
 struct Reason {
     area: &'static str,
     name: String,
@@ -13,14 +13,14 @@ struct Reason {
     advice: &'static str,
 }
 
-/// Requests whose credentials were wrong, without those that every client makes.
+/// Requests with wrong credentials. Old nonces do not count: [`is_routine`].
 pub(super) fn not_authenticated(stats: &Stats) -> u64 {
     let reasons = AuthFailure::ALL.iter();
     let reasons = reasons.filter(|reason| !is_routine(**reason));
     reasons.map(|reason| failed(stats, *reason)).sum()
 }
 
-/// Datagrams that were discarded.
+/// Dropped datagrams.
 pub(super) fn dropped(stats: &Stats) -> u64 {
     DropReason::ALL
         .iter()
@@ -28,7 +28,7 @@ pub(super) fn dropped(stats: &Stats) -> u64 {
         .sum()
 }
 
-/// Every client has an old nonce now and then.
+/// Whether normal clients cause this, too: a nonce expires during each long session (438).
 fn is_routine(reason: AuthFailure) -> bool {
     matches!(reason, AuthFailure::StaleNonce | AuthFailure::OutdatedOffer)
 }
@@ -72,12 +72,12 @@ fn authentication(all: &mut Vec<Reason>, stats: &Stats) {
                 "Compare the user name of the client with auth.users, auth.secrets and the stores. A time-limited user name begins with digits and a colon.",
             ),
             AuthFailure::WrongPassword => (
-                "The password does not fit the user.",
+                "The password of the user is wrong.",
                 "For time-limited credentials, the web service and auth.secrets must have the same secret. For users, set the password again: hairpin user passwd.",
             ),
             AuthFailure::ExpiredCredential => (
-                "The time-limited credential is past its time.",
-                "Check the clocks of this host and of the web service, and give credentials a longer lifetime.",
+                "The time-limited credential has expired.",
+                "Compare the clocks of this host and of the web service, or give credentials a longer lifetime.",
             ),
             AuthFailure::ForgedToken => (
                 "The access token was not made with a key of auth.token_keys.",
@@ -85,11 +85,11 @@ fn authentication(all: &mut Vec<Reason>, stats: &Stats) {
             ),
             AuthFailure::WrongRealm => (
                 "The client uses another realm.",
-                "Set auth.realm, or a realm of auth.realms, to what clients use.",
+                "Set auth.realm, or a realm of auth.realms, to the realm of the clients.",
             ),
             AuthFailure::ForgedNonce => (
-                "The nonce is from another server, for another address, or of a key that is gone.",
-                "Behind a load balancer, keep each client at one server. After a restart, this ends by itself.",
+                "The nonce is from another server, for another client address, or of a key that the server no longer has.",
+                "Behind a load balancer, send each client always to the same server. After a restart, this ends by itself.",
             ),
             AuthFailure::WrongUser => (
                 "The allocation belongs to another user.",
@@ -112,7 +112,7 @@ fn errors(all: &mut Vec<Reason>, stats: &Stats) {
         let (about, advice) = match code {
             300 => (
                 "Clients were sent to another server.",
-                "This is what alternate.servers is for.",
+                "Nothing to do: alternate.servers is configured.",
             ),
             400 => (
                 "Requests were malformed.",
@@ -120,18 +120,18 @@ fn errors(all: &mut Vec<Reason>, stats: &Stats) {
             ),
             403 => (
                 "The peer or the request is forbidden.",
-                "Peers in private networks are denied: re-admit those that clients need with peers.allow.",
+                "The server denies peers in private networks. If clients require some of them, add these to peers.allow.",
             ),
             405 => (
-                "The request is not offered.",
-                "See docs/configuration.md, relay.mobility.",
+                "The server does not offer mobility (RFC 8016).",
+                "If clients require it, set relay.mobility.",
             ),
             420 => (
                 "The client requires an attribute that this server does not know.",
-                "Look at the client: it should work without it.",
+                "Look at the client: it must work without this attribute.",
             ),
             437 => (
-                "The client has no allocation, or one already.",
+                "The client has no allocation, or it asks for a second one.",
                 "After a restart, or behind a NAT that changes ports, this ends by itself. Else look at the client.",
             ),
             440 | 443 => (
@@ -143,24 +143,24 @@ fn errors(all: &mut Vec<Reason>, stats: &Stats) {
                 "The client must keep its credentials.",
             ),
             442 => (
-                "The transport to peers is not offered.",
-                "See relay.tcp: TCP relayed addresses are off unless it is true.",
+                "The server does not offer this transport to peers.",
+                "If clients require TCP allocations (RFC 6062), set relay.tcp = true. It is true by default.",
             ),
             446 => ("The peer connection exists.", "Look at the client."),
             447 => (
-                "The peer does not accept a TCP connection in time.",
-                "Check whether the peer listens, and firewalls on the way.",
+                "The TCP connection to the peer failed or timed out.",
+                "Check whether the peer listens, and the firewalls between server and peer.",
             ),
             486 => (
-                "A user, source or realm has as many allocations as it may.",
-                "Raise limits.allocations_per_user or limits.allocations_per_source, if such clients are meant to have more.",
+                "A user, source address or realm has reached its limit of allocations.",
+                "If these clients should have more, raise limits.allocations_per_user or limits.allocations_per_source.",
             ),
             487 => (
-                "Roles of ICE conflict.",
+                "The ICE roles conflict.",
                 "Look at the client: a TURN server does not send it.",
             ),
             500 => (
-                "A source of credentials did not answer, or the server failed.",
+                "A store did not answer, or the server had an internal error.",
                 "Look at hairpin_store_up and at the log.",
             ),
             508 => (
@@ -184,48 +184,48 @@ fn relaying(all: &mut Vec<Reason>, stats: &Stats) {
         let (about, advice) = match reason {
             DropReason::NoPermission => (
                 "Data for a peer without a permission.",
-                "The client sends before CreatePermission, or its permission has ended: look at the client.",
+                "The client sends before CreatePermission, or its permission has expired: look at the client.",
             ),
             DropReason::PeerWithoutPermission => (
                 "Data from a peer that the client has not permitted.",
-                "Usual during ICE. If media stays away, the peer sends from another address than it signals.",
+                "Normal during ICE. If media does not arrive, the peer sends from an address that is not among its ICE candidates.",
             ),
             DropReason::PeerNotAllowed => (
                 "Data for a peer that the rules deny.",
-                "Re-admit peers that clients need with peers.allow.",
+                "If clients require these peers, add them to peers.allow.",
             ),
             DropReason::NoAllocation => (
                 "Data of clients without an allocation.",
-                "Usual after a restart or the end of a session. If it goes on, clients do not refresh in time.",
+                "Normal after a restart or the end of a session. If it continues, clients refresh too late.",
             ),
             DropReason::ChannelNotBound => (
                 "Data on a channel that is not bound.",
-                "The channel has ended, or ChannelBind was refused: look at the error responses.",
+                "The channel has expired, or the server rejected ChannelBind: look at the error responses.",
             ),
             DropReason::OverRate => (
-                "An allocation, user, source or realm relays more than its rate limit.",
-                "Raise limits.rate_per_allocation and its like, if that is not meant.",
+                "The traffic of an allocation, user, source address or realm exceeds its rate limit.",
+                "If the limit is too low, raise limits.rate_per_allocation or the other limits.rate_ keys.",
             ),
             DropReason::UnverifiedOverLimit => (
-                "A source that is not verified has had its error responses of this second.",
-                "Many clients behind one NAT, or an attack: see limits.unverified_responses_per_source.",
+                "An unverified source address has reached its limit of error responses per second.",
+                "The cause is an attack, or many clients behind one NAT: see limits.unverified_responses_per_source.",
             ),
             DropReason::Amplification => (
-                "The response would be too large for an address that is not verified.",
+                "The response would be too large for an unverified source address.",
                 "Keep auth.realm and server.software short.",
             ),
             DropReason::Lookups | DropReason::LookupsOfPrefix => (
                 "Too many requests wait for a store.",
-                "Look at hairpin_store_up, and at the time that the database needs.",
+                "Look at hairpin_store_up, and at the response times of the database.",
             ),
             DropReason::ForeignProtocol | DropReason::MalformedStun | DropReason::EmptyDatagram => {
                 (
-                    "What arrived is no STUN.",
-                    "Scanners, or clients with a wrong port. Nothing to do.",
+                    "A datagram was not STUN.",
+                    "Nothing to do. Scanners, or clients with a wrong port, send these.",
                 )
             }
             _ => (
-                "Discarded.",
+                "Datagrams were dropped.",
                 "See docs/metrics.md, hairpin_turn_dropped_packets_total.",
             ),
         };
@@ -273,18 +273,18 @@ fn system(all: &mut Vec<Reason>, stats: &Stats) {
         "send_unreachable",
         sends.unreachable,
         "A peer or client cannot be reached.",
-        "Check routes and firewalls of this host, if it is often the same network.",
+        "If it is often the same network, check the routes and firewalls of this host.",
     );
     add(
         "send_denied",
         sends.denied,
-        "A firewall of this host discards what is sent.",
-        "Look at nftables or iptables for rules of the OUTPUT chain.",
+        "A firewall of this host drops outgoing packets.",
+        "Look for rules of nftables or iptables in the OUTPUT chain.",
     );
     add(
         "send_no_buffers",
         sends.no_buffers,
-        "The network device has no room.",
+        "The transmit queue of the network device was full.",
         "The link is full, or its queue is short: see txqueuelen.",
     );
     add(
@@ -303,7 +303,7 @@ fn system(all: &mut Vec<Reason>, stats: &Stats) {
         "icmp_errors",
         counters.icmp_errors,
         "Peers or routers report that a peer cannot be reached.",
-        "Usual when a peer has ended. Else check the way to the peer.",
+        "Normal if a peer has ended. Otherwise check the route to the peer.",
     );
 }
 
@@ -327,13 +327,13 @@ fn transports(all: &mut Vec<Reason>, stats: &Stats) {
         "tls_failed",
         failed.sum(),
         "TLS handshakes of clients failed.",
-        "Check with hairpin probe turn turns:NAME: the name must be in the certificate, with all intermediate ones.",
+        "Check with hairpin probe turn turns:NAME. The certificate must have this name, and the file must have all intermediate certificates.",
     );
     add(
         "connections",
         "refused",
         streams.refused_source + streams.refused_limit,
-        "There were too many connections.",
+        "The server closed connections because a limit of connections was reached.",
         "Raise limits.connections or limits.connections_per_source.",
     );
     add(
@@ -341,7 +341,7 @@ fn transports(all: &mut Vec<Reason>, stats: &Stats) {
         "tls_failed",
         sip.tls_failed,
         "TLS connections of SIP failed.",
-        "Check the certificate, and sip.tls_ca for those of others.",
+        "Check tls.certificates, sip.next_hop_ca for servers that hairpin connects to, and sip.client_ca for clients.",
     );
 }
 
@@ -365,25 +365,25 @@ fn sip(all: &mut Vec<Reason>, stats: &Stats) {
         "overload".to_owned(),
         shed,
         "Requests were refused or dropped because of overload.",
-        "Give the server more workers or processors, or send it less: see docs/operation.md.",
+        "Give the server more CPUs and workers, or send fewer requests to it: see docs/sip-overload.md.",
     );
     add(
         "transactions".to_owned(),
         sip.shed_transactions,
-        "There were too many transactions.",
+        "The limit of transactions was reached.",
         "Raise sip.transactions.",
     );
     add(
         "refused".to_owned(),
         sip.refused,
-        "Requests were malformed, or asked for what is not there.",
-        "Look at the responses in a trace: the reason phrase says what is wrong.",
+        "Requests were malformed, or asked for something that does not exist.",
+        "Capture packets and look at the responses: the reason phrase names the mistake.",
     );
     add(
         "malformed".to_owned(),
         sip.malformed,
-        "Messages were no SIP.",
-        "Scanners. Nothing to do.",
+        "Messages were not SIP.",
+        "Nothing to do. Scanners send these.",
     );
     add(
         "forwarding_refused".to_owned(),
@@ -394,18 +394,18 @@ fn sip(all: &mut Vec<Reason>, stats: &Stats) {
     add(
         "unacknowledged".to_owned(),
         sip.unacknowledged,
-        "Nobody acknowledged a 2xx.",
-        "The ACK does not arrive: check Contact, Record-Route and NAT on the way.",
+        "No ACK came for a 2xx to an INVITE.",
+        "Check Contact and Record-Route of the call, and NATs between client and server.",
     );
     add(
         "dns".to_owned(),
         sip.dns_questions[2] + sip.dns_questions[3],
-        "The DNS did not answer.",
+        "DNS queries failed.",
         "Check sip.resolvers and /etc/resolv.conf.",
     );
 }
 
-/// Reasons of SIP that are counted in rows.
+/// SIP counters that are arrays, with one element per reason.
 fn sip_rows(all: &mut Vec<Reason>, stats: &Stats) {
     let sip = stats.sip();
     let mut add = |name: String, count, about, advice| {
@@ -423,7 +423,7 @@ fn sip_rows(all: &mut Vec<Reason>, stats: &Stats) {
                 format!("digest_{outcome}"),
                 count,
                 "Credentials of a SIP request were wrong.",
-                "Compare user, realm and password of the phone with auth.users, or users of its sip.domain.",
+                "Compare user, realm and password of the phone with auth.users, users of its sip.domain, or the stores.",
             );
         }
     }
@@ -432,15 +432,15 @@ fn sip_rows(all: &mut Vec<Reason>, stats: &Stats) {
             format!("calls_{limit}"),
             count,
             "A limit of calls was reached.",
-            "See sip.user_calls, sip.domain_calls and their like.",
+            "See sip.user_calls, sip.domain_calls and the other limits of calls in docs/sip.md.",
         );
     }
     for (reason, count) in server::sip::SCREENED.iter().zip(sip.screened) {
         add(
             format!("screened_{reason}"),
             count,
-            "Messages of denied or banned sources.",
-            "See sip.deny, sip.ban and sip.allow.",
+            "The server dropped messages of denied or banned sources, or of scanners.",
+            "See sip.deny, sip.ban, sip.scanners and sip.allow.",
         );
     }
 }

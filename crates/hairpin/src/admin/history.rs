@@ -1,6 +1,6 @@
-//! The last hour as samples, and the newest one as an event.
+//! Samples of the last hour, and each new sample as an event.
 //!
-//! One task of the admin thread takes a sample every two seconds, from what metrics are made of. Workers do nothing for it.
+//! One task of the admin thread takes a sample every two seconds from the published counters. Workers do no work for it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +18,10 @@ use crate::metrics::worker_cpu_ns;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Samples of an hour.
 const SAMPLES: usize = 1_800;
-/// Samples that a slow reader of events may be behind; then it misses some.
+/// Samples that are kept for a slow reader of events. A reader that is further behind misses samples.
 const BEHIND: usize = 8;
 
-/// The columns of a sample. After them comes one for each worker: the share of a processor that it used.
+/// The columns of a sample. One column per worker follows: its CPU time divided by the elapsed time.
 const COLUMNS: [&str; 16] = [
     "time_unix_s",
     "allocations",
@@ -58,7 +58,7 @@ impl Default for History {
 }
 
 impl History {
-    /// All of it as JSON. The rows are arrays in the order of `columns`.
+    /// The whole history as JSON. The rows are arrays in the order of `columns`.
     pub(super) fn json(&self, workers: usize) -> String {
         let mut columns: Vec<String> = COLUMNS.map(str::to_owned).to_vec();
         columns.extend((0..workers).map(|worker| format!("cpu_worker_{worker}")));
@@ -72,7 +72,7 @@ impl History {
         )
     }
 
-    /// The samples from now on, each a row in JSON.
+    /// Subscribes to new samples, each a row in JSON.
     pub(super) fn follow(&self) -> broadcast::Receiver<Arc<str>> {
         self.events.subscribe()
     }
@@ -85,7 +85,7 @@ impl History {
             }
             rows.push_back(Arc::clone(&row));
         }
-        // Nobody may be there.
+        // The send fails if nobody has subscribed.
         let _ = self.events.send(row);
     }
 
@@ -185,7 +185,7 @@ impl Reading {
     }
 }
 
-/// Requests that failed, without those that every client makes: the first one without credentials, and one with an old nonce.
+/// Failed requests. A first request without credentials (401) and a stale nonce (438) are normal for each client and do not count.
 fn failures(stats: &Stats) -> u64 {
     let codes = server::stats::ERROR_CODES.iter();
     let errors = codes.filter(|code| !matches!(code, 401 | 438));

@@ -1,4 +1,4 @@
-//! HTTP, just enough: one request per connection, over TLS if the client begins with TLS, and a bound on everything that a client decides.
+//! A small HTTP server: one request per connection, with TLS if the client starts a TLS handshake. Everything that a client decides has a limit.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -59,18 +59,18 @@ pub(crate) type Incoming = Request<hyper::body::Incoming>;
 /// What the connection of a request says about its client.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// Where it comes from.
+    /// The source address of the connection.
     pub(crate) address: SocketAddr,
-    /// Whether nobody between can read what is sent.
+    /// Whether the connection uses TLS.
     pub(crate) is_tls: bool,
     /// Whether the listener has a certificate, so that the client can use TLS.
     pub(crate) has_tls: bool,
-    /// The response is a stream of events: it outlasts [`LIFE`], and makes no room for others.
+    /// The response is a stream of events: it can last longer than [`LIFE`], and a new connection does not close it.
     is_stream: Arc<AtomicBool>,
 }
 
 impl Peer {
-    /// The response goes on for longer than [`LIFE`].
+    /// Marks the response as a stream that can last longer than [`LIFE`].
     pub(super) fn set_stream(&self) {
         self.is_stream.store(true, Ordering::Relaxed);
     }
@@ -79,9 +79,9 @@ impl Peer {
 /// The body of a response.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// All of it.
+    /// The whole body.
     Whole(Full<Bytes>),
-    /// Parts, until the sender is dropped.
+    /// A stream of parts, which ends when the sender is dropped.
     Parts(mpsc::Receiver<Bytes>),
 }
 
@@ -128,14 +128,14 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// What makes the responses of a listener.
+/// Makes the responses of a listener.
 pub(crate) trait Respond: Clone + Send + Sync + 'static {
     /// The response to a request.
     fn respond(&self, request: Incoming, peer: Peer)
     -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// Serves for ever; over TLS too if there is a configuration of it.
+/// Serves for ever, also over TLS if `tls` is set.
 pub(crate) async fn serve(
     listener: TcpListener,
     respond: impl Respond,
@@ -150,7 +150,7 @@ pub(crate) async fn serve(
             Ok((stream, address)) => {
                 open.retain(|(connection, _)| !connection.is_finished());
                 if open.len() >= CONNECTIONS {
-                    // Streams of events are fewer than connections, so there is another one.
+                    // The limit of event streams is below that of connections, so at least one connection is not a stream.
                     let oldest = open
                         .iter()
                         .position(|(_, is_stream)| !is_stream.load(Ordering::Relaxed));
@@ -202,7 +202,7 @@ impl Pace {
     }
 }
 
-/// Finds out whether the client speaks TLS, reads one request and responds to it.
+/// Detects TLS by the first byte, reads one request and responds to it.
 async fn converse(
     stream: TcpStream,
     mut peer: Peer,
@@ -255,7 +255,7 @@ pub(super) fn text(status: StatusCode, line: &str) -> Response<Body> {
     response(status, PLAIN, format!("{line}\n"))
 }
 
-/// A response that nobody keeps.
+/// A response with `Cache-Control: no-store`.
 pub(super) fn response(
     status: StatusCode,
     kind: HeaderValue,

@@ -1,8 +1,8 @@
 //! The admin listener: `/metrics`, `/healthz` and `/readyz` for monitoring and for orchestrators, the API, and the live page.
 //!
-//! It has a thread of its own and sees the server only through an [`Observer`](server::Observer); what changes the server is a
-//! [`Change`](crate::control::Change) for the main thread. So nothing that happens here can hold a worker up. What it may use is bounded: connections at once and per second, the size of a request, the
-//! time that a connection lasts.
+//! It has a thread of its own. It reads the server through an [`Observer`](server::Observer), sends each
+//! [`Change`](crate::control::Change) to the main thread, and lists and ends allocations by the mailboxes of workers. So it never blocks a worker.
+//! It has limits: concurrent connections, connections per second, the size of a request, and the duration of a connection.
 
 mod api;
 mod failures;
@@ -141,14 +141,14 @@ impl Bound {
     }
 }
 
-/// TLS for browsers and scrapers: with the certificates of the server, and the protocol of this listener.
+/// TLS with the certificates of the server, and HTTP/1.1 as the only ALPN protocol.
 fn tls(certificates: &Certificates) -> Arc<ServerConfig> {
     let mut config = ServerConfig::clone(&certificates.server_config(false));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Arc::new(config)
 }
 
-/// What the listener responds.
+/// Responds to requests of the admin listener.
 #[derive(Clone, Debug)]
 struct Admin {
     shared: Arc<Shared>,
@@ -172,7 +172,7 @@ impl Respond for Admin {
             "/healthz" => health(health::alive(&source.observer)),
             "/readyz" => health(health::ready(&source.observer, &source.stores)),
             path => page::asset(path).unwrap_or_else(|| {
-                let there = "there are / (the live page), /metrics, /healthz, /readyz and /api/v1/openapi.json";
+                let there = "this path does not exist: use / (the live page), /metrics, /healthz, /readyz or /api/v1/openapi.json";
                 text(StatusCode::NOT_FOUND, there)
             }),
         }

@@ -1,4 +1,4 @@
-//! The live page: files in the binary. The browser loads nothing from anywhere else.
+//! The live page. Its files are in the binary, and the browser loads nothing from other hosts.
 
 use hyper::header::{
     CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -7,7 +7,7 @@ use hyper::{Response, StatusCode};
 
 use super::http::{Body, response};
 
-/// Nothing inline, nothing from elsewhere, and no other page around it.
+/// Content-Security-Policy: no inline code, nothing from other hosts, and no frame around the page.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Serve(Box<serve::Args>),
     /// Check a configuration file and report every mistake at once
     Check(check::Args),
-    /// Make a configuration from that of another server
+    /// Convert the configuration of another server into one of hairpin
     Import(import::Args),
     /// Say what the server on this machine does
     Status(control::Status),
@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// Set and list realms in a database
     #[command(subcommand)]
     Realm(directory::Realm),
-    /// Explain what the SIP proxy does, and show what it has
+    /// Explain routing decisions of the SIP proxy, and show bindings, calls and trunks
     Sip(sip::Args),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),

@@ -16,7 +16,7 @@ Examples:
   hairpin sip bindings --aor alice@example.org
         where the phones of alice are registered
   hairpin sip trunks
-        which addresses of trunks are available, and why not";
+        the state and the last error of each address of a trunk";
 
 const BINDINGS: &str = "\
 Examples:
@@ -25,8 +25,8 @@ Examples:
   hairpin sip bindings --json | jq -r .contact
         all bindings, one JSON object per line
 
-The server answers in parts, so a list of a million bindings delays no call. Status 0,
-also if there is no binding; 1 if the server does not answer.";
+The server sends the list in parts, so that a long list delays no call. The exit status
+is 0, also if there is no binding, and 1 if the server does not respond.";
 
 const CALLS: &str = "\
 Examples:
@@ -35,8 +35,8 @@ Examples:
   hairpin sip calls --json | jq -r 'select(.target == \"carrier\") | .call_id'
         the Call-IDs of the calls to a trunk, one JSON object per line
 
-Requires sip.call_log = true. Without it, the server stores no names of calls: the
-command prints how many there are.";
+Requires sip.call_log = true. Without it, the server stores no details of calls, and the
+command prints only how many there are.";
 
 const TRUNKS: &str = "\
 Examples:
@@ -45,7 +45,7 @@ Examples:
   hairpin sip trunks --json | jq 'select(.addresses[].state == \"down\") | .name'
         the names of trunks with an address that is down, one JSON object per line
 
-Status 0 if each trunk with addresses has one that gets calls, else 1.";
+The exit status is 1 if a trunk has addresses but none of them gets calls, else 0.";
 
 const ROUTE: &str = "\
 Examples:
@@ -74,7 +74,7 @@ pub(crate) enum Command {
     Bindings(Bindings),
     /// List the calls in progress of the server on this machine
     Calls(Calls),
-    /// Say which addresses of trunks are available, and what trunks did
+    /// Show the state of each address of trunks, and counters of trunks
     Trunks(Trunks),
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Bindings {
     /// Only the bindings of this address of record, USER@DOMAIN
     #[arg(long, value_name = "AOR")]
     pub(crate) aor: Option<String>,
-    /// Stop after this number of bindings
+    /// Print at most this number of bindings
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<usize>,
     /// Print JSON, one object per line
@@ -101,7 +101,7 @@ pub(crate) struct Bindings {
 pub(crate) struct Calls {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// Stop after this number of calls
+    /// Print at most this number of calls
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<usize>,
     /// Print JSON, one object per line

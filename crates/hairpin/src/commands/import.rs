@@ -18,7 +18,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let name = args.file.display().to_string();
     let text = input::read(&args.file)?;
     let Some(format) = args.from.or_else(|| Format::detect(&text)) else {
-        bail!("{name}: this is the configuration of no known server: name the server with --from");
+        bail!("{name}: the format of this configuration is unknown: name the server with --from");
     };
     let imported = import::read(format, &text, args.database.as_deref());
     let made = imported
@@ -63,7 +63,7 @@ fn shown(output: Option<&Path>) -> String {
     )
 }
 
-/// One line for each line of the file, then what no line shows.
+/// The report: one line for each line of the file, then the notes.
 fn report(name: &str, imported: &Imported) -> String {
     let mut text = String::new();
     for judged in &imported.lines {
@@ -92,7 +92,7 @@ fn summary(name: &str, imported: &Imported) -> String {
     format!("{name}: {all}: {}", counts.join(", "))
 }
 
-/// Writes a file that only its owner can read, because it has passwords.
+/// Writes a file that only its owner can read, because it contains passwords.
 fn write_new(path: &Path, text: &str) -> Result<()> {
     let name = path.display();
     let mut file = OpenOptions::new()

@@ -1,4 +1,4 @@
-//! `hairpin sip`: `route`, the decision of the proxy without a server; and what a running server says of its SIP (`state`).
+//! `hairpin sip`: `route` shows a decision of the proxy without a server; `state` shows the SIP state of a running server.
 
 mod state;
 

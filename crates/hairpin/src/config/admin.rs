@@ -1,12 +1,12 @@
-//! Where metrics, the API and the page are served, and who may use the API.
+//! The address of metrics, API and live page, and the tokens of the API.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::setting::{FromText, Mistake};
 
-/// Nobody guesses 120 bits. A shorter text is a password, which people use twice.
+/// 20 random base64 characters have 120 bits, which nobody can guess. A shorter text is probably a password that is used elsewhere.
 const SHORTEST_TOKEN: usize = 20;
-/// A header field with it must fit.
+/// Keeps `Authorization` far below the limit of a request's header fields.
 const LONGEST_TOKEN: usize = 512;
 
 /// The address of the admin listener, if there is one.
@@ -63,13 +63,14 @@ impl FromText for Token {
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
         let help = "make one with: openssl rand -hex 24";
-        // RFC 6750 §2.1: what a token in a header field may consist of, and no space.
+        // A wider set than RFC 6750 §2.1 (b64token), but without spaces, which end a token in `Authorization`.
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let message = "a token has letters, digits and punctuation only";
+            let message = "a token must have ASCII letters, digits and punctuation only";
             return Err(Mistake::new(message).help(help));
         }
         if !(SHORTEST_TOKEN..=LONGEST_TOKEN).contains(&text.len()) {
-            let message = format!("a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} characters");
+            let message =
+                format!("a token must have {SHORTEST_TOKEN} to {LONGEST_TOKEN} characters");
             return Err(Mistake::new(message).help(help));
         }
         Ok(Self(text.to_owned()))
@@ -80,17 +81,17 @@ impl FromText for Token {
     }
 }
 
-/// Who may use the API.
+/// The tokens of the API.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct AdminTokens {
-    /// For everything.
+    /// `admin.tokens`: full access.
     pub(crate) all: Vec<String>,
-    /// For credentials of clients only.
+    /// `admin.credential_tokens`: valid for `/api/v1/ice-servers` only.
     pub(crate) credentials: Vec<String>,
 }
 
 impl AdminTokens {
-    /// Whether there is none.
+    /// Whether no token is configured.
     pub(crate) const fn is_empty(&self) -> bool {
         self.all.is_empty() && self.credentials.is_empty()
     }

@@ -200,7 +200,7 @@ pub(crate) struct Config {
     pub(crate) sip: Sip,
     /// Where metrics and health checks are served, if at all.
     pub(crate) admin: AdminListen,
-    /// Who may use the API of the admin listener.
+    /// The tokens of the API of the admin listener.
     pub(crate) admin_tokens: AdminTokens,
     /// Least severe events that are logged.
     pub(crate) log_level: LevelFilter,
@@ -293,24 +293,24 @@ impl Loaded {
     }
 }
 
-/// A key of the configuration that applies.
+/// A key of the current configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InForce {
-    /// `relay.ports`.
+    /// The path of the key, such as `relay.ports`.
     pub(crate) key: String,
-    /// The value as TOML, without secrets; `None` if it is decided at start.
+    /// The value as TOML, with secrets masked; `None` if the server chooses the value at startup.
     pub(crate) value: Option<String>,
-    /// Where it was written.
+    /// The place where the value is set.
     pub(crate) origin: Option<String>,
     /// Whether a reload applies a new value.
     pub(crate) is_live: bool,
-    /// The value that was read since, and that applies after a restart.
+    /// A value that a reload has read, and that applies only after a restart.
     pub(crate) after_restart: Option<String>,
 }
 
-/// All keys of a server that was started with one configuration and has read another one since.
+/// All keys of a server, from the configuration of its start and the configuration of its last reload.
 pub(crate) fn in_force(started: &Loaded, now: &Loaded) -> Vec<InForce> {
-    // Slots are reached through `&mut`, because readers need it; the copies are thrown away.
+    // `slot` requires `&mut`, because the parser writes through it. So this works on copies.
     let (mut first, mut last) = (started.settings.clone(), now.settings.clone());
     let keys = KEYS.iter().map(|key| {
         let (before, after) = ((key.slot)(&mut first), (key.slot)(&mut last));
@@ -423,7 +423,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
     })
 }
 
-/// Who may use the API.
+/// The tokens of the API.
 fn admin_tokens(settings: &Settings) -> Option<AdminTokens> {
     let s = settings.clone();
     Some(AdminTokens {

@@ -368,7 +368,7 @@ fn secrets_are_long(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// Metrics need no token: that others can reach the admin listener has to be said on purpose.
+/// Metrics require no token, so `admin.allow_remote` must confirm an address that other hosts can reach.
 fn admin_stays_at_home(settings: &Settings, report: &mut Report) {
     let (Some(listen), Some(allowed)) = (&settings.admin_listen, &settings.admin_allow_remote)
     else {
@@ -381,9 +381,9 @@ fn admin_stays_at_home(settings: &Settings, report: &mut Report) {
         report.push(
             Diagnostic::error(
                 &listen.at,
-                format!("{address} can be reached from other hosts, and metrics need no token"),
+                format!("other hosts can reach {address}, and metrics require no token"),
             )
-            .help("listen on 127.0.0.1, or say admin.allow_remote = true and keep strangers out with a firewall"),
+            .help("listen on 127.0.0.1, or set admin.allow_remote = true and restrict access with a firewall"),
         );
     }
 }

@@ -81,7 +81,7 @@ pub(crate) struct Sip {
     pub(crate) scanners: Vec<String>,
     /// How many calls there may be, and to which numbers.
     pub(crate) calls: CallSettings,
-    /// Where phones find TURN.
+    /// `turn:` and `turns:` URIs that registered phones get.
     pub(crate) ice_servers: Vec<String>,
     /// How long registrations last: what is given, at least and at most.
     pub(crate) registrar: RegistrarConfig,

@@ -1,4 +1,4 @@
-//! `sip.ice_servers`: what phones learn about TURN when they register.
+//! `sip.ice_servers`: TURN URIs that phones get in the 200 to REGISTER.
 
 use load::uri::{Scheme, Uri};
 
@@ -30,13 +30,13 @@ impl FromText for TurnUri {
     }
 }
 
-/// The plain values.
+/// The URIs without their positions in the file.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<String>> {
     let uris = &settings.sip_ice_servers.as_ref()?.value;
     Some(uris.iter().map(|uri| uri.value.0.clone()).collect())
 }
 
-/// Passwords for TURN are made from a shared secret.
+/// Requires a shared secret, because TURN passwords are computed from it.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let Some(list) = &settings.sip_ice_servers else {
         return;

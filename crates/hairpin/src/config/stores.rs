@@ -235,7 +235,7 @@ fn password(path: &PathBuf) -> std::io::Result<String> {
     }
 }
 
-/// Whether users can be in a store: a configured one, or that of the state directory.
+/// Whether users can be in a store: one of `auth.stores`, or the store in the state directory.
 pub(super) fn may_have_users(settings: &Settings) -> bool {
     let list = settings.stores.as_ref();
     let state_dir = settings.state_dir.as_ref();

@@ -24,11 +24,11 @@ pub(crate) enum Command {
     Describe,
     /// Hand over to the process that asks. If the reply is good, messages of the hand-over follow.
     TakeOver,
-    /// A part of the list of SIP bindings.
+    /// One part of the list of SIP registration bindings.
     SipBindings,
-    /// The trunks of SIP.
+    /// All SIP trunks.
     SipTrunks,
-    /// A part of the list of SIP calls.
+    /// One part of the list of SIP calls.
     SipCalls,
 }
 
@@ -83,12 +83,12 @@ impl Refusal {
     }
 }
 
-/// The line of a request without arguments.
+/// A request line without arguments.
 pub(crate) fn request(command: Command) -> String {
     request_with(command, &Value::Null)
 }
 
-/// The line of a request. `arguments` are an object, or null.
+/// A request line. `arguments` is an object or null.
 pub(crate) fn request_with(command: Command, arguments: &Value) -> String {
     let mut request = json!({ "protocol": VERSION, "command": command.name() });
     if !arguments.is_null() {
@@ -97,7 +97,7 @@ pub(crate) fn request_with(command: Command, arguments: &Value) -> String {
     line(&request)
 }
 
-/// Reads the line of a request: the command and its arguments, which are null if there are none.
+/// Reads a request line: the command and its arguments, or null without arguments.
 pub(super) fn read_request(line: &[u8]) -> Result<(Command, Value), Refusal> {
     let mut request: Map<String, Value> = serde_json::from_slice(line)
         .map_err(|_| Refusal::new("a request is a line with one JSON object"))?;

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) source: Arc<Source>,
     /// The configuration file, if there is one.
     pub(crate) config_file: Option<PathBuf>,
-    /// The state of SIP, if it is served.
+    /// Reads the state of SIP; `None` if there is no SIP listener.
     pub(crate) sip: Option<SipInspector>,
     /// Where metrics are served.
     pub(crate) admin: Option<std::net::SocketAddr>,
@@ -40,20 +40,20 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// What the process says that this one has taken over from, while it is there.
     pub(crate) predecessor: Mutex<Option<Value>>,
-    /// Lists and ends sessions.
+    /// Lists and ends allocations.
     pub(crate) sessions: Sessions,
-    /// What the API needs of the configuration that applies.
+    /// The part of the current configuration that the API uses.
     pub(crate) applied: Mutex<Arc<Applied>>,
 }
 
 impl Shared {
-    /// What the API needs of the configuration that applies.
+    /// The part of the current configuration that the API uses.
     pub(crate) fn applied(&self) -> Arc<Applied> {
         let applied = self.applied.lock();
         Arc::clone(&applied.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Another configuration applies from now on.
+    /// Replaces the configuration that the API uses, after a reload.
     pub(crate) fn set_applied(&self, applied: Applied) {
         let mut now = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         *now = Arc::new(applied);
@@ -155,10 +155,14 @@ async fn respond(command: Command, arguments: Value, with: &(Arc<Shared>, Change
         Command::Describe => changes.send(Change::Describe).await,
         Command::SipBindings | Command::SipTrunks | Command::SipCalls => {
             let shared = Arc::clone(shared);
-            // It waits for workers.
+            // The command waits for workers, so it must not block this thread.
             let asked = move || sip::respond(command, &arguments, &shared);
             let reply = tokio::task::spawn_blocking(asked).await;
-            reply.unwrap_or_else(|_| Err(Refusal::new("the server is about to end")))
+            reply.unwrap_or_else(|_| {
+                Err(Refusal::new(
+                    "the server is stopping: try again when it has restarted",
+                ))
+            })
         }
         // Handled before.
         Command::TakeOver => Err(Refusal::new("the connection is gone")),

@@ -1,4 +1,4 @@
-//! What the control socket says of SIP: registration bindings, calls and trunks.
+//! Commands of the control socket about SIP: registration bindings, calls and trunks.
 
 use serde_json::{Value, json};
 use server::sip::routes::{AddressError, AddressStatus};
@@ -9,12 +9,12 @@ use server::sip::{
 use super::protocol::{Command, Refusal, Reply};
 use super::serve::Shared;
 
-/// Bindings of one reply, from which on no further part is asked for: with the longest texts, they still fit into a reply.
+/// A reply with this number of entries gets no further part, so that it stays below the size limit even with the longest texts.
 const BINDINGS: usize = 250;
-/// Parts that are asked for to make one reply, so that a reply does not take long.
+/// Limit of parts in one reply, so that a reply does not take long.
 const PARTS: usize = 64;
 
-/// Replies to a command about SIP. Waits for workers.
+/// Responds to a command about SIP. Blocks until workers respond.
 pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared) -> Reply {
     let Some(sip) = &shared.sip else {
         return Err(Refusal::new(
@@ -59,7 +59,7 @@ fn refused(error: InspectError) -> Refusal {
     Refusal::new(error.to_string())
 }
 
-/// Besides the calls that are recorded, says how many there are.
+/// The recorded calls, and the numbers of dialogs and of requests in progress.
 fn calls(sip: &SipInspector, shared: &Shared, arguments: &Value) -> Reply {
     let from = &arguments["from"];
     let number = |name: &str| from[name].as_u64().unwrap_or(0);

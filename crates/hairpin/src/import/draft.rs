@@ -6,7 +6,7 @@ use toml::Value;
 
 use crate::config::KEYS;
 
-/// A line longer than this is written as one element per line.
+/// A longer line is split: one element of the list per line.
 const WIDTH: usize = 100;
 
 /// Keys and values. A key is `section.name`, as in docs/configuration.md.
@@ -14,7 +14,7 @@ const WIDTH: usize = 100;
 pub(crate) struct Draft(BTreeMap<&'static str, Value>);
 
 impl Draft {
-    /// Sets a key, whatever it was.
+    /// Sets a key and replaces its value.
     pub(crate) fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         debug_assert!(KEYS.iter().any(|known| known.path() == key), "{key}");
         self.0.insert(key, value.into());
@@ -52,7 +52,7 @@ impl Draft {
         self.0.contains_key(key)
     }
 
-    /// The file. `from` says where it comes from.
+    /// The text of the file. `from` names the imported file.
     pub(crate) fn to_toml(&self, from: &str) -> String {
         let mut text = format!("# Made by `hairpin import` from {from}.\n");
         let mut section = "";

@@ -1,11 +1,11 @@
-//! Configurations of other servers, turned into one of hairpin.
+//! Reads configurations of other servers and makes a configuration of hairpin.
 //!
 //! ```text
 //! text ── format ──► lines ── one row of a table per option ──► a verdict for each line
 //!                                        │
 //!                                        └─► Draft ──► hairpin.toml, which `config::load` must accept
 //! ```
-//! No line is dropped: whatever no row of a table names gets [`Verdict::NotUnderstood`].
+//! Every line gets a verdict. A line that matches no row of a table gets [`Verdict::NotUnderstood`].
 
 mod coturn;
 mod draft;
@@ -18,7 +18,7 @@ mod verdict;
 use draft::Draft;
 pub(crate) use verdict::Verdict;
 
-/// The server that a configuration is for.
+/// The server that a configuration belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// turnserver.conf of coturn
@@ -32,7 +32,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The name for people.
+    /// The name that messages show.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Coturn => "coturn",
@@ -42,9 +42,9 @@ impl Format {
         }
     }
 
-    /// The format of a text; `None` if it looks like none of them.
+    /// Detects the format of a text; `None` if it looks like no known format.
     pub(crate) fn detect(text: &str) -> Option<Self> {
-        // The first two have marks that no other format has.
+        // kamailio.cfg and eturnal.yml have markers that no other format has.
         if kamailio::looks_like_it(text) {
             Some(Self::Kamailio)
         } else if eturnal::looks_like_it(text) {
@@ -57,14 +57,14 @@ impl Format {
     }
 }
 
-/// A line of the other server's configuration, and what becomes of it.
+/// A line of the other server's configuration, and its verdict.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Judged {
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub(crate) line: usize,
-    /// The option, or the whole line if it is no option.
+    /// The option, or the whole line if it is not an option.
     pub(crate) name: String,
-    /// What becomes of it.
+    /// The result for the line.
     pub(crate) verdict: Verdict,
 }
 
@@ -73,11 +73,11 @@ pub(crate) struct Judged {
 pub(crate) struct Account {
     /// The name.
     pub(crate) name: String,
-    /// What proves it.
+    /// The password or key.
     pub(crate) proof: Proof,
 }
 
-/// What proves that a client is a user.
+/// The password or key of a user.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
     /// A password.
@@ -86,22 +86,22 @@ pub(crate) enum Proof {
     Key(String),
 }
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Debug, Default)]
 pub(crate) struct Imported {
     /// Every line that is neither empty nor a comment, in order.
     pub(crate) lines: Vec<Judged>,
-    /// Differences that no line shows.
+    /// Differences between the servers that belong to no line.
     pub(crate) notes: Vec<String>,
-    /// Users that go to the database, if there is one.
+    /// Users for the store of `--database`, if it is given.
     pub(crate) users: Vec<Account>,
-    /// Secrets that go to the database, if there is one.
+    /// Secrets for the store of `--database`, if it is given.
     pub(crate) secrets: Vec<String>,
     /// The configuration.
     pub(crate) draft: Draft,
 }
 
-/// Users for a SIP domain whose users are in a database: one, with a random password, so that the configuration is accepted.
+/// A placeholder user with a random password for a SIP domain whose users are in a database. A domain without users is an error.
 fn placeholder_users() -> toml::Value {
     let mut random = [0; 16];
     if getrandom::fill(&mut random).is_err() {
@@ -116,7 +116,7 @@ fn placeholder_users() -> toml::Value {
     vec![user].into()
 }
 
-/// The known name that was probably meant: at most a third of its letters differ.
+/// The known name that is most similar: at most a third of its letters differ.
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // The longest option has 33 letters; the algorithm is quadratic.
     if word.len() > 64 {
@@ -130,7 +130,7 @@ fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
         .map(|(_, name)| name)
 }
 
-/// Reads a configuration. Users and secrets go to `database`, if it is given.
+/// Reads a configuration. If `database` is given, users and secrets are for this store.
 pub(crate) fn read(format: Format, text: &str, database: Option<&str>) -> Imported {
     let mut imported = Imported::default();
     if let Some(url) = database {

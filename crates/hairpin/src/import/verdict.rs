@@ -1,19 +1,19 @@
-//! What becomes of one line of another server's configuration.
+//! The verdict about one line of another server's configuration.
 
 use std::fmt;
 
-/// What becomes of a line.
+/// The result for a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The named keys have its value.
+    /// The value is in the named keys of hairpin.
     Carried(String),
-    /// hairpin has something else for the same purpose.
+    /// hairpin has another setting or command for the same purpose.
     Replaced(String),
-    /// hairpin does the same without a setting, or the line has no effect.
+    /// hairpin behaves like this without a setting, or the line has no effect.
     Unnecessary(String),
-    /// hairpin cannot do it.
+    /// hairpin does not have this function.
     Unsupported(String),
-    /// The line is no option of this server, or its value is wrong.
+    /// The line is not an option of this server, or its value is wrong.
     NotUnderstood(String),
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A verdict that needs no look at the value.
+/// A verdict that does not depend on the value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fixed {
     /// See [`Verdict::Replaced`].

@@ -106,7 +106,7 @@ impl Reloads {
     }
 }
 
-/// Processor time of each worker so far, in nanoseconds; 0 of one that the kernel tells nothing of.
+/// CPU time of each worker since its start, in nanoseconds; 0 if the kernel does not report it.
 pub(crate) fn worker_cpu_ns(observer: &Observer) -> Vec<u64> {
     let threads = observer.threads().into_iter();
     let times = threads.map(|thread| thread.and_then(process::thread_times));

@@ -62,7 +62,7 @@ fn kilobytes(status: &str, name: &str) -> Option<u64> {
     Some(number.parse::<u64>().ok()? * 1024)
 }
 
-/// Memory of the process that is in use.
+/// Resident memory of the process in bytes.
 pub(crate) fn resident_bytes() -> Option<u64> {
     kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
 }

@@ -172,7 +172,7 @@ impl Clients {
             .copied()
     }
 
-    /// An upper bound of the places.
+    /// An upper bound of the slot numbers.
     pub(super) fn bound(&self) -> usize {
         self.slab.bound()
     }

@@ -1,4 +1,4 @@
-//! The allocations for an operator: a list in bounded parts, and the end of one of them.
+//! Allocations for an operator: lists them in parts of limited size, and closes one of them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::output::{CloseReason, RelayedAddresses, Traffic};
 use super::relay::{LiveRelay, Relay};
 use crate::{AllocationKey, ClientPath, Mono, Now};
 
-/// Peers of one allocation that are shown; it may have a thousand.
+/// Limit of permissions and of channels that a [`Session`] shows. An allocation can have more than a thousand.
 const PEERS: usize = 16;
 
 /// An allocation at one moment.
@@ -18,21 +18,21 @@ const PEERS: usize = 16;
 pub struct Session {
     /// Its name in this server.
     pub key: AllocationKey,
-    /// Who has made it.
+    /// The user name.
     pub user: String,
     /// The realm of the user.
     pub realm: String,
-    /// Where the client is.
+    /// The 5-tuple of the client, and the listener.
     pub path: ClientPath,
     /// The relayed transport addresses.
     pub relayed: RelayedAddresses,
-    /// Time since it was made.
+    /// Time since the allocation was made.
     pub age: Duration,
     /// Time until it expires, unless the client refreshes it.
     pub expires_in: Duration,
-    /// What was relayed to peers. What the kernel relays is added when the allocation is refreshed.
+    /// Packets and bytes relayed to peers. Those that the kernel relays are added when the allocation is refreshed.
     pub to_peers: Traffic,
-    /// What was relayed to the client; likewise.
+    /// Packets and bytes relayed to the client, counted in the same way.
     pub to_client: Traffic,
     /// IP addresses with a permission, at most 16.
     pub permissions: Vec<IpAddr>,
@@ -40,17 +40,17 @@ pub struct Session {
     pub channels: Vec<SocketAddr>,
 }
 
-/// Which allocations are wanted. All conditions hold.
+/// Selects allocations. All conditions must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionFilter {
-    /// The user name has this text in it.
+    /// The user name contains this text.
     pub user: Option<String>,
-    /// The client is there, or a permission or channel leads there.
+    /// The client, a permission or a channel has this IP address.
     pub peer: Option<IpAddr>,
 }
 
 impl Server {
-    /// Allocations from a place of the table on. Looks at no more than `most` places, and returns the next one if there are more.
+    /// Allocations in the slots of the table from `from` on. Reads at most `most` slots, and returns the next slot if there are more.
     #[must_use]
     pub fn sessions(
         &self,

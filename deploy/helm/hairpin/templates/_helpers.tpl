@@ -59,7 +59,7 @@ spec:
   hostNetwork: true
   dnsPolicy: ClusterFirstWithHostNet
   {{- end }}
-  # The preStop hook waits for drainSeconds; SIGTERM then ends what is left.
+  # The preStop hook waits at most drainSeconds. SIGTERM then waits server.drain (20 s) and closes the remaining allocations.
   terminationGracePeriodSeconds: {{ add .Values.drainSeconds 30 }}
   securityContext:
     runAsNonRoot: true
@@ -67,7 +67,7 @@ spec:
     runAsGroup: 65532
     fsGroup: 65532
     seccompProfile:
-      # The default profile does not permit bpf.
+      # The default seccomp profile forbids bpf(2).
       type: {{ if eq .Values.offload "kernel" }}Unconfined{{ else }}RuntimeDefault{{ end }}
   containers:
     - name: hairpin
@@ -159,7 +159,7 @@ spec:
       securityContext:
         readOnlyRootFilesystem: true
         {{- if eq .Values.offload "kernel" }}
-        # File capabilities require it.
+        # Required for the file capabilities of the program: no_new_privs disables them.
         allowPrivilegeEscalation: true
         capabilities:
           drop: ["ALL"]

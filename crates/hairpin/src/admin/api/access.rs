@@ -1,7 +1,7 @@
-//! Who may do what: a token of the configuration, or, to read, a client on this machine.
+//! Access control of the API: a request requires a token of the configuration. A client on this machine can read without one.
 //!
-//! A page of another site cannot use a browser of this machine: it cannot add the token, requests of other sites are refused
-//! (`Sec-Fetch-Site`), and the name in Host must be one of loopback, so that no other name can be pointed here (DNS rebinding).
+//! A page of another site must not use the API through a browser on this machine. Such a page does not have the token. Browsers
+//! mark its requests with `Sec-Fetch-Site`, and the server rejects them. `Host` must name loopback, which stops DNS rebinding.
 
 use std::net::IpAddr;
 
@@ -15,10 +15,10 @@ use super::values::Query;
 use crate::admin::http::Peer;
 use crate::config::AdminTokens;
 
-/// A proxy on this machine adds one of these. Its clients may be anywhere.
+/// A reverse proxy on this machine adds one of these header fields. Its clients can be on other hosts.
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 
-/// Who has made a request, for the audit log.
+/// The sender of a request, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller(pub(super) String);
 
@@ -34,7 +34,7 @@ pub(super) fn check(
         .get("sec-fetch-site")
         .is_some_and(|site| site == "cross-site" || site == "same-site")
     {
-        let why = "requests of other sites are refused: open the page of this server itself";
+        let why = "the server rejects requests from pages of other sites: open the page of this server itself";
         return Err(Problem::new(StatusCode::FORBIDDEN, why));
     }
     match token(headers, query, wanted) {
@@ -55,7 +55,7 @@ fn without_token(tokens: &AdminTokens) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, why)
 }
 
-/// The token of a request. Credentials for clients can be asked for with the parameter `key`, as in other services of this kind.
+/// The token of a request. Requests for TURN credentials can have it in the parameter `key`, as in draft-uberti-behave-turn-rest.
 fn token(headers: &HeaderMap, query: &Query, wanted: Access) -> Option<String> {
     let given = headers.get(AUTHORIZATION);
     if let Some(given) = given {
@@ -75,7 +75,7 @@ fn by_token(
     tokens: &AdminTokens,
 ) -> Result<Caller, Problem> {
     if peer.has_tls && !peer.is_tls && !is_loopback(peer.address.ip()) {
-        let why = "tokens are accepted over TLS only: use https, and replace this token, as it was sent in the clear";
+        let why = "the server rejects tokens from other hosts over HTTP: use https, and replace this token, because it was sent unencrypted";
         return Err(Problem::new(StatusCode::FORBIDDEN, why));
     }
     let caller = |name: &str, number: usize| {
@@ -90,17 +90,17 @@ fn by_token(
             Ok(caller("admin.credential_tokens", number))
         }
         Some(_) => {
-            let why = "this token is for /api/v1/ice-servers only: use one of admin.tokens";
+            let why = "this token is valid for /api/v1/ice-servers only: use one of admin.tokens";
             Err(Problem::new(StatusCode::FORBIDDEN, why))
         }
         None => {
-            let why = "this token is not in admin.tokens";
+            let why = "this token is not in admin.tokens: check the token, or add it and reload";
             Err(Problem::new(StatusCode::UNAUTHORIZED, why))
         }
     }
 }
 
-/// The time of the comparison says nothing about the tokens but their lengths.
+/// Constant time: an attacker can measure the lengths of the tokens only.
 fn position(tokens: &[String], given: &str) -> Option<usize> {
     let is_it = |token: &String| bool::from(token.as_bytes().ct_eq(given.as_bytes()));
     tokens.iter().position(is_it)
@@ -120,7 +120,7 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// Whether a Host names this machine by an address or name that means no other one.
+/// Whether `Host` is `localhost` or a loopback address. No DNS server can point these to another host.
 fn names_loopback(host: &str) -> bool {
     let Ok(uri) = host.parse::<Uri>() else {
         return false;

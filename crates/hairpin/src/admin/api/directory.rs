@@ -15,7 +15,7 @@ use super::values::Query;
 use crate::audit::Audit;
 use crate::commands::random_secret;
 
-/// The store, while it is used.
+/// The store, opened for one request.
 #[derive(Debug)]
 pub(super) struct Open {
     store: Arc<dyn Store>,
@@ -50,11 +50,11 @@ pub(super) struct Realm {
 }
 
 impl Open {
-    /// Opens the store. It connects when it is first asked.
+    /// Opens the store. The store connects at its first query.
     pub(super) fn of(settings: Option<&StoreSettings>, caller: Caller) -> Result<Self, Problem> {
         let none = || {
             Problem::conflict(
-                "there is no store that hairpin can change: set server.state_dir or auth.stores",
+                "no store is configured that hairpin can change: set server.state_dir or auth.stores",
             )
         };
         let settings = settings.ok_or_else(none)?;
@@ -77,11 +77,13 @@ impl Open {
     fn directory(&self) -> Result<&dyn Directory, Problem> {
         let kind = self.kind.name();
         self.store.directory().ok_or_else(|| {
-            Problem::conflict(format!("a {kind} store cannot be changed by hairpin"))
+            Problem::conflict(format!(
+                "hairpin cannot change a {kind} store: use the program that owns it"
+            ))
         })
     }
 
-    /// The line of a change.
+    /// The start of the audit line of a change.
     fn audit<'a>(&self, action: &'static str, realm: &'a str) -> Audit<'a> {
         let audit = Audit::new(action).with("store", self.kind.name());
         audit.with("realm", realm)
@@ -120,7 +122,7 @@ impl Open {
         let password = body.password.as_ref().or(made.as_ref());
         let keys = password.and_then(|password| Keys::of(name, realm, password));
         let keys = keys.ok_or_else(|| {
-            Problem::bad_request("RFC 8265 does not allow this name, realm or password: it must not be empty or have control characters")
+            Problem::bad_request("RFC 8265 forbids this name, realm or password: each must be non-empty and without control characters")
         })?;
         self.wait(directory.put_user(realm, name, keys)).await?;
         let action = if is_new { "user.add" } else { "user.passwd" };
@@ -153,7 +155,11 @@ impl Open {
         let made = given_or_made(body.secret.as_ref())?;
         let secret = body.secret.as_ref().or(made.as_ref());
         let secret = secret.filter(|secret| !secret.trim().is_empty());
-        let secret = secret.ok_or_else(|| Problem::bad_request("the secret is empty"))?;
+        let secret = secret.ok_or_else(|| {
+            Problem::bad_request(
+                "the secret is empty: send another one, or none to get a random one",
+            )
+        })?;
         self.wait(self.directory()?.put_secret(realm, secret))
             .await?;
         self.audit("secret.add", realm).log(&self.caller.0);
@@ -162,7 +168,7 @@ impl Open {
 
     pub(super) async fn delete_secret(&self, realm: &str, body: Secret) -> Result<Value, Problem> {
         let secret = body.secret.ok_or_else(|| {
-            Problem::bad_request("the body must name the secret: {\"secret\": \"..\"}")
+            Problem::bad_request("the body has no secret: send {\"secret\": \"..\"}")
         })?;
         let deleted = self.directory()?.delete_secret(realm, &secret);
         if !self.wait(deleted).await? {
@@ -206,7 +212,7 @@ impl Open {
             .filter_map(|(option, value)| Some((*option, (*value)?)));
         let options: Vec<_> = options.collect();
         if body.origins.is_empty() && options.is_empty() {
-            let message = "nothing to set: give origins, max_bps, total_quota or user_quota";
+            let message = "the body sets nothing: send origins, max_bps, total_quota or user_quota";
             return Err(Problem::bad_request(message));
         }
         let directory = self.directory()?;
@@ -248,7 +254,7 @@ impl Open {
     }
 }
 
-/// A random text, if none was given.
+/// A random text if the client sent none; `None` if it sent one.
 fn given_or_made(given: Option<&String>) -> Result<Option<String>, Problem> {
     if given.is_some() {
         return Ok(None);

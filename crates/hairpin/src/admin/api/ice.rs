@@ -1,4 +1,4 @@
-//! Credentials for clients, in the form that web services of this kind have in common, and as RTCPeerConnection takes them.
+//! TURN credentials for clients, as JSON of draft-uberti-behave-turn-rest, and as `iceServers` of RTCPeerConnection.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -11,13 +11,13 @@ use super::values::Query;
 use super::{Applied, Inner};
 use crate::commands::creds;
 
-/// Lifetimes: less than a minute is over before a call begins, and credentials of more than a day are passwords.
+/// Lifetimes in seconds. Below a minute, credentials can expire before the call begins. Above a day, they are as risky as passwords.
 const TTL: std::ops::RangeInclusive<u64> = 60..=86_400;
-/// RFC 8489 §14.3: USERNAME is shorter than 509 bytes. Ten digits, a colon, and this.
+/// RFC 8489 §14.3: USERNAME has fewer than 509 bytes. It consists of ten digits, a colon, and this name.
 const MAX_NAME: usize = 400;
-/// Responses per second; an HMAC each.
+/// Responses per second: the rate of the token bucket. Each response requires an HMAC.
 const PER_SECOND: f64 = 50.0;
-/// Responses at once after a pause.
+/// Size of the token bucket.
 const BURST: f64 = 100.0;
 
 /// A token bucket.
@@ -31,7 +31,7 @@ impl Default for Bucket {
 }
 
 impl Bucket {
-    /// Whether there is one more.
+    /// Whether a token was left. Takes it.
     fn take(&self, now: Instant) -> bool {
         let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = now.saturating_duration_since(bucket.1).as_secs_f64();
@@ -44,13 +44,15 @@ impl Bucket {
 
 pub(super) fn servers(inner: &Inner, query: &Query) -> Result<Value, Problem> {
     if let Some(other) = query.get("service").filter(|service| *service != "turn") {
-        let message = format!("service {other} is unknown: there is turn");
+        let message = format!("service {other} is unknown: send service=turn");
         return Err(Problem::bad_request(message));
     }
     let ttl = query.number("ttl", TTL)?.unwrap_or(*TTL.end());
     let name = query.get("username").unwrap_or_default();
     if name.len() > MAX_NAME || name.chars().any(char::is_control) {
-        let message = format!("username may have {MAX_NAME} bytes, and no control characters");
+        let message = format!(
+            "username is too long or has control characters: send at most {MAX_NAME} bytes"
+        );
         return Err(Problem::bad_request(message));
     }
     if !inner.bucket.take(Instant::now()) {
@@ -59,7 +61,7 @@ pub(super) fn servers(inner: &Inner, query: &Query) -> Result<Value, Problem> {
     }
     let applied = inner.shared.applied();
     let secret = secret(inner, &applied).ok_or_else(|| {
-        Problem::conflict("there is no secret that makes credentials: set auth.secrets, or add one with hairpin secret add")
+        Problem::conflict("no secret for time-limited credentials is configured: set auth.secrets, or add one with hairpin secret add")
     })?;
     let expires = creds::now_unix_s().saturating_add(ttl);
     let made = creds::make(&secret, name, expires, applied.uris.clone());
@@ -76,7 +78,7 @@ pub(super) fn servers(inner: &Inner, query: &Query) -> Result<Value, Problem> {
     }))
 }
 
-/// The first secret of the configuration, else of a store.
+/// The first secret of `auth.secrets`, else the first secret of the realm in a store.
 fn secret(inner: &Inner, applied: &Applied) -> Option<String> {
     applied.secret.clone().or_else(|| {
         inner.shared.source.stores.iter().find_map(|store| {

@@ -1,4 +1,4 @@
-//! The API: what the control socket offers, over HTTP, for programs and for the page.
+//! The HTTP API of the admin listener, for programs and for the live page. It has the commands of the control socket, and more.
 
 mod access;
 mod directory;
@@ -30,32 +30,32 @@ use problem::Problem;
 use routes::{Found, Match, Operation};
 use values::Query;
 
-/// Where the API is.
+/// The path prefix of the API.
 pub(super) const BASE: &str = "/api/v1";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
-/// Streams of events at once. Each is an open page.
+/// Limit of concurrent event streams. Each open live page has one.
 const STREAMS: usize = 8;
-/// Entries of a page if the client does not say.
+/// Entries per page by default.
 const PAGE: u64 = 100;
-/// The largest page.
+/// Limit of entries per page.
 const LARGEST_PAGE: u64 = 1_000;
 
-/// What the API needs of the configuration that applies. The main thread replaces it with each reload.
+/// The part of the current configuration that the API uses. The main thread replaces it at each reload.
 #[derive(Debug, Default)]
 pub(crate) struct Applied {
     /// Who may use the API.
     pub(crate) tokens: AdminTokens,
     /// The default realm.
     pub(crate) realm: String,
-    /// The secret that makes credentials.
+    /// The first of `auth.secrets`, for time-limited credentials.
     pub(crate) secret: Option<String>,
     /// `turn:` URIs of this server.
     pub(crate) uris: Vec<String>,
     /// The store that the API changes.
     pub(crate) store: Option<StoreSettings>,
-    /// All keys.
+    /// All configuration keys with their values.
     pub(crate) keys: Vec<InForce>,
 }
 
@@ -101,7 +101,7 @@ impl Api {
             Found::OtherMethods(methods) => return Ok(other_methods(&methods)),
             Found::Nothing => {
                 let message =
-                    format!("there is no {BASE}{path}: {BASE}/openapi.json lists what there is");
+                    format!("{BASE}{path} does not exist: {BASE}/openapi.json lists all paths");
                 return Err(Problem::not_found(message));
             }
         };
@@ -168,7 +168,7 @@ impl Api {
         Ok(format!("{result}\n"))
     }
 
-    /// Has the main thread make a change.
+    /// Sends a change to the main thread, waits for the outcome, and logs it.
     async fn change(
         &self,
         change: Change,
@@ -181,12 +181,14 @@ impl Api {
         Ok(outcome?)
     }
 
-    /// A stream of samples.
+    /// A stream of server-sent events, one per sample.
     fn events(&self, peer: &Peer) -> Result<Response<Body>, Problem> {
         let permit = Arc::clone(&self.0.streams)
             .try_acquire_owned()
             .map_err(|_| {
-                let message = format!("{STREAMS} streams of events are open: close a page");
+                let message = format!(
+                    "the limit of {STREAMS} event streams is reached: close another live page"
+                );
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
             })?;
         peer.set_stream();
@@ -213,7 +215,7 @@ fn other_methods(methods: &[&str]) -> Response<Body> {
     let list = methods.join(", ");
     let problem = Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        format!("the methods here are {list}"),
+        format!("this path does not have this method: use {list}"),
     );
     let mut response = problem.response();
     if let Ok(allowed) = HeaderValue::from_str(&list) {
@@ -222,17 +224,17 @@ fn other_methods(methods: &[&str]) -> Response<Body> {
     response
 }
 
-/// A form of another site cannot send JSON without asking first.
+/// Requires `application/json`: a page of another site cannot send this type without a CORS preflight, which the server rejects.
 fn check_type(kind: Option<&HeaderValue>, body: &hyper::body::Incoming) -> Result<(), Problem> {
     let is_json = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     if is_json || hyper::body::Body::is_end_stream(body) {
         return Ok(());
     }
-    let message = "the body must be JSON: send Content-Type: application/json";
+    let message = "the body is not JSON: send Content-Type: application/json";
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
-/// What is done in the store.
+/// Operations on the store.
 async fn in_store(
     found: Match<'_>,
     query: &Query,
@@ -257,7 +259,7 @@ async fn in_store(
     }
 }
 
-/// The size of a page.
+/// The number of entries per page: the parameter `limit`, or the default.
 fn limit(query: &Query) -> Result<usize, Problem> {
     let limit = query.number("limit", 1..=LARGEST_PAGE)?.unwrap_or(PAGE);
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))

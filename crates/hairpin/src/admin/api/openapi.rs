@@ -20,7 +20,7 @@ pub(super) fn document() -> Value {
         "info": {
             "title": "hairpin",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Looks at a running server, and changes it. Each change is a line of the audit log.",
+            "description": "Shows the state of a running server, and changes it. Each change writes an audit line to the log.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "paths": paths,
@@ -29,7 +29,7 @@ pub(super) fn document() -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "One of admin.tokens. To read, a client on this machine needs none.",
+                    "description": "One of admin.tokens. A client on the machine of the server requires none for operations that list `{}` as security.",
                 },
                 "credentialToken": {
                     "type": "http",

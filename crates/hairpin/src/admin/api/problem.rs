@@ -10,7 +10,7 @@ use crate::control::protocol::Refusal;
 /// The media type of a problem.
 pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 
-/// Why a request failed, and what to do.
+/// An error: what failed, why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -27,22 +27,22 @@ impl Problem {
         }
     }
 
-    /// The request makes no sense.
+    /// 400: the request is malformed.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// There is nothing of this name.
+    /// 404: the named object does not exist.
     pub(super) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// The server is not in the state for it.
+    /// 409: the state of the server does not permit the request.
     pub(super) fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    /// The response.
+    /// The HTTP response for this error.
     pub(super) fn response(&self) -> Response<Body> {
         let body = json!({
             "title": self.status.canonical_reason().unwrap_or("Error"),
@@ -67,7 +67,7 @@ impl Problem {
     }
 }
 
-/// What the main thread refused.
+/// The main thread rejected a change.
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         Self {

@@ -1,17 +1,17 @@
-//! The routes of the API, once: requests are matched against this table, and the OpenAPI document is made from it.
+//! The table of API routes. Requests are matched against it, and the OpenAPI document is generated from it.
 
 /// What a request requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// A token, or a client on this machine.
+    /// A token of `admin.tokens`, or a client on this machine.
     Read,
-    /// A token.
+    /// A token of `admin.tokens`.
     Change,
-    /// A token, also one that is good for nothing else.
+    /// A token of `admin.tokens` or of `admin.credential_tokens`.
     Credentials,
 }
 
-/// What a request has the server do.
+/// The operation of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Status,
@@ -42,7 +42,7 @@ pub(super) enum Operation {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
-    /// A number; else a text.
+    /// Whether the value is a number; otherwise it is a text.
     pub(super) is_number: bool,
     pub(super) about: &'static str,
 }
@@ -63,10 +63,10 @@ const fn number(name: &'static str, about: &'static str) -> Parameter {
     }
 }
 
-/// A field of a body in JSON: its name, its JSON type, and what it is. All are optional.
+/// A field of a JSON body: its name, JSON type and description. All fields are optional.
 pub(super) type Field = (&'static str, &'static str, &'static str);
 
-/// A method and a path, and what they mean.
+/// A method and a path with their operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) method: &'static str,
@@ -74,23 +74,20 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     pub(super) access: Access,
     pub(super) operation: Operation,
-    /// One line.
+    /// The summary in the OpenAPI document, in one line.
     pub(super) summary: &'static str,
     pub(super) parameters: &'static [Parameter],
     pub(super) body: &'static [Field],
-    /// What a good response has.
+    /// The content of a 200 response.
     pub(super) result: &'static str,
 }
 
 const REALM: Parameter = text("realm", "The realm; auth.realm if it is absent.");
 const AFTER: Parameter = text(
     "after",
-    "Begin after this entry: `next` of the page before.",
+    "Begin after this entry: `next` of the previous page.",
 );
-const LIMIT: Parameter = number(
-    "limit",
-    "Entries of a page, 1 to 1000; 100 if it is absent.",
-);
+const LIMIT: Parameter = number("limit", "Entries per page, 1 to 1000; 100 if it is absent.");
 
 /// A route without parameters and body.
 const fn plain(
@@ -159,10 +156,10 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     Route {
         parameters: &[
-            text("user", "Sessions whose user name has this text in it."),
+            text("user", "Sessions whose user name contains this text."),
             text(
                 "peer",
-                "Sessions with this IP address: of the client, of a permission or of a channel.",
+                "Sessions with this IP address of the client, of a permission or of a channel.",
             ),
             AFTER,
             LIMIT,
@@ -181,7 +178,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/sessions/{id}",
         Change,
         Operation::EndSession,
-        "End a session: its relayed addresses are closed.",
+        "End a session: the server closes its allocation.",
         "Nothing.",
     ),
     plain(
@@ -198,7 +195,7 @@ pub(super) const ROUTES: &[Route] = &[
         Change,
         Operation::Drain,
         "Admit no new allocations and SIP transactions, as `hairpin drain`.",
-        "Whether nothing is left.",
+        "Whether the server is idle.",
     ),
     plain(
         "DELETE",
@@ -219,7 +216,7 @@ pub(super) const ROUTES: &[Route] = &[
             "/users",
             Change,
             Operation::Users,
-            "The users of the store that hairpin can change, as `hairpin user list`.",
+            "The users of the first store that hairpin can change, as `hairpin user list`.",
             "Users as realm and name; `next` if there are more.",
         )
     },
@@ -228,7 +225,7 @@ pub(super) const ROUTES: &[Route] = &[
         body: &[(
             "password",
             "string",
-            "The password; a random one is made if it is absent.",
+            "The password; if it is absent, the server makes a random one.",
         )],
         ..plain(
             "PUT",
@@ -236,7 +233,7 @@ pub(super) const ROUTES: &[Route] = &[
             Change,
             Operation::PutUser,
             "Add a user, or change its password, as `hairpin user add` and `hairpin user passwd`.",
-            "The password, if it was made here, and whether the user is new.",
+            "The password, if the server made it, and whether the user is new.",
         )
     },
     Route {
@@ -266,7 +263,7 @@ pub(super) const ROUTES: &[Route] = &[
         body: &[(
             "secret",
             "string",
-            "The secret; a random one is made if it is absent.",
+            "The secret; if it is absent, the server makes a random one.",
         )],
         ..plain(
             "POST",
@@ -274,7 +271,7 @@ pub(super) const ROUTES: &[Route] = &[
             Change,
             Operation::AddSecret,
             "Add a secret, as `hairpin secret add`.",
-            "The secret, if it was made here.",
+            "The secret, if the server made it.",
         )
     },
     Route {
@@ -302,7 +299,7 @@ pub(super) const ROUTES: &[Route] = &[
             (
                 "origins",
                 "array",
-                "Web origins whose clients belong to the realm; they are added.",
+                "Web origins to add: their clients belong to the realm.",
             ),
             (
                 "max_bps",
@@ -350,7 +347,7 @@ pub(super) const ROUTES: &[Route] = &[
             text("service", "`turn`, or absent."),
             text(
                 "username",
-                "A name for the log; it becomes a part of the user name.",
+                "A name that becomes a part of the TURN user name and appears in logs.",
             ),
             number(
                 "ttl",
@@ -380,18 +377,18 @@ pub(super) const ROUTES: &[Route] = &[
     ),
 ];
 
-/// A route, and the value of `{..}` in its path as it was sent.
+/// A route, and the value of `{..}` in its path, not yet percent-decoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Match<'a> {
     pub(super) route: &'static Route,
     pub(super) name: Option<&'a str>,
 }
 
-/// What a path below `/api/v1` leads to.
+/// The result of a search for a path below `/api/v1`.
 #[derive(Clone, Debug)]
 pub(super) enum Found<'a> {
     Route(Match<'a>),
-    /// The path is known; these are its methods.
+    /// The path exists, but not with this method. These are its methods.
     OtherMethods(Vec<&'static str>),
     Nothing,
 }
@@ -411,7 +408,7 @@ pub(super) fn find<'a>(method: &str, path: &'a str) -> Found<'a> {
     }
 }
 
-/// Whether a path is one of this pattern, and the value in it. No pattern has more than one.
+/// Whether a path matches this pattern, and the value of its parameter. A pattern has at most one parameter.
 fn fits<'a>(pattern: &str, path: &'a str) -> Option<Option<&'a str>> {
     let Some((before, _)) = pattern.split_once('{') else {
         return (pattern == path).then_some(None);

@@ -1,4 +1,4 @@
-//! Sessions: the allocations of clients.
+//! Sessions: the API's name for allocations of clients.
 
 use std::str::FromStr;
 
@@ -17,7 +17,7 @@ use crate::control::Shared;
 pub(super) async fn list(shared: &Shared, query: &Query) -> Result<Value, Problem> {
     let limit = limit(query)?;
     let peer = query.get("peer").map(|text| {
-        let wrong = |_| Problem::bad_request(format!("peer must be an IP address, not {text}"));
+        let wrong = |_| Problem::bad_request(format!("peer is {text}: send an IP address"));
         text.parse().map_err(wrong)
     });
     let filter = SessionFilter {
@@ -39,7 +39,7 @@ pub(super) async fn list(shared: &Shared, query: &Query) -> Result<Value, Proble
     Ok(json!({ "sessions": sessions, "next": next }))
 }
 
-/// Ends one.
+/// Ends one session.
 pub(super) async fn end(shared: &Shared, id: &str, caller: &Caller) -> Result<Value, Problem> {
     let id = SessionId::from_str(id).map_err(|error| Problem::bad_request(error.to_string()))?;
     on_a_thread_that_may_wait(shared, move |sessions| sessions.end(id)).await?;
@@ -49,7 +49,7 @@ pub(super) async fn end(shared: &Shared, id: &str, caller: &Caller) -> Result<Va
     Ok(json!({}))
 }
 
-/// Workers answer within a moment. The thread of the listener has other clients meanwhile.
+/// Waits for workers on another thread, so that the thread of the listener can serve other clients.
 async fn on_a_thread_that_may_wait<T: Send + 'static>(
     shared: &Shared,
     wait: impl FnOnce(Sessions) -> Result<T, SessionError> + Send + 'static,
@@ -64,7 +64,7 @@ async fn on_a_thread_that_may_wait<T: Send + 'static>(
     })
 }
 
-/// Where a page begins: worker and place.
+/// Reads the parameter `after`: worker and place.
 fn place(text: &str) -> Result<SessionPlace, Problem> {
     let read = || {
         let (worker, place) = text.split_once('-')?;
@@ -73,7 +73,8 @@ fn place(text: &str) -> Result<SessionPlace, Problem> {
             place: place.parse().ok()?,
         })
     };
-    read().ok_or_else(|| Problem::bad_request("after must be `next` of the page before"))
+    read()
+        .ok_or_else(|| Problem::bad_request("after is malformed: send `next` of the previous page"))
 }
 
 fn show(id: SessionId, session: &Session) -> Value {

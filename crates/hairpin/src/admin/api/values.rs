@@ -1,4 +1,4 @@
-//! What a request says beside its path: parameters, and a body in JSON.
+//! The parameters and the JSON body of a request.
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 
-/// The longest body that a request needs has a tenth of it.
+/// Limit of the body in bytes: ten times the longest useful body.
 const BODY: usize = 16 << 10;
 
 /// The parameters of a URI, decoded.
@@ -27,19 +27,19 @@ impl Query {
         pairs.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Refuses parameters that are not known, or that come twice.
+    /// Rejects unknown and repeated parameters.
     pub(super) fn allow(&self, known: &[&str]) -> Result<(), Problem> {
         for (place, (name, _)) in self.0.iter().enumerate() {
             if !known.contains(&name.as_str()) {
                 let list = match known {
-                    [] => "there are none here".to_owned(),
-                    known => format!("there are {}", known.join(", ")),
+                    [] => "this path has no parameters".to_owned(),
+                    known => format!("use {}", known.join(", ")),
                 };
                 let message = format!("unknown parameter {name}: {list}");
                 return Err(Problem::bad_request(message));
             }
             if self.0[..place].iter().any(|(other, _)| other == name) {
-                let message = format!("the parameter {name} is there twice");
+                let message = format!("the parameter {name} occurs twice: send it once");
                 return Err(Problem::bad_request(message));
             }
         }
@@ -63,12 +63,12 @@ impl Query {
         };
         let number = text.parse().ok().filter(|number| allowed.contains(number));
         let (from, to) = (allowed.start(), allowed.end());
-        let wrong = || Problem::bad_request(format!("{name} must be a number from {from} to {to}"));
+        let wrong = || Problem::bad_request(format!("{name} is not a number from {from} to {to}"));
         number.ok_or_else(wrong).map(Some)
     }
 }
 
-/// Decodes `%41` and the like (RFC 3986 §2.1).
+/// Decodes percent-encoded bytes, such as `%41` (RFC 3986 §2.1).
 pub(super) fn decode(text: &str) -> Result<String, Problem> {
     let wrong = || Problem::bad_request(format!("{text} is not percent-encoded UTF-8"));
     let mut bytes = Vec::with_capacity(text.len());
@@ -89,17 +89,20 @@ pub(super) fn decode(text: &str) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// Reads a body in JSON. Nothing at all is the same as `{}`.
+/// Reads a JSON body. An empty body counts as `{}`.
 pub(super) async fn json<T: DeserializeOwned>(body: Incoming) -> Result<T, Problem> {
     let body = Limited::new(body, BODY).collect().await;
     let body = body.map_err(|_| {
-        let message = format!("the body cannot be read: it may have {BODY} bytes");
+        let message = format!("the body is incomplete or too long: send at most {BODY} bytes");
         Problem::bad_request(message)
     })?;
     let bytes = body.to_bytes();
     let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-    serde_json::from_slice(text)
-        .map_err(|error| Problem::bad_request(format!("the body is not as described: {error}")))
+    serde_json::from_slice(text).map_err(|error| {
+        Problem::bad_request(format!(
+            "the body is not valid ({error}): see /api/v1/openapi.json"
+        ))
+    })
 }
 
 #[cfg(test)]

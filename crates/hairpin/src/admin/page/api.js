@@ -1,4 +1,4 @@
-// Requests to the API of this server. The token is sent in a header field that no other site can make a browser send.
+// Requests to the API of this server. The token is in a header field, because a page of another site cannot make a browser send it.
 
 const KEY = "hairpin-token";
 
@@ -7,7 +7,7 @@ export const token = {
   set: (text) => (text ? sessionStorage.setItem(KEY, text) : sessionStorage.removeItem(KEY)),
 };
 
-/** Why a request failed, in the words of the server. */
+/** An error of a request, with the text of the server. */
 export class Failure extends Error {
   constructor(status, detail) {
     super(detail);
@@ -26,12 +26,12 @@ async function refuse(response) {
     const problem = await response.json();
     detail = [problem.detail, ...(problem.mistakes ?? [])].join("\n");
   } catch {
-    // It is no problem in JSON: the status has to do.
+    // The body is not a JSON problem: show the status only.
   }
   throw new Failure(response.status, detail);
 }
 
-/** A request, and the JSON of its response. */
+/** Sends a request and returns the JSON of its response. */
 export async function call(method, path, parameters = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value));
   const url = `/api/v1${path}${query.size ? `?${query}` : ""}`;
@@ -40,7 +40,7 @@ export async function call(method, path, parameters = {}) {
   return response.json();
 }
 
-/** Calls `sample` with each row of the event stream. Ends when the stream ends. EventSource cannot send a token. */
+/** Calls `sample` with each row of the event stream. Returns when the stream ends. EventSource cannot send a token, so this uses fetch. */
 export async function follow(sample, signal) {
   const response = await fetch("/api/v1/events", { headers: headers(), signal, cache: "no-store" });
   if (!response.ok) await refuse(response);

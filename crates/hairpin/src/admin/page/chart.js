@@ -1,4 +1,4 @@
-// Line charts in SVG: they take colours and sizes from the style sheet, so that dark mode and zoom work by themselves.
+// Line charts in SVG. Colours and sizes come from the style sheet, so that dark mode and zoom require no code here.
 
 import { element, svg } from "./main.js";
 
@@ -8,12 +8,12 @@ const LEFT = 62;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
-/** What the axis of times may span, in minutes. */
+/** Possible lengths of the time axis, in minutes. */
 const SPANS = [5, 15, 30, 60];
-/** Points of a line: one for about two pixels. */
+/** Points per line: one per about two pixels. */
 const BUCKETS = 200;
 
-/** The largest value of each bucket: a peak must not vanish because it is short. */
+/** The largest value of each bucket, so that short peaks stay visible. */
 function reduce(times, values, start, span) {
   const points = [];
   let last = -1;
@@ -28,7 +28,7 @@ function reduce(times, values, start, span) {
   return points;
 }
 
-/** A round number that is not less. */
+/** The next round number that is not less than the value. */
 function ceiling(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -46,7 +46,7 @@ export class Chart {
     this.root = element("figure", { class: "card" }, element("figcaption", {}, element("strong", {}, title), ...keys), this.svg);
   }
 
-  /** Draws the time that is known, at most an hour. */
+  /** Draws the samples that exist, at most an hour. */
   draw(times, series) {
     const end = times.at(-1) ?? 0;
     const known = (end - (times[0] ?? end)) / 60;

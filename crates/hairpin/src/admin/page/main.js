@@ -15,12 +15,12 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** An element of HTML. Texts are never read as HTML. */
+/** Makes an HTML element. Texts are never parsed as HTML. */
 export function element(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-/** An element of SVG. */
+/** Makes an SVG element. */
 export function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
@@ -28,7 +28,7 @@ export function svg(name, attributes = {}, ...children) {
 const byId = (id) => document.getElementById(id);
 const all = { ...views, test };
 
-/** Says something for some seconds. */
+/** Shows a message for eight seconds. */
 let silence;
 export function say(text) {
   byId("message").textContent = text;
@@ -36,7 +36,7 @@ export function say(text) {
   silence = setTimeout(() => (byId("message").textContent = ""), 8000);
 }
 
-/** Asks before something is done that cannot be undone. */
+/** Asks the user to confirm an action that cannot be undone. */
 export function confirm(title, text, action) {
   const dialog = byId("confirm-dialog");
   byId("confirm-title").textContent = title;
@@ -87,7 +87,7 @@ let restart = () => {};
 async function refreshState() {
   showState(await call("GET", "/status"));
 }
-// While the server cannot be reached, the loop above says so.
+// If the server is unreachable, the loop above shows it.
 setInterval(() => document.hidden || refreshState().catch(() => {}), 10_000);
 
 function showState(status, problem) {
@@ -177,7 +177,7 @@ byId("token").addEventListener("click", () => {
   byId("token-dialog").showModal();
 });
 
-// Return in the field sends the form with the first button, which is the one that cancels.
+// The Return key submits the form with its first button, which is Cancel.
 byId("token-value").addEventListener("keydown", (event) => {
   if (event.key !== "Enter") return;
   event.preventDefault();

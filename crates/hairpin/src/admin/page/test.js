@@ -1,9 +1,9 @@
-// The test of the server: this browser asks for a relayed address over each transport, as a call would, and relays a message to itself.
+// The test of the server: this browser makes two allocations over each transport and sends a message from one to the other.
 
 import { call } from "./api.js";
 import { element } from "./main.js";
 
-/** More than ICE needs over TCP and TLS, with a lost packet or two. */
+/** Longer than ICE over TCP and TLS takes if two packets are lost. */
 const LIMIT_MS = 10_000;
 
 const NAMES = { udp: "UDP", tcp: "TCP", tls: "TLS", dtls: "DTLS" };
@@ -16,9 +16,9 @@ function transport(uri) {
 }
 
 const ADVICE = {
-  udp: "Check that a firewall lets UDP to this port in, on this way and on that of the relay ports (relay.ports).",
-  tcp: "Check that a firewall lets TCP to this port in, and that listen.tcp has it.",
-  tls: "Check that a firewall lets TCP to this port in, and that the name is in the certificate: a browser refuses one that it does not trust.",
+  udp: "Check that firewalls permit UDP to this port, and to the relay ports (relay.ports).",
+  tcp: "Check that firewalls permit TCP to this port, and that listen.tcp has this port.",
+  tls: "Check that firewalls permit TCP to this port, and that the certificate has the name of this URI. A browser rejects a certificate that it does not trust.",
 };
 
 function within(promise, what) {
@@ -84,11 +84,11 @@ function outcome(uri, how, result) {
     works: ({ found, gatheredMs, roundTrip }) => {
       const got = `Relayed address ${found} after ${Math.round(gatheredMs)} ms.`;
       if (roundTrip !== undefined) return set("good", "works", `${got} A message went through two relays and back in ${roundTrip.toFixed(1)} ms.`);
-      const why = "No message came through between two relayed addresses: the server may not relay to itself (peers.allow_local, for private addresses), or a firewall closes relay.ports.";
+      const why = "No message came through between two relayed addresses: the server denies its own address as a peer (private addresses require peers.allow), or a firewall blocks relay.ports.";
       return set("warn", "allocates, does not relay", got, why);
     },
     fails: (why) => set("bad", "does not work", why, ADVICE[how]),
-    skips: () => set("dim", "not tested", "Browsers do not speak TURN over DTLS. hairpin probe turn tests it."),
+    skips: () => set("dim", "not tested", "Browsers do not support TURN over DTLS. Test it with hairpin probe turn."),
   };
 }
 
@@ -131,7 +131,7 @@ export const test = {
     };
     start.addEventListener("click", run);
     root.append(
-      element("p", {}, "This browser asks the server for a relayed address over each transport, as a call does, and sends a message through two of them. It shows what clients in the network of this browser can use."),
+      element("p", {}, "For each transport, this browser makes two allocations, as a WebRTC call does, and sends a message from one relayed address to the other. The result is valid for clients in the network of this browser."),
       start,
       list,
     );

@@ -1,4 +1,4 @@
-// The views, but for the test of the server. Each fills a root, and returns what to do when it is left.
+// All views except the test of the server. Each fills a root element and returns a function that ends the view.
 
 import { call } from "./api.js";
 import { Chart } from "./chart.js";
@@ -6,7 +6,7 @@ import { amount, bits, bytes, confirm, duration, element, history, percent, say 
 
 const SECOND = 1000;
 
-/** Calls `refresh` now and from time to time, while the page is visible. */
+/** Calls `refresh` now and then periodically, while the page is visible. */
 function every(seconds, refresh) {
   refresh();
   const timer = setInterval(() => document.hidden || refresh(), seconds * SECOND);
@@ -33,7 +33,7 @@ function table(caption, columns, rows, empty) {
 
 const mono = (text) => element("span", { class: "mono" }, text);
 
-/** Shows why a request failed, in the place of its result. */
+/** Shows the error of a request instead of its result. */
 function failed(root, failure) {
   root.replaceChildren(element("p", { class: "card bad", role: "alert" }, failure.message));
 }
@@ -93,7 +93,7 @@ const now = {
       try {
         const status = await call("GET", "/status");
         const rows = status.offload.map((line) => [line]);
-        const none = "User space relays: offload.mode is \"off\", or no interface is used yet.";
+        const none = "All packets are relayed in user space: offload.mode is \"off\", or no interface is in use yet.";
         const listeners = Object.entries(status.listeners).flatMap(([kind, list]) => list.map((address) => [kind.replaceAll("_", " "), mono(address)]));
         offload.replaceChildren(
           element("p"),
@@ -127,7 +127,7 @@ const sessions = {
         const columns = [["User"], ["Client"], ["Relayed address"], ["Peers"], ["To peers", "number"], ["To client", "number"], ["Age", "number"], [""]];
         const more = page.next ? element("button", { type: "button", class: "quiet", onclick: () => ((after = page.next), find()) }, "Next page") : undefined;
         const first = after ? element("button", { type: "button", class: "quiet", onclick: () => ((after = undefined), find()) }, "First page") : undefined;
-        result.replaceChildren(table("Sessions", columns, rows, "No session fits."), element("p", {}, ...[first, " ", more].filter(Boolean)));
+        result.replaceChildren(table("Sessions", columns, rows, "No session matches."), element("p", {}, ...[first, " ", more].filter(Boolean)));
       } catch (failure) {
         failed(result, failure);
       }
@@ -138,7 +138,7 @@ const sessions = {
       find();
     };
     root.append(
-      element("p", { class: "dim" }, "Allocations of clients. What the kernel relays is added when a client refreshes."),
+      element("p", { class: "dim" }, "Allocations of clients. Packets that the kernel relays are counted when the client refreshes."),
       element(
         "form",
         { class: "search", role: "search", onsubmit: search },
@@ -223,7 +223,7 @@ const failures = {
     const list = element("ul", { class: "cards" });
     const before = new Map();
     const begun = Date.now();
-    root.append(element("p", { class: "dim" }, "Why requests of clients fail, since the server was started. The most frequent reason is first."), list);
+    root.append(element("p", { class: "dim" }, "Failed requests of clients since the server started, by reason. The most frequent reason is first."), list);
     return every(5, async () => {
       try {
         const found = (await call("GET", "/failures")).failures;
@@ -257,11 +257,11 @@ const configuration = {
       const fits = (key) => key.key.includes(wanted) && (!changed.checked || !key.is_default);
       const rows = keys.filter(fits).map((key) => [
         mono(key.key),
-        [element("span", {}, mono(key.value ?? "decided at start"), key.after_restart ? element("span", { class: "warn" }, ` after a restart: ${key.after_restart}`) : undefined), "value"],
+        [element("span", {}, mono(key.value ?? "chosen at startup"), key.after_restart ? element("span", { class: "warn" }, ` after a restart: ${key.after_restart}`) : undefined), "value"],
         key.is_default ? [key.origin ?? "default", "dim"] : [mono(key.origin)],
         key.is_live ? "reload" : "restart",
       ]);
-      result.replaceChildren(table("Configuration in force", [["Key"], ["Value"], ["From"], ["A new value needs a"]], rows, "No key fits."));
+      result.replaceChildren(table("Current configuration", [["Key"], ["Value"], ["Set in"], ["A new value requires a"]], rows, "No key matches."));
     };
     search.addEventListener("input", draw);
     changed.addEventListener("input", draw);
@@ -271,7 +271,7 @@ const configuration = {
         "form",
         { class: "search", role: "search", onsubmit: (event) => event.preventDefault() },
         element("div", {}, element("label", { for: "key" }, "Key contains"), search),
-        element("label", { class: "check", for: "changed" }, changed, " only what is not the default"),
+        element("label", { class: "check", for: "changed" }, changed, " only values that are not the default"),
       ),
       result,
     );

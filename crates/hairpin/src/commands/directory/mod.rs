@@ -102,7 +102,7 @@ fn choose(config: &Config, url: Option<&str>) -> Result<StoreSettings> {
     }
     writable(config)?.ok_or_else(|| {
         anyhow!(
-            "there is no store that hairpin can change: name one with --store sqlite:/var/lib/hairpin/hairpin.db, or use --config with a configuration that has server.state_dir or auth.stores"
+            "no store is configured that hairpin can change: name one with --store sqlite:/var/lib/hairpin/hairpin.db, or use --config with a configuration that has server.state_dir or auth.stores"
         )
     })
 }

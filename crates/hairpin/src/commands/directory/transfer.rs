@@ -1,4 +1,4 @@
-//! Users and secrets of another server's configuration, put into a store.
+//! Writes users and secrets of another server's configuration into a store.
 
 use anyhow::{Context, Result, anyhow};
 use stores::Keys;
@@ -6,7 +6,7 @@ use stores::Keys;
 use super::{Open, Target};
 use crate::import::{Account, Imported, Proof};
 
-/// Puts all users and secrets into the store with this URL.
+/// Writes all users and secrets into the store with this URL.
 pub(in crate::commands) fn put_accounts(url: &str, realm: &str, from: &Imported) -> Result<()> {
     let target = Target {
         config: None,
@@ -18,7 +18,7 @@ pub(in crate::commands) fn put_accounts(url: &str, realm: &str, from: &Imported)
     for account in &from.users {
         let name = &account.name;
         let keys = keys(account, realm).ok_or_else(|| {
-            anyhow!("RFC 8265 does not allow the name or the password of the user {name}")
+            anyhow!("RFC 8265 forbids the name or the password of the user {name}: change them in the file, and import it again")
         })?;
         open.wait(directory.put_user(realm, name, keys))
             .with_context(|| format!("stopped at the user {name}"))?;

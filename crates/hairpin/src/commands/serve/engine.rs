@@ -218,7 +218,7 @@ impl Engine {
         self.running.dtls_listeners().to_vec()
     }
 
-    /// A view of the state of SIP, if it is served.
+    /// Reads the state of SIP; `None` if there is no SIP listener.
     pub(super) fn sip_inspector(&self) -> Option<SipInspector> {
         self.running.sip_inspector()
     }
@@ -278,7 +278,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lists and ends its sessions.
+    /// Lists and ends allocations.
     pub(super) fn sessions(&self) -> Sessions {
         self.running.sessions()
     }

@@ -169,7 +169,7 @@ fn shared(
     })
 }
 
-/// What the API needs of a configuration that applies.
+/// The part of a configuration that the API uses.
 fn applied(config: &Config, uris: Vec<String>, keys: Vec<InForce>) -> Result<Applied> {
     Ok(Applied {
         tokens: config.admin_tokens.clone(),

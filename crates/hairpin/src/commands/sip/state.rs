@@ -1,4 +1,4 @@
-//! `hairpin sip bindings`, `hairpin sip calls` and `hairpin sip trunks`: what a running server has.
+//! `hairpin sip bindings`, `hairpin sip calls` and `hairpin sip trunks`: the SIP state of a running server.
 
 use std::process::ExitCode;
 
@@ -131,7 +131,7 @@ pub(super) fn trunks(args: &Trunks) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!list.iter().all(is_usable))))
 }
 
-/// Whether a trunk that gets calls has an address for them.
+/// Whether a trunk has an address that gets calls, or no addresses at all.
 fn is_usable(trunk: &Value) -> bool {
     let addresses = list(&trunk["addresses"]);
     let is_up = |address: &Value| matches!(address["state"].as_str(), Some("up" | "slow_start"));

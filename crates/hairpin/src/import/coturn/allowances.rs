@@ -5,7 +5,7 @@ use super::{
     Draft, File, Line, Row, Rule, Verdict, flag, replaced, unnecessary, unsupported, value,
 };
 
-/// Below it, ports belong to the services of a host, and hairpin relays on none of them.
+/// hairpin does not relay on lower ports, because they belong to services of the host.
 const LOWEST: u16 = 1024;
 const DEFAULT_PORTS: (u16, u16) = (49_152, 65_535);
 /// Where coturn's shared relay ports begin.
@@ -32,7 +32,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "no-udp-relay",
-        unsupported("hairpin always offers UDP relays: without credentials nobody gets one"),
+        unsupported("hairpin always offers UDP relays, to clients with credentials only"),
     ),
     flag(
         "no-tcp-relay",
@@ -50,13 +50,15 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "server-relay",
-        unsupported("it skips the permissions of RFC 8656 §9: anybody could send to the clients"),
+        unsupported(
+            "it disables the permissions of RFC 8656 §9: any host could send to the clients",
+        ),
     ),
     flag("keep-address-family", FAMILY),
     value(
         "allocation-default-address-family",
         Rule::Decide(|line, _, _| match line.word() {
-            "ipv4" => Verdict::unnecessary("IPv4 is what RFC 8656 §7.2 says"),
+            "ipv4" => Verdict::unnecessary("IPv4 is the default of RFC 8656 §7.2"),
             _ => Verdict::unsupported("RFC 8656 §7.2 gives IPv4 to a client that names no family"),
         }),
     ),
@@ -76,7 +78,8 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 const FAMILY: Rule = unsupported("RFC 8656 §7.2 gives IPv4 to a client that names no family");
-const BATCHES: Rule = unnecessary("hairpin does it wherever the kernel can (server.offloads)");
+const BATCHES: Rule =
+    unnecessary("hairpin uses UDP segmentation offloads if the kernel has them (server.offloads)");
 const BATCH_LOG: Rule = replaced("the metrics hairpin_io_*");
 
 fn relay_port(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
@@ -94,7 +97,7 @@ fn relay_port(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
     match asked == (first, last) {
         true => Verdict::carried("relay.ports"),
         false => Verdict::carried(format!(
-            "relay.ports, narrowed to {first}-{last}: relays may use no port below {LOWEST} and none of a listener"
+            "relay.ports, narrowed to {first}-{last}: relays cannot use ports below {LOWEST} or ports of listeners"
         )),
     }
 }
@@ -104,7 +107,7 @@ fn asked(file: &File) -> (u16, u16) {
     (file.port("min-port", first), file.port("max-port", last))
 }
 
-/// The largest part of the range without a port of a listener.
+/// The largest part of the range that has no port of a listener.
 fn usable((first, last): (u16, u16), taken: &[u16]) -> Option<(u16, u16)> {
     let mut taken: Vec<_> = taken
         .iter()
@@ -129,7 +132,7 @@ fn usable((first, last): (u16, u16), taken: &[u16]) -> Option<(u16, u16)> {
     Some((from.try_into().ok()?, to.try_into().ok()?))
 }
 
-/// Narrows the default range if a listener is in it.
+/// Narrows the default range if a listener uses one of its ports.
 pub(super) fn finish(file: &File, draft: &mut Draft) {
     if draft.has("relay.ports") {
         return;
@@ -161,7 +164,7 @@ fn shared_ports(_: &Line, file: &File, draft: &mut Draft) -> Verdict {
 }
 
 fn threads(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
-    // 0 means one thread for everything.
+    // In coturn, 0 means one thread for all work.
     let Some(threads) = line.number() else {
         return Verdict::wrong("write a number");
     };

@@ -13,7 +13,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "no-auth",
-        unsupported("hairpin relays for nobody without credentials"),
+        unsupported("an allocation always requires credentials in hairpin"),
     ),
     list("user", Rule::Decide(user)),
     flag("use-auth-secret", Rule::Decide(use_secrets)),
@@ -22,41 +22,41 @@ pub(super) const ROWS: &[Row] = &[
     value("realm", Rule::Decide(realm)),
     flag(
         "check-origin-consistency",
-        unnecessary("an allocation keeps the realm that its first ORIGIN chose"),
+        unnecessary("hairpin does not change the realm of an allocation after its first request"),
     ),
     flag("oauth", Rule::Decide(oauth)),
     value("server-name", Rule::Decide(server_name)),
     flag(
         "no-auth-pings",
-        unnecessary("hairpin probes a store only while it is down"),
+        unnecessary("hairpin sends health checks to a store only while the store is down"),
     ),
     flag(
         "no-dynamic-realms",
         unsupported(
-            "the realm tables of a store always count: empty turn_origin_to_realm and turn_realm_option",
+            "hairpin always reads the realm tables of a store: delete the rows of turn_origin_to_realm and turn_realm_option",
         ),
     ),
     flag(
         "no-dynamic-ip-list",
         unsupported(
-            "the peer rules of a store always count: empty allowed_peer_ip and denied_peer_ip",
+            "hairpin always reads the peer rules of a store: delete the rows of allowed_peer_ip and denied_peer_ip",
         ),
     ),
     value(
         "secret-key-file",
-        replaced("password_file in auth.stores, which has the password as it is"),
+        replaced("password_file in auth.stores: the file has the unencrypted password"),
     ),
     number("stale-nonce", Rule::Decide(stale_nonce)),
     flag("stateless-nonce", unnecessary("hairpin stores no nonces")),
     value(
         "stateless-nonce-secret",
         unsupported(
-            "each server has its own nonce key: a client that changes the server gets 438 and repeats its request",
+            "each server has its own nonce key: a client that moves to another server gets 438 and sends its request again",
         ),
     ),
 ];
 
-/// Name and proof of a `user` line.
+/// Name and password or key of a `user` line.
 fn account(line: &Line) -> Option<Account> {
     let (name, rest) = line.value.split_once(':')?;
     let proof = match rest.strip_prefix("0x") {
@@ -83,7 +83,7 @@ fn user(line: &Line, file: &File, _: &mut Draft) -> Verdict {
         return Verdict::unnecessary(format!("line {number} replaces the user"));
     }
     match &account.proof {
-        _ if file.flag("no-auth") => Verdict::unnecessary("no-auth makes it useless in coturn"),
+        _ if file.flag("no-auth") => Verdict::unnecessary("coturn ignores users if no-auth is set"),
         Proof::Key(digits) if !is_key(digits) => {
             Verdict::wrong("a key has 32 or 64 hexadecimal digits")
         }
@@ -100,8 +100,8 @@ fn use_secrets(_: &Line, file: &File, _: &mut Draft) -> Verdict {
         (None, true) => Verdict::wrong(
             "the file has no static-auth-secret and no database with secrets: set auth.secrets",
         ),
-        (None, false) => Verdict::unnecessary("the secrets of the database always count"),
-        (Some(_), _) => Verdict::unnecessary("auth.secrets always count"),
+        (None, false) => Verdict::unnecessary("hairpin always uses the secrets of the database"),
+        (Some(_), _) => Verdict::unnecessary("hairpin always uses auth.secrets"),
     }
 }
 
@@ -120,7 +120,7 @@ fn secret(line: &Line, file: &File, _: &mut Draft) -> Verdict {
 
 fn separator(line: &Line, _: &File, _: &mut Draft) -> Verdict {
     match line.value.chars().next() {
-        Some(':') => Verdict::unnecessary("it is the separator of hairpin"),
+        Some(':') => Verdict::unnecessary("hairpin uses the same separator"),
         _ => Verdict::unsupported(
             "names of time-limited credentials are EXPIRY:NAME: change the program that makes them",
         ),
@@ -131,7 +131,7 @@ fn realm(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
     if line.value.len() > server::MAX_REALM_BYTES {
         let most = server::MAX_REALM_BYTES;
         return Verdict::unsupported(format!(
-            "a realm has at most {most} bytes: the response to a short request must not be long"
+            "a realm has at most {most} bytes: a longer one makes responses much larger than requests"
         ));
     }
     draft.set("auth.realm", &*line.value);
@@ -141,7 +141,7 @@ fn realm(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
 fn oauth(_: &Line, file: &File, _: &mut Draft) -> Verdict {
     match databases::is_default(file) {
         true => Verdict::replaced("auth.token_keys: add the keys of the table oauth_key there"),
-        false => Verdict::unnecessary("the keys of the table oauth_key always count"),
+        false => Verdict::unnecessary("hairpin always reads the keys of the table oauth_key"),
     }
 }
 
@@ -160,7 +160,7 @@ fn stale_nonce(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
         return Verdict::wrong("write a number of seconds");
     };
     let lifetime = match seconds {
-        // 0 means that a nonce never expires.
+        // In coturn, 0 means that a nonce never expires.
         0 => LONGEST,
         seconds => seconds.clamp(SHORTEST, LONGEST),
     };
@@ -168,7 +168,7 @@ fn stale_nonce(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
     match lifetime == seconds {
         true => Verdict::carried("auth.nonce_lifetime"),
         false => Verdict::carried(format!(
-            "auth.nonce_lifetime as {lifetime} s: a nonce lives from a minute to an hour (RFC 8656 §5)"
+            "auth.nonce_lifetime as {lifetime} s: it must be from a minute to an hour (RFC 8656 §5)"
         )),
     }
 }

@@ -52,7 +52,7 @@ const KEY: &str = "auth.stores";
 fn sqlite(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
     let path = &line.value;
     if !path.starts_with('/') {
-        return Verdict::wrong("write the path of the database from the root");
+        return Verdict::wrong("the path of the database is relative: write an absolute path");
     }
     store(draft, format!("sqlite:{}", percent(path, "/")))
 }
@@ -96,7 +96,7 @@ fn sql(line: &Line, draft: &mut Draft, scheme: &str) -> Verdict {
         return Verdict::wrong("the connection string has no dbname");
     };
     let host = field(&fields, &["host", "hostaddr", "ip"]).unwrap_or("localhost");
-    // A Unix socket of PostgreSQL is written as a folder.
+    // In PostgreSQL, a host that begins with `/` is the directory of a Unix socket.
     let host = match host.starts_with('/') {
         true => percent(host, ""),
         false => bracketed(host),

@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     value(
         "max-allocate-timeout",
-        unnecessary("the server keeps nothing for a client before its allocation"),
+        unnecessary("the server stores no state for a client before its allocation"),
     ),
     flag(
         "unauthorized-ratelimit",
@@ -78,7 +78,7 @@ fn rate(line: &Line, draft: &mut Draft, key: &'static str, most: u64) -> Verdict
         Some(0) => Verdict::unnecessary("0 is no limit"),
         Some(rate) => {
             draft.set(key, format!("{}B/s", rate.clamp(LEAST, most)));
-            // coturn counts each direction by itself.
+            // coturn limits each direction separately.
             draft.set("limits.rate_directions", "apart");
             Verdict::carried(key)
         }
@@ -100,7 +100,7 @@ fn max_lifetime(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
     match longest == seconds {
         true => Verdict::carried("limits.lifetime_max"),
         false => Verdict::carried(format!(
-            "limits.lifetime_max as {longest} s: it is from 2 minutes to a day"
+            "limits.lifetime_max as {longest} s: it must be from 2 minutes to a day"
         )),
     }
 }
@@ -108,15 +108,15 @@ fn max_lifetime(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
 fn fixed_time(line: &Line, usual: u64, section: &str) -> Verdict {
     match line.number_or(usual) {
         Some(seconds) if seconds == usual => {
-            Verdict::unnecessary(format!("it is what RFC 8656 §{section} says"))
+            Verdict::unnecessary(format!("it is the value of RFC 8656 §{section}"))
         }
         _ => Verdict::unsupported(format!(
-            "RFC 8656 §{section} says {usual} seconds, and clients rely on it"
+            "RFC 8656 §{section} requires {usual} seconds, and clients depend on it"
         )),
     }
 }
 
-/// Narrows relay ports where a listener is among them.
+/// Narrows the relay ports if a listener uses one of them.
 pub(super) fn finish(file: &File, draft: &mut Draft) {
     allowances::finish(file, draft);
 }

@@ -1,4 +1,4 @@
-//! turnserver.conf of coturn 4.17: one row per option, in the tables of the other files.
+//! turnserver.conf of coturn 4.17. The other files have tables with one row per option.
 
 mod allowances;
 mod credentials;
@@ -26,7 +26,7 @@ struct Line {
 }
 
 impl Line {
-    /// As coturn reads it: the name ends at a space, a tab or `=`; one pair of quotes around the value is left out.
+    /// Reads a line as coturn does: the name ends at a space, a tab or `=`. One pair of quotes around the value is removed.
     fn read(number: usize, text: &str) -> Line {
         let ends = |c: char| matches!(c, ' ' | '=' | '\t');
         let (name, rest) = text.split_at(text.find(ends).unwrap_or(text.len()));
@@ -59,7 +59,7 @@ impl Line {
         self.value[..end.unwrap_or(self.value.len())].parse().ok()
     }
 
-    /// The number, or this one if there is no value.
+    /// The number, or the given default if there is no value.
     fn number_or(&self, usual: u64) -> Option<u64> {
         match self.value.is_empty() {
             true => Some(usual),
@@ -73,7 +73,7 @@ impl Line {
         port.filter(|port| *port > 0)
     }
 
-    /// The value without a comment behind it.
+    /// The value without a comment after it.
     fn word(&self) -> &str {
         self.value.split_whitespace().next().unwrap_or_default()
     }
@@ -82,7 +82,7 @@ impl Line {
 /// All options of a file.
 struct File {
     lines: Vec<Line>,
-    /// Users and secrets go to a database.
+    /// Whether users and secrets go to a database.
     has_database: bool,
 }
 
@@ -91,7 +91,7 @@ impl File {
         self.lines.iter().filter(move |line| line.name == name)
     }
 
-    /// The line that counts if the option may be given once.
+    /// The last line with this option: the one that counts for options with one value.
     fn last(&self, name: &str) -> Option<&Line> {
         self.lines.iter().rfind(|line| line.name == name)
     }
@@ -105,7 +105,7 @@ impl File {
     }
 }
 
-/// How often an option counts, and what its value is.
+/// The kind of value of an option, and which lines count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// On or off.
@@ -118,12 +118,12 @@ enum Kind {
     List,
 }
 
-/// What decides about a line.
+/// How the verdict about a line is found.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Always the same.
+    /// The same verdict for each value.
     Always(Fixed),
-    /// A function, which may add to the draft.
+    /// A function, which can add keys to the draft.
     Decide(fn(&Line, &File, &mut Draft) -> Verdict),
 }
 
@@ -191,7 +191,7 @@ fn row(name: &str) -> Option<&'static Row> {
     rows().find(|row| row.name == name)
 }
 
-/// Whether most lines with an option name one of coturn's.
+/// Whether most lines are options of coturn.
 pub(super) fn looks_like_it(text: &str) -> bool {
     let lines: Vec<_> = options(text).collect();
     let known = lines.iter().filter(|line| row(&line.name).is_some());
@@ -206,7 +206,7 @@ fn options(text: &str) -> impl Iterator<Item = Line> {
         .map(|(number, text)| Line::read(number, text))
 }
 
-/// Judges every line, and makes the configuration.
+/// Finds the verdict of every line, and makes the configuration.
 pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
     let file = File {
         lines: options(text).collect(),
@@ -227,7 +227,7 @@ pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
     imported.notes.extend(notes(&file));
 }
 
-/// The option; of a line that is none, all of it.
+/// The option, or the whole line if it is not an option.
 fn shown(line: &Line) -> String {
     match row(&line.name) {
         Some(row) => row.name.to_owned(),
@@ -275,14 +275,14 @@ fn judge(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
 fn notes(file: &File) -> Vec<String> {
     let mut notes = Vec::new();
     if file.last("realm").is_none() {
-        notes.push("the file has no realm: coturn uses the domain of its host. Set auth.realm to the same if a database has keys".to_owned());
+        notes.push("the file has no realm: coturn uses the domain name of its host. If a database has keys of users, set auth.realm to this name".to_owned());
     }
     if !file.flag("no-auth") && databases::is_default(file) {
-        notes.push("without a database in its file, coturn reads /var/lib/turn/turndb if that exists. If it has users: [[auth.stores]] url = \"sqlite:/var/lib/turn/turndb\"".to_owned());
+        notes.push("the file names no database: coturn then reads /var/lib/turn/turndb if it exists. If this database has users, add [[auth.stores]] with url = \"sqlite:/var/lib/turn/turndb\"".to_owned());
     }
     if tls::pair(file).is_some() && file.last("dtls").or(file.last("no-dtls")).is_none() {
-        notes.push("DTLS is off, as in coturn 4.17; older versions of coturn serve it unless no-dtls is set. For clients with DTLS, remove listen.dtls".to_owned());
+        notes.push("DTLS is off, as in coturn 4.17; older versions of coturn serve DTLS unless no-dtls is set. If clients use DTLS, remove listen.dtls from the new configuration".to_owned());
     }
-    notes.push("coturn relays to private addresses unless the file denies them; hairpin denies them. If peers have private addresses, add their networks to peers.allow".to_owned());
+    notes.push("coturn relays to private addresses unless the file denies them; hairpin denies them by default. If peers have private addresses, add their networks to peers.allow".to_owned());
     notes
 }

@@ -8,8 +8,9 @@ use super::{flag, replaced};
 const DEFAULT_PORT: u16 = 3478;
 const DEFAULT_TLS_PORT: u16 = 5349;
 
-const DEVICE: Rule =
-    unsupported("hairpin binds to addresses, not to devices: write the addresses of the device");
+const DEVICE: Rule = unsupported(
+    "hairpin listens on addresses, not on network devices: write the addresses of the device",
+);
 
 pub(super) const ROWS: &[Row] = &[
     value("listening-device", DEVICE),
@@ -153,9 +154,9 @@ fn aux_server(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
 
 fn relay_ip(line: &Line, _: &File, _: &mut Draft) -> Verdict {
     match ip(line.word()) {
-        Some(ip) if ip.is_unspecified() => {
-            Verdict::unsupported("clients are told to use a relay address: write one of this host")
-        }
+        Some(ip) if ip.is_unspecified() => Verdict::unsupported(
+            "clients cannot use this relay address: write an address of this host",
+        ),
         Some(_) => Verdict::carried("relay.addresses"),
         None => Verdict::wrong("write an IP address"),
     }
@@ -255,7 +256,7 @@ fn external_ip(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
             Verdict::unsupported("both addresses must be of one family")
         }
         External::Mapped(_, private) if !relays.is_empty() && !relays.contains(&private) => {
-            Verdict::unnecessary(format!("{private} is no relay address"))
+            Verdict::unnecessary(format!("{private} is not a relay address of this file"))
         }
         External::Mapped(public, private) => {
             draft.push(KEY, format!("{public}/{private}"));

@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "no-stun-backward-compatibility",
-        unnecessary("responses to modern requests have no MAPPED-ADDRESS"),
+        unnecessary("responses to requests with the magic cookie have no MAPPED-ADDRESS"),
     ),
     flag(
         "prod",
@@ -31,7 +31,9 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "no-prometheus",
-        unnecessary("admin.listen is off by default"),
+        unnecessary(
+            "without prometheus in the file, hairpin serves metrics on loopback only: to turn them off, set admin.listen = \"off\"",
+        ),
     ),
     flag(
         "no-sqlite",
@@ -43,7 +45,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     value(
         "listening-ips",
-        unsupported("it is no option: write one listening-ip per address"),
+        unsupported("coturn has no such option: write one listening-ip per address"),
     ),
     value(
         "ne",

@@ -11,8 +11,10 @@ const LOG: Rule = replaced("stderr, which systemd writes to the journal");
 const LOG_FORMAT: Rule = replaced("log.format");
 const CLI: Rule =
     replaced("hairpin status, reload and drain, by the socket of server.control_socket");
-const WEB: Rule = replaced("hairpin status and metrics (admin.listen)");
-const PROMETHEUS_TLS: Rule = unsupported("admin.listen has no TLS: use a proxy in front of it");
+const WEB: Rule = replaced("hairpin status, and metrics and the live page at admin.listen");
+const PROMETHEUS_TLS: Rule = unsupported(
+    "admin.listen has no certificate of its own: it accepts HTTPS with the certificate of tls.certificates",
+);
 
 pub(super) const ROWS: &[Row] = &[
     flag("daemon", UNIT),
@@ -64,14 +66,16 @@ pub(super) const ROWS: &[Row] = &[
     value(
         "prometheus-path",
         Rule::Decide(|line, _, _| match line.word() {
-            "/metrics" => Verdict::unnecessary("it is the path of hairpin"),
-            _ => Verdict::unsupported("the path is /metrics: change the job of Prometheus"),
+            "/metrics" => Verdict::unnecessary("hairpin uses the same path"),
+            _ => Verdict::unsupported(
+                "the path of hairpin is always /metrics: change the scrape configuration of Prometheus",
+            ),
         }),
     ),
     flag(
         "prometheus-username-labels",
         unsupported(
-            "a label for each user has no limit: the log has the traffic of each allocation",
+            "the number of time series would have no limit: the log has the traffic of each allocation",
         ),
     ),
     flag("prometheus-tls", PROMETHEUS_TLS),
@@ -109,7 +113,7 @@ fn prometheus(_: &Line, file: &File, draft: &mut Draft) -> Verdict {
     }
     draft.set("admin.allow_remote", true);
     Verdict::carried(
-        "admin.listen and admin.allow_remote: it has no password, so protect it by a firewall",
+        "admin.listen and admin.allow_remote: metrics require no token, so restrict access with a firewall",
     )
 }
 

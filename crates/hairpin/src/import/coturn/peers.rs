@@ -73,8 +73,6 @@ fn denied(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
         all if all == networks.len() => {
             Verdict::unnecessary("in coturn, an allowed-peer-ip takes precedence over it")
         }
-        _ => Verdict::carried(format!(
-            "{DENY}, without the part that an allowed-peer-ip admits"
-        )),
+        _ => Verdict::carried(format!("{DENY}, without the addresses of allowed-peer-ip")),
     }
 }

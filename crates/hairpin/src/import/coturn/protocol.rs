@@ -10,17 +10,19 @@ pub(super) const ROWS: &[Row] = &[
         "stun-only",
         Rule::Decide(|_, _, _| {
             Verdict::replaced(
-                "a configuration without credentials: nobody knows the random secret of such a server",
+                "a configuration without credentials: hairpin then makes a random secret that nobody knows, so no client gets an allocation",
             )
         }),
     ),
     flag(
         "no-stun",
-        unsupported("hairpin answers Binding requests of everybody, as clients of TURN require"),
+        unsupported(
+            "hairpin responds to Binding requests of all clients, because TURN clients require it",
+        ),
     ),
     flag(
         "secure-stun",
-        unsupported("hairpin answers Binding requests of everybody"),
+        unsupported("hairpin responds to Binding requests of all clients"),
     ),
     flag(
         "fingerprint",
@@ -39,7 +41,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "include-reason-string",
-        unnecessary("error responses have a reason phrase where it fits"),
+        unnecessary("error responses have a reason phrase if it fits"),
     ),
     flag("stun-backward-compatibility", CLASSIC),
     flag("rfc3489-compatibility", CLASSIC),
@@ -56,7 +58,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "respond-http-unsupported",
-        unnecessary("a connection with HTTP is closed"),
+        unnecessary("hairpin closes connections that send HTTP"),
     ),
     flag(
         "drop-invalid-packets",
@@ -94,7 +96,7 @@ fn alternate(line: &Line, draft: &mut Draft, transport: Option<&'static str>) ->
     const KEY: &str = "alternate.servers";
     let default_port = if transport == Some("tls") { 5349 } else { 3478 };
     let Some(address) = address(line.word(), default_port) else {
-        return Verdict::unsupported("it must be an address with a port: clients get no names");
+        return Verdict::unsupported("ALTERNATE-SERVER requires an IP address: write ADDRESS:PORT");
     };
     let family = match address {
         SocketAddr::V4(_) => "ipv4",
@@ -107,7 +109,7 @@ fn alternate(line: &Line, draft: &mut Draft, transport: Option<&'static str>) ->
         }
         None => draft.push_table(KEY, [(family, address)]),
     }
-    // coturn sends every client away as soon as it has one alternate server.
+    // coturn redirects every client if it has an alternate server.
     draft.push("alternate.when", "always");
     Verdict::carried(KEY)
 }

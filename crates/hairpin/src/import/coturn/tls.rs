@@ -11,7 +11,7 @@ pub(super) const ROWS: &[Row] = &[
     value(
         "pkey-pwd",
         unsupported(
-            "a key has no passphrase: run openssl pkey -in OLD -out NEW, and name the new file in tls.certificates",
+            "hairpin reads only keys without a passphrase: run openssl pkey -in OLD -out NEW, and name the new file in tls.certificates",
         ),
     ),
     flag(
@@ -34,7 +34,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     value(
         "CA-file",
-        unsupported("clients of TURN authenticate by their credentials, not by a certificate"),
+        unsupported("TURN clients authenticate with their credentials, not with a certificate"),
     ),
     value(
         "ec-curve-name",
@@ -54,7 +54,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "raw-public-keys",
-        unsupported("clients get a certificate (X.509)"),
+        unsupported("hairpin supports X.509 certificates only"),
     ),
 ];
 
@@ -71,10 +71,10 @@ pub(super) fn pair(file: &File) -> Option<(&str, &str)> {
 fn certificate(line: &Line, file: &File, _: &mut Draft) -> Verdict {
     match pair(file) {
         _ if !line.value.starts_with('/') => Verdict::carried(
-            "tls.certificates: coturn looks for the file in several folders, so write its path from the root",
+            "tls.certificates: coturn searches several directories for this file, so write the absolute path",
         ),
         Some(_) => Verdict::carried("tls.certificates"),
-        None => Verdict::unnecessary("coturn serves no TLS without both, cert and pkey"),
+        None => Verdict::unnecessary("coturn serves TLS only with both cert and pkey"),
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn default(draft: &mut Draft) {
     }
 }
 
-/// eturnal's `::` is IPv4 as well.
+/// In eturnal, `::` includes IPv4.
 fn addresses(ip: IpAddr, port: u16) -> Vec<String> {
     let ips = match ip {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => vec![Ipv4Addr::UNSPECIFIED.into(), ip],
@@ -25,7 +25,7 @@ fn addresses(ip: IpAddr, port: u16) -> Vec<String> {
         .collect()
 }
 
-/// Judges each listener.
+/// Finds the verdict of each listener.
 pub(super) fn read(entry: &Entry<'_>, imported: &mut Imported) {
     for node in yaml::elements(&entry.value) {
         let line = node.span.start.line();
@@ -36,7 +36,7 @@ pub(super) fn read(entry: &Entry<'_>, imported: &mut Imported) {
     if !draft.has("listen.udp") {
         draft.push("listen.udp", "127.0.0.1:3478");
         imported.notes.push(
-            "the file has no listener for UDP, but one is required: listen.udp has loopback only"
+            "the file has no UDP listener, but hairpin requires one: listen.udp has loopback addresses only"
                 .to_owned(),
         );
     }
@@ -52,7 +52,7 @@ fn listener(node: &Node<'_>, draft: &mut Draft) -> Verdict {
     let fields = yaml::children(node.clone());
     let known = ["ip", "port", "transport", "proxy_protocol", "enable_turn"];
     if let Some(unknown) = fields.iter().find(|field| !known.contains(&&*field.name)) {
-        return Verdict::wrong(format!("a listener has no `{}`", unknown.name));
+        return Verdict::wrong(format!("`{}` is not an option of a listener", unknown.name));
     }
     let field = |name: &str| {
         fields
@@ -100,7 +100,7 @@ fn listener(node: &Node<'_>, draft: &mut Draft) -> Verdict {
             "{to}; write the networks of the load balancer into listen.proxy_protocol_from"
         )),
         (_, Some(false)) => Verdict::carried(format!(
-            "{to}, but it serves TURN as well: only users with credentials get relays"
+            "{to}, but it also serves TURN, to users with credentials only"
         )),
         _ => Verdict::carried(to),
     }

@@ -15,7 +15,7 @@ pub(super) fn looks_like_it(text: &str) -> bool {
     text.lines().any(|line| line.trim_end() == "eturnal:")
 }
 
-/// Judges every option, and makes the configuration.
+/// Finds the verdict of every option, and makes the configuration.
 pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
     let entries = match yaml::entries(text) {
         Ok(entries) => entries,
@@ -84,7 +84,7 @@ fn judge(
     }
 }
 
-/// Writes what eturnal does without a line.
+/// Writes settings for eturnal's defaults that differ from hairpin's.
 fn finish(entries: &[Entry<'_>], imported: &mut Imported) {
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let draft = &mut imported.draft;
@@ -95,7 +95,7 @@ fn finish(entries: &[Entry<'_>], imported: &mut Imported) {
         draft.set("limits.allocations_per_user", 10);
     }
     if !has("secret") && !has("credentials") {
-        imported.notes.push("the file has no secret: eturnal reads one from its environment (ETURNAL_SECRET), or makes one at each start. Set auth.secrets".to_owned());
+        imported.notes.push("the file has no secret: eturnal reads it from its environment (ETURNAL_SECRET), or makes a random one at each start. Set auth.secrets".to_owned());
     }
     if !has("relay_ipv4_addr") && !has("relay_ipv6_addr") {
         imported.notes.push(

@@ -7,11 +7,11 @@ use super::super::{Account, Imported, Proof, Verdict};
 use super::push;
 use super::yaml::{self, Entry};
 
-/// What decides about an option.
+/// How the verdict about an option is found.
 pub(super) enum Rule {
-    /// Always the same.
+    /// The same verdict for each value.
     Always(Fixed),
-    /// A function, which may add to the configuration.
+    /// A function, which can add keys to the draft.
     Decide(fn(&Context<'_, '_>, &mut Imported) -> Verdict),
 }
 
@@ -232,7 +232,7 @@ fn ports(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
             imported.draft.set("relay.ports", format!("{first}-{last}"));
             Verdict::carried("relay.ports")
         }
-        _ => Verdict::wrong("the ports are no range from 1024 to 65535"),
+        _ => Verdict::wrong("the ports are not a range within 1024 to 65535"),
     }
 }
 
@@ -278,7 +278,7 @@ fn limit(
 
 fn rate(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
     match &*context.text() {
-        "unlimited" => Verdict::unnecessary("there is no limit of the rate by default"),
+        "unlimited" => Verdict::unnecessary("hairpin has no rate limit by default"),
         text => match text.parse::<u64>() {
             Ok(rate) => {
                 let rate = rate.clamp(1024, 1 << 30);
@@ -309,7 +309,7 @@ fn peers(context: &Context<'_, '_>, imported: &mut Imported, key: &'static str) 
             .or_else(|| text.parse::<std::net::IpAddr>().ok().map(IpNet::from));
         match network {
             Some(network) => imported.draft.push(key, network.trunc().to_string()),
-            None => return Verdict::wrong(format!("{text} is no address and no network")),
+            None => return Verdict::wrong(format!("{text} is not an address or a network")),
         }
     }
     match (is_recommended, imported.draft.has(key)) {
@@ -333,14 +333,14 @@ fn level(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
     Verdict::carried("log.level")
 }
 
-/// Judges each module.
+/// Finds the verdict of each module.
 pub(super) fn modules(entry: &Entry<'_>, imported: &mut Imported) {
     for module in yaml::children(entry.value.clone()) {
         let verdict = match &*module.name {
             "mod_log_stun" => Verdict::replaced("metrics: packets are not logged"),
             "mod_stats_influx" => Verdict::replaced("metrics for Prometheus (admin.listen)"),
             "mod_stats_prometheus" => prometheus(&module, imported),
-            _ => Verdict::unsupported("it is no module of eturnal"),
+            _ => Verdict::unsupported("eturnal has no such module"),
         };
         push(imported, module.line, &module.name, verdict);
     }
@@ -358,7 +358,9 @@ fn prometheus(module: &Entry<'_>, imported: &mut Imported) -> Verdict {
         .and_then(|port| port.parse().ok())
         .unwrap_or(8081);
     if text("tls").as_deref() == Some("true") {
-        return Verdict::unsupported("admin.listen has no TLS: use a proxy in front of it");
+        return Verdict::unsupported(
+            "the import does not carry over TLS of this module: set admin.listen; it accepts HTTPS with the certificate of tls.certificates",
+        );
     }
     match text("ip")
         .as_deref()

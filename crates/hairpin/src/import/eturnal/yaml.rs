@@ -12,7 +12,7 @@ pub(super) struct Entry<'a> {
     pub(super) value: Node<'a>,
 }
 
-/// The entries of the mapping `eturnal`, or the line of a mistake and what it is.
+/// The entries of the mapping `eturnal`, or the line and text of a mistake.
 pub(super) fn entries(text: &str) -> Result<Vec<Entry<'_>>, (usize, String)> {
     let documents = MarkedYaml::load_from_str(text)
         .map_err(|error| (error.marker().line(), error.info().to_owned()))?;
@@ -20,7 +20,7 @@ pub(super) fn entries(text: &str) -> Result<Vec<Entry<'_>>, (usize, String)> {
     let top = document.map(children).unwrap_or_default();
     match top.into_iter().find(|entry| entry.name == "eturnal") {
         Some(eturnal) => Ok(children(eturnal.value)),
-        None => Err((1, "there is no mapping `eturnal`".to_owned())),
+        None => Err((1, "the file has no mapping `eturnal`".to_owned())),
     }
 }
 

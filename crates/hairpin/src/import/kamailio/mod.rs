@@ -44,7 +44,7 @@ const BLOCKS: &[&str] = &[
     "event_route[sl:local-response]",
 ];
 
-/// Judges every statement that the `#!define`s select, and makes the configuration.
+/// Finds the verdict of every statement that the `#!define`s select, and makes the configuration.
 pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
     let script = statements::read(text);
     for statement in &script {
@@ -57,8 +57,8 @@ pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
     }
     parameters::finish(&script, imported);
     imported.notes.extend([
-        "hairpin does not run scripts: what you changed in a routing block must be written as sip.route, sip.trunk or another key".to_owned(),
-        "the users are in Kamailio's database: write them instead of the user `placeholder` of [[sip.domain]], with the columns ha1 as ha1s = { MD5 = \"...\" } and digest_algorithms = [\"MD5\"]".to_owned(),
+        "hairpin does not run scripts, and the import does not detect changes inside routing blocks: write your changes as sip.route, sip.trunk or other keys".to_owned(),
+        "the users are in Kamailio's database: replace the user `placeholder` of [[sip.domain]] with them. Write the column ha1 as ha1s = { MD5 = \"...\" }, and set digest_algorithms = [\"MD5\"]".to_owned(),
     ]);
 }
 
@@ -76,9 +76,9 @@ fn judge(statement: &Statement, script: &[Statement], imported: &mut Imported) -
         Kind::Block(_) => Verdict::unsupported(
             "the default configuration has no such block, and hairpin runs no scripts",
         ),
-        Kind::Include(_) => {
-            Verdict::unsupported("only one file is read: import the other file as well")
-        }
-        Kind::Other(_) => Verdict::wrong("no statement of the default configuration"),
+        Kind::Include(_) => Verdict::unsupported(
+            "the import reads one file only: import the included file separately",
+        ),
+        Kind::Other(_) => Verdict::wrong("the default configuration has no such statement"),
     }
 }

@@ -1,4 +1,4 @@
-//! What the defines, the parameters and the modules of the default configuration become.
+//! The verdicts about defines, parameters and modules of the default configuration.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,9 @@ const PORT: u16 = 5060;
 const FEATURES: &[(&str, Fixed)] = &[
     (
         "WITH_MYSQL",
-        Fixed::Replaced("the configuration and server.state_dir: SIP uses no database"),
+        Fixed::Replaced(
+            "users of sip.domain or auth.stores for users, and server.state_dir for bindings",
+        ),
     ),
     (
         "WITH_AUTH",
@@ -39,13 +41,13 @@ const FEATURES: &[(&str, Fixed)] = &[
     (
         "WITH_NAT",
         Fixed::Unnecessary(
-            "responses and requests always go by the connection or address that a phone registered from; media goes by TURN",
+            "hairpin always sends to the connection or address from which the phone registered; media uses TURN",
         ),
     ),
     (
         "WITH_NATSIPPING",
         Fixed::Unnecessary(
-            "phones keep their flow alive (RFC 5626), and STUN keep-alives are answered",
+            "phones keep their flow alive (RFC 5626), and hairpin responds to STUN keep-alives",
         ),
     ),
     (
@@ -84,16 +86,16 @@ const FEATURES: &[(&str, Fixed)] = &[
     ),
     (
         "WITH_ANTIFLOOD",
-        Fixed::Unnecessary("overload control and sip.ban are always on"),
+        Fixed::Unnecessary("overload control and sip.ban are on by default"),
     ),
     ("WITH_HTABLE", Fixed::Unnecessary("only scripts use it")),
     (
         "WITH_BLOCK3XX",
-        Fixed::Unnecessary("redirects go to the caller unless sip.recurse is set"),
+        Fixed::Unnecessary("hairpin sends redirects to the caller unless sip.recurse is set"),
     ),
     (
         "WITH_BLOCK401407",
-        Fixed::Unsupported("responses with a challenge go to the caller"),
+        Fixed::Unsupported("hairpin sends challenges of the next hop to the caller"),
     ),
     (
         "WITH_VOICEMAIL",
@@ -101,7 +103,9 @@ const FEATURES: &[(&str, Fixed)] = &[
     ),
     (
         "WITH_ACCDB",
-        Fixed::Unsupported("hairpin writes no call records"),
+        Fixed::Unsupported(
+            "hairpin writes no table of calls: sip.call_log writes one log line per call",
+        ),
     ),
     ("WITH_DEBUG", Fixed::Replaced("log.level = \"debug\"")),
 ];
@@ -114,7 +118,9 @@ const MODULES: &[(&str, Fixed)] = &[
     ),
     (
         "db_mysql",
-        Fixed::Replaced("the configuration and server.state_dir: SIP uses no database"),
+        Fixed::Replaced(
+            "users of sip.domain or auth.stores for users, and server.state_dir for bindings",
+        ),
     ),
     ("xhttp", Fixed::Replaced("admin.listen")),
     (
@@ -138,7 +144,12 @@ const MODULES: &[(&str, Fixed)] = &[
     ("siputils", SCRIPT),
     ("xlog", SCRIPT),
     ("sanity", PART),
-    ("acc", Fixed::Unsupported("hairpin writes no call records")),
+    (
+        "acc",
+        Fixed::Unsupported(
+            "hairpin writes no table of calls: sip.call_log writes one log line per call",
+        ),
+    ),
     ("counters", Fixed::Replaced("metrics (admin.listen)")),
     ("dlgs", Fixed::Replaced("metrics (admin.listen)")),
     ("auth", PART),
@@ -166,7 +177,7 @@ const MODULES: &[(&str, Fixed)] = &[
     ),
     (
         "nathelper",
-        Fixed::Unnecessary("hairpin always does it (RFC 3581, RFC 5626)"),
+        Fixed::Unnecessary("hairpin always handles NAT (RFC 3581, RFC 5626)"),
     ),
     (
         "rtpengine",
@@ -179,7 +190,7 @@ const MODULES: &[(&str, Fixed)] = &[
     ("htable", SCRIPT),
     (
         "pike",
-        Fixed::Unnecessary("overload control and sip.ban are always on"),
+        Fixed::Unnecessary("overload control and sip.ban are on by default"),
     ),
     ("debugger", SCRIPT),
     (
@@ -197,7 +208,7 @@ const MODULES: &[(&str, Fixed)] = &[
     ),
 ];
 
-const PART: Fixed = Fixed::Unnecessary("hairpin always does it");
+const PART: Fixed = Fixed::Unnecessary("hairpin always has this function");
 const SCRIPT: Fixed = Fixed::Unnecessary("only scripts use it");
 
 /// Parameters that hairpin decides by itself.
@@ -225,7 +236,7 @@ const SETTINGS: &[(&str, Fixed)] = &[
     ("async_workers", WORKERS),
     (
         "auto_aliases",
-        Fixed::Replaced("aliases of sip.domain: no name is looked up by an address"),
+        Fixed::Replaced("aliases of sip.domain: hairpin makes no reverse DNS queries"),
     ),
     ("enable_tls", Fixed::Replaced("sip.listen_tls")),
     (
@@ -238,13 +249,13 @@ const SETTINGS: &[(&str, Fixed)] = &[
     ),
     (
         "tcp_accept_no_cl",
-        Fixed::Unnecessary("it serves HTTP, and admin.listen does that"),
+        Fixed::Unnecessary("it serves HTTP; in hairpin, admin.listen does"),
     ),
     ("enable_sctp", Fixed::Unsupported("hairpin has no SCTP")),
     ("mpath", Fixed::Unnecessary("hairpin has no modules")),
     (
         "server_signature",
-        Fixed::Unnecessary("responses name no program"),
+        Fixed::Unnecessary("hairpin adds no Server header field"),
     ),
     (
         "sip_warning",
@@ -277,7 +288,7 @@ pub(super) fn define(name: &str, _value: &str, script: &[Statement]) -> Verdict 
             Verdict::unnecessary("only scripts use it")
         }
         _ => fixed(FEATURES, name)
-            .unwrap_or_else(|| Verdict::wrong("no define of the default configuration")),
+            .unwrap_or_else(|| Verdict::wrong("the default configuration has no such define")),
     }
 }
 
@@ -292,9 +303,9 @@ pub(super) fn set(name: &str, value: &str, imported: &mut Imported) -> Verdict {
             Err(_) => Verdict::wrong("write a port"),
         },
         "alias" => Verdict::carried("sip.domain"),
-        "disable_tcp" => {
-            Verdict::unsupported("sip.listen is UDP and TCP (RFC 3261 §18.2.1): use a firewall")
-        }
+        "disable_tcp" => Verdict::unsupported(
+            "sip.listen always has UDP and TCP (RFC 3261 §18.2.1): block TCP with a firewall",
+        ),
         "tcp_connection_lifetime" => seconds(value, "sip.idle", 32, 86_400, draft),
         "tcp_max_connections" => count(value, "sip.connections", 1_000_000, draft),
         "tcp_accept_iplimit" => count(value, "sip.connections_per_source", 1_000_000, draft),
@@ -305,7 +316,7 @@ pub(super) fn set(name: &str, value: &str, imported: &mut Imported) -> Verdict {
         "pstn.gw_ip" | "pstn.gw_port" if value.is_empty() => Verdict::unnecessary("it is empty"),
         "pstn.gw_ip" | "pstn.gw_port" => Verdict::carried("sip.trunk"),
         _ => fixed(SETTINGS, name)
-            .unwrap_or_else(|| Verdict::wrong("no parameter of the default configuration")),
+            .unwrap_or_else(|| Verdict::wrong("the default configuration has no such parameter")),
     }
 }
 
@@ -405,7 +416,7 @@ pub(super) fn of_module(module: &str, name: &str, value: &str, imported: &mut Im
         ("registrar", "max_contacts") => count(value, "sip.bindings_per_user", 30, draft),
         ("registrar" | "usrloc", "db_url" | "db_mode") => Verdict::replaced("server.state_dir"),
         ("tm", "fr_timer" | "fr_inv_timer") => Verdict::unsupported(
-            "the timers are those of RFC 3261 §17: a trunk has answer_timeout, a route ring_time",
+            "the timers are those of RFC 3261 §17: set answer_timeout of a trunk, or ring_time of a route",
         ),
         (module, _) => module_of(module),
     }

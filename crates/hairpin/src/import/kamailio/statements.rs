@@ -1,8 +1,8 @@
-//! A script as statements. Lines that the `#!ifdef`s leave out, and comments, are no statements.
+//! Reads a script as statements, without comments and without lines that `#!ifdef` excludes.
 
 use std::collections::HashMap;
 
-/// What a statement is.
+/// The kind of a statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `#!define NAME VALUE`
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Other(String),
 }
 
-/// A statement and the line that it begins in.
+/// A statement and the line in which it begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Statement {
     pub(super) line: usize,
@@ -55,7 +55,7 @@ pub(super) fn read(text: &str) -> Vec<Statement> {
 struct Reader {
     statements: Vec<Statement>,
     defined: HashMap<String, String>,
-    /// For each open `#!ifdef`: whether its part counts.
+    /// For each open `#!ifdef`: whether its lines are included.
     conditions: Vec<bool>,
     in_comment: bool,
     /// A statement over several lines: its first line and its text.
@@ -91,7 +91,7 @@ impl Reader {
         }
     }
 
-    /// Whether it was one.
+    /// Whether the line was a preprocessor directive.
     fn directive(&mut self, line: usize, directive: &str) -> bool {
         let mut words = directive.split_whitespace();
         let command = words.next().unwrap_or_default();
@@ -165,7 +165,7 @@ impl Reader {
     }
 }
 
-/// Whether brackets and braces are closed. A block may open its brace in the next line.
+/// Whether all brackets and braces are closed. A block can have its opening brace in the next line.
 fn is_complete(text: &str) -> bool {
     let mut depth = 0_i32;
     let mut quote = None;

@@ -1,4 +1,4 @@
-//! repro.config of reSIProcate's repro: one row per key. Keys of transports and databases have a number inside.
+//! repro.config of reSIProcate's repro: one row per key. Names of keys for transports and databases contain a number.
 
 mod rows;
 
@@ -84,7 +84,7 @@ pub(super) fn looks_like_it(text: &str) -> bool {
     known.count() * 2 > lines.len()
 }
 
-/// Judges every line, and makes the configuration.
+/// Finds the verdict of every line, and makes the configuration.
 pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
     let file = File(lines(text).collect());
     for line in &file.0 {
@@ -95,5 +95,5 @@ pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
         });
     }
     rows::finish(&file, imported);
-    imported.notes.push("users, routes and the access list are in repro's database: write the users instead of the user `placeholder` of [[sip.domain]], and the rest as [[sip.route]] and [[sip.trunk]]".to_owned());
+    imported.notes.push("users, routes and the access list are in repro's database: replace the user `placeholder` of [[sip.domain]] with the users, write routes as [[sip.route]], and the access list as [[sip.trunk]]".to_owned());
 }

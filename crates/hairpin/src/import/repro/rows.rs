@@ -1,4 +1,4 @@
-//! What each key becomes.
+//! The verdict about each key.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,12 +8,12 @@ use super::super::verdict::Fixed;
 use super::super::{Draft, Imported, Verdict};
 use super::{File, Line};
 
-/// What decides about a key.
+/// How the verdict about a key is found.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Always the same.
+    /// The same verdict for each value.
     Always(Fixed),
-    /// A function, which may add to the draft.
+    /// A function, which can add keys to the draft.
     Decide(fn(&Line, &File, &mut Draft) -> Verdict),
 }
 
@@ -31,10 +31,12 @@ const fn always(why: &'static str) -> Rule {
 
 const LOG: Rule = by("stderr, which systemd writes to the journal");
 const UNIT: Rule = by("the unit hairpin.service of the package");
-const WEB: Rule = by("hairpin status, and metrics (admin.listen)");
+const WEB: Rule = by("hairpin status, and metrics and the live page at admin.listen");
 const SYNC: Rule = no("servers do not exchange registrations");
-const DATABASE: Rule = by("the configuration and server.state_dir: SIP uses no database");
-const ACCOUNTING: Rule = no("hairpin writes no call records");
+const DATABASE: Rule =
+    by("users of sip.domain or auth.stores for users, and server.state_dir for bindings");
+const ACCOUNTING: Rule =
+    no("hairpin writes no accounting records: sip.call_log writes one log line per call");
 const TLS: Rule = by("tls.certificates and sip.listen_tls");
 const CERTIFICATES: Rule = Rule::Decide(|_, file, _| match pair(file) {
     Some(_) => Verdict::carried("tls.certificates"),
@@ -53,7 +55,7 @@ const THREADS: Rule = always("hairpin has one worker per core (server.workers)")
 const FLOWS: Rule = always("hairpin always uses flows (RFC 5626)");
 const COOKIES: Rule = no("clients over WebSocket authenticate by digest");
 const FILTER: Rule = by("sip.deny, sip.route and sip.forbidden_prefixes");
-const SILO: Rule = no("hairpin does not keep messages for users who are away");
+const SILO: Rule = no("hairpin does not store messages for users without a registration");
 const GEO: Rule = no("hairpin does not know where clients are");
 const FORKING: Rule = by("sip.forking, which uses the q values of bindings");
 const PRESENCE: Rule = no("hairpin has no presence server");
@@ -87,12 +89,15 @@ const ROWS: &[(&str, Rule)] = &[
     ("WSPort", LISTEN),
     ("WSSPort", LISTEN),
     ("DTLSPort", LISTEN),
-    ("TLSDomainName", always("the certificate has the name")),
+    (
+        "TLSDomainName",
+        always("hairpin reads the name from the certificate"),
+    ),
     ("TLSCertificate", CERTIFICATES),
     ("TLSPrivateKey", CERTIFICATES),
     (
         "TLSPrivateKeyPassPhrase",
-        no("a key has no passphrase: run openssl pkey -in OLD -out NEW"),
+        no("hairpin reads only keys without a passphrase: run openssl pkey -in OLD -out NEW"),
     ),
     (
         "TLSClientVerification",
@@ -119,7 +124,7 @@ const ROWS: &[(&str, Rule)] = &[
     ("Transport#TlsPrivateKey", TLS),
     (
         "Transport#TlsPrivateKeyPassPhrase",
-        no("a key has no passphrase: run openssl pkey -in OLD -out NEW"),
+        no("hairpin reads only keys without a passphrase: run openssl pkey -in OLD -out NEW"),
     ),
     (
         "Transport#TlsClientVerification",
@@ -177,13 +182,13 @@ const ROWS: &[(&str, Rule)] = &[
     ("PidFile", UNIT),
     (
         "CADirectory",
-        by("sip.next_hop_ca: without it, the root certificates of the system count"),
+        by("sip.next_hop_ca: without it, hairpin trusts the root certificates of the system"),
     ),
     ("CAFile", Rule::Decide(roots)),
     ("CertificatePath", TLS),
     (
         "AllowWildcardCertificates",
-        no("a wildcard is no SIP domain (RFC 5922 §7.2)"),
+        no("a wildcard does not match a SIP domain (RFC 5922 §7.2)"),
     ),
     ("OpenSSLCTXSetOptions", by("tls.min_version")),
     ("OpenSSLCTXClearOptions", by("tls.min_version")),
@@ -195,7 +200,7 @@ const ROWS: &[(&str, Rule)] = &[
         "EnableCertServer",
         no("hairpin has no certificate server (RFC 6072)"),
     ),
-    ("ServerText", always("responses name no program")),
+    ("ServerText", always("hairpin adds no Server header field")),
     (
         "CongestionManagement",
         always("overload control is on unless sip.tolerance_ms is 0"),
@@ -230,19 +235,13 @@ const ROWS: &[(&str, Rule)] = &[
     ("EnablePresenceServer", PRESENCE),
     ("PresenceUsesRegistrationState", PRESENCE),
     ("PresenceNotifyClosedStateForNonPublishedUsers", PRESENCE),
-    (
-        "EnumSuffixes",
-        no("hairpin does not look up numbers in the DNS"),
-    ),
-    (
-        "EnumDomains",
-        no("hairpin does not look up numbers in the DNS"),
-    ),
+    ("EnumSuffixes", no("hairpin has no ENUM (RFC 6116)")),
+    ("EnumDomains", no("hairpin has no ENUM (RFC 6116)")),
     ("TimerC", always("timer C is 3 minutes (RFC 3261 §16.8)")),
     ("TimerT1", Rule::Decide(t1)),
     (
         "TCPConnectTimeout",
-        always("another address follows after answer_timeout of a trunk"),
+        always("hairpin tries the next address after answer_timeout of a trunk"),
     ),
     (
         "DNSGreylistDuration",
@@ -258,7 +257,9 @@ const ROWS: &[(&str, Rule)] = &[
     ("FlowTimer", FLOWS),
     (
         "AlwaysAllowRelaying",
-        no("strangers reach only users of sip.domain, and only with inbound = \"anyone\""),
+        no(
+            "senders without credentials can send to users of sip.domain only, and only with inbound = \"anyone\"",
+        ),
     ),
     (
         "NeverStripProxyAuthorizationHeaders",
@@ -266,7 +267,7 @@ const ROWS: &[(&str, Rule)] = &[
     ),
     (
         "AllowInDialogImpersonationWithinRealm",
-        always("requests within a dialog need no digest if they follow its Record-Route"),
+        always("requests within a dialog require no digest if they have the Route of this server"),
     ),
     (
         "EnableCertificateAuthenticator",
@@ -289,12 +290,12 @@ const ROWS: &[(&str, Rule)] = &[
     ),
     (
         "EnablePAssertedIdentityProcessing",
-        always("P-Asserted-Identity passes between trunks (RFC 3325)"),
+        always("hairpin forwards P-Asserted-Identity between trunks (RFC 3325)"),
     ),
     ("DisableAuthInt", Rule::Decide(auth_int)),
     (
         "RejectBadNonces",
-        always("a nonce that is not of this server gets a new challenge"),
+        always("hairpin sends a new challenge for a nonce of another server"),
     ),
     (
         "AllowBadReg",
@@ -356,7 +357,7 @@ const ROWS: &[(&str, Rule)] = &[
     ("QValueMsBetweenForkGroups", FORKING),
     (
         "Include",
-        no("only one file is read: append the other file"),
+        no("the import reads one file only: append the other file to it"),
     ),
 ];
 
@@ -373,7 +374,7 @@ pub(super) fn find(pattern: &str) -> Option<&'static str> {
         .find(|name| *name == pattern)
 }
 
-/// What becomes of a line.
+/// The verdict about a line.
 pub(super) fn judge(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
     let pattern = line.pattern();
     let Some((_, rule)) = ROWS.iter().find(|(name, _)| *name == pattern) else {
@@ -488,7 +489,9 @@ fn idle(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
 
 fn roots(line: &Line, _: &File, _: &mut Draft) -> Verdict {
     match line.value.contains("ca-certificates") || line.value.contains("/pki/tls/cert") {
-        true => Verdict::unnecessary("the root certificates of the system count"),
+        true => {
+            Verdict::unnecessary("hairpin trusts the root certificates of the system by default")
+        }
         false => Verdict::replaced("sip.next_hop_ca"),
     }
 }
