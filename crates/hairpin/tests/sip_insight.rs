@@ -122,7 +122,7 @@ fn bindings_are_listed_in_parts_and_by_address() {
     fails(
         &server.sip(&["bindings", "--aor", "alice"]),
         1,
-        "no address of record",
+        "is not an address of record",
     );
 }
 
