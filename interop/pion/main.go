@@ -309,11 +309,14 @@ func relayToRelay(t target, server string, family turn.RequestedAddressFamily) (
 func exchange(out, in net.PacketConn, to, expectedFrom net.Addr, label string) error {
 	buffer := make([]byte, 2048)
 	sent := 0
+	// The kernel may overtake the server's process at the moment when a channel is bound, so the order is not checked.
+	waiting := make(map[string]bool)
 	for received := 0; received < messages; received++ {
 		for ; sent < messages && sent-received < window; sent++ {
 			if _, err := out.WriteTo(text(label, sent), to); err != nil {
 				return fmt.Errorf("message %d: %w", sent, err)
 			}
+			waiting[string(text(label, sent))] = true
 		}
 		if err := in.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			return err
@@ -325,9 +328,10 @@ func exchange(out, in net.PacketConn, to, expectedFrom net.Addr, label string) e
 		if from.String() != expectedFrom.String() {
 			return fmt.Errorf("message %d came from %s, not %s", received, from, expectedFrom)
 		}
-		if string(buffer[:n]) != string(text(label, received)) {
-			return fmt.Errorf("message %d came as %q", received, buffer[:min(n, 40)])
+		if !waiting[string(buffer[:n])] {
+			return fmt.Errorf("message %d is damaged or came twice: %q", received, buffer[:min(n, 40)])
 		}
+		delete(waiting, string(buffer[:n]))
 	}
 	return nil
 }

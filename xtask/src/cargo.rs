@@ -10,7 +10,7 @@ use crate::tally::Tally;
 use crate::workspace;
 
 /// No cargo command of the suite may take longer: a test that hangs must fail, not hang CI.
-const LIMIT: &str = "1500";
+const LIMIT: &str = "2400";
 
 /// Runs one cargo command as one check.
 pub(crate) fn check(
