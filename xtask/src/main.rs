@@ -8,6 +8,7 @@
 
 mod arrows;
 mod bench_report;
+mod book;
 mod budgets;
 mod built;
 mod cargo;
@@ -62,7 +63,7 @@ enum Chore {
     Stage { stage: suite::Stage },
     /// Run a fuzz target, or each of them, for some time.
     Fuzz(fuzz::Options),
-    /// Show the ten longest files; refuse files over 1,000 lines, paths of one machine and registry hosts.
+    /// Show the ten longest files; refuse files over 1,000 lines, paths of one machine, registry hosts and dead links of pages.
     Tidy,
     /// Write docs/sip-conformance.md, and docs/rfc-coverage.md: which test shows which requirement, and which file obeys which section.
     Rfc {
@@ -97,6 +98,10 @@ enum Chore {
         #[arg(long)]
         write: bool,
     },
+    /// Build the manual into target/book/html, and refuse dead links and pages that are hard to read.
+    Book,
+    /// Print how many long sentences and wide lines each page of the manual has.
+    Readability,
     /// Drive clients that others wrote against a server: coturn's utilities, pion, Chromium.
     Interop(interop::Options),
     /// Have hairpin serve the users of real databases that coturn's turnadmin has filled.
@@ -146,6 +151,11 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Packages(options) => packages::run(&root, &options)?,
         Chore::Deny => deny::run(&root)?,
         Chore::Budgets { write } => budgets::run(&root, write)?,
+        Chore::Book => book::run(&root)?,
+        Chore::Readability => {
+            book::readability::report(&root)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Chore::Interop(options) => {
             tools::ensure(&[tools::INTEROP])?;
             interop::run(&root, &options)?

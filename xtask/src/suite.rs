@@ -17,7 +17,8 @@ use crate::built::{self, Built};
 use crate::tally::Tally;
 use crate::tools::{self, Tool};
 use crate::{
-    budgets, cargo, deny, fuzz, gate, interop, package, packages, rfc, stores, tidy, vm, workflow,
+    book, budgets, cargo, deny, fuzz, gate, interop, package, packages, rfc, stores, tidy, vm,
+    workflow,
 };
 use background::Background;
 use times::Times;
@@ -27,7 +28,7 @@ use times::Times;
 pub(crate) enum Stage {
     /// `cargo fmt --check`.
     Fmt,
-    /// Long files, paths of one machine and registry hosts in tracked files.
+    /// Long files, paths of one machine, registry hosts and dead links in tracked files.
     Tidy,
     /// The tests that the requirement table names exist, and its page is up to date.
     Rfc,
@@ -49,6 +50,8 @@ pub(crate) enum Stage {
     Fuzz,
     /// `cargo doc`, every warning an error.
     Doc,
+    /// The manual: mdBook builds it, each link leads somewhere, and its newer pages are easy to read.
+    Book,
     /// Unit, integration and documentation tests of the workspace.
     Unit,
     /// The kernels that servers run, booted in QEMU.
@@ -96,6 +99,7 @@ impl Stage {
                 &["doc", "--locked", "--workspace", "--no-deps"],
                 &[("RUSTDOCFLAGS", "-D warnings")],
             ),
+            Stage::Book => book::run(root),
             Stage::Unit => {
                 let whole = ["test", "--locked", "--workspace", "--no-fail-fast"];
                 let mut tally = cargo::test(root, &whole)?;
@@ -133,6 +137,7 @@ impl Stage {
         match self {
             Stage::Deny => Some(&built::CARGO_DENY),
             Stage::Workflow => Some(&built::ACTIONLINT),
+            Stage::Book => Some(&built::MDBOOK),
             _ => None,
         }
     }
@@ -149,7 +154,13 @@ impl Stage {
     fn runs_in_background(self) -> bool {
         matches!(
             self,
-            Stage::Package | Stage::Deny | Stage::Build | Stage::Budgets | Stage::Fuzz | Stage::Doc
+            Stage::Package
+                | Stage::Deny
+                | Stage::Build
+                | Stage::Budgets
+                | Stage::Fuzz
+                | Stage::Doc
+                | Stage::Book
         )
     }
 

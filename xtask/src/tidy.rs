@@ -1,10 +1,12 @@
-//! `cargo xtask tidy`: what no common tool checks. It shows the longest files, and refuses files over [`FILE_MAX`] lines (unless
-//! `// long file: WHY` is among the first 30) and words that must not be committed. Long functions and `todo!` are clippy's.
+//! `cargo xtask tidy`: what no common tool checks. It shows the longest files. It refuses files over [`FILE_MAX`] lines (unless
+//! `// long file: WHY` is among the first 30), words that must not be committed, links of pages that lead nowhere, and
+//! pages that the manual does not list. Long functions and `todo!` are clippy's.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::book;
 use crate::tally::Tally;
 use crate::workspace;
 
@@ -38,6 +40,8 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
     let mut tally = Tally::default();
     tally.record("files", &judge_files(&sources));
     tally.record("forbidden words", &judge_words(root)?);
+    tally.record("links of pages", &book::markdown::check(root));
+    tally.record("chapters", &book::check_chapters(root));
     Ok(tally)
 }
 
