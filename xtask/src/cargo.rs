@@ -51,7 +51,7 @@ pub(crate) fn clippy_without_features(root: &Path) -> Result<Tally> {
 }
 
 /// Tells tests a file to write a line to for each that is skipped: what they print is kept from us when they pass.
-const SKIPPED: &str = "HAIRPIN_TESTS_SKIPPED";
+pub(crate) const SKIPPED: &str = "HAIRPIN_TESTS_SKIPPED";
 
 /// Runs `cargo test` and counts the tests themselves. Those that find no privileges to do what they test pass, and are counted as skipped.
 pub(crate) fn test(root: &Path, arguments: &[&str]) -> Result<Tally> {
@@ -73,18 +73,32 @@ pub(crate) fn test(root: &Path, arguments: &[&str]) -> Result<Tally> {
         }
     }
     let status = child.wait()?;
-    let skipped = std::fs::read_to_string(&list).unwrap_or_default();
-    for line in skipped.lines() {
-        println!("  SKIP  {line}");
-        tally.skipped += 1;
-        tally.passed = tally.passed.saturating_sub(1);
-    }
+    count_skipped(&mut tally, &list);
     // A test binary that aborts, or code that does not compile, fails without any line that says so.
     if !status.success() && tally.failed == 0 {
         println!("  FAIL  `cargo {}`: {status}", arguments.join(" "));
         tally.failed = 1;
     }
     Ok(tally)
+}
+
+/// Counts the tests that the file names as skipped: each has passed by doing nothing.
+pub(crate) fn count_skipped(tally: &mut Tally, list: &Path) {
+    let skipped = std::fs::read_to_string(list).unwrap_or_default();
+    for line in skipped.lines() {
+        println!("  SKIP  {line}");
+        tally.skipped += 1;
+        tally.passed = tally.passed.saturating_sub(1);
+    }
+}
+
+/// The sum of the result lines in the output of test binaries.
+pub(crate) fn test_results(output: &str) -> Tally {
+    let mut total = Tally::default();
+    for tally in output.lines().filter_map(test_result) {
+        total.add(tally);
+    }
+    total
 }
 
 /// Builds the hairpin that users get, and says where it is.
@@ -98,7 +112,8 @@ pub(crate) fn release(root: &Path) -> Result<PathBuf> {
     Ok(workspace::target_dir(root).join("release/hairpin"))
 }
 
-fn bounded(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+/// A cargo command that is killed after [`LIMIT`].
+pub(crate) fn bounded(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     // timeout(1) kills the whole process group: cargo's death alone would leave its test binaries running.
     let mut command = Command::new("timeout");
     command

@@ -6,6 +6,7 @@
 mod background;
 mod bpf;
 mod times;
+mod unit;
 
 use std::path::Path;
 use std::time::Instant;
@@ -100,13 +101,7 @@ impl Stage {
                 &[("RUSTDOCFLAGS", "-D warnings")],
             ),
             Stage::Book => book::run(root),
-            Stage::Unit => {
-                let whole = ["test", "--locked", "--workspace", "--no-fail-fast"];
-                let mut tally = cargo::test(root, &whole)?;
-                let without = "test --locked --lib --no-default-features --package=hairpin-stun";
-                tally.add(cargo::test(root, &without.split(' ').collect::<Vec<_>>())?);
-                Ok(tally)
-            }
+            Stage::Unit => unit::run(root),
             Stage::Vm => vm::run(root, &vm::Options::quick()),
             Stage::Packages => packages::run(root, &packages::Options::default()),
             Stage::Interop => interop::run(root, &interop::Options::default()),
