@@ -287,9 +287,10 @@ fn without_a_server_or_with_mistakes_the_reason_is_said() {
 const CLIENTS: &str = "2000";
 const UPGRADES: usize = 10;
 
-/// Datagrams per second of each load. `HAIRPIN_TEST_RATE` sets fewer, for a busy machine.
+/// Datagrams per second of all clients but the probes, which `HAIRPIN_TEST_RATE` changes. With 20k/s, two processors are so busy that probes wait
+/// for 12 to 100 ms.
 fn rate() -> String {
-    std::env::var("HAIRPIN_TEST_RATE").unwrap_or_else(|_| "20k/s".to_owned())
+    std::env::var("HAIRPIN_TEST_RATE").unwrap_or_else(|_| "2k/s".to_owned())
 }
 
 /// A new process serves, and is killed a moment later.
@@ -302,24 +303,37 @@ fn upgrade_and_kill(server: &Server, old: u64) {
     });
 }
 
-/// Upgrades under load, perhaps after one whose new process is killed. Returns the reports of clients of the old process, of probes, and of
-/// clients of the new one.
-fn upgrade_under_load(server: &Server, is_killed: bool) -> [serde_json::Value; 3] {
+/// What happens under the loads of a row.
+#[derive(Clone, Copy, PartialEq)]
+enum Event {
+    /// Nothing: this row shows the delays that the loads alone cause.
+    Nothing,
+    Upgrade,
+    /// The first new process is killed; a second one takes over.
+    KilledUpgrade,
+}
+
+/// Lets the event happen under load. Returns the reports of clients of the old process, of probes, and of clients of the new one.
+fn under_load(server: &Server, event: Event) -> [serde_json::Value; 3] {
     let old = server.pid();
     let load = server.load(CLIENTS, &rate(), "15s");
     // 1,000 datagrams per second each.
-    let probes = server.load("20", &rate(), "15s");
+    let probes = server.load("20", "20k/s", "15s");
     eventually("the clients are there", || {
         let status = server.status();
         status.is_some_and(|status| status["allocations"] == 2020)
     });
-    if is_killed {
+    if event == Event::KilledUpgrade {
         upgrade_and_kill(server, old);
     }
-    assert_ne!(server.upgrade(), old);
+    if event != Event::Nothing {
+        assert_ne!(server.upgrade(), old);
+    }
     let newcomers = server.load(CLIENTS, &rate(), "3s");
     let reports = [load, probes, newcomers].map(expect_nothing_lost);
-    eventually("the old process ends", || !is_alive(old));
+    if event != Event::Nothing {
+        eventually("the old process ends", || !is_alive(old));
+    }
     reports
 }
 
@@ -329,9 +343,7 @@ fn show(upgrade: usize, killed: &str, reports: &[serde_json::Value], held: &Held
         let of = |report: &serde_json::Value| report["total"][name].as_u64().unwrap();
         reports.iter().map(of).sum()
     };
-    let delay = reports.get(1).map_or(0.0, |probes| {
-        probes["latency"]["max_us"].as_f64().unwrap() / 1000.0
-    });
+    let delay = reports[1]["latency"]["max_us"].as_f64().unwrap() / 1000.0;
     println!(
         "{upgrade:>7}  {killed:>12}  {:>9}  {:>4}  {delay:>20.1} ms  {:>12}  {:>11}  {:>8}  {:>7}",
         sum("received"),
@@ -344,6 +356,8 @@ fn show(upgrade: usize, killed: &str, reports: &[serde_json::Value], held: &Held
 }
 
 /// `cargo test --release -p hairpin --test upgrade -- --ignored --nocapture ten_upgrades`
+///
+/// Row 0 has no upgrade. On two processors of a virtual machine its probes wait for up to 12 ms, and those of upgrades for 9 to 19 ms.
 #[test]
 #[ignore = "takes five minutes, and a calm machine"]
 fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
@@ -360,10 +374,16 @@ fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
     println!(
         "upgrade  killed first  datagrams  lost  longest delay of probes  resident KiB  descriptors  BPF maps  BPF KiB"
     );
-    show(0, "", &[], &held[0]);
+    let reports = under_load(&server, Event::Nothing);
+    show(0, "", &reports, &held[0]);
     for upgrade in 1..=UPGRADES {
         let is_killed = upgrade % 3 == 0;
-        let reports = upgrade_under_load(&server, is_killed);
+        let event = if is_killed {
+            Event::KilledUpgrade
+        } else {
+            Event::Upgrade
+        };
+        let reports = under_load(&server, event);
         held.push(Held::by(&server));
         let killed = if is_killed { "SIGKILL" } else { "" };
         show(upgrade, killed, &reports, &held[upgrade]);
