@@ -211,6 +211,21 @@ fn ctrl_c_ends_it_in_order_with_a_report_of_what_there_is() {
 }
 
 #[test]
+fn the_network_may_have_ipv6_addresses() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("report.json");
+    let mut bench = Bench::start(&["--ipv6", "--json", json.to_str().unwrap()]);
+    bench.wait_until_it_measures();
+    assert_eq!(bench.interrupt(), Some(0), "{:#?}", bench.said);
+    let report = std::fs::read_to_string(json).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["ipv6"], true);
+    for cell in report["cells"].as_array().unwrap() {
+        assert_eq!(cell["outcome"]["outcome"], "packets", "{cell}");
+    }
+}
+
+#[test]
 fn gates_that_were_not_reached_are_not_passed() {
     let mut bench = Bench::start(&["--quick", "--c", "hairpin"]);
     bench.wait_until_it_measures();

@@ -47,10 +47,10 @@ fn entry() -> Vec<String> {
 #[ignore = "not a test: the bare relay, run by the tests"]
 fn entry_of_the_bare_relay() {
     let arguments: Vec<String> = std::env::args().collect();
-    match &arguments[arguments.len() - 2..] {
-        [kind, _] if kind == "damage" => damage(),
-        [kind, _] if kind == "repeat" => repeat(),
-        [kind, _] if kind == "forward" => forward(),
+    match &arguments[arguments.len() - 3..] {
+        [_, kind, _] if kind == "damage" => damage(),
+        [_, kind, _] if kind == "repeat" => repeat(),
+        [_, kind, _] if kind == "forward" => forward(),
         arguments => panic!("{:?}", floor::main(arguments)),
     }
 }

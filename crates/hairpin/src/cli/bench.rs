@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// How the load is made
     #[arg(long, value_enum, default_value_t = Load::Frames)]
     pub(crate) load: Load,
+    /// Give the measured network IPv6 addresses instead of IPv4 ones; not with --sip
+    #[arg(long, conflicts_with = "sip")]
+    pub(crate) ipv6: bool,
     /// Processor of the servers and of their network interfaces
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     pub(crate) server_cpu: usize,
@@ -117,7 +120,7 @@ pub(crate) enum Load {
 /// Arguments of the hidden `hairpin bench-floor`: a bare relay that `hairpin bench` starts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Floor {
-    /// plain, batch, gro, tcp, tls, sip, xdp, tc, stun-xdp, program-xdp or program-tc, and the number of flows
-    #[arg(num_args = 2)]
+    /// plain, batch, gro, tcp, tls, sip, xdp, tc, stun-xdp, program-xdp or program-tc; the number of flows; ipv4 or ipv6
+    #[arg(num_args = 3)]
     pub(crate) words: Vec<String>,
 }

@@ -134,6 +134,7 @@ fn options(args: &Args) -> Result<BenchOptions> {
         Load::Frames => LoadKind::Frames,
         Load::Sockets => LoadKind::Sockets,
     };
+    options.ipv6 = args.ipv6;
     (options.server_cpu, options.generator_cpu) = (args.server_cpu, args.generator_cpu);
     options.argv = std::env::args().collect();
     options.progress = |line| eprintln!("{line}");

@@ -10,7 +10,7 @@ use bpf::inject::{Datagram, Flow, Injector};
 
 use super::error::{BenchError, Doing, SideError};
 use super::layout::{
-    self, CLIENT_DEVICE, FIRST_CLIENT_PORT, FIRST_PEER_PORT, PEER_DEVICE, SERVER_ADDRESS,
+    self, CLIENT_DEVICE, FIRST_CLIENT_PORT, FIRST_PEER_PORT, PEER_DEVICE, server_address,
 };
 use super::napi::Cpus;
 use super::scenario::{Direction, Order, Scenario, Sources};
@@ -223,7 +223,7 @@ fn from_relays(relays: &[SocketAddr]) -> Vec<ExpectedFlow> {
 
 fn from_server(flows: u16) -> Vec<ExpectedFlow> {
     let expected = |flow| ExpectedFlow {
-        source: SERVER_ADDRESS,
+        source: server_address(),
         destination_port: layout::client(flow).port(),
         channel: layout::CHANNEL,
     };

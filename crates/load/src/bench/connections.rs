@@ -12,7 +12,7 @@ use bpf::inject::Injected;
 use super::certificate;
 use super::client::Churned;
 use super::error::{Doing, SideError};
-use super::layout::{CLIENT_IP, SERVER_ADDRESS};
+use super::layout::{client_ip, server_address};
 use super::packets::{Meter, Point};
 use super::scenario::{Direction, Scenario, Transport};
 use super::side::{PASSWORD, USERNAME};
@@ -47,7 +47,7 @@ pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Pl
     else {
         return Ok(None);
     };
-    let target = Target::admit(SERVER_ADDRESS, true).map_err(failed)?;
+    let target = Target::admit(server_address(), true).map_err(failed)?;
     let mut turn = TurnClients::new(target);
     turn.via = match transport {
         Transport::Tcp => Via::Tcp,
@@ -63,7 +63,7 @@ pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Pl
             Direction::PeerToClient => generator::Direction::Down,
             Direction::Both => generator::Direction::Both,
         },
-        ip: Some(CLIENT_IP.into()),
+        ip: Some(client_ip()),
         sockets: 1,
     };
     let plan = topology
@@ -97,7 +97,7 @@ pub(super) fn handshakes(
     in_flight: u16,
     duration: Duration,
 ) -> Result<Churned, SideError> {
-    let target = Target::admit(SERVER_ADDRESS, true).map_err(failed)?;
+    let target = Target::admit(server_address(), true).map_err(failed)?;
     let mut turn = TurnClients::new(target);
     let tls = tls()?;
     turn.via = Via::Tls(if resumed {

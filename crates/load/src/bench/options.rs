@@ -48,6 +48,9 @@ pub struct BenchOptions {
     pub hold: Duration,
     /// How the load is made.
     pub load: LoadKind,
+    /// Gives the measured network IPv6 addresses instead of IPv4 ones, for the rest of this process. Not for SIP, and not for
+    /// [`Sources::Spoofed`](super::Sources).
+    pub ipv6: bool,
     /// The gates for [`Role::Gated`](super::Role) sides in every round of every scenario. A goodput below its gate is measured once more,
     /// together with the floor. `None`: no gates.
     pub gate: Option<Gate>,
@@ -75,6 +78,7 @@ impl BenchOptions {
             step: Duration::from_millis(250),
             hold: Duration::from_secs(2),
             load: LoadKind::Frames,
+            ipv6: false,
             gate: None,
             argv: Vec::new(),
             stop: Arc::default(),
@@ -129,7 +133,7 @@ impl BenchOptions {
             .map(|free| free.unwrap_or(self.generator_cpu))
     }
 
-    /// Whether the chosen kind of load can be made for a scenario.
+    /// Whether the chosen kind of load can be made for a scenario, in the chosen address family.
     pub(crate) fn can_load(&self, scenario: &Scenario) -> bool {
         let to_peer = matches!(
             scenario,
@@ -140,7 +144,8 @@ impl BenchOptions {
                 ..
             }
         );
-        self.load == LoadKind::Frames || to_peer
+        let has_addresses = !self.ipv6 || scenario.allows_ipv6();
+        has_addresses && (self.load == LoadKind::Frames || to_peer)
     }
 
     /// Checks what can be checked before anything is started.

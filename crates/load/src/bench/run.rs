@@ -19,6 +19,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use super::bed::Bed;
 use super::certificate::Certificate;
 use super::error::{BenchError, Doing, SideError};
+use super::layout;
 use super::napi::Cpus;
 use super::options::{BenchOptions, LoadKind};
 use super::packets::Lengths;
@@ -43,6 +44,9 @@ use super::upkeep;
 /// measure in.
 pub fn run(mut options: BenchOptions) -> Result<Report, BenchError> {
     options.validate()?;
+    if options.ipv6 {
+        layout::use_ipv6();
+    }
     let scenarios = std::mem::take(&mut options.scenarios);
     options.scenarios = scenarios
         .into_iter()
@@ -350,6 +354,7 @@ fn empty_report(options: &BenchOptions) -> Report {
         generator_cpu: options.generator_cpu,
         server_cpu: options.server_cpu,
         load: options.load,
+        ipv6: options.ipv6,
         preferred: options.preferred,
         step_ms: u64::try_from(options.step.as_millis()).unwrap_or(u64::MAX),
         hold_ms: u64::try_from(options.hold.as_millis()).unwrap_or(u64::MAX),

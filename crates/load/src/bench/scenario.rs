@@ -181,6 +181,19 @@ impl fmt::Display for Scenario {
 }
 
 impl Scenario {
+    /// Whether its load can be made over IPv6: there is none for SIP, and the injector scatters IPv4 sources only.
+    pub(crate) fn allows_ipv6(&self) -> bool {
+        !matches!(
+            self,
+            Scenario::Sip { .. }
+                | Scenario::SipMemory { .. }
+                | Scenario::Binding {
+                    sources: Sources::Spoofed,
+                    ..
+                }
+        )
+    }
+
     /// What it stands for, in a few words.
     pub fn describe(&self) -> String {
         match self {

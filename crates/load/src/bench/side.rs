@@ -273,7 +273,8 @@ impl Side {
     }
 
     fn preset(name: &str, programs: &Programs) -> Option<Side> {
-        let floor = |words: &[&str]| [&programs.floor[..], &owned(words)].concat();
+        let floor =
+            |words: &[&str]| [&programs.floor[..], &owned(words), &owned(&["{family}"])].concat();
         let coturn = || [program(&programs.coturn), owned(COTURN)].concat();
         let hairpin =
             |more: &[&str]| [program(&programs.hairpin), owned(HAIRPIN), owned(more)].concat();
@@ -339,13 +340,15 @@ impl Side {
     /// while the benchmark runs.
     pub fn command_line(&self, flows: u16) -> Vec<String> {
         let values = [
-            ("{listen}", layout::SERVER_ADDRESS.to_string()),
-            ("{sip-listen}", layout::SIP_ADDRESS.to_string()),
-            ("{listen-ip}", layout::SERVER_IP.to_string()),
+            ("{listen}", layout::server_address().to_string()),
+            ("{sip-listen}", layout::sip_address().to_string()),
+            ("{metrics}", layout::metrics_address().to_string()),
+            ("{family}", layout::family().to_owned()),
+            ("{listen-ip}", layout::server_ip().to_string()),
             ("{port}", layout::SERVER_PORT.to_string()),
-            ("{relay-ip}", layout::RELAY_IP.to_string()),
-            ("{client-ip}", layout::CLIENT_IP.to_string()),
-            ("{peer-ip}", layout::PEER_IP.to_string()),
+            ("{relay-ip}", layout::relay_ip().to_string()),
+            ("{client-ip}", layout::client_ip().to_string()),
+            ("{peer-ip}", layout::peer_ip().to_string()),
             ("{flows}", flows.to_string()),
             ("{user}", USERNAME.to_owned()),
             ("{password}", PASSWORD.to_owned()),
@@ -381,7 +384,7 @@ const HAIRPIN: &[&str] = &[
 ];
 
 /// The address of its metrics, which show the allocations of each worker.
-const METRICS: &str = "--admin={listen-ip}:9641";
+const METRICS: &str = "--admin={metrics}";
 
 /// Far above what any load reaches: every datagram is charged, and none is dropped.
 const RATE_LIMIT: &str = "--set=limits.rate_per_allocation=1GiB/s";

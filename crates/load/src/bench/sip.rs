@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 use super::error::{Doing, SideError};
-use super::layout::{CLIENT_IP, SERVER_IP, SIP_ADDRESS};
+use super::layout::{client_ip, server_ip, sip_address};
 use super::procfs;
 use super::running::start_server;
 use super::scenario::{Scenario, SipWork};
@@ -86,10 +86,11 @@ fn hairpin_uas() -> String {
 
 /// The part that both configurations share, up to the section `sip`.
 fn hairpin_head(users: &str) -> String {
+    let (server, sip) = (server_ip(), sip_address());
     format!(
-        "[server]\nworkers = 1\n[listen]\nudp = [\"{SERVER_IP}:3478\"]\n[admin]\nlisten = \"off\"\n[log]\nlevel = \"warn\"\n\
+        "[server]\nworkers = 1\n[listen]\nudp = [\"{server}:3478\"]\n[admin]\nlisten = \"off\"\n[log]\nlevel = \"warn\"\n\
          [auth]\nrealm = \"{REALM}\"\nusers = [{{ name = \"{USERNAME}\", password = \"{PASSWORD}\" }}{users}]\n\
-         [sip]\nlisten = [\"{SIP_ADDRESS}\"]\ntransactions = 2000000\nbindings_per_user = 30\n"
+         [sip]\nlisten = [\"{sip}\"]\ntransactions = 2000000\nbindings_per_user = 30\n"
     )
 }
 
@@ -101,8 +102,9 @@ fn hairpin() -> String {
         .map(|name| format!(", {{ name = \"{name}\", password = \"{PASSWORD}\" }}"))
         .collect();
     format!(
-        "{}[[sip.domain]]\nname = \"{DOMAIN}\"\n[[sip.trunk]]\naddresses = [\"{CLIENT_IP}\"]\n",
-        hairpin_head(&users.concat())
+        "{}[[sip.domain]]\nname = \"{DOMAIN}\"\n[[sip.trunk]]\naddresses = [\"{}\"]\n",
+        hairpin_head(&users.concat()),
+        client_ip()
     )
 }
 
@@ -113,7 +115,7 @@ fn kamailio() -> String {
         .replace("DOMAIN", DOMAIN)
         .replace("REALM", REALM)
         .replace("PASSWORD", PASSWORD)
-        .replace("SERVER", &SIP_ADDRESS.to_string())
+        .replace("SERVER", &sip_address().to_string())
 }
 
 const KAMAILIO: &str = r#"#!KAMAILIO
@@ -171,10 +173,10 @@ fn failed(error: impl std::error::Error) -> SideError {
 
 /// The generator's options: the workload, and for REGISTER and proxied calls also domain, users and credentials.
 fn options(work: SipWork) -> Result<SipOptions, SideError> {
-    let target = Target::admit(SIP_ADDRESS, true).map_err(failed)?;
+    let target = Target::admit(sip_address(), true).map_err(failed)?;
     let mut options = SipOptions::new(target);
     options.links = SOCKETS;
-    options.local = Some(CLIENT_IP.into());
+    options.local = Some(client_ip());
     options.obey = false;
     options.workload = match work {
         SipWork::Options => SipWorkload::Options,
@@ -211,9 +213,10 @@ pub(super) fn wait_for_answer(
     mut alive: impl FnMut() -> Result<(), SideError>,
 ) -> Result<bool, SideError> {
     const POLL: Duration = Duration::from_millis(100);
-    let open = || UdpSocket::bind(SocketAddr::new(CLIENT_IP.into(), 0));
+    let open = || UdpSocket::bind(SocketAddr::new(client_ip(), 0));
     let socket = topology.in_client(open).doing("open a client socket")?;
     socket.set_read_timeout(Some(POLL)).doing("set a timeout")?;
+    let server = sip_address();
     let here = socket.local_addr().doing("read an address")?;
     let deadline = Instant::now() + limit;
     let mut tries = 0;
@@ -221,11 +224,11 @@ pub(super) fn wait_for_answer(
         alive()?;
         tries += 1;
         let request = format!(
-            "OPTIONS sip:{SIP_ADDRESS} SIP/2.0\r\nVia: SIP/2.0/UDP {here};branch=z9hG4bKready{tries};rport\r\nMax-Forwards: 70\r\n\
-             From: <sip:x@{here}>;tag=1\r\nTo: <sip:{SIP_ADDRESS}>\r\nCall-ID: ready@{here}\r\nCSeq: {tries} OPTIONS\r\nContent-Length: 0\r\n\r\n"
+            "OPTIONS sip:{server} SIP/2.0\r\nVia: SIP/2.0/UDP {here};branch=z9hG4bKready{tries};rport\r\nMax-Forwards: 70\r\n\
+             From: <sip:x@{here}>;tag=1\r\nTo: <sip:{server}>\r\nCall-ID: ready@{here}\r\nCSeq: {tries} OPTIONS\r\nContent-Length: 0\r\n\r\n"
         );
         // Before the server listens, both calls may fail with ECONNREFUSED.
-        let sent = socket.send_to(request.as_bytes(), SIP_ADDRESS);
+        let sent = socket.send_to(request.as_bytes(), server);
         if sent.and_then(|_| socket.recv(&mut [0; 2048])).is_ok() {
             return Ok(true);
         }
@@ -279,7 +282,7 @@ mod tests {
         let (hairpin, kamailio) = (hairpin(), kamailio());
         for text in [&hairpin, &kamailio] {
             assert!(text.contains(DOMAIN) && text.contains(PASSWORD), "{text}");
-            assert!(text.contains(&SIP_ADDRESS.to_string()), "{text}");
+            assert!(text.contains(&sip_address().to_string()), "{text}");
         }
         assert!(hairpin.contains("\"u19\"") && hairpin.contains("\"u9999\""));
         assert!(!kamailio.contains("REALM"));

@@ -4,20 +4,18 @@
 //! number of allocations. The metrics of the server show the number of each worker.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::client::Allocations;
 use super::error::{Doing, SideError};
-use super::layout::SERVER_IP;
+use super::layout;
 use super::running::start_server;
 use super::side::Side;
 use super::topology::Topology;
 
-/// The port of the metrics.
-const METRICS_PORT: u16 = 9641;
 /// Number of steps, each with `at_once` allocations.
 const TIMES: u16 = 32;
 /// How long a response with metrics may take.
@@ -70,7 +68,7 @@ fn share([one, other]: [u32; 2]) -> f64 {
 
 /// The allocations of each worker.
 fn allocations() -> io::Result<[u32; 2]> {
-    let mut stream = TcpStream::connect(SocketAddr::new(SERVER_IP.into(), METRICS_PORT))?;
+    let mut stream = TcpStream::connect(layout::metrics_address())?;
     stream.set_read_timeout(Some(METRICS_TIMEOUT))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();

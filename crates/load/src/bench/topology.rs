@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use ::io::netlink::{Netlink, VethEnd, interface_index};
 
 use super::certificate::Certificate;
 use super::error::{BenchError, Doing};
-use super::layout::{CLIENT, PEER, PREFIX, Port, RELAY, SERVER};
+use super::layout::{self, CLIENT, PEER, Port, RELAY, SERVER, prefix};
 use super::napi::{Cpus, NapiThreads, softirq_thread};
 use super::procfs;
 
@@ -178,7 +177,7 @@ impl Topology {
             configure(&SERVER, &CLIENT, false)?;
             configure(&RELAY, &PEER, false)?;
             // The way to sources behind the client.
-            Netlink::open()?.add_default_route(ip(CLIENT.ip))
+            Netlink::open()?.add_default_route(CLIENT.ip())
         })
     }
 
@@ -212,22 +211,21 @@ fn veth_end((namespace, port): (&NetNs, Port)) -> VethEnd<'_> {
 /// Sets up one interface of the calling thread's namespace. `far` is what is at the other end of
 /// its wire.
 fn configure(port: &Port, far: &Port, is_host: bool) -> io::Result<()> {
-    for path in [
-        "ipv6/conf/all/disable_ipv6",
-        "ipv6/conf/default/disable_ipv6",
-    ] {
-        sysctl(path, "1")?;
+    for interfaces in ["all", "default", port.device] {
+        for &(name, value) in ipv6_settings() {
+            sysctl(&format!("ipv6/conf/{interfaces}/{name}"), value)?;
+        }
     }
     sysctl("ipv4/ip_forward", "0")?;
     let mut netlink = Netlink::open()?;
     netlink.set_up(LOOPBACK_INDEX)?;
     let index = interface_index(port.device)?;
     netlink.set_up(index)?;
-    netlink.add_address(index, ip(port.ip), PREFIX)?;
-    netlink.set_neighbour(index, ip(far.ip), far.mac)?;
+    netlink.add_address(index, port.ip(), prefix())?;
+    netlink.set_neighbour(index, far.ip(), far.mac)?;
     ::io::ethtool::set_gro(port.device, true)?;
     if is_host {
-        netlink.add_default_route(ip(far.ip))?;
+        netlink.add_default_route(far.ip())?;
         // The far ends send whole checksums, as over a wire: a server that relays below the stack
         // passes them on.
         ::io::ethtool::set_transmit_checksum(port.device, false)?;
@@ -235,8 +233,17 @@ fn configure(port: &Port, far: &Port, is_host: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn ip(address: Ipv4Addr) -> IpAddr {
-    address.into()
+/// Without duplicate address detection an address is usable at once; without link-local addresses and router solicitations no packet
+/// disturbs a measurement.
+fn ipv6_settings() -> &'static [(&'static str, &'static str)] {
+    match layout::is_ipv6() {
+        false => &[("disable_ipv6", "1")],
+        true => &[
+            ("accept_dad", "0"),
+            ("addr_gen_mode", "1"),
+            ("router_solicitations", "0"),
+        ],
+    }
 }
 
 /// Writes a network setting of the calling thread's namespace; one that the kernel does not have is

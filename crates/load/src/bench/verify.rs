@@ -11,7 +11,7 @@ use bpf::payload;
 use stun::channel_data::ChannelData;
 
 use super::error::{Doing, SideError};
-use super::layout::{self, SERVER_ADDRESS};
+use super::layout::{self, server_address};
 use super::scenario::Direction;
 use super::topology::Topology;
 
@@ -137,7 +137,7 @@ impl<'a> Ends<'a> {
             let (received, from) = receive(client)?;
             if self.raw {
                 compare(flow, &sent, &received)?;
-                return expect_address("the server", SERVER_ADDRESS, from);
+                return expect_address("the server", server_address(), from);
             }
             let data = ChannelData::parse_datagram(&received)
                 .map_err(|error| SideError::Payload(format!("not ChannelData: {error}")))?;
@@ -148,7 +148,7 @@ impl<'a> Ends<'a> {
                 )));
             }
             compare(flow, &sent, data.payload)?;
-            expect_address("the server", SERVER_ADDRESS, from)
+            expect_address("the server", server_address(), from)
         }
     }
 }

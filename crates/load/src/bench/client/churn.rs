@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use turn::client::{ClientConfig, Event};
 
-use super::{ALLOCATE, config, driver, io_error};
+use super::{allocate_options, config, driver, io_error};
 use crate::bench::error::{Doing, SideError};
-use crate::bench::layout::{self, SERVER_ADDRESS};
+use crate::bench::layout::{self, server_address};
 use crate::bench::topology::Topology;
 use crate::client::{ClientId, Data, Driver, Handler};
 
@@ -68,7 +68,7 @@ impl Churn {
         match fresh_client(driver, &self.config) {
             Ok(id) => {
                 // A client that cannot even ask has no cycle, which shows.
-                driver.with(id, |client, now| client.allocate(now, ALLOCATE));
+                driver.with(id, |client, now| client.allocate(now, allocate_options()));
             }
             Err(error) => self.failed = Some(error),
         }
@@ -112,8 +112,8 @@ fn fresh_client(driver: &mut Driver, config: &Arc<ClientConfig>) -> io::Result<C
     loop {
         // Below 60,000.
         let port = (FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS) as u16;
-        let local = SocketAddr::new(layout::CLIENT_IP.into(), port);
-        let added = driver.add(local, SERVER_ADDRESS, Arc::clone(config));
+        let local = SocketAddr::new(layout::client_ip(), port);
+        let added = driver.add(local, server_address(), Arc::clone(config));
         match added.map_err(io_error) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             other => return other,

@@ -16,7 +16,7 @@ use stun::{Builder, Class, Message, Method, TransactionId};
 use turn::client::{AllocateOptions, Client, ClientConfig, Credentials, Retransmission, Security};
 
 use super::error::{Doing, SideError};
-use super::layout::{self, SERVER_ADDRESS};
+use super::layout::{self, server_address};
 use super::side::{PASSWORD, USERNAME};
 use super::topology::Topology;
 use crate::client::{AddError, ClientId, ClientParts, Driver, DriverOptions};
@@ -49,15 +49,18 @@ fn config() -> Arc<ClientConfig> {
     })
 }
 
-const ALLOCATE: AllocateOptions = AllocateOptions {
-    mobility: false,
-    lifetime_s: Some(LIFETIME_S),
-    relay: turn::client::RelayWish::One {
-        family: None,
-        port: turn::client::PortWish::Any,
-    },
-    dont_fragment: false,
-};
+/// Without a REQUESTED-ADDRESS-FAMILY, a server allocates an IPv4 address (RFC 8656 §7.2).
+fn allocate_options() -> AllocateOptions {
+    AllocateOptions {
+        mobility: false,
+        lifetime_s: Some(LIFETIME_S),
+        relay: turn::client::RelayWish::One {
+            family: layout::is_ipv6().then_some(stun::AddressFamily::V6),
+            port: turn::client::PortWish::Any,
+        },
+        dont_fragment: false,
+    }
+}
 
 fn driver() -> Result<Driver, SideError> {
     Driver::new(&DriverOptions::default()).doing("watch client sockets")
@@ -107,7 +110,7 @@ impl Allocations {
         let (mut driver, config) = (driver()?, config());
         let open = || {
             let mut add =
-                |flow| driver.add(layout::client(flow), SERVER_ADDRESS, Arc::clone(&config));
+                |flow| driver.add(layout::client(flow), server_address(), Arc::clone(&config));
             let ids =
                 (first..first + count).map(|flow| add(flow).map(Seat::Open).map_err(io_error));
             ids.collect::<io::Result<Vec<_>>>()
@@ -190,7 +193,7 @@ impl Allocations {
                     let parts = ClientParts {
                         client,
                         socket: Arc::new(socket).into(),
-                        server: SERVER_ADDRESS,
+                        server: server_address(),
                     };
                     driver.adopt(parts).map(Seat::Open).map_err(io_error)
                 }
@@ -230,7 +233,7 @@ pub(crate) fn wait_for_answer(
     mut alive: impl FnMut() -> Result<(), SideError>,
 ) -> Result<bool, SideError> {
     const POLL: Duration = Duration::from_millis(50);
-    let open = || client_socket(SocketAddr::new(layout::CLIENT_IP.into(), 0));
+    let open = || client_socket(SocketAddr::new(layout::client_ip(), 0));
     let socket = topology.in_client(open).doing("open a client socket")?;
     socket
         .set_nonblocking(false)
@@ -273,7 +276,7 @@ fn client_socket(local: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 fn connected(socket: UdpSocket) -> io::Result<UdpSocket> {
-    socket.connect(SERVER_ADDRESS)?;
+    socket.connect(server_address())?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

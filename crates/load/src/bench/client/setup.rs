@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use turn::client::{CallError, Event, RequestError};
 
-use super::ALLOCATE;
+use super::allocate_options;
 use crate::bench::error::{Doing, SideError};
 use crate::bench::layout;
 use crate::client::{ClientId, Data, Driver, Handler};
@@ -85,7 +85,7 @@ impl Setup {
         self.active += 1;
         match self.goal {
             Goal::Allocate => {
-                let call = driver.with(id, |client, now| client.allocate(now, ALLOCATE));
+                let call = driver.with(id, |client, now| client.allocate(now, allocate_options()));
                 self.note("Allocate", call);
             }
             Goal::Renew => self.bind(driver, id),

@@ -29,7 +29,7 @@ use stun::Message;
 
 use crate::sip::{Uas, UasOptions};
 
-use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
+use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, server_address};
 
 /// Why a bare relay does not run.
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +37,12 @@ use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
 pub enum FloorError {
     /// The arguments are not what the benchmark passes.
     #[error(
-        "usage: plain|batch|gro|tcp|tls|sip|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
+        "usage: plain|batch|gro|tcp|tls|sip|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}) ipv4|ipv6; this command is for the benchmark's own use"
     )]
     Usage,
+    /// The programs of `xdp`, `tc` and `stun-xdp` know IPv4 only.
+    #[error("bare relay: its programs know IPv4 only; leave it out of a benchmark over IPv6")]
+    Ipv4Only,
     /// A socket cannot be made or waited for.
     #[error("bare relay: {0}")]
     Io(#[from] io::Error),
@@ -56,9 +59,14 @@ pub enum FloorError {
 /// # Errors
 /// [`FloorError`]; it does not return otherwise.
 pub fn main(arguments: &[String]) -> Result<(), FloorError> {
-    let [kind, flows] = arguments else {
+    let [kind, flows, family] = arguments else {
         return Err(FloorError::Usage);
     };
+    match family.as_str() {
+        "ipv4" => {}
+        "ipv6" => layout::use_ipv6(),
+        _ => return Err(FloorError::Usage),
+    }
     let flows: u16 = flows.parse().map_err(|_| FloorError::Usage)?;
     if flows > MAX_STATIC_FLOWS {
         return Err(FloorError::Usage);
@@ -83,7 +91,7 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
 
 /// Answers every SIP request with 200, and INVITE with 180 first, by the request's own header lines.
 fn sip() -> Result<(), FloorError> {
-    let options = UasOptions::new(vec![layout::SIP_ADDRESS]);
+    let options = UasOptions::new(vec![layout::sip_address()]);
     let _uas = Uas::start(&options).map_err(io::Error::other)?;
     loop {
         std::thread::park();
@@ -123,7 +131,7 @@ fn open_all<S>(
     flows: u16,
     open: impl Fn(SocketAddr, bool) -> io::Result<S>,
 ) -> io::Result<(S, Vec<S>)> {
-    let listener = open(SERVER_ADDRESS, true)?;
+    let listener = open(server_address(), true)?;
     let relays = (0..flows)
         .map(|flow| open(layout::static_relay(flow), false))
         .collect::<io::Result<_>>()?;
@@ -133,7 +141,7 @@ fn open_all<S>(
 /// The flow of a client, if it is one.
 fn flow_of(client: SocketAddr, flows: usize) -> Option<usize> {
     let flow = usize::from(client.port().checked_sub(FIRST_CLIENT_PORT)?);
-    (flow < flows && client.ip() == layout::CLIENT_IP).then_some(flow)
+    (flow < flows && client.ip() == layout::client_ip()).then_some(flow)
 }
 
 /// The payload of a ChannelData message on the channel of all flows.

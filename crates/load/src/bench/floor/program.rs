@@ -9,7 +9,7 @@ use bpf::relay::{
 };
 
 use super::FloorError;
-use crate::bench::layout::{self, CLIENT, PEER, Port, RELAY, SERVER, SERVER_ADDRESS};
+use crate::bench::layout::{self, CLIENT, PEER, Port, RELAY, SERVER, server_address};
 
 /// Far above what any load reaches, so that every datagram is charged and none is dropped. Bytes per second.
 const RATE: u64 = 10_000_000_000;
@@ -23,14 +23,14 @@ const MTU: u16 = 1500;
 pub(super) fn run(xdp: bool, flows: u16) -> Result<(), FloorError> {
     let flows = flows.max(1);
     let mut relay = Relay::load(&Settings {
-        listener_ports: vec![SERVER_ADDRESS.port()],
+        listener_ports: vec![server_address().port()],
         relay_ports: layout::static_relay(0).port()..=layout::static_relay(flows - 1).port(),
         channels: flows.into(),
         buckets: flows.into(),
         next_hops: TO_PEER,
         binding: Some(BindingLimit::default()),
     })?;
-    relay.set_listener(SERVER_ADDRESS, true)?;
+    relay.set_listener(server_address(), true)?;
     let mut hops = relay.next_hops()?;
     hop(&mut hops, TO_CLIENT, (&SERVER, &CLIENT))?;
     hop(&mut hops, TO_PEER, (&RELAY, &PEER))?;
@@ -99,8 +99,8 @@ fn enter(table: &mut Table, flow: u16) -> Result<(), FloorError> {
         channel,
     };
     let to_peer = entry(relay, peer, None, TO_PEER);
-    let to_client = entry(SERVER_ADDRESS, client, channel, TO_CLIENT);
-    table.insert(&key(client, SERVER_ADDRESS, channel), &to_peer)?;
+    let to_client = entry(server_address(), client, channel, TO_CLIENT);
+    table.insert(&key(client, server_address(), channel), &to_peer)?;
     Ok(table.insert(&key(peer, relay, None), &to_client)?)
 }
 

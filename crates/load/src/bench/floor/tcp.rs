@@ -22,7 +22,7 @@ use stun::{XorMappedAddress, XorPeerAddress, XorRelayedAddress};
 
 use super::options;
 use crate::bench::certificate;
-use crate::bench::layout::{RELAY_IP, SERVER_ADDRESS};
+use crate::bench::layout::{relay_ip, server_address};
 
 const LISTENER: u64 = 0;
 /// Bytes of one read.
@@ -47,7 +47,7 @@ fn tls_config() -> io::Result<Arc<ServerConfig>> {
 
 /// Relays until the process is killed.
 pub(super) fn run(over_tls: bool) -> io::Result<()> {
-    let listener = TcpListener::bind(SERVER_ADDRESS, &TcpOptions::default())?;
+    let listener = TcpListener::bind(server_address(), &TcpOptions::default())?;
     let poller = Poller::new()?;
     poller.add(&listener, LISTENER, Interest::Read)?;
     let mut relay = Relay {
@@ -266,7 +266,8 @@ impl Relay {
             stun::Builder::new(&mut buffer, Class::Success, request.method(), &id).ok()?;
         match request.method() {
             Method::ALLOCATE => {
-                let socket = UdpSocket::bind((RELAY_IP, 0).into(), &options(false, true)).ok()?;
+                let socket =
+                    UdpSocket::bind(SocketAddr::new(relay_ip(), 0), &options(false, true)).ok()?;
                 self.poller.add(&socket, token, Interest::Read).ok()?;
                 response
                     .push(&XorRelayedAddress(socket.local_addr()))

@@ -55,8 +55,9 @@ impl Report {
             super::LoadKind::Frames => "individual frames, injected below the sockets",
             super::LoadKind::Sockets => "datagrams sent by sockets",
         };
+        let family = if self.ipv6 { ", over IPv6" } else { "" };
         let mut text = format!(
-            "<p><code>{}</code><br>hairpin {}, Linux {}, {}; generator on processor {}, servers on processor {}; load: {load}; \
+            "<p><code>{}</code><br>hairpin {}, Linux {}, {}; generator on processor {}, servers on processor {}; load: {load}{family}; \
              {} rounds, steps of {} ms, rates held for {} ms, {:.0} s in all.</p><table><tr><th>server<th>version<th>counted by<th>command</tr>",
             escape(&self.argv.join(" ")),
             escape(&self.hairpin),

@@ -40,6 +40,8 @@ pub struct Report {
     pub server_cpu: usize,
     /// How the load was made.
     pub load: LoadKind,
+    /// Whether the network had IPv6 addresses.
+    pub ipv6: bool,
     /// Whether servers and generator ran before ordinary tasks.
     pub preferred: bool,
     /// Length of a step of the search, in milliseconds.
@@ -512,6 +514,7 @@ pub(crate) mod tests {
             generator_cpu: 0,
             server_cpu: 1,
             load: LoadKind::Frames,
+            ipv6: false,
             preferred: false,
             step_ms: 250,
             hold_ms: 2000,

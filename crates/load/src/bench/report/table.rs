@@ -11,10 +11,11 @@ impl Report {
     /// range.
     pub fn to_table(&self) -> String {
         let mut text = format!(
-            "hairpin {} bench, Linux {}, {}; {} rounds in {:.0} s; x: times better than {}\n",
+            "hairpin {} bench, Linux {}, {}{}; {} rounds in {:.0} s; x: times better than {}\n",
             self.hairpin,
             self.kernel,
             self.processor,
+            if self.ipv6 { "; over IPv6" } else { "" },
             self.rounds,
             self.elapsed_s,
             self.sides.first().map_or("the first", |side| &side.name)
