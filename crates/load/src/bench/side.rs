@@ -499,7 +499,7 @@ mod tests {
         let floor = parse("floor");
         assert_eq!(
             floor.command_line(64),
-            ["/bin/hairpin", "bench-floor", "plain", "64"]
+            ["/bin/hairpin", "bench-floor", "plain", "64", "ipv4"]
         );
         assert!(floor.role == Role::Floor && !floor.abilities.turn && floor.abilities.to_client);
         let coturn = parse("coturn");
