@@ -1,4 +1,4 @@
-//! `hairpin sip bindings` and `hairpin sip trunks` ask a running server, with real phones and trunks.
+//! `hairpin sip bindings`, `calls`, `trunks` and `trace` ask a running server, with real phones and trunks.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 // The name by which the helpers know the server.
@@ -8,6 +8,7 @@ mod common;
 #[path = "../../server/tests/sip_client/mod.rs"]
 mod sip_client;
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -29,6 +30,11 @@ struct Server {
 
 impl Server {
     fn start(users: usize, more: &str) -> Server {
+        Server::start_with(users, "", more)
+    }
+
+    /// With these keys of `[sip]`.
+    fn start_with(users: usize, keys: &str, more: &str) -> Server {
         let folder = tempfile::tempdir().unwrap();
         let users: String = (0..users)
             .map(|number| format!("  {{ name = \"user{number}\", password = \"{PASSWORD}\" }},\n"))
@@ -37,7 +43,7 @@ impl Server {
         let text = format!(
             "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
              [admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\ncontrol_socket = {socket:?}\n\
-             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\ncall_log = true\n[[sip.domain]]\nname = \"example.com\"\n\
+             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\ncall_log = true\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
              [auth]\nrealm = \"example.com\"\nusers = [\n{users}]\n{more}"
         );
         let config = folder.path().join("hairpin.toml");
@@ -159,6 +165,7 @@ fn a_trunk_says_why_it_gets_no_calls() {
         text.contains("down, ") && text.contains("last error no response"),
         "{text}"
     );
+    fails(&server.sip(&["trace", "x"]), 1, "set sip.trace_memory");
 }
 
 fn shows_the_answered_call(server: &Server) {
@@ -250,6 +257,148 @@ fn a_call_has_one_line_with_its_times_and_both_sides() {
         (&486.into(), &"called".into())
     );
     assert_eq!(two["answer_ms"], Value::Null);
+}
+
+/// Makes a call. Returns what the server must have received and sent: the direction, the transport, and how the message begins.
+fn call(server: &Server) -> Vec<(&'static str, &'static str, &'static str)> {
+    let mut caller = Phone::udp_at(server.sip, "user0");
+    let mut called = Phone::tcp_at(server.sip, "user1");
+    caller.register();
+    called.register();
+    caller.ask(Method::Invite, "sip:user1@example.com", "one");
+    let invite = called.expect("INVITE ");
+    called.respond(&invite, "180 Ringing");
+    caller.expect("SIP/2.0 180");
+    called.respond(&invite, "200 OK");
+    let ok = caller.expect("SIP/2.0 200");
+    caller.in_dialog(&ok, "ACK");
+    called.expect("ACK ");
+    called.hang_up(&invite);
+    let bye = caller.expect("BYE ");
+    caller.respond(&bye, "200 OK");
+    called.expect("SIP/2.0 200");
+    vec![
+        ("received", "UDP", "INVITE "),
+        ("sent", "UDP", "SIP/2.0 407 "),
+        ("received", "UDP", "ACK "),
+        ("received", "UDP", "INVITE "),
+        ("sent", "TCP", "INVITE "),
+        ("received", "TCP", "SIP/2.0 180 "),
+        ("sent", "UDP", "SIP/2.0 180 "),
+        ("received", "TCP", "SIP/2.0 200 "),
+        ("sent", "UDP", "SIP/2.0 200 "),
+        ("received", "UDP", "ACK "),
+        ("sent", "TCP", "ACK "),
+        ("received", "TCP", "BYE "),
+        ("sent", "UDP", "BYE "),
+        ("received", "UDP", "SIP/2.0 200 "),
+        ("sent", "TCP", "SIP/2.0 200 "),
+    ]
+}
+
+/// The chunks of a HEP version 3 packet, by type. Panics if lengths do not fit.
+fn hep_chunks(packet: &[u8]) -> HashMap<u16, Vec<u8>> {
+    let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    assert_eq!(&packet[..4], b"HEP3");
+    assert_eq!(usize::from(word(4)), packet.len());
+    let (mut chunks, mut at) = (HashMap::new(), 6);
+    while at < packet.len() {
+        assert_eq!(word(at), 0, "the vendor of standard chunks");
+        let length = usize::from(word(at + 4));
+        let value = packet[at + 6..at + length].to_vec();
+        assert!(chunks.insert(word(at + 2), value).is_none());
+        at += length;
+    }
+    chunks
+}
+
+/// Checks a HEP packet against the same message of `hairpin sip trace`.
+fn is_same(packet: &HashMap<u16, Vec<u8>>, message: &Value) -> bool {
+    let number = |kind: u16| {
+        let bytes = packet[&kind].iter();
+        bytes.fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let address = |ip: u16, port: u16| {
+        let ip: [u8; 4] = packet[&ip][..].try_into().unwrap();
+        SocketAddr::from((ip, u16::try_from(number(port)).unwrap())).to_string()
+    };
+    let (source, destination) = match message["direction"] == "sent" {
+        true => ("local", "remote"),
+        false => ("remote", "local"),
+    };
+    let protocol = if message["transport"] == "UDP" { 17 } else { 6 };
+    assert_eq!((number(1), number(11), number(12)), (2, 1, 7));
+    assert_eq!(packet[&14], b"homer");
+    number(9) * 1_000_000 + number(10) == message["unix_us"].as_u64().unwrap()
+        && packet[&15] == message["message"].as_str().unwrap().as_bytes()
+        && number(2) == protocol
+        && message[source] == address(3, 7)
+        && message[destination] == address(4, 8)
+}
+
+#[test]
+fn a_trace_shows_each_message_of_a_call_in_order() {
+    let collector = socket();
+    collector.set_read_timeout(Some(LIMIT)).unwrap();
+    let keys = format!(
+        "trace_memory = \"4MiB\"\ntrace_hep = [\"{}\"]\ntrace_hep_id = 7\ntrace_hep_password = \"homer\"\n",
+        collector.local_addr().unwrap()
+    );
+    let server = Server::start_with(2, &keys, "");
+    let expected = call(&server);
+    let messages = server.objects(&["trace", "one@test", "--json"]);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let mut seen = messages
+        .iter()
+        .map(|it| {
+            (
+                text(&it["direction"]),
+                text(&it["transport"]),
+                text(&it["message"]),
+            )
+        })
+        .filter(|(_, _, message)| !message.starts_with("SIP/2.0 100 "))
+        .collect::<Vec<_>>();
+    // A busy machine may repeat messages over UDP.
+    seen.dedup();
+    assert_eq!(seen.len(), expected.len(), "{seen:#?}");
+    for (seen, expected) in seen.iter().zip(&expected) {
+        assert_eq!(
+            (&seen.0[..], &seen.1[..]),
+            (expected.0, expected.1),
+            "{seen:?}"
+        );
+        assert!(seen.2.starts_with(expected.2), "{seen:?}");
+    }
+    let ladder = stdout(&server.sip(&["trace", "one@test"]));
+    assert_eq!(ladder.lines().count(), 1 + messages.len(), "{ladder}");
+    assert!(ladder.contains(" 180 Ringing (INVITE) "), "{ladder}");
+    let file = server.folder.path().join("call.pcap");
+    let written = server.sip(&["trace", "one@test", "--pcap", file.to_str().unwrap()]);
+    assert!(written.status.success(), "{}", stderr(&written));
+    let file = std::fs::read(file).unwrap();
+    let bytes: usize = messages.iter().map(|it| text(&it["message"]).len()).sum();
+    // A header of 24 bytes; per message a header of 16 bytes, IPv4 and UDP.
+    assert_eq!(file.len(), 24 + messages.len() * (16 + 20 + 8) + bytes);
+    let unknown = server.sip(&["trace", "other@test"]);
+    fails(&unknown, 1, "no message with the Call-ID `other@test`");
+    let (mut left, mut packet) = (messages, [0; 65_535]);
+    while !left.is_empty() {
+        let length = collector.recv(&mut packet).expect("a packet per message");
+        let chunks = hep_chunks(&packet[..length]);
+        left.retain(|message| !is_same(&chunks, message));
+    }
+    malformed_messages_are_traced(&server);
+}
+
+fn malformed_messages_are_traced(server: &Server) {
+    let mut phone = Phone::tcp_at(server.sip, "user0");
+    let request = phone.request("OPTIONS", "sip:user1@example.com", "bad", 1, "");
+    phone.send(&request.replace("Content-Length: 0", "Content-Length: -1"));
+    phone.expect("SIP/2.0 400");
+    let messages = server.objects(&["trace", "bad@test", "--json"]);
+    let directions: Vec<&Value> = messages.iter().map(|it| &it["direction"]).collect();
+    assert_eq!(directions, ["received", "sent"], "{messages:?}");
 }
 
 #[test]

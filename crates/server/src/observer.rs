@@ -262,6 +262,16 @@ impl Observer {
         all.filter(|(name, _)| !name.is_empty()).collect()
     }
 
+    /// Final responses of each SIP trunk that has a name: method, code and count. Codes without a response are left out.
+    #[must_use]
+    pub fn sip_trunk_codes(&self) -> Vec<(String, crate::sip::routes::CodeCounts)> {
+        let routes = self.sip_routes();
+        let trunks = routes.trunks();
+        let all = trunks.map(|(trunk, health)| (trunk.name.clone(), health.codes()));
+        all.filter(|(name, _): &(String, _)| !name.is_empty())
+            .collect()
+    }
+
     /// The trunks of SIP at which this server registers, and whether they accept that now.
     #[must_use]
     pub fn sip_registrations(&self) -> Vec<(String, bool)> {

@@ -47,6 +47,18 @@ Examples:
 
 The exit status is 1 if a trunk has addresses but none of them gets calls, else 0.";
 
+const TRACE: &str = "\
+Examples:
+  hairpin sip trace a84b4c76e66710@pc33
+        the messages of the call as a ladder
+  hairpin sip trace a84b4c76e66710@pc33 --pcap call.pcap
+        the same messages in a file for Wireshark, tshark, tcpdump or sngrep
+  hairpin sip trace a84b4c76e66710@pc33 --json | jq -r .message
+        the messages themselves
+
+Requires sip.trace_memory. The messages have digests, numbers and the text of messages.
+The exit status is 1 if the server has no message with this Call-ID.";
+
 const ROUTE: &str = "\
 Examples:
   hairpin sip route --config /etc/hairpin.toml --from sip:alice@example.org --to sip:+49301234@example.org
@@ -76,6 +88,8 @@ pub(crate) enum Command {
     Calls(Calls),
     /// Show the state of each address of trunks, and counters of trunks
     Trunks(Trunks),
+    /// Show the SIP messages of a call
+    Trace(Trace),
 }
 
 /// Arguments of `hairpin sip bindings`.
@@ -118,6 +132,23 @@ pub(crate) struct Trunks {
     /// Print JSON, one object per line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `hairpin sip trace`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = TRACE)]
+pub(crate) struct Trace {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The Call-ID
+    #[arg(value_name = "CALL-ID")]
+    pub(crate) call_id: String,
+    /// Print JSON, one object per message
+    #[arg(long, conflicts_with = "pcap")]
+    pub(crate) json: bool,
+    /// Write the messages to this file, as packets
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
 }
 
 /// Arguments of `hairpin sip route`.

@@ -1,6 +1,9 @@
-//! `hairpin sip`: `route` shows a decision of the proxy without a server; `state` shows the SIP state of a running server.
+//! `hairpin sip`: `route` shows a decision of the proxy without a server; `state` shows the SIP state of a running server, `trace` messages of a call.
 
+mod ladder;
+mod pcap;
 mod state;
+mod trace;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -20,6 +23,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Command::Bindings(args) => state::bindings(args),
         Command::Calls(args) => state::calls(args),
         Command::Trunks(args) => state::trunks(args),
+        Command::Trace(args) => trace::trace(args),
     }
 }
 

@@ -35,6 +35,7 @@ mod sip_domains;
 mod sip_ice;
 mod sip_routes;
 mod sip_tls;
+mod sip_trace;
 mod sip_trunks;
 mod sip_users;
 mod size;

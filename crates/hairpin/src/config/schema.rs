@@ -30,6 +30,7 @@ use super::sip_domains;
 use super::sip_ice;
 use super::sip_routes;
 use super::sip_tls::{ClientCertificates, RootFile};
+use super::sip_trace;
 use super::sip_trunks;
 use super::size::{Rate, Size};
 use super::software::Software;
@@ -119,6 +120,10 @@ pub(crate) type SipShortest = Seconds<1, 3600>;
 pub(crate) type SipBan = Seconds<0, 86_400>;
 /// SIP calls, and SIP calls per second; 0: no limit.
 pub(crate) type SipCalls = Bounded<0, 1_000_000>;
+/// Memory for the latest SIP messages; 0: none are kept.
+pub(crate) type SipTraceMemory = Size<0, 1_073_741_824>;
+/// The capture agent ID of HEP packets: a field of 32 bits.
+pub(crate) type SipTraceId = Bounded<0, { u32::MAX }>;
 /// How long a SIP call counts that nobody ends.
 pub(crate) type SipCallDuration = Seconds<60, 604_800>;
 /// The session interval that SIP's proxy asks for; 0: none.
@@ -373,6 +378,14 @@ pub(crate) struct Settings {
     pub(crate) sip_domain_call_rate: Entry<SipCalls>,
     /// `sip.call_log`
     pub(crate) sip_call_log: Entry<bool>,
+    /// `sip.trace_memory`
+    pub(crate) sip_trace_memory: Entry<SipTraceMemory>,
+    /// `sip.trace_hep`
+    pub(crate) sip_trace_hep: Entry<List<SocketAddr>>,
+    /// `sip.trace_hep_id`
+    pub(crate) sip_trace_hep_id: Entry<SipTraceId>,
+    /// `sip.trace_hep_password`
+    pub(crate) sip_trace_hep_password: Entry<sip_trace::Password>,
     /// `sip.max_call_duration`
     pub(crate) sip_max_call_duration: Entry<SipCallDuration>,
     /// `sip.session_expires`
@@ -681,6 +694,13 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "domain_calls", |s| &mut s.sip_domain_calls),
     Key::new("sip", "domain_call_rate", |s| &mut s.sip_domain_call_rate),
     Key::new("sip", "call_log", |s| &mut s.sip_call_log),
+    Key::new("sip", "trace_memory", |s| &mut s.sip_trace_memory),
+    Key::new("sip", "trace_hep", |s| &mut s.sip_trace_hep),
+    Key::new("sip", "trace_hep_id", |s| &mut s.sip_trace_hep_id),
+    Key::new("sip", "trace_hep_password", |s| {
+        &mut s.sip_trace_hep_password
+    })
+    .secret(),
     Key::new("sip", "max_call_duration", |s| &mut s.sip_max_call_duration),
     Key::new("sip", "session_expires", |s| &mut s.sip_session_expires),
     Key::new("sip", "session_min", |s| &mut s.sip_session_min),

@@ -16,6 +16,7 @@ use super::sip_domains;
 use super::sip_ice;
 use super::sip_routes;
 use super::sip_tls::{self, ClientCertificates, RootFile};
+use super::sip_trace;
 use super::sip_trunks;
 use super::source::Located;
 use server::IpNet;
@@ -23,7 +24,7 @@ use server::certificates::CertificateFiles;
 use server::sip::routes::Route;
 use server::sip::{
     Advertised, CallSettings, DigestAlgorithm, Domain, DomainCredentials, Forking, RegistrarConfig,
-    Trunk,
+    TraceSettings, Trunk,
 };
 
 /// What was read from `[sip]`.
@@ -81,6 +82,8 @@ pub(crate) struct Sip {
     pub(crate) scanners: Vec<String>,
     /// How many calls there may be, and to which numbers.
     pub(crate) calls: CallSettings,
+    /// Which messages are copied for administrators.
+    pub(crate) trace: TraceSettings,
     /// `turn:` and `turns:` URIs that registered phones get.
     pub(crate) ice_servers: Vec<String>,
     /// How long registrations last: what is given, at least and at most.
@@ -171,6 +174,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
             .map(|agent| agent.0)
             .collect(),
         calls: sip_calls::resolve(settings)?,
+        trace: sip_trace::resolve(settings)?,
         ice_servers: sip_ice::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,

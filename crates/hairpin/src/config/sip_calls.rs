@@ -101,7 +101,11 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
             "sip.session_expires must be at least sip.session_min, or 0 for no session timer";
         report.push(Diagnostic::error(&expires.at, message).help(help));
     }
-    let is_limited = calls.per_user.is_set() || calls.per_domain.is_set() || calls.log;
+    let trunks = settings.sip_trunk.iter().flat_map(|entry| &entry.value);
+    let mut limits = trunks.filter_map(|trunk| trunk.value.max_calls);
+    let limits_trunks = limits.any(|most| most.0 > 0);
+    let is_limited =
+        calls.per_user.is_set() || calls.per_domain.is_set() || limits_trunks || calls.log;
     let record_route = settings.sip_record_route.as_ref();
     if let Some(record_route) = record_route.filter(|entry| is_limited && !entry.value) {
         let message = "calls are limited or logged, but without Record-Route the proxy gets no BYE";

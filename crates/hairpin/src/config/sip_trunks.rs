@@ -26,6 +26,7 @@ pub(crate) struct Written {
     weight: Option<Weight>,
     priority: Option<Priority>,
     calls_per_second: Option<Rate>,
+    pub(super) max_calls: Option<Calls>,
     answer_timeout: Option<AnswerTimeout>,
     probe_interval: Option<ProbeInterval>,
     probe_failures: Option<ProbeCount>,
@@ -42,13 +43,14 @@ pub(crate) struct Written {
 type Weight = Bounded<1, 1000>;
 type Priority = Bounded<0, 1000>;
 type Rate = Bounded<0, 100_000>;
+type Calls = Bounded<0, 1_000_000>;
 type AnswerTimeout = Seconds<1, 30>;
 type ProbeInterval = Seconds<0, 3600>;
 type ProbeCount = Bounded<1, 100>;
 type SlowStart = Seconds<0, 3600>;
 type RegisterExpires = Seconds<60, 86_400>;
 
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 18] = [
     "name",
     "addresses",
     "to",
@@ -56,6 +58,7 @@ const FIELDS: [&str; 17] = [
     "weight",
     "priority",
     "calls_per_second",
+    "max_calls",
     "answer_timeout",
     "probe_interval",
     "probe_failures",
@@ -107,6 +110,7 @@ impl Setting for Written {
             one("weight", self.weight.as_ref(), reveal),
             one("priority", self.priority.as_ref(), reveal),
             one("calls_per_second", self.calls_per_second.as_ref(), reveal),
+            one("max_calls", self.max_calls.as_ref(), reveal),
             one("answer_timeout", self.answer_timeout.as_ref(), reveal),
             one("probe_interval", self.probe_interval.as_ref(), reveal),
             one("probe_failures", self.probe_failures.as_ref(), reveal),
@@ -140,6 +144,7 @@ impl Written {
             "weight" => self.weight = Weight::read(value, report),
             "priority" => self.priority = Priority::read(value, report),
             "calls_per_second" => self.calls_per_second = Rate::read(value, report),
+            "max_calls" => self.max_calls = Calls::read(value, report),
             "answer_timeout" => self.answer_timeout = AnswerTimeout::read(value, report),
             "probe_interval" => self.probe_interval = ProbeInterval::read(value, report),
             "probe_failures" => self.probe_failures = ProbeCount::read(value, report),
@@ -202,6 +207,7 @@ impl Written {
             weight: self.weight.map_or(1, |weight| weight.0 as u16),
             priority: self.priority.map_or(0, |priority| priority.0 as u16),
             calls_per_second: self.calls_per_second.map_or(0, |rate| rate.0),
+            max_calls: self.max_calls.map_or(0, |calls| calls.0),
             answer_timeout: self
                 .answer_timeout
                 .map_or(default.answer_timeout, |it| it.0),

@@ -644,6 +644,11 @@ fn limits_of_sip_calls_are_read_and_checked() {
         "[sip]\nuser_calls = 1\nrecord_route = false\n",
         "hairpin.toml:3:16: calls are limited or logged, but without Record-Route the proxy gets no BYE (remove sip.record_route = false, or the limits of calls and sip.call_log)",
     );
+    let trunk = "[[sip.trunk]]\naddresses = [\"192.0.2.7\"]\nmax_calls = 30\n";
+    let trunks = load_file(trunk).config.expect("no fault").sip.trunks;
+    assert_eq!(trunks[0].max_calls, 30);
+    let report = load_file(&format!("[sip]\nrecord_route = false\n{trunk}"));
+    assert!(report.one_line_each()[0].contains("the proxy gets no BYE"));
 }
 
 #[test]

@@ -30,10 +30,12 @@ pub(crate) enum Command {
     SipTrunks,
     /// One part of the list of SIP calls.
     SipCalls,
+    /// One part of the SIP messages of a call.
+    SipTrace,
 }
 
 impl Command {
-    const ALL: [Command; 9] = [
+    const ALL: [Command; 10] = [
         Command::Status,
         Command::Reload,
         Command::Drain,
@@ -43,6 +45,7 @@ impl Command {
         Command::SipBindings,
         Command::SipTrunks,
         Command::SipCalls,
+        Command::SipTrace,
     ];
 
     /// Its name in requests.
@@ -57,6 +60,7 @@ impl Command {
             Command::SipBindings => "sip_bindings",
             Command::SipTrunks => "sip_trunks",
             Command::SipCalls => "sip_calls",
+            Command::SipTrace => "sip_trace",
         }
     }
 }

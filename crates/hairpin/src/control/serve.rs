@@ -153,7 +153,7 @@ async fn respond(command: Command, arguments: Value, with: &(Arc<Shared>, Change
         Command::Drain => changes.send(Change::Drain).await,
         Command::EndDrain => changes.send(Change::EndDrain).await,
         Command::Describe => changes.send(Change::Describe).await,
-        Command::SipBindings | Command::SipTrunks | Command::SipCalls => {
+        Command::SipBindings | Command::SipTrunks | Command::SipCalls | Command::SipTrace => {
             let shared = Arc::clone(shared);
             // The command waits for workers, so it must not block this thread.
             let asked = move || sip::respond(command, &arguments, &shared);

@@ -1,9 +1,12 @@
-//! Commands of the control socket about SIP: registration bindings, calls and trunks.
+//! Commands of the control socket about SIP: registration bindings, calls, their messages, and trunks.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use server::sip::routes::{AddressError, AddressStatus};
 use server::sip::{
-    BindingInfo, BindingsPlace, CallInfo, CallsPlace, InspectError, SipInspector, TrunkInfo,
+    BindingInfo, BindingsPlace, CallInfo, CallsPlace, InspectError, SipInspector, TracePlace,
+    TracedMessage, TrunkInfo,
 };
 
 use super::protocol::{Command, Refusal, Reply};
@@ -11,6 +14,8 @@ use super::serve::Shared;
 
 /// A reply with this number of entries gets no further part, so that it stays below the size limit even with the longest texts.
 const BINDINGS: usize = 250;
+/// A reply with this number of bytes of SIP messages gets no further part, for the same reason: a part has at most 64 KiB and one message more.
+const MESSAGE_BYTES: usize = 128 << 10;
 /// Limit of parts in one reply, so that a reply does not take long.
 const PARTS: usize = 64;
 
@@ -24,6 +29,7 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared) -> R
     match command {
         Command::SipBindings => bindings(sip, arguments),
         Command::SipCalls => calls(sip, shared, arguments),
+        Command::SipTrace => trace(sip, arguments),
         _ => Ok(trunks(sip)),
     }
 }
@@ -90,6 +96,42 @@ fn calls(sip: &SipInspector, shared: &Shared, arguments: &Value) -> Reply {
     }))
 }
 
+/// Messages with a Call-ID. Their bytes are in base64, because a message may have any bytes.
+fn trace(sip: &SipInspector, arguments: &Value) -> Reply {
+    let call_id = arguments["call_id"].as_str().unwrap_or_default();
+    let from = &arguments["from"];
+    let number = |name: &str| from[name].as_u64().unwrap_or(0);
+    let first = TracePlace {
+        worker: usize::try_from(number("worker")).unwrap_or(usize::MAX),
+        number: number("number"),
+    };
+    let (mut next, mut list, mut bytes) = (Some(first), Vec::new(), 0);
+    for _ in 0..PARTS {
+        let Some(place) = next.filter(|_| bytes < MESSAGE_BYTES) else {
+            break;
+        };
+        let page = sip.trace(call_id, place).map_err(refused)?;
+        bytes += page.messages.iter().map(|it| it.bytes.len()).sum::<usize>();
+        list.extend(page.messages.iter().map(message));
+        next = page.next;
+    }
+    let next = next.map(|place| json!({ "worker": place.worker, "number": place.number }));
+    Ok(json!({ "messages": list, "next": next }))
+}
+
+fn message(message: &TracedMessage) -> Value {
+    json!({
+        "unix_us": u64::try_from(message.time.as_micros()).unwrap_or(u64::MAX),
+        "direction": if message.is_sent { "sent" } else { "received" },
+        "transport": message.transport.via_name(),
+        "local": message.local,
+        "remote": message.remote,
+        "worker": message.worker,
+        "number": message.number,
+        "bytes": STANDARD.encode(&message.bytes),
+    })
+}
+
 fn call(call: &CallInfo) -> Value {
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -153,6 +195,7 @@ fn trunk(trunk: &TrunkInfo) -> Value {
         "moved_on": counts.moved_on,
         "rung_and_failed": counts.rung_and_failed,
         "limited": counts.limited,
+        "calls": counts.in_progress,
         "probes_answered": counts.probes_answered,
         "probes_failed": counts.probes_failed,
     })

@@ -112,6 +112,12 @@ fn messages(page: &mut Page, sum: &SipCounters) {
         }
     }
     page.counters(
+        "hairpin_sip_hep_packets_total",
+        "HEP packets to collectors, by outcome: sent, or dropped because the collector or the path was too slow or has no route.",
+        "outcome",
+        [("sent", sum.hep_sent), ("dropped", sum.hep_dropped)],
+    );
+    page.counters(
         "hairpin_sip_retransmissions_total",
         "Messages that came again and were absorbed, and messages that were sent again.",
         "direction",

@@ -1,7 +1,7 @@
 //! The trunks of SIP's proxy that routes can name: by their names, which an operator has chosen. No users and no numbers.
 
 use server::Observer;
-use server::sip::routes::RESPONSE_CLASSES;
+use server::sip::routes::{RESPONSE_CLASSES, TrunkCounts};
 
 use super::text::{Kind, Page};
 
@@ -59,17 +59,45 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
             family.put(&[("trunk", name), ("class", class)], count);
         }
     }
+    codes(page, observer);
+    let mut family = page.family(
+        "hairpin_sip_trunk_calls",
+        Kind::Gauge,
+        "Calls that routes have sent to a trunk and that are in progress. 0 if neither calls are limited nor logged.",
+    );
+    for (name, counts) in &trunks {
+        family.put(&[("trunk", name)], counts.in_progress);
+    }
+    probes(page, &trunks);
+}
+
+fn probes(page: &mut Page, trunks: &[(String, TrunkCounts)]) {
     let mut family = page.family(
         "hairpin_sip_trunk_probes_total",
         Kind::Counter,
         "OPTIONS to the addresses of a trunk, by result.",
     );
-    for (name, counts) in &trunks {
+    for (name, counts) in trunks {
         for (result, count) in [
             ("answered", counts.probes_answered),
             ("failed", counts.probes_failed),
         ] {
             family.put(&[("trunk", name), ("result", &result)], count);
+        }
+    }
+}
+
+fn codes(page: &mut Page, observer: &Observer) {
+    let mut family = page.family(
+        "hairpin_sip_trunk_response_codes_total",
+        Kind::Counter,
+        "Final responses of a trunk to requests of routes, by method and code. Codes without a response are left out.",
+    );
+    for (name, codes) in &observer.sip_trunk_codes() {
+        for (method, code, count) in codes {
+            let labels: [(&str, &dyn std::fmt::Display); 3] =
+                [("trunk", name), ("method", method), ("code", code)];
+            family.put(&labels, *count);
         }
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct CallControl {
     numbers: Numbers,
     /// The domain of a user, if neither its name nor From has one.
     first_domain: Box<[u8]>,
+    /// A trunk has a limit of calls.
+    limits_trunks: bool,
     pub(super) refused: [u64; CALL_REFUSALS.len()],
 }
 
@@ -53,6 +55,7 @@ impl CallControl {
             shared,
             numbers: Numbers::new(&settings.forbidden_prefixes, &settings.allowed_prefixes),
             settings,
+            limits_trunks: orders.settings.trunks.iter().any(|it| it.max_calls > 0),
             first_domain: first.map_or_else(Box::default, |it| {
                 it.name.to_ascii_lowercase().into_bytes().into()
             }),
@@ -72,8 +75,9 @@ impl CallControl {
         self.settings.per_user.is_set() || self.settings.per_domain.is_set()
     }
 
-    fn follows_dialogs(&self) -> bool {
-        self.is_limited() || self.settings.log
+    /// Whether the proxy follows dialogs to their ends.
+    pub(super) fn follows_dialogs(&self) -> bool {
+        self.is_limited() || self.limits_trunks || self.settings.log
     }
 
     /// Dialogs that count now, of all workers, and those that have ended without a BYE.

@@ -147,6 +147,10 @@ counters! {
     shed_transactions: u64,
     /// Requests answered with an error because they were malformed or asked for what is not there.
     refused: u64,
+    /// HEP packets that the kernel accepted.
+    hep_sent: u64,
+    /// HEP packets dropped: the collector or the path was too slow, or there is no route to it.
+    hep_dropped: u64,
     /// Messages dropped: not SIP, or not fit to be answered.
     malformed: u64,
     /// Messages dropped: responses that belong to no transaction.

@@ -17,6 +17,7 @@ use super::screen::Screen;
 use super::settings::Orders;
 use super::slack::Slack;
 use super::store::Kept;
+use super::trace::Trace;
 use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Mailboxes, now};
@@ -51,6 +52,8 @@ pub(crate) struct Endpoint {
     pub(super) filter: AdmissionFilter,
     user: User,
     screen: Screen,
+    /// Copies of messages for administrators, if they want any.
+    pub(super) trace: Option<Box<Trace>>,
     /// What it sends by itself.
     pub(super) requests: Requests,
     /// Results of sources of credentials that are not handled yet.
@@ -144,6 +147,7 @@ impl Endpoint {
             number,
             user: User::new(number, all.collect(), secrets, &orders, seed),
             screen: Screen::new(&orders, secrets.bans.clone()),
+            trace: Trace::new(&orders),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
             hash: RandomState::new(),
@@ -159,6 +163,7 @@ impl Endpoint {
             .configure_maddr(!orders.settings.domains.is_empty());
         self.user.obey(&orders);
         self.screen.obey(&orders);
+        Trace::obey(&mut self.trace, &orders);
         self.requests.obey(&orders);
         self.orders = orders;
     }
@@ -308,7 +313,10 @@ impl Endpoint {
                 self.counters.bytes_received += bytes.len() as u64;
                 if self.filter.is_here() && self.is_filtered_out(bytes, flow) {
                     // Counted by the engine.
-                } else if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
+                    return;
+                }
+                self.trace_received(bytes, flow);
+                if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
                     self.message(bytes, flow, (0, None), outgoing);
                 }
             }
@@ -350,6 +358,7 @@ impl Endpoint {
         }
         self.counters.tcp_messages += 1;
         self.counters.bytes_received += bytes.len() as u64;
+        self.trace_received(bytes, flow);
         if self.balance.is_on() && self.hand_over(bytes, flow) {
             flow.connection
                 .into_iter()
@@ -369,6 +378,7 @@ impl Endpoint {
     ) {
         self.counters.tcp_messages += 1;
         self.counters.malformed += 1;
+        self.trace_received(bytes, flow);
         if let Verdict::Answer(to, refusal) = judge_bytes(bytes, &self.limits, error) {
             self.refuse(&to, &refusal, flow, outgoing);
         }
@@ -526,6 +536,9 @@ impl Endpoint {
                     if !outgoing.give(key, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
                         self.balance.tell_gone(batch.from, key, &mut self.counters);
+                    } else if let Some(trace) = &mut self.trace {
+                        let to = SendTo::Stream(key);
+                        trace.sent(&to, bytes, outgoing, &mut self.counters);
                     }
                 }
                 Kind::Gone(key) => {
@@ -584,6 +597,9 @@ impl Endpoint {
     /// Posts what goes to other workers, and compares this one with them now and then. So many batches of theirs wait here. Returns whether
     /// something has to wait.
     pub(super) fn post(&mut self, mailboxes: &Mailboxes, unopened: usize) -> bool {
+        if let Some(trace) = &mut self.trace {
+            trace.flush(&mut self.counters);
+        }
         self.requests.ask(self.number, mailboxes);
         self.user.ask(self.number, mailboxes);
         self.balance.show_unopened(unopened);
@@ -761,6 +777,14 @@ impl Endpoint {
         let back = Flow { remote, ..*flow };
         if !outgoing.send_back(&back, bytes, &mut self.counters) {
             self.counters.unsent += 1;
+        } else if let Some(trace) = &mut self.trace {
+            trace.sent_back(&back, bytes, &mut self.counters);
+        }
+    }
+
+    fn trace_received(&mut self, bytes: &[u8], flow: &Flow) {
+        if let Some(trace) = &mut self.trace {
+            trace.received(flow, bytes, &mut self.counters);
         }
     }
 
@@ -787,6 +811,8 @@ impl Endpoint {
                     } else if !outgoing.send(&to, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
                         self.engine.send_failed(now, origin);
+                    } else if let Some(trace) = &mut self.trace {
+                        trace.sent(&to, bytes, outgoing, &mut self.counters);
                     }
                 }
                 Output::Connect { key, to } => {

@@ -10,13 +10,13 @@ use ipnet::IpNet;
 use sip::flow::{Flow, ListenerKey};
 use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
-use sip::{HashKey, Host, Message, Mono, Now};
+use sip::{HashKey, Host, Message, Method, Mono, Now};
 use sip_server::Aor;
 use sip_server::calls::{CallRecord, Counted, DialogId, EndedBy, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Config, Denied, Inbound, IsUser, LookedUp, Lookup,
-    NewCall, Place, Proxy, Routing, SessionTimer, Trunks,
+    Authenticated, Authentication, Calls, Config, Denied, HopFull, Inbound, IsUser, LookedUp,
+    Lookup, NewCall, Place, Proxy, Routing, SessionTimer, Trunks,
 };
 use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
@@ -298,10 +298,30 @@ impl Trunks for ServerPolicy<'_> {
         self.routes.decide(now.mono, call)
     }
 
-    fn admit_hop(&mut self, now: Mono, hop: &Hop) -> bool {
+    fn admit_hop(
+        &mut self,
+        now: Mono,
+        hop: &Hop,
+        is_invite: bool,
+    ) -> Result<Option<Ticket>, HopFull> {
         // Of a trunk from before a reload there are no numbers any more.
-        let trunk = self.routes.trunk_of(hop);
-        trunk.is_none_or(|(trunk, health)| health.admit(trunk.calls_per_second, now))
+        let Some((trunk, health)) = self.routes.trunk_of(hop) else {
+            return Ok(None);
+        };
+        let ticket = match is_invite && self.calls.follows_dialogs() {
+            true => Some(health.begin_call(trunk.max_calls).ok_or(HopFull)?),
+            false => None,
+        };
+        match health.admit(trunk.calls_per_second, now) {
+            true => Ok(ticket),
+            false => Err(HopFull),
+        }
+    }
+
+    fn responded(&mut self, hop: &Hop, method: Method<'_>, code: u16) {
+        if let Some((_, health)) = self.routes.trunk_of(hop) {
+            health.responded(method, code);
+        }
     }
 
     fn concluded(&mut self, now: Mono, hop: &Hop, outcome: Outcome) {

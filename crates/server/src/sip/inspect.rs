@@ -10,6 +10,7 @@
 //! The caller sends another query for the next part.
 
 use super::Sip;
+use super::trace::TracedMessage;
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
 use crate::worker::{WorkerMessage, now};
@@ -49,6 +50,9 @@ pub enum InspectError {
         "worker {0} did not respond to a query about SIP within 2 s: it has ended or is overloaded; try again"
     )]
     Busy(usize),
+    /// No messages are kept.
+    #[error("the server keeps no SIP messages: set sip.trace_memory, such as \"8MiB\", and reload")]
+    NoTrace,
     /// A text is not an address of record.
     #[error("`{0}` is not an address of record: write USER@DOMAIN")]
     NotAnAddress(String),
@@ -187,6 +191,27 @@ pub struct TrunkAddress {
     pub status: AddressStatus,
 }
 
+/// Where the next part of a trace begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TracePlace {
+    /// The number of the worker, from 0.
+    pub worker: usize,
+    /// The number of the first message at this worker.
+    pub number: u64,
+}
+
+/// A part of the messages of a call. Those of one worker are in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TracePage {
+    /// The messages.
+    pub messages: Vec<TracedMessage>,
+    /// Where the next part begins; `None` at the end.
+    pub next: Option<TracePlace>,
+}
+
+/// Messages of a call at one worker, and the next number; `None` if the worker keeps no messages.
+type Traced = Option<(Vec<TracedMessage>, Option<u64>)>;
+
 /// A query to a worker.
 #[derive(Debug)]
 pub(crate) enum SipQuery {
@@ -201,6 +226,12 @@ pub(crate) enum SipQuery {
     Calls {
         place: CallsPlace,
         reply: SyncSender<CallsPage>,
+    },
+    /// Messages with a Call-ID from a number on.
+    Trace {
+        call_id: Box<[u8]>,
+        first: u64,
+        reply: SyncSender<Traced>,
     },
 }
 
@@ -299,6 +330,36 @@ impl SipInspector {
         Ok(page)
     }
 
+    /// A part of the messages with this Call-ID that the workers still have.
+    ///
+    /// # Errors
+    /// [`InspectError::Busy`], [`InspectError::NoTrace`].
+    pub fn trace(&self, call_id: &str, place: TracePlace) -> Result<TracePage, InspectError> {
+        let TracePlace { worker, number } = place;
+        if worker >= self.boxes.len() {
+            return Ok(TracePage::default());
+        }
+        let (reply, answer) = sync_channel(1);
+        self.post(
+            worker,
+            SipQuery::Trace {
+                call_id: call_id.as_bytes().into(),
+                first: number,
+                reply,
+            },
+        )?;
+        let answer = answer.recv_timeout(ANSWER);
+        let traced = answer.map_err(|_| InspectError::Busy(worker))?;
+        let (mut messages, next) = traced.ok_or(InspectError::NoTrace)?;
+        for message in &mut messages {
+            message.worker = worker;
+        }
+        let place = |(worker, number)| TracePlace { worker, number };
+        let after = Some((worker + 1, 0)).filter(|(worker, _)| *worker < self.boxes.len());
+        let next = next.map(|number| (worker, number)).or(after).map(place);
+        Ok(TracePage { messages, next })
+    }
+
     fn post(&self, worker: usize, query: SipQuery) -> Result<(), InspectError> {
         let mailbox = self.boxes.get(worker).ok_or(InspectError::Busy(worker))?;
         let mut message = WorkerMessage::SipQuery(Box::new(query));
@@ -358,6 +419,16 @@ impl Sip {
                 let _ = reply.try_send(answer);
             }
             SipQuery::Calls { place, reply } => drop(reply.try_send(self.calls(place))),
+            SipQuery::Trace {
+                call_id,
+                first,
+                reply,
+            } => {
+                let endpoint = &self.endpoint;
+                let trace = endpoint.trace.as_ref().filter(|trace| trace.keeps());
+                let limits = &endpoint.limits;
+                drop(reply.try_send(trace.map(|trace| trace.of_call(&call_id, first, limits))));
+            }
         }
     }
 

@@ -48,6 +48,7 @@ mod store;
 mod stun;
 mod taking;
 mod token;
+mod trace;
 mod upgrade;
 mod user;
 
@@ -58,7 +59,7 @@ pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipC
 pub(crate) use inspect::SipQuery;
 pub use inspect::{
     BindingFlow, BindingInfo, BindingsPage, BindingsPlace, CallInfo, CallsPage, CallsPlace,
-    InspectError, SipInspector, TrunkAddress, TrunkInfo,
+    InspectError, SipInspector, TracePage, TracePlace, TrunkAddress, TrunkInfo,
 };
 pub(crate) use link::{Frame, Link};
 pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
@@ -87,6 +88,7 @@ pub use sip_server::routes;
 pub use streams::domains::client_verifier;
 pub(crate) use taking::{SipUpgrade, TakingSip};
 pub(crate) use token::SipToken;
+pub use trace::{TraceSettings, TracedMessage};
 pub(crate) use upgrade::SipOrder;
 
 use crate::steering::Numbering;

@@ -54,6 +54,27 @@ impl Outgoing<'_, '_, '_> {
         }
     }
 
+    /// The transport, the address of this server and that of the other side. `None` if the connection is gone.
+    pub(super) fn ends_of(
+        &mut self,
+        to: &engine::SendTo,
+    ) -> Option<(Carrier, SocketAddr, SocketAddr)> {
+        match *to {
+            engine::SendTo::Stream(key) => {
+                let connection = self.connections.get(slot_of(key))?;
+                Some((connection.carrier, connection.local, connection.remote))
+            }
+            engine::SendTo::Datagram {
+                listener,
+                local,
+                remote,
+            } => {
+                let listener = self.listeners.get(usize::from(listener.0))?;
+                Some((Carrier::Udp, local.unwrap_or(listener.local), remote))
+            }
+        }
+    }
+
     /// Begins a connection that the engine will be told of.
     pub(super) fn connect(
         &mut self,

@@ -1,6 +1,7 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
 use super::advertise::Advertised;
+use super::trace::TraceSettings;
 use crate::policy::PeerRule;
 use ipnet::IpNet;
 use sip::Host;
@@ -54,6 +55,8 @@ pub struct SipSettings {
     pub recurse: bool,
     /// Limits of calls. Default: none.
     pub calls: CallSettings,
+    /// Copies of messages for administrators. Default: none.
+    pub trace: TraceSettings,
     /// Sources whose messages the server drops. Default: none.
     pub deny: Vec<IpNet>,
     /// Exceptions from [`SipSettings::deny`] and from bans. Trunks are always exceptions. Default: none.
@@ -147,6 +150,7 @@ impl Default for SipSettings {
             forking: Forking::default(),
             recurse: false,
             calls: CallSettings::default(),
+            trace: TraceSettings::default(),
             deny: Vec::new(),
             allow: Vec::new(),
             ban: Duration::from_secs(300),
@@ -238,6 +242,8 @@ pub struct Trunk {
     pub priority: u16,
     /// New calls per second to it; 0: no limit.
     pub calls_per_second: u32,
+    /// Calls that routes have sent to it and that are in progress; 0: no limit.
+    pub max_calls: u32,
     /// How long an INVITE waits for any response of one of its addresses, if another one follows. Default 2 s.
     pub answer_timeout: Duration,
     /// Whether and how its addresses are probed with OPTIONS.
@@ -259,6 +265,7 @@ impl Default for Trunk {
             weight: route.weight,
             priority: route.priority,
             calls_per_second: route.calls_per_second,
+            max_calls: route.max_calls,
             answer_timeout: route.answer_timeout,
             probe: route.probe,
             credentials: route.credentials,
@@ -276,6 +283,7 @@ impl Trunk {
             weight: self.weight,
             priority: self.priority,
             calls_per_second: self.calls_per_second,
+            max_calls: self.max_calls,
             answer_timeout: self.answer_timeout,
             probe: self.probe,
             credentials: self.credentials.clone(),

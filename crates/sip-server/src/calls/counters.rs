@@ -72,6 +72,24 @@ impl Account {
     }
 }
 
+/// The calls of one trunk or one of whatever else the embedder counts. It lives as long as its calls.
+#[derive(Debug, Default)]
+pub struct CallCounter(Arc<Account>);
+
+impl CallCounter {
+    /// A call begins. `None` if there are `most` already; 0 means no limit.
+    #[must_use]
+    pub fn begin(&self, most: u32) -> Option<Ticket> {
+        self.0.enter(most).then(|| Ticket(self.0.clone()))
+    }
+
+    /// Calls in progress.
+    #[must_use]
+    pub fn calls(&self) -> u32 {
+        self.0.calls.load(Ordering::Relaxed)
+    }
+}
+
 /// One call of one key. The call ends when this is dropped.
 #[derive(Debug)]
 pub struct Ticket(Arc<Account>);

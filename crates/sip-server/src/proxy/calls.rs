@@ -81,6 +81,28 @@ impl Call {
     }
 }
 
+/// A call at a trunk. The call ends with this, unless it was answered: then it ends with its dialogs.
+#[derive(Debug)]
+pub(super) struct TrunkCall {
+    /// While it rings.
+    ticket: Option<Ticket>,
+    payer: Payer,
+}
+
+impl TrunkCall {
+    pub(super) fn new(ticket: Ticket) -> TrunkCall {
+        TrunkCall {
+            payer: ticket.payer(),
+            ticket: Some(ticket),
+        }
+    }
+
+    /// The ticket of a dialog. Each dialog of a call that the trunk has forked counts.
+    fn answered(&mut self) -> Ticket {
+        self.ticket.take().unwrap_or_else(|| self.payer.ticket())
+    }
+}
+
 impl Denied {
     fn refusal(self) -> Refusal {
         match self {
@@ -232,7 +254,7 @@ impl Proxy {
         &mut self,
         now: Mono,
         stack: &mut Stack<'_>,
-        key: ContextKey,
+        (key, branch): (ContextKey, usize),
         message: &Message<'_>,
     ) -> Vec<u8> {
         let calls_key = self.calls_key;
@@ -245,10 +267,16 @@ impl Proxy {
             None => (None, Vec::new()),
         };
         let session = session.map(|seconds| Duration::from_secs(seconds.into()));
+        let of_trunk = context.branches.get_mut(branch);
+        let of_trunk = of_trunk.and_then(|branch| branch.call.as_mut());
+        if of_trunk.is_some() && admitted.call.is_none() {
+            admitted.call = Some(Box::new(Call::new(Vec::new(), None)));
+        }
         if let Some(call) = &mut admitted.call
             && let Some(dialog) = dialog_of(calls_key, message)
-            && let Some(counted) = call.begin(dialog)
+            && let Some(mut counted) = call.begin(dialog)
         {
+            counted.tickets.extend(of_trunk.map(TrunkCall::answered));
             stack.policy.answered(now, dialog, session, counted);
         } else if let Some(dialog) = admitted.dialog
             && admitted.session.is_some()

@@ -9,7 +9,7 @@ use sip::dispatch::RequestKey;
 use sip::engine::{Mark, ServerKey};
 
 use super::best::Best;
-use super::calls::Admitted;
+use super::calls::{Admitted, TrunkCall};
 use super::request::Sender;
 use super::target::Target;
 use crate::Aor;
@@ -81,6 +81,8 @@ pub(super) struct Branch {
     pub(super) has_rung: bool,
     /// It has rung too long, and was cancelled.
     pub(super) is_unanswered: bool,
+    /// The call at the trunk, if it counts.
+    pub(super) call: Option<TrunkCall>,
     /// Where the copy with credentials goes if the trunk asks for some.
     pub(super) again: Option<Box<Target>>,
 }

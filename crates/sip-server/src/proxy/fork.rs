@@ -123,13 +123,14 @@ impl Proxy {
                 is_heard: false,
                 has_rung: false,
                 is_unanswered: false,
+                call: None,
                 again: trunk::again(stack, &target),
             });
             if let Some(hop) = target.hop
                 && target.credentials.is_empty()
-                && !stack.policy.admit_hop(now, &hop)
+                && !self.admit_at_trunk(now, stack, (key, number), &hop)
             {
-                return self.not_admitted(stack, key, number, &hop);
+                return;
             }
             let mark = (key.mark_of(number), Some(breadth));
             let sent = self.send_copy(now, stack, base, &target, mark);
@@ -151,6 +152,7 @@ impl Proxy {
                 }
                 Err(error) => {
                     branch.is_done = true;
+                    branch.call = None;
                     if let Some(hop) = branch.hop {
                         trunk::not_sent(now, stack, context, &hop);
                     }

@@ -43,8 +43,8 @@ mod uris;
 pub use config::{Config, Forking};
 pub use context::ContextKey;
 pub use policy::{
-    Authenticated, Authentication, Calls, Denied, Inbound, IsUser, LookedUp, Lookup, NewCall,
-    Place, Policy, Routing, Trunks,
+    Authenticated, Authentication, Calls, Denied, HopFull, Inbound, IsUser, LookedUp, Lookup,
+    NewCall, Place, Policy, Routing, Trunks,
 };
 pub use session::{LEAST_MIN_SE, SessionTimer};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sip::flow::{Flow, ListenerKey};
 use sip::header::Authorization;
 use sip::uri::SipUri;
-use sip::{Host, Message, Mono, Now};
+use sip::{Host, Message, Method, Mono, Now};
 
 use super::session::SessionTimer;
 use crate::Aor;
@@ -213,6 +213,10 @@ pub enum IsUser {
     Unavailable,
 }
 
+/// A limit of a trunk is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopFull;
+
 /// Routes to trunks. A [`Table`](crate::routes::Table) has all that is needed to answer; by default there is no route.
 ///
 /// Routes are asked for requests outside of dialogs that name no user here.
@@ -252,10 +256,22 @@ pub trait Trunks {
         Decision::NoRoute
     }
 
-    /// Whether a trunk may get one more request now. The request counts from then on.
-    fn admit_hop(&mut self, _now: Mono, _hop: &Hop) -> bool {
-        true
+    /// Whether a trunk may get one more request now. The request counts from then on. `is_invite`: it begins a call. If the call counts, the result
+    /// has its ticket, which the proxy drops when the INVITE has failed, or gives to [`Calls::answered`].
+    ///
+    /// # Errors
+    /// [`HopFull`]: the trunk must not get it.
+    fn admit_hop(
+        &mut self,
+        _now: Mono,
+        _hop: &Hop,
+        _is_invite: bool,
+    ) -> Result<Option<Ticket>, HopFull> {
+        Ok(None)
     }
+
+    /// A trunk has sent this final response to a request that was admitted.
+    fn responded(&mut self, _hop: &Hop, _method: Method<'_>, _code: u16) {}
 
     /// The outcome of a request that was admitted.
     fn concluded(&mut self, _now: Mono, _hop: &Hop, _outcome: Outcome) {}

@@ -68,6 +68,9 @@ impl Proxy {
         };
         if let Some(branch) = context.branches.get_mut(branch) {
             branch.is_done = true;
+            if code >= 300 {
+                branch.call = None;
+            }
         }
         match code {
             // The request went on long ago.
@@ -77,7 +80,7 @@ impl Proxy {
                 context.best.add_own(500);
                 self.branch_ended(now.mono, stack, key);
             }
-            200..=299 => self.success(now.mono, stack, key, message, drops_identity),
+            200..=299 => self.success(now.mono, stack, (key, branch), message, drops_identity),
             _ if context.is_answered => {}
             430 => self.flow_failed(now, stack, key, branch, Some(message)),
             300..=399 if self.config.recurses => {
@@ -132,11 +135,11 @@ impl Proxy {
         &mut self,
         now: Mono,
         stack: &mut Stack<'_>,
-        key: ContextKey,
+        (key, branch): (ContextKey, usize),
         message: &Message<'_>,
         drops_identity: bool,
     ) {
-        let lines = self.count_success(now, stack, key, message);
+        let lines = self.count_success(now, stack, (key, branch), message);
         self.count_bye(now, stack, key, message.status_code().unwrap_or(0));
         self.forward_response(now, stack, key, message, (drops_identity, &lines));
         let Some(context) = self.contexts.get(key) else {
@@ -258,6 +261,7 @@ impl Proxy {
         let Some(branch) = context.branches.get_mut(number) else {
             return;
         };
+        branch.call = None;
         if branch.hop.is_some() {
             let was_done = branch.is_done;
             self.trunk_failed(now.mono, stack, key, number, failure);

@@ -10,9 +10,10 @@ use sip::dispatch::Failure;
 use sip::header::HeaderKind;
 use sip::{HashKey, Message, Mono, Spans};
 
+use super::calls::TrunkCall;
 use super::context::{Base, Context, ContextKey};
 use super::target::{Target, any_follows, follow};
-use super::{Proxy, Stack};
+use super::{HopFull, Proxy, Stack};
 use crate::routes::{Hop, Next, Outcome};
 
 /// Why a request moves on.
@@ -133,22 +134,33 @@ pub(super) fn not_sent(now: Mono, stack: &mut Stack<'_>, context: &mut Context, 
 }
 
 impl Proxy {
-    /// The trunk has reached `calls_per_second`.
-    pub(super) fn not_admitted(
+    /// Whether a trunk may get the request. If not, it has reached `calls_per_second` or `max_calls`, and the branch has ended. A call counts
+    /// until its INVITE fails or its dialogs end.
+    pub(super) fn admit_at_trunk(
         &mut self,
+        now: Mono,
         stack: &mut Stack<'_>,
-        key: ContextKey,
-        branch: usize,
+        (key, number): (ContextKey, usize),
         hop: &Hop,
-    ) {
+    ) -> bool {
         let Some(context) = self.contexts.get(key) else {
-            return;
+            return false;
         };
-        if let Some(branch) = context.branches.get_mut(branch) {
-            branch.is_done = true;
+        let Some(branch) = context.branches.get_mut(number) else {
+            return false;
+        };
+        match stack.policy.admit_hop(now, hop, context.is_invite) {
+            Ok(ticket) => {
+                branch.call = ticket.map(TrunkCall::new);
+                true
+            }
+            Err(HopFull) => {
+                branch.is_done = true;
+                context.best.add_own(503);
+                go_on(stack, context, hop, Why::Unreachable);
+                false
+            }
         }
-        context.best.add_own(503);
-        go_on(stack, context, hop, Why::Unreachable);
     }
 
     /// An address of a trunk has sent a provisional response: `answer_timeout` ends, and `ring_time` begins.
@@ -217,6 +229,9 @@ impl Proxy {
         stack
             .policy
             .concluded(now, &hop, Outcome::Response(code, seconds));
+        if let Ok(cseq) = message.cseq() {
+            stack.policy.responded(&hop, cseq.method, code);
+        }
         if code < 300 {
             return;
         }
@@ -266,6 +281,7 @@ impl Proxy {
             return false;
         };
         let breadth = branch.breadth;
+        let call = branch.call.take();
         let Some(line) = self.answer_with.answer(stack, &target, base, response) else {
             return false;
         };
@@ -277,6 +293,10 @@ impl Proxy {
         self.launch_one(now, stack, key, &base, (*target, breadth));
         if let Some(context) = self.contexts.get(key) {
             context.base = Some(base);
+            // The copy with credentials is the same call.
+            if let Some(copy) = context.branches.last_mut().filter(|it| !it.is_done) {
+                copy.call = call;
+            }
             let is_invite = context.is_invite;
             if let Some(time) = self.answer_time(key).filter(|_| is_invite) {
                 self.set_timer(key, now.plus(time));

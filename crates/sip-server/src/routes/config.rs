@@ -135,6 +135,8 @@ pub struct Trunk {
     pub priority: u16,
     /// New calls per second to it; zero: no limit.
     pub calls_per_second: u32,
+    /// Calls that routes have sent to it and that are in progress, those that ring included; zero: no limit.
+    pub max_calls: u32,
     /// How long an INVITE waits for any response, also a 100, if another address follows.
     pub answer_timeout: Duration,
     /// OPTIONS.
@@ -154,6 +156,7 @@ impl Default for Trunk {
             weight: 1,
             priority: 0,
             calls_per_second: 0,
+            max_calls: 0,
             answer_timeout: Duration::from_secs(2),
             probe: ProbeConfig::default(),
             credentials: None,
@@ -194,7 +197,7 @@ pub struct Failures {
     pub busy: Next,
     /// After 408 and 480, and when an INVITE has rung for too long.
     pub no_answer: Next,
-    /// After 500, 502, 503 and 504, without a response in time, without a connection, or when `calls_per_second` is reached.
+    /// After 500, 502, 503 and 504, without a response in time, without a connection, or when `calls_per_second` or `max_calls` is reached.
     pub unreachable: Next,
 }
 

@@ -2,12 +2,14 @@
 //!
 //! All workers write here, once or twice per call. Each value is an independent number, so no lock is necessary.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use sip::Mono;
+use sip::{Method, Mono};
 
 use super::config::{ProbeConfig, Trunk};
+use crate::calls::{CallCounter, Ticket};
 
 /// The longest Retry-After that counts: after an hour, the address gets requests again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
@@ -23,6 +25,16 @@ pub(super) const FULL_SHARE: u32 = 1000;
 
 /// Classes of responses, in the order of [`TrunkCounts::responses`].
 pub const RESPONSE_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
+
+/// Methods whose responses have a count per code; the last name stands for all others.
+pub const CODE_METHODS: [&str; 4] = ["INVITE", "MESSAGE", "OPTIONS", "other"];
+
+/// Final responses: the method, the code and their number.
+pub type CodeCounts = Vec<(&'static str, u16, u64)>;
+
+/// Final codes, from 200 to 699.
+const FIRST_CODE: u16 = 200;
+const CODES: usize = 500;
 
 /// What a request to an address of a trunk came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,11 +179,17 @@ pub struct TrunkCounts {
     pub probes_answered: u64,
     /// OPTIONS that it has not responded to, or with 503.
     pub probes_failed: u64,
+    /// Calls that routes have sent to it and that are in progress, if the policy counts calls.
+    pub in_progress: u64,
     /// Addresses of it that are available now.
     pub available: u64,
     /// Addresses of it.
     pub addresses: u64,
 }
+
+/// Final responses by method and code. A method has memory from its first response on.
+#[derive(Debug, Default)]
+struct Codes([OnceLock<Box<[AtomicU64]>>; CODE_METHODS.len()]);
 
 /// The state of a trunk.
 #[derive(Debug)]
@@ -181,6 +199,8 @@ pub struct Health {
     /// When the next call is due by the limit, in nanoseconds.
     next_call: AtomicU64,
     counts: Counts,
+    calls: CallCounter,
+    codes: Codes,
     is_registered: AtomicBool,
 }
 
@@ -192,6 +212,8 @@ impl Health {
             hops: trunk.to.iter().map(|_| Hop::default()).collect(),
             next_call: AtomicU64::new(0),
             counts: Counts::default(),
+            calls: CallCounter::default(),
+            codes: Codes::default(),
             is_registered: AtomicBool::new(false),
         }
     }
@@ -290,6 +312,47 @@ impl Health {
         is_admitted
     }
 
+    /// A call to the trunk begins, in addition to [`Health::admit`]. `None` if there are `most` calls already; 0 means no limit. The call ends
+    /// when the ticket is dropped.
+    pub fn begin_call(&self, most: u32) -> Option<Ticket> {
+        let ticket = self.calls.begin(most);
+        if ticket.is_none() {
+            self.counts.limited.fetch_add(1, Relaxed);
+        }
+        ticket
+    }
+
+    /// The trunk has sent this final response.
+    pub fn responded(&self, method: Method<'_>, code: u16) {
+        let name = method.as_bytes();
+        let is_it = |known: &&str| known.as_bytes() == name;
+        let known = CODE_METHODS.iter().position(is_it);
+        let row = self.codes.0.get(known.unwrap_or(CODE_METHODS.len() - 1));
+        let new = || (0..CODES).map(|_| AtomicU64::new(0)).collect();
+        let place = code.checked_sub(FIRST_CODE).map(usize::from);
+        if let Some(row) = row
+            && let Some(place) = place
+            && let Some(count) = row.get_or_init(new).get(place)
+        {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Final responses by method and code, those with a count above 0.
+    #[must_use]
+    pub fn codes(&self) -> CodeCounts {
+        let rows = CODE_METHODS.into_iter().zip(&self.codes.0);
+        let rows = rows.filter_map(|(method, row)| Some((method, row.get()?)));
+        let all = rows.flat_map(|(method, row)| {
+            let counts = (FIRST_CODE..)
+                .zip(row)
+                .map(|(code, count)| (code, count.load(Relaxed)));
+            let some = counts.filter(|(_, count)| *count > 0);
+            some.map(move |(code, count)| (method, code, count))
+        });
+        all.collect()
+    }
+
     /// The outcome of a request outside of dialogs.
     pub fn concluded(&self, hop: u16, now: Mono, outcome: Outcome) {
         self.note_error(hop, now, outcome);
@@ -363,6 +426,7 @@ impl Health {
             limited: counts.limited.load(Relaxed),
             probes_answered: counts.probes_answered.load(Relaxed),
             probes_failed: counts.probes_failed.load(Relaxed),
+            in_progress: self.calls.calls().into(),
             available: available.count() as u64,
             addresses: self.hops.len() as u64,
         }

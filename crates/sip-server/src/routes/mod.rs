@@ -32,7 +32,8 @@ pub use config::{
 };
 pub use decide::{Decision, Hop, Step};
 pub use health::{
-    AddressError, AddressState, AddressStatus, Health, Outcome, RESPONSE_CLASSES, TrunkCounts,
+    AddressError, AddressState, AddressStatus, CODE_METHODS, CodeCounts, Health, Outcome,
+    RESPONSE_CLASSES, TrunkCounts,
 };
 pub use lint::{Finding, lint};
 pub use probes::{Change, Probe, Prober};

@@ -1,10 +1,12 @@
 //! Routes and trunks for the policy of the tests.
 
+use sip::Method;
 use sip::Mono;
 use sip::Now;
 use sip::flow::Flow;
 use sip::uri::SipUri;
-use sip_server::proxy::{IsUser, Trunks};
+use sip_server::calls::Ticket;
+use sip_server::proxy::{HopFull, IsUser, Trunks};
 use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
 
 use crate::policy::{DOMAIN, TestPolicy};
@@ -41,9 +43,29 @@ impl Trunks for TestPolicy {
         self.table.decide(now.mono, call)
     }
 
-    fn admit_hop(&mut self, now: Mono, hop: &Hop) -> bool {
-        let trunk = self.table.trunk_of(hop);
-        trunk.is_none_or(|(trunk, health)| health.admit(trunk.calls_per_second, now))
+    fn admit_hop(
+        &mut self,
+        now: Mono,
+        hop: &Hop,
+        is_invite: bool,
+    ) -> Result<Option<Ticket>, HopFull> {
+        let Some((trunk, health)) = self.table.trunk_of(hop) else {
+            return Ok(None);
+        };
+        let ticket = match is_invite && trunk.max_calls > 0 {
+            true => Some(health.begin_call(trunk.max_calls).ok_or(HopFull)?),
+            false => None,
+        };
+        match health.admit(trunk.calls_per_second, now) {
+            true => Ok(ticket),
+            false => Err(HopFull),
+        }
+    }
+
+    fn responded(&mut self, hop: &Hop, method: Method<'_>, code: u16) {
+        if let Some((_, health)) = self.table.trunk_of(hop) {
+            health.responded(method, code);
+        }
     }
 
     fn concluded(&mut self, now: Mono, hop: &Hop, outcome: Outcome) {

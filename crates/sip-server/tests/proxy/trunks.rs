@@ -7,7 +7,7 @@ use sip_server::proxy::{Inbound, IsUser};
 use sip_server::routes::{Action, Failures, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts};
 
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
-use crate::policy::Contact;
+use crate::policy::{CallPolicy, Contact};
 use crate::world::World;
 
 const NUMBER: &str = "sip:+49301234@example.com";
@@ -606,4 +606,78 @@ fn while_nobody_can_say_whether_the_callee_is_a_user_the_request_waits_or_gets_5
     assert_eq!(caller(&world)[1..], ["200 INVITE"]);
     // The proxy checks the credentials only once, not again after the lookup.
     assert_eq!(world.policy().checks, checks + 1);
+}
+
+#[test]
+fn a_trunk_with_all_its_calls_gets_no_more_until_one_ends() {
+    let small = |name: &str, node: usize| Trunk {
+        max_calls: 1,
+        ..trunk(name, &[node])
+    };
+    let mut world = world_of(
+        vec![route("+49", &["a", "b"])],
+        vec![small("a", UAS), small("b", UAS + 1)],
+    );
+    world.policy().calls = Some(CallPolicy::default());
+    for node in [UAS, UAS + 1] {
+        world.nodes[node].script = answers(&[(50, 180), (200, 200)]);
+    }
+    let in_progress = |world: &mut World| [0, 1].map(|trunk| counts(world, trunk).in_progress);
+    let invite = |world: &mut World, number: u32| {
+        let invite = request("INVITE", NUMBER, number, ALICE);
+        world.send(UAC, Carrier::Udp, &invite);
+        let until = world.ms() + 500;
+        world.run_until(until);
+    };
+    invite(&mut world, 1);
+    assert_eq!(in_progress(&mut world), [1, 0]);
+    invite(&mut world, 2);
+    assert_eq!(
+        in_progress(&mut world),
+        [1, 1],
+        "the next trunk of the route"
+    );
+    invite(&mut world, 3);
+    assert_eq!(caller(&world).last(), Some(&"503 INVITE"));
+    let heard = world.nodes[UAC].texts.last().unwrap();
+    assert_eq!(value(heard, "Retry-After"), Some("1"), "{heard}");
+    assert_eq!(in_progress(&mut world), [1, 1]);
+    assert_eq!(counts(&mut world, 0).limited, 2);
+    // The BYE of the last call that was answered.
+    world.in_dialog(UAC, "BYE");
+    let until = world.ms() + 500;
+    world.run_until(until);
+    assert_eq!(in_progress(&mut world), [1, 0]);
+    world.nodes[UAS + 1].script = answers(&[(50, 486)]);
+    invite(&mut world, 4);
+    assert_eq!(caller(&world).last(), Some(&"486 INVITE"));
+    assert_eq!(
+        in_progress(&mut world),
+        [1, 0],
+        "a call that failed has ended"
+    );
+    let table = &world.policy().table;
+    let codes = table.trunk(1).unwrap().1.codes();
+    assert_eq!(codes, [("INVITE", 200, 1), ("INVITE", 486, 1)]);
+}
+
+#[test]
+fn a_call_that_a_trunk_asks_credentials_for_is_one_call() {
+    let limited = Trunk {
+        max_calls: 1,
+        ..trunk("a", &[UAS])
+    };
+    let mut world = world_of(vec![route("+49", &["a"])], vec![limited]);
+    world.policy().calls = Some(CallPolicy::default());
+    world.policy().credentials = Some(("office", "secret"));
+    world.nodes[UAS].script.invite = vec![(400, 401, CHALLENGE.to_owned())];
+    call(&mut world);
+    world.run_until(300);
+    world.nodes[UAS].script.invite = vec![(50, 200, String::new())];
+    world.run_until(1_500);
+    assert_eq!(caller(&world).last(), Some(&"200 INVITE"));
+    assert_eq!(counts(&mut world, 0).in_progress, 1);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(2_000);
+    assert_eq!(counts(&mut world, 0).in_progress, 0);
 }

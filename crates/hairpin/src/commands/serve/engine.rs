@@ -611,6 +611,7 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.forking = config.forking;
     sip.recurse = config.recurse;
     sip.calls.clone_from(&config.calls);
+    sip.trace.clone_from(&config.trace);
     sip.deny.clone_from(&config.deny);
     sip.allow.clone_from(&config.allow);
     sip.ban = config.ban;
