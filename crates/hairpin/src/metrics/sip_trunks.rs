@@ -91,7 +91,7 @@ fn codes(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_sip_trunk_response_codes_total",
         Kind::Counter,
-        "Final responses of a trunk to requests of routes, by method and code. Codes without a response are left out.",
+        "Final responses of a trunk to requests of routes, by method and code. Codes without a response are left out, except 200 to INVITE.",
     );
     for (name, codes) in &observer.sip_trunk_codes() {
         for (method, code, count) in codes {

@@ -338,19 +338,21 @@ impl Health {
         }
     }
 
-    /// Final responses by method and code, those with a count above 0.
+    /// Final responses by method and code: those with a count above 0, and 200 to INVITE.
     #[must_use]
     pub fn codes(&self) -> CodeCounts {
-        let rows = CODE_METHODS.into_iter().zip(&self.codes.0);
-        let rows = rows.filter_map(|(method, row)| Some((method, row.get()?)));
-        let all = rows.flat_map(|(method, row)| {
-            let counts = (FIRST_CODE..)
-                .zip(row)
-                .map(|(code, count)| (code, count.load(Relaxed)));
-            let some = counts.filter(|(_, count)| *count > 0);
-            some.map(move |(code, count)| (method, code, count))
-        });
-        all.collect()
+        let mut counts = Vec::new();
+        for (method, row) in CODE_METHODS.into_iter().zip(&self.codes.0) {
+            let row = row.get().map_or(&[][..], |row| row);
+            let row = row.iter().map(|count| count.load(Relaxed));
+            let some = (FIRST_CODE..).zip(row).filter(|(_, count)| *count > 0);
+            counts.extend(some.map(|(code, count)| (method, code, count)));
+        }
+        let first = ("INVITE", FIRST_CODE);
+        if counts.first().map(|it| (it.0, it.1)) != Some(first) {
+            counts.insert(0, (first.0, first.1, 0));
+        }
+        counts
     }
 
     /// The outcome of a request outside of dialogs.
