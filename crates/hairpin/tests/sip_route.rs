@@ -75,6 +75,14 @@ fn a_user_rings_and_a_trunk_reaches_the_reception() {
         text.contains("to the registered phones of reception@example.org"),
         "{text}"
     );
+    for step in [
+        "no answer after 20 s: the call goes on to sip:+49170123@example.org",
+        "  route `germany` (prefix `+49`) matches",
+        "not registered: the call goes on to sip:voicemail@192.0.2.50",
+        "  no route matches: it goes to the host of the URI",
+    ] {
+        assert!(text.contains(step), "{step}: {text}");
+    }
     let from_trunk = ["--from", "sip:+1@carrier.example", "--source", "192.0.2.7"];
     let flags = [&from_trunk[..], &["--to", "sip:+49301234500@192.0.2.1"]].concat();
     let output = route(EXAMPLE, &flags);
@@ -206,6 +214,21 @@ fn check_says_what_is_wrong_with_a_route_or_a_trunk() {
             "[[sip.trunk]]\nname = \"deaf\"\naddresses = [\"192.0.2.9\"]\n[[sip.route]]\ntrunks = [\"deaf\"]\n",
             "no call can be sent to the trunk `deaf`",
             "say where calls go",
+        ),
+        (
+            "[[sip.forward]]\nusers = [\"alice\"]\n",
+            "the forward leads nowhere",
+            "write it like",
+        ),
+        (
+            "[[sip.forward]]\non_busy = \"sip:192.0.2.5\"\n",
+            "`sip:192.0.2.5` is not a SIP URI with a user",
+            "sip:voicemail@192.0.2.5",
+        ),
+        (
+            "[[sip.forward]]\non_busy = \"sip:a@192.0.2.5\"\nring_time = \"5s\"\n",
+            "`ring_time` has no effect",
+            "add on_no_answer",
         ),
     ] {
         let output = check(&format!("{EXAMPLE}\n{bad}"));

@@ -9,7 +9,7 @@ use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
 use crate::rates::{GroupRates, RateLimits};
 use crate::realms::RealmSettings;
-use crate::sip::routes::Table;
+use crate::sip::routes::{Forwards, Table};
 use crate::sip::{Domains, Orders, SipSettings};
 use std::fmt;
 use std::sync::Arc;
@@ -205,6 +205,7 @@ impl Settings {
     ) -> Result<Orders, SettingsError> {
         Ok(Orders {
             routes: Arc::new(self.sip.table(Some(earlier))?),
+            forwards: Arc::new(Forwards::new(self.sip.forwards.clone())),
             settings: self.sip.clone(),
             realm: self.realm.clone(),
             users: self.users.clone(),

@@ -32,6 +32,7 @@ mod sip;
 mod sip_advertise;
 mod sip_calls;
 mod sip_domains;
+mod sip_forwards;
 mod sip_ice;
 mod sip_routes;
 mod sip_tls;

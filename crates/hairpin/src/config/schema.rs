@@ -27,6 +27,7 @@ use super::sip::{Algorithms, ForkingOrder, Origin, WebSocketPath};
 use super::sip_advertise::Advertise;
 use super::sip_calls;
 use super::sip_domains;
+use super::sip_forwards;
 use super::sip_ice;
 use super::sip_routes;
 use super::sip_tls::{ClientCertificates, RootFile};
@@ -354,6 +355,8 @@ pub(crate) struct Settings {
     pub(crate) sip_trunk: Entry<List<sip_trunks::Written>>,
     /// `sip.route`
     pub(crate) sip_route: Entry<List<sip_routes::Written>>,
+    /// `sip.forward`
+    pub(crate) sip_forward: Entry<List<sip_forwards::Written>>,
     /// `sip.record_route`
     pub(crate) sip_record_route: Entry<bool>,
     /// `sip.forking`
@@ -682,6 +685,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "domain", |s| &mut s.sip_domain).secret(),
     Key::new("sip", "trunk", |s| &mut s.sip_trunk),
     Key::new("sip", "route", |s| &mut s.sip_route),
+    Key::new("sip", "forward", |s| &mut s.sip_forward),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
     Key::new("sip", "forking", |s| &mut s.sip_forking),
     Key::new("sip", "recurse", |s| &mut s.sip_recurse),

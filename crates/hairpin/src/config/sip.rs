@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use super::acme;
 use super::diagnostics::{Diagnostic, Report};
-use super::network::{Network, PeerRule};
+use super::network::{NameServer, Network, PeerRule};
 use super::node::Node;
 use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::sip_advertise;
 use super::sip_calls;
 use super::sip_domains;
+use super::sip_forwards;
 use super::sip_ice;
 use super::sip_routes;
 use super::sip_tls::{self, ClientCertificates, RootFile};
@@ -21,7 +22,7 @@ use super::sip_trunks;
 use super::source::Located;
 use server::IpNet;
 use server::certificates::CertificateFiles;
-use server::sip::routes::Route;
+use server::sip::routes::{Forward, Route};
 use server::sip::{
     Advertised, CallSettings, DigestAlgorithm, Domain, DomainCredentials, Forking, RegistrarConfig,
     TraceSettings, Trunk,
@@ -66,6 +67,8 @@ pub(crate) struct Sip {
     pub(crate) trunks: Vec<Trunk>,
     /// Where requests go that name no user here.
     pub(crate) routes: Vec<Route>,
+    /// Where calls go that users do not take.
+    pub(crate) forwards: Vec<Forward>,
     /// Whether the proxy stays in the way of dialogs.
     pub(crate) record_route: bool,
     /// In which order contacts are tried.
@@ -163,6 +166,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         credentials: sip_domains::credentials(settings)?,
         trunks: sip_trunks::resolve(settings)?,
         routes: sip_routes::resolve(settings)?,
+        forwards: sip_forwards::resolve(settings)?,
         record_route: s.sip_record_route?.value,
         forking: s.sip_forking?.value.0,
         recurse: s.sip_recurse?.value,
@@ -186,10 +190,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         tolerance: Duration::from_millis(s.sip_tolerance_ms?.value.0.into()),
         service_time: Duration::from_micros(s.sip_service_time_us?.value.0.into()),
         t1: Duration::from_millis(s.sip_t1_ms?.value.0.into()),
-        resolvers: values(s.sip_resolvers?.value)
-            .into_iter()
-            .map(|server| server.0)
-            .collect(),
+        resolvers: name_servers(s.sip_resolvers?.value),
         targets: values(s.sip_targets?.value),
         transactions: s.sip_transactions?.value.0,
         connections: s.sip_connections?.value.0,
@@ -204,6 +205,10 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
 
 fn values<T>(list: List<T>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
+}
+
+fn name_servers(list: List<NameServer>) -> Vec<SocketAddr> {
+    values(list).into_iter().map(|server| server.0).collect()
 }
 
 fn networks(list: List<Network>) -> Vec<IpNet> {
@@ -337,6 +342,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     sip_calls::check(settings, report);
     sip_ice::check(settings, report);
     sip_routes::check(settings, report);
+    sip_forwards::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
     targets_have_any_transport(settings, report);

@@ -282,7 +282,7 @@ impl FromText for UserPart {
 
 /// A user who sends requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct User(String);
+pub(crate) struct User(pub(super) String);
 
 impl FromText for User {
     const EXPECTED: &'static str = "a user, like \"alice\" or \"alice@example.org\"";

@@ -18,7 +18,7 @@ use sip_server::proxy::{
     Authenticated, Authentication, Calls, Config, Denied, HopFull, Inbound, IsUser, LookedUp,
     Lookup, NewCall, Place, Proxy, Routing, SessionTimer, Trunks,
 };
-use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
+use sip_server::routes::{Call, Decision, Forwards, Hop, Missed, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,7 @@ pub(super) struct Forwarder {
     /// The networks of each trunk.
     trunks: Vec<Vec<IpNet>>,
     routes: Arc<Table>,
+    forwards: Arc<Forwards>,
     /// Counts requests that hunt by weight.
     draws: u64,
     origin: Origin,
@@ -56,6 +57,7 @@ impl Forwarder {
             trunks: trunks(orders),
             advertised: orders.settings.advertise.clone(),
             routes: Arc::clone(&orders.routes),
+            forwards: Arc::clone(&orders.forwards),
             draws: key
                 .derive(u64::from_le_bytes(*b"hunting "))
                 .mac(&origin.runs.own.to_be_bytes()),
@@ -75,6 +77,7 @@ impl Forwarder {
         self.calls.obey(orders);
         self.trunks = trunks(orders);
         self.routes = Arc::clone(&orders.routes);
+        self.forwards = Arc::clone(&orders.forwards);
     }
 
     /// A flow, with the worker that has it.
@@ -96,6 +99,7 @@ impl Forwarder {
             advertised: &self.advertised,
             calls: &mut self.calls,
             routes: &self.routes,
+            forwards: &self.forwards,
             draws: &mut self.draws,
             registrations,
             gate,
@@ -144,6 +148,7 @@ pub(super) struct ServerPolicy<'p> {
     calls: &'p mut CallControl,
     trunks: &'p [Vec<IpNet>],
     routes: &'p Table,
+    forwards: &'p Forwards,
     draws: &'p mut u64,
     registrations: &'p mut Registrations,
     gate: &'p mut Gate,
@@ -296,6 +301,19 @@ impl Trunks for ServerPolicy<'_> {
 
     fn route(&mut self, now: Now, call: &Call<'_>) -> Decision {
         self.routes.decide(now.mono, call)
+    }
+
+    fn has_forward(&self, aor: &Aor) -> bool {
+        self.forwards.of(aor).is_some()
+    }
+
+    fn forward(&self, aor: &Aor, missed: Missed) -> Option<&[u8]> {
+        Some(self.forwards.of(aor)?.to(missed)?.as_bytes())
+    }
+
+    fn forward_after(&self, aor: &Aor) -> Option<Duration> {
+        let forward = self.forwards.of(aor)?;
+        forward.no_answer.as_ref().map(|_| forward.ring_time)
     }
 
     fn admit_hop(

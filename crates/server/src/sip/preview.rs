@@ -16,7 +16,7 @@ use sip_server::proxy::{
 };
 pub use sip_server::proxy::{Preview, PreviewTarget};
 use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUser};
-use sip_server::routes::{Call, Decision, Table, TableError};
+use sip_server::routes::{Call, CallSender, Decision, Forwards, Missed, Table, TableError};
 use std::net::{IpAddr, SocketAddr};
 
 /// A request that is not sent.
@@ -119,6 +119,9 @@ pub fn preview(
     };
     let mut proxy = Proxy::new(Config::default(), HashKey::new([0; 16]), 0, 0);
     let outcome = proxy.preview(Now::default(), &mut policy, &message, &from);
+    if let Some(aor) = policy.called.filter(|_| request.method == "INVITE") {
+        policy.explain_forwards(settings, &aor, (&message, request));
+    }
     let trunks = table.trunks();
     Ok(Previewed {
         steps: std::mem::take(&mut policy.steps),
@@ -197,6 +200,48 @@ impl SettingsPolicy<'_> {
         self.users
             .iter()
             .any(|user| Some(*user) == aor.user() || *user == whole)
+    }
+
+    /// Says where the call goes if the user does not take it, as the proxy does it.
+    fn explain_forwards(
+        &mut self,
+        settings: &SipSettings,
+        aor: &Aor,
+        (message, request): (&Message<'_>, &PreviewRequest<'_>),
+    ) {
+        let forwards = Forwards::new(settings.forwards.clone());
+        let Some(forward) = forwards.of(aor) else {
+            return;
+        };
+        for missed in Missed::ALL {
+            let Some(uri) = forward.to(missed) else {
+                continue;
+            };
+            let after = match missed {
+                Missed::NoAnswer => format!(" after {} s", forward.ring_time.as_secs()),
+                _ => String::new(),
+            };
+            self.say(format!(
+                "{}{after}: the call goes on to {uri}",
+                missed.name()
+            ));
+            if !self.table.has_routes() {
+                continue;
+            }
+            let call = Call {
+                message,
+                uri: uri.as_bytes(),
+                sender: CallSender::User(aor.user().unwrap_or_default(), aor.domain()),
+                source: request.source.ip(),
+                draw: request.draw,
+            };
+            let steps = &mut self.steps;
+            let explain = |step| steps.push(format!("  {step}"));
+            let decision = self.table.explain(Mono::default(), &call, explain);
+            if decision == Decision::NoRoute {
+                self.say("  no route matches: it goes to the host of the URI".to_owned());
+            }
+        }
     }
 
     fn say(&mut self, step: String) {

@@ -10,7 +10,7 @@ use sip_server::calls::Limit;
 use sip_server::proxy::Forking;
 use sip_server::registrar::{Config as RegistrarConfig, Domain, Domains};
 use sip_server::routes::{
-    Credentials, NextHop, ProbeConfig, RegisterConfig, Route, Table, TableError,
+    Credentials, Forward, Forwards, NextHop, ProbeConfig, RegisterConfig, Route, Table, TableError,
     Trunk as RouteTrunk,
 };
 use std::net::SocketAddr;
@@ -45,6 +45,8 @@ pub struct SipSettings {
     pub local_networks: Vec<IpNet>,
     /// The routes of requests that name no user of a domain. Default: none.
     pub routes: Vec<Route>,
+    /// Where calls go that users of the domains do not take. Default: nowhere.
+    pub forwards: Vec<Forward>,
     /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
     /// reach phones behind a NAT. Default: yes.
     pub record_route: bool,
@@ -146,6 +148,7 @@ impl Default for SipSettings {
             advertise: Vec::new(),
             local_networks: Vec::new(),
             routes: Vec::new(),
+            forwards: Vec::new(),
             record_route: true,
             forking: Forking::default(),
             recurse: false,
@@ -388,6 +391,8 @@ pub(crate) struct Orders {
     pub(crate) settings: SipSettings,
     /// The routes and trunks of the settings. All workers share it.
     pub(crate) routes: Arc<Table>,
+    /// Where calls go that users do not take. All workers share it.
+    pub(crate) forwards: Arc<Forwards>,
     /// The realm of all credentials.
     pub(crate) realm: String,
     /// Names and passwords of those who may answer a challenge.

@@ -134,6 +134,10 @@ pub(super) struct Context {
     pub(super) is_trunk: bool,
     /// It is timed.
     pub(super) is_timed: bool,
+    /// If nobody takes the call, it may go on to another URI.
+    pub(super) may_divert: bool,
+    /// The phones have rung for too long, and were cancelled.
+    pub(super) is_unanswered: bool,
     pub(super) branches: Vec<Branch>,
     /// Targets that are not tried yet, in order.
     pub(super) targets: VecDeque<Target>,
@@ -159,6 +163,8 @@ impl Context {
             is_answered: false,
             is_trunk: false,
             is_timed: false,
+            may_divert: false,
+            is_unanswered: false,
             branches: Vec::new(),
             targets: VecDeque::new(),
             tried: Vec::new(),

@@ -140,6 +140,7 @@ impl Proxy {
         }
         let mut at_end = breadth_line(copy.breadth);
         at_end.extend_from_slice(&target.credentials);
+        at_end.extend_from_slice(&target.diversion);
         let edits = Edits {
             request_uri: Some(&way.uri),
             on_top: &lines,

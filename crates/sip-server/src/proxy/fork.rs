@@ -34,6 +34,9 @@ impl Proxy {
             let Some(context) = self.contexts.get(key) else {
                 return;
             };
+            if context.targets.is_empty() {
+                return self.finish(now, stack, key);
+            }
             let Some(base) = context.base.take() else {
                 return self.finish(now, stack, key);
             };
@@ -44,9 +47,6 @@ impl Proxy {
             // A call that rings keeps no room for targets and branches that it does not have.
             context.targets.shrink_to_fit();
             context.branches.reserve_exact(group.len());
-            if group.is_empty() {
-                return self.finish(now, stack, key);
-            }
             let is_last = context.targets.is_empty();
             self.launch_group(now, stack, key, &base, group);
             let recurses = self.config.recurses;
@@ -55,7 +55,8 @@ impl Proxy {
                 return;
             };
             let has_others = |it: &Branch| !it.others.is_empty() || it.again.is_some();
-            if !is_last || recurses || context.branches.iter().any(has_others) {
+            let may_divert = context.may_divert;
+            if !is_last || recurses || may_divert || context.branches.iter().any(has_others) {
                 context.base = Some(base);
             }
             if context.is_quiet() {
@@ -63,11 +64,11 @@ impl Proxy {
                 continue;
             }
             let is_trunk = context.branches.last().is_some_and(|it| it.hop.is_some());
-            if !is_last && context.is_invite {
-                let time = if is_trunk {
-                    self.answer_time(key)
-                } else {
-                    Some(ring_time)
+            if context.is_invite {
+                let time = match (is_trunk, is_last) {
+                    (true, false) => self.answer_time(key),
+                    (false, false) => Some(ring_time),
+                    (_, true) => self.forward_time(stack, key),
                 };
                 if let Some(time) = time {
                     self.set_timer(key, now.plus(time));

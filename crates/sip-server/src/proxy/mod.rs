@@ -27,6 +27,7 @@ mod calls;
 mod config;
 mod context;
 mod copy;
+mod divert;
 mod fork;
 mod identity;
 mod policy;
@@ -428,6 +429,7 @@ impl Proxy {
             if context.waiting.is_some() {
                 self.answer(now, stack, key, &Reply::new(504));
             } else if !self.trunk_timeout(now, stack, key) {
+                self.rang_too_long(key);
                 self.cancel_branches(now, stack, key);
             }
         }
@@ -559,6 +561,12 @@ impl Proxy {
             let all = first.flat_map(|it| std::iter::once(it).chain(&it.others));
             context.tried = all.map(|target| target.uri.clone()).collect();
         }
+        let is_call = context.is_invite && context.targets.iter().all(|it| it.is_binding);
+        context.may_divert = is_call
+            && plan
+                .aor
+                .as_ref()
+                .is_some_and(|aor| stack.policy.has_forward(aor));
         context.aor = plan.aor.map(Box::new);
         self.stats.forwarded += 1;
         self.launch(now.mono, stack, key);

@@ -14,7 +14,7 @@ use crate::Aor;
 use crate::calls::{CallRecord, Counted, DialogId, EndedBy, Numbers, Ticket};
 use crate::flow::FlowId;
 use crate::location::Binding;
-use crate::routes::{Call, Decision, Hop, Outcome};
+use crate::routes::{Call, Decision, Hop, Missed, Outcome};
 
 /// Who may send requests to the users of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -254,6 +254,21 @@ pub trait Trunks {
     /// Where a request goes.
     fn route(&mut self, _now: Now, _call: &Call<'_>) -> Decision {
         Decision::NoRoute
+    }
+
+    /// Whether a call for this user may go on to another URI if the user does not take it.
+    fn has_forward(&self, _aor: &Aor) -> bool {
+        false
+    }
+
+    /// The URI to which it goes on then.
+    fn forward(&self, _aor: &Aor, _missed: Missed) -> Option<&[u8]> {
+        None
+    }
+
+    /// How long the phones of this user ring before a call goes on; `None` if it does not go on then.
+    fn forward_after(&self, _aor: &Aor) -> Option<Duration> {
+        None
     }
 
     /// Whether a trunk may get one more request now. The request counts from then on. `is_invite`: it begins a call. If the call counts, the result

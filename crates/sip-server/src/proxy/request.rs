@@ -10,10 +10,10 @@ use super::policy::{Authenticated, Inbound, IsUser, LookedUp, Place, Policy};
 use super::route::{Reader, Routed};
 use super::target::{self, Target, Wanted};
 use super::uris::{request_uri, starts_with_sips};
-use super::{Proxy, Refusal};
+use super::{Proxy, Refusal, divert};
 use crate::Aor;
 use crate::flow::FlowId;
-use crate::routes::{self, Call, CallSender};
+use crate::routes::{self, Call, CallSender, Missed};
 
 /// Who has sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,6 +172,9 @@ impl Proxy {
         let Some(mut targets) = self.bindings_of(now, &aor, &wanted, policy)? else {
             return Ok(Instance::Pending);
         };
+        if targets.is_empty() {
+            return Err(Refusal::of(480, ""));
+        }
         // RFC 5627 §6.1: "the Path URI MUST be discarded", because the Route of the dialog already leads to the instance.
         if !routed.routes.is_empty() {
             let near = routed.near.map_or(reach, Reach::Near);
@@ -245,6 +248,9 @@ impl Proxy {
                     is_known: sender != Sender::Anyone,
                 };
                 match self.bindings_of(now, &aor, &wanted, policy)? {
+                    Some(targets) if targets.is_empty() => {
+                        (not_registered(&asked, &aor, called, policy)?, Some(aor))
+                    }
                     Some(targets) => (targets, Some(aor)),
                     None => return Ok(Decision::Pending(Some(sender))),
                 }
@@ -315,7 +321,7 @@ impl Proxy {
         Ok(Ok(user))
     }
 
-    /// The targets that the bindings of an address are; `None` if they are not known yet.
+    /// The targets that the bindings of an address are, which may be none; `None` if they are not known yet.
     fn bindings_of(
         &self,
         now: Now,
@@ -323,12 +329,11 @@ impl Proxy {
         wanted: &Wants<'_>,
         policy: &mut dyn Policy,
     ) -> Result<Option<Vec<Target>>, Refusal> {
-        // A sender that is not authenticated must not learn which addresses exist, so all get one code.
-        let unavailable = Refusal::of(480, "");
         let bindings = match policy.find(now, aor) {
             LookedUp::Known(bindings) => bindings,
             LookedUp::Unknown if wanted.is_known => return Err(Refusal::of(404, "")),
-            LookedUp::Unknown => return Err(unavailable),
+            // A sender that is not authenticated must not learn which addresses exist, so all get one code.
+            LookedUp::Unknown => return Err(Refusal::of(480, "")),
             LookedUp::Pending => return Ok(None),
         };
         let uri = Uri::parse(wanted.uri);
@@ -347,10 +352,7 @@ impl Proxy {
         if sip.is_some_and(|sip| sip.is_sips) {
             targets.retain(|target| starts_with_sips(&target.uri));
         }
-        match targets.is_empty() {
-            true => Err(unavailable),
-            false => Ok(Some(targets)),
-        }
+        Ok(Some(targets))
     }
 
     /// Incoming Max-Breadth (RFC 5393 §5.3.3): what the request says, at most what is configured.
@@ -480,6 +482,30 @@ fn route(
         draw: policy.draw(),
     };
     policy.route(asked.now, &call)
+}
+
+/// The targets of a call for a user without a registered phone.
+///
+/// # Errors
+/// 480 if there are none.
+fn not_registered(
+    asked: &Asked<'_, '_>,
+    aor: &Aor,
+    called: &[u8],
+    policy: &mut dyn Policy,
+) -> Result<Vec<Target>, Refusal> {
+    let is_gruu =
+        matches!(Uri::parse(called), Ok(Uri::Sip(uri)) if uri.params.get(b"gr").is_some());
+    let is_call = asked.message.method() == Some(Method::Invite) && !is_gruu;
+    let call = (asked.message, asked.from);
+    let targets = match is_call {
+        true => divert::targets(asked.now, policy, call, aor, Missed::NotRegistered),
+        false => Vec::new(),
+    };
+    match targets.is_empty() {
+        true => Err(Refusal::of(480, "")),
+        false => Ok(targets),
+    }
 }
 
 /// Which bindings are looked for.

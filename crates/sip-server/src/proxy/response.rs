@@ -393,6 +393,12 @@ impl Proxy {
         if context.is_answered {
             return;
         }
+        if self.divert(now, stack, key) {
+            return self.launch(now, stack, key);
+        }
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
         let server = context.server;
         let best = std::mem::take(&mut context.best);
         let own = match (best.code, best.is_own) {

@@ -45,6 +45,8 @@ pub(super) struct Target {
     pub(super) hop: Option<Hop>,
     /// The credentials that answer a challenge of the trunk: a header line; empty if there was none.
     pub(super) credentials: Box<[u8]>,
+    /// The header line Diversion, if a call goes on from another user; else empty.
+    pub(super) diversion: Box<[u8]>,
 }
 
 impl Target {
@@ -64,6 +66,7 @@ impl Target {
             next_hop: None,
             hop: None,
             credentials: Box::default(),
+            diversion: Box::default(),
         }
     }
 

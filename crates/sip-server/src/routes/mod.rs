@@ -15,6 +15,7 @@
 mod call;
 mod config;
 mod decide;
+mod forwards;
 mod health;
 mod hunt;
 mod lint;
@@ -31,6 +32,7 @@ pub use config::{
     ProbeConfig, RegisterConfig, Route, Trunk, is_sip_user,
 };
 pub use decide::{Decision, Hop, Step};
+pub use forwards::{Forward, Forwards, Missed};
 pub use health::{
     AddressError, AddressState, AddressStatus, CODE_METHODS, CodeCounts, Health, Outcome,
     RESPONSE_CLASSES, TrunkCounts,

@@ -50,6 +50,7 @@ pub(crate) struct TestPolicy {
     pub(crate) other_users: IsUser,
     /// At all trunks: a user and a password.
     pub(crate) credentials: Option<(&'static str, &'static str)>,
+    pub(crate) forwards: sip_server::routes::Forwards,
 }
 
 /// Limits of the calls of each user.
@@ -161,6 +162,7 @@ impl TestPolicy {
             other_users: IsUser::No,
             draws: 0,
             credentials: None,
+            forwards: sip_server::routes::Forwards::default(),
         }
     }
 

@@ -1,13 +1,16 @@
 //! Routes and trunks for the policy of the tests.
 
+use std::time::Duration;
+
 use sip::Method;
 use sip::Mono;
 use sip::Now;
 use sip::flow::Flow;
 use sip::uri::SipUri;
+use sip_server::Aor;
 use sip_server::calls::Ticket;
 use sip_server::proxy::{HopFull, IsUser, Trunks};
-use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
+use sip_server::routes::{Call, Decision, Hop, Missed, Outcome, Table};
 
 use crate::policy::{DOMAIN, TestPolicy};
 
@@ -23,6 +26,20 @@ impl Trunks for TestPolicy {
             true => IsUser::Yes,
             false => self.other_users,
         }
+    }
+
+    fn has_forward(&self, aor: &Aor) -> bool {
+        self.forwards.of(aor).is_some()
+    }
+
+    fn forward(&self, aor: &Aor, missed: Missed) -> Option<&[u8]> {
+        Some(self.forwards.of(aor)?.to(missed)?.as_bytes())
+    }
+
+    fn forward_after(&self, aor: &Aor) -> Option<Duration> {
+        let forward = self.forwards.of(aor)?;
+        forward.no_answer.as_ref()?;
+        Some(forward.ring_time)
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {

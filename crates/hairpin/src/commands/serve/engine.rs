@@ -607,6 +607,7 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.advertise.clone_from(&config.advertise);
     sip.local_networks.clone_from(&config.local_networks);
     sip.routes.clone_from(&config.routes);
+    sip.forwards.clone_from(&config.forwards);
     sip.record_route = config.record_route;
     sip.forking = config.forking;
     sip.recurse = config.recurse;

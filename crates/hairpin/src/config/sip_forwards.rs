@@ -1,0 +1,210 @@
+//! Where calls go that users do not take, as an administrator writes it.
+
+use server::sip::routes::Forward;
+
+use super::diagnostics::{Diagnostic, Report};
+use super::node::{Node, Raw};
+use super::schema::Settings;
+use super::setting::{FromText, List, Mistake, Seconds, Setting, wrong_type};
+use super::sip_domains::{self, Host};
+use super::sip_routes::User;
+use super::source::{Located, Location};
+use super::walk::unknown_key;
+
+/// One forward, each value with its place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
+    users: List<User>,
+    domains: List<Host>,
+    on_busy: Option<Located<To>>,
+    on_no_answer: Option<Located<To>>,
+    on_unreachable: Option<Located<To>>,
+    on_not_registered: Option<Located<To>>,
+    ring_time: Option<RingTime>,
+}
+
+type RingTime = Seconds<1, 180>;
+
+const FIELDS: [&str; 7] = [
+    "users",
+    "domains",
+    "on_busy",
+    "on_no_answer",
+    "on_unreachable",
+    "on_not_registered",
+    "ring_time",
+];
+
+const EXAMPLE: &str =
+    "write it like { users = [\"alice\"], on_busy = \"sip:voicemail@192.0.2.5\" }";
+
+impl Setting for Written {
+    fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
+            let help = format!("{EXAMPLE}, in a configuration file");
+            report.push(wrong_type(node, "a forward").help(&help));
+            return None;
+        };
+        let source = node.at.source;
+        let errors = report.errors();
+        let mut forward = Written::default();
+        for (name, value) in table.iter() {
+            let value = Node::toml(source, value);
+            if !forward.set(name.get_ref(), &value, report) {
+                report.push(unknown_key(source, name, "a forward", &FIELDS, &[]));
+            }
+        }
+        if report.errors() == errors {
+            forward.check(&node.at, report);
+        }
+        (report.errors() == errors).then_some(forward)
+    }
+
+    fn write(&self, reveal: bool) -> String {
+        fn one<T: Setting>(name: &str, value: Option<&T>, reveal: bool) -> Option<String> {
+            value.map(|value| format!("{name} = {}", value.write(reveal)))
+        }
+        fn some<T: Setting>(name: &str, list: &List<T>, reveal: bool) -> Option<String> {
+            one(name, Some(list).filter(|list| !list.is_empty()), reveal)
+        }
+        let to = |name: &str, to: &Option<Located<To>>| {
+            one(name, to.as_ref().map(|to| &to.value), reveal)
+        };
+        let fields = [
+            some("users", &self.users, reveal),
+            some("domains", &self.domains, reveal),
+            to("on_busy", &self.on_busy),
+            to("on_no_answer", &self.on_no_answer),
+            to("on_unreachable", &self.on_unreachable),
+            to("on_not_registered", &self.on_not_registered),
+            one("ring_time", self.ring_time.as_ref(), reveal),
+        ];
+        let fields: Vec<_> = fields.into_iter().flatten().collect();
+        format!("{{ {} }}", fields.join(", "))
+    }
+}
+
+impl Written {
+    /// Reads one key. Returns `false` if there is none of this name.
+    fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
+        let to = |report: &mut Report| {
+            To::read(value, report).map(|to| Located {
+                value: to,
+                at: value.at.clone(),
+            })
+        };
+        match name {
+            "users" => self.users = List::read(value, report).unwrap_or_default(),
+            "domains" => self.domains = List::read(value, report).unwrap_or_default(),
+            "on_busy" => self.on_busy = to(report),
+            "on_no_answer" => self.on_no_answer = to(report),
+            "on_unreachable" => self.on_unreachable = to(report),
+            "on_not_registered" => self.on_not_registered = to(report),
+            "ring_time" => self.ring_time = RingTime::read(value, report),
+            _ => return false,
+        }
+        true
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Located<To>> {
+        let all = [
+            &self.on_busy,
+            &self.on_no_answer,
+            &self.on_unreachable,
+            &self.on_not_registered,
+        ];
+        all.into_iter().flatten()
+    }
+
+    fn check(&self, at: &Location, report: &mut Report) {
+        if self.all().next().is_none() {
+            report.push(Diagnostic::error(at, "the forward leads nowhere").help(EXAMPLE));
+        }
+        if self.ring_time.is_some() && self.on_no_answer.is_none() {
+            let message = "`ring_time` has no effect without `on_no_answer`";
+            report.push(Diagnostic::error(at, message).help("remove it, or add on_no_answer"));
+        }
+    }
+
+    fn resolve(self) -> Forward {
+        let texts = |list: List<Host>| -> Vec<String> {
+            super::values(list).iter().map(FromText::to_text).collect()
+        };
+        let to = |to: Option<Located<To>>| to.map(|to| to.value.0);
+        let users = super::values(self.users);
+        Forward {
+            users: users.iter().map(FromText::to_text).collect(),
+            domains: texts(self.domains),
+            busy: to(self.on_busy),
+            no_answer: to(self.on_no_answer),
+            unreachable: to(self.on_unreachable),
+            not_registered: to(self.on_not_registered),
+            ring_time: self
+                .ring_time
+                .map_or(Forward::default().ring_time, |time| time.0),
+        }
+    }
+}
+
+/// Where a call goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct To(String);
+
+impl FromText for To {
+    const EXPECTED: &'static str = "a URI with a user, like \"sip:voicemail@192.0.2.5\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        match Forward::is_valid(text) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(
+                Mistake::new(format!("`{text}` is not a SIP URI with a user"))
+                    .help("write it like \"sip:voicemail@192.0.2.5\" or \"tel:+4930123\""),
+            ),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The plain values.
+pub(super) fn resolve(settings: &Settings) -> Option<Vec<Forward>> {
+    let forwards = super::values(settings.sip_forward.clone()?.value);
+    Some(forwards.into_iter().map(Written::resolve).collect())
+}
+
+/// Reports forwards that have no effect: without a domain, or to a user here without a route.
+pub(super) fn check(settings: &Settings, report: &mut Report) {
+    let all = settings.sip_forward.as_ref();
+    let all = all.map_or(&[][..], |list| &list.value);
+    let Some(first) = all.first() else {
+        return;
+    };
+    let domains = sip_domains::resolve(settings).unwrap_or_default();
+    if domains.is_empty() {
+        report.push(
+            Diagnostic::warning(&first.at, "the forward has no effect: there is no domain")
+                .help("add a [[sip.domain]]"),
+        );
+        return;
+    }
+    let has_routes = settings
+        .sip_route
+        .as_ref()
+        .is_some_and(|it| !it.value.is_empty());
+    let known = server::sip::Domains::new(domains).unwrap_or_default();
+    for to in all.iter().flat_map(|forward| forward.value.all()) {
+        let text = &to.value.0;
+        let host = text.rsplit_once('@').map(|(_, host)| host);
+        let host = host.and_then(|host| host.split([';', '?', ':']).next());
+        let host = host.and_then(|host| server::sip::Host::new(host.as_bytes()));
+        let is_here = host.and_then(|host| known.of(host)).is_some();
+        if (is_here || text.starts_with("tel:")) && !has_routes {
+            let message = format!("no call goes on to `{text}`: there is no route for it");
+            let help =
+                "add a [[sip.route]] to a trunk for it, or write the address of another server";
+            report.push(Diagnostic::error(&to.at, message).help(help));
+        }
+    }
+}

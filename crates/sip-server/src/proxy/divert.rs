@@ -1,0 +1,136 @@
+//! What follows when a user here does not take a call: the call goes on to the URI that the configuration has for this.
+//!
+//! A call goes on once. The URI goes through the routes like a call of the user, so it can lead to a trunk. Otherwise it must name another host:
+//! another worker may have the bindings of a second user here.
+
+use std::time::Duration;
+
+use sip::dispatch::Reach;
+use sip::uri::{SipUri, Uri};
+use sip::{Message, Mono, Now};
+
+use super::best::Best;
+use super::context::{Context, ContextKey};
+use super::policy::Policy;
+use super::target::Target;
+use super::uris::request_uri;
+use super::{Proxy, Stack};
+use crate::Aor;
+use crate::flow::FlowId;
+use crate::routes::{Call, CallSender, Decision, Missed};
+
+/// Why a context has no better response than its best one; `None` if the user has decided.
+fn missed(context: &Context) -> Option<Missed> {
+    match context.best.code {
+        _ if context.is_unanswered => Some(Missed::NoAnswer),
+        // No phone has responded.
+        0 => Some(Missed::Unreachable),
+        408 | 480 | 500 | 503 if context.best.is_own => Some(Missed::Unreachable),
+        486 => Some(Missed::Busy),
+        408 | 480 => Some(Missed::NoAnswer),
+        500 | 502..=504 => Some(Missed::Unreachable),
+        _ => None,
+    }
+}
+
+/// The targets to which a call for this address goes on. Empty if it does not.
+pub(super) fn targets(
+    now: Now,
+    policy: &mut dyn Policy,
+    (message, from): (&Message<'_>, &FlowId),
+    aor: &Aor,
+    missed: Missed,
+) -> Vec<Target> {
+    let Some(uri) = policy.forward(aor, missed).map(<[u8]>::to_vec) else {
+        return Vec::new();
+    };
+    let routes = match policy.has_routes() {
+        true => {
+            let call = Call {
+                message,
+                uri: &uri,
+                sender: CallSender::User(aor.user().unwrap_or_default(), aor.domain()),
+                source: from.flow.remote.ip(),
+                draw: policy.draw(),
+            };
+            policy.route(now, &call)
+        }
+        false => Decision::NoRoute,
+    };
+    let mut targets: Vec<Target> = match routes {
+        Decision::Trunks(steps) => steps.into_iter().map(Target::step).collect(),
+        Decision::NoRoute if is_elsewhere(&uri, policy) => {
+            vec![Target::uri(&request_uri(&uri), Reach::Anywhere)]
+        }
+        _ => Vec::new(),
+    };
+    for target in &mut targets {
+        target.diversion = diversion(aor, missed);
+    }
+    targets
+}
+
+/// RFC 5806 §4: a gateway or a voicemail server sees whom the caller has called, and why the call goes on.
+fn diversion(aor: &Aor, missed: Missed) -> Box<[u8]> {
+    let reason = missed.reason();
+    let start = b"Diversion: <sip:";
+    let end = format!(">;reason={reason};counter=1\r\n");
+    [start, aor.as_bytes(), end.as_bytes()].concat().into()
+}
+
+fn is_elsewhere(uri: &[u8], policy: &dyn Policy) -> bool {
+    let is_here =
+        |uri: &SipUri<'_>| policy.domain(uri.host).is_some() || policy.is_own(uri.host, uri.port);
+    matches!(Uri::parse(uri), Ok(Uri::Sip(uri)) if !is_here(&uri))
+}
+
+impl Proxy {
+    /// How long the phones of the last group ring before the call goes on; `None` if it does not go on then.
+    pub(super) fn forward_time(&mut self, stack: &Stack<'_>, key: ContextKey) -> Option<Duration> {
+        let context = self.contexts.get(key)?;
+        let aor = context.aor.as_ref().filter(|_| context.may_divert)?;
+        stack.policy.forward_after(aor)
+    }
+
+    /// The phones have rung for too long.
+    pub(super) fn rang_too_long(&mut self, key: ContextKey) {
+        if let Some(context) = self.contexts.get(key) {
+            context.is_unanswered = context.may_divert && context.targets.is_empty();
+        }
+    }
+
+    /// Nobody has taken the call, and no target is left: adds the targets to which it goes on. Returns whether there are any.
+    pub(super) fn divert(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) -> bool {
+        let Some(context) = self.contexts.get(key) else {
+            return false;
+        };
+        if !std::mem::take(&mut context.may_divert) || context.is_ending || context.is_answered {
+            return false;
+        }
+        let (Some(missed), Some(base), Some(aor)) = (missed(context), &context.base, &context.aor)
+        else {
+            return false;
+        };
+        let Some(mut spans) = self.spans.take() else {
+            return false;
+        };
+        let targets = match Message::parse(&base.bytes, &mut spans) {
+            Ok(message) => {
+                let now = Now {
+                    mono: now,
+                    ..Now::default()
+                };
+                targets(now, stack.policy, (&message, &base.from), aor, missed)
+            }
+            Err(_) => Vec::new(),
+        };
+        self.spans = Some(spans);
+        // The 487s that followed this server's CANCEL are not for the caller, who has not cancelled.
+        if std::mem::take(&mut context.is_unanswered) {
+            context.best = Best::default();
+            context.best.add_own(480);
+        }
+        context.targets.extend(targets);
+        !context.targets.is_empty()
+    }
+}
