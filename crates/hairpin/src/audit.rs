@@ -8,6 +8,8 @@ use crate::commands::printable;
 const SYSTEM_LOG: &str = "/dev/log";
 /// RFC 5424 §6.2.1: facility 10 (authorization), severity 5 (notice).
 const PRIORITY: u8 = 10 * 8 + 5;
+/// The target of audit lines in the log. `log.level` does not apply to it.
+pub(crate) const TARGET: &str = "audit";
 
 /// The audit line of one change.
 #[derive(Debug)]
@@ -36,10 +38,10 @@ impl<'a> Audit<'a> {
         to_system_log(&line);
     }
 
-    /// Writes the line of a server, with level `error`, so that only `log.level = "off"` suppresses it.
+    /// Writes the line of a server, with level `info` and whatever `log.level` is.
     pub(crate) fn log(self, by: &str) {
         let line = self.line(by);
-        tracing::error!(target: "audit", "{line}");
+        tracing::info!(target: TARGET, "{line}");
         to_system_log(&line);
     }
 

@@ -11,6 +11,7 @@ mod config;
 mod control;
 mod external_address;
 mod import;
+mod log_queue;
 mod metrics;
 mod systemd;
 

@@ -158,3 +158,51 @@ fn an_admin_listener_that_others_reach_has_to_be_wanted() {
     let serve = Serve::start(&[&arguments[1..], &allowed].concat());
     assert!(serve.value("admin").starts_with("http://0.0.0.0:"));
 }
+
+/// RFC 8489 §5: a Binding request without attributes.
+const BINDING: [u8; 20] = [
+    0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+];
+
+#[test]
+fn a_log_that_nobody_reads_stops_neither_the_workers_nor_the_end() {
+    let tcp = format!("127.0.0.1:{}", common::controlled::free_port());
+    let listen = format!("listen.tcp={tcp}");
+    let serve = start(&[
+        "--set",
+        &listen,
+        "--log-level",
+        "debug",
+        "--log-format",
+        "json",
+    ]);
+    // Each of these connections has a line in the log. The pipe has room for 400 of them, the queue for 5,000.
+    for _ in 0..10_000 {
+        let connection = TcpStream::connect(&tcp).expect("it listens");
+        let connection = socket2::Socket::from(connection);
+        // A reset, so that neither side keeps state.
+        let linger = Some(Duration::ZERO);
+        connection.set_linger(linger).expect("an option");
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback exists");
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout can be set");
+    for _ in 0..8 {
+        socket
+            .send_to(&BINDING, serve.address())
+            .expect("it leaves");
+        socket.recv(&mut [0; 100]).expect("a response");
+    }
+    let dropped = sum(&serve, "hairpin_log_lines_dropped_total ");
+    assert!(dropped > 1_000.0, "{dropped} lines dropped");
+    let stopped = Instant::now();
+    serve.signal("TERM");
+    let (status, log) = serve.wait();
+    assert!(status.success(), "{status}");
+    assert!(
+        stopped.elapsed() < PATIENCE / 2,
+        "the end waits for a reader"
+    );
+    assert!(log.contains("connection closed"), "{log}");
+}

@@ -24,6 +24,7 @@ mod via;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
+use crate::log_queue::{FLUSH, QUEUE};
 
 pub(crate) use output::printable;
 pub(crate) use serve::random_secret;
@@ -55,8 +56,12 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 }
 
 fn conclude(result: anyhow::Result<ExitCode>) -> ExitCode {
+    let is_read = QUEUE.flush(FLUSH);
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        // If nobody reads stderr, the process would wait for ever.
+        if is_read {
+            eprintln!("error: {error:#}");
+        }
         ExitCode::FAILURE
     })
 }

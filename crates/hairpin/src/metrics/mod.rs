@@ -169,6 +169,11 @@ fn about(page: &mut Page, source: &Source) {
         "When the configuration in force was loaded, in seconds since 1970.",
         source.reloads.last_success_unix_s(),
     );
+    page.counter(
+        "hairpin_log_lines_dropped_total",
+        "Log lines dropped because nobody read stderr in time, or because it is closed.",
+        crate::log_queue::QUEUE.dropped(),
+    );
     let checks = &source.external_address;
     let checks = [&checks.same, &checks.changed, &checks.failed];
     let [same, changed, failed] = checks.map(|count| count.load(Ordering::Relaxed));

@@ -1,15 +1,18 @@
-//! Logs go to stderr, so that stdout carries the banner and nothing else.
+//! Logs go to stderr, so that stdout carries the banner and nothing else. [`crate::log_queue`] writes them.
 
 use std::io::IsTerminal;
 
 use anyhow::{Context, Result};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
+use crate::audit;
 use crate::commands::input;
 use crate::config::LogFormat;
+use crate::log_queue::{FLUSH, QUEUE, ToQueue};
 
 /// Changes the level while the program runs.
 pub(in crate::commands) struct Level(reload::Handle<LevelFilter, Registry>);
@@ -30,7 +33,7 @@ pub(in crate::commands) fn install(format: LogFormat, level: LevelFilter) -> Res
         LogFormat::Json => true,
     };
     let layer = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| ToQueue)
         .with_target(false)
         .with_ansi(input::colour());
     let layer = if json {
@@ -39,11 +42,16 @@ pub(in crate::commands) fn install(format: LogFormat, level: LevelFilter) -> Res
         layer.boxed()
     };
     let (filter, handle) = reload::Layer::new(level);
+    // `log.level` does not apply to audit lines. The hint keeps the callsites of all other levels disabled.
+    let audit = filter_fn(|event| event.target() == audit::TARGET);
+    let filter = filter.or(audit.with_max_level_hint(LevelFilter::INFO));
     Registry::default()
-        .with(filter)
-        .with(layer)
+        .with(layer.with_filter(filter))
         .try_init()
         .context("logging is already set up")?;
+    QUEUE
+        .start()
+        .context("cannot start the thread that writes the log")?;
     Ok(Level(handle))
 }
 
@@ -55,5 +63,7 @@ pub(super) fn report_panics() {
         let location = panic.location().map(tracing::field::display);
         let message = panic.payload_as_str().unwrap_or("no message");
         tracing::error!(thread, location, message, "panic");
+        // The process may end at once.
+        QUEUE.flush(FLUSH);
     }));
 }
