@@ -19,7 +19,7 @@ const SECRET: &str = "a shared secret of this test";
 struct Api {
     serve: Serve,
     address: String,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// A response.
@@ -54,8 +54,9 @@ impl Api {
     fn start() -> Self {
         let (directory, path) = file("");
         let state = directory.path().join("state");
+        let socket = directory.path().join("control.sock");
         let config = format!(
-            "[server]\nstate_dir = {state:?}\nworkers = 2\n[auth]\nrealm = \"api.example\"\nsecrets = [{SECRET:?}]\n\
+            "[server]\nstate_dir = {state:?}\ncontrol_socket = {socket:?}\nworkers = 2\n[auth]\nrealm = \"api.example\"\nsecrets = [{SECRET:?}]\n\
              [admin]\ntokens = [{TOKEN:?}]\ncredential_tokens = [{CREDENTIAL_TOKEN:?}]\n"
         );
         std::fs::write(&path, config).expect("a file can be written");
@@ -72,6 +73,8 @@ impl Api {
             "off",
             "--admin",
             "127.0.0.1:0",
+            "--set",
+            &format!("server.control_socket={}", socket.display()),
         ]);
         let url = serve
             .value("admin")
@@ -82,8 +85,15 @@ impl Api {
         Self {
             serve,
             address: url,
-            _directory: directory,
+            directory,
         }
+    }
+
+    /// Runs a command at the control socket of this server.
+    fn run(&self, args: &[&str]) -> std::process::Output {
+        let socket = self.directory.path().join("control.sock");
+        let at = ["--socket", socket.to_str().expect("UTF-8")];
+        run(&[args, &at].concat())
     }
 
     fn say(&self, request: &str) -> Answer {
@@ -146,6 +156,8 @@ fn a_client_on_this_machine_can_read_and_nobody_can_change_without_a_token() {
         "/failures",
         "/configuration",
         "/sessions",
+        "/sip/bindings",
+        "/sip/calls",
         "/sip/trunks",
     ] {
         assert_eq!(api.read(path).status, 200, "{path}");
@@ -154,6 +166,7 @@ fn a_client_on_this_machine_can_read_and_nobody_can_change_without_a_token() {
         ("POST", "/reload"),
         ("POST", "/drain"),
         ("DELETE", "/sessions/0-0-0"),
+        ("DELETE", "/sip/bindings?aor=a@b.example"),
         ("GET", "/users"),
         ("GET", "/secrets"),
         ("GET", "/ice-servers"),
@@ -387,6 +400,7 @@ fn a_session_is_found_and_ended_and_the_log_says_by_whom() {
     );
     let id = session["id"].as_str().expect("an id").to_owned();
     api.result("DELETE", &format!("/sessions/{id}"), None);
+    the_command_lists_and_ends_the_other_session(&api);
     let left = api.result("GET", "/sessions", None);
     assert!(
         !left["sessions"].to_string().contains(&format!("\"{id}\"")),
@@ -405,10 +419,39 @@ fn a_session_is_found_and_ended_and_the_log_says_by_whom() {
         format!("audit: session.end session=\\\"{id}\\\""),
         "audit: server.drain outcome=\\\"ok\\\" by=\\\"admin.tokens 1 at 127.0.0.1\\\"".to_owned(),
         "audit: server.reload".to_owned(),
+        "by=\\\"control socket, user ID ".to_owned(),
     ] {
         assert!(log.contains(&line), "{line} is not in {log}");
     }
     assert!(log.contains("\"reason\":\"operator\""), "{log}");
+}
+
+/// A session of the load, by `hairpin sessions`.
+fn the_command_lists_and_ends_the_other_session(api: &Api) {
+    let listed = api.run(&["sessions", "--json", "--peer", "127.0.0.1"]);
+    let text = stdout(&listed);
+    let sessions = text.lines().map(serde_json::from_str::<Value>);
+    let sessions: Vec<_> = sessions.map(|it| it.expect("JSON")).collect();
+    let session = sessions.first().expect("the load has another session");
+    let name = session["user"].as_str().expect("a user");
+    assert_eq!(session["realm"], "api.example", "{text}");
+    let shown = stdout(&api.run(&["sessions", "--user", name, "--limit", "1"]));
+    assert!(
+        shown.lines().count() == 1 && shown.contains(" B to peers, "),
+        "{shown}"
+    );
+    // Only whole names are ended.
+    let half = &name[..name.len() - 1];
+    let nobody = api.run(&["sessions", "kill", "--user", half]);
+    assert_eq!(stdout(&nobody), "0 sessions ended\n");
+    assert_eq!(nobody.status.code(), Some(1));
+    let killed = api.run(&["sessions", "kill", "--user", name]);
+    assert!(stdout(&killed).ends_with(" ended\n"), "{}", stderr(&killed));
+    assert_eq!(killed.status.code(), Some(0));
+    let id = session["id"].as_str().expect("an ID");
+    let again = api.run(&["sessions", "kill", id]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("has ended"), "{}", stderr(&again));
 }
 
 #[test]

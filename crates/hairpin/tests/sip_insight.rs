@@ -9,19 +9,22 @@ mod common;
 mod sip_client;
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use common::{Serve, fails, hairpin, run, stderr, stdout};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sip::Method;
 use sip_client::phone::{PASSWORD, Phone};
 
 /// Longer than anything here takes, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server with SIP and a control socket.
+const TOKEN: &str = "0123456789abcdef0123456789";
+
+/// A server with SIP, a control socket and the API.
 struct Server {
     serve: Serve,
     folder: tempfile::TempDir,
@@ -42,7 +45,7 @@ impl Server {
         let socket = folder.path().join("control.sock");
         let text = format!(
             "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
-             [admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\ncontrol_socket = {socket:?}\n\
+             [admin]\nlisten = \"127.0.0.1:0\"\ntokens = [{TOKEN:?}]\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\ncontrol_socket = {socket:?}\n\
              [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\ncall_log = true\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
              [auth]\nrealm = \"example.com\"\nusers = [\n{users}]\n{more}"
         );
@@ -71,6 +74,20 @@ impl Server {
         let socket = self.folder.path().join("control.sock");
         let at = ["--socket", socket.to_str().unwrap()];
         run(&[&["sip"], args, &at[..]].concat())
+    }
+
+    /// A request to the API. Returns the JSON of its response.
+    fn api(&self, method: &str, path: &str) -> Value {
+        let address = self.serve.value("admin").split('/').nth(2).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request = format!(
+            "{method} /api/v1{path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (_, body) = text.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
     /// The objects that a command prints, one per line.
@@ -130,6 +147,50 @@ fn bindings_are_listed_in_parts_and_by_address() {
         1,
         "is not an address of record",
     );
+    the_api_has_the_same_pages(&server, &aors);
+    bindings_are_removed(&server, &phones[7].contact());
+}
+
+/// The API lists each binding once, in pages of the wanted length, and finds one.
+fn the_api_has_the_same_pages(server: &Server, aors: &[&str]) {
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = server.api("GET", &format!("/sip/bindings?limit=70{after}"));
+        let list = page["bindings"].as_array().unwrap();
+        assert!(list.len() <= 70, "{}", list.len());
+        seen.extend(list.iter().map(|it| it["aor"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, aors);
+    let found = server.api("GET", "/sip/bindings?search=USER299@");
+    assert_eq!(found["bindings"][0]["aor"], "user299@example.com");
+    let wrong = server.api("GET", "/sip/bindings?after=x");
+    assert_eq!(wrong["status"], 400, "{wrong}");
+    assert_eq!(server.api("GET", "/sip/calls")["calls"], json!([]));
+    assert_eq!(server.api("GET", "/sip/trunks")["trunks"], json!([]));
+}
+
+/// One binding by the API, one by the command.
+fn bindings_are_removed(server: &Server, contact: &str) {
+    let contact = contact.trim_matches(['<', '>']);
+    let path = format!(
+        "/sip/bindings?aor=user7@example.com&contact={}",
+        contact.replace(';', "%3B").replace('=', "%3D")
+    );
+    assert_eq!(server.api("DELETE", &path)["removed"], 1);
+    let again = server.api("DELETE", &path);
+    assert_eq!(again["status"], 404, "{again}");
+    let of_user = ["bindings", "--json", "--aor", "user7@example.com"];
+    assert!(server.objects(&of_user).is_empty());
+    let removed = server.sip(&["remove", "user8@example.com"]);
+    assert_eq!(stdout(&removed), "1 binding removed\n");
+    let again = server.sip(&["remove", "user8@example.com"]);
+    fails(&again, 1, "has no such binding");
+    assert_eq!(server.objects(&["bindings", "--json"]).len(), 298);
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod probe;
 pub(crate) mod serve;
+pub(crate) mod sessions;
 pub(crate) mod sip;
 pub(crate) mod tls;
 mod value;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Drain(control::Drain),
     /// Replace the server on this machine by a new process, without the loss of an allocation
     Upgrade(control::Upgrade),
+    /// List and end the allocations of the server on this machine
+    Sessions(sessions::Sessions),
     /// Add, delete and list users in a database
     #[command(subcommand)]
     User(directory::User),

@@ -15,6 +15,8 @@ Examples:
         the same for a call that comes from a trunk
   hairpin sip bindings --aor alice@example.org
         where the phones of alice are registered
+  hairpin sip remove alice@example.org --contact sip:alice@192.0.2.7:5060
+        remove one binding, for example of a phone that was lost
   hairpin sip trunks
         the state and the last error of each address of a trunk";
 
@@ -27,6 +29,16 @@ Examples:
 
 The server sends the list in parts, so that a long list delays no call. The exit status
 is 0, also if there is no binding, and 1 if the server does not respond.";
+
+const REMOVE: &str = "\
+Examples:
+  hairpin sip remove alice@example.org
+        remove all bindings of one address of record
+  hairpin sip remove alice@example.org --contact sip:alice@192.0.2.7:5060
+        remove the binding with this contact, as hairpin sip bindings shows it
+
+A phone that still runs registers again when it refreshes: to prevent that, delete its
+user first. The exit status is 1 if there is no such binding.";
 
 const CALLS: &str = "\
 Examples:
@@ -84,6 +96,8 @@ pub(crate) enum Command {
     Route(Route),
     /// List registration bindings of the server on this machine
     Bindings(Bindings),
+    /// Remove registration bindings of one address of record
+    Remove(Remove),
     /// List the calls in progress of the server on this machine
     Calls(Calls),
     /// Show the state of each address of trunks, and counters of trunks
@@ -101,12 +115,29 @@ pub(crate) struct Bindings {
     /// Only the bindings of this address of record, USER@DOMAIN
     #[arg(long, value_name = "AOR")]
     pub(crate) aor: Option<String>,
+    /// Only bindings whose address of record or contact contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) search: Option<String>,
     /// Print at most this number of bindings
     #[arg(long, value_name = "COUNT")]
     pub(crate) limit: Option<usize>,
     /// Print JSON, one object per line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `hairpin sip remove`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = REMOVE)]
+pub(crate) struct Remove {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The address of record, USER@DOMAIN
+    #[arg(value_name = "AOR")]
+    pub(crate) aor: String,
+    /// Only the binding with this contact
+    #[arg(long, value_name = "URI")]
+    pub(crate) contact: Option<String>,
 }
 
 /// Arguments of `hairpin sip calls`.

@@ -15,6 +15,7 @@ mod peer;
 mod probe;
 mod reports;
 mod serve;
+mod sessions;
 mod sip;
 mod status;
 mod stop;
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Reload(args) => control::reload(args),
         Command::Drain(args) => control::drain(&args),
         Command::Upgrade(args) => upgrade::run(&args),
+        Command::Sessions(args) => sessions::run(&args),
         Command::User(command) => directory::user(&command),
         Command::Secret(command) => directory::secret(&command),
         Command::Realm(command) => directory::realm(&command),

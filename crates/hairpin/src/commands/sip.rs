@@ -21,6 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Route(args) => route(args),
         Command::Bindings(args) => state::bindings(args),
+        Command::Remove(args) => state::remove(args),
         Command::Calls(args) => state::calls(args),
         Command::Trunks(args) => state::trunks(args),
         Command::Trace(args) => trace::trace(args),

@@ -7,7 +7,8 @@ mod changes;
 pub(crate) mod client;
 pub(crate) mod protocol;
 mod serve;
-mod sip;
+pub(crate) mod sessions;
+pub(crate) mod sip;
 mod socket;
 pub(crate) mod status;
 

@@ -32,10 +32,16 @@ pub(crate) enum Command {
     SipCalls,
     /// One part of the SIP messages of a call.
     SipTrace,
+    /// Remove SIP registration bindings.
+    SipRemove,
+    /// One page of the list of allocations.
+    Sessions,
+    /// End an allocation.
+    EndSession,
 }
 
 impl Command {
-    const ALL: [Command; 10] = [
+    const ALL: [Command; 13] = [
         Command::Status,
         Command::Reload,
         Command::Drain,
@@ -46,6 +52,9 @@ impl Command {
         Command::SipTrunks,
         Command::SipCalls,
         Command::SipTrace,
+        Command::SipRemove,
+        Command::Sessions,
+        Command::EndSession,
     ];
 
     /// Its name in requests.
@@ -61,6 +70,9 @@ impl Command {
             Command::SipTrunks => "sip_trunks",
             Command::SipCalls => "sip_calls",
             Command::SipTrace => "sip_trace",
+            Command::SipRemove => "sip_remove",
+            Command::Sessions => "sessions",
+            Command::EndSession => "end_session",
         }
     }
 }

@@ -14,8 +14,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
-use super::{Bound, Change, ChangeSender, sip, status};
+use super::{Bound, Change, ChangeSender, sessions, sip, status};
 use crate::admin::{Applied, Serving};
+use crate::audit::Audit;
 use crate::metrics::Source;
 
 /// Connections at once. One more closes the oldest.
@@ -103,8 +104,11 @@ async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Chang
 async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
     let reply = match request(&stream, owner).await {
         // The main thread replies, and goes on with the connection.
-        Ok((Command::TakeOver, _)) => return hand_over(stream, &with.1),
-        Ok((command, arguments)) => respond(command, arguments, &with).await,
+        Ok((Command::TakeOver, _, _)) => return hand_over(stream, &with.1),
+        Ok((command, arguments, user)) => {
+            let by = format!("control socket, user ID {user}");
+            respond(command, arguments, &with, by).await
+        }
         Err(refusal) => Err(refusal),
     };
     let line = protocol::reply(&reply);
@@ -124,8 +128,8 @@ fn hand_over(stream: UnixStream, changes: &ChangeSender) {
     }
 }
 
-/// The command, if this peer may give it.
-async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value), Refusal> {
+/// The command, its arguments and the user ID of the peer, if this peer may give it.
+async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value, u32), Refusal> {
     // The permissions of the file say the same; this holds whatever becomes of the file.
     let peer = stream
         .peer_cred()
@@ -136,7 +140,10 @@ async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value), Re
         ));
     }
     match timeout(TIME, read_line(stream)).await {
-        Ok(Ok(line)) => protocol::read_request(&line),
+        Ok(Ok(line)) => {
+            let (command, arguments) = protocol::read_request(&line)?;
+            Ok((command, arguments, peer.uid()))
+        }
         Ok(Err(error)) => Err(Refusal::new(format!("no request: {error}"))),
         Err(_) => Err(Refusal::new(format!(
             "no request within {} s",
@@ -145,18 +152,42 @@ async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value), Re
     }
 }
 
-async fn respond(command: Command, arguments: Value, with: &(Arc<Shared>, ChangeSender)) -> Reply {
+/// Sends a change to the main thread, waits for the outcome, and writes an audit line.
+async fn change(changes: &ChangeSender, change: Change, action: &'static str, by: &str) -> Reply {
+    let reply = changes.send(change).await;
+    let outcome = if reply.is_ok() { "ok" } else { "refused" };
+    Audit::new(action).with("outcome", outcome).log(by);
+    reply
+}
+
+async fn respond(
+    command: Command,
+    arguments: Value,
+    with: &(Arc<Shared>, ChangeSender),
+    by: String,
+) -> Reply {
     let (shared, changes) = with;
     match command {
         Command::Status => Ok(status::status(shared)),
-        Command::Reload => changes.send(Change::Reload).await,
-        Command::Drain => changes.send(Change::Drain).await,
-        Command::EndDrain => changes.send(Change::EndDrain).await,
+        Command::Reload => change(changes, Change::Reload, "server.reload", &by).await,
+        Command::Drain => change(changes, Change::Drain, "server.drain", &by).await,
+        Command::EndDrain => change(changes, Change::EndDrain, "server.end_drain", &by).await,
         Command::Describe => changes.send(Change::Describe).await,
-        Command::SipBindings | Command::SipTrunks | Command::SipCalls | Command::SipTrace => {
+        Command::SipBindings
+        | Command::SipTrunks
+        | Command::SipCalls
+        | Command::SipTrace
+        | Command::SipRemove
+        | Command::Sessions
+        | Command::EndSession => {
             let shared = Arc::clone(shared);
             // The command waits for workers, so it must not block this thread.
-            let asked = move || sip::respond(command, &arguments, &shared);
+            let asked = move || match command {
+                Command::Sessions | Command::EndSession => {
+                    sessions::respond(command, &arguments, &shared, &by)
+                }
+                _ => sip::respond(command, &arguments, &shared, &by),
+            };
             let reply = tokio::task::spawn_blocking(asked).await;
             reply.unwrap_or_else(|_| {
                 Err(Refusal::new(

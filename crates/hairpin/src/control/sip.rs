@@ -1,4 +1,4 @@
-//! Commands of the control socket about SIP: registration bindings, calls, their messages, and trunks.
+//! Registration bindings, calls, their messages, and trunks of SIP. The control socket and the API list them in the same way.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,81 +11,172 @@ use server::sip::{
 
 use super::protocol::{Command, Refusal, Reply};
 use super::serve::Shared;
+use crate::audit::Audit;
 
-/// A reply with this number of entries gets no further part, so that it stays below the size limit even with the longest texts.
-const BINDINGS: usize = 250;
-/// A reply with this number of bytes of SIP messages gets no further part, for the same reason: a part has at most 64 KiB and one message more.
+/// Entries of one reply. With the longest texts, they stay below the size limit.
+const ENTRIES: usize = 150;
+/// A reply with this number of bytes of SIP messages gets no further part, so that it stays below the size limit: a part has at most 64 KiB and one message more.
 const MESSAGE_BYTES: usize = 128 << 10;
-/// Limit of parts in one reply, so that a reply does not take long.
+/// Limit of parts that workers are asked for in one reply, so that a reply does not take long.
 const PARTS: usize = 64;
 
+/// Why a request about SIP failed.
+#[derive(Debug)]
+pub(crate) enum SipError {
+    /// A parameter is wrong.
+    Wrong(String),
+    /// There is no such binding.
+    Missing(String),
+    /// A worker did not respond.
+    Busy(String),
+}
+
+impl From<InspectError> for SipError {
+    fn from(error: InspectError) -> Self {
+        let text = error.to_string();
+        match error {
+            InspectError::NotAnAddress(_) => SipError::Wrong(text),
+            _ => SipError::Busy(text),
+        }
+    }
+}
+
+impl From<SipError> for Refusal {
+    fn from(error: SipError) -> Self {
+        match error {
+            SipError::Wrong(text) | SipError::Missing(text) | SipError::Busy(text) => {
+                Refusal::new(text)
+            }
+        }
+    }
+}
+
+/// Which page of a list is wanted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// `next` of the previous page.
+    pub(crate) after: Option<String>,
+    /// Limit of entries.
+    pub(crate) limit: usize,
+    /// Only entries in which this text occurs, in any letter case.
+    pub(crate) search: Option<String>,
+    /// Only bindings of this address of record.
+    pub(crate) aor: Option<String>,
+}
+
+impl Wanted {
+    /// Whether an entry with these texts is wanted.
+    fn fits(&self, texts: &[&str]) -> bool {
+        let Some(search) = &self.search else {
+            return true;
+        };
+        let search = search.to_lowercase();
+        texts
+            .iter()
+            .any(|text| text.to_lowercase().contains(&search))
+    }
+
+    /// The numbers of `after`, behind its first `-`-separated word if that is no number.
+    fn numbers<const N: usize>(text: &str) -> Result<[u64; N], SipError> {
+        let numbers: Option<Vec<u64>> = text.split('-').map(|part| part.parse().ok()).collect();
+        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+        numbers.ok_or_else(|| {
+            SipError::Wrong("after is malformed: send `next` of the previous page".to_owned())
+        })
+    }
+}
+
 /// Responds to a command about SIP. Blocks until workers respond.
-pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared) -> Reply {
+pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: &str) -> Reply {
     let Some(sip) = &shared.sip else {
         return Err(Refusal::new(
             "this server has no SIP listener: set sip.listen",
         ));
     };
-    match command {
-        Command::SipBindings => bindings(sip, arguments),
-        Command::SipCalls => calls(sip, shared, arguments),
-        Command::SipTrace => trace(sip, arguments),
-        _ => Ok(trunks(sip)),
-    }
+    let text = |name: &str| arguments[name].as_str().map(str::to_owned);
+    let wanted = Wanted {
+        after: text("after"),
+        limit: ENTRIES,
+        search: text("search"),
+        aor: text("aor"),
+    };
+    Ok(match command {
+        Command::SipBindings => bindings(sip, &wanted)?,
+        Command::SipCalls => calls(sip, shared, &wanted)?,
+        Command::SipRemove => {
+            let aor = wanted.aor.unwrap_or_default();
+            remove(sip, &aor, text("contact").as_deref(), by)?
+        }
+        Command::SipTrace => trace(sip, arguments)?,
+        _ => trunks(sip),
+    })
 }
 
-fn bindings(sip: &SipInspector, arguments: &Value) -> Reply {
-    if let Some(aor) = arguments["aor"].as_str() {
-        let bindings = sip.bindings_of(aor).map_err(refused)?;
-        let bindings: Vec<Value> = bindings.iter().map(binding).collect();
+/// A page of the list of bindings.
+pub(crate) fn bindings(sip: &SipInspector, wanted: &Wanted) -> Result<Value, SipError> {
+    let fits = |it: &BindingInfo| wanted.fits(&[&it.aor, &it.contact]).then(|| binding(it));
+    if let Some(aor) = &wanted.aor {
+        let bindings = sip.bindings_of(aor)?;
+        let bindings: Vec<Value> = bindings.iter().filter_map(fits).collect();
         return Ok(json!({ "bindings": bindings, "next": null }));
     }
-    let number = |name: &str| {
-        let number = arguments["from"][name].as_u64().unwrap_or(0);
-        usize::try_from(number).unwrap_or(usize::MAX)
+    let after = wanted.after.as_deref().unwrap_or("0-0-0");
+    let [worker, place, skip] = Wanted::numbers(after)?.map(index);
+    let part = |place| {
+        let page = sip.bindings(place)?;
+        Ok((page.bindings, page.next))
     };
-    let first = BindingsPlace {
-        worker: number("worker"),
-        place: number("place"),
-    };
-    let (mut next, mut list) = (Some(first), Vec::new());
-    for _ in 0..PARTS {
-        let Some(place) = next.filter(|_| list.len() < BINDINGS) else {
-            break;
-        };
-        let page = sip.bindings(place).map_err(refused)?;
-        list.extend(page.bindings.iter().map(binding));
-        next = page.next;
-    }
-    let next = next.map(|place| json!({ "worker": place.worker, "place": place.place }));
+    let first = (BindingsPlace { worker, place }, skip);
+    let (list, next) = collect(first, wanted.limit, part, fits)?;
+    let next = next.map(|(it, skip)| format!("{}-{}-{skip}", it.worker, it.place));
     Ok(json!({ "bindings": list, "next": next }))
 }
 
-fn refused(error: InspectError) -> Refusal {
-    Refusal::new(error.to_string())
+/// Removes the bindings of an address, or the one with this contact, and writes an audit line.
+pub(crate) fn remove(
+    sip: &SipInspector,
+    aor: &str,
+    contact: Option<&str>,
+    by: &str,
+) -> Result<Value, SipError> {
+    let removed = sip.remove_bindings(aor, contact)?;
+    if removed == 0 {
+        return Err(SipError::Missing(format!(
+            "{aor} has no such binding: it has ended, or the contact is another one; list the bindings again"
+        )));
+    }
+    let mut audit = Audit::new("sip.binding.remove").with("aor", aor);
+    if let Some(contact) = contact {
+        audit = audit.with("contact", contact);
+    }
+    audit.log(by);
+    Ok(json!({ "removed": removed }))
 }
 
-/// The recorded calls, and the numbers of dialogs and of requests in progress.
-fn calls(sip: &SipInspector, shared: &Shared, arguments: &Value) -> Reply {
-    let from = &arguments["from"];
-    let number = |name: &str| from[name].as_u64().unwrap_or(0);
-    let index = |name: &str| usize::try_from(number(name)).unwrap_or(usize::MAX);
-    let first = match from["part"].is_null() {
-        true => CallsPlace::Ringing(index("worker"), index("place")),
-        false => CallsPlace::Answered(index("part"), number("number")),
+/// A page of the recorded calls, and the numbers of dialogs and of requests in progress.
+pub(crate) fn calls(
+    sip: &SipInspector,
+    shared: &Shared,
+    wanted: &Wanted,
+) -> Result<Value, SipError> {
+    let after = wanted.after.as_deref().unwrap_or("0-0-0-0");
+    let [is_answered, part, place, skip] = Wanted::numbers(after)?;
+    let first = match is_answered {
+        0 => CallsPlace::Ringing(index(part), index(place)),
+        _ => CallsPlace::Answered(index(part), place),
     };
-    let (mut next, mut list) = (Some(first), Vec::new());
-    for _ in 0..PARTS {
-        let Some(place) = next.filter(|_| list.len() < BINDINGS) else {
-            break;
-        };
-        let page = sip.calls(place).map_err(refused)?;
-        list.extend(page.calls.iter().map(call));
-        next = page.next;
-    }
-    let next = next.map(|place| match place {
-        CallsPlace::Ringing(worker, place) => json!({ "worker": worker, "place": place }),
-        CallsPlace::Answered(part, number) => json!({ "part": part, "number": number }),
+    let read = |place| {
+        let page = sip.calls(place)?;
+        Ok((page.calls, page.next))
+    };
+    let fits = |it: &CallInfo| {
+        let texts = [&it.call_id, &it.from, &it.to, &it.source, &it.target];
+        wanted.fits(&texts.map(String::as_str)).then(|| call(it))
+    };
+    let (list, next) = collect((first, index(skip)), wanted.limit, read, fits)?;
+    let next = next.map(|(place, skip)| match place {
+        CallsPlace::Ringing(worker, place) => format!("0-{worker}-{place}-{skip}"),
+        CallsPlace::Answered(part, number) => format!("1-{part}-{number}-{skip}"),
     });
     let counted = shared.source.observer.stats().sip();
     Ok(json!({
@@ -96,8 +187,39 @@ fn calls(sip: &SipInspector, shared: &Shared, arguments: &Value) -> Reply {
     }))
 }
 
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Where a page begins: a part, and the entries of it that are on the previous page.
+type Place<P> = (P, usize);
+
+/// Reads parts until `limit` entries are found, or [`PARTS`] are read. Returns the entries, and where the next page begins.
+fn collect<P: Copy, T>(
+    (mut place, mut skip): Place<P>,
+    limit: usize,
+    read: impl Fn(P) -> Result<(Vec<T>, Option<P>), SipError>,
+    fits: impl Fn(&T) -> Option<Value>,
+) -> Result<(Vec<Value>, Option<Place<P>>), SipError> {
+    let mut list = Vec::new();
+    for _ in 0..PARTS {
+        let (entries, next) = read(place)?;
+        for (number, entry) in entries.iter().enumerate().skip(skip) {
+            if list.len() >= limit {
+                return Ok((list, Some((place, number))));
+            }
+            list.extend(fits(entry));
+        }
+        let Some(next) = next else {
+            return Ok((list, None));
+        };
+        (place, skip) = (next, 0);
+    }
+    Ok((list, Some((place, skip))))
+}
+
 /// Messages with a Call-ID. Their bytes are in base64, because a message may have any bytes.
-fn trace(sip: &SipInspector, arguments: &Value) -> Reply {
+fn trace(sip: &SipInspector, arguments: &Value) -> Result<Value, SipError> {
     let call_id = arguments["call_id"].as_str().unwrap_or_default();
     let from = &arguments["from"];
     let number = |name: &str| from[name].as_u64().unwrap_or(0);
@@ -110,7 +232,7 @@ fn trace(sip: &SipInspector, arguments: &Value) -> Reply {
         let Some(place) = next.filter(|_| bytes < MESSAGE_BYTES) else {
             break;
         };
-        let page = sip.trace(call_id, place).map_err(refused)?;
+        let page = sip.trace(call_id, place)?;
         bytes += page.messages.iter().map(|it| it.bytes.len()).sum::<usize>();
         list.extend(page.messages.iter().map(message));
         next = page.next;
@@ -174,7 +296,8 @@ fn binding(binding: &BindingInfo) -> Value {
     })
 }
 
-fn trunks(sip: &SipInspector) -> Value {
+/// All trunks.
+pub(crate) fn trunks(sip: &SipInspector) -> Value {
     let trunks: Vec<Value> = sip.trunks().iter().map(trunk).collect();
     json!({ "trunks": trunks })
 }

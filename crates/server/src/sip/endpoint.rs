@@ -30,6 +30,7 @@ use sip::routing;
 use sip::tu::{Taken, TransactionUser as _, Transactions, dispatch_event, dispatch_told};
 use sip::verdict::{Refusal, Verdict, judge_bytes};
 use sip::{Limits, Method, Mono, Now, ParseError, Scan, Spans};
+use sip_server::Aor;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -175,6 +176,11 @@ impl Endpoint {
     /// The bindings, for an upgrade.
     pub(super) fn kept(&mut self) -> Option<&mut Kept> {
         self.user.kept()
+    }
+
+    /// Removes bindings for an operator. Returns how many.
+    pub(super) fn remove_bindings(&mut self, aor: &Aor, contact: Option<&str>) -> usize {
+        self.user.remove_bindings(self.now, aor, contact)
     }
 
     /// The proxy of the domains, if there are any.

@@ -1,4 +1,4 @@
-//! The state of SIP for an operator: registration bindings, calls, and trunks.
+//! The state of SIP for an operator: registration bindings, which can be removed, calls, and trunks.
 //!
 //! ```text
 //!  SipInspector ── SipQuery ──▶ mailbox of a worker ──▶ Sip::answer_query
@@ -222,6 +222,13 @@ pub(crate) enum SipQuery {
         /// The bindings, and the next place.
         reply: SyncSender<(Vec<BindingInfo>, Option<usize>)>,
     },
+    /// Removes the bindings of an address of record with this contact, or all of them.
+    RemoveBindings {
+        aor: Box<Aor>,
+        contact: Option<String>,
+        /// How many were removed.
+        reply: SyncSender<usize>,
+    },
     /// Calls from a place on. A query for calls that are not answered goes to the worker in the place; any worker can list answered calls.
     Calls {
         place: CallsPlace,
@@ -280,6 +287,31 @@ impl SipInspector {
             all.extend(bindings);
         }
         Ok(all)
+    }
+
+    /// Removes the bindings of one address of record: those whose contact has this URI, or all of them. Returns how many were removed.
+    /// Subscribers get a NOTIFY; the user agents do not, and register again when they refresh.
+    ///
+    /// # Errors
+    /// [`InspectError`].
+    pub fn remove_bindings(&self, aor: &str, contact: Option<&str>) -> Result<usize, InspectError> {
+        let not_one = || InspectError::NotAnAddress(aor.to_owned());
+        let canonical = canonical(aor).ok_or_else(not_one)?;
+        let mut removed = 0;
+        for worker in 0..self.boxes.len() {
+            let (reply, answer) = sync_channel(1);
+            self.post(
+                worker,
+                SipQuery::RemoveBindings {
+                    aor: Box::new(canonical),
+                    contact: contact.map(str::to_owned),
+                    reply,
+                },
+            )?;
+            let answer = answer.recv_timeout(ANSWER);
+            removed += answer.map_err(|_| InspectError::Busy(worker))?;
+        }
+        Ok(removed)
     }
 
     fn ask_bindings(
@@ -417,6 +449,14 @@ impl Sip {
                 let answer = self.bindings(first, aor.as_deref());
                 // The thread that sent the query may not wait any more.
                 let _ = reply.try_send(answer);
+            }
+            SipQuery::RemoveBindings {
+                aor,
+                contact,
+                reply,
+            } => {
+                let removed = self.endpoint.remove_bindings(&aor, contact.as_deref());
+                let _ = reply.try_send(removed);
             }
             SipQuery::Calls { place, reply } => drop(reply.try_send(self.calls(place))),
             SipQuery::Trace {

@@ -199,20 +199,34 @@ impl Registrations {
 
     /// Removes the bindings with this flow.
     pub(super) fn remove(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
-        let Found::Bindings(revision, bindings) = self.location.find(aor) else {
-            return;
-        };
         // A binding that was refreshed meanwhile has another flow and stays.
-        let failed = |(place, binding): (usize, &Binding)| {
-            (binding.flow().as_ref() == Some(flow)).then_some(Change::Remove(place))
+        self.remove_if(now, aor, |binding| binding.flow().as_ref() == Some(flow));
+    }
+
+    /// Removes bindings of an address, and returns how many.
+    pub(super) fn remove_if(
+        &mut self,
+        now: Now,
+        aor: &Aor,
+        is_meant: impl Fn(&Binding) -> bool,
+    ) -> usize {
+        let Found::Bindings(revision, bindings) = self.location.find(aor) else {
+            return 0;
         };
-        let mut changes: Vec<Change> = bindings.iter().enumerate().filter_map(failed).collect();
-        if changes.is_empty() {
-            return;
+        let meant = |(place, binding): (usize, &Binding)| {
+            is_meant(binding).then_some(Change::Remove(place))
+        };
+        let mut changes: Vec<Change> = bindings.iter().enumerate().filter_map(meant).collect();
+        let count = changes.len();
+        if count == 0 {
+            return 0;
         }
-        let changed = self.location.change(now, aor, revision, &mut changes);
-        if changed.is_ok() {
-            self.changes.push((*aor, Cause::Server));
+        match self.location.change(now, aor, revision, &mut changes) {
+            Ok(_) => {
+                self.changes.push((*aor, Cause::Server));
+                count
+            }
+            Err(_) => 0,
         }
     }
 

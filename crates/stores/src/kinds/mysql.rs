@@ -71,7 +71,7 @@ impl Mysql {
         let mut counts = Vec::new();
         for statement in statements {
             let values = parameters(&statement.values);
-            let done = transaction.exec_drop(statement.text, values).await;
+            let done = transaction.exec_drop(exact(statement.text), values).await;
             done.map_err(|error| failed(&error))?;
             counts.push(transaction.affected_rows());
         }
@@ -79,6 +79,11 @@ impl Mysql {
         committed.map_err(|error| failed(&error))?;
         Ok(counts)
     }
+}
+
+/// The default collations compare texts without their case: the deletion of `alice` would delete `Alice`. The connection uses utf8mb4.
+fn exact(text: &str) -> String {
+    text.replace(" = ?", " = ? COLLATE utf8mb4_bin")
 }
 
 fn failed(error: &mysql_async::Error) -> StoreError {
@@ -116,5 +121,22 @@ impl Sql for Mysql {
 
     fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>> {
         Box::pin(self.transact(statements))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exact;
+
+    #[test]
+    fn changes_compare_texts_with_their_case() {
+        assert_eq!(
+            exact("DELETE FROM turnusers_lt WHERE realm = ? AND name = ?"),
+            "DELETE FROM turnusers_lt WHERE realm = ? COLLATE utf8mb4_bin AND name = ? COLLATE utf8mb4_bin"
+        );
+        assert_eq!(
+            exact("INSERT INTO turn_secret (realm, value) VALUES (?, ?)"),
+            "INSERT INTO turn_secret (realm, value) VALUES (?, ?)"
+        );
     }
 }

@@ -7,6 +7,7 @@ mod openapi;
 mod problem;
 mod routes;
 mod sessions;
+mod sip;
 mod values;
 
 use std::sync::Arc;
@@ -151,7 +152,10 @@ impl Api {
                 let id = values::decode(found.name.unwrap_or_default())?;
                 sessions::end(&inner.shared, &id, &caller).await?
             }
-            Operation::Trunks => trunks(observer),
+            Operation::Bindings => sip::bindings(&inner.shared, query).await?,
+            Operation::RemoveBindings => sip::remove(&inner.shared, query, caller).await?,
+            Operation::Calls => sip::calls(&inner.shared, query).await?,
+            Operation::Trunks => sip::trunks(&inner.shared),
             Operation::OpenApi => openapi::document(),
             Operation::IceServers => ice::servers(inner, query)?,
             Operation::Reload => {
@@ -277,21 +281,4 @@ fn configuration(applied: &Applied) -> Value {
         })
     });
     json!({ "keys": keys.collect::<Vec<_>>() })
-}
-
-fn trunks(observer: &server::Observer) -> Value {
-    let registered = observer.sip_registrations();
-    let trunks = observer.sip_trunks().into_iter().map(|(name, counts)| {
-        let registration = registered.iter().find(|(of, _)| *of == name);
-        json!({
-            "name": name,
-            "addresses": counts.addresses,
-            "available": counts.available,
-            "requests": counts.calls,
-            "failed": counts.silent + counts.rung_and_failed,
-            "limited": counts.limited,
-            "is_registered": registration.map(|(_, is)| is),
-        })
-    });
-    json!({ "trunks": trunks.collect::<Vec<_>>() })
 }

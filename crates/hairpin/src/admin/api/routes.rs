@@ -33,6 +33,9 @@ pub(super) enum Operation {
     Realms,
     SetRealm,
     DeleteRealm,
+    Bindings,
+    RemoveBindings,
+    Calls,
     Trunks,
     IceServers,
     OpenApi,
@@ -334,12 +337,66 @@ pub(super) const ROUTES: &[Route] = &[
         "Remove origins and limits of a realm, as `hairpin realm del`. Users and secrets stay.",
         "Nothing.",
     ),
+    Route {
+        parameters: &[
+            text(
+                "aor",
+                "Only bindings of this address of record, USER@DOMAIN.",
+            ),
+            text(
+                "search",
+                "Only bindings whose address of record or contact contains this text.",
+            ),
+            AFTER,
+            LIMIT,
+        ],
+        ..plain(
+            "GET",
+            "/sip/bindings",
+            Read,
+            Operation::Bindings,
+            "Registration bindings, as `hairpin sip bindings --json`.",
+            "Bindings; `next` if there may be more. A page of a search can be empty.",
+        )
+    },
+    Route {
+        parameters: &[
+            text("aor", "The address of record, USER@DOMAIN."),
+            text("contact", "Only the binding with this contact."),
+        ],
+        ..plain(
+            "DELETE",
+            "/sip/bindings",
+            Change,
+            Operation::RemoveBindings,
+            "Remove bindings of one address of record, as `hairpin sip remove`.",
+            "The number of removed bindings.",
+        )
+    },
+    Route {
+        parameters: &[
+            text(
+                "search",
+                "Only calls whose Call-ID, URIs, source or target contain this text.",
+            ),
+            AFTER,
+            LIMIT,
+        ],
+        ..plain(
+            "GET",
+            "/sip/calls",
+            Read,
+            Operation::Calls,
+            "Calls in progress, as `hairpin sip calls --json`. Requires sip.call_log.",
+            "Calls, the numbers of dialogs and requests; `next` if there may be more.",
+        )
+    },
     plain(
         "GET",
         "/sip/trunks",
         Read,
         Operation::Trunks,
-        "The SIP trunks that have a name, and their state.",
+        "The state of each address of SIP trunks, as `hairpin sip trunks --json`.",
         "Trunks.",
     ),
     Route {

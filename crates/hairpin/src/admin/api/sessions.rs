@@ -3,15 +3,14 @@
 use std::str::FromStr;
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
-use server::sessions::{Session, SessionError, SessionFilter, SessionId, SessionPlace, Sessions};
+use serde_json::Value;
+use server::sessions::{SessionError, SessionFilter, SessionId, Sessions};
 
 use super::access::Caller;
 use super::limit;
 use super::problem::Problem;
 use super::values::Query;
-use crate::audit::Audit;
-use crate::control::Shared;
+use crate::control::{Shared, sessions};
 
 /// One page of the list.
 pub(super) async fn list(shared: &Shared, query: &Query) -> Result<Value, Problem> {
@@ -24,29 +23,19 @@ pub(super) async fn list(shared: &Shared, query: &Query) -> Result<Value, Proble
         user: query.get("user").map(str::to_owned),
         peer: peer.transpose()?,
     };
-    let from = query.get("after").map(place).transpose()?;
-    let from = from.unwrap_or_default();
-    let wait = move |sessions: Sessions| sessions.list(from, limit, filter);
-    let page = on_a_thread_that_may_wait(shared, wait).await?;
-    let sessions: Vec<_> = page
-        .sessions
-        .iter()
-        .map(|(id, session)| show(*id, session))
-        .collect();
-    let next = page
-        .next
-        .map(|next| format!("{}-{}", next.worker, next.place));
-    Ok(json!({ "sessions": sessions, "next": next }))
+    let after = query
+        .get("after")
+        .map(|text| sessions::place(text).map_err(|error| Problem::bad_request(error.to_owned())));
+    let after = after.transpose()?.unwrap_or_default();
+    let wait = move |all: Sessions| sessions::list(&all, after, limit, filter);
+    on_a_thread_that_may_wait(shared, wait).await
 }
 
 /// Ends one session.
 pub(super) async fn end(shared: &Shared, id: &str, caller: &Caller) -> Result<Value, Problem> {
     let id = SessionId::from_str(id).map_err(|error| Problem::bad_request(error.to_string()))?;
-    on_a_thread_that_may_wait(shared, move |sessions| sessions.end(id)).await?;
-    Audit::new("session.end")
-        .with("session", &id.to_string())
-        .log(&caller.0);
-    Ok(json!({}))
+    let by = caller.0.clone();
+    on_a_thread_that_may_wait(shared, move |all| sessions::end(&all, id, &by)).await
 }
 
 /// Waits for workers on another thread, so that the thread of the listener can serve other clients.
@@ -61,38 +50,5 @@ async fn on_a_thread_that_may_wait<T: Send + 'static>(
     outcome.map_err(|error| match error {
         SessionError::Ended(_) => Problem::not_found(error.to_string()),
         _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-    })
-}
-
-/// Reads the parameter `after`: worker and place.
-fn place(text: &str) -> Result<SessionPlace, Problem> {
-    let read = || {
-        let (worker, place) = text.split_once('-')?;
-        Some(SessionPlace {
-            worker: worker.parse().ok()?,
-            place: place.parse().ok()?,
-        })
-    };
-    read()
-        .ok_or_else(|| Problem::bad_request("after is malformed: send `next` of the previous page"))
-}
-
-fn show(id: SessionId, session: &Session) -> Value {
-    let path = &session.path.five_tuple;
-    let relayed = [session.relayed.v4, session.relayed.v6];
-    json!({
-        "id": id.to_string(),
-        "user": session.user,
-        "realm": session.realm,
-        "transport": format!("{:?}", path.transport).to_lowercase(),
-        "client": path.remote,
-        "server": path.local,
-        "relayed": relayed.into_iter().flatten().collect::<Vec<_>>(),
-        "age_s": session.age.as_secs(),
-        "expires_in_s": session.expires_in.as_secs(),
-        "to_peers": { "packets": session.to_peers.packets, "bytes": session.to_peers.bytes },
-        "to_client": { "packets": session.to_client.packets, "bytes": session.to_client.bytes },
-        "permissions": session.permissions,
-        "channels": session.channels,
     })
 }

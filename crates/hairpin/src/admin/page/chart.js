@@ -4,7 +4,7 @@ import { element, svg } from "./main.js";
 
 const WIDTH = 440;
 const HEIGHT = 136;
-const LEFT = 62;
+const LEFT = 78;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;

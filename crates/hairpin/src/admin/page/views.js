@@ -181,13 +181,112 @@ function row(session, find) {
 
 // ---- SIP
 
+/** Pages without an entry that a search reads before it asks the user. */
+const EMPTY_PAGES = 50;
+
+/** Reads pages of a list until one has an entry. */
+async function page(path, name, parameters) {
+  let found = await call("GET", path, parameters);
+  for (let pages = 0; !found[name].length && found.next && pages < EMPTY_PAGES; pages += 1) {
+    found = await call("GET", path, { ...parameters, after: found.next });
+  }
+  return found;
+}
+
+/** A list of bindings or calls with its own position. `rows` makes the rows of a page. */
+class SipList {
+  constructor(path, name, caption, columns, empty, rows) {
+    Object.assign(this, { path, name, caption, columns, empty, rows });
+    this.root = element("div", { "aria-live": "polite" });
+  }
+
+  async show(search, after) {
+    this.search = search;
+    this.after = after;
+    try {
+      const found = await page(this.path, this.name, { search, after });
+      const button = (text, place) => element("button", { type: "button", class: "quiet", onclick: () => this.show(search, place) }, text);
+      const more = found.next ? button("Next page", found.next) : undefined;
+      const first = after ? button("First page", undefined) : undefined;
+      const rows = found[this.name].map((entry) => this.rows(entry, () => this.show(this.search, this.after)));
+      this.root.replaceChildren(table(this.caption, this.columns, rows, this.empty), element("p", {}, ...[first, " ", more].filter(Boolean)));
+    } catch (failure) {
+      failed(this.root, failure);
+    }
+  }
+
+  refresh(search) {
+    const isUsed = this.root.contains(document.activeElement);
+    return isUsed ? undefined : this.show(search, search === this.search ? this.after : undefined);
+  }
+}
+
+function bindingRow(binding, find) {
+  const remove = async () => {
+    const text = `${binding.aor} at ${binding.contact}. A phone that still runs registers again when it refreshes.`;
+    if (!(await confirm("Remove this binding?", text, "Remove binding"))) return;
+    try {
+      await call("DELETE", "/sip/bindings", { aor: binding.aor, contact: binding.contact });
+      say(`The binding of ${binding.aor} is removed.`);
+    } catch (failure) {
+      say(failure.message);
+    }
+    find();
+  };
+  const source = binding.remote ? `${binding.transport} ${binding.remote}` : binding.path ?? "–";
+  return [
+    mono(binding.aor),
+    mono(binding.contact),
+    mono(source),
+    duration(binding.expires_s),
+    element("button", { type: "button", class: "danger small", "aria-label": `Remove the binding of ${binding.aor} at ${binding.contact}`, onclick: remove }, "Remove"),
+  ];
+}
+
+const callRow = (it) => [mono(it.from), mono(it.to), it.state, it.source ?? mono(it.source_address), it.target ?? `${it.tried} tried`, duration(Math.floor(it.lasted_ms / 1000)), mono(it.call_id)];
+
+function trunkRow(trunk) {
+  const up = trunk.addresses.filter((address) => address.state === "up" || address.state === "slow_start");
+  const states = trunk.addresses.map((address) => element("div", {}, mono(address.uri), ` ${address.state.replace("_", " ")}${address.last_error ? `, last error ${address.last_error}` : ""}`));
+  const badge = element("span", { class: `badge ${up.length ? "good" : "bad"}` }, up.length ? `${up.length} of ${trunk.addresses.length} up` : "down");
+  return [
+    trunk.name ?? "(unnamed)",
+    element("span", {}, badge, ...states),
+    trunk.registered === null ? "–" : trunk.registered ? "yes" : "no",
+    amount(trunk.requests),
+    amount(trunk.silent + trunk.rung_and_failed),
+    amount(trunk.limited),
+  ];
+}
+
 const sip = {
   title: "SIP",
   show(root) {
     const tiles = element("ul", { class: "tiles" });
-    const lists = element("div");
-    root.append(tiles, lists);
+    const trunkList = element("div");
+    const search = element("input", { id: "search", autocomplete: "off", spellcheck: "false" });
+    const bindings = new SipList("/sip/bindings", "bindings", "Bindings", [["Address of record"], ["Contact"], ["Source"], ["Expires in", "number"], [""]], "No binding matches.", bindingRow);
+    const calls = new SipList("/sip/calls", "calls", "Calls", [["From"], ["To"], ["State"], ["Source"], ["Target"], ["Time", "number"], ["Call-ID"]], "No call matches. Calls are listed if sip.call_log is true.", callRow);
+    const find = (event) => {
+      event?.preventDefault();
+      bindings.show(search.value.trim());
+      calls.show(search.value.trim());
+    };
+    root.append(
+      tiles,
+      element(
+        "form",
+        { class: "search", role: "search", onsubmit: find },
+        element("div", {}, element("label", { for: "search" }, "Bindings and calls that contain"), search),
+        element("button", {}, "Search"),
+      ),
+      bindings.root,
+      calls.root,
+      trunkList,
+    );
     return every(5, async () => {
+      bindings.refresh(bindings.search ?? "");
+      calls.refresh(calls.search ?? "");
       try {
         const [status, trunks] = await Promise.all([call("GET", "/status"), call("GET", "/sip/trunks")]);
         const tile = (label, value) => element("li", { class: "card" }, element("span", { class: "label" }, label), element("span", { class: "value" }, amount(value)));
@@ -198,18 +297,10 @@ const sip = {
           tile("Connections", status.sip.connections),
           tile("Banned sources", status.sip.banned_sources),
         );
-        const rows = trunks.trunks.map((trunk) => [
-          trunk.name,
-          trunk.available ? [element("span", { class: "badge good" }, `${trunk.available} of ${trunk.addresses} up`)] : [element("span", { class: "badge bad" }, "down")],
-          trunk.is_registered === null ? "–" : trunk.is_registered ? "yes" : "no",
-          amount(trunk.requests),
-          amount(trunk.failed),
-          amount(trunk.limited),
-        ]);
         const columns = [["Trunk"], ["Addresses"], ["Registered"], ["Requests", "number"], ["Failed", "number"], ["Over limit", "number"]];
-        lists.replaceChildren(table("Trunks", columns, rows, "No trunk has a name: see [[sip.trunk]] in docs/configuration.md."));
+        trunkList.replaceChildren(table("Trunks", columns, trunks.trunks.map(trunkRow), "There is no trunk: see [[sip.trunk]] in docs/configuration.md."));
       } catch (failure) {
-        failed(lists, failure);
+        failed(trunkList, failure);
       }
     });
   },

@@ -1,20 +1,20 @@
-//! `hairpin sip bindings`, `hairpin sip calls` and `hairpin sip trunks`: the SIP state of a running server.
+//! `hairpin sip bindings`, `hairpin sip remove`, `hairpin sip calls` and `hairpin sip trunks`: the SIP state of a running server.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::cli::sip::{Bindings, Calls, Trunks};
+use crate::cli::sip::{Bindings, Calls, Remove, Trunks};
 use crate::commands::control::{ask_with, refused};
 use crate::commands::output::{self, printable};
-use crate::config::write_seconds;
+use crate::config::{plural, write_seconds};
 use crate::control::protocol::Command;
 
 /// Runs `hairpin sip bindings`.
 pub(super) fn bindings(args: &Bindings) -> Result<ExitCode> {
     let mut left = args.limit.unwrap_or(usize::MAX);
-    let mut arguments = json!({ "aor": args.aor, "from": null });
+    let mut arguments = json!({ "aor": args.aor, "search": args.search, "after": null });
     while left > 0 {
         let reply = match ask_with(&args.target, Command::SipBindings, &arguments)? {
             Ok(reply) => reply,
@@ -27,7 +27,7 @@ pub(super) fn bindings(args: &Bindings) -> Result<ExitCode> {
         if reply["next"].is_null() {
             break;
         }
-        arguments["from"] = reply["next"].clone();
+        arguments["after"] = reply["next"].clone();
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,10 +63,22 @@ fn line(binding: &Value, args: &Bindings) -> String {
     parts.join("  ") + "\n"
 }
 
+/// Runs `hairpin sip remove`.
+pub(super) fn remove(args: &Remove) -> Result<ExitCode> {
+    let arguments = json!({ "aor": args.aor, "contact": args.contact });
+    let reply = match ask_with(&args.target, Command::SipRemove, &arguments)? {
+        Ok(reply) => reply,
+        Err(refusal) => return Ok(refused(&refusal)),
+    };
+    let removed = usize::try_from(reply["removed"].as_u64().unwrap_or(0))?;
+    output::print(&format!("{} removed\n", plural(removed, "binding")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Runs `hairpin sip calls`.
 pub(super) fn calls(args: &Calls) -> Result<ExitCode> {
     let (mut left, mut total) = (args.limit.unwrap_or(usize::MAX), 0);
-    let mut arguments = json!({ "from": null });
+    let mut arguments = json!({ "after": null });
     while left > 0 {
         let reply = match ask_with(&args.target, Command::SipCalls, &arguments)? {
             Ok(reply) => reply,
@@ -89,7 +101,7 @@ pub(super) fn calls(args: &Calls) -> Result<ExitCode> {
             }
             break;
         }
-        arguments["from"] = reply["next"].clone();
+        arguments["after"] = reply["next"].clone();
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -30,8 +30,9 @@ use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
 use sip::flow::{Flow, ListenerKey};
 use sip::tu::{Taken, TransactionUser, Transactions};
 use sip::verdict::Rules;
-use sip::{HeaderKind, Message, Method, Mono};
+use sip::{HeaderKind, Message, Method, Mono, Now};
 use sip_server::Aor;
+use sip_server::location::Binding;
 use sip_server::proxy::Proxy;
 use sip_server::reg_event::{Config, RegEvents};
 use sip_server::registrar::Access;
@@ -222,6 +223,16 @@ impl User {
             Some(registrations) => Some(registrations.kept()),
             None => self.spare.as_mut(),
         }
+    }
+
+    /// Removes the bindings of an address with this contact, or all of them. Returns how many.
+    pub(super) fn remove_bindings(&mut self, now: Now, aor: &Aor, contact: Option<&str>) -> usize {
+        let is_meant = |binding: &Binding| {
+            !binding.is_expired(now.mono)
+                && contact.is_none_or(|contact| binding.uri() == contact.as_bytes())
+        };
+        let registrations = self.registrations.as_mut();
+        registrations.map_or(0, |it| it.remove_if(now, aor, is_meant))
     }
 
     /// The proxy of the domains, if there are any.

@@ -1,0 +1,103 @@
+//! Sessions: the operator's name for allocations of clients. The control socket and the API list and end them in the same way.
+
+use serde_json::{Value, json};
+use server::sessions::{Session, SessionError, SessionFilter, SessionId, SessionPlace, Sessions};
+
+use super::protocol::{Command, Refusal, Reply};
+use super::serve::Shared;
+use crate::audit::Audit;
+
+/// Sessions in one reply. With 100 peers each, it stays below the size limit.
+const PAGE: usize = 250;
+/// Peers of one session that a list shows. An allocation can have many more, and a reply has a size limit.
+const PEERS: usize = 100;
+
+/// Responds to a command about sessions. Blocks until workers respond.
+pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: &str) -> Reply {
+    let sessions = &shared.sessions;
+    let refused = |error: SessionError| Refusal::new(error.to_string());
+    match command {
+        Command::EndSession => {
+            let id = arguments["id"].as_str().unwrap_or_default();
+            let id = id
+                .parse()
+                .map_err(|error| Refusal::new(format!("{error}")))?;
+            end(sessions, id, by).map_err(refused)
+        }
+        _ => {
+            let text = |name: &str| arguments[name].as_str();
+            let peer = text("peer").map(|text| {
+                let wrong = |_| Refusal::new(format!("peer is {text}: send an IP address"));
+                text.parse().map_err(wrong)
+            });
+            let filter = SessionFilter {
+                user: text("user").map(str::to_owned),
+                peer: peer.transpose()?,
+            };
+            let after = text("after").map(|text| place(text).map_err(Refusal::new));
+            let after = after.transpose()?.unwrap_or_default();
+            list(sessions, after, PAGE, filter).map_err(refused)
+        }
+    }
+}
+
+/// One page of the list.
+pub(crate) fn list(
+    sessions: &Sessions,
+    after: SessionPlace,
+    limit: usize,
+    filter: SessionFilter,
+) -> Result<Value, SessionError> {
+    let page = sessions.list(after, limit, filter)?;
+    let shown = page.sessions.iter();
+    let shown: Vec<_> = shown.map(|(id, session)| show(*id, session)).collect();
+    let next = page
+        .next
+        .map(|next| format!("{}-{}", next.worker, next.place));
+    Ok(json!({ "sessions": shown, "next": next }))
+}
+
+/// Ends a session, and writes an audit line.
+pub(crate) fn end(sessions: &Sessions, id: SessionId, by: &str) -> Result<Value, SessionError> {
+    sessions.end(id)?;
+    Audit::new("session.end")
+        .with("session", &id.to_string())
+        .log(by);
+    Ok(json!({}))
+}
+
+/// Reads where a page begins: worker and place.
+pub(crate) fn place(text: &str) -> Result<SessionPlace, &'static str> {
+    let read = || {
+        let (worker, place) = text.split_once('-')?;
+        Some(SessionPlace {
+            worker: worker.parse().ok()?,
+            place: place.parse().ok()?,
+        })
+    };
+    read().ok_or("after is malformed: send `next` of the previous page")
+}
+
+fn show(id: SessionId, session: &Session) -> Value {
+    let path = &session.path.five_tuple;
+    let relayed = [session.relayed.v4, session.relayed.v6];
+    let first = |count: usize| count.min(PEERS);
+    let (permissions, channels) = (&session.permissions, &session.channels);
+    json!({
+        "id": id.to_string(),
+        "user": session.user,
+        "realm": session.realm,
+        "transport": format!("{:?}", path.transport).to_lowercase(),
+        "client": path.remote,
+        "server": path.local,
+        "relayed": relayed.into_iter().flatten().collect::<Vec<_>>(),
+        "age_s": session.age.as_secs(),
+        "expires_in_s": session.expires_in.as_secs(),
+        "to_peers": { "packets": session.to_peers.packets, "bytes": session.to_peers.bytes },
+        "to_client": { "packets": session.to_client.packets, "bytes": session.to_client.bytes },
+        "permissions": permissions[..first(permissions.len())],
+        "channels": channels[..first(channels.len())],
+        "peers_omitted": (permissions.len() + channels.len())
+            .saturating_sub(first(permissions.len()) + first(channels.len())),
+    })
+}
