@@ -70,11 +70,25 @@ impl FromText for Secret {
                 Mistake::new("the secret is empty").help("make one with: openssl rand -base64 24")
             );
         }
+        not_a_placeholder(text)?;
         Ok(Self(text.to_owned()))
     }
 
     fn to_text(&self) -> String {
         self.0.clone()
+    }
+}
+
+/// What secrets and passwords in the example file begin with. Everybody knows them.
+const PLACEHOLDER: &str = "replace-me";
+
+fn not_a_placeholder(text: &str) -> Result<(), Mistake> {
+    match text.starts_with(PLACEHOLDER) {
+        true => Err(Mistake::new(
+            "this is the placeholder of the example file, which everybody knows",
+        )
+        .help("make a secret with: openssl rand -base64 24")),
+        false => Ok(()),
     }
 }
 
@@ -157,6 +171,7 @@ impl User {
             return Err(Mistake::new(format!("user `{name}` has an empty password"))
                 .help("anybody could relay through this server: set one"));
         }
+        not_a_placeholder(&self.password)?;
         if self.password.chars().any(char::is_control) {
             return Err(Mistake::new(format!(
                 "the password of `{name}` has a control character in it"

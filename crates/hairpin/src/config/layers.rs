@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use super::diagnostics::{Diagnostic, Report};
+use super::includes;
 use super::node::{Node, Raw};
 use super::schema::{ENV_PREFIX, KEYS, Key, Settings, sections};
 use super::source::{Layer, Location, SourceId, Sources};
@@ -42,8 +43,8 @@ pub(crate) fn read(inputs: &Inputs, sources: &mut Sources, report: &mut Report) 
     let defaults = sources.add(Layer::Default, "defaults", DEFAULTS);
     walk::document(defaults, DEFAULTS, &mut settings, report);
     if let Some((name, text)) = &inputs.file {
-        let file = sources.add(Layer::File, name, text);
-        walk::document(file, text, &mut settings, report);
+        let environment = &inputs.environment;
+        includes::read((name, text), environment, &mut settings, sources, report);
     }
     for (name, value) in &inputs.environment {
         environment(name, value, &mut settings, sources, report);

@@ -18,6 +18,8 @@ mod credentials;
 mod deny_files;
 mod diagnostics;
 mod effective;
+mod expand;
+mod includes;
 mod layers;
 mod logging;
 mod nat_discovery;

@@ -5,18 +5,20 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use toml::de::DeValue;
+
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::{AdminListen, Token};
 use super::alternate;
 use super::control_socket::ControlSocket;
 use super::credentials::{Realm, Secret, User};
 use super::deny_files::DenyFile;
-use super::diagnostics::Report;
+use super::diagnostics::{Diagnostic, Report};
 use super::logging::{LogFormat, LogLevel};
 use super::network::{
     ExternalAddress, ExternalIp, NameServer, Network, PeerRule, PortRange, StunServer,
 };
-use super::node::Node;
+use super::node::{Node, Raw};
 use super::offload::{BindingExcess, OffloadMode};
 use super::realms;
 use super::setting::{
@@ -465,6 +467,10 @@ pub(crate) trait Slot {
     fn read(&mut self, node: &Node<'_>, report: &mut Report);
     /// Its value as TOML and its place, if set.
     fn written(&self, reveal: bool) -> Option<(String, Location)>;
+    /// Where the value is set.
+    fn place(&self) -> Option<Location>;
+    /// Reads a value that another file has set, too: tables are added to its list.
+    fn read_more(&mut self, node: &Node<'_>, before: &Location, report: &mut Report);
 }
 
 impl<T: Setting> Slot for Entry<T> {
@@ -480,6 +486,30 @@ impl<T: Setting> Slot for Entry<T> {
     fn written(&self, reveal: bool) -> Option<(String, Location)> {
         self.as_ref()
             .map(|entry| (entry.value.write(reveal), entry.at.clone()))
+    }
+
+    fn place(&self) -> Option<Location> {
+        self.as_ref().map(|entry| entry.at.clone())
+    }
+
+    fn read_more(&mut self, node: &Node<'_>, before: &Location, report: &mut Report) {
+        let is_table = |item: &Node<'_>| matches!(item.raw, Raw::Toml(DeValue::Table(_)));
+        let has_tables = node
+            .items()
+            .is_some_and(|items| !items.is_empty() && items.iter().all(is_table));
+        if has_tables && let Some(entry) = self.as_mut() {
+            let Some(more) = T::read(node, report) else {
+                return;
+            };
+            if entry.value.append(more) {
+                return;
+            }
+        }
+        report.push(
+            Diagnostic::error(&node.at, "another file sets this key, too")
+                .see(before, "first here")
+                .help("keep one of them; only lists of tables, such as [[sip.trunk]], are joined"),
+        );
     }
 }
 

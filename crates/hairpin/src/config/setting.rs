@@ -65,6 +65,10 @@ pub(crate) trait Setting: Sized {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self>;
     /// The same value as TOML; secrets are only written out if `reveal`.
     fn write(&self, reveal: bool) -> String;
+    /// Adds the elements of another list. Returns whether both are lists.
+    fn append(&mut self, _other: Self) -> bool {
+        false
+    }
 }
 
 /// A [`Setting`] that is written as a text.
@@ -171,6 +175,11 @@ impl<T: Setting> Setting for List<T> {
     fn write(&self, reveal: bool) -> String {
         let items: Vec<_> = self.iter().map(|item| item.value.write(reveal)).collect();
         format!("[{}]", items.join(", "))
+    }
+
+    fn append(&mut self, other: Self) -> bool {
+        self.extend(other);
+        true
     }
 }
 

@@ -1,6 +1,7 @@
 //! Walks a TOML document by the schema and reports everything that does not fit, instead of stopping at the first error.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -9,12 +10,36 @@ use super::diagnostics::{Diagnostic, Report};
 use super::node::Node;
 use super::schema::{KEYS, Settings, key, names, sections};
 use super::setting::wrong_type;
-use super::source::{Location, SourceId};
+use super::source::{Located, Location, SourceId};
 use super::suggest::nearest;
+use super::{expand, includes};
+
+/// What a file stands in.
+pub(super) struct Context<'a> {
+    /// The environment of the process, for references.
+    pub(super) environment: &'a [(OsString, OsString)],
+    /// The files that were read before this one.
+    pub(super) files: Vec<SourceId>,
+}
 
 /// Reads a whole document into `settings`.
 pub(crate) fn document(source: SourceId, text: &str, settings: &mut Settings, report: &mut Report) {
-    let (root, errors) = DeTable::parse_recoverable(text);
+    let context = Context {
+        environment: &[],
+        files: Vec::new(),
+    };
+    file(source, text, &context, settings, report);
+}
+
+/// Reads a file into `settings`. Returns the patterns of files that it includes.
+pub(super) fn file(
+    source: SourceId,
+    text: &str,
+    context: &Context<'_>,
+    settings: &mut Settings,
+    report: &mut Report,
+) -> Vec<Located<String>> {
+    let (mut root, errors) = DeTable::parse_recoverable(text);
     let line_ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
     let line = |offset| line_ends.partition_point(|end| *end < offset);
     let mut broken_lines = HashSet::new();
@@ -31,8 +56,10 @@ pub(crate) fn document(source: SourceId, text: &str, settings: &mut Settings, re
         ));
     }
     let mut found = Report::default();
+    expand::table(source, root.get_mut(), context.environment, &mut found);
+    let included = includes::take(source, root.get_mut(), &mut found);
     for (name, value) in root.get_ref().iter() {
-        section(source, name, value, settings, &mut found);
+        section((source, context), name, value, settings, &mut found);
     }
     // What stands on a line with a syntax error was read by guesswork: a second complaint there would mislead.
     for diagnostic in found.sorted() {
@@ -40,6 +67,7 @@ pub(crate) fn document(source: SourceId, text: &str, settings: &mut Settings, re
             report.push(diagnostic.clone());
         }
     }
+    included
 }
 
 fn syntax_error(at: &Location, message: &str, word: bool) -> Diagnostic {
@@ -56,7 +84,7 @@ fn syntax_error(at: &Location, message: &str, word: bool) -> Diagnostic {
 }
 
 fn section(
-    source: SourceId,
+    (source, context): (SourceId, &Context<'_>),
     name: &Spanned<DeString<'_>>,
     value: &Spanned<DeValue<'_>>,
     settings: &mut Settings,
@@ -77,7 +105,13 @@ fn section(
     };
     for (name, value) in table.iter() {
         match key(section, name.get_ref()) {
-            Some(key) => (key.slot)(settings).read(&Node::toml(source, value), report),
+            Some(key) => {
+                let (slot, node) = ((key.slot)(settings), Node::toml(source, value));
+                match slot.place().filter(|at| context.files.contains(&at.source)) {
+                    Some(before) => slot.read_more(&node, &before, report),
+                    None => slot.read(&node, report),
+                }
+            }
             None => report.push(unknown_key(
                 source,
                 name,
