@@ -13,6 +13,8 @@ mod external_address;
 mod import;
 mod log_queue;
 mod metrics;
+#[cfg(test)]
+mod reference;
 mod systemd;
 
 use std::process::ExitCode;

@@ -7,18 +7,31 @@ use clap::{CommandFactory, Parser};
 use super::Cli;
 
 const UCLIENT: &str = include_str!("../../../../docs/load-from-uclient.md");
-const PAGES: [(&str, &str); 5] = [
+
+/// A page of the manual with its name.
+macro_rules! page {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../../docs/", $name)))
+    };
+}
+
+/// Pages whose commands and flags must exist.
+const PAGES: &[(&str, &str)] = &[
     ("load-from-uclient.md", UCLIENT),
-    ("load.md", include_str!("../../../../docs/load.md")),
-    ("load-sip.md", include_str!("../../../../docs/load-sip.md")),
-    (
-        "benchmarking.md",
-        include_str!("../../../../docs/benchmarking.md"),
-    ),
-    (
-        "getting-started.md",
-        include_str!("../../../../docs/getting-started.md"),
-    ),
+    page!("load.md"),
+    page!("load-sip.md"),
+    page!("benchmarking.md"),
+    page!("credentials.md"),
+    page!("operation.md"),
+    page!("how-to/behind-nat.md"),
+    page!("how-to/postgresql.md"),
+    page!("how-to/public-server.md"),
+    page!("how-to/sip-trunk.md"),
+    page!("how-to/troubleshooting.md"),
+    page!("how-to/tuning.md"),
+    page!("how-to/upgrade.md"),
+    page!("how-to/webrtc-phones.md"),
+    page!("tutorials/measure.md"),
 ];
 
 /// What `turnutils_uclient -h` of coturn 4.6.1 lists, and the long flags of newer versions.
@@ -113,6 +126,12 @@ fn flags_that_pages_mention_exist() {
         "serve",
         "probe turn",
         "probe stun",
+        "creds",
+        "drain",
+        "reload",
+        "sip route",
+        "status",
+        "upgrade",
     ]
     .map(own);
     let all: Vec<_> = commands

@@ -494,4 +494,40 @@ mod tests {
             other => panic!("{other:?}"),
         }
     }
+
+    /// The table of operations in docs/api.md.
+    fn table() -> String {
+        let mut table = "| method | path | who | what it does | parameters and fields |\n|---|---|---|---|---|\n".to_owned();
+        for route in ROUTES {
+            let who = match route.access {
+                Access::Read => "local, token",
+                Access::Change => "token",
+                Access::Credentials => "any token",
+            };
+            let parameters = route.parameters.iter();
+            let parameters = parameters.map(|one| format!("`{}`: {}", one.name, one.about));
+            let fields = route.body.iter();
+            let fields = fields.map(|(name, _, about)| format!("`{name}` (body): {about}"));
+            let all: Vec<String> = parameters.chain(fields).collect();
+            table.push_str(&format!(
+                "| {} | `{}{}` | {who} | {} Result: {} | {} |\n",
+                route.method,
+                super::super::BASE,
+                route.path,
+                route.summary,
+                route.result,
+                all.join("<br>")
+            ));
+        }
+        table
+    }
+
+    #[test]
+    fn the_page_lists_the_operations() {
+        let (begin, end) = ("<!-- operations -->\n", "<!-- end of operations -->");
+        let page = std::fs::read_to_string(crate::reference::path("api.md")).unwrap();
+        let (before, rest) = page.split_once(begin).expect("the mark in docs/api.md");
+        let (_, after) = rest.split_once(end).expect("the mark in docs/api.md");
+        crate::reference::compare("api.md", &format!("{before}{begin}{}{end}{after}", table()));
+    }
 }
