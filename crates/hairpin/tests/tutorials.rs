@@ -35,7 +35,8 @@ ip address add 192.0.2.10/24 dev eth0
 ip link set eth0 up
 ip link set cable up
 ip route add default dev eth0
-trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
+# KILL, because a phone would wait 32 s for the response of a server that has ended.
+trap 'kill -KILL $(jobs -p) 2>/dev/null || true; wait' EXIT
 
 # The lines that say that a program in the background is ready.
 until_ready() {
@@ -85,7 +86,7 @@ fn script(page: &str) -> (String, usize) {
                     script,
                     "out={number}.out; set +e\n(set -e\n{text}) > $out 2>&1\nended $? $out"
                 )
-                .unwrap();
+                .expect("a text takes all");
                 count += 1;
             }
             ["sh", "test", "background"] => {
@@ -94,18 +95,19 @@ fn script(page: &str) -> (String, usize) {
                     "out={number}.out\n{} > $out 2>&1 < /dev/null &\nuntil_ready $out $!",
                     text.trim()
                 )
-                .unwrap();
+                .expect("a text takes all");
                 script.push_str("secret=$(sed -n 's/^secret *\\([^ ]*\\).*/\\1/p' $out); SECRET=${secret:-${SECRET:-}}\n");
                 count += 1;
             }
             ["text", "test"] => {
                 for line in text.lines().filter(|line| !line.is_empty()) {
-                    writeln!(script, "expect $out {}", quoted(line)).unwrap();
+                    writeln!(script, "expect $out {}", quoted(line)).expect("a text takes all");
                 }
             }
             ["toml", file] => {
                 let name = file.strip_prefix("file=").expect("the name of a file");
-                writeln!(script, "cat > {name} <<'END_OF_FILE'\n{text}END_OF_FILE").unwrap();
+                writeln!(script, "cat > {name} <<'END_OF_FILE'\n{text}END_OF_FILE")
+                    .expect("a text takes all");
             }
             ["sh" | "js" | "text"] => {}
             _ => panic!("unknown kind of block: {:?}", block.info),

@@ -113,31 +113,16 @@ fn every_flag_of_uclient_is_mapped_to_flags_that_exist() {
     assert!(missing.is_empty(), "not in the table: {missing:?}");
 }
 
+/// A command with all its subcommands.
+fn every(command: &clap::Command, all: &mut Vec<clap::Command>) {
+    all.push(command.clone());
+    command.get_subcommands().for_each(|sub| every(sub, all));
+}
+
 #[test]
 fn flags_that_pages_mention_exist() {
-    let own = |path: &str| (path.to_owned(), command(path));
-    let commands = [
-        "load turn",
-        "load stun",
-        "load sip",
-        "load compare",
-        "peer",
-        "bench",
-        "serve",
-        "probe turn",
-        "probe stun",
-        "creds",
-        "drain",
-        "reload",
-        "sip route",
-        "status",
-        "upgrade",
-    ]
-    .map(own);
-    let all: Vec<_> = commands
-        .iter()
-        .map(|(_, command)| command.clone())
-        .collect();
+    let mut all = Vec::new();
+    every(&Cli::command(), &mut all);
     // Of other programs, in the same pages.
     let foreign = ["--allow-loopback-peers", "--allowed-peer-ip"];
     for (name, page) in PAGES
