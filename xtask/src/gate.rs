@@ -5,6 +5,7 @@
 //! gate that is skipped is none.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -90,6 +91,81 @@ fn lowest_ratios(report: &Value) -> BTreeMap<String, f64> {
             Some((row["name"].as_str()?.to_owned(), 1.0 / most))
         })
         .collect()
+}
+
+/// An option that takes a mechanism away from hairpin, and the scenarios whose gates then fail.
+struct Removal {
+    option: &'static str,
+    scenarios: &'static [&'static str],
+}
+
+/// As docs/benchmarking.md lists them.
+const REMOVALS: [Removal; 5] = [
+    Removal {
+        option: "--set=server.offloads=false",
+        scenarios: &["relay-1x1-c2p-120B", "relay-64x8-c2p-120B", "binding-1"],
+    },
+    Removal {
+        option: "--batch-limit=64",
+        scenarios: &["relay-64x1-c2p-120B", "relay-64x1-p2c-120B"],
+    },
+    Removal {
+        option: "--batch-limit=1",
+        scenarios: &["relay-1000x1-c2p-120B", "binding-1000"],
+    },
+    Removal {
+        option: "--set=server.steering=hash",
+        scenarios: &["spread-4"],
+    },
+    Removal {
+        option: "--set=limits.allocations_per_user=1",
+        scenarios: &["churn-64"],
+    },
+];
+
+/// Shows that each gate fails when hairpin lacks what the gate is for. Each gate is one check.
+pub(crate) fn prove(root: &Path) -> Result<Tally> {
+    let binary = cargo::release(root)?;
+    let folder = scratch(root, "gates")?;
+    let mut tally = Tally::default();
+    for removal in &REMOVALS {
+        let violations = without(removal, &binary, &folder)?;
+        for scenario in removal.scenarios {
+            let of_it = |line: &&String| line.contains(&format!(" {scenario}:"));
+            let outcome = violations.iter().find(of_it).cloned();
+            let outcome = outcome.context("the gate holds");
+            tally.record(&format!("{scenario} with {}", removal.option), &outcome);
+        }
+    }
+    Ok(tally)
+}
+
+/// The violations that a quick benchmark finds in a hairpin with the option.
+fn without(removal: &Removal, binary: &Path, folder: &Path) -> Result<Vec<String>> {
+    let script = folder.join("hairpin");
+    let text = format!(
+        "#!/bin/sh\nexec {} \"$@\" {}\n",
+        binary.display(),
+        removal.option
+    );
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let mut command = process::command(binary);
+    command
+        .args(["bench", "--quick", "--a", "hairpin", "--b", "floor"])
+        .args(["--c", "hairpin-spread", "--scenarios"])
+        .arg(removal.scenarios.join(","))
+        .arg("--hairpin")
+        .arg(&script);
+    let mut bench = Process::start("hairpin bench", command, folder.join("bench.log"))?;
+    if bench.wait(LIMIT)? == Ended::Killed {
+        bail!("not finished within {LIMIT:?}: {}", bench.tail());
+    }
+    let output = bench.output();
+    let gates = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("gate: "));
+    Ok(gates.map(str::to_owned).collect())
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //!
 //! All sides take a turn in each round, and the first round is thrown away. A turn is one connection and one direction, for some seconds. It
 //! yields the goodput, and the processor time of the relaying process for each MiB. Ratios are taken within a round; the table has their medians.
+//!
+//! Sender, receiver and relay are three threads. On two processors, the goodput depends on which two of them share one. So pin the servers to
+//! one processor and this program to the other (`taskset -c`): the bare relay is pinned where the first server is.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -30,6 +33,7 @@ struct Side {
     name: String,
     /// Where clients connect; none for the bare relay.
     server: Option<SocketAddr>,
+    /// The server. For the bare relay, the process on whose processor it runs.
     pid: u32,
     tls: bool,
     /// For each direction: MiB/s and milliseconds of processor time per GiB, by round.
@@ -52,6 +56,8 @@ fn main() -> Result<()> {
     for argument in arguments {
         sides.push(Side::parse(&argument)?);
     }
+    // The bare relay runs where the first server runs.
+    sides[0].pid = sides.get(1).map_or(0, |side| side.pid);
     let time = Duration::from_secs_f64(seconds);
     for round in 0..=rounds {
         for side in &mut sides {
@@ -130,7 +136,7 @@ impl Side {
                 let (control, data) = connect(server, self.tls, peer)?;
                 (data, Some(control))
             }
-            None => (bare(peer, &mut child)?, None),
+            None => (bare(peer, self.pid, &mut child)?, None),
         };
         let pid = child.as_ref().map_or(self.pid, Child::id);
         let (far, _) = listener.accept()?;
@@ -195,12 +201,21 @@ fn processor_ms(pid: u32) -> Result<f64> {
     Ok(ticks * TICK_MS)
 }
 
-/// A connection through a bare relay in a process of its own.
-fn bare(peer: SocketAddr, child: &mut Option<Child>) -> Result<Link> {
+/// The only processor on which a process may run, if there is just one.
+fn processor_of(pid: u32) -> Option<usize> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    list.trim().parse().ok()
+}
+
+/// A connection through a bare relay in a process of its own, on the processor of another process.
+fn bare(peer: SocketAddr, beside: u32, child: &mut Option<Child>) -> Result<Link> {
     let place = TcpListener::bind("127.0.0.1:0")?;
     let address = place.local_addr()?;
     drop(place);
-    let arguments = ["relay".to_owned(), address.to_string(), peer.to_string()];
+    let mut arguments = vec!["relay".to_owned(), address.to_string(), peer.to_string()];
+    arguments.extend(processor_of(beside).map(|processor| processor.to_string()));
     *child = Some(
         Command::new(std::env::current_exe()?)
             .args(arguments)
@@ -222,6 +237,9 @@ fn relay(arguments: &[String]) -> Result<()> {
         let text = arguments.get(at).ok_or(ErrorKind::InvalidInput)?;
         text.parse().map_err(Error::other)
     };
+    if let Some(processor) = arguments.get(2) {
+        io::affinity::pin_current_thread(processor.parse().map_err(Error::other)?)?;
+    }
     let listener = io::TcpListener::bind(address(0)?, &io::TcpOptions::default())?;
     let (poller, mut events) = (Poller::new()?, Events::with_capacity(8));
     poller.add(&listener, 0, Interest::Read)?;
