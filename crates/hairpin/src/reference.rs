@@ -1,6 +1,6 @@
 //! Pages of the manual that are generated from the program: the command line and the operations of the API.
 //!
-//! `HAIRPIN_WRITE_PAGES=1 cargo test -p hairpin --bin hairpin reference` writes them; without the variable, the tests compare.
+//! `HAIRPIN_WRITE_PAGES=1 cargo test -p hairpin --bin hairpin -- reference the_page_lists` writes them; without the variable, the tests compare.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ pub(crate) fn compare(page: &str, text: &str) {
         .find(|(old, new)| old != new);
     assert!(
         written == text,
-        "docs/{page} differs from the program: {differs:?}; write it with HAIRPIN_WRITE_PAGES=1 cargo test -p hairpin --bin hairpin reference"
+        "docs/{page} differs from the program: {differs:?}; write it with HAIRPIN_WRITE_PAGES=1 cargo test -p hairpin --bin hairpin -- reference the_page_lists"
     );
 }
 
