@@ -511,7 +511,7 @@ fn the_configuration_says_where_each_value_comes_from_and_shows_no_secret() {
     assert!(
         of("auth.realm")["origin"]
             .as_str()
-            .is_some_and(|at| at.ends_with("hairpin.toml:5:9"))
+            .is_some_and(|at| at.ends_with("hairpin.toml:6:9"))
     );
     assert_eq!(
         of("relay.addresses")["origin"],
