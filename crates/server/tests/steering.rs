@@ -343,14 +343,22 @@ fn a_flood_from_many_sources_moves_no_flow_and_makes_no_entry() {
             sent.load(Ordering::Relaxed) > 20_000
         });
     });
-    assert_eq!((spread(&server), entries(&server)), (before.0, before.2));
-    // Each worker relayed what its six clients sent: none was elsewhere for a single datagram.
+    assert_eq!(
+        (spread(&server), entries(&server)),
+        (before.0.clone(), before.2)
+    );
+    // Each worker relayed what its clients sent: none was elsewhere for a single datagram. On a slow machine, it may have one client more or less
+    // than six.
     let packets: Vec<u64> = relayed(&server)
         .iter()
         .zip(before.1)
         .map(|(after, before)| after - before)
         .collect();
-    assert_eq!(packets, [6 * ROUNDS as u64; 4]);
+    let clients_of_each = before.0.iter();
+    let expected: Vec<u64> = clients_of_each
+        .map(|clients| clients * ROUNDS as u64)
+        .collect();
+    assert_eq!(packets, expected);
 }
 
 #[test]
