@@ -107,11 +107,11 @@ const REMOVALS: [Removal; 5] = [
     },
     Removal {
         option: "--batch-limit=64",
-        scenarios: &["relay-64x1-c2p-120B", "relay-64x1-p2c-120B"],
+        scenarios: &["relay-64x1-c2p-120B", "relay-1000x1-c2p-120B"],
     },
     Removal {
         option: "--batch-limit=1",
-        scenarios: &["relay-1000x1-c2p-120B", "binding-1000"],
+        scenarios: &["relay-64x1-p2c-120B", "binding-1000"],
     },
     Removal {
         option: "--set=server.steering=hash",

@@ -48,6 +48,7 @@ pub mod stdio;
 mod sys;
 pub mod sysctl;
 pub mod sysfs;
+mod system_calls;
 pub mod tasks;
 mod tcp;
 
@@ -64,4 +65,5 @@ pub use shared_words::SharedWords;
 pub use signals::{Signal, SignalWaker, Signals};
 pub use sizes::BatchSizes;
 pub use socket::{SocketMemory, UdpOptions, UdpSocket};
+pub use system_calls::SystemCallCounter;
 pub use tcp::{TcpConnection, TcpListener, TcpOptions};

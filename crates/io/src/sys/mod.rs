@@ -18,6 +18,7 @@ pub(crate) mod mount;
 pub(crate) mod netlink;
 pub(crate) mod netns;
 pub(crate) mod passing;
+pub(crate) mod perf;
 pub(crate) mod pipe;
 pub(crate) mod recv;
 pub(crate) mod rlimit;

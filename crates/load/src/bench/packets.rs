@@ -8,6 +8,7 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use ::io::SystemCallCounter;
 use bpf::count::Totals;
 use bpf::inject::{Injected, Pace};
 use serde::Serialize;
@@ -95,6 +96,9 @@ pub struct Packets {
     pub at_90: Point,
     /// Twice that load, or as much of it as the generator makes.
     pub at_double: Point,
+    /// System calls of the server for each datagram that it delivered at twice the best load. They are counted for the gates only, in a
+    /// point of their own, because the counting makes them slower.
+    pub system_calls: Option<f64>,
     /// Datagrams that arrived changed or in the wrong place, in all points together.
     pub wrong: u64,
     /// Datagrams that arrived again, in all points together.
@@ -165,11 +169,12 @@ struct Ramp {
 
 impl Meter<'_> {
     /// Finds the best goodput, and what it costs at less. `hint`: the best goodput of an earlier round, which has to be held
-    /// again before anything else is tried.
+    /// again before anything else is tried. `count_calls`: whether to count the server's system calls, too.
     pub(crate) fn search(
         &mut self,
         lengths: Lengths,
         hint: Option<f64>,
+        count_calls: bool,
     ) -> Result<Packets, SideError> {
         let Lengths { step, hold } = lengths;
         self.settle()?;
@@ -184,8 +189,13 @@ impl Meter<'_> {
         let best = self.hold(from, hold, &mut ramp)?;
         let mut at = |share: f64| self.record(best.offered * share, step * 2, &mut ramp);
         let (at_90, at_60, at_30, at_double) = (at(0.9)?, at(0.6)?, at(0.3)?, at(2.0)?);
+        let system_calls = match count_calls {
+            true => Some(self.system_calls(best.offered * 2.0, step)?),
+            false => None,
+        };
         Ok(Packets {
             best,
+            system_calls,
             at_30,
             at_60,
             at_90,
@@ -289,6 +299,20 @@ impl Meter<'_> {
             }
         }
         Ok(best)
+    }
+
+    /// The server's system calls for each datagram that it delivers while this rate is offered.
+    fn system_calls(&mut self, rate: f64, step: Duration) -> Result<f64, SideError> {
+        let threads = self.bed.topology.server_threads();
+        let threads = threads.doing("find the server's threads")?;
+        let before = self.bed.delivered()?.datagrams;
+        let counter =
+            SystemCallCounter::start(&threads).doing("count the server's system calls")?;
+        self.send((rate < HIGHEST_RATE).then_some(rate), step)?;
+        self.wait_until_quiet()?;
+        let calls = counter.total().doing("count the server's system calls")?;
+        let delivered = self.bed.delivered()?.datagrams - before;
+        Ok(rounded(calls as f64 / delivered.max(1) as f64, 4))
     }
 
     fn record(&mut self, rate: f64, step: Duration, ramp: &mut Ramp) -> Result<Point, SideError> {
@@ -448,6 +472,7 @@ mod tests {
     #[test]
     fn a_generator_that_gives_out_first_is_told() {
         let packets = |double: f64, busy, skipped| Packets {
+            system_calls: None,
             best: Point {
                 offered: 100e3,
                 delivered: 99e3,

@@ -29,6 +29,16 @@ pub(crate) fn processes_in(namespace: u64) -> io::Result<Vec<u32>> {
     Ok(processes()?.into_iter().filter(inside).collect())
 }
 
+/// Numbers of the threads of a process; none if it is gone.
+pub(crate) fn threads(process: u32) -> Vec<u32> {
+    let entries = fs::read_dir(format!("/proc/{process}/task"));
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.map_or_else(
+        |_| Vec::new(),
+        |all| all.flatten().filter_map(number).collect(),
+    )
+}
+
 /// Processor time of all threads of a process, in nanoseconds; 0 if it is gone.
 pub(crate) fn process_cpu_ns(process: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
@@ -96,6 +106,7 @@ mod tests {
     fn this_process_is_found_and_uses_time_and_memory() {
         let own = std::process::id();
         assert!(processes().unwrap().contains(&own));
+        assert!(threads(own).contains(&::io::tasks::current()));
         assert!(process_cpu_ns(own) > 0);
         assert!(resident_bytes(own) > 100_000);
         assert!(slab_bytes() > 0);

@@ -27,7 +27,7 @@ use super::procfs;
 use super::report::{Cell, Outcome, Report, SideReport};
 use super::running::Running;
 use super::scenario::{Scenario, SipWork};
-use super::side::Side;
+use super::side::{Role, Side};
 use super::sip;
 use super::spinner::Spinner;
 use super::spread;
@@ -258,12 +258,18 @@ impl<'a> Bench<'a> {
     ) -> Result<Outcome, SideError> {
         let hint = self.report.last_rate(scenario, side);
         let sockets = self.options.load == LoadKind::Sockets;
+        let is_gated = self.report.sides[side].role == Role::Gated;
+        let limit = self
+            .report
+            .gate
+            .and_then(|gate| gate.system_calls(scenario));
+        let count_calls = is_gated && limit.is_some();
         let mut meter = running.meter(scenario, &mut self.beds[side], &self.spinner, sockets)?;
         let lengths = Lengths {
             step: self.options.step,
             hold: self.options.hold,
         };
-        let packets = meter.search(lengths, hint)?;
+        let packets = meter.search(lengths, hint, count_calls)?;
         Ok(Outcome::Packets(Box::new(packets)))
     }
 

@@ -139,6 +139,12 @@ impl Topology {
         })
     }
 
+    /// The threads of everything that runs in the server's namespace.
+    pub(crate) fn server_threads(&self) -> io::Result<Vec<u32>> {
+        let processes = procfs::processes_in(self.server_inode)?;
+        Ok(processes.into_iter().flat_map(procfs::threads).collect())
+    }
+
     /// Processor time of the interfaces' threads at the far ends, in nanoseconds.
     pub(crate) fn generator_softirq_ns(&self) -> u64 {
         self.napi.generator_cpu_ns()

@@ -85,6 +85,14 @@ impl Report {
                         "{wrong} datagrams arrived changed or in the wrong place, {duplicated} arrived again"
                     ));
                 }
+                if let (Some(most), Some(calls)) =
+                    (gate.system_calls(&cell.scenario), packets.system_calls)
+                    && calls > most
+                {
+                    found.push(format!(
+                        "{calls:.3} system calls for each datagram are more than {most}"
+                    ));
+                }
                 if let Some((floor, share)) = self.shortfall(cell, gate) {
                     let own = packets.best.delivered;
                     let again = if cell.repeated { ", twice" } else { "" };
@@ -279,6 +287,24 @@ mod tests {
         report.cells[5].outcome = churn(90e3, 0);
         let found = report.violations();
         assert!(found[1].contains("as long as 32 datagrams"), "{found:?}");
+    }
+
+    #[test]
+    fn more_system_calls_than_batches_need_are_told() {
+        let mut report = report();
+        report.gate = Some(Gate::Measured);
+        report.cells[5].scenario = Scenario::Binding {
+            clients: 1000,
+            sources: crate::bench::scenario::Sources::OwnPrefixes,
+        };
+        let told = |report: &Report| {
+            let found = report.violations();
+            found.iter().any(|what| what.contains("system calls"))
+        };
+        set(&mut report, 5, |packets| packets.system_calls = Some(0.05));
+        assert!(!told(&report));
+        set(&mut report, 5, |packets| packets.system_calls = Some(3.0));
+        assert!(told(&report));
     }
 
     #[test]

@@ -477,6 +477,7 @@ pub(crate) mod tests {
             at_60: best,
             at_90: best,
             at_double,
+            system_calls: None,
             wrong: 0,
             duplicated: 0,
             reordered: 0,
