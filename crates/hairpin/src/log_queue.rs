@@ -78,7 +78,7 @@ impl Queue {
             // The thread only writes; without the right to give up capabilities it has none.
             let _ = server::privileges::drop_all();
             self.run(io::stderr(), |lines| {
-                tracing::warn!(lines, "log lines dropped: nobody has read stderr in time");
+                tracing::warn!(lines, "log lines dropped: the reader of stderr is too slow");
             });
         })?;
         self.lock().has_writer = true;

@@ -35,7 +35,7 @@ impl HostWatch {
         let watch = match Watch::open(changes) {
             Ok(watch) => watch,
             Err(error) => {
-                tracing::warn!(%error, "the host's addresses are read at the start and at a reload only");
+                tracing::warn!(%error, "cannot follow the addresses of this host: reload after a change");
                 return Ok(HostWatch { running: None });
             }
         };
@@ -89,7 +89,7 @@ impl Watch {
         // What changed before the kernel was listened to.
         self.look();
         if let Err(error) = self.follow() {
-            tracing::error!(%error, "the host's addresses are followed no more");
+            tracing::error!(%error, "cannot follow the addresses of this host any more: reload after a change");
         }
     }
 
@@ -117,7 +117,7 @@ impl Watch {
         let host = host_addresses();
         let outcome = self.changes.make(|live| Ok(live.set_host(host)));
         if let Err(error) = outcome {
-            tracing::error!(%error, "the host's addresses have changed, but not for peers");
+            tracing::error!(%error, "the peer policy still has the previous addresses of this host: reload");
         }
     }
 }

@@ -120,7 +120,7 @@ impl Kept {
             return;
         }
         if let Err(error) = capabilities::keep_only(kept) {
-            tracing::warn!(%error, "capabilities that are not needed any more are kept");
+            tracing::warn!(%error, "cannot give up capabilities");
         }
     }
 }

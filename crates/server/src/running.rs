@@ -451,7 +451,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.order_shutdown();
         if let Err(failure) = self.join_all() {
-            tracing::error!(%failure, "while shutting down");
+            tracing::error!(%failure, "error during shutdown");
         }
     }
 }

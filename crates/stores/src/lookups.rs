@@ -311,7 +311,7 @@ impl Queries {
     fn failed(&mut self, error: &StoreError) {
         // A malformed row concerns one user, not the whole store.
         if matches!(error, StoreError::Query(_)) {
-            tracing::warn!(store = self.source.kind.name(), %error, "a query has failed");
+            tracing::warn!(store = self.source.kind.name(), %error, "a query failed");
             return;
         }
         let was_down = self.is_down();

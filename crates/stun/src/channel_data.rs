@@ -90,13 +90,6 @@ pub const fn header(number: ChannelNumber, payload_len: u16) -> [u8; HEADER_LEN]
     [n0, n1, l0, l1]
 }
 
-/// Zero bytes to send after a payload of this length on a stream: 0 to 3 (RFC 8656 §12.5).
-#[inline]
-#[must_use]
-pub const fn stream_padding(payload_len: usize) -> usize {
-    payload_len.wrapping_neg() & 3
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +136,6 @@ mod tests {
             ChannelData::parse_datagram(&bytes).map(|data| data.number),
             Ok(ChannelNumber::MIN)
         );
-        assert_eq!([0, 1, 2, 3, 4, 5].map(stream_padding), [0, 3, 2, 1, 0, 3]);
+        assert_eq!([0, 1, 2, 3, 4, 5].map(crate::padding), [0, 3, 2, 1, 0, 3]);
     }
 }

@@ -141,7 +141,9 @@ impl Bound {
                     let responder = responder.clone();
                     match tokio::net::TcpListener::from_std(listener) {
                         Ok(listener) => drop(tokio::spawn(http::serve(listener, responder, None))),
-                        Err(error) => tracing::error!("validations over HTTP fail: {error}"),
+                        Err(error) => tracing::error!(
+                            "ACME: the listener for HTTP-01 validations failed: {error}"
+                        ),
                     }
                 }
                 let client = Client {

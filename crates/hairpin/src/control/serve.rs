@@ -124,7 +124,7 @@ fn hand_over(stream: UnixStream, changes: &ChangeSender) {
     });
     match stream {
         Ok(stream) => drop(changes.tell(Change::HandOver(stream))),
-        Err(error) => tracing::error!("nothing is handed over: {error}"),
+        Err(error) => tracing::error!("upgrade request refused: {error}"),
     }
 }
 

@@ -106,9 +106,9 @@ fn check(server: &AlternateServer) {
         return;
     }
     match result {
-        Ok(()) => tracing::info!(%address, "an alternate server answers again"),
+        Ok(()) => tracing::info!(%address, "an alternate server responds again"),
         Err(error) => {
-            tracing::warn!(%address, %error, "an alternate server does not answer: it gets no clients");
+            tracing::warn!(%address, %error, "an alternate server does not respond: it gets no clients");
         }
     }
 }

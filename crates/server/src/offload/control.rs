@@ -118,7 +118,7 @@ impl Prepared {
                 interface = interface.name,
                 means = interface.means.name(),
                 reason = interface.reason().map(tracing::field::display),
-                "offload"
+                "data path of an interface"
             );
         }
         published.change(|status| status.interfaces = about);

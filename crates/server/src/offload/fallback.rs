@@ -92,7 +92,7 @@ impl Thread {
                 tracing::warn!(
                     index,
                     packets,
-                    "datagrams with unfinished checksums, which XDP leaves to user space: tc would relay them"
+                    "datagrams without a complete checksum: user space relays them, because XDP cannot; tc can"
                 );
             } else {
                 self.fall_back(index, Obstacle::PartialChecksums);
@@ -119,13 +119,13 @@ impl Thread {
         else {
             return;
         };
-        tracing::warn!(interface = attachment.about.name, reason = %why, "XDP is given up on this interface");
+        tracing::warn!(interface = attachment.about.name, reason = %why, "XDP detached from this interface");
         attachment.about.not_xdp = Some(why);
         attachment.attach_tc(&mut self.relay);
         tracing::info!(
             interface = attachment.about.name,
             means = attachment.about.means.name(),
-            "offload"
+            "data path of an interface"
         );
         self.fallback.untold |= attachment.about.means == Means::Tc;
         self.fallback.tell_workers();

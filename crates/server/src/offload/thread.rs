@@ -177,7 +177,7 @@ impl Thread {
         if let Some(binding) = self.settings.take_binding()
             && let Err(error) = self.relay.set_binding(binding.and_then(binding_limit))
         {
-            tracing::error!(%error, "the kernel goes on answering Binding requests as before");
+            tracing::error!(%error, "cannot change how the kernel answers Binding requests");
         }
     }
 
@@ -352,7 +352,7 @@ impl Thread {
         let encrypted = ipsec.is_some_and(|ipsec| ipsec.has_policies().unwrap_or(false));
         if encrypted && !self.encrypted {
             tracing::warn!(
-                "there are IPsec policies, which programs would bypass: user space relays"
+                "this host has IPsec policies, which the programs would bypass: user space relays"
             );
         }
         self.encrypted = encrypted;

@@ -29,7 +29,7 @@ impl Thread {
                 UpgradeStep::Resume => self.replace_all(),
                 UpgradeStep::ForgetOther => {
                     if let Err(error) = self.relay.set_behind(None) {
-                        tracing::warn!(%error, "the XDP program of the process before this one remains in memory");
+                        tracing::warn!(%error, "cannot remove the XDP program of the old process from memory");
                     }
                 }
             }
@@ -62,7 +62,7 @@ impl Thread {
                 (attachment.about.means, &attachment.attached)
                 && let Err(error) = relay.replace_again(link)
             {
-                tracing::warn!(interface = attachment.about.name, %error, "user space relays until the server is started again");
+                tracing::warn!(interface = attachment.about.name, %error, "cannot attach to this interface: user space relays until a restart");
             }
         }
     }

@@ -122,7 +122,7 @@ impl Store {
         let damaged = report.damaged + loaded.iter().map(|(_, failures)| failures).sum::<u64>();
         if report.cut > 0 || damaged > 0 {
             let cut = report.cut;
-            tracing::warn!(cut, damaged, path = %path.display(), "the log of bindings was damaged: cut bytes at its end, left out records");
+            tracing::warn!(cut, damaged, path = %path.display(), "the log of bindings was damaged: cut bytes from its end and ignored damaged records");
         }
         tracing::info!(bindings, bytes = image.len(), path = %path.display(), "bindings loaded");
         let (sender, receiver) = mpsc::channel();
@@ -353,7 +353,7 @@ impl Writer {
             Err(error) => {
                 self.counts.failures.fetch_add(1, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.failing, true) {
-                    tracing::error!(%error, "cannot save registration bindings: they are served, and would be lost at a restart; look at the disk of server.state_dir");
+                    tracing::error!(%error, "cannot save registration bindings: they are in use, but a restart loses them; check the disk of server.state_dir");
                 }
             }
             Ok(()) => {
@@ -405,10 +405,7 @@ impl Kept {
     ) {
         let failures = image.load(now, hash, place, self.memory_mut());
         if failures > 0 {
-            tracing::warn!(
-                failures,
-                "bindings of the process before this one were damaged"
-            );
+            tracing::warn!(failures, "some bindings from the old process were damaged");
         }
     }
 

@@ -315,7 +315,7 @@ impl Placement {
         let entered = table.enter(&flow, slot);
         if let Err(error) = &entered {
             table.own.remove(&flow);
-            tracing::warn!(client = %flow.remote, %error, "a client will not reach its allocation");
+            tracing::warn!(client = %flow.remote, %error, "cannot steer a client to the worker of its allocation");
         }
         entered.is_ok()
     }

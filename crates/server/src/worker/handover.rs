@@ -152,7 +152,7 @@ impl Worker {
             }
             WorkerMessage::Listen(listens, done) => {
                 if let Err(error) = self.set_listening(listens) {
-                    tracing::error!(%error, listens, "listeners");
+                    tracing::error!(%error, listens, "cannot start or stop listening");
                 }
                 let _ = done.send(());
             }
@@ -162,7 +162,7 @@ impl Worker {
                     .as_mut()
                     .map(|sip| sip.order(*order, &self.core.poller));
                 if let Some(Err(error)) = outcome {
-                    tracing::error!(%error, "the sockets of SIP");
+                    tracing::error!(%error, "cannot start or stop reading SIP sockets");
                 }
             }
             WorkerMessage::Job(Job(work)) => work(),

@@ -107,7 +107,7 @@ impl Client {
     #[must_use]
     pub fn channel_padding(&self, payload_len: usize) -> usize {
         if self.config.transport.is_stream() {
-            channel_data::stream_padding(payload_len)
+            stun::padding(payload_len)
         } else {
             0
         }

@@ -8,7 +8,7 @@ use super::output::{CloseReason, Traffic};
 
 /// The error codes that the server answers with, in ascending order. [`Stats::errors`] counts each.
 pub const ERROR_CODES: &[u16] = &[
-    300, 400, 401, 403, 420, 437, 438, 440, 441, 442, 443, 446, 447, 486, 500, 508,
+    300, 400, 401, 403, 405, 420, 437, 438, 440, 441, 442, 443, 446, 447, 486, 500, 508,
 ];
 
 /// The methods of requests that the server answers, with their names in metrics. [`Stats::requests`], [`Stats::successes`] and
@@ -221,6 +221,7 @@ impl Stats {
     }
 
     pub(super) fn count_error(&mut self, method: Method, code: u16) {
+        debug_assert!(slot_of(code).is_some(), "{code} is not in ERROR_CODES");
         if let (Some(at), Some(slot)) = (number_of(method), slot_of(code)) {
             self.errors[at][slot] += 1;
         }

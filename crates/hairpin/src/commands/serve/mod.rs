@@ -369,7 +369,7 @@ impl Service<'_> {
             if Instant::now() >= rotate_at {
                 rotate_at += NONCE_KEY_LIFE;
                 if let Err(error) = self.engine.rotate_nonce_key() {
-                    tracing::error!("the key of nonces stays as it is: {error:#}");
+                    tracing::error!("the nonce key was not replaced: {error:#}");
                 }
             }
         }
@@ -389,7 +389,7 @@ impl Service<'_> {
         }
         match self.successor {
             None => self.manager.stopping(),
-            Some(_) => tracing::info!("the last client has gone"),
+            Some(_) => tracing::info!("drained: no client is left"),
         }
         let (engine, drain) = (self.engine, self.drain);
         let observer = engine.observer();
@@ -408,7 +408,7 @@ impl Service<'_> {
                     Ok(true) => {}
                     Ok(false) => {
                         tracing::warn!(
-                            "some allocations or SIP transactions have not ended in time"
+                            "drain time is over: some allocations or SIP transactions have not ended"
                         );
                     }
                     // A worker has failed: the end says why.

@@ -17,6 +17,6 @@ pub(super) fn give_up(config: Option<&Path>) {
         drop_all()
     };
     if let Err(error) = outcome {
-        tracing::warn!(%error, "capabilities that are not needed any more are kept");
+        tracing::warn!(%error, "cannot give up capabilities");
     }
 }

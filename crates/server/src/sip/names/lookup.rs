@@ -49,7 +49,7 @@ impl Current {
     fn read(servers: &[SocketAddr]) -> Current {
         let resolver = make(servers)
             .inspect_err(|error| {
-                tracing::warn!(%error, "names of SIP cannot be looked up: say name servers in sip.resolvers");
+                tracing::warn!(%error, "cannot look up names for SIP: set name servers in sip.resolvers");
             })
             .ok();
         Current {

@@ -101,7 +101,9 @@ impl NameResolver {
         let questions = shared.questions.get_or_init(|| {
             let (sender, receiver) = mpsc::channel(QUEUE);
             thread::spawn(shared.servers.clone(), shared.processors.clone(), receiver)
-                .inspect_err(|error| tracing::error!(%error, "no thread to look names up with"))
+                .inspect_err(
+                    |error| tracing::error!(%error, "cannot start the thread that looks up names"),
+                )
                 .ok()
                 .map(|()| sender)
         });

@@ -93,7 +93,7 @@ impl Service<'_> {
     /// Another process asks to take over.
     pub(in super::super) fn hand_over(&mut self, stream: UnixStream) {
         if let Err(error) = self.offer(&stream) {
-            tracing::warn!("not handed over: {error:#}");
+            tracing::warn!("upgrade failed, this process goes on: {error:#}");
             let refusal: Reply = Err(Refusal::new(format!("{error:#}")));
             // It may be gone.
             let _ = std::io::Write::write_all(&mut &stream, protocol::reply(&refusal).as_bytes());
@@ -147,7 +147,7 @@ impl Service<'_> {
             closes_sip: false,
             told: Instant::now(),
         });
-        tracing::info!("another process begins to take over");
+        tracing::info!("upgrade begins: another process takes over");
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Service<'_> {
             .map(|error| format!("{error:#}"))
             .unwrap_or_default();
         if !why.is_empty() {
-            tracing::warn!("not handed over: {why}");
+            tracing::warn!("upgrade failed, this process goes on: {why}");
         }
         if let Some(successor) = &self.successor {
             // Its end is noticed by the thread that listens.
@@ -196,7 +196,7 @@ impl Service<'_> {
     /// The new process serves: this one keeps its clients and admits no others.
     fn stop_listening(&mut self, pid: &str) {
         if let Err(error) = self.engine.stop_listening() {
-            tracing::error!("connections may still come here: {error:#}");
+            tracing::error!("this process may still accept connections: {error:#}");
         }
         self.endpoints.hand_over();
         if let Some(successor) = &mut self.successor {
@@ -205,7 +205,7 @@ impl Service<'_> {
         self.manager.main_process(pid);
         tracing::info!(
             pid,
-            "another process has taken over; this one ends when its last client has gone"
+            "upgrade done: the other process serves new clients; this process ends when no client is left"
         );
     }
 
@@ -218,7 +218,7 @@ impl Service<'_> {
             self.shared.stopping.store(true, Ordering::Relaxed);
             return;
         }
-        tracing::warn!("the process that took over has ended: this one serves again");
+        tracing::warn!("the new process has ended: this process serves new clients again");
         let resumed = self
             .engine
             .resume()
@@ -227,7 +227,7 @@ impl Service<'_> {
                 false => Ok(()),
             });
         if let Err(error) = resumed {
-            tracing::error!("not everything is served again: {error:#}");
+            tracing::error!("cannot serve new clients again: {error:#}");
         }
         if successor.serving.is_some() {
             self.manager.main_process(&std::process::id().to_string());
@@ -237,7 +237,7 @@ impl Service<'_> {
                 .serve(&self.shared, &self.changes, certificates);
             if let Err(error) = served {
                 tracing::error!(
-                    "the control socket or the admin listener is not served again: {error:#}"
+                    "cannot serve the control socket or the admin listener again: {error:#}"
                 );
             }
         }
@@ -257,14 +257,14 @@ impl Service<'_> {
         if !std::mem::replace(&mut successor.is_draining, true)
             && let Err(error) = self.engine.drain(Duration::ZERO)
         {
-            tracing::warn!("not draining: {error:#}");
+            tracing::warn!("cannot begin to drain: {error:#}");
         }
         let stays = self.drain.max(SIP_CONNECTIONS);
         if since.elapsed() >= stays
             && !std::mem::replace(&mut successor.closes_sip, true)
             && let Err(error) = self.engine.close_sip_connections()
         {
-            tracing::warn!("SIP connections are not closed: {error:#}");
+            tracing::warn!("cannot close idle SIP connections: {error:#}");
         }
         let stats = self.engine.observer().stats();
         let left = Left {
@@ -296,8 +296,8 @@ impl Service<'_> {
         self.predecessor = None;
         self.set_predecessor(None);
         match self.engine.predecessor_ended() {
-            Ok(()) => tracing::info!("the process before this one has ended"),
-            Err(error) => tracing::error!("{error:#}"),
+            Ok(()) => tracing::info!("the old process has ended"),
+            Err(error) => tracing::error!("after the end of the old process: {error:#}"),
         }
     }
 
