@@ -378,6 +378,16 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
     serve_by_coturn(bench, &password)?;
     bench.verb(&["user", "del", "bob"])?;
     bench.soon(&format!("bob:{password}"), false)?;
+    for name in ["x' OR '1'='1", "x'; DROP TABLE turnusers_lt; --"] {
+        ensure!(
+            bench.verb(&["user", "del", name]).is_err(),
+            "`{name}` names a user that exists"
+        );
+        bench.verb(&["user", "add", name])?;
+        let listed = bench.verb(&["user", "list"])?;
+        ensure!(listed.contains(name), "`{name}` is not listed: {listed}");
+        bench.verb(&["user", "del", name])?;
+    }
     bench.verb(&[
         "realm",
         "set",

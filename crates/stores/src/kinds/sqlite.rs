@@ -259,6 +259,37 @@ mod tests {
     }
 
     #[test]
+    fn ghsa_v8hj_2xx7_xmp5_names_are_values_and_no_sql() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tables =
+            Tables::new(Sqlite::open(folder.path().join("hairpin.db")).expect("it is made"));
+        let keys = |name| Keys::of(name, "a.org", "s3cret").expect("keys");
+        block_on(async {
+            let ann = tables.put_user("a.org", "ann", keys("ann"));
+            ann.await.expect("put");
+            for name in [
+                "x' OR '1'='1",
+                "x'; DROP TABLE turnusers_lt; --",
+                "x\" OR \"1\"=\"1",
+                "%",
+                "_nn",
+            ] {
+                let found = tables.find_user("a.org", name).await.expect("asked");
+                assert_eq!(found.keys, None, "{name}");
+                let found = tables.find_user(name, "ann").await.expect("asked");
+                assert_eq!(found.keys, None, "{name}");
+                assert!(!tables.delete_user("a.org", name).await.expect("asked"));
+                let own = tables.put_user("a.org", name, keys(name));
+                own.await.expect("put");
+                let found = tables.find_user("a.org", name).await.expect("asked");
+                assert_eq!(found.keys, Some(keys(name)), "{name}");
+            }
+            let ann = tables.find_user("a.org", "ann").await.expect("asked");
+            assert_eq!(ann.keys, Some(keys("ann")));
+        });
+    }
+
+    #[test]
     fn an_sha256_key_counts_only_with_the_md5_key_that_it_was_made_with() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("hairpin.db");
