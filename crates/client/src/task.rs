@@ -148,7 +148,7 @@ impl Core {
             }
             Event::Lost(loss) => {
                 self.end_lease(loss.clone().into());
-                // Gone is what it was to be.
+                // The caller wanted to release it, so this is success.
                 self.waiters.released();
                 self.note(Event::Lost(loss));
             }

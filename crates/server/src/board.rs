@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use turn::Mono;
 
-/// For so long, what is on the board is fresh enough for a worker that is awake.
+/// Age up to which published counters of a worker that is awake stay as they are.
 const FRESH: Duration = Duration::from_millis(5);
 
-/// So old, it is worth waking up for. Datagrams that come more often than that cost no wake-up of their own.
+/// Age of published counters at which a sleeping worker wakes up to publish. Datagrams that come more often cost no extra wake-up.
 const STALE: Duration = Duration::from_millis(50);
 
 /// How long a worker sleeps at most, so that it can be told from one that hangs.

@@ -206,9 +206,9 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Where there is no end within the limit, the limit is to blame.
+    /// If the header was cut at the limit, the error is `HeadTooLong`.
     #[inline]
-    fn blame(&self, error: ParseError) -> ParseError {
+    fn with_limit(&self, error: ParseError) -> ParseError {
         match error {
             ParseError::Unfinished if self.is_cut => ParseError::HeadTooLong,
             other => other,
@@ -217,11 +217,11 @@ impl<'a> Head<'a> {
 
     #[inline]
     fn line_end(&self, from: usize) -> Result<usize, ParseError> {
-        lines::line_end(self.bytes, from).map_err(|error| self.blame(error))
+        lines::line_end(self.bytes, from).map_err(|error| self.with_limit(error))
     }
 }
 
-/// Fills the table; returns the length of the header with its blank line.
+/// Fills `spans` with the header fields from `from` on. Returns the offset of the body.
 #[inline]
 fn read_fields(
     head: &Head<'_>,
@@ -232,7 +232,7 @@ fn read_fields(
     spans.clear();
     let mut lines = Lines::new(head.bytes, from);
     let mut left = limits.headers;
-    while let Some(line) = lines.next().map_err(|error| head.blame(error))? {
+    while let Some(line) = lines.next().map_err(|error| head.with_limit(error))? {
         // Offsets fit: the header was cut at 65,535 bytes.
         let span = Span::new(
             line.kind,

@@ -60,7 +60,7 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Starts the thread. `prepare` runs on it first, and `notify` is called on it later; it must not wait.
+    /// Starts the thread. `prepare` runs on it first, and `notify` is called on it later: `notify` must not block.
     ///
     /// # Errors
     /// If a store cannot be opened: its number from 0, and the error. A database that does not respond is no error.

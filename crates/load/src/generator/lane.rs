@@ -154,7 +154,7 @@ impl Lane {
         Some((self.arrives, stamping.payload(*frame_len).len()))
     }
 
-    /// A flow of garbage, from `sources` in turn. Nothing of it is measured.
+    /// A lane of garbage datagrams, from `sources` in turn. Nothing of it is measured, and it has no flow number.
     #[must_use]
     pub(super) fn garbage(
         socket: Arc<UdpSocket>,

@@ -39,7 +39,7 @@ pub(crate) struct NextHopTable {
     waker: Option<Arc<Waker>>,
     /// How often the cells have changed.
     changes: AtomicU32,
-    /// Of those who are to acquire anew when the cells change.
+    /// Mailboxes of the workers, which must acquire their next hops again when the cells change.
     workers: OnceLock<Arc<[Mailbox<WorkerMessage>]>>,
 }
 

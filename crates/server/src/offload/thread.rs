@@ -32,7 +32,7 @@ const RENEWAL: u32 = 5;
 /// Renewals that an unused next hop is kept for: about a minute.
 const KEPT: u32 = 12;
 
-/// Ticks between looks at all routes: not every change of a path's MTU is told.
+/// Ticks between checks of all routes: the kernel does not report every change of a path MTU.
 const REROUTING: u32 = 30;
 
 /// Changes of routes that come in a burst are answered together, after so long.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Bits are set without a lock; a generation is closed and released under one, at most every few seconds or every few
-//! thousand ports. A giver that was overtaken by a change of generation marks an older one: that port rests a little less,
-//! or until that generation comes round again, and is never lost.
+//! thousand ports. If the generation changes during `give_back`, the port goes to the older generation: it becomes free a
+//! little earlier, or one cycle later, and is never lost.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

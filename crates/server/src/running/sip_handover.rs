@@ -91,7 +91,7 @@ impl Running {
         self.tell_sip(|| SipOrder::Close)
     }
 
-    /// The new process has ended or given up. Its bindings are in the log.
+    /// Takes SIP back after the new process has ended or given up. Opens the log again and restores the bindings of each worker.
     pub(super) fn resume_sip(&self) -> Result<(), HandoverError> {
         let Some(mut sip) = self.sip().filter(|sip| sip.link.is_some()) else {
             return Ok(());

@@ -2,8 +2,8 @@
 //! every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one message. Every one:
 //! if only the busiest did, it would be the idlest as soon as the kernel's share of the others grew.
 //!
-//! Transactions that were begun here before stay here. So do connections: who answers what one has brought hands the answer back, in the
-//! order of the answers, and hears when the connection is gone.
+//! Transactions that began here before stay here. So do connections: a worker that answers a request from one returns the response to
+//! the worker of the connection, which tells it when the connection closes.
 
 use super::counters::SipCounters;
 use super::link::Frame;
@@ -32,7 +32,7 @@ const STILL_BUSY: u64 = 15;
 const UNEVEN: u64 = 150;
 const EVEN: u64 = 120;
 
-/// So long it must have been even: transactions that were handed over live for 64 * T1 (32 s).
+/// For this time the load must be even before handing over ends: transactions that were handed over live for 64 * T1 (32 s).
 const TRANSACTION_LIFE: Duration = Duration::from_secs(40);
 
 /// Messages, and their bytes, in one batch: four times what a worker handles before it looks at its sockets again.
@@ -48,7 +48,7 @@ const MANY_UNOPENED: u64 = 16;
 /// CANCELs passed on in one period: one that belongs to nothing costs every worker a look, and a flood of them must not cost more than that.
 const MOST_PASSED_ON: u32 = 500;
 
-/// Connections that are gone, of which workers with a full mailbox are told later. One of which a worker is not told costs it a hundred bytes.
+/// Closed connections that workers with a full mailbox learn about later. If a worker does not learn of one, it keeps 100 bytes for it.
 const MOST_UNTOLD: usize = 4096;
 
 /// What one worker has for another.
@@ -351,7 +351,7 @@ impl Balance {
         self.put(worker, Kind::Gone(key), &[], counters);
     }
 
-    /// Tells a worker that a request of its own could not be delivered; `quoted` is its beginning.
+    /// Tells `worker` that its request was not delivered. `quoted`: the start of the request, from the ICMP error.
     pub(super) fn tell_unreachable(
         &mut self,
         worker: u16,

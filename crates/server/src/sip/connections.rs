@@ -542,9 +542,9 @@ impl Connections {
         self.timers.next_deadline()
     }
 
-    /// The server is about to end: closes those that nothing is under way on. `is_idle` says of what the engines know whether that is so.
-    /// What has come within a second may be the beginning of something, unless `all` go.
-    pub(crate) fn drain(
+    /// Closes idle connections before the server ends. `is_idle`: whether the engine has no transaction on the connection.
+    /// A connection that received bytes within the last second stays, unless `all` close.
+    pub(crate) fn close_idle(
         &mut self,
         (now, all): (Mono, bool),
         is_idle: impl Fn(&Connection) -> bool,

@@ -44,7 +44,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The query for it, of the client at the other end of `flow`.
+    /// The query for the keys of this user, for the client of `flow`. WS counts as TCP, and WSS as TLS.
     pub(super) fn query<'q>(&'q self, flow: &Flow, unix_s: u64) -> KeyQuery<'q> {
         let transport = match flow.carrier {
             Carrier::Udp => Transport::Udp,

@@ -80,7 +80,7 @@ impl Sip {
         };
         let all = now.since(since) >= DRAIN_ALL;
         let counters = &mut self.endpoint.counters;
-        self.connections.drain((now, all), is_idle, counters);
+        self.connections.close_idle((now, all), is_idle, counters);
     }
 
     /// Resumes requests that waited for the DNS or for a source of credentials.

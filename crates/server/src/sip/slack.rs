@@ -1,13 +1,13 @@
-//! What engines give back after a wave of transactions goes on to the system.
+//! Returns memory to the system that engines free after a wave of transactions.
 //!
-//! The allocator keeps what is freed between what is not. Asking it to let go concerns all threads, so workers that give back at the
-//! same time ask once.
+//! The allocator cannot return freed memory that lies between used blocks unless it is asked to. The request concerns all threads, so
+//! workers that free memory at the same time ask once.
 
 use sip::Mono;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Less is not worth the question.
+/// The least number of freed bytes for which to ask the allocator.
 const WORTH: usize = 1 << 20;
 
 /// How long others may take to give back as well.

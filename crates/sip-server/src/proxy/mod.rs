@@ -343,7 +343,7 @@ impl Proxy {
         let Some(waiting) = context.waiting.take() else {
             return false;
         };
-        // The proxy's own are for the copies.
+        // `Proxy::spans` is for the copies, so this needs its own.
         let mut spans = Box::<Spans>::default();
         if let Ok(message) = Message::parse(&waiting.bytes, &mut spans) {
             self.go_on(now, stack, key, &message, &waiting);

@@ -216,7 +216,7 @@ impl Proxy {
             called = &local;
             named = self::named(called, policy);
         }
-        if let Some(decision) = whoever_sent_it(&named, &routes)? {
+        if let Some(decision) = decide_without_sender(&named, &routes)? {
             return Ok(decision);
         }
         let sender = match self.sender_of(&asked, is_trunk, is_open, policy)? {
@@ -402,8 +402,11 @@ fn inbound_of(named: &Named, uri: &[u8], policy: &dyn Policy) -> Option<Inbound>
     }
 }
 
-/// The decision for requests that this worker does not forward, which does not depend on the sender; `None` for other requests.
-fn whoever_sent_it<'m>(
+/// Decides requests whose result does not depend on the sender; `None` for other requests.
+///
+/// # Errors
+/// 404 if there is no such user, and none is looked for elsewhere.
+fn decide_without_sender<'m>(
     named: &Named,
     routes: &routes::Decision,
 ) -> Result<Option<Decision<'m>>, Refusal> {

@@ -330,7 +330,7 @@ impl Proxy {
             return;
         };
         match response {
-            // Not of a binding here: whoever has the binding must hear of it.
+            // The binding is at another server, which needs the 430.
             Some(response) if context.aor.is_none() => self.keep(key, response, (false, None)),
             // "Endpoints should never receive a 430 response" (RFC 5626 §11.5).
             _ => context.best.add_own(480),

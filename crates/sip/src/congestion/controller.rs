@@ -161,22 +161,22 @@ impl Controller {
         self.peers.all()
     }
 
-    /// So many accepted messages took so long together, refusals not counted.
+    /// Reports the total time of `messages` accepted messages, without refusals.
     pub fn observe_service(&mut self, messages: u32, busy: Duration) {
         self.service_time.observe(messages, busy);
     }
 
-    /// So many messages were refused with a 503, which took so long together.
+    /// Reports the total time of `messages` refusals with 503.
     pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
         self.refusal_time.observe(messages, took);
     }
 
-    /// For so long the worker has slept, or refused and dropped what had been read: it could have accepted more.
+    /// Reports time in which the worker could have accepted more: it slept, refused or dropped.
     pub fn observe_spare(&mut self, spare: Duration) {
         self.tick.spare += spare;
     }
 
-    /// So much waits. To be called before each batch.
+    /// Reports the backlog. To be called before each batch.
     pub fn observe_backlog(&mut self, now: Mono, backlog: Backlog) {
         let passed = now.since(self.observed_at);
         self.observed_at = now;

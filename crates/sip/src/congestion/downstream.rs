@@ -301,7 +301,7 @@ impl Downstream {
                     } else {
                         1.0
                     };
-                    // What passes in any case does so at the expense of the rest, so that the rate is kept in the long run.
+                    // Exempt requests use tokens too, so other requests get fewer, and the rate holds in the long run.
                     let debt = burst.max(RATE_DEBT_S * *per_second);
                     *saved = (*saved - cost).max(-debt);
                 }

@@ -5,7 +5,7 @@
 //! room and the set remembers its age: a nonce as old as that which is not in the set may have been there, and counts as
 //! used up. So nothing counts twice, whatever the load; what a full table costs is a few more challenges.
 //!
-//! Only who has proven to know the password takes a place.
+//! Only nonces with a correct digest take a place.
 
 /// Places in a set.
 const WAYS: usize = 4;

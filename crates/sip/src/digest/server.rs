@@ -332,7 +332,7 @@ impl Server<'_> {
 
     /// Adds Authentication-Info (or its sister of proxies) to the answer to a request whose credentials were accepted: the proof that
     /// the server knows the password, and if there is one the nonce to go on with (RFC 7616 §3.5). `body` is the answer's. Nothing
-    /// is added for credentials without `qop`: their clients know nothing of it. Nor is a folded `cnonce` sent back.
+    /// is added for credentials without `qop` (their clients do not know the header), and nothing for a folded `cnonce`.
     pub fn confirm(
         response: &mut Builder<'_>,
         kind: HeaderKind,

@@ -116,8 +116,8 @@ impl Config {
 pub enum Reach {
     /// To whatever address its target leads to: the TU stands for it.
     Anywhere,
-    /// To this address, and to those that [`Config::allowed`] names: a stranger has chosen the target, and this is where that
-    /// stranger can be reached. Without such a bound anybody could have requests sent to anybody.
+    /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so only the
+    /// sender's own address is allowed: otherwise anybody could have requests sent to anybody.
     Near(IpAddr),
 }
 

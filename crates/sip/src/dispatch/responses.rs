@@ -1,4 +1,4 @@
-//! Responses that could not be delivered: to whom else sent-by leads (RFC 3263 §5, RFC 3261 §18.2.2).
+//! Responses that could not be delivered: the other servers of the host in sent-by (RFC 3263 §5, RFC 3261 §18.2.2).
 
 use super::questions::Waiter;
 use super::{Dispatcher, Reach, SendFrom};

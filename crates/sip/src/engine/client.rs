@@ -168,7 +168,7 @@ impl Engine {
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return;
         };
-        // It waits for a connection: the server must not hear of what nobody wants.
+        // It is cancelled before a connection exists, so it is never sent.
         let is_unsent = client.to.carrier.is_reliable() && client.connection.is_none();
         if is_unsent && matches!(client.machine, Machine::Invite(_)) {
             return self.abandon_unsent(now, key);
@@ -244,7 +244,7 @@ impl Engine {
             Path::Open(connection, waiting) => self.send_waiting(now, connection, waiting),
             Path::Waits => {}
             Path::Opens(key) => self.outputs.connect(key, to),
-            Path::Refused(waiting) => self.drop_waiting(now, waiting),
+            Path::Refused(waiting) => self.fail_waiting(now, waiting),
         }
     }
 
@@ -267,7 +267,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn drop_waiting(&mut self, now: Mono, waiting: Waiting) {
+    /// No connection can be opened: retries the request over UDP, or reports a transport failure.
+    pub(super) fn fail_waiting(&mut self, now: Mono, waiting: Waiting) {
         match waiting {
             Waiting::Client(key) => self.connect_failed_for(now, key),
             Waiting::Response(server, cell) => {

@@ -263,7 +263,7 @@ impl Engine {
                     self.outputs.undelivered(server, to.clone(), bytes);
                     self.store.release(cell);
                 }
-                waiting => self.drop_waiting(now, waiting),
+                waiting => self.fail_waiting(now, waiting),
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Room for new server transactions, when there are as many as may be.
+//! Places for new server transactions when the table is full.
 //!
-//! **Finished transactions give way.** A transaction that only absorbs repetitions (timers J and L) lives for 64*T1 in case one is
-//! on its way, and under load these are nearly all there are. The oldest of them end before their time rather than that new work
-//! is refused. They hang in a list, in the order in which they finished.
+//! **Finished transactions end early.** A transaction that only absorbs retransmissions (timers J and L) lives for 64*T1. Under
+//! load, nearly all transactions are of this kind. If the table is full, the oldest of them end early, and new requests are
+//! accepted. A list has them in the order in which they finished.
 //!
-//! **Nobody gets everything.** Of transactions that are not finished, a source may have [`SHARE`] times as many as are still
-//! free: one alone gets four fifths, two get four ninths each, and there is always room for another. They are counted in an array
-//! of fixed size by a keyed hash of the source's prefix.
+//! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are free
+//! places: one alone gets four fifths, two get four ninths each, and there is always room for another. They are counted in an
+//! array of fixed size by a keyed hash of the source's prefix.
 
 use std::net::IpAddr;
 
@@ -14,14 +14,14 @@ use super::servers::Server;
 use super::slab::Slab;
 use crate::{HashKey, Mono};
 
-/// How many times what is free a source may have.
+/// A source may have at most this multiple of the free places.
 const SHARE: usize = 4;
 /// Bytes that the messages of a transaction take, on average, when there are as many as may be. An INVITE of a telephone and its 200 take
 /// less; who sends long messages leaves room for fewer.
 const BYTES: usize = 2048;
-/// Transactions that give way to one: it may have long messages, and they none.
+/// Finished transactions that end for a new one: its messages may be long, and theirs are already released.
 const AT_ONCE: usize = 16;
-/// Counters: some sources share one, which only matters while there is little room.
+/// Counters: some sources share one, which matters only while few places are free.
 const PLACES: usize = 1024;
 /// The end of the list.
 const END: u32 = u32::MAX;

@@ -59,7 +59,7 @@ impl<'a> Scan<'a> {
         let line = bytes.get(..line_end).unwrap_or_default();
         let mut scan = Scan::begin(head.bytes, line, line_end + 2)?;
         if let Err(error) = scan.read_fields(&head, limits) {
-            scan.error = Some(head.blame(error));
+            scan.error = Some(head.with_limit(error));
         }
         Ok(scan)
     }

@@ -49,7 +49,7 @@ impl NonInviteServer {
         self.clocks.next()
     }
 
-    /// The request came again.
+    /// The client retransmitted the request (RFC 3261 §17.2.2).
     pub(crate) fn request(&mut self) -> Step {
         match self.state {
             State::Trying => Step::NOTHING,

@@ -87,7 +87,7 @@ impl Client {
                 self.events
                     .push_back(Event::ConnectionBindFailed { id, error });
             }
-            // RFC 8656 §8.3: gone is what it was meant to be.
+            // RFC 8656 §8.3: the request was to delete the allocation, so 437 is success.
             Operation::Refresh {
                 lifetime_s: Some(0),
                 family,

@@ -114,7 +114,7 @@ fn write<'b>(
 ) -> Result<&'b [u8], BuildError> {
     let mut message = Builder::new(buffer, class, asked.method, &asked.transaction_id)?;
     attributes(&mut message)?;
-    // Only where it cannot help anybody to amplify (RFC 8656 §5: in all Allocate and Refresh responses).
+    // Only in responses to authenticated requests, because it makes responses larger (RFC 8656 §5: in all Allocate and Refresh responses).
     if let Some(software) = software.filter(|_| asked.user.is_some()) {
         message.push(&Software(software))?;
     }

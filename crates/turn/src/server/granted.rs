@@ -61,8 +61,8 @@ impl Missing {
 }
 
 impl Granted {
-    /// What the allocation keeps of it.
-    pub(super) fn made_by(&self, asked: &Asked) -> MadeBy {
+    /// Data to answer a retransmission of this Allocate request with.
+    pub(super) fn retransmission_record(&self, asked: &Asked) -> MadeBy {
         let Granted { token, missing, .. } = *self;
         let has_extra = token.is_some() || missing.is_some();
         MadeBy {

@@ -56,8 +56,8 @@ impl IcmpError {
     }
 }
 
-/// Whether the client may not hear of this peer. Port 0: the port is unknown. That is so for an error that this host's own
-/// kernel raised, about a datagram longer than its interface takes.
+/// Whether the policy denies this peer: then the client gets no ICMP report. Port 0: the port is unknown. That is so for an error
+/// that this host's own kernel raised, about a datagram longer than its interface takes.
 fn is_denied(policy: &dyn PeerPolicy, client: &ClientIdentity<'_>, peer: SocketAddr) -> bool {
     let class = match peer.port() {
         0 => class_of_address(policy, client, peer.ip()),

@@ -200,7 +200,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(place) else {
             return;
         };
-        allocation.made_by = granted.made_by(asked);
+        allocation.made_by = granted.retransmission_record(asked);
         client.stage = Stage::Open(allocation);
         let rate = self.config.allocation_rate_of(client.user.realm());
         self.limiter.begin(place, rate, &client.identity());

@@ -103,8 +103,8 @@ impl Server {
     }
 }
 
-/// Whether DONT-FRAGMENT has a say on this path. RFC 8656 §13.1 to §13.3: wherever IPv6 is translated to or from, "the
-/// DONT-FRAGMENT attribute MUST be ignored by the server"; §15: not so where the client's transport is TCP.
+/// Whether DONT-FRAGMENT applies on this path. RFC 8656 §13.1 to §13.3: if IPv6 is translated to or from, "the
+/// DONT-FRAGMENT attribute MUST be ignored by the server". §15: it applies if the client's transport is TCP.
 fn honours_df(five_tuple: &FiveTuple, peer: &SocketAddr) -> bool {
     five_tuple.transport.is_stream() || (five_tuple.remote.is_ipv4() && peer.is_ipv4())
 }

@@ -46,7 +46,7 @@ impl Shares {
         found.map_or(0, |(_, count)| *count as usize)
     }
 
-    /// One more.
+    /// Counts one more entry of `prefix`.
     pub(super) fn add(&mut self, prefix: Prefix) {
         let hash = |prefix: Prefix| self.hash.prefix(prefix);
         self.counts

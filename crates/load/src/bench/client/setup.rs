@@ -15,7 +15,7 @@ use crate::client::{ClientId, Data, Driver, Handler};
 /// enough not to overrun its receive buffer.
 const WINDOW: usize = 32;
 
-/// So long no server needs, with any number of allocations; each request has its own, shorter limit.
+/// Upper limit for the setup of all allocations; each request has its own, shorter limit.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// What every client is to do.

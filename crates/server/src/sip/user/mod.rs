@@ -500,7 +500,7 @@ impl TransactionUser for User {
     }
 
     fn ack(&mut self, transactions: &mut Transactions<'_>, ack: &Ack<'_>) -> Taken {
-        // Of those for the user agent server the engine has taken note.
+        // The engine has already handled ACKs for the user agent server.
         let Some(from) = self.forwarder.as_ref().map(|it| it.flow_id(&ack.flow)) else {
             return Taken::Here;
         };
