@@ -11,6 +11,7 @@
 //! | [`sip_proxy`] | SIPp on both sides of the proxy | calls, also with loss: BYE of either side, CANCEL, second INVITE, 302, busy, forking |
 //! | [`sip_trunk`] | Kamailio as a trunk, SIPp at both ends | calls of users to the trunk, over UDP and TCP |
 //! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
+//! | [`net_sip`] | a Perl program on Net::SIP (`interop/net-sip`) | user agents that register and call each other over UDP and TCP |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
 //! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
@@ -32,6 +33,7 @@ mod domain;
 mod live_page;
 mod migration;
 mod nat_discovery;
+mod net_sip;
 mod openssl;
 mod packages;
 mod pion;
@@ -89,6 +91,7 @@ enum Client {
     SipProxy,
     SipTrunk,
     SipPhones,
+    NetSip,
     SipTls,
     LivePage,
     Acme,
@@ -173,11 +176,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own.
-const APART: [Client; 9] = [
+const APART: [Client; 10] = [
     Client::Sip,
     Client::SipProxy,
     Client::SipTrunk,
     Client::SipPhones,
+    Client::NetSip,
     Client::SipTls,
     Client::LivePage,
     Client::Acme,
@@ -209,6 +213,10 @@ fn run_apart(
     if options.wants(Client::SipPhones) {
         println!("--- phones that call each other");
         tally.add(sip_phones::run(binary, logs)?);
+    }
+    if options.wants(Client::NetSip) {
+        println!("--- Net::SIP");
+        tally.add(net_sip::run(binary, root, logs)?);
     }
     if options.wants(Client::SipTls) {
         println!("--- SIP over TLS and WSS");

@@ -32,6 +32,9 @@ const KAMAILIO_TLS: &str = "/usr/lib/aarch64-linux-gnu/kamailio/modules/tls.so";
 #[cfg(not(target_arch = "aarch64"))]
 const KAMAILIO_TLS: &str = "/usr/lib/x86_64-linux-gnu/kamailio/modules/tls.so";
 
+/// A module of Perl.
+const NET_SIP: &str = "/usr/share/perl5/Net/SIP.pm";
+
 /// Every program that `cargo xtask interop` runs.
 pub(crate) const INTEROP: &[Tool] = &[
     tool("turnutils_uclient", "coturn"),
@@ -46,6 +49,7 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("kamailio", "kamailio"),
     tool(KAMAILIO_TLS, "kamailio-tls-modules"),
     tool("baresip", "baresip-core"),
+    tool(NET_SIP, "libnet-sip-perl"),
     tool("chromium", "chromium"),
     tool("chromedriver", "chromium-driver"),
     tool("go", "golang-go"),
