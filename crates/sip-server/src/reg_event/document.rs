@@ -87,7 +87,20 @@ fn write_contact(body: &mut Vec<u8>, contact: &Contact, event: Event, now: Mono)
     escape(body, &contact.call_id);
     body.extend_from_slice(b"\">\r\n      <uri>");
     escape(body, &contact.uri);
-    body.extend_from_slice(b"</uri>\r\n    </contact>\r\n");
+    body.extend_from_slice(b"</uri>\r\n");
+    if !contact.instance.is_empty() {
+        // RFC 3680 §5.2: parameters that RFC 3261 does not define, as RFC 5628 §5.2 shows it.
+        body.extend_from_slice(b"      <unknown-param name=\"+sip.instance\">\"&lt;");
+        escape(body, &contact.instance);
+        body.extend_from_slice(b"&gt;\"</unknown-param>\r\n");
+    }
+    if contact.reg_id != 0 {
+        let mut digits = [0; 10];
+        body.extend_from_slice(b"      <unknown-param name=\"reg-id\">");
+        body.extend_from_slice(sip::build::decimal(contact.reg_id, &mut digits));
+        body.extend_from_slice(b"</unknown-param>\r\n");
+    }
+    body.extend_from_slice(b"    </contact>\r\n");
 }
 
 /// Writes text of a message into XML. What XML 1.0 cannot have (§2.2), or what is no UTF-8, becomes a question mark.
