@@ -42,6 +42,9 @@ const PARTS: usize = 64;
 /// Room for Authentication-Info, in which a client's nonce is said again; with a longer one than anybody has there is none.
 const CONFIRMATION: usize = 1024;
 
+/// So many keys are compared with a wrong response even if the user has fewer, at most: a source may have the old key and the new one.
+const MOST_KEYS: usize = 4;
+
 /// Why a request is not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
@@ -358,6 +361,8 @@ pub(super) struct Gate {
     pub(super) lookups: Lookups,
     /// The result of a query, while the worker handles the request that waited for it.
     told: Option<(Wanted, KeyLookup)>,
+    /// The most keys that a user has had: a source may have the old key and the new one.
+    most_keys: usize,
     /// The user whose request was let through last.
     user: Vec<u8>,
     /// Where Authentication-Info is written.
@@ -380,6 +385,7 @@ impl Gate {
             ban: orders.settings.ban,
             lookups: Lookups::default(),
             told: None,
+            most_keys: 1,
             user: Vec::new(),
             confirmation: Box::new([0; CONFIRMATION]),
             confirmed: 0,
@@ -551,6 +557,11 @@ impl Gate {
         outcome
     }
 
+    /// Counts a request that may not wait for a source.
+    pub(super) fn count_unavailable(&mut self) {
+        self.outcomes[6] += 1;
+    }
+
     fn check_uncounted(
         &mut self,
         realm: RealmKey,
@@ -616,18 +627,11 @@ impl Gate {
             policy: &policy,
             keys: &self.keys,
         };
-        let check = |ha1: Option<&Ha1>| {
-            let note = |id, issued, count| self.used.note(id, issued, count);
-            server.verify(credentials, asked, ha1, unix_s, note)
-        };
-        let mut accepted = keys.first();
         // Without a key the check lasts as long, so its duration does not tell whether the user exists.
-        let mut outcome = check(accepted);
-        for ha1 in keys.iter().skip(1) {
-            if outcome == Outcome::Denied {
-                (outcome, accepted) = (check(Some(ha1)), Some(ha1));
-            }
-        }
+        self.most_keys = self.most_keys.max(keys.len().min(MOST_KEYS));
+        let keys = (keys, self.most_keys);
+        let note = |id, issued, count| self.used.note(id, issued, count);
+        let (outcome, accepted) = server.verify_any(credentials, asked, keys, unix_s, note);
         // The nonce was issued to this source address, so the address is not forged. A failure for an unknown user counts as well.
         if outcome == Outcome::Denied
             && self

@@ -318,6 +318,29 @@ impl Server<'_> {
         }
     }
 
+    /// The same for a user who has any of these keys. The response is compared with at least `rounds` keys unless one of them is right, so that
+    /// the answer takes as long for a user who has fewer keys, or none. Returns the key that is right.
+    pub fn verify_any<'k>(
+        &self,
+        credentials: &Credentials<'_>,
+        asked: &Asked<'_>,
+        (keys, rounds): (&'k [Ha1], usize),
+        now_unix_s: u64,
+        note: impl Fn(u64, u64, u32) -> Use,
+    ) -> (Outcome, Option<&'k Ha1>) {
+        let mut keys = keys.iter();
+        let mut round = 0;
+        loop {
+            let key = keys.next();
+            let outcome = self.verify(credentials, asked, key, now_unix_s, &note);
+            round += 1;
+            let is_last = keys.len() == 0 && round >= rounds;
+            if outcome != Outcome::Denied || is_last {
+                return (outcome, key.filter(|_| outcome != Outcome::Denied));
+            }
+        }
+    }
+
     /// Whether it is time for another nonce: half of this one's life is over. With the next one in [`Server::confirm`] a client is
     /// never sent away with a stale nonce.
     #[must_use]
@@ -400,6 +423,83 @@ pub fn challenge(
             b"\r\n",
         ] {
             response.raw(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hash::work;
+    use super::*;
+
+    const SOURCE: &[u8] = &[192, 0, 2, 1];
+    const REALM: &[u8] = b"example.com";
+
+    /// What it costs to check a wrong password, in calls of the hash function and bytes: with these keys.
+    fn cost(algorithm: Algorithm, keys: &[Ha1], rounds: usize) -> (u64, u64) {
+        let policy = Policy {
+            realm: REALM,
+            algorithms: &Algorithm::ALL,
+            nonce_lifetime_s: 60,
+            takes_no_qop: false,
+            takes_any_uri: false,
+            offers_integrity: true,
+            hashes_usernames: false,
+        };
+        let nonces = NonceKeys::new(crate::HashKey::new([1; 16]));
+        let mut nonce = [0; super::super::NONCE_LEN];
+        nonces.issue(REALM, SOURCE, [0; 6], 1_000, &mut nonce);
+        let wrong = [b'0'; 64];
+        let credentials = Credentials {
+            username: b"alice",
+            is_hashed: false,
+            realm: REALM,
+            nonce: &nonce,
+            uri: b"sip:example.com",
+            response: &wrong[..2 * algorithm.hash_len()],
+            algorithm: Some(algorithm),
+            qop: Some(b"auth"),
+            nc: Some(b"00000001"),
+            cnonce: Some(b"c"),
+            opaque: None,
+        };
+        let asked = Asked {
+            method: Method::Register,
+            uri: b"sip:example.com",
+            body: b"",
+            source: SOURCE,
+        };
+        let server = Server {
+            policy: &policy,
+            keys: &nonces,
+        };
+        assert_eq!(server.check(&credentials, &asked, 1_000), Ok(()));
+        work::take();
+        let note = |_, _, _| unreachable!("the password is wrong");
+        let (outcome, key) = server.verify_any(&credentials, &asked, (keys, rounds), 1_000, note);
+        assert_eq!(outcome, Outcome::Denied);
+        assert!(key.is_none());
+        work::take()
+    }
+
+    #[test]
+    fn an_unknown_user_costs_the_same_computation_for_every_algorithm() {
+        for algorithm in Algorithm::ALL {
+            let key = |password: &[u8]| Ha1::of(algorithm, b"alice", REALM, password);
+            let (one, two) = ([key(b"1")], [key(b"1"), key(b"2")]);
+            let known = cost(algorithm, &one, 1);
+            assert!(known.0 >= 2 && known.1 > 0, "{known:?}");
+            assert_eq!(cost(algorithm, &[], 1), known);
+            // Only a key of another algorithm is known.
+            for other in Algorithm::ALL {
+                let key = Ha1::of(other, b"alice", REALM, b"1");
+                assert_eq!(cost(algorithm, &[key], 1), known, "{other:?}");
+            }
+            // If some users have two keys.
+            let rotated = cost(algorithm, &two, 2);
+            assert_eq!(rotated, (2 * known.0, 2 * known.1));
+            assert_eq!(cost(algorithm, &one, 2), rotated);
+            assert_eq!(cost(algorithm, &[], 2), rotated);
         }
     }
 }
