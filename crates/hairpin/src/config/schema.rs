@@ -135,6 +135,8 @@ pub(crate) type SipSession = Seconds<0, 86_400>;
 pub(crate) type SipShortestSession = Seconds<90, 86_400>;
 /// How long a SIP registration lasts.
 pub(crate) type SipRegistration = Seconds<1, 2_592_000>;
+/// How long a SIP flow with keep-alives may be silent; 0: `sip.idle` alone counts.
+pub(crate) type SipFlowTimer = Seconds<0, 3600>;
 /// SIP registration bindings: half a kilobyte each.
 pub(crate) type SipBindings = Bounded<1, 100_000_000>;
 /// SIP registration bindings of a user: each is listed in each answer.
@@ -409,6 +411,8 @@ pub(crate) struct Settings {
     pub(crate) sip_register_min: Entry<SipShortest>,
     /// `sip.register_max`
     pub(crate) sip_register_max: Entry<SipRegistration>,
+    /// `sip.flow_timer`
+    pub(crate) sip_flow_timer: Entry<SipFlowTimer>,
     /// `sip.bindings`
     pub(crate) sip_bindings: Entry<SipBindings>,
     /// `sip.bindings_per_user`
@@ -746,6 +750,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "register_expires", |s| &mut s.sip_register_expires),
     Key::new("sip", "register_min", |s| &mut s.sip_register_min),
     Key::new("sip", "register_max", |s| &mut s.sip_register_max),
+    Key::new("sip", "flow_timer", |s| &mut s.sip_flow_timer),
     Key::new("sip", "bindings", |s| &mut s.sip_bindings),
     Key::new("sip", "bindings_per_user", |s| &mut s.sip_bindings_per_user),
     Key::new("sip", "digest_algorithms", |s| &mut s.sip_digest_algorithms),

@@ -242,6 +242,7 @@ pub(super) fn times(settings: &Settings) -> Option<RegistrarConfig> {
         default_expires: seconds(settings.sip_register_expires.as_ref()?.value.0),
         min_expires: seconds(settings.sip_register_min.as_ref()?.value.0),
         max_expires: seconds(settings.sip_register_max.as_ref()?.value.0),
+        flow_timer: Some(seconds(settings.sip_flow_timer.as_ref()?.value.0)).filter(|it| *it > 0),
         ..RegistrarConfig::default()
     })
 }

@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     ciphertext_written: usize,
     /// When bytes came last.
     pub(crate) heard: Mono,
+    /// How often the other side sends something: it has registered with Outbound, and was told so (RFC 5626 §4.4).
+    pub(crate) flow_timer: Option<Duration>,
     /// Since when a message has been on its way: the first from the beginning on.
     pub(crate) begun: Option<Mono>,
     /// It comes from a load balancer, whose header of the PROXY protocol is not complete yet. The header's beginning is in `inbound`.
@@ -127,6 +129,7 @@ impl Connection {
             ciphertext: Vec::new(),
             ciphertext_written: 0,
             heard: now,
+            flow_timer: None,
             begun: Some(now),
             awaits_proxy_header: false,
             proven: false,
@@ -146,8 +149,23 @@ impl Connection {
         }
         match self.begun {
             Some(begun) => begun.plus(settings.message_deadline),
-            None => self.heard.plus(settings.idle),
+            None => self.heard.plus(self.silence(settings.idle)),
         }
+    }
+
+    /// How long nothing may come.
+    fn silence(&self, idle: Duration) -> Duration {
+        match self.flow_timer {
+            Some(timer) => idle.min(timer + slack(timer)),
+            None => idle,
+        }
+    }
+
+    /// Notes the Flow-Timer of a response that is about to be written. Returns the deadline that follows from it.
+    pub(crate) fn follow_flow_timer(&mut self, response: &[u8]) -> Option<Mono> {
+        let timer = flow_timer_of(response)?;
+        self.flow_timer = Some(timer);
+        Some(self.heard.plus(timer + slack(timer)))
     }
 
     /// Adds a message to what is to be written; `false` if too much waits already.
@@ -341,6 +359,28 @@ impl Connection {
     }
 }
 
+/// A keep-alive may come so much later: it may have to be sent again by TCP.
+fn slack(flow_timer: Duration) -> Duration {
+    (flow_timer / 10).clamp(Duration::from_secs(1), Duration::from_secs(10))
+}
+
+/// The Flow-Timer of a 200 to a REGISTER, of this server's registrar or of another one behind this server.
+fn flow_timer_of(response: &[u8]) -> Option<Duration> {
+    const NAME: &[u8] = b"\r\nFlow-Timer: ";
+    if !response.starts_with(b"SIP/2.0 200 ") {
+        return None;
+    }
+    let end = memchr::memmem::find(response, b"\r\n\r\n")?;
+    let head = response.get(..end + 2)?;
+    let at = memchr::memmem::find(head, NAME)? + NAME.len();
+    memchr::memmem::find(head, b" REGISTER\r\n")?;
+    let rest = head.get(at..)?;
+    let len = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    let seconds = std::str::from_utf8(rest.get(..len)?).ok()?;
+    let seconds: u32 = seconds.parse().ok()?;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
 /// Writes once; says why if nothing can be written.
 fn write(stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Result<usize, Written> {
     loop {
@@ -363,5 +403,38 @@ pub(crate) fn keep_spare(mut buffer: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
     buffer.clear();
     if spare.len() < SPARE && (1..=MOST_SPARE).contains(&buffer.capacity()) {
         spare.push(buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flow_timer_is_that_of_a_200_to_a_register() {
+        let response = |code: &str, method: &str, timer: &str| {
+            format!("SIP/2.0 {code} X\r\nCSeq: 1 {method}\r\n{timer}Content-Length: 0\r\n\r\n")
+        };
+        let of =
+            |code, method, timer: &str| flow_timer_of(response(code, method, timer).as_bytes());
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(of("200", "REGISTER", "Flow-Timer: 120\r\n"), seconds(120));
+        assert_eq!(of("200", "REGISTER", ""), None);
+        assert_eq!(of("200", "INVITE", "Flow-Timer: 1\r\n"), None);
+        assert_eq!(of("180", "REGISTER", "Flow-Timer: 1\r\n"), None);
+        for wrong in ["0", "x", "-1", "99999999999", ""] {
+            let line = format!("Flow-Timer: {wrong}\r\n");
+            assert_eq!(of("200", "REGISTER", &line), None, "{wrong}");
+        }
+        // It is no part of the body.
+        let body = response("200", "REGISTER", "") + "\r\nFlow-Timer: 5\r\n";
+        assert_eq!(flow_timer_of(body.as_bytes()), None);
+        assert_eq!(flow_timer_of(b"SIP/2.0 200 OK\r\nFlow-Timer: 5"), None);
+    }
+
+    #[test]
+    fn a_keep_alive_may_be_late_by_one_to_ten_seconds() {
+        let of = |seconds| slack(Duration::from_secs(seconds)).as_secs();
+        assert_eq!([1, 20, 60, 120, 3600].map(of), [1, 2, 6, 10, 10]);
     }
 }

@@ -425,9 +425,19 @@ impl Connections {
     /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is gone or was given up.
     pub(crate) fn queue(&mut self, slot: Slot, bytes: &[u8], counters: &mut SipCounters) -> bool {
         let now = self.now;
-        self.queue_with(slot, counters, |connection, spare| {
+        let mut deadline = None;
+        let queued = self.queue_with(slot, counters, |connection, spare| {
+            deadline = connection.follow_flow_timer(bytes);
             connection.queue(bytes, now, spare)
-        })
+        });
+        if let (true, Some(deadline)) = (queued, deadline)
+            && let Some(connection) = self.get(slot)
+            && deadline < connection.armed
+        {
+            connection.armed = deadline;
+            self.timers.set(slot.index, deadline);
+        }
+        queued
     }
 
     /// The same of bytes that are no message.

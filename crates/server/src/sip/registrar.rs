@@ -6,6 +6,7 @@ use super::peer::Origin;
 use super::settings::Orders;
 use super::store::{Kept, StoreCounts};
 use sip::engine::NewRequest;
+use sip::flow::ConnectionKey;
 use sip::uri::{SipUri, Uri};
 use sip::{Message, Mono, Now};
 use sip_server::flow::FlowId;
@@ -14,6 +15,7 @@ use sip_server::proxy::{self, LookedUp};
 use sip_server::reg_event::Cause;
 use sip_server::registrar::{Access, Answer, Domains, Examined, Outcome, Registrar, Request};
 use sip_server::{Aor, AorKey};
+use std::collections::HashMap;
 
 /// Where a REGISTER is answered.
 #[expect(
@@ -37,6 +39,13 @@ pub(super) struct Registrations {
     origin: Origin,
     /// Addresses whose bindings have changed since somebody asked, and why.
     changes: Vec<(Aor, Cause)>,
+    /// The addresses with flows (RFC 5626) by these connections.
+    flows: HashMap<ConnectionKey, Vec<Box<[u8]>>>,
+}
+
+/// Whether a binding is of no use without its connection: it is a flow, and no push notification wakes the phone (RFC 8599).
+fn is_bound_to_flow(binding: &Binding) -> bool {
+    binding.reg_id() != 0 && memchr::memmem::find(binding.uri(), b";pn-provider=").is_none()
 }
 
 impl Registrations {
@@ -57,6 +66,7 @@ impl Registrations {
             location: Kept::InMemory(MemoryLocation::new(key, limits(orders))),
             origin: secrets.origin(number),
             changes: Vec::new(),
+            flows: HashMap::new(),
         })
     }
 
@@ -197,6 +207,38 @@ impl Registrations {
         }
     }
 
+    /// Notes that the address has a flow by this connection.
+    fn note_flow(&mut self, aor: &Aor, flow: &FlowId) {
+        let Some(key) = flow.flow.connection else {
+            return;
+        };
+        let is_flow =
+            |binding: &Binding| is_bound_to_flow(binding) && binding.flow().as_ref() == Some(flow);
+        if let Found::Bindings(_, bindings) = self.location.find(aor)
+            && bindings.iter().any(is_flow)
+        {
+            let addresses = self.flows.entry(key).or_default();
+            if !addresses.iter().any(|known| **known == *aor.as_bytes()) {
+                addresses.push(aor.as_bytes().into());
+            }
+        }
+    }
+
+    /// A connection is gone: removes the bindings of its flows (RFC 5626 §7). Other bindings stay, because the server can connect to their
+    /// contacts.
+    pub(super) fn connection_gone(&mut self, now: Now, key: ConnectionKey) {
+        let run = self.origin.runs.own;
+        let is_gone = |binding: &Binding| {
+            let is_there = |id: FlowId| id.run == run && id.flow.connection == Some(key);
+            is_bound_to_flow(binding) && binding.flow().is_some_and(is_there)
+        };
+        for address in self.flows.remove(&key).into_iter().flatten() {
+            if let Some(aor) = Aor::from_canonical(&address) {
+                self.remove_if(now, &aor, is_gone);
+            }
+        }
+    }
+
     /// Removes the bindings with this flow.
     pub(super) fn remove(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
         // A binding that was refreshed meanwhile has another flow and stays.
@@ -248,8 +290,10 @@ impl Registrations {
         let location = &mut self.location;
         match self.registrar.register(now, &request, location, buffer) {
             Outcome::Answer(answer) => {
-                let aor = request.aor.filter(|_| answer.code == 200);
-                self.changes.extend(aor.map(|aor| (aor, Cause::Register)));
+                if let Some(aor) = request.aor.filter(|_| answer.code == 200) {
+                    self.changes.push((aor, Cause::Register));
+                    self.note_flow(&aor, &request.flow);
+                }
                 answer
             }
             // Memory knows and saves at once.

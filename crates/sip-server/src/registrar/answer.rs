@@ -74,6 +74,8 @@ pub(super) struct Listed<'l> {
     pub(super) path: &'l [u8],
     /// Outbound was applied, and the user agent supports it.
     pub(super) is_outbound: bool,
+    /// The user agent has a connection with this server.
+    pub(super) is_connected: bool,
     /// For user agents that support GRUUs.
     pub(super) gruus: Option<&'l mut TempGruus>,
 }
@@ -101,7 +103,8 @@ impl Listed<'_> {
         }
         if self.is_outbound {
             lines.header(HeaderKind::Require, b"outbound");
-            if let Some(seconds) = self.config.flow_timer {
+            // RFC 5626 §4.4.2: without it, a user agent sends keep-alives by UDP every 24 to 29 s, as NATs require.
+            if let Some(seconds) = self.config.flow_timer.filter(|_| self.is_connected) {
                 lines.number(HeaderKind::FlowTimer, seconds);
             }
         }

@@ -47,8 +47,8 @@ pub struct Config {
     pub max_expires: u32,
     /// Whether a request with Path is served even if the user agent does not support that; RFC 3327 §5.3 recommends 420. Default: no.
     pub path_without_support: bool,
-    /// Seconds after which a flow that is silent counts as failed (RFC 5626 §4.4); user agents send keep-alives more often. Whoever sets it
-    /// closes such flows, somewhat later. Default: it is not said.
+    /// Seconds after which a connection that is silent counts as failed (RFC 5626 §4.4); user agents send keep-alives more often. Whoever sets
+    /// it closes such connections, somewhat later. A response to a request that came by UDP does not say it. Default: it is not said.
     pub flow_timer: Option<u32>,
 }
 
@@ -328,6 +328,7 @@ impl Registrar {
             key: self.hash.of(&aor),
             path: &path,
             is_outbound,
+            is_connected: path.is_empty() && request.flow.flow.connection.is_some(),
             gruus: has_token(message, HeaderKind::Supported, b"gruu").then_some(&mut self.gruus),
         };
         let len = listed.write(bindings, &self.changes, buffer)?;

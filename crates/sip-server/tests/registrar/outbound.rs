@@ -88,6 +88,10 @@ fn require_outbound_is_for_those_who_support_it_rfc5626_6() {
     let lines = contact("sip:a@h", "1");
     let reply = world.register("a", 1, &lines);
     assert_eq!(reply.values("Require"), ["outbound"]);
+    assert!(reply.values("Flow-Timer").is_empty(), "by UDP");
+    world.flow = tcp_flow(1);
+    let reply = world.register("a", 2, &lines);
+    assert_eq!(reply.values("Require"), ["outbound"]);
     assert_eq!(reply.values("Flow-Timer"), ["120"]);
     for lines in [
         lines.replace("Supported: path, outbound", "Supported: path"),
