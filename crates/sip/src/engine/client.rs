@@ -91,6 +91,8 @@ impl Engine {
             message: Some(message),
             partner: None,
             is_cancel: false,
+            // Only a proxy has a loop check.
+            is_forwarded: out.loop_check.is_some(),
             may_be_udp,
         });
         self.stats.requests_sent += 1;

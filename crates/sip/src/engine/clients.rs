@@ -37,6 +37,8 @@ pub(super) struct Client {
     /// The slot of the CANCEL's transaction, of an INVITE's; or of the INVITE's, of a CANCEL's.
     pub(super) partner: Option<ClientKey>,
     pub(super) is_cancel: bool,
+    /// The request has the Via of another element below ours, so its responses have it, too.
+    pub(super) is_forwarded: bool,
     /// It went over TCP for its size alone, and may go over UDP where there is no TCP (RFC 3261 §18.1.1).
     pub(super) may_be_udp: bool,
 }

@@ -49,9 +49,12 @@ pub struct Config {
     /// Whether a response that no connection can be had for is handed to the embedder, as [`Output::Undelivered`](super::Output::Undelivered):
     /// RFC 3261 §18.2.2 has it try what the DNS says of sent-by. Else it is lost, which its transaction is told.
     pub redirects_responses: bool,
-    /// Whether `maddr` of a Via has responses sent elsewhere for [`congestion::Config::peers`] alone. Else anybody can have responses,
-    /// which are longer than requests and repeated, sent to a third party (RFC 3261 §18.2.2 has no bound).
-    pub maddr_of_peers_only: bool,
+    /// Whether [`congestion::Config::peers`] alone are trusted, and senders that the TU trusts
+    /// ([`NewRequest::trust`](super::NewRequest::trust)). Then `maddr` of the Via of others counts for nothing, and the responses that a
+    /// transaction sends to their datagrams have at most 2.5 times the bytes of the request, repetitions and headers of IP and UDP included.
+    /// Otherwise anybody can have responses, which are longer than requests and repeated, sent to a third party (RFC 3261 §18.2.2 has no
+    /// bound).
+    pub trusts_peers_only: bool,
     /// How long a connection that we opened may be idle. RFC 3261 §18: at least as long as a transaction lives.
     pub connection_idle: Duration,
 }
@@ -77,7 +80,7 @@ impl Config {
             most_servers: 4_000_000,
             most_clients: 1_000_000,
             redirects_responses: false,
-            maddr_of_peers_only: false,
+            trusts_peers_only: false,
             connection_idle: Duration::from_secs(300),
         }
     }

@@ -75,6 +75,9 @@ pub enum DropReason {
     BadResponse,
     /// A response for somebody else: a user agent's has one Via.
     NotOurs,
+    /// A response to a request that this server has forwarded, whose only Via is this server's: there is nobody to forward it to
+    /// (RFC 3261 §16.7 step 3).
+    NoNextHop,
     /// A response whose next hop would be a broadcast or multicast address.
     Broadcast,
     /// A response to a branch that is not ours.
@@ -95,12 +98,13 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 13] = [
+    pub const ALL: [DropReason; 14] = [
         DropReason::NotSip,
         DropReason::NoReturnPath,
         DropReason::BadAck,
         DropReason::BadResponse,
         DropReason::NotOurs,
+        DropReason::NoNextHop,
         DropReason::Broadcast,
         DropReason::ForeignBranch,
         DropReason::ForgedBranch,
@@ -120,6 +124,7 @@ impl DropReason {
             DropReason::BadAck => "bad_ack",
             DropReason::BadResponse => "bad_response",
             DropReason::NotOurs => "not_ours",
+            DropReason::NoNextHop => "no_next_hop",
             DropReason::Broadcast => "broadcast",
             DropReason::ForeignBranch => "foreign_branch",
             DropReason::ForgedBranch => "forged_branch",

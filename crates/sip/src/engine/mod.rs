@@ -49,6 +49,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod allowance;
 mod client;
 mod clients;
 mod compose;
@@ -370,9 +371,9 @@ impl Engine {
         self.controller.configure(config);
     }
 
-    /// Changes [`Config::maddr_of_peers_only`], while running.
-    pub fn configure_maddr(&mut self, of_peers_only: bool) {
-        self.config.maddr_of_peers_only = of_peers_only;
+    /// Changes [`Config::trusts_peers_only`], while running.
+    pub fn configure_trust(&mut self, peers_only: bool) {
+        self.config.trusts_peers_only = peers_only;
     }
 
     /// Changes what is refused for its form, while running.

@@ -12,7 +12,7 @@ use super::reply::Reply;
 use crate::build::{Stamp, Tag};
 use crate::congestion::{Admission, Class, Dialog, Filter, Traits, offers_loss};
 use crate::flow::{Carrier, Flow};
-use crate::header::{HeaderKind, Via};
+use crate::header::{HeaderKind, Rport, Via};
 use crate::message::{Framing, Message, Spans};
 use crate::verdict::request::{Essentials, check_behind_via};
 use crate::verdict::{self, Element, Verdict, judge_bytes, judge_message};
@@ -56,7 +56,7 @@ impl Engine {
         match Message::parse_with(bytes, spans, framing, &self.config.limits) {
             Ok(message) if message.is_request() => self.request_in(now, flow, message, admitted),
             Ok(message) => match verdict::response::check(&message, self.config.rules.element) {
-                Ok(via) => self.response(now, message, &via, flow),
+                Ok((via, is_for_next)) => self.response(now, message, (&via, is_for_next), flow),
                 Err(reason) => self.drop_message(reason.into()),
             },
             Err(ParseError::Empty) => Received::KeepAlive,
@@ -105,13 +105,19 @@ impl Engine {
             return self.ack_in(message, &via, &essentials, flow);
         }
         self.note_alias(flow, &via);
+        let steering = self.steering(flow, &via);
         let mut request = NewRequest {
             message,
-            via: self.steering(flow, &via),
+            withheld: via
+                .maddr
+                .filter(|_| steering.maddr.is_none())
+                .map(|maddr| (maddr, via.rport)),
+            via: steering,
             flow: *flow,
             essentials,
             fingerprint,
             origin: None,
+            is_proven: false,
         };
         if method == Method::Cancel
             && let Some(slot) = self.cancelled_by(&request)
@@ -133,14 +139,17 @@ impl Engine {
         Received::Request(request)
     }
 
-    /// A Via as far as it says where responses go: without `maddr`, if that counts for peers alone and its sender is none. The text of the
-    /// Via stays.
+    /// A Via as far as it says where responses go: without `maddr`, if that counts for peers alone and its sender is none. Then the response
+    /// goes to the source address and port, because the port of sent-by is that of `maddr`. The text of the Via stays.
     fn steering<'m>(&self, flow: &Flow, via: &Via<'m>) -> Via<'m> {
         let mut via = *via;
-        if via.maddr.is_some() && self.config.maddr_of_peers_only {
+        if via.maddr.is_some() && self.config.trusts_peers_only {
             let source = flow.remote.ip();
             let mut peers = self.controller.peers().iter();
-            via.maddr = via.maddr.filter(|_| peers.any(|peer| peer.has(source)));
+            if !peers.any(|peer| peer.has(source)) {
+                via.maddr = None;
+                via.rport = Rport::Port(flow.remote.port());
+            }
         }
         via
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::error::DropReason;
 use super::key::{ClientKey, Fingerprint, RelatedKey, ServerKey, TransactionId};
 use super::output::Mark;
+use crate::Host;
 use crate::build::{Answerable, Stamp};
 use crate::flow::Flow;
 use crate::header::{Rport, Via};
@@ -26,6 +27,10 @@ pub struct NewRequest<'m> {
     pub(super) fingerprint: Fingerprint,
     /// By what its double was looked for, if it was.
     pub(super) origin: Option<RelatedKey>,
+    /// `maddr` and `rport` of the topmost Via as they were received, if `maddr` does not count for this sender.
+    pub(super) withheld: Option<(Host<'m>, Rport)>,
+    /// The source address is not forged.
+    pub(super) is_proven: bool,
 }
 
 impl<'m> NewRequest<'m> {
@@ -63,6 +68,21 @@ impl<'m> NewRequest<'m> {
     #[must_use]
     pub const fn transaction(&self) -> TransactionId {
         self.fingerprint.id()
+    }
+
+    /// The sender has proved who it is. So `maddr` of the topmost Via says where the response goes, and responses have any length. See
+    /// [`Config::trusts_peers_only`](super::Config::trusts_peers_only).
+    pub const fn trust(&mut self) {
+        self.is_proven = true;
+        if let Some((maddr, rport)) = self.withheld.take() {
+            self.via.maddr = Some(maddr);
+            self.via.rport = rport;
+        }
+    }
+
+    /// The source address is not forged, because the request has what only its owner has received. Responses have any length.
+    pub const fn trust_source(&mut self) {
+        self.is_proven = true;
     }
 
     /// Where a response goes, as far as the request says (RFC 3261 §18.2.2).

@@ -19,12 +19,12 @@ use crate::transaction::Telling;
 use crate::{Method, Mono};
 
 impl Engine {
-    /// A response came in.
+    /// A response came in. `is_for_next`: another Via is below `via`, its topmost one.
     pub(super) fn response<'m>(
         &mut self,
         now: Mono,
         message: Message<'m>,
-        via: &Via<'_>,
+        (via, is_for_next): (&Via<'_>, bool),
         flow: &Flow,
     ) -> Received<'m> {
         let code = message.status_code().unwrap_or(0);
@@ -39,6 +39,11 @@ impl Engine {
             Ok(key) => key,
             Err(reason) => return self.drop_message(reason),
         };
+        // RFC 3261 §16.7 step 3: nobody is left to forward it to. It must not end the transaction: the true response may still come.
+        let client = self.clients.slab.get(key.slot, key.generation);
+        if !is_for_next && client.is_some_and(|client| client.is_forwarded) {
+            return self.drop_message(DropReason::NoNextHop);
+        }
         self.learn_overload(now, via, flow.remote);
         let timers = self.config.timers;
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
@@ -165,6 +170,7 @@ impl Engine {
             message,
             partner: Some(key),
             is_cancel: true,
+            is_forwarded: false,
             may_be_udp: false,
         });
         let cancel = ClientKey { slot, generation };

@@ -1,9 +1,9 @@
 //! The server side: requests come in, the TU answers.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::compose::{self, Layout};
-use super::error::{AcceptError, DropReason, RespondError};
+use super::error::{AcceptError, RespondError};
 use super::key::{RelatedKey, ServerKey, answered_at_once};
 use super::output::{Event, Mark, Origin, Output, SendTo, ServerFailure};
 use super::received::{Ack, NewRequest, Received, reply_address};
@@ -34,6 +34,9 @@ impl Engine {
         };
         let key = ServerKey { slot, generation };
         let mark = server.mark;
+        if !is_ack {
+            server.allowance.add(flow, message.as_bytes().len());
+        }
         let step = match (&mut server.machine, is_ack) {
             (Machine::Invite(machine), true) => machine.ack(now, &timers),
             (Machine::Invite(machine), false) => machine.request(),
@@ -208,6 +211,7 @@ impl Engine {
             true => self.dialog_of(&request.essentials),
             false => 0,
         };
+        let allowance = self.allowance_for(request);
         let standing = self.servers.room.begin(place);
         Ok(self.servers.insert(Server {
             fingerprint: request.fingerprint,
@@ -222,6 +226,7 @@ impl Engine {
             dialog,
             related,
             reports_load: self.reports_load(&request.via),
+            allowance,
             standing,
         }))
     }
@@ -309,81 +314,6 @@ impl Engine {
         Ok(lives.then_some(key))
     }
 
-    /// Sends a response and stores no transaction. The TU sees each retransmission as a new request, and responds again. The engine absorbs
-    /// the ACK.
-    ///
-    /// Over UDP the response is at most 2.5 times as large as the request, IP and UDP headers included. Otherwise it has fewer header lines: those
-    /// at the end are left out, the best challenge stays. What is still too large is not sent ([`DropReason::Amplification`]).
-    ///
-    /// # Errors
-    /// [`RespondError::Unanswerable`] or [`RespondError::Build`]; a response that cannot be built is replaced by a 500.
-    pub fn answer_statelessly(
-        &mut self,
-        request: NewRequest<'_>,
-        reply: &Reply<'_>,
-    ) -> Result<(), RespondError> {
-        let answered = self.answer_without_state(&request, reply);
-        if let Err(RespondError::Build(_)) = answered {
-            // What cannot even be told so sends its request again.
-            let _ = self.answer_without_state(&request, &Reply::new(500));
-        }
-        answered
-    }
-
-    /// As [`Engine::answer_statelessly`], but a response that cannot be built is not replaced by a 500.
-    pub(super) fn answer_without_state(
-        &mut self,
-        request: &NewRequest<'_>,
-        reply: &Reply<'_>,
-    ) -> Result<(), RespondError> {
-        if request.message.method() == Some(Method::Ack) {
-            return Err(RespondError::Unanswerable);
-        }
-        let answerable = request.answerable();
-        let tag = crate::build::Tag::new(self.matcher.stateless_tag(request.fingerprint));
-        let stamp = request.stamp();
-        let tag = tag.as_bytes();
-        let reports_load = self.reports_load(&request.via);
-        let room = self.room_for(&request.flow, request.message.as_bytes(), reports_load);
-        let mut reply = *reply;
-        let length = loop {
-            let none = std::iter::empty();
-            let built =
-                compose::response(&mut self.scratch, &answerable, &reply, tag, stamp, none)?;
-            if built.len() <= room {
-                break built.len();
-            }
-            let Some(shorter) = reply.shorter() else {
-                self.stats.count_drop(DropReason::Amplification);
-                return Ok(());
-            };
-            reply = shorter;
-        };
-        self.stats.count_sent(reply.code);
-        let to = SendTo::back(&request.flow, request.reply_address());
-        self.send_response(to, Origin::Nobody, length, reports_load);
-        Ok(())
-    }
-
-    /// How long a response may be whose request has proved nothing: a datagram may have a forged source, which must not get more than 2.5
-    /// times what somebody else has sent.
-    pub(super) fn room_for(&self, flow: &Flow, request: &[u8], reports_load: bool) -> usize {
-        if flow.connection.is_some() {
-            return usize::MAX;
-        }
-        let headers = match flow.remote.ip().to_canonical() {
-            IpAddr::V4(_) => 20 + 8,
-            IpAddr::V6(_) => 40 + 8,
-        };
-        let overload = if reports_load {
-            self.oc_reply.params().len()
-        } else {
-            0
-        };
-        let most = (request.len() + headers) * 5 / 2;
-        most.saturating_sub(headers + overload)
-    }
-
     /// Responds to an accepted request.
     ///
     /// # Errors
@@ -395,7 +325,14 @@ impl Engine {
         reply: &Reply<'_>,
     ) -> Result<(), RespondError> {
         let length = match reply.content {
-            Content::Pieces(pieces) => compose::concat(&mut self.scratch, pieces)?.len(),
+            Content::Pieces(pieces) => {
+                let length = compose::concat(&mut self.scratch, pieces)?.len();
+                match reply.code < 300 || self.has_allowance(key, length) {
+                    true => length,
+                    // The shortest response with this code.
+                    false => self.build_reply(key, &Reply::new(reply.code))?,
+                }
+            }
             Content::Made { .. } => self.build_reply(key, reply)?,
         };
         self.finish_response(now, key, reply, length)
@@ -466,6 +403,9 @@ impl Engine {
             .connection
             .is_some_and(|connection| !self.connections.is_writable(connection));
         if !gone {
+            if flow.connection.is_none() && !self.may_send(key, length) {
+                return;
+            }
             let to = SendTo::back(flow, *remote);
             self.send_response(to, Origin::Server(key), length, *reports_load);
             return;

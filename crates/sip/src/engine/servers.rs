@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use hashbrown::HashTable;
 
+use super::allowance::Allowance;
 use super::compose::Layout;
 use super::key::{Fingerprint, RelatedKey, ServerKey};
 use super::output::Mark;
@@ -46,6 +47,8 @@ pub(super) struct Server {
     /// By what a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or the same request,
     /// come by another way.
     pub(super) related: Option<RelatedKey>,
+    /// What may still be sent to its source.
+    pub(super) allowance: Allowance,
     /// Whether it is finished, for [`Room`].
     pub(super) standing: Standing,
 }
@@ -192,6 +195,10 @@ impl Machine {
             Method::Invite => Machine::Invite(InviteServer::start(now, timers, reliable)),
             _ => Machine::Other(NonInviteServer::start(now, timers, reliable)),
         }
+    }
+
+    pub(super) const fn is_invite(&self) -> bool {
+        matches!(self, Machine::Invite(_))
     }
 
     pub(super) fn deadline(&self) -> Mono {

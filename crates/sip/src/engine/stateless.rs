@@ -1,15 +1,18 @@
-//! Requests without a transaction, and what a proxy asks of the engine: loops, and its sent-by.
+//! Requests and responses without a transaction, and what a proxy asks of the engine: loops, and its sent-by.
 
 use super::client::{Outgoing, datagram};
 use super::connections::Waiting;
-use super::error::RequestError;
+use super::error::{DropReason, RequestError, RespondError};
 use super::output::{Origin, SendTo};
+use super::received::NewRequest;
+use super::reply::Reply;
 use super::sent_by::{Hop, Signature};
 use super::{Engine, compose};
-use crate::Mono;
 use crate::branch::LoopCheck;
+use crate::build::Tag;
 use crate::flow::Destination;
 use crate::message::Message;
+use crate::{Method, Mono};
 
 impl Engine {
     /// What a proxy makes its decision of, to go along where it forks (RFC 5393 §4.2.1); `others` is what its location service looks at
@@ -97,6 +100,62 @@ impl Engine {
         } else {
             self.outputs.send(datagram(&to), Origin::Nobody, bytes);
         }
+        Ok(())
+    }
+
+    /// Sends a response and stores no transaction. The TU sees each retransmission as a new request, and responds again. The engine absorbs
+    /// the ACK.
+    ///
+    /// Over UDP the response is at most 2.5 times as large as the request, IP and UDP headers included. Otherwise it has fewer header lines: those
+    /// at the end are left out, the best challenge stays. What is still too large is not sent ([`DropReason::Amplification`]).
+    ///
+    /// # Errors
+    /// [`RespondError::Unanswerable`] or [`RespondError::Build`]; a response that cannot be built is replaced by a 500.
+    pub fn answer_statelessly(
+        &mut self,
+        request: NewRequest<'_>,
+        reply: &Reply<'_>,
+    ) -> Result<(), RespondError> {
+        let answered = self.answer_without_state(&request, reply);
+        if let Err(RespondError::Build(_)) = answered {
+            // What cannot even be told so sends its request again.
+            let _ = self.answer_without_state(&request, &Reply::new(500));
+        }
+        answered
+    }
+
+    /// As [`Engine::answer_statelessly`], but a response that cannot be built is not replaced by a 500.
+    pub(super) fn answer_without_state(
+        &mut self,
+        request: &NewRequest<'_>,
+        reply: &Reply<'_>,
+    ) -> Result<(), RespondError> {
+        if request.message.method() == Some(Method::Ack) {
+            return Err(RespondError::Unanswerable);
+        }
+        let answerable = request.answerable();
+        let tag = Tag::new(self.matcher.stateless_tag(request.fingerprint));
+        let stamp = request.stamp();
+        let tag = tag.as_bytes();
+        let reports_load = self.reports_load(&request.via);
+        let room = self.room_for(&request.flow, request.message.as_bytes(), reports_load);
+        let mut reply = *reply;
+        let length = loop {
+            let none = std::iter::empty();
+            let built =
+                compose::response(&mut self.scratch, &answerable, &reply, tag, stamp, none)?;
+            if built.len() <= room {
+                break built.len();
+            }
+            let Some(shorter) = reply.shorter() else {
+                self.stats.count_drop(DropReason::Amplification);
+                return Ok(());
+            };
+            reply = shorter;
+        };
+        self.stats.count_sent(reply.code);
+        let to = SendTo::back(&request.flow, request.reply_address());
+        self.send_response(to, Origin::Nobody, length, reports_load);
         Ok(())
     }
 }

@@ -6,9 +6,12 @@ use super::{DropReason, Element};
 use crate::header::{HeaderError, Via};
 use crate::message::Message;
 
-/// Checks a response (RFC 3261 §8.1.3.3, §16.7, RFC 4475 §3.3.10); returns its topmost Via.
+/// Checks a response (RFC 3261 §8.1.3.3, §16.7, RFC 4475 §3.3.10); returns its topmost Via, and whether another Via is below.
 #[inline]
-pub(crate) fn check<'a>(response: &Message<'a>, element: Element) -> Result<Via<'a>, DropReason> {
+pub(crate) fn check<'a>(
+    response: &Message<'a>,
+    element: Element,
+) -> Result<(Via<'a>, bool), DropReason> {
     let mut vias = response.vias();
     let Some(Ok(via)) = vias.next() else {
         return Err(DropReason::BadResponse);
@@ -17,7 +20,7 @@ pub(crate) fn check<'a>(response: &Message<'a>, element: Element) -> Result<Via<
         return Err(DropReason::BadResponse);
     }
     let next = match vias.next() {
-        None => return Ok(via),
+        None => return Ok((via, false)),
         Some(_) if element == Element::UserAgent => return Err(DropReason::NotOurs),
         Some(Err(_)) => return Err(DropReason::BadResponse),
         Some(Ok(via)) => via,
@@ -28,7 +31,7 @@ pub(crate) fn check<'a>(response: &Message<'a>, element: Element) -> Result<Via<
     };
     match goes_to.is_some_and(is_for_many) {
         true => Err(DropReason::Broadcast),
-        false => Ok(via),
+        false => Ok((via, true)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Engines against each other, over a network with a will of its own, in virtual time.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod allowance;
 mod chaos;
 mod congestion;
 mod forged;
