@@ -2,7 +2,10 @@
 
 mod sip_client;
 
+use hairpin_server::sip::{Domain, SipSettings};
 use hairpin_server::{Running, Server};
+use sip::{HeaderKind, Method};
+use sip_client::phone::{Phone, credentials_of};
 use sip_client::{Stream, serve, status, test_uas};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -150,5 +153,38 @@ fn over_a_stream_it_goes_by_the_connection_whatever_the_via_says_rfc3261_18_2_2(
     ] {
         stream.send(options(via).replace("/UDP", "/TCP").as_bytes());
         assert_eq!(status(&stream.answer()), 200, "{via}");
+    }
+}
+
+#[test]
+fn with_a_domain_only_who_has_credentials_steers_a_response_by_maddr() {
+    let mut settings = SipSettings::default();
+    settings.domains = vec![Domain {
+        name: "example.com".to_owned(),
+        ..Domain::default()
+    }];
+    let server = serve(settings, 2);
+    let mut phone = Phone::udp(&server, "ann");
+    let told = socket("127.0.0.78", 0);
+    let via = format!("127.0.0.1:{};maddr=127.0.0.78", port(&told));
+    let uri = "sip:example.com";
+    for (cseq, password, code) in [(1, "wrong", 401), (3, "secret", 200)] {
+        let steered = |text: String| text.replace("192.0.2.1:5060;rport", &via);
+        let text = steered(phone.request("REGISTER", uri, "steer", cseq, ""));
+        phone.send(&text);
+        let challenge = phone.expect("SIP/2.0 401");
+        let user = ("ann", password);
+        let kind = HeaderKind::Authorization;
+        let line = credentials_of(&challenge, kind, user, Method::Register, uri);
+        let text = steered(phone.request("REGISTER", uri, "steer", cseq + 1, &line));
+        phone.send(&text);
+        if code == 401 {
+            phone.expect("SIP/2.0 401");
+            continue;
+        }
+        let mut buffer = [0; 4096];
+        let length = told.recv(&mut buffer).expect("the response comes here");
+        let answer = String::from_utf8_lossy(&buffer[..length]);
+        assert_eq!(status(&answer), code, "{answer}");
     }
 }

@@ -6,7 +6,7 @@ use hairpin_server::credentials::{
     Claim, Credentials, KeyLookup, KeyQuery, KeyReply, KnownUser, OwnedKeyQuery,
 };
 use hairpin_server::sip::routes::{Action, NextHop, Route};
-use hairpin_server::sip::{Domain, SipSettings, Trunk};
+use hairpin_server::sip::{Domain, Inbound, SipSettings, Trunk};
 use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
 use sip_client::phone::{PASSWORD, Phone, credentials_of, value};
@@ -220,4 +220,96 @@ fn routes_are_asked_only_for_names_that_the_source_does_not_know() {
     ann.send(&text);
     ann.expect("SIP/2.0 407");
     assert_eq!(source.begun.load(Ordering::Relaxed), begun);
+}
+
+/// A MESSAGE of somebody who is no user here.
+fn of_a_stranger(to: &str, call: &str) -> String {
+    format!(
+        "MESSAGE sip:{to}@example.com SIP/2.0\r\n\
+         Via: SIP/2.0/UDP 192.0.2.1;rport;branch=z9hG4bK{call}\r\n\
+         From: <sip:who@elsewhere.example>;tag=1\r\nTo: <sip:{to}@example.com>\r\n\
+         Call-ID: {call}@elsewhere\r\nCSeq: 1 MESSAGE\r\nMax-Forwards: 70\r\n\
+         Content-Length: 0\r\n\r\n"
+    )
+}
+
+#[test]
+fn who_is_known_learns_whether_a_user_of_a_source_exists_and_others_do_not() {
+    let mut settings = settings();
+    settings.domains[0].inbound = Inbound::Anyone;
+    let source = slow(5);
+    let server = serve(&source, settings);
+    let mut ann = Phone::udp(&server, "ann");
+    // The third user is in a source that is down: without a binding nobody can be reached there.
+    for (to, code) in [("carol", 480), ("xenia", 404), ("down", 480)] {
+        ann.ask(Method::Message, &format!("sip:{to}@example.com"), to);
+        let answer = ann.expect("SIP/2.0 4");
+        assert_eq!(status(&answer), code, "{to}: {answer}");
+    }
+    // The source gets no query on behalf of a stranger.
+    let begun = source.begun.load(Ordering::Relaxed);
+    let stranger = Client::new(server.sip_listeners()[0]);
+    for to in ["carol", "xenia", "down"] {
+        let answer = stranger.ask(&of_a_stranger(to, to));
+        assert_eq!(status(&answer), 480, "{to}: {answer}");
+    }
+    assert_eq!(source.begun.load(Ordering::Relaxed), begun);
+}
+
+/// So many requests of senders that are not known may wait for a source.
+const MOST_UNKNOWN: usize = 512;
+
+#[test]
+fn a_flood_of_made_up_users_leaves_places_for_trunks_and_authenticated_users() {
+    let mut settings = settings();
+    // Requests that wait are a backlog, which overload control would answer.
+    settings.tolerance = Duration::ZERO;
+    settings.trunks = vec![Trunk {
+        name: "carrier".to_owned(),
+        addresses: vec!["127.0.0.2/32".parse().expect("a network")],
+        ..Trunk::default()
+    }];
+    let source = slow(5);
+    let server = Server::builder()
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .relay_address("127.0.0.1".parse().expect("an address"))
+        .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .sip(settings)
+        .user("conf", PASSWORD)
+        .credentials(Arc::clone(&source) as Arc<dyn Credentials>)
+        .workers(1)
+        .start()
+        .expect("the server starts");
+    let mut flood = Phone::udp(&server, "never");
+    let uri = "sip:example.com";
+    let text = flood.request("REGISTER", uri, "f", 1, "");
+    flood.send(&text);
+    let challenge = flood.expect("SIP/2.0 401");
+    let kind = HeaderKind::Authorization;
+    let more = 40;
+    for number in 0..MOST_UNKNOWN + more {
+        let user = (&format!("never{number}")[..], PASSWORD);
+        let line = credentials_of(&challenge, kind, user, Method::Register, uri);
+        let text = flood.request("REGISTER", uri, &format!("f{number}"), 2, &line);
+        flood.send(&text);
+        if number % 16 == 0 {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+    for _ in 0..more {
+        let answer = flood.receive();
+        assert_eq!(status(&answer), 503, "{answer}");
+        assert_eq!(value(&answer, "Retry-After"), "5");
+    }
+    assert_eq!(source.begun.load(Ordering::Relaxed), MOST_UNKNOWN as u64);
+    let socket = std::net::UdpSocket::bind("127.0.0.2:0").expect("a socket");
+    let trunk = Client::of(socket, server.sip_listeners()[0]);
+    let mut conf = Phone::udp(&server, "conf");
+    for (to, code) in [("carol", 480), ("xenia", 404)] {
+        let answer = trunk.ask(&of_a_stranger(to, to));
+        assert_eq!(status(&answer), code, "{to}: {answer}");
+        conf.ask(Method::Message, &format!("sip:{to}@example.com"), to);
+        let answer = conf.expect("SIP/2.0 4");
+        assert_eq!(status(&answer), code, "{to}: {answer}");
+    }
 }

@@ -180,7 +180,7 @@ fn a_recorded_call_costs_at_most_512_bytes() {
                 tickets: Vec::new(),
                 record: Some(Box::new(record)),
             };
-            dialogs.begin(now.mono, id, span, counted);
+            assert!(dialogs.begin(now.mono, id, span, counted).is_none());
         }
     });
     let each = counted.bytes_current as u64 / u64::from(USERS);

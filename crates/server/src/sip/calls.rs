@@ -221,7 +221,9 @@ impl CallControl {
         counted: Counted,
     ) {
         let span = self.span(session);
-        self.shared.dialogs.begin(now, dialog, span, counted);
+        if let Some(earlier) = self.shared.dialogs.begin(now, dialog, span, counted) {
+            CallControl::log(now, &earlier, EndedBy::Expiry);
+        }
     }
 
     pub(super) fn refreshed(&self, now: Mono, dialog: DialogId, session: Option<Duration>) {

@@ -80,6 +80,13 @@ impl Forwarder {
         self.forwards = Arc::clone(&orders.forwards);
     }
 
+    /// Whether a trunk has this address.
+    pub(super) fn has_trunk(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        let mut networks = self.trunks.iter().flatten();
+        networks.any(|network| network.contains(&ip))
+    }
+
     /// A flow, with the worker that has it.
     pub(super) fn flow_id(&self, flow: &Flow) -> FlowId {
         self.origin.flow_id(flow)
@@ -271,12 +278,7 @@ impl Trunks for ServerPolicy<'_> {
         let Some(aor) = self.aor(uri) else {
             return IsUser::No;
         };
-        match self.gate.find_address(&aor, flow, now.unix_s) {
-            IsAddress::Yes => IsUser::Yes,
-            IsAddress::No => IsUser::No,
-            IsAddress::Pending => IsUser::Pending,
-            IsAddress::Unavailable => IsUser::Unavailable,
-        }
+        self.exists(now, &aor, flow)
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {
@@ -376,6 +378,15 @@ impl Lookup for ServerPolicy<'_> {
         match self.gate.may_have_address(aor) {
             true => self.registrations.look_up(aor),
             false => LookedUp::Unknown,
+        }
+    }
+
+    fn exists(&mut self, now: Now, aor: &Aor, flow: &Flow) -> IsUser {
+        match self.gate.find_address(aor, flow, now.unix_s) {
+            IsAddress::Yes => IsUser::Yes,
+            IsAddress::No => IsUser::No,
+            IsAddress::Pending => IsUser::Pending,
+            IsAddress::Unavailable => IsUser::Unavailable,
         }
     }
 

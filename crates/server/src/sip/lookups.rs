@@ -8,7 +8,8 @@
 //!
 //! The gate queries a source for the sender of a request with a valid nonce, or for the callee of a sender who may send. A request that waits
 //! is either a context of the proxy, or a copy of the message. The worker handles the copy again when the result is there. Both kinds share
-//! one limit. A request above the limit gets 503.
+//! one limit. A request above the limit gets 503. Requests of senders that are not known have a lower limit of their own, so that they leave
+//! places for trunks and for authenticated users.
 
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
@@ -25,8 +26,14 @@ use turn::{ClientPath, FiveTuple, ListenerKey, Transport};
 /// The most requests of one worker that wait. The stores limit the queries per source address (`stores::budget`).
 const MOST: usize = 2_048;
 
+/// The most requests among them whose sender is not known: those that wait for the keys of their sender. Anybody can make up names of users.
+const MOST_UNKNOWN: usize = 512;
+
 /// The most bytes of the copies of messages that wait. The last copy may exceed this limit.
 const MOST_BYTES: usize = 8 << 20;
+
+/// The most bytes of those whose sender is not known, in the same way.
+const MOST_UNKNOWN_BYTES: usize = MOST_BYTES / 4;
 
 /// How long a request waits for one query. Then it gets 503, as if the source were unavailable.
 const TIME: Duration = Duration::from_secs(5);
@@ -98,6 +105,37 @@ struct Entry {
     wanted: Wanted,
     waiter: Waiter,
     until: Mono,
+    /// Its sender is a trunk, or has valid credentials.
+    is_known: bool,
+}
+
+impl Entry {
+    /// The bytes of the copy.
+    fn bytes(&self) -> usize {
+        match &self.waiter {
+            Waiter::Message(_, bytes, _) => bytes.len(),
+            Waiter::Proxy(_) => 0,
+        }
+    }
+}
+
+/// Numbers of requests that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Waiting {
+    requests: usize,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn add(&mut self, bytes: usize) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.requests -= 1;
+        self.bytes -= bytes;
+    }
 }
 
 /// The requests of one worker that wait.
@@ -107,7 +145,9 @@ pub(super) struct Lookups {
     entries: BTreeMap<u64, Entry>,
     /// The transactions of the messages among them. Their retransmissions are dropped.
     transactions: HashSet<u64>,
-    bytes: usize,
+    all: Waiting,
+    /// Those whose sender is not known.
+    unknown: Waiting,
     next: u64,
     /// The query that the current request needs.
     wanted: Option<Asked>,
@@ -120,7 +160,7 @@ pub(super) struct Lookups {
 impl Lookups {
     /// Notes the query that the current request needs. Returns `false` if no further request may wait.
     pub(super) fn want(&mut self, asked: Asked) -> bool {
-        let has_room = self.entries.len() < MOST && self.bytes < MOST_BYTES;
+        let has_room = self.all.requests < MOST && self.all.bytes < MOST_BYTES;
         if has_room {
             self.wanted = Some(asked);
         }
@@ -132,16 +172,26 @@ impl Lookups {
         self.wanted = None;
     }
 
-    /// Lets a request wait for the noted query. Drops a retransmission of a request that waits already.
-    pub(super) fn wait(&mut self, now: Mono, waiter: Waiter) {
+    /// Lets a request wait for the noted query. Drops a retransmission of a request that waits already. `is_known`: its sender is a trunk, or
+    /// has valid credentials.
+    ///
+    /// # Errors
+    /// The user of the query, if no further request of an unknown sender may wait.
+    pub(super) fn wait(&mut self, now: Mono, waiter: Waiter, is_known: bool) -> Result<(), Wanted> {
         let Some(asked) = self.wanted.take() else {
-            return;
+            return Ok(());
         };
-        if let Waiter::Message(id, bytes, _) = &waiter {
-            if !self.transactions.insert(id.0) {
-                return;
-            }
-            self.bytes += bytes.len();
+        if let Waiter::Message(id, ..) = &waiter
+            && self.transactions.contains(&id.0)
+        {
+            return Ok(());
+        }
+        let Waiting { requests, bytes } = self.unknown;
+        if !is_known && (requests >= MOST_UNKNOWN || bytes >= MOST_UNKNOWN_BYTES) {
+            return Err(asked.wanted);
+        }
+        if let Waiter::Message(id, ..) = &waiter {
+            self.transactions.insert(id.0);
         }
         let number = self.next;
         self.next += 1;
@@ -149,9 +199,15 @@ impl Lookups {
             wanted: asked.wanted.clone(),
             waiter,
             until: now.plus(TIME),
+            is_known,
         };
+        self.all.add(entry.bytes());
+        if !is_known {
+            self.unknown.add(entry.bytes());
+        }
         self.entries.insert(number, entry);
         self.asks.push((number, asked));
+        Ok(())
     }
 
     /// Begins the queries. Their results are inter-worker messages to this worker.
@@ -174,9 +230,12 @@ impl Lookups {
     pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, Wanted, KeyLookup)> {
         let entry = self.entries.remove(&keys.number)?;
         self.ended += 1;
-        if let Waiter::Message(id, bytes, _) = &entry.waiter {
+        self.all.remove(entry.bytes());
+        if !entry.is_known {
+            self.unknown.remove(entry.bytes());
+        }
+        if let Waiter::Message(id, ..) = &entry.waiter {
             self.transactions.remove(&id.0);
-            self.bytes -= bytes.len();
         }
         Some((entry.waiter, entry.wanted, keys.found))
     }
@@ -236,41 +295,79 @@ mod tests {
         Waiter::Message(TransactionId(id), vec![0; len].into(), flow())
     }
 
+    fn keys(number: u64) -> SipKeys {
+        SipKeys {
+            number,
+            found: KeyLookup::Unknown,
+        }
+    }
+
     #[test]
     fn retransmissions_wait_only_once_and_the_number_and_the_bytes_are_bounded() {
         let mut lookups = Lookups::default();
         for id in [1, 1, 2] {
             assert!(lookups.want(asked()));
-            lookups.wait(Mono(0), message(id, 10));
+            assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
         }
-        assert_eq!((lookups.counts(), lookups.bytes), ((2, 0), 20));
+        assert_eq!((lookups.counts(), lookups.all.bytes), ((2, 0), 20));
         let most = u64::try_from(MOST).unwrap();
         for id in 3..=most {
             assert!(lookups.want(asked()));
-            lookups.wait(Mono(0), message(id, 10));
+            assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
         }
         assert!(!lookups.want(asked()));
         assert!(lookups.wanted.is_none());
-        let keys = SipKeys {
-            number: 0,
-            found: KeyLookup::Unknown,
-        };
-        assert!(lookups.end(keys).is_some());
+        assert!(lookups.end(keys(0)).is_some());
         assert!(lookups.want(asked()));
-        lookups.wait(Mono(0), message(1, MOST_BYTES));
-        let keys = SipKeys {
-            number: 1,
-            found: KeyLookup::Unknown,
-        };
-        assert!(lookups.end(keys).is_some());
+        let long = message(1, MOST_BYTES);
+        assert!(lookups.wait(Mono(0), long, true).is_ok());
+        assert!(lookups.end(keys(1)).is_some());
         assert!(!lookups.want(asked()), "too many bytes");
+    }
+
+    #[test]
+    fn unknown_senders_leave_room_for_trunks_and_authenticated_users() {
+        let mut lookups = Lookups::default();
+        let most = u64::try_from(MOST_UNKNOWN).unwrap();
+        let mut wait = |id, len, is_known| {
+            assert!(lookups.want(asked()), "{id}");
+            let waits = lookups.wait(Mono(0), message(id, len), is_known).is_ok();
+            (waits, lookups.wanted.is_some())
+        };
+        for id in 0..most {
+            assert_eq!(wait(id, 10, false), (true, false));
+        }
+        assert_eq!(wait(most, 10, false), (false, false));
+        assert_eq!(wait(0, 10, false), (true, false), "a retransmission");
+        let all = u64::try_from(MOST).unwrap();
+        for id in most..all {
+            assert_eq!(wait(id, 10, true), (true, false));
+        }
+        assert!(!lookups.want(asked()));
+        // Each place that gets free is one for the same kind.
+        assert!(lookups.end(keys(most)).is_some());
+        assert!(lookups.want(asked()));
+        assert!(lookups.wait(Mono(0), message(all, 10), false).is_err());
+        assert!(lookups.end(keys(0)).is_some());
+        assert!(lookups.want(asked()));
+        let long = message(all, MOST_UNKNOWN_BYTES);
+        assert!(lookups.wait(Mono(0), long, false).is_ok());
+        assert!(lookups.end(keys(1)).is_some());
+        assert!(lookups.want(asked()), "there are bytes left for others");
+        let waits = lookups.wait(Mono(0), message(all + 1, 10), false);
+        assert!(waits.is_err(), "too many bytes");
+        for number in 0..all + 10 {
+            lookups.end(keys(number));
+        }
+        assert_eq!((lookups.all, lookups.unknown), Default::default());
+        assert!(lookups.transactions.is_empty());
     }
 
     #[test]
     fn a_request_gives_up_after_its_time() {
         let mut lookups = Lookups::default();
         assert!(lookups.want(asked()));
-        lookups.wait(Mono(0), message(1, 10));
+        assert!(lookups.wait(Mono(0), message(1, 10), false).is_ok());
         let end = Mono(0).plus(TIME);
         assert_eq!(lookups.next_deadline(), Some(end));
         assert_eq!(lookups.expired(Mono(end.0 - 1)).count(), 0);
@@ -278,6 +375,6 @@ mod tests {
         let (_, wanted, found) = lookups.end(keys).expect("it waits");
         assert_eq!(&*wanted.name, "n");
         assert!(matches!(found, KeyLookup::Unavailable));
-        assert_eq!((lookups.counts(), lookups.bytes), ((0, 1), 0));
+        assert_eq!((lookups.counts(), lookups.all.bytes), ((0, 1), 0));
     }
 }

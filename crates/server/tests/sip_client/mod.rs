@@ -110,6 +110,18 @@ impl Client {
         nothing
     }
 
+    /// What comes within this time.
+    pub(crate) fn answer_within(&self, time: Duration) -> Option<String> {
+        self.socket.set_read_timeout(Some(time)).expect("a timeout");
+        let mut buffer = vec![0; 65536];
+        let length = self.socket.recv(&mut buffer).ok();
+        self.socket
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a timeout");
+        let bytes = buffer.get(..length?).unwrap_or_default();
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+
     pub(crate) fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
         self.send(bytes);
         self.receive()

@@ -43,6 +43,15 @@ impl Phone {
         }
     }
 
+    /// At the other end of this client.
+    pub(crate) fn of(client: Client, user: &str) -> Phone {
+        Phone {
+            user: user.to_owned(),
+            line: Line::Udp(client),
+            count: 0,
+        }
+    }
+
     pub(crate) fn tcp(server: &Running, user: &str) -> Phone {
         Phone::tcp_at(server.sip_listeners()[0], user)
     }

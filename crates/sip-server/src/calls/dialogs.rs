@@ -53,7 +53,7 @@ struct Dialog {
     began_s: u64,
     ends_s: u64,
     /// They end with it.
-    _tickets: Box<[Ticket]>,
+    tickets: Box<[Ticket]>,
     record: Option<Box<CallRecord>>,
 }
 
@@ -106,24 +106,39 @@ impl Default for Dialogs {
 
 impl Dialogs {
     /// A dialog begins: its first 2xx was forwarded. It ends these calls when it ends.
-    pub fn begin(&self, now: Mono, id: DialogId, span: Span, counted: Counted) {
+    ///
+    /// Two calls may have the same identifier: user agents choose Call-ID and tags, and an RFC 2543 user agent has no tag. Both calls count
+    /// until the dialog ends, so that nobody evades a limit this way. The record of the earlier call is returned, because its end cannot be
+    /// told from that of the later one.
+    pub fn begin(
+        &self,
+        now: Mono,
+        id: DialogId,
+        span: Span,
+        counted: Counted,
+    ) -> Option<Box<CallRecord>> {
         let began_s = seconds(now);
         let ends_s = end_of(began_s, began_s, span);
-        let dialog = Dialog {
-            began_s,
-            ends_s,
-            _tickets: counted.tickets.into(),
-            record: counted.record,
-        };
+        let mut tickets = counted.tickets;
         let mut part = self.part(id);
-        let old = part.dialogs.insert(id, dialog);
-        if let Some(old) = &old {
+        let mut earlier = None;
+        if let Some(old) = part.dialogs.remove(&id) {
             part.ends.remove(&(old.ends_s, id));
+            tickets.extend(old.tickets);
+            earlier = old.record;
         } else {
             self.len.fetch_add(1, Ordering::Relaxed);
         }
+        let dialog = Dialog {
+            began_s,
+            ends_s,
+            tickets: tickets.into(),
+            record: counted.record,
+        };
+        part.dialogs.insert(id, dialog);
         part.ends.insert((ends_s, id));
         self.next_s.fetch_min(ends_s, Ordering::Relaxed);
+        earlier
     }
 
     /// A 2xx for a re-INVITE or an UPDATE was forwarded: the session lasts from now on (RFC 4028 §8.2).
@@ -293,7 +308,8 @@ mod tests {
     #[test]
     fn a_call_counts_until_its_bye() {
         let (counters, dialogs) = (Counters::default(), Dialogs::default());
-        dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
+        let earlier = dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
+        assert!(earlier.is_none());
         // A repeated 2xx changes nothing.
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
         assert!(dialogs.end(id(2)).is_none());
@@ -307,10 +323,24 @@ mod tests {
     }
 
     #[test]
+    fn two_calls_with_the_same_identifier_both_count_until_the_bye() {
+        let (counters, dialogs) = (Counters::default(), Dialogs::default());
+        for _ in 0..2 {
+            let _ = dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
+        }
+        assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 2));
+        assert!(dialogs.end(id(1)).is_none());
+        assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
+        assert!(dialogs.expire(at(1000)).is_empty());
+        assert_eq!(dialogs.expired(), 0);
+    }
+
+    #[test]
     fn a_call_without_a_bye_ends_with_its_session_or_its_longest_time() {
         let (counters, dialogs) = (Counters::default(), Dialogs::default());
-        dialogs.begin(at(0), id(1), span(Some(90), 600), ticket(&counters));
-        dialogs.begin(at(0), id(2), span(None, 600), ticket(&counters));
+        for (id, span) in [(id(1), span(Some(90), 600)), (id(2), span(None, 600))] {
+            assert!(dialogs.begin(at(0), id, span, ticket(&counters)).is_none());
+        }
         assert_eq!(dialogs.next_deadline(), Some(at(90)));
         dialogs.expire(at(89));
         assert_eq!(dialogs.len(), 2);

@@ -43,7 +43,8 @@ pub enum EndedBy {
     Called,
     /// The proxy: a limit was exceeded, or no target could be reached.
     Proxy,
-    /// Nobody: the session has expired without a BYE, or the longest duration of a call is over.
+    /// Nobody: the session has expired without a BYE, or the longest duration of a call is over. Or a later call has the same Call-ID and
+    /// tags, so that nobody can tell when this one ends.
     Expiry,
 }
 

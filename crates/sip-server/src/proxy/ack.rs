@@ -3,6 +3,7 @@
 use sip::build::{Edits, Stamp};
 use sip::dispatch::Reach;
 use sip::engine::Mark;
+use sip::flow::Flow;
 use sip::tu::Taken;
 use sip::uri::Uri;
 use sip::{Message, Mono, Now};
@@ -77,7 +78,7 @@ impl Proxy {
         let reach = Reach::Near(from.flow.remote.ip());
         let target = match routed.flow {
             _ if routed.is_gruu(&*stack.policy) => {
-                self.instance_of(now, &mut *stack.policy, &routed, reach)?
+                self.instance_of(now, &mut *stack.policy, &routed, &from.flow)?
             }
             _ if routed.is_flow_gone => return Err(Taken::Here),
             Some(flow) => Target::by_flow(&routed.uri, flow),
@@ -97,9 +98,9 @@ impl Proxy {
         now: Now,
         policy: &mut dyn Policy,
         routed: &Routed<'_>,
-        reach: Reach,
+        flow: &Flow,
     ) -> Result<Target, Taken> {
-        let targets = match self.instance_targets(now, policy, routed, reach) {
+        let targets = match self.instance_targets(now, policy, routed, flow) {
             Ok(Instance::Here(_, targets)) => targets,
             Ok(Instance::Elsewhere(worker)) => return Err(Taken::Elsewhere(worker)),
             // An ACK has no transaction, so it cannot wait for a lookup. The UAS repeats its 2xx, and the UAC its ACK (RFC 3261 §13.3.1.4).

@@ -10,7 +10,7 @@ use sip::{HashKey, Message, Method, Mono, Now};
 
 use super::context::ContextKey;
 use super::policy::{Denied, NewCall, Policy};
-use super::request::{Plan, Sender};
+use super::request::{Plan, Sender, is_within};
 use super::session::{self, Asked, SessionChanges};
 use super::{Proxy, Refusal, Stack};
 use crate::calls::{CallRecord, Counted, DialogId, Payer, Ticket, tag_hash};
@@ -117,10 +117,11 @@ impl Denied {
     }
 }
 
-/// The dialog of a message with both tags.
+/// The dialog of a message. RFC 3261 §12.1.2, §12.2.1.1: a user agent of RFC 2543 has no tag, which counts as an empty one.
 fn dialog_of(key: HashKey, message: &Message<'_>) -> Option<DialogId> {
-    let (from, to) = (message.from().ok()?.tag?, message.to().ok()?.tag?);
-    Some(DialogId::new(key, message.call_id().ok()?, [from, to]))
+    let (from, to) = (message.from().ok()?.tag, message.to().ok()?.tag);
+    let tags = [from, to].map(Option::unwrap_or_default);
+    Some(DialogId::new(key, message.call_id().ok()?, tags))
 }
 
 impl Proxy {
@@ -137,7 +138,7 @@ impl Proxy {
     ) -> Result<(Admitted, SessionChanges), Refusal> {
         let (mut admitted, mut changes) = (Admitted::default(), SessionChanges::default());
         let method = message.method();
-        let in_dialog = message.to().is_ok_and(|to| to.tag.is_some());
+        let in_dialog = is_within(message, plan.routed.is_known_dialog);
         if let Some(timer) = policy.session_timer()
             && session::is_refresh(method)
         {

@@ -13,6 +13,7 @@ use sip::{Message, Method, Mono};
 
 use super::context::Base;
 use super::identity;
+use super::policy::Policy;
 use super::request::{Plan, Sender};
 use super::route::may_begin_dialog;
 use super::session::SessionChanges;
@@ -67,7 +68,9 @@ impl Proxy {
             from: *from,
             loop_check: stack.engine.loop_check(message, b""),
             class: class_of(method, in_dialog),
-            is_recorded: self.config.record_route && !in_dialog && may_begin_dialog(method),
+            is_recorded: (self.config.record_route || must_record(message, plan, stack.policy))
+                && !in_dialog
+                && may_begin_dialog(method),
             is_path: is_register && supports_path(message),
             is_first_hop: is_first_hop(message),
             is_trunk: plan.sender == Sender::Trunk || stack.policy.is_trunk(&from.flow),
@@ -449,6 +452,23 @@ pub(super) fn written(
     const { assert!(SCRATCH < super::SCRATCH) };
     let gathered = forward(message, edits, scratch)?;
     Ok(gathered.slices().concat())
+}
+
+/// Whether the requests within the dialog must come by this server, whatever the configuration says:
+///
+/// - The caller wants them by its flow (RFC 5626 §5.3.2: `ob` in Contact), or the request goes by a flow of a Path of this server (§5.3.1).
+/// - The caller's Contact is a GRUU of this server, and a proxy between wants them, too (RFC 5627 §6.2).
+/// - The callee is reached by a Path (RFC 5627 §6.2).
+fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> bool {
+    let contact = message.contact().ok().flatten();
+    let uri = contact.and_then(|contact| contact.parse_uri().ok());
+    let uri = uri.as_ref().and_then(|uri| uri.as_sip());
+    let has = |name: &[u8]| uri.is_some_and(|uri| uri.params.get(name).is_some());
+    let is_gruu = || has(b"gr") && uri.is_some_and(|uri| policy.domain(uri.host).is_some());
+    plan.routed.is_path
+        || has(b"ob")
+        || message.has(HeaderKind::RecordRoute) && is_gruu()
+        || plan.targets.iter().any(|target| !target.path.is_empty())
 }
 
 /// What an ACK is copied by: it has no context.

@@ -60,7 +60,7 @@ use timers::Wheel;
 use crate::flow::{FlowId, Runs};
 use calls::Admitted;
 use context::{Base, Context, Contexts, Waiting};
-use request::{Asked, Decision, Plan};
+use request::{Asked, Decision, Plan, Sender};
 use session::SessionChanges;
 use token::RouteTokens;
 
@@ -144,6 +144,15 @@ impl Refusal {
             true => self.reply().headers(lines),
             false => self.reply(),
         }
+    }
+}
+
+/// Tells the engine how far the sender of a request is known.
+fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
+    match sender {
+        Some(Sender::User(_)) => request.trust(),
+        Some(Sender::Trunk | Sender::Dialog) => request.trust_source(),
+        Some(Sender::Anyone) | None => {}
     }
 }
 
@@ -261,7 +270,7 @@ impl Proxy {
         &mut self,
         now: Now,
         stack: &mut Stack<'_>,
-        request: NewRequest<'m>,
+        mut request: NewRequest<'m>,
         from: &FlowId,
     ) -> Handled<'m> {
         let (message, stamp) = (&{ request.message }, request.stamp());
@@ -298,23 +307,27 @@ impl Proxy {
                 let _ = stack.engine.answer_statelessly(request, &reply);
                 Handled::Yes
             }
-            Ok(Decision::Pending(sender)) => match self.accept(now.mono, stack.engine, request) {
-                Ok(key) => {
-                    let waiting = Waiting {
-                        bytes: message.as_bytes().into(),
-                        from: *from,
-                        stamp,
-                        sender,
-                    };
-                    if let Some(context) = self.contexts.get(key) {
-                        context.waiting = Some(Box::new(waiting));
+            Ok(Decision::Pending(sender)) => {
+                trust(&mut request, sender.as_ref());
+                match self.accept(now.mono, stack.engine, request) {
+                    Ok(key) => {
+                        let waiting = Waiting {
+                            bytes: message.as_bytes().into(),
+                            from: *from,
+                            stamp,
+                            sender,
+                        };
+                        if let Some(context) = self.contexts.get(key) {
+                            context.waiting = Some(Box::new(waiting));
+                        }
+                        self.set_timer(key, now.mono.plus(self.config.lookup_time));
+                        Handled::Waits(key)
                     }
-                    self.set_timer(key, now.mono.plus(self.config.lookup_time));
-                    Handled::Waits(key)
+                    Err(error) => without_room(error),
                 }
-                Err(error) => without_room(error),
-            },
+            }
             Ok(Decision::Forward(plan)) => {
+                trust(&mut request, Some(&plan.sender));
                 let received = (message, &from.flow);
                 let mut admitted = match self.admit(now, received, &plan, stack.policy) {
                     Ok(admitted) => admitted,
@@ -371,6 +384,11 @@ impl Proxy {
                 let received = (message, &waiting.from.flow);
                 match self.admit(now, received, &plan, stack.policy) {
                     Ok(admitted) => {
+                        if plan.sender != Sender::Anyone
+                            && let Some(context) = self.contexts.get(key)
+                        {
+                            stack.engine.trust_source(context.server);
+                        }
                         self.wheel.remove(key.slot);
                         let stamped = (message, waiting.stamp);
                         let planned = (*plan, admitted);
@@ -409,6 +427,14 @@ impl Proxy {
         let lines = std::mem::take(&mut self.lines);
         self.answer(now.mono, stack, key, &refusal.reply_with(&lines));
         self.lines = lines;
+    }
+
+    /// Whether the sender of a request that waits is known: a trunk, a user with valid credentials, or one side of a dialog.
+    pub fn has_known_sender(&mut self, key: ContextKey) -> bool {
+        let context = self.contexts.get(key);
+        let waiting = context.and_then(|context| context.waiting.as_ref());
+        let sender = waiting.and_then(|waiting| waiting.sender.as_ref());
+        sender.is_some_and(|sender| *sender != Sender::Anyone)
     }
 
     /// The keys of requests that wait, for an embedder that cannot tell which of them can go on.
@@ -561,7 +587,10 @@ impl Proxy {
             let all = first.flat_map(|it| std::iter::once(it).chain(&it.others));
             context.tried = all.map(|target| target.uri.clone()).collect();
         }
-        let is_call = context.is_invite && context.targets.iter().all(|it| it.is_binding);
+        // RFC 5627 §6.1: a call for one instance, or within a dialog, does not go on to another user.
+        let is_for_user = plan.sender != Sender::Dialog && !plan.routed.is_gruu(stack.policy);
+        let is_call =
+            context.is_invite && is_for_user && context.targets.iter().all(|it| it.is_binding);
         context.may_divert = is_call
             && plan
                 .aor

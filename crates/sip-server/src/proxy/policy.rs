@@ -81,6 +81,12 @@ pub trait Lookup {
     /// The bindings of an address.
     fn find(&mut self, now: Now, aor: &Aor) -> LookedUp<'_>;
 
+    /// Whether an address is that of a user, although [`Lookup::find`] knows no bindings of it: its users are in a database, for example. The
+    /// proxy asks only for senders that are known, because others do not learn it. `flow`: the request came by it.
+    fn exists(&mut self, _now: Now, _aor: &Aor, _flow: &Flow) -> IsUser {
+        IsUser::Yes
+    }
+
     /// A flow has failed (RFC 5626 §5.3.1): the bindings of this address with this flow are of no use any more. Another binding may have the
     /// same contact.
     fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId);
@@ -200,7 +206,7 @@ pub trait Calls {
     }
 }
 
-/// The result of [`Trunks::is_user`].
+/// The result of [`Trunks::is_user`] and [`Lookup::exists`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IsUser {
     /// The user exists.

@@ -1,6 +1,7 @@
 //! The decision about a request: RFC 3261 §16.3 (validation), §16.4 (routes) and §16.5 (targets), in this order.
 
 use sip::dispatch::Reach;
+use sip::flow::Flow;
 use sip::header::HeaderKind;
 use sip::uri::{SipUri, Uri};
 use sip::{Message, Method, Now};
@@ -117,7 +118,7 @@ impl Proxy {
         };
         let routed = reader.read(message, &from.flow)?;
         let is_trunk = policy.is_trunk(&from.flow);
-        let within = message.to().is_ok_and(|to| to.tag.is_some()) && routed.is_known_dialog;
+        let within = is_within(message, routed.is_known_dialog);
         let reach = Reach::Near(from.flow.remote.ip());
         let sender = if is_trunk {
             Sender::Trunk
@@ -126,7 +127,7 @@ impl Proxy {
         };
         if within && routed.is_gruu(&*policy) {
             return Ok(
-                match self.instance_targets(asked.now, policy, &routed, reach)? {
+                match self.instance_targets(asked.now, policy, &routed, &from.flow)? {
                     Instance::Here(aor, targets) => {
                         forward(sender, routed, (targets, Some(aor)), breadth)
                     }
@@ -156,8 +157,9 @@ impl Proxy {
         now: Now,
         policy: &mut dyn Policy,
         routed: &Routed<'_>,
-        reach: Reach,
+        flow: &Flow,
     ) -> Result<Instance, Refusal> {
+        let reach = Reach::Near(flow.remote.ip());
         let (aor, number) = match named(&routed.uri, policy) {
             Named::Address { aor, number, .. } => (aor, number),
             Named::Elsewhere(worker) => return Ok(Instance::Elsewhere(worker)),
@@ -168,6 +170,7 @@ impl Proxy {
             number,
             reach,
             is_known: true,
+            flow,
         };
         let Some(mut targets) = self.bindings_of(now, &aor, &wanted, policy)? else {
             return Ok(Instance::Pending);
@@ -225,7 +228,7 @@ impl Proxy {
         };
         match may_route {
             MayRoute::Pending => return Ok(Decision::Pending(Some(sender))),
-            MayRoute::Unavailable => return Err(UNAVAILABLE),
+            MayRoute::Unavailable => return Err(unavailable(&sender)),
             MayRoute::Yes | MayRoute::No => {}
         }
         match routes {
@@ -246,6 +249,7 @@ impl Proxy {
                     number,
                     reach,
                     is_known: sender != Sender::Anyone,
+                    flow: &asked.from.flow,
                 };
                 match self.bindings_of(now, &aor, &wanted, policy)? {
                     Some(targets) if targets.is_empty() => {
@@ -352,6 +356,14 @@ impl Proxy {
         if sip.is_some_and(|sip| sip.is_sips) {
             targets.retain(|target| starts_with_sips(&target.uri));
         }
+        if targets.is_empty() && wanted.is_known {
+            match policy.exists(now, aor, wanted.flow) {
+                IsUser::No => return Err(Refusal::of(404, "")),
+                IsUser::Pending => return Ok(None),
+                // If the database is down, the user cannot be reached: that is 480 as well.
+                IsUser::Yes | IsUser::Unavailable => {}
+            }
+        }
         Ok(Some(targets))
     }
 
@@ -372,6 +384,14 @@ impl Proxy {
             _ => Err(Refusal::of(400, "Malformed Max-Breadth")),
         }
     }
+}
+
+/// Whether a request is within a dialog. `is_known`: its Route has a token that this server wrote for this Call-ID. A To tag alone proves
+/// nothing, because anybody can invent one. RFC 3261 §12.2.1.1: if the peer has no tag (RFC 2543), requests have no To tag. An INVITE without
+/// one may begin another dialog.
+pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
+    let has_tag = message.to().is_ok_and(|to| to.tag.is_some());
+    is_known && (has_tag || message.method() != Some(Method::Invite))
 }
 
 fn forward(
@@ -436,6 +456,14 @@ const UNAVAILABLE: Refusal = Refusal {
     lines: b"Retry-After: 5\r\n",
     ..Refusal::of(503, "")
 };
+
+/// The refusal if the lookup of the user has failed. A sender that is not known gets the code of all addresses that it does not reach.
+const fn unavailable(sender: &Sender) -> Refusal {
+    match sender {
+        Sender::Anyone => Refusal::of(480, ""),
+        _ => UNAVAILABLE,
+    }
+}
 
 /// Whether routes apply to a request. They do not if it is for the server itself or for a user here, or if Route values are left.
 fn may_route(
@@ -516,7 +544,10 @@ struct Wants<'a> {
     uri: &'a [u8],
     number: Option<u64>,
     reach: Reach,
+    /// The sender is known.
     is_known: bool,
+    /// The request came by it.
+    flow: &'a Flow,
 }
 
 /// The code for an address that is none.

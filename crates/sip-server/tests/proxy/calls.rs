@@ -5,7 +5,7 @@ use sip::flow::Carrier;
 use sip_server::calls::{Limit, Numbers};
 use sip_server::proxy::SessionTimer;
 
-use crate::node::{ALICE, START, UAC, UAS, address, answers, in_dialog, request, value};
+use crate::node::{ALICE, PROXY, START, UAC, UAS, address, answers, in_dialog, request, value};
 use crate::policy::{CallPolicy, Contact};
 use crate::world::World;
 
@@ -144,6 +144,68 @@ fn each_dialog_of_a_forked_call_counts() {
     world.in_dialog(UAC, "BYE");
     world.run_until(60_000);
     assert_eq!((calls_of_alice(&mut world), dialogs(&mut world)), (1, 1));
+}
+
+/// The callee's 200 to the last INVITE that it got, as a user agent of RFC 2543 sends it: without a To tag.
+fn answer_without_tag(world: &mut World) {
+    let sent = world.nodes[PROXY].sent.iter().rev();
+    let mut invites = sent.filter(|(_, to, text)| *to == UAS && text.starts_with("INVITE "));
+    let (_, _, invite) = invites.next().unwrap();
+    let copied = ["Via", "From", "To", "Call-ID", "CSeq", "Record-Route"];
+    let lines = invite.split("\r\n");
+    let lines = lines.filter(|line| copied.iter().any(|it| line.starts_with(&format!("{it}:"))));
+    let lines: String = lines.map(|line| format!("{line}\r\n")).collect();
+    assert!(!lines.contains("To: <sip:bob@example.com>;tag"));
+    let contact = format!("Contact: <sip:bob@{}>\r\n", address(UAS));
+    let ok = format!("SIP/2.0 200 OK\r\n{lines}{contact}Content-Length: 0\r\n\r\n");
+    world.send_raw(UAS, &ok);
+    let until = world.ms() + 1_000;
+    world.run_until(until);
+}
+
+#[test]
+fn a_2xx_without_a_to_tag_begins_a_dialog_that_counts_and_ends_rfc3261_12_1_2() {
+    let mut world = world(2, 0);
+    world.nodes[UAS].script = answers(&[(50, 180)]);
+    invite(&mut world, 1, "");
+    answer_without_tag(&mut world);
+    assert_eq!(finals(&world), ["200 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    assert_eq!((calls_of_alice(&mut world), dialogs(&mut world)), (1, 1));
+    // Another call with the same identifiers counts as well.
+    let again = request("INVITE", "sip:bob@example.com", 1, ALICE);
+    let again = again.replace("CSeq: 1 ", "CSeq: 2 ");
+    world.send(UAC, Carrier::Udp, &again);
+    let until = world.ms() + 100;
+    world.run_until(until);
+    answer_without_tag(&mut world);
+    assert_eq!((calls_of_alice(&mut world), dialogs(&mut world)), (2, 1));
+    invite(&mut world, 3, "");
+    assert_eq!(finals(&world).last(), Some(&"486 INVITE"));
+    // The requests within the dialog have no To tag either. They need no credentials, as others within a dialog.
+    let checks = world.policy().checks;
+    world.in_dialog(UAC, "BYE");
+    let until = world.ms() + 1_000;
+    world.run_until(until);
+    assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
+    assert_eq!(finals(&world).last(), Some(&"200 BYE"));
+    assert_eq!(world.policy().checks, checks);
+    assert_eq!((calls_of_alice(&mut world), dialogs(&mut world)), (0, 0));
+}
+
+#[test]
+fn an_invented_to_tag_evades_no_limit() {
+    let mut world = world(1, 0);
+    invite(&mut world, 1, "");
+    assert_eq!(finals(&world), ["200 INVITE"]);
+    let second = request("INVITE", "sip:bob@example.com", 2, ALICE);
+    let second = second.replace(
+        "To: <sip:bob@example.com>",
+        "To: <sip:bob@example.com>;tag=x",
+    );
+    world.send(UAC, Carrier::Udp, &second);
+    world.run_until(3_000);
+    assert_eq!(finals(&world).last(), Some(&"486 INVITE"));
 }
 
 #[test]

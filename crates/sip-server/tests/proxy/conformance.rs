@@ -2,6 +2,7 @@
 
 use sip::flow::Carrier;
 use sip_server::proxy::{Config, Forking};
+use sip_server::routes::{Forward, Forwards};
 
 use crate::network::Weather;
 use crate::node::{ALICE, PROXY, Script, UAC, UAS, address, answers, in_dialog, request, values};
@@ -329,4 +330,84 @@ fn what_a_response_has_of_other_hops_stays_rfc3261_16_7() {
     let vias = values(sent, "Via");
     assert_eq!(vias.len(), 2, "{sent}");
     assert!(before.contains(vias[1]), "{sent}");
+}
+
+#[test]
+fn a_call_for_a_gruu_or_within_a_dialog_does_not_go_on_to_another_user_rfc5627_6_1() {
+    for (uri, goes_on) in [("sip:bob@example.com", true), (GRUU, false)] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        let bound = contact(0, 0, 1);
+        world.policy().bind("bob", &bound);
+        world.policy().forwards = Forwards::new(vec![busy_forward()]);
+        world.nodes[UAS].script = answers(&[(50, 486)]);
+        world.nodes[UAS + 1].script = answers(&[(50, 200)]);
+        let invite = request("INVITE", uri, 1, "");
+        let wanted = if goes_on { "200" } else { "486" };
+        let heard = answer(&mut world, &invite);
+        assert_eq!(heard, format!("{wanted} INVITE"), "{uri}");
+    }
+    // The second INVITE of a call to a GRUU is refused by a phone that is busy.
+    let mut world = World::new();
+    call_with_gruu(&mut world);
+    world.policy().forwards = Forwards::new(vec![busy_forward()]);
+    world.nodes[UAS].script = answers(&[(50, 486)]);
+    world.nodes[UAS + 1].script = answers(&[(50, 200)]);
+    world.in_dialog(UAC, "INVITE");
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"486 INVITE"));
+}
+
+/// Calls for a busy user go on to the second user agent.
+fn busy_forward() -> Forward {
+    Forward {
+        busy: Some(format!("sip:voicemail@{}", address(UAS + 1))),
+        ..Forward::default()
+    }
+}
+
+#[test]
+fn without_record_route_it_is_still_there_where_gruus_need_it_rfc5627_6_2() {
+    let config = Config {
+        record_route: false,
+        ..Config::default()
+    };
+    let routes = |world: &mut World, extra: &str, own: &str| {
+        let invite = request("INVITE", "sip:bob@example.com", 1, extra);
+        let invite = invite.replace("Contact: <sip:alice@192.0.2.1>", own);
+        world.nodes[UAS].script = answers(&[(50, 486)]);
+        assert_eq!(answer(world, &invite), "486 INVITE");
+        let mut texts = world.nodes[UAS].texts.iter();
+        let got = texts.find(|text| text.starts_with("INVITE")).unwrap();
+        values(got, "Record-Route").len()
+    };
+    let edge = "Record-Route: <sip:192.0.2.77;lr>\r\n";
+    let gruu = "Contact: <sip:alice@example.com;gr=urn:uuid:2>";
+    let plain = "Contact: <sip:alice@192.0.2.1>";
+    for (extra, own, path, count) in [
+        ("", plain, false, 0),
+        (edge, plain, false, 1),
+        ("", gruu, false, 0),
+        (edge, gruu, false, 2),
+        (
+            edge,
+            "Contact: <sip:alice@192.0.2.9;gr=urn:uuid:2>",
+            false,
+            1,
+        ),
+        ("", plain, true, 1),
+    ] {
+        let mut world = with(config.clone());
+        world.bind_bob(&[]);
+        let mut bound = contact(0, 0, 1);
+        if path {
+            bound.path = format!("<sip:{};lr>", address(UAS));
+        }
+        world.policy().bind("bob", &bound);
+        assert_eq!(
+            routes(&mut world, extra, own),
+            count,
+            "{extra} {own} {path}"
+        );
+    }
 }

@@ -2,6 +2,7 @@
 
 use sip::flow::Carrier;
 
+use crate::network::Weather;
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, in_dialog, request, value, values};
 use crate::policy::Contact;
 use crate::world::World;
@@ -336,4 +337,51 @@ fn a_dialog_survives_a_new_connection_of_the_phone_that_began_it() {
     assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
     assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
     world.nothing_is_left();
+}
+
+#[test]
+fn a_contact_with_ob_is_reached_by_its_flow_within_the_dialog_rfc5626_5_3_2() {
+    for has_ob in [true, false] {
+        let config = sip_server::proxy::Config {
+            record_route: false,
+            ..sip_server::proxy::Config::default()
+        };
+        let mut world = World::with(Weather::FINE, 1, config);
+        world.bind_bob(&[None]);
+        world.policy().trunks.clear();
+        world.nodes[UAS].script = answers(&[(50, 200)]);
+        // Nobody listens there: the phone is reached by its connection only.
+        let contact = match has_ob {
+            true => "Contact: <sip:alice@192.0.2.99:9;ob>",
+            false => "Contact: <sip:alice@192.0.2.99:9>",
+        };
+        let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
+        let invite = invite.replace("Contact: <sip:alice@192.0.2.1>", contact);
+        world.send(UAC, Carrier::Tcp, &invite);
+        world.run_until(1_000);
+        let texts = world.nodes[UAS].texts.clone();
+        let got = texts
+            .iter()
+            .find(|text| text.starts_with("INVITE"))
+            .unwrap();
+        let routes = values(got, "Record-Route");
+        assert_eq!(!routes.is_empty(), has_ob, "{got}");
+        if !has_ob {
+            continue;
+        }
+        let routes = routes.iter().map(|route| format!("Route: {route}\r\n"));
+        let ok = world.nodes[UAC].texts.last().unwrap().clone();
+        let bye = format!(
+            "BYE sip:alice@192.0.2.99:9;ob SIP/2.0\r\n{}From: {}\r\nTo: {}\r\nCall-ID: {}\r\n\
+             CSeq: 9 BYE\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n",
+            routes.collect::<String>(),
+            value(&ok, "To").unwrap(),
+            value(&ok, "From").unwrap(),
+            value(&ok, "Call-ID").unwrap(),
+        );
+        world.send(UAS, Carrier::Udp, &bye);
+        world.run_until(3_000);
+        assert_eq!(world.heard(UAC).last(), Some(&"BYE"));
+        assert_eq!(world.heard(UAS).last(), Some(&"200 BYE"));
+    }
 }

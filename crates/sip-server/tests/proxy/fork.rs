@@ -347,29 +347,31 @@ fn a_call_ends_if_the_last_flow_of_an_instance_is_gone_too_rfc5626_7() {
 
 #[test]
 fn flows_of_one_instance_are_tried_one_at_a_time_rfc5626_7() {
-    let mut world = World::new();
-    world.bind_bob(&[]);
-    let gone = world.phone_connects(UAS);
-    let alive = world.phone_connects(UAS + 1);
-    for (reg_id, flow, updated) in [(1, alive, 5), (2, gone, 9)] {
-        // Both flows have the same contact, as in the examples of the RFC.
-        let mut contact = Contact::at("sip:bob@192.0.2.9");
-        contact.flow = Some(flow);
-        contact.instance = "urn:uuid:1".to_owned();
-        contact.reg_id = reg_id;
-        contact.updated = updated;
-        world.policy().bind("bob", &contact);
+    for (gone_id, alive_id) in [(1, 2), (2, 1)] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        let gone = world.phone_connects(UAS);
+        let alive = world.phone_connects(UAS + 1);
+        for (reg_id, flow, updated) in [(alive_id, alive, 5), (gone_id, gone, 9)] {
+            // Both flows have the same contact, as in the examples of the RFC.
+            let mut contact = Contact::at("sip:bob@192.0.2.9");
+            contact.flow = Some(flow);
+            contact.instance = "urn:uuid:1".to_owned();
+            contact.reg_id = reg_id;
+            contact.updated = updated;
+            world.policy().bind("bob", &contact);
+        }
+        world.nodes[UAS].script = answers(&[(50, 486)]);
+        world.nodes[UAS + 1].script = answers(&[(50, 200)]);
+        // The latest flow is gone.
+        world.disconnect(UAS);
+        world.invite();
+        world.run_until(3_000);
+        assert_eq!(world.heard(UAC), ["200 INVITE"], "reg-id {gone_id} is gone");
+        assert_eq!(world.policy().failed, ["sip:bob@192.0.2.9"]);
+        let left = world.policy().user("bob");
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].flow(), Some(alive));
+        world.nothing_is_left();
     }
-    world.nodes[UAS].script = answers(&[(50, 486)]);
-    world.nodes[UAS + 1].script = answers(&[(50, 200)]);
-    // The latest flow is gone.
-    world.disconnect(UAS);
-    world.invite();
-    world.run_until(3_000);
-    assert_eq!(world.heard(UAC), ["200 INVITE"]);
-    assert_eq!(world.policy().failed, ["sip:bob@192.0.2.9"]);
-    let left = world.policy().user("bob");
-    assert_eq!(left.len(), 1);
-    assert_eq!(left[0].flow(), Some(alive));
-    world.nothing_is_left();
 }

@@ -110,8 +110,10 @@ impl Calls for TestPolicy {
         session: Option<Duration>,
         counted: Counted,
     ) {
-        if let Some(calls) = &self.calls {
-            calls.dialogs.begin(now, dialog, span(session), counted);
+        let earlier = self.calls.as_ref();
+        let earlier = earlier.and_then(|it| it.dialogs.begin(now, dialog, span(session), counted));
+        if let Some(record) = earlier {
+            self.call_ended(now, &record, EndedBy::Expiry);
         }
     }
 

@@ -1,8 +1,9 @@
 //! RFC 3261 §16.3 and §16.6 step 3: what is refused, in which order, and how many hops are left.
 
+use sip::engine::DropReason;
 use sip::flow::Carrier;
 
-use crate::node::{ALICE, PROXY, UAC, UAS, address, request, value};
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -193,6 +194,56 @@ fn a_tampered_via_of_ours_is_dropped_on_the_way_back() {
     assert_eq!(world.heard(UAC), ["200 MESSAGE"]);
     let dropped = world.nodes[PROXY].engine.stats().dropped;
     assert_eq!(dropped.iter().sum::<u64>(), 1);
+}
+
+/// The lines that a response copies from this request.
+fn copied(forwarded: &str) -> Vec<&str> {
+    let names = ["Via", "From", "To:", "Call", "CSeq"];
+    let lines = forwarded.split("\r\n");
+    lines
+        .filter(|line| names.iter().any(|it| line.starts_with(it)))
+        .collect()
+}
+
+#[test]
+fn a_response_whose_only_via_is_this_servers_is_dropped_rfc3261_16_7_3() {
+    for (method, code) in [
+        ("MESSAGE", 200),
+        ("MESSAGE", 404),
+        ("INVITE", 200),
+        ("INVITE", 180),
+    ] {
+        let mut world = with_bob();
+        world.nodes[UAS].script = answers(&[(50, 200)]);
+        let text = request(method, "sip:bob@example.com", 1, "");
+        world.send(UAC, Carrier::Udp, &text);
+        world.run_until(15);
+        let (_, _, forwarded) = world.nodes[PROXY].sent.last().unwrap().clone();
+        assert!(forwarded.starts_with(method), "{forwarded}");
+        let lines = copied(&forwarded);
+        let vias = lines.iter().filter(|line| line.starts_with("Via"));
+        assert_eq!(vias.count(), 2, "{lines:?}");
+        // The topmost Via stays, and no other.
+        let lines = [&lines[..1], &lines[2..]].concat().join("\r\n");
+        let lines = lines.replace(
+            "To: <sip:bob@example.com>",
+            "To: <sip:bob@example.com>;tag=f",
+        );
+        let response = format!("SIP/2.0 {code} X\r\n{lines}\r\nContent-Length: 0\r\n\r\n");
+        world.send_raw(UAS, &response);
+        world.run_until(2_000);
+        // It ends nothing, so the true response comes through.
+        let heard = world.heard(UAC);
+        let heard = heard.iter().filter(|it| !it.starts_with("100"));
+        assert_eq!(heard.collect::<Vec<_>>(), [&format!("200 {method}")]);
+        assert!(!world.last(UAC).contains("tag=f"));
+        let stats = world.nodes[PROXY].engine.stats();
+        let place = DropReason::ALL
+            .iter()
+            .position(|it| *it == DropReason::NoNextHop);
+        assert_eq!(stats.dropped[place.unwrap()], 1);
+        world.nothing_is_left();
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl User {
     fn subscribed_anew(
         &mut self,
         transactions: &mut Transactions<'_>,
-        request: NewRequest<'_>,
+        mut request: NewRequest<'_>,
     ) -> Result<Taken, RespondError> {
         let place = self.place_of(&request.message);
         if let Place::Elsewhere(worker) = place {
@@ -76,6 +76,7 @@ impl User {
             self.stop(transactions, request, (realm, stop))?;
             return Ok(Taken::Here);
         }
+        request.trust();
         let aor = match place {
             // GRUUs have no registrations of their own.
             Place::Here(aor, None) if self.gate.owns(self.gate.user(), &aor) => aor,

@@ -27,7 +27,7 @@ use probes::Probes;
 use registrations::AtTrunks;
 use sip::dispatch::Failure;
 use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
-use sip::flow::{Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Flow, ListenerKey};
 use sip::tu::{Taken, TransactionUser, Transactions};
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message, Method, Mono, Now};
@@ -235,6 +235,18 @@ impl User {
         registrations.map_or(0, |it| it.remove_if(now, aor, is_meant))
     }
 
+    /// A connection is gone.
+    pub(super) fn connection_gone(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        key: ConnectionKey,
+    ) {
+        if let Some(registrations) = &mut self.registrations {
+            registrations.connection_gone(transactions.now, key);
+            self.report_changes(transactions);
+        }
+    }
+
     /// The proxy of the domains, if there are any.
     pub(super) fn forwarder(&self) -> Option<&Forwarder> {
         self.forwarder.as_deref()
@@ -359,7 +371,7 @@ impl User {
     fn registered(
         &mut self,
         transactions: &mut Transactions<'_>,
-        request: NewRequest<'_>,
+        mut request: NewRequest<'_>,
     ) -> Result<Taken, RespondError> {
         let Some(registrations) = &mut self.registrations else {
             return Ok(Taken::Here);
@@ -383,6 +395,7 @@ impl User {
             self.stop(transactions, request, (realm, stop))?;
             return Ok(Taken::Here);
         }
+        request.trust();
         let access = match &aor {
             Some(aor) if self.gate.owns(self.gate.user(), aor) => Access::Granted,
             Some(_) => Access::Forbidden,
@@ -443,9 +456,11 @@ impl User {
                 let reply = Reply::new(503).headers(UNAVAILABLE);
                 transactions.answer_statelessly(request, &reply)
             }
+            Stop::Pending if self.park(transactions.now.mono, &request) => Ok(()),
             Stop::Pending => {
-                self.park(transactions.now.mono, &request);
-                Ok(())
+                self.gate.count_unavailable();
+                let reply = Reply::new(503).headers(UNAVAILABLE);
+                transactions.answer_statelessly(request, &reply)
             }
             Stop::Bad(reason) => {
                 let reply = Reply::new(400).reason(reason.as_bytes());
@@ -508,6 +523,8 @@ impl TransactionUser for User {
         let handled = self.with_proxy(transactions, Some(ack.flow.local), |proxy, stack| {
             proxy.ack(now, stack, &ack.message, &from)
         });
+        // An ACK does not wait.
+        self.gate.lookups.forget_wanted();
         handled.unwrap_or(Taken::Here)
     }
 

@@ -7,18 +7,36 @@ use sip::engine::NewRequest;
 use sip::flow::Flow;
 use sip::tu::Transactions;
 use sip_server::proxy::ContextKey;
+use turn::server::credentials::KeyLookup;
 
 impl User {
-    /// A request without a transaction waits: the worker keeps a copy, and handles it again.
-    pub(super) fn park(&mut self, now: Mono, request: &NewRequest<'_>) {
+    /// A request without a transaction waits: the worker keeps a copy, and handles it again. Returns `false` if it may not wait.
+    pub(super) fn park(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
+        let forwarder = self.forwarder.as_ref();
+        let is_known = forwarder.is_some_and(|it| it.has_trunk(request.flow.remote.ip()));
         let bytes = request.message.as_bytes().into();
         let waiter = Waiter::Message(request.transaction(), bytes, request.flow);
-        self.gate.lookups.wait(now, waiter);
+        self.gate.lookups.wait(now, waiter, is_known).is_ok()
     }
 
-    /// A request with a context of the proxy waits, if the gate has noted a query for it.
-    pub(super) fn park_context(&mut self, now: Mono, key: ContextKey) {
-        self.gate.lookups.wait(now, Waiter::Proxy(key));
+    /// A request with a context of the proxy waits, if the gate has noted a query for it. If it may not wait, it resumes at once, as if the
+    /// source were unavailable.
+    pub(super) fn park_context(&mut self, transactions: &mut Transactions<'_>, key: ContextKey) {
+        let now = transactions.now;
+        let is_known = self.with_proxy(transactions, None, |proxy, _| proxy.has_known_sender(key));
+        let waiter = Waiter::Proxy(key);
+        let waits = self
+            .gate
+            .lookups
+            .wait(now.mono, waiter, is_known == Some(true));
+        if let Err(wanted) = waits {
+            self.gate.tell(Some((wanted, KeyLookup::Unavailable)));
+            self.with_proxy(transactions, None, |proxy, stack| {
+                proxy.resume(now, stack, key)
+            });
+            self.gate.lookups.forget_wanted();
+            self.gate.tell(None);
+        }
     }
 
     /// Begins the queries of requests that wait.
@@ -40,7 +58,7 @@ impl User {
                     proxy.resume(now, stack, key)
                 });
                 match waits {
-                    Some(true) => self.park_context(now.mono, key),
+                    Some(true) => self.park_context(transactions, key),
                     _ => self.gate.lookups.forget_wanted(),
                 }
                 self.report_changes(transactions);

@@ -43,7 +43,7 @@ impl User {
         });
         self.report_changes(transactions);
         match handled {
-            Some(Handled::Waits(key)) => self.park_context(now.mono, key),
+            Some(Handled::Waits(key)) => self.park_context(transactions, key),
             // The request does not wait, for example because its sender may not send. So no query for the callee begins.
             _ => self.gate.lookups.forget_wanted(),
         }

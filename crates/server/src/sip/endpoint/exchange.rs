@@ -1,0 +1,254 @@
+//! What the workers of this process, and of another one during an upgrade, hand each other: messages that belong to another worker, bytes for
+//! its connections, and news of these.
+
+use super::Endpoint;
+use crate::sip::MESSAGES;
+use crate::sip::balance::{Kind, SipBatch};
+use crate::sip::outgoing::Outgoing;
+use crate::sip::peer::Peer;
+use crate::worker::Mailboxes;
+use sip::engine::{Received, SendTo, TransactionId};
+use sip::flow::{ConnectionKey, Flow, PeerName};
+use sip::{Method, Scan};
+use std::sync::Arc;
+
+impl Endpoint {
+    /// There is another process during an upgrade, or none any more.
+    pub(in crate::sip) fn set_peer(&mut self, peer: Option<&Peer>) {
+        self.balance.set_peer(peer);
+        self.user.set_other_run(peer.map(|peer| peer.run));
+    }
+
+    /// The other process serves what begins anew.
+    pub(in crate::sip) fn follow(&mut self) {
+        self.balance.follow();
+    }
+
+    /// Whether the other process serves what begins anew.
+    pub(in crate::sip) fn follows(&self) -> bool {
+        self.balance.beside().is_some_and(|beside| beside.leads)
+    }
+
+    /// The connections of the other process that are known here.
+    pub(in crate::sip) fn connections_of_peer(&self) -> Vec<ConnectionKey> {
+        let Some(beside) = self.balance.beside() else {
+            return Vec::new();
+        };
+        let all = self.engine.open_connections();
+        all.filter(|key| beside.has(*key)).collect()
+    }
+
+    /// The connections that a message was lost for on the way between two processes.
+    pub(in crate::sip) fn take_lost(&mut self) -> Vec<ConnectionKey> {
+        self.balance.take_lost()
+    }
+
+    /// A connection of another worker cannot be used any more.
+    pub(in crate::sip) fn lose_connection(
+        &mut self,
+        key: ConnectionKey,
+        outgoing: &mut Outgoing<'_, '_, '_>,
+    ) {
+        self.engine.disconnected(self.now.mono, key);
+        self.drain(outgoing);
+    }
+
+    /// A request goes to the worker that its Call-ID belongs to, unless that is this one or its transaction is here. Over TCP, where it
+    /// would not come again, also unless that worker is behind.
+    pub(super) fn hand_over(&mut self, bytes: &[u8], flow: &Flow) -> bool {
+        let Ok(scan) = Scan::of(bytes, &self.limits) else {
+            return false;
+        };
+        let (Some(method), Some(call_id)) = (scan.method, scan.call_id) else {
+            return false;
+        };
+        let transaction = self.engine.transaction_of(&scan);
+        if let Some(worker) = transaction.and_then(|id| self.handed_to(id)) {
+            self.pack(worker, flow, 0, bytes);
+            return true;
+        }
+        // A call may ring for longer than the load has been uneven.
+        let belongs_to_invite = matches!(method, Method::Ack | Method::Cancel);
+        let may_be_here = belongs_to_invite || self.balance.is_young(self.now.mono);
+        let owner = self.balance.owner_of(call_id);
+        if owner == self.number
+            || (flow.connection.is_some() && !self.balance.keeps_up(owner))
+            || (may_be_here && self.engine.knows(&scan))
+        {
+            return false;
+        }
+        if let Some(id) = transaction {
+            self.handed.note(id, owner);
+        }
+        self.pack(owner, flow, 0, bytes);
+        true
+    }
+
+    /// The worker that a message which belongs to nothing here was handed to together with its transaction, if it was; but not back to the
+    /// one that it comes from.
+    pub(super) fn followed(&self, received: &Received<'_>, from: Option<u16>) -> Option<u16> {
+        if self.handed.is_empty() && self.balance.beside().is_none() {
+            return None;
+        }
+        let transaction = match received {
+            Received::Request(request) => {
+                let method = request.message.method()?;
+                self.engine.transaction_by(&request.via, method)
+            }
+            Received::Ack(ack) if ack.invite.is_none() => {
+                self.engine.transaction_by(&ack.via, Method::Ack)
+            }
+            _ => None,
+        };
+        let worker = self.handed_to(transaction?)?;
+        (from != Some(worker)).then_some(worker)
+    }
+
+    /// The worker that has a transaction which was handed over, or that was there before this process.
+    fn handed_to(&self, transaction: TransactionId) -> Option<u16> {
+        let handed = self.handed.find(transaction);
+        handed.or_else(|| self.balance.beside()?.owner_of(transaction))
+    }
+
+    /// A flow of another worker. Another process may number its listeners otherwise.
+    fn localized(&self, flow: Flow, from: u16) -> Flow {
+        let listener = match self.balance.is_foreign(from) {
+            true => self.user.listener_at(flow.local),
+            false => None,
+        };
+        Flow {
+            listener: listener.unwrap_or(flow.listener),
+            ..flow
+        }
+    }
+
+    /// Packs a message for another worker, with what its client has proved.
+    pub(super) fn pack(&mut self, worker: u16, flow: &Flow, asked: u16, bytes: &[u8]) {
+        let counters = &mut self.counters;
+        if let Some(key) = flow.connection
+            && let Some(names) = self.engine.client_names(key)
+        {
+            self.balance.pack_names(worker, key, names, counters);
+        }
+        self.balance.pack(worker, flow, asked, bytes, counters);
+    }
+
+    /// What a batch holds, from `first` on, as much as may be handled at once. Returns how many messages there were.
+    pub(in crate::sip) fn unpack(
+        &mut self,
+        batch: &SipBatch,
+        first: usize,
+        outgoing: &mut Outgoing<'_, '_, '_>,
+    ) -> usize {
+        let mut messages = 0;
+        let mut names = None;
+        for item in batch.items.iter().skip(first).take(MESSAGES) {
+            let bytes = batch.bytes.get(item.bytes.clone()).unwrap_or_default();
+            match item.kind {
+                Kind::Message { flow, asked } => {
+                    messages += 1;
+                    self.counters.taken_over += 1;
+                    let flow = self.localized(flow, batch.from);
+                    // The kernel looks at the other worker's socket by the other worker's rules.
+                    if flow.connection.is_none() && self.is_filtered_out(bytes, &flow) {
+                        continue;
+                    }
+                    self.adopt(&flow, bytes, names.take());
+                    self.message(bytes, &flow, (asked, Some(batch.from)), outgoing);
+                }
+                Kind::Names(key) => names = Some((key, bytes)),
+                Kind::Bytes(key) => {
+                    if !outgoing.give(key, bytes, &mut self.counters) {
+                        self.counters.unsent += 1;
+                        self.balance.tell_gone(batch.from, key, &mut self.counters);
+                    } else if let Some(trace) = &mut self.trace {
+                        let to = SendTo::Stream(key);
+                        trace.sent(&to, bytes, outgoing, &mut self.counters);
+                    }
+                }
+                Kind::Gone(key) => {
+                    self.engine.disconnected(self.now.mono, key);
+                    self.with_user(|user, transactions| user.connection_gone(transactions, key));
+                    self.drain(outgoing);
+                }
+                Kind::HalfClosed(key) => {
+                    self.engine.half_closed(self.now.mono, key);
+                    self.drain(outgoing);
+                }
+                Kind::Unreachable => self.unreachable(bytes, outgoing),
+            }
+        }
+        messages
+    }
+
+    /// The kernel says that a datagram which begins like this could not be delivered.
+    pub(in crate::sip) fn unreachable(
+        &mut self,
+        quoted: &[u8],
+        outgoing: &mut Outgoing<'_, '_, '_>,
+    ) {
+        if let Some(worker) = self.engine.unreachable(self.now.mono, quoted) {
+            self.balance
+                .tell_unreachable(worker, quoted, &mut self.counters);
+        }
+        self.drain(outgoing);
+    }
+
+    /// Whether ICMP errors are of use to any worker now; notes whether they are to this one.
+    pub(in crate::sip) fn wants_errors(&mut self) -> bool {
+        let wants = self.requests.dispatcher.has_requests();
+        if wants != std::mem::replace(&mut self.has_wanted, wants) {
+            self.balance.want_errors(wants);
+        }
+        self.balance.are_errors_wanted()
+    }
+
+    /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears that it is gone.
+    /// `names` are those that its client has proved, one a line.
+    fn adopt(&mut self, flow: &Flow, bytes: &[u8], names: Option<(ConnectionKey, &[u8])>) {
+        let Some(key) = flow.connection.filter(|_| !wants_no_answer(bytes)) else {
+            return;
+        };
+        self.engine.adopt(self.now.mono, flow);
+        if let Some((_, names)) = names.filter(|(of, _)| *of == key)
+            && self.engine.client_names(key).is_none()
+        {
+            let names = String::from_utf8_lossy(names);
+            let names: Arc<[PeerName]> = names.lines().map(PeerName::new).collect();
+            self.engine.authenticated(key, &names);
+        }
+    }
+
+    /// Takes back a batch that was delivered.
+    pub(in crate::sip) fn put_back(&self, batch: SipBatch) {
+        self.balance.put_back(batch);
+    }
+
+    /// Posts what goes to other workers, and compares this one with them now and then. So many batches of theirs wait here. Returns whether
+    /// something has to wait.
+    pub(in crate::sip) fn post(&mut self, mailboxes: &Mailboxes, unopened: usize) -> bool {
+        if let Some(trace) = &mut self.trace {
+            trace.flush(&mut self.counters);
+        }
+        self.requests.ask(self.number, mailboxes);
+        self.user.ask(self.number, mailboxes);
+        self.balance.show_unopened(unopened);
+        let stats = self.engine.stats();
+        self.balance
+            .show_transactions(stats.servers + stats.clients);
+        let received = self.counters.udp_messages + self.counters.tcp_messages;
+        let busy_ns = self.congestion.busy_ns();
+        self.balance.compare(self.now.mono, received, busy_ns);
+        self.balance.send_all(mailboxes, &mut self.counters)
+    }
+
+    /// No worker has a transaction.
+    pub(in crate::sip) fn is_calm(&self) -> bool {
+        self.balance.is_calm()
+    }
+}
+
+/// An ACK or a response: nothing goes back by the connection it came by.
+pub(super) fn wants_no_answer(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"ACK ") || bytes.starts_with(b"SIP/")
+}
