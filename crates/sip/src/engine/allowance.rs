@@ -33,14 +33,11 @@ impl Allowance {
         self.0 = self.0.saturating_add(bounded(limit(flow, length)));
     }
 
-    /// Takes so much, if it is there.
-    fn take(&mut self, bytes: usize) -> bool {
-        if *self == Allowance::UNLIMITED {
-            return true;
+    /// Takes so much, or what is there.
+    fn take(&mut self, bytes: usize) {
+        if *self != Allowance::UNLIMITED {
+            self.0 = self.0.saturating_sub(bounded(bytes));
         }
-        let left = self.0.checked_sub(bounded(bytes));
-        self.0 = left.unwrap_or(self.0);
-        left.is_some()
     }
 
     fn has(self, bytes: usize) -> bool {
@@ -100,39 +97,41 @@ impl Engine {
         }
     }
 
-    /// Whether the allowance of a transaction has room for a response of this length. It need not have for a 2xx to an INVITE.
-    pub(super) fn has_allowance(&mut self, key: ServerKey, length: usize) -> bool {
-        let server = self.servers.slab.get(key.slot, key.generation);
-        server.is_none_or(|server| {
-            let bytes = length + header_bytes(&server.flow);
-            server.allowance.has(bytes)
-        })
+    /// Whether a datagram with a response of this class and length may be sent. A 2xx to an INVITE may always. Behind a provisional response
+    /// there is room for the final one: without it the client waits.
+    pub(super) fn has_allowance(&mut self, key: ServerKey, class: u16, length: usize) -> bool {
+        let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
+            return true;
+        };
+        if server.allowance == Allowance::UNLIMITED {
+            return true;
+        }
+        let headers = header_bytes(&server.flow);
+        let kept = || {
+            server
+                .request
+                .as_ref()
+                .map(|cell| self.store.get(cell).len())
+        };
+        let last = match class {
+            1 => kept().map_or(0, |kept| kept + BEYOND + headers),
+            2 if server.machine.is_invite() => return true,
+            _ => 0,
+        };
+        server.allowance.has(length + headers + last)
     }
 
     /// Whether a datagram with the response in the scratch buffer may be sent. If not, it is counted as dropped.
     pub(super) fn may_send(&mut self, key: ServerKey, length: usize) -> bool {
         let class = self.scratch.get(b"SIP/2.0 ".len()).copied();
-        let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
-            return true;
-        };
-        let bytes = length + header_bytes(&server.flow);
-        let is_invite = server.machine.is_invite();
-        let may = match class {
-            Some(b'2') if is_invite => true,
-            // Room for the final response stays: without one the client waits.
-            Some(b'1') => {
-                let kept = server
-                    .request
-                    .as_ref()
-                    .map(|cell| self.store.get(cell).len());
-                let last = kept.map_or(0, |kept| kept + BEYOND + header_bytes(&server.flow));
-                server.allowance.has(bytes + last) && server.allowance.take(bytes)
-            }
-            _ => server.allowance.take(bytes),
-        };
-        if !may {
+        let class = class.map_or(0, |digit| u16::from(digit.wrapping_sub(b'0')));
+        if !self.has_allowance(key, class, length) {
             self.stats.count_drop(DropReason::Amplification);
+            return false;
         }
-        may
+        if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
+            server.allowance.take(length + header_bytes(&server.flow));
+        }
+        true
     }
 }

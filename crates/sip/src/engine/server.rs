@@ -327,7 +327,7 @@ impl Engine {
         let length = match reply.content {
             Content::Pieces(pieces) => {
                 let length = compose::concat(&mut self.scratch, pieces)?.len();
-                match reply.code < 300 || self.has_allowance(key, length) {
+                match self.has_allowance(key, reply.code / 100, length) {
                     true => length,
                     // The shortest response with this code.
                     false => self.build_reply(key, &Reply::new(reply.code))?,

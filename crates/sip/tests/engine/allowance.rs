@@ -188,6 +188,23 @@ fn a_forwarded_refusal_that_does_not_fit_is_replaced_by_the_shortest_with_its_co
 }
 
 #[test]
+fn a_long_180_is_replaced_by_the_shortest_one() {
+    let mut bed = Bed::new("203.0.113.5:40000");
+    let text = invite(200);
+    bed.receive(&text, |_| ());
+    let long = format!(
+        "SIP/2.0 180 Ringing\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK7\r\nRecord-Route: <sip:{}>\r\n\r\n",
+        "x".repeat(500)
+    );
+    bed.respond(first(), &Reply::new(100));
+    bed.respond(first(), &Reply::forwarded(180, &[long.as_bytes()]));
+    bed.respond(first(), &Reply::new(486));
+    assert_eq!(bed.codes, ["100", "180", "486"]);
+    bed.wait();
+    assert!(bed.sent <= (text.len() + 28) * 5 / 2);
+}
+
+#[test]
 fn a_2xx_to_an_invite_is_sent_in_any_case_and_others_have_no_bound() {
     let body = "x".repeat(3000);
     let mut bed = Bed::new("203.0.113.5:40000");
