@@ -10,6 +10,8 @@
 //! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
 //! | [`sip_proxy`] | SIPp on both sides of the proxy | calls, also with loss: BYE of either side, CANCEL, second INVITE, 302, busy, forking |
 //! | [`sip_trunk`] | Kamailio as a trunk, SIPp at both ends | calls of users to the trunk, over UDP and TCP |
+//! | [`trunk_states`] | SIPp and Kamailio as trunks | probes with hysteresis, slow start, Retry-After |
+//! | [`sip_trace`] | sngrep and tshark | the messages of a call by HEP and pcap |
 //! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
 //! | [`net_sip`] | a Perl program on Net::SIP (`interop/net-sip`) | user agents that register and call each other over UDP and TCP |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
@@ -43,8 +45,10 @@ mod sip;
 mod sip_phones;
 mod sip_proxy;
 mod sip_tls;
+mod sip_trace;
 mod sip_trunk;
 mod stun;
+mod trunk_states;
 mod webdriver;
 mod wrtc;
 
@@ -90,6 +94,8 @@ enum Client {
     Sip,
     SipProxy,
     SipTrunk,
+    TrunkStates,
+    SipTrace,
     SipPhones,
     NetSip,
     SipTls,
@@ -176,10 +182,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own.
-const APART: [Client; 10] = [
+const APART: [Client; 12] = [
     Client::Sip,
     Client::SipProxy,
     Client::SipTrunk,
+    Client::TrunkStates,
+    Client::SipTrace,
     Client::SipPhones,
     Client::NetSip,
     Client::SipTls,
@@ -209,6 +217,14 @@ fn run_apart(
     if options.wants(Client::SipTrunk) {
         println!("--- SIP with a trunk");
         tally.add(sip_trunk::run(binary, root, logs)?);
+    }
+    if options.wants(Client::TrunkStates) {
+        println!("--- SIP trunks that come and go");
+        tally.add(trunk_states::run(binary, root, logs)?);
+    }
+    if options.wants(Client::SipTrace) {
+        println!("--- a SIP call as sngrep and tshark see it");
+        tally.add(sip_trace::run(binary, root, logs)?);
     }
     if options.wants(Client::SipPhones) {
         println!("--- phones that call each other");

@@ -46,6 +46,8 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("sqlite3", "sqlite3"),
     tool("sipp", "sip-tester"),
     tool("sipsak", "sipsak"),
+    tool("sngrep", "sngrep"),
+    tool("tshark", "tshark"),
     tool("kamailio", "kamailio"),
     tool(KAMAILIO_TLS, "kamailio-tls-modules"),
     tool("baresip", "baresip-core"),

@@ -14,7 +14,7 @@ use crate::process::{self, Process};
 use crate::tally::Tally;
 
 /// Of the trunk: an address that nobody else has.
-const TRUNK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+pub(super) const TRUNK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 const CASES: [(&str, Role, Role); 3] = [
     (
@@ -94,7 +94,9 @@ fn goes_to_kamailio(
     let name = format!("{user}-to");
     let port = free_port()?;
     let next = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let (_kamailio, trunk) = start_kamailio(bench, &name, way, next)?;
+    let here = free_port()?;
+    let _kamailio = start_kamailio(bench, &name, way, (here, next))?;
+    let trunk = SocketAddr::from((TRUNK, here));
     let transport = way.callee;
     let call = Call {
         name: &name,
@@ -105,14 +107,13 @@ fn goes_to_kamailio(
     bench.caller(&call, caller, callees, way)
 }
 
-/// Starts Kamailio, which sends all requests outside of dialogs to `next`. It asks for a digest unless `next` is behind it.
-fn start_kamailio(
+/// Starts Kamailio on this port, which sends all requests outside of dialogs to `next`. It asks for a digest unless `next` is behind it.
+pub(super) fn start_kamailio(
     bench: &Bench<'_>,
     name: &str,
     way: &Way,
-    next: SocketAddr,
-) -> Result<(Process, SocketAddr)> {
-    let port = free_port()?;
+    (port, next): (u16, SocketAddr),
+) -> Result<Process> {
     let template = bench.sources.join("kamailio.cfg");
     let mut text = std::fs::read_to_string(&template)
         .with_context(|| format!("cannot read {}", template.display()))?;
@@ -139,5 +140,5 @@ fn start_kamailio(
         ensure!(Instant::now() < deadline, "it is deaf: {}", kamailio.tail());
         sleep(Duration::from_millis(50));
     }
-    Ok((kamailio, (TRUNK, port).into()))
+    Ok(kamailio)
 }

@@ -1,0 +1,284 @@
+//! Trunks that come and go: SIPp and Kamailio, probed by the proxy. `hairpin sip trunks` tells what the proxy makes of them.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::domain::Domain;
+use super::sip::free_port;
+use super::sip_proxy::{Bench, CALLER, Call, Way};
+use super::sip_trunk::{TRUNK, start_kamailio};
+use crate::process::{self, Process};
+use crate::tally::Tally;
+
+/// The address of the trunk that SIPp is.
+const SIPP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+/// Longer than any change of a state takes.
+const LIMIT: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_millis(50);
+/// How many calls a case makes.
+const CALLS: u32 = 10;
+
+const WAY: Way = Way {
+    name: "UDP",
+    caller: "udp",
+    callee: "udp",
+    loses: false,
+    calls: CALLS,
+    cases: 1,
+};
+
+/// What SIPp responds as a trunk.
+struct Answers {
+    code: u16,
+    /// Header lines of the response to an INVITE.
+    lines: &'static str,
+}
+
+const PLAIN: Answers = Answers {
+    code: 503,
+    lines: "Server: SIPp",
+};
+
+/// A server with the two trunks, in this order.
+struct Trunks<'a> {
+    bench: Bench<'a>,
+    binary: &'a Path,
+    domain: Domain,
+    socket: std::path::PathBuf,
+    sipp: u16,
+    kamailio: u16,
+}
+
+/// Runs all cases.
+pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
+    let (sipp, kamailio) = (free_port()?, free_port()?);
+    let socket = logs.join("trunk-states.sock");
+    let first = format!("[server]\ncontrol_socket = {socket:?}\n");
+    let trunk = |name: &str, at: SocketAddr| {
+        format!(
+            "[[sip.trunk]]\nname = \"{name}\"\nto = [\"sip:{at}\"]\nprobe_interval = \"1s\"\nprobe_failures = 2\n\
+             probe_successes = 3\nslow_start = \"2s\"\n"
+        )
+    };
+    let more = format!(
+        "digest_algorithms = [\"MD5\"]\n{}{}[[sip.route]]\nprefixes = [\"+49\"]\ntrunks = [\"sipp\", \"kamailio\"]\n",
+        trunk("sipp", (SIPP, sipp).into()),
+        trunk("kamailio", (TRUNK, kamailio).into()),
+    );
+    let users = [CALLER.to_owned()];
+    let domain = Domain::start(binary, logs, "trunk-states", &users, [&first, &more])?;
+    let mut trunks = Trunks {
+        bench: Bench {
+            registrar: domain.address(),
+            sources: root.join("interop/sip-proxy"),
+            logs,
+        },
+        binary,
+        domain,
+        socket,
+        sipp,
+        kamailio,
+    };
+    let mut tally = Tally::default();
+    for (name, outcome) in [
+        (
+            "SIPp as a trunk: probes with hysteresis, then slow start",
+            trunks.comes_and_goes(),
+        ),
+        (
+            "Kamailio as a trunk: the same",
+            trunks.kamailio_comes_and_goes(),
+        ),
+        ("SIPp as a trunk: 503 with Retry-After", trunks.pauses()),
+    ] {
+        tally.record(name, &outcome);
+    }
+    let finished = trunks.domain.finish();
+    tally.record("the SIP proxy with two trunks stops when asked", &finished);
+    Ok(tally)
+}
+
+impl Trunks<'_> {
+    fn start_sipp(&self, name: &str, answers: &Answers) -> Result<Process> {
+        let template = self.bench.sources.join("trunk.xml");
+        let text = std::fs::read_to_string(&template)
+            .with_context(|| format!("cannot read {}", template.display()))?
+            .replace("CODE and LINES are those", "Code and lines are those")
+            .replace("CODE", &answers.code.to_string())
+            .replace("LINES", answers.lines);
+        let file = self.bench.logs.join(format!("trunk-states-{name}.xml"));
+        std::fs::write(&file, text)?;
+        let mut command = process::command("sipp");
+        command.args(["-i", &SIPP.to_string(), "-p", &self.sipp.to_string()]);
+        command.arg("-sf").arg(&file);
+        command.args(["-t", "u1", "-nostdin", "-default_behaviors", "none"]);
+        command.current_dir(self.bench.logs);
+        let log = self.bench.logs.join(format!("trunk-states-{name}.log"));
+        Process::start("SIPp as a trunk", command, log)
+    }
+
+    fn start_kamailio(&self, name: &str, next: u16) -> Result<Process> {
+        let next = SocketAddr::from((Ipv4Addr::LOCALHOST, next));
+        start_kamailio(&self.bench, name, &WAY, (self.kamailio, next))
+    }
+
+    /// A trunk as `hairpin sip trunks` shows it.
+    fn trunk(&self, name: &str) -> Result<Value> {
+        let mut command = Command::new(self.binary);
+        command.args(["sip", "trunks", "--json", "--socket"]);
+        let output = command.arg(&self.socket).output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let trunks: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
+        let mut trunks = trunks?.into_iter();
+        let found = trunks.find(|trunk| trunk["name"] == name);
+        found.with_context(|| format!("no trunk {name} in {text}"))
+    }
+
+    fn state(&self, name: &str) -> Result<String> {
+        let trunk = self.trunk(name)?;
+        let state = trunk["addresses"][0]["state"].as_str();
+        Ok(state.context("a trunk without a state")?.to_owned())
+    }
+
+    /// Waits for this state, and returns the states before it, each once.
+    fn states_until(&self, name: &str, last: &str) -> Result<Vec<String>> {
+        let deadline = Instant::now() + LIMIT;
+        let mut states: Vec<String> = Vec::new();
+        loop {
+            let state = self.state(name)?;
+            if state == last {
+                return Ok(states);
+            }
+            if states.last() != Some(&state) {
+                states.push(state);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "{name} is not {last}: {states:?}"
+            );
+            sleep(STEP);
+        }
+    }
+
+    /// Stops a trunk that is up, and starts it again.
+    fn restarted(
+        &self,
+        name: &str,
+        mut trunk: Process,
+        start: impl Fn() -> Result<Process>,
+    ) -> Result<String> {
+        self.states_until(name, "up")?;
+        let begun = Instant::now();
+        trunk.stop(Duration::from_secs(2))?;
+        drop(trunk);
+        let before = self.states_until(name, "down")?;
+        let down = begun.elapsed();
+        ensure!(before == ["up"], "before it was down, it was {before:?}");
+        // Two probes, of which the first may come at once.
+        ensure!(
+            down > Duration::from_millis(700),
+            "down after {down:?}: one failure was enough"
+        );
+        let begun = Instant::now();
+        let _trunk = start()?;
+        let slow = self.states_until(name, "slow_start")?;
+        let back = begun.elapsed();
+        ensure!(
+            slow == ["down", "probing"],
+            "before it was available, it was {slow:?}"
+        );
+        // Three probes.
+        ensure!(back > Duration::from_millis(1_700), "back after {back:?}");
+        let share = self.trunk(name)?["addresses"][0]["share"].as_f64();
+        ensure!(
+            share.is_some_and(|share| share < 1.0),
+            "its share is {share:?}"
+        );
+        let begun = Instant::now();
+        let up = self.states_until(name, "up")?;
+        ensure!(up == ["slow_start"], "before it was up, it was {up:?}");
+        let grown = begun.elapsed();
+        ensure!(grown > Duration::from_secs(1), "slow start took {grown:?}");
+        Ok(format!(
+            "down after {:.1} s, back after {:.1} s, up {:.1} s later",
+            down.as_secs_f64(),
+            back.as_secs_f64(),
+            grown.as_secs_f64()
+        ))
+    }
+
+    fn comes_and_goes(&self) -> Result<String> {
+        let start = || self.start_sipp("sipp", &PLAIN);
+        self.restarted("sipp", start()?, start)
+    }
+
+    fn kamailio_comes_and_goes(&self) -> Result<String> {
+        let nobody = free_port()?;
+        let start = || self.start_kamailio("trunk-states", nobody);
+        self.restarted("kamailio", start()?, start)
+    }
+
+    /// Calls a number with both trunks up, and returns how many requests each has got.
+    fn call(&self, name: &str, answers: &Answers) -> Result<BTreeMap<&'static str, u64>> {
+        let port = free_port()?;
+        let target = "sip:+4930123@example.org".to_owned();
+        let call = Call {
+            name,
+            target: &target,
+            to: self.bench.registrar,
+        };
+        let _sipp = self.start_sipp(name, answers)?;
+        let _kamailio = self.start_kamailio(name, port)?;
+        for trunk in ["sipp", "kamailio"] {
+            self.states_until(trunk, "up")?;
+        }
+        // A probe has told what there is to tell.
+        sleep(Duration::from_millis(1_500));
+        let before = self.requests()?;
+        let callee = ("callee-answers", 0);
+        let callees = vec![
+            self.bench
+                .callee(&call, callee, &format!("{name}-0"), &WAY, port)?,
+        ];
+        self.bench
+            .caller(&call, ("caller-hangs-up", 0), callees, &WAY)?;
+        let after = self.requests()?;
+        Ok(after
+            .into_iter()
+            .map(|(trunk, count)| (trunk, count - before[trunk]))
+            .collect())
+    }
+
+    fn requests(&self) -> Result<BTreeMap<&'static str, u64>> {
+        let count = |name| Ok((name, self.trunk(name)?["requests"].as_u64().unwrap_or(0)));
+        ["sipp", "kamailio"].into_iter().map(count).collect()
+    }
+
+    fn pauses(&self) -> Result<String> {
+        let answers = Answers {
+            code: 503,
+            lines: "Retry-After: 4",
+        };
+        let begun = Instant::now();
+        let got = self.call("retry-after", &answers)?;
+        // The first call is told, and the calls of the same moment.
+        ensure!((1..=u64::from(CALLS)).contains(&got["sipp"]), "{got:?}");
+        ensure!(got["kamailio"] >= u64::from(CALLS), "{got:?}");
+        let error = self.trunk("sipp")?["addresses"][0]["last_error"].clone();
+        ensure!(error == "503", "the last error is {error}");
+        let left = self.states_until("sipp", "up");
+        Ok(format!(
+            "{} calls were refused and went on to Kamailio; states {:?} in {:.1} s",
+            got["sipp"],
+            left.unwrap_or_default(),
+            begun.elapsed().as_secs_f64()
+        ))
+    }
+}
