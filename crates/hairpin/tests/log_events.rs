@@ -98,10 +98,17 @@ fn message(arguments: &str) -> Option<String> {
 fn literal(source: &str) -> Option<(String, &str)> {
     let mut text = String::new();
     let mut characters = source.char_indices();
+    let mut is_continued = false;
     while let Some((at, character)) = characters.next() {
+        is_continued &= character.is_whitespace();
         match character {
+            _ if is_continued => {}
             '"' => return Some((text, &source[at + 1..])),
-            '\\' => text.push(characters.next()?.1),
+            '\\' => match characters.next()?.1 {
+                // The text goes on at the first character of the next line.
+                '\n' => is_continued = true,
+                escaped => text.push(escaped),
+            },
             _ => text.push(character),
         }
     }
