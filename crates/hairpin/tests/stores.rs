@@ -464,3 +464,62 @@ fn phones_wait_for_a_slow_service_and_others_do_not() {
         assert!(is_503, "{answer}");
     }
 }
+
+#[test]
+fn a_reload_says_that_stores_need_a_restart_and_the_old_ones_go_on() {
+    use common::controlled::Controlled;
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("one"), format!("gorst:north.gov:{GORST}\n")).expect("a file");
+    std::fs::write(
+        path("two"),
+        "eve:north.gov:00000000000000000000000000000000\n",
+    )
+    .expect("a file");
+    let socket = Controlled::socket_in(folder.path());
+    let with = |stores: &[&str]| {
+        let list: String = stores
+            .iter()
+            .map(|name| format!("[[auth.stores]]\nurl = \"file:{}\"\n", path(name).display()))
+            .collect();
+        format!(
+            "[server]\nworkers = 1\ncontrol_socket = {socket:?}\n[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n\
+             [peers]\nallow_local = true\n[offload]\nmode = \"off\"\n[admin]\nlisten = \"off\"\n[auth]\nrealm = \"north.gov\"\n{list}"
+        )
+    };
+    let (one, both, none, broken) = (
+        with(&["one"]),
+        with(&["one", "two"]),
+        with(&[]),
+        with(&["one", "one"]),
+    );
+    let config = folder.path().join("hairpin.toml");
+    let server = Controlled::start(folder, &one);
+    works(&server.first, "gorst:hero");
+    // One more, and none: neither applies, and the reload says so each time.
+    for text in [&both, &none] {
+        std::fs::write(&config, text).expect("a file");
+        let reloaded = server.run(&["reload"]);
+        assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+        let said = stderr(&reloaded);
+        assert!(
+            said.contains("needs a restart to take effect: auth.stores"),
+            "{said}"
+        );
+        works(&server.first, "gorst:hero");
+    }
+    std::fs::write(&config, broken).expect("a file");
+    fails(
+        &server.run(&["reload"]),
+        1,
+        "the same store is listed twice",
+    );
+    std::fs::write(&config, one).expect("a file");
+    let reloaded = server.run(&["reload"]);
+    assert!(
+        !stderr(&reloaded).contains("restart"),
+        "{}",
+        stderr(&reloaded)
+    );
+    works(&server.first, "gorst:hero");
+}

@@ -376,6 +376,7 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
         "turnadmin does not list him: {listed}"
     );
     serve_by_coturn(bench, &password)?;
+    other_letter_case(bench, &password)?;
     bench.verb(&["user", "del", "bob"])?;
     bench.soon(&format!("bob:{password}"), false)?;
     for name in ["x' OR '1'='1", "x'; DROP TABLE turnusers_lt; --"] {
@@ -404,6 +405,26 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
     );
     bench.verb(&["realm", "del", "shop.example"])?;
     Ok("coturn's server relays for a user that hairpin has added".to_owned())
+}
+
+/// A name that differs in letter case only is another user. The table of MariaDB refuses it by its default collation. The first one stays.
+fn other_letter_case(bench: &Bench<'_>, password: &str) -> Result<()> {
+    let added = bench.verb(&["user", "add", "Bob"]);
+    match (bench.database.kind, &added) {
+        (Kind::Mariadb, Err(error)) => {
+            let text = format!("{error:#}");
+            ensure!(text.contains("differs in letter case only"), "{text}");
+        }
+        (Kind::Mariadb, Ok(_)) => bail!("the default collation has made a difference"),
+        (_, added) => {
+            ensure!(added.is_ok(), "{added:?}");
+            bench.soon(&format!("Bob:{password}"), false)?;
+            bench.verb(&["user", "del", "Bob"])?;
+        }
+    }
+    bench
+        .soon(&format!("bob:{password}"), true)
+        .context("the user whose name has small letters")
 }
 
 /// coturn's server relays for the same user.

@@ -221,8 +221,8 @@ fn collect<P: Copy, T>(
 /// Messages with a Call-ID. Their bytes are in base64, because a message may have any bytes.
 fn trace(sip: &SipInspector, arguments: &Value) -> Result<Value, SipError> {
     let call_id = arguments["call_id"].as_str().unwrap_or_default();
-    let from = &arguments["from"];
-    let number = |name: &str| from[name].as_u64().unwrap_or(0);
+    let after = &arguments["after"];
+    let number = |name: &str| after[name].as_u64().unwrap_or(0);
     let first = TracePlace {
         worker: usize::try_from(number("worker")).unwrap_or(usize::MAX),
         number: number("number"),

@@ -14,6 +14,8 @@ use crate::store::Answer;
 const CONNECTIONS: usize = 4;
 /// ER_NO_SUCH_TABLE.
 const NO_SUCH_TABLE: u16 = 1146;
+/// ER_DUP_ENTRY.
+const DUPLICATE: u16 = 1062;
 
 pub(super) fn config(options: &Options) -> Result<Opts, StoreError> {
     let url = match options.url.strip_prefix("mariadb:") {
@@ -90,6 +92,12 @@ fn failed(error: &mysql_async::Error) -> StoreError {
     match error {
         mysql_async::Error::Server(server) if server.code == NO_SUCH_TABLE => {
             StoreError::NoTable(error.to_string())
+        }
+        // The row of the exact name was deleted before.
+        mysql_async::Error::Server(server) if server.code == DUPLICATE => {
+            StoreError::Query(format!(
+                "the table has a name that differs in letter case only, and its collation makes no difference: {error}"
+            ))
         }
         mysql_async::Error::Server(_) => StoreError::query(error),
         _ => StoreError::connect(error),

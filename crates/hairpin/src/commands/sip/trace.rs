@@ -30,7 +30,7 @@ pub(super) struct Message {
 /// Runs `hairpin sip trace`.
 pub(super) fn trace(args: &Trace) -> Result<ExitCode> {
     let mut messages = Vec::new();
-    let mut arguments = json!({ "call_id": args.call_id, "from": null });
+    let mut arguments = json!({ "call_id": args.call_id, "after": null });
     loop {
         let reply = match ask_with(&args.target, Command::SipTrace, &arguments)? {
             Ok(reply) => reply,
@@ -43,7 +43,7 @@ pub(super) fn trace(args: &Trace) -> Result<ExitCode> {
         if reply["next"].is_null() {
             break;
         }
-        arguments["from"] = reply["next"].clone();
+        arguments["after"] = reply["next"].clone();
     }
     if messages.is_empty() {
         bail!(
