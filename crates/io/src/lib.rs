@@ -58,7 +58,7 @@ pub use netns::NetNs;
 pub use offloads::Offloads;
 pub use pipe::Pipe;
 pub use poll::{Event, Events, Interest, Poller, Waker};
-pub use queues::queue_processors;
+pub use queues::{QueueInterrupt, queue_interrupts, queue_processors};
 pub use recv::{Datagrams, Received, RecvBatch, Segments};
 pub use send::{Flushed, GsoRefusal, Outbox, SendOptions, SendQueue, SendTo};
 pub use shared_words::SharedWords;

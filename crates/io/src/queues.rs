@@ -19,8 +19,27 @@ pub fn queue_processors(interface: &str) -> io::Result<Vec<usize>> {
     queue_processors_below(Path::new("/"), interface)
 }
 
-/// The same with another root, for tests.
+/// The interrupt of a receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueInterrupt {
+    /// Its number in /proc/irq.
+    pub irq: u32,
+    /// The number of the queue.
+    pub queue: u32,
+    /// The processor that takes it, or the first one that may.
+    pub processor: Option<usize>,
+}
+
 fn queue_processors_below(root: &Path, interface: &str) -> io::Result<Vec<usize>> {
+    let all = queue_interrupts(root, interface)?;
+    Ok(all.iter().filter_map(|one| one.processor).collect())
+}
+
+/// The interrupts of the interface's receive queues, in the order of the queues. `root` is `/`, or the root of a test.
+///
+/// # Errors
+/// What reading /proc/interrupts returns.
+pub fn queue_interrupts(root: &Path, interface: &str) -> io::Result<Vec<QueueInterrupt>> {
     let irqs = device_irqs(&root.join("sys/class/net").join(interface).join("device"));
     if irqs.is_empty() {
         return Ok(Vec::new());
@@ -31,7 +50,7 @@ fn queue_processors_below(root: &Path, interface: &str) -> io::Result<Vec<usize>
         .map(|(irq, queue)| (queue, irq))
         .collect();
     queues.sort_unstable();
-    let processor = |(_, irq): &(u32, u32)| {
+    let processor = |irq: u32| {
         let of_irq = root.join("proc/irq").join(irq.to_string());
         let names = ["effective_affinity_list", "smp_affinity_list"];
         let mut lists = names
@@ -40,7 +59,12 @@ fn queue_processors_below(root: &Path, interface: &str) -> io::Result<Vec<usize>
         // Without support of the interrupt controller, the first list is empty.
         lists.find_map(|list| first_processor(&list.ok()?))
     };
-    Ok(queues.iter().filter_map(processor).collect())
+    let interrupt = |(queue, irq): (u32, u32)| QueueInterrupt {
+        irq,
+        queue,
+        processor: processor(irq),
+    };
+    Ok(queues.into_iter().map(interrupt).collect())
 }
 
 fn device_irqs(device: &Path) -> BTreeSet<u32> {

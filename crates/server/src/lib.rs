@@ -79,7 +79,7 @@ pub use error::{
 };
 pub use inherited::{InheritedError, InheritedSockets};
 pub use io::clock::monotonic_ns;
-pub use io::{passing, stdio};
+pub use io::{QueueInterrupt, passing, queue_interrupts, stdio};
 pub use ipnet::IpNet;
 pub use local::Local;
 pub use nat_discovery::NatDiscovery;

@@ -22,6 +22,7 @@ const PAGES: &[(&str, &str)] = &[
     page!("load-sip.md"),
     page!("benchmarking.md"),
     page!("credentials.md"),
+    page!("doctor.md"),
     page!("operation.md"),
     page!("how-to/behind-nat.md"),
     page!("how-to/postgresql.md"),

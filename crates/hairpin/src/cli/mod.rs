@@ -8,6 +8,7 @@ pub(crate) mod describe;
 pub(crate) mod directory;
 #[cfg(test)]
 mod docs_test;
+pub(crate) mod doctor;
 mod help;
 pub(crate) mod import;
 pub(crate) mod load;
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Serve(Box<serve::Args>),
     /// Check a configuration file and report every mistake at once
     Check(check::Args),
+    /// Find what is wrong on this machine for a server, and the command that mends it
+    Doctor(doctor::Args),
     /// Convert the configuration of another server into one of hairpin
     Import(import::Args),
     /// Say what the server on this machine does

@@ -6,6 +6,7 @@ mod control;
 pub(crate) mod creds;
 mod describe;
 mod directory;
+mod doctor;
 mod ice;
 mod import;
 mod input;
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Status(args) => control::status(&args),
         Command::Reload(args) => control::reload(args),
