@@ -74,6 +74,7 @@ pub(crate) const STORES: &[Tool] = &[
     tool("mariadb", "mariadb-client"),
     tool("redis-server", "redis-server"),
     tool("redis-cli", "redis-tools"),
+    tool("nats-server", "nats-server"),
     tool("sqlite3", "sqlite3"),
 ];
 

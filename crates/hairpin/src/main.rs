@@ -9,6 +9,7 @@ mod cli;
 mod commands;
 mod config;
 mod control;
+mod events;
 mod external_address;
 mod import;
 mod log_queue;

@@ -271,3 +271,132 @@ fn every_uri_that_a_development_server_prints_works() {
     let output = run(&["probe", "turn", dtls, "--ca", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
+
+/// The samples of a page of metrics.
+fn samples(address: &str) -> Vec<String> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).expect("the exporter listens");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it responds");
+    let (_, page) = text.split_once("\r\n\r\n").expect("a body");
+    page.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The value of the sample of this metric whose labels contain these texts.
+fn value(samples: &[String], name: &str, labels: [&str; 2]) -> Option<f64> {
+    let is_it = |line: &&String| {
+        line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label))
+    };
+    let line = samples.iter().find(is_it)?;
+    line.rsplit_once(' ')
+        .and_then(|(_, value)| value.parse().ok())
+}
+
+fn rounds(samples: &[String], target: &str, outcome: &str) -> f64 {
+    value(samples, "hairpin_probe_rounds_total", [target, outcome]).unwrap_or(0.0)
+}
+
+/// The samples after two rounds over UDP, one over TCP, and one with a server that is not there.
+fn after_some_rounds(address: &str, nobody: &str) -> Vec<String> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let now = samples(address);
+        let is_done = rounds(&now, "\"udp\"", "\"success\"") >= 2.0
+            && rounds(&now, "\"tcp\"", "\"success\"") >= 1.0
+            && rounds(&now, nobody, "\"unreachable\"") >= 1.0;
+        if is_done || Instant::now() > end {
+            return now;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn an_exporter_shows_success_loss_and_delay_of_each_transport() {
+    use std::io::BufRead;
+    let server = server();
+    let udp = format!("turn:{}", server.address());
+    // Another port than that of UDP.
+    let line = server
+        .banner
+        .lines()
+        .find_map(|line| line.strip_prefix("listening")?.trim().strip_prefix("tcp "));
+    let at = line
+        .and_then(|rest| rest.split_whitespace().next())
+        .expect("a TCP listener");
+    let tcp = format!("turn:{at}?transport=tcp");
+    let nobody = {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        format!("turn:{}", socket.local_addr().expect("it is bound"))
+    };
+    let mut command = hairpin(&[
+        "probe",
+        "turn",
+        &udp,
+        "--also",
+        &tcp,
+        "--also",
+        &nobody,
+        "--user",
+        "alice:s3cret",
+        "--every",
+        "5s",
+        "--timeout",
+        "2s",
+        "--exporter",
+        "127.0.0.1:0",
+    ]);
+    command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(child.stdout.take().expect("stdout is piped"));
+    output.read_line(&mut line).expect("it prints its address");
+    let address = line.split('/').nth(2).expect("a URL").to_owned();
+    let last = after_some_rounds(&address, &nobody);
+    let _ = child.kill();
+    let _ = child.wait();
+    let of = |name: &str, target: &str, transport| value(&last, name, [target, transport]);
+    let udp = format!("\"{udp}\"");
+    assert_eq!(
+        of("hairpin_probe_success", &udp, "\"udp\""),
+        Some(1.0),
+        "{last:#?}"
+    );
+    assert_eq!(of("hairpin_probe_loss_ratio", &udp, "\"udp\""), Some(0.0));
+    assert_eq!(of("hairpin_probe_success", &tcp, "\"tcp\""), Some(1.0));
+    assert!(of("hairpin_probe_round_trip_seconds", &tcp, "\"tcp\"") > Some(0.0));
+    assert!(of("hairpin_probe_connect_seconds", &tcp, "\"tcp\"") > Some(0.0));
+    assert_eq!(of("hairpin_probe_connect_seconds", &udp, "\"udp\""), None);
+    assert_eq!(of("hairpin_probe_success", &nobody, "\"udp\""), Some(0.0));
+    assert_eq!(
+        of("hairpin_probe_allocate_seconds", &nobody, "\"udp\""),
+        None
+    );
+    assert!(rounds(&last, &nobody, "\"unreachable\"") >= 1.0);
+}
+
+#[test]
+fn an_exporter_refuses_arguments_that_make_no_sense() {
+    let target = "turn:127.0.0.1";
+    for (more, part) in [
+        (&["--every", "1s"][..], "--every: must be from 5s to 3600s"),
+        (&["--also", target][..], "is given twice"),
+        (&["--also", "https://a"][..], ""),
+        (&["--user", "alice"][..], "expected NAME:PASSWORD"),
+    ] {
+        let args = ["probe", "turn", target, "--exporter", "127.0.0.1:0"];
+        common::fails(&run(&[&args[..], more].concat()), 2, part);
+    }
+    common::fails(
+        &run(&["probe", "turn", target, "--every", "30s"]),
+        2,
+        "--exporter",
+    );
+}

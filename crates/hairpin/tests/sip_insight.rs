@@ -259,7 +259,13 @@ fn call_lines(server: Server) -> Vec<Value> {
 
 #[test]
 fn a_call_has_one_line_with_its_times_and_both_sides() {
-    let server = Server::start(2, "[log]\nformat = \"json\"\n");
+    let folder = tempfile::tempdir().unwrap();
+    let events = folder.path().join("events.jsonl");
+    let more = format!(
+        "[log]\nformat = \"json\"\n[[events.sinks]]\nurl = \"file:{}\"\n",
+        events.display()
+    );
+    let server = Server::start(2, &more);
     let mut caller = Phone::udp_at(server.sip, "user0");
     let mut called = Phone::tcp_at(server.sip, "user1");
     caller.register();
@@ -318,6 +324,44 @@ fn a_call_has_one_line_with_its_times_and_both_sides() {
         (&486.into(), &"called".into())
     );
     assert_eq!(two["answer_ms"], Value::Null);
+    the_events_say_the_same(&events, (one, two));
+}
+
+/// An event has the fields of the log line, and those of a call in progress.
+fn the_events_say_the_same(file: &std::path::Path, (one, two): (&Value, &Value)) {
+    let text = std::fs::read_to_string(file).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let kinds: Vec<&str> = events
+        .iter()
+        .map(|it| it["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["call_opened", "call_closed", "call_closed"]);
+    for (event, line) in events[1..].iter().zip([one, two]) {
+        for field in [
+            "call_id",
+            "from",
+            "to",
+            "source",
+            "target",
+            "tried",
+            "code",
+            "ended_by",
+            "source_address",
+        ] {
+            assert_eq!(event[field], line[field], "{field}");
+        }
+        assert_eq!(event["duration_ms"], line["end_ms"]);
+    }
+    let opened = &events[0];
+    assert_eq!(
+        (&opened["call_id"], &opened["code"]),
+        (&one["call_id"], &200.into())
+    );
+    assert_eq!(opened["ended_by"], Value::Null);
+    assert!(opened["answer_ms"].as_u64() <= opened["duration_ms"].as_u64());
 }
 
 /// Makes a call. Returns what the server must have received and sent: the direction, the transport, and how the message begins.

@@ -17,7 +17,7 @@ use crate::certificates::Certificates;
 use crate::connections::StreamSettings;
 use crate::error::{NatDiscoveryError, StartError};
 use crate::handover::TakeOver;
-use crate::hooks::{ClientIdentity, Event, RelayChoice};
+use crate::hooks::{ClientIdentity, Event, RelayChoice, SipEvent};
 use crate::inherited::InheritedSockets;
 use crate::local::Local;
 use crate::nat_discovery::NatDiscovery;
@@ -451,6 +451,16 @@ impl Builder {
     /// Calls `on_event` for each [`Event`], on the worker that has the client. It must not block.
     pub fn on_event(mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.settings.hooks.set_on_event(on_event);
+        self
+    }
+
+    /// Calls `on_event` for each [`SipEvent`], on a worker. See [`Hooks::set_on_sip_event`](crate::hooks::Hooks::set_on_sip_event).
+    pub fn on_sip_event(
+        mut self,
+        with_calls: bool,
+        on_event: impl Fn(&SipEvent<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.hooks.set_on_sip_event(with_calls, on_event);
         self
     }
 

@@ -13,6 +13,8 @@ use turn::server::{
     AuthFailure, CloseReason, Output, PeerPolicy, Quota, QuotaExceeded, RelayedAddresses, Traffic,
 };
 
+use crate::sip::Reporter;
+pub use crate::sip::{OnSipEvent, SipEvent};
 pub use turn::server::{ClientIdentity, PeerClass};
 
 /// Whether a client may talk to a peer that the rules admit. The port is 0 if the question is about a permission, which is for
@@ -334,6 +336,7 @@ pub struct Hooks {
     pub(crate) permit_peer: Option<Arc<PermitPeer>>,
     pub(crate) quota: Option<Arc<dyn Quota>>,
     pub(crate) on_event: Option<Arc<OnEvent>>,
+    pub(crate) sip: Reporter,
     pub(crate) choose_relay: Option<Arc<ChooseRelay>>,
 }
 
@@ -343,6 +346,7 @@ impl fmt::Debug for Hooks {
             .field("permit_peer", &self.permit_peer.is_some())
             .field("quota", &self.quota.is_some())
             .field("on_event", &self.on_event.is_some())
+            .field("sip", &self.sip)
             .field("choose_relay", &self.choose_relay.is_some())
             .finish()
     }
@@ -365,6 +369,19 @@ impl Hooks {
     /// Calls `on_event` for each event.
     pub fn set_on_event(&mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) {
         self.on_event = Some(Arc::new(on_event));
+    }
+
+    /// Calls `on_event` for each event of SIP, on a worker. It must not block. For events of calls, the proxy keeps a record of each call, as
+    /// with [`CallSettings::log`](crate::sip::CallSettings::log); without `with_calls` there are only failed authentications.
+    pub fn set_on_sip_event(
+        &mut self,
+        with_calls: bool,
+        on_event: impl Fn(&SipEvent<'_>) + Send + Sync + 'static,
+    ) {
+        self.sip = Reporter {
+            hook: Some(Arc::new(on_event)),
+            wants_calls: with_calls,
+        };
     }
 
     /// Asks `choose` which relay address a client gets. See [`Builder::choose_relay`](crate::Builder::choose_relay).

@@ -212,6 +212,7 @@ impl Settings {
             sources: (!self.credentials.is_empty())
                 .then(|| Arc::new(AnyOf(self.credentials.clone())) as Arc<dyn Credentials>),
             ice_secret: self.secrets.first().cloned(),
+            reporter: self.hooks.sip.clone(),
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
             draining: false,
         })

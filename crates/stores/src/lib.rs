@@ -25,6 +25,7 @@ pub mod keys;
 pub mod kinds;
 pub mod lookups;
 pub mod ranges;
+pub mod sinks;
 pub mod source;
 pub mod sql;
 pub mod store;

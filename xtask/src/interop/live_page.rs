@@ -31,10 +31,14 @@ const NARROW: [u32; 2] = [390, 844];
 /// Longer than a view needs to load and show its data.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// SIP users of the server. One digit each.
+const PHONES: usize = 8;
+
 /// A server under load, and its live page.
 struct Stage {
     _server: Process,
     _load: Process,
+    _phones: Process,
     port: u16,
     url: String,
     logs: PathBuf,
@@ -104,10 +108,12 @@ impl Stage {
                 "400",
             ]);
         let load = Process::start("the load", command, logs.join("live-page-load.log"))?;
+        let phones = start_phones(binary, port + 1, logs)?;
         provoke_failures(binary, port)?;
         Ok(Stage {
             _server: server,
             _load: load,
+            _phones: phones,
             port,
             url: format!("http://127.0.0.1:{admin}/"),
             logs: logs.to_owned(),
@@ -156,6 +162,8 @@ impl Stage {
             ("now", "Processor time of workers"),
             ("sessions", "Relayed address"),
             ("sip", "example-carrier"),
+            ("sip", "@example.org"),
+            ("sip", "answered"),
             ("failures", "wrong password"),
             ("configuration", "live-page.toml:"),
             ("test", "Test now"),
@@ -295,17 +303,37 @@ fn provoke_failures(binary: &Path, port: u16) -> Result<()> {
     Ok(())
 }
 
+/// Phones that register and call each other.
+fn start_phones(binary: &Path, sip: u16, logs: &Path) -> Result<Process> {
+    let mut command = process::command(binary);
+    command
+        .args([
+            "load",
+            "sip",
+            &format!("127.0.0.1:{sip}"),
+            "--workload",
+            "proxy",
+        ])
+        .args(["--aors", &PHONES.to_string(), "--user", "u{n}:pw{n}"])
+        .args(["--domain", "example.org", "--rate", "1/s", "--hold", "5s"])
+        .args(["--duration", "10m"]);
+    Process::start("the phones", command, logs.join("live-page-phones.log"))
+}
+
 fn configuration(port: u16, admin: u16, certificate: &Certificate) -> String {
     let Certificate { chain, key, .. } = certificate;
+    let user = |n| format!("{{ name = \"u{n}\", password = \"pw{n}\" }}");
+    let users: Vec<String> = (0..PHONES).map(user).collect();
     format!(
         "[server]\nworkers = 2\ncontrol_socket = \"off\"\n\
          [listen]\nudp = [\"127.0.0.1:{port}\"]\n\
          [tls]\ncertificates = [{{ certificate = {chain:?}, key = {key:?} }}]\n\
          [relay]\naddresses = [\"127.0.0.1\"]\nports = \"64000-65535\"\n\
          [auth]\nrealm = \"turn.example.org\"\nsecrets = [{SECRET:?}]\nusers = [{{ name = \"alice\", password = \"wonderland\" }}]\n\
-         [sip]\nlisten = [\"127.0.0.1:{sip}\"]\n[[sip.domain]]\nname = \"example.org\"\n\
+         [sip]\nlisten = [\"127.0.0.1:{sip}\"]\ncall_log = true\n[[sip.domain]]\nname = \"example.org\"\nusers = [{users}]\n\
          [[sip.trunk]]\nname = \"example-carrier\"\nto = [\"sip:127.0.0.1:9\"]\n\
          [admin]\nlisten = \"127.0.0.1:{admin}\"\ntokens = [{TOKEN:?}]\n",
         sip = port + 1,
+        users = users.join(", "),
     )
 }

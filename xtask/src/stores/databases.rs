@@ -63,11 +63,16 @@ impl Drop for Database {
 
 /// Starts a database, and makes its tables.
 pub(super) fn start(kind: Kind, logs: &Path) -> Result<Database> {
-    let name = format!("hairpin-stores-{}-{}", kind.name(), std::process::id());
+    start_named(kind.name(), kind, logs)
+}
+
+/// The same, if there is another database of this kind.
+pub(super) fn start_named(own: &str, kind: Kind, logs: &Path) -> Result<Database> {
+    let name = format!("hairpin-stores-{own}-{}", std::process::id());
     let folder = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder)?;
-    let log = logs.join(format!("{}.log", kind.name()));
+    let log = logs.join(format!("{own}.log"));
     let mut database = Database {
         kind,
         process: None,

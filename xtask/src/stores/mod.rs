@@ -5,6 +5,7 @@
 
 mod checks;
 mod databases;
+mod events;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -47,6 +48,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
             })
             .collect();
         let mut total = Tally::default();
+        if wanted(&Kind::Redis) {
+            events::run((&binary, &logs), &mut total);
+        }
         for thread in threads {
             total.add(thread.join().unwrap_or(Tally::FAILURE));
         }

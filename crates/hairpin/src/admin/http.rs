@@ -51,6 +51,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The first byte of a TLS record with a handshake (RFC 8446 §5.1). No HTTP method begins with it.
 const TLS_HANDSHAKE: u8 = 22;
 
+/// Version 0.0.4 of the text format, which every Prometheus reads.
+pub(crate) const METRICS: HeaderValue =
+    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// A request whose body has not been read.
@@ -256,7 +260,7 @@ pub(super) fn text(status: StatusCode, line: &str) -> Response<Body> {
 }
 
 /// A response with `Cache-Control: no-store`.
-pub(super) fn response(
+pub(crate) fn response(
     status: StatusCode,
     kind: HeaderValue,
     body: impl Into<Body>,

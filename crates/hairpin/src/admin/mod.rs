@@ -34,10 +34,7 @@ use api::Api;
 pub(crate) use api::Applied;
 use health::Health;
 use history::History;
-use http::{Body, Incoming, Peer, Respond, response, text};
-
-/// Version 0.0.4 of the text format, which every Prometheus reads.
-const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+use http::{Body, Incoming, METRICS, Peer, Respond, response, text};
 
 /// A socket that listens, and that nobody serves yet.
 #[derive(Debug)]

@@ -116,10 +116,13 @@ Examples:
   hairpin probe turn turns:127.0.0.1 --user alice:s3cret --ca cert.pem --server-name localhost
         with a certificate of one's own
   hairpin probe turn turns:turn.example.org?transport=udp --secret \"$SECRET\"
-        over DTLS on port 5349";
+        over DTLS on port 5349
+  hairpin probe turn turn:turn.example.org --also turn:turn.example.org?transport=tcp \\
+        --also turns:turn.example.org --secret \"$SECRET\" --every 30s --exporter 127.0.0.1:9642
+        a monitor for Prometheus: success, loss and delay over UDP, TCP and TLS";
 
 /// Where and how.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Target {
     /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS and DTLS)
     #[arg(value_name = "TARGET")]
@@ -159,4 +162,18 @@ pub(crate) struct Turn {
     /// Shared secret to make time-limited credentials from
     #[arg(long, env = "HAIRPIN_PROBE_SECRET", hide_env_values = true)]
     pub(crate) secret: Option<String>,
+    /// Probe again and again, and serve what is found to Prometheus at this address, path /metrics
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "json")]
+    pub(crate) exporter: Option<SocketAddr>,
+    /// With --exporter: time from one round to the next (5s to 1h)
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        requires = "exporter"
+    )]
+    pub(crate) every: String,
+    /// With --exporter: one more target, for example another transport; may be repeated
+    #[arg(long, value_name = "TARGET", requires = "exporter")]
+    pub(crate) also: Vec<String>,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// How to verify a server over TLS and DTLS.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct Tls {
     /// TLS: trust the certificates of this PEM file, and no others [default: those of the system]

@@ -18,6 +18,7 @@ mod credentials;
 mod deny_files;
 mod diagnostics;
 mod effective;
+mod events;
 mod expand;
 mod includes;
 mod layers;
@@ -64,6 +65,8 @@ use std::time::Duration;
 use server::access_tokens::TokenKey;
 use server::certificates::CertificateFiles;
 use tracing::level_filters::LevelFilter;
+
+use crate::events::SinkSettings;
 
 pub(crate) use acme::{Acme, Challenge};
 pub(crate) use admin::{AdminListen, AdminTokens};
@@ -206,6 +209,8 @@ pub(crate) struct Config {
     pub(crate) admin: AdminListen,
     /// The tokens of the API of the admin listener.
     pub(crate) admin_tokens: AdminTokens,
+    /// Where events go.
+    pub(crate) events: Vec<SinkSettings>,
     /// Least severe events that are logged.
     pub(crate) log_level: LevelFilter,
     /// How log lines look.
@@ -422,6 +427,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         sip: sip::resolve(settings)?,
         admin: s.admin_listen?.value,
         admin_tokens: admin_tokens(settings)?,
+        events: events::resolve(settings)?,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })

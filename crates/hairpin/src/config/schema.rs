@@ -14,6 +14,7 @@ use super::control_socket::ControlSocket;
 use super::credentials::{Realm, Secret, User};
 use super::deny_files::DenyFile;
 use super::diagnostics::{Diagnostic, Report};
+use super::events;
 use super::logging::{LogFormat, LogLevel};
 use super::network::{
     ExternalAddress, ExternalIp, NameServer, Network, PeerRule, PortRange, StunServer,
@@ -459,6 +460,8 @@ pub(crate) struct Settings {
     pub(crate) admin_tokens: Entry<List<Token>>,
     /// `admin.credential_tokens`
     pub(crate) admin_credential_tokens: Entry<List<Token>>,
+    /// `events.sinks`
+    pub(crate) events_sinks: Entry<List<events::Written>>,
     /// `log.level`
     pub(crate) log_level: Entry<LogLevel>,
     /// `log.format`
@@ -779,6 +782,9 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.admin_credential_tokens
     })
     .secret(),
+    Key::new("events", "sinks", |s| &mut s.events_sinks)
+        .secret()
+        .at_start(),
     Key::new("log", "level", |s| &mut s.log_level),
     Key::new("log", "format", |s| &mut s.log_format).at_start(),
 ];

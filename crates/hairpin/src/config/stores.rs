@@ -60,7 +60,7 @@ const FIELDS: [&str; 8] = [
 const EXAMPLE: &str = "write it like { url = \"postgres://hairpin@db.example.org/turn\" }";
 
 /// Reads a value with its place.
-fn located<T: Setting>(node: &Node<'_>, report: &mut Report) -> Option<Located<T>> {
+pub(super) fn located<T: Setting>(node: &Node<'_>, report: &mut Report) -> Option<Located<T>> {
     let value = T::read(node, report)?;
     let at = node.at.clone();
     Some(Located { value, at })
@@ -223,7 +223,7 @@ pub(crate) fn default_store(state_dir: &Path) -> StoreSettings {
 }
 
 /// The password in a file, without the end of the line.
-fn password(path: &PathBuf) -> std::io::Result<String> {
+pub(super) fn password(path: &PathBuf) -> std::io::Result<String> {
     use std::io::Read;
     let file = std::fs::File::open(path)?;
     let mut text = String::new();

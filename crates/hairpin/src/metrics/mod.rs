@@ -6,8 +6,10 @@
 
 mod alternates;
 mod dtls;
+mod events;
 mod machine;
 mod offload;
+pub(crate) mod probe;
 mod process;
 mod sip;
 mod sip_trunks;
@@ -29,6 +31,7 @@ use std::time::Instant;
 use server::Observer;
 
 use crate::acme::Counters;
+use crate::events::SinkStatus;
 use crate::external_address;
 use text::Page;
 
@@ -45,6 +48,8 @@ pub(crate) struct Source {
     pub(crate) external_address: Arc<external_address::Counters>,
     /// Databases with users.
     pub(crate) stores: Vec<Arc<::stores::Source>>,
+    /// Sinks of events.
+    pub(crate) events: Vec<SinkStatus>,
     /// When it started.
     pub(crate) started: Instant,
 }
@@ -58,6 +63,7 @@ impl Source {
             acme: Arc::default(),
             external_address: Arc::default(),
             stores: Vec::new(),
+            events: Vec::new(),
             started: Instant::now(),
         }
     }
@@ -65,6 +71,12 @@ impl Source {
     /// The server asks these stores.
     pub(crate) fn with_stores(mut self, stores: Vec<Arc<::stores::Source>>) -> Self {
         self.stores = stores;
+        self
+    }
+
+    /// The server sends events to these sinks.
+    pub(crate) fn with_events(mut self, events: Vec<SinkStatus>) -> Self {
+        self.events = events;
         self
     }
 }
@@ -133,6 +145,7 @@ pub(crate) fn page(source: &Source) -> String {
     dtls::write(&mut page, &source.observer, &stats);
     alternates::write(&mut page, &source.observer);
     stores::write(&mut page, &source.stores);
+    events::write(&mut page, &source.events);
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);
     sip_trunks::write(&mut page, &source.observer);

@@ -51,6 +51,14 @@ fn trunk() -> server::sip::SipSettings {
     settings
 }
 
+/// A sink of events.
+fn sink() -> crate::events::SinkStatus {
+    crate::events::SinkStatus {
+        kind: "file",
+        counters: Arc::default(),
+    }
+}
+
 #[test]
 fn the_page_is_what_prometheus_reads() {
     let server = server();
@@ -126,7 +134,9 @@ fn the_reference_lists_exactly_the_metrics_that_there_are() {
     let server = server();
     let store = crate::config::of_url("file:/nonexistent/users");
     let stores = stores::Stores::start(vec![store], || {}, |_| {}).expect("it is not read yet");
-    let source = Source::new(server.observer()).with_stores(stores.sources().to_vec());
+    let source = Source::new(server.observer())
+        .with_stores(stores.sources().to_vec())
+        .with_events(vec![sink()]);
     let families = read(&page(&source));
     let described = |name: &str, family: &Family| {
         let labels = family.labels().into_iter().map(str::to_owned);

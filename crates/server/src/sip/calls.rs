@@ -1,5 +1,6 @@
 //! The limits of calls of users and domains, the numbers that they may call, and the calls that count.
 
+use super::report::{Reporter, SipEvent};
 use super::settings::{CallSettings, Orders};
 use sip::{Method, Mono};
 use sip_server::Aor;
@@ -44,6 +45,7 @@ pub(super) struct CallControl {
     first_domain: Box<[u8]>,
     /// A trunk has a limit of calls.
     limits_trunks: bool,
+    reporter: Reporter,
     pub(super) refused: [u64; CALL_REFUSALS.len()],
 }
 
@@ -59,6 +61,7 @@ impl CallControl {
             first_domain: first.map_or_else(Box::default, |it| {
                 it.name.to_ascii_lowercase().into_bytes().into()
             }),
+            reporter: orders.reporter.clone(),
             refused: [0; CALL_REFUSALS.len()],
         }
     }
@@ -77,7 +80,7 @@ impl CallControl {
 
     /// Whether the proxy follows dialogs to their ends.
     pub(super) fn follows_dialogs(&self) -> bool {
-        self.is_limited() || self.limits_trunks || self.settings.log
+        self.is_limited() || self.limits_trunks || self.records_calls()
     }
 
     /// Dialogs that count now, of all workers, and those that have ended without a BYE.
@@ -93,7 +96,7 @@ impl CallControl {
     /// Removes dialogs whose time is over, and logs their calls.
     pub(super) fn expire(&self, now: Mono) {
         for record in self.shared.dialogs.expire(now) {
-            CallControl::log(now, &record, EndedBy::Expiry);
+            self.closed(now, &record, EndedBy::Expiry);
         }
     }
 
@@ -110,11 +113,24 @@ impl CallControl {
 
     /// Whether each call has a record.
     pub(super) const fn records_calls(&self) -> bool {
-        self.settings.log
+        self.settings.log || self.reporter.wants_calls()
+    }
+
+    /// Logs and reports a call that has ended.
+    pub(super) fn closed(&self, now: Mono, record: &CallRecord, by: EndedBy) {
+        let call = record.line(now);
+        if self.reporter.wants_calls() {
+            self.reporter
+                .report(&SipEvent::CallClosed { call, ended_by: by });
+        }
+        // Calls from before a reload have records, too.
+        if self.settings.log || !self.reporter.wants_calls() {
+            CallControl::log(now, record, by);
+        }
     }
 
     /// Writes the log line of a call that has ended.
-    pub(super) fn log(now: Mono, record: &CallRecord, by: EndedBy) {
+    fn log(now: Mono, record: &CallRecord, by: EndedBy) {
         let line = record.line(now);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -221,14 +237,25 @@ impl CallControl {
         counted: Counted,
     ) {
         let span = self.span(session);
+        let record = counted.record.as_deref();
+        if let Some(record) = record.filter(|_| self.reporter.wants_calls()) {
+            self.reporter
+                .report(&SipEvent::CallOpened(record.line(now)));
+        }
         if let Some(earlier) = self.shared.dialogs.begin(now, dialog, span, counted) {
-            CallControl::log(now, &earlier, EndedBy::Expiry);
+            self.closed(now, &earlier, EndedBy::Expiry);
         }
     }
 
     pub(super) fn refreshed(&self, now: Mono, dialog: DialogId, session: Option<Duration>) {
         let span = self.span(session);
-        self.shared.dialogs.refresh(now, dialog, span);
+        // The hook does not wait, and refreshes are minutes apart, so the lock is held for a moment only.
+        self.shared.dialogs.refresh(now, dialog, span, |record| {
+            if self.reporter.wants_calls() {
+                self.reporter
+                    .report(&SipEvent::CallRefreshed(record.line(now)));
+            }
+        });
     }
 
     pub(super) fn ended(&self, dialog: DialogId) -> Option<Box<CallRecord>> {

@@ -10,6 +10,7 @@ use super::Secrets;
 use super::bans::{Bans, Failed};
 use super::counters::DIGEST_OUTCOMES;
 use super::lookups::{Asked as Query, Lookups, Wanted};
+use super::report::FailureReports;
 use super::screen::log_ban;
 use super::settings::{DomainCredentials, Orders, UserSecret};
 use sip::build::{BuildError, Builder};
@@ -359,6 +360,7 @@ pub(super) struct Gate {
     ban: Duration,
     /// Requests that wait for a source of credentials.
     pub(super) lookups: Lookups,
+    failures: FailureReports,
     /// The result of a query, while the worker handles the request that waited for it.
     told: Option<(Wanted, KeyLookup)>,
     /// The most keys that a user has had: a source may have the old key and the new one.
@@ -384,6 +386,7 @@ impl Gate {
             bans: secrets.bans.clone(),
             ban: orders.settings.ban,
             lookups: Lookups::default(),
+            failures: FailureReports::new(orders.reporter.clone()),
             told: None,
             most_keys: 1,
             user: Vec::new(),
@@ -396,6 +399,7 @@ impl Gate {
     pub(super) fn obey(&mut self, orders: &Orders) {
         (self.realms, self.places) = realms_of(orders);
         self.ban = orders.settings.ban;
+        self.failures.reporter = orders.reporter.clone();
     }
 
     /// The realm of a domain, which is named as addresses of record have it.
@@ -595,7 +599,7 @@ impl Gate {
         }
         if let Some(ha1) = guests.key_of(&credentials) {
             let ha1 = ha1.clone();
-            return self.verify(realm, (&credentials, &asked, ip), &[ha1], unix_s);
+            return self.verify(realm, (&credentials, &asked, flow), &[ha1], unix_s);
         }
         let algorithm = credentials.algorithm.filter(|_| !credentials.is_hashed);
         let wanted = algorithm.and_then(|it| guests.wanted(&credentials.name(), it));
@@ -610,14 +614,14 @@ impl Gate {
             },
             _ => Vec::new(),
         };
-        self.verify(realm, (&credentials, &asked, ip), &keys, unix_s)
+        self.verify(realm, (&credentials, &asked, flow), &keys, unix_s)
     }
 
     /// Verifies the digest response with each of the user's keys.
     fn verify(
         &mut self,
         realm: RealmKey,
-        (credentials, asked, ip): (&Credentials<'_>, &Asked<'_>, IpAddr),
+        (credentials, asked, flow): (&Credentials<'_>, &Asked<'_>, &Flow),
         keys: &[Ha1],
         unix_s: u64,
     ) -> Result<(), Stop> {
@@ -633,13 +637,12 @@ impl Gate {
         let note = |id, issued, count| self.used.note(id, issued, count);
         let (outcome, accepted) = server.verify_any(credentials, asked, keys, unix_s, note);
         // The nonce was issued to this source address, so the address is not forged. A failure for an unknown user counts as well.
-        if outcome == Outcome::Denied
-            && self
-                .bans
-                .failed(unix_s * 1000, ip, credentials.username, self.ban)
-                == Failed::Banned
-        {
-            log_ban(ip, self.ban);
+        if outcome == Outcome::Denied {
+            let (ip, user) = (flow.remote.ip(), credentials.username);
+            if self.bans.failed(unix_s * 1000, ip, user, self.ban) == Failed::Banned {
+                log_ban(ip, self.ban);
+            }
+            self.failures.failed(unix_s, flow, &guests.realm, user);
         }
         let (Outcome::Accepted, Some(ha1)) = (outcome, accepted) else {
             return Err(stop_of(outcome));

@@ -470,6 +470,6 @@ impl Calls for ServerPolicy<'_> {
     }
 
     fn call_ended(&mut self, now: Mono, record: &CallRecord, by: EndedBy) {
-        CallControl::log(now, record, by);
+        self.calls.closed(now, record, by);
     }
 }

@@ -40,6 +40,7 @@ mod preview;
 mod proxied;
 mod reading;
 mod registrar;
+mod report;
 mod requests;
 mod screen;
 mod settings;
@@ -69,6 +70,8 @@ pub use names::{LocateError, NameResolver};
 pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
 pub(crate) use reading::now;
+pub(crate) use report::Reporter;
+pub use report::{OnSipEvent, SipEvent};
 pub use screen::SCREENED;
 pub(crate) use settings::Orders;
 pub use settings::{
@@ -79,7 +82,7 @@ pub use sip::congestion::Peer as SipPeer;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
-pub use sip_server::calls::Limit as CallLimit;
+pub use sip_server::calls::{CallLine, EndedBy, Leg, Limit as CallLimit};
 pub use sip_server::proxy::{Forking, Inbound};
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,

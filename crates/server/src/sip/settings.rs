@@ -1,6 +1,7 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
 use super::advertise::Advertised;
+use super::report::Reporter;
 use super::trace::TraceSettings;
 use crate::policy::PeerRule;
 use ipnet::IpNet;
@@ -401,6 +402,8 @@ pub(crate) struct Orders {
     pub(crate) sources: Option<Arc<dyn KeySource>>,
     /// The shared secret from which the server makes the passwords in `Ice-Servers`.
     pub(crate) ice_secret: Option<Vec<u8>>,
+    /// What the embedding program learns of calls.
+    pub(crate) reporter: Reporter,
     /// How many workers share the limits.
     pub(crate) workers: u32,
     /// The server is about to end: what begins anew is refused.

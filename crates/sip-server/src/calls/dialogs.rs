@@ -141,8 +141,9 @@ impl Dialogs {
         earlier
     }
 
-    /// A 2xx for a re-INVITE or an UPDATE was forwarded: the session lasts from now on (RFC 4028 §8.2).
-    pub fn refresh(&self, now: Mono, id: DialogId, span: Span) {
+    /// A 2xx for a re-INVITE or an UPDATE was forwarded: the session lasts from now on (RFC 4028 §8.2). Calls `report` with the record of the
+    /// call, if it has one, while part of the table is locked.
+    pub fn refresh(&self, now: Mono, id: DialogId, span: Span, report: impl FnOnce(&CallRecord)) {
         let mut part = self.part(id);
         let Some(dialog) = part.dialogs.get_mut(&id) else {
             return;
@@ -150,6 +151,9 @@ impl Dialogs {
         let old = dialog.ends_s;
         let new = end_of(dialog.began_s, seconds(now), span);
         dialog.ends_s = new;
+        if let Some(record) = dialog.record.as_deref() {
+            report(record);
+        }
         part.ends.remove(&(old, id));
         part.ends.insert((new, id));
         self.next_s.fetch_min(new, Ordering::Relaxed);
@@ -344,14 +348,14 @@ mod tests {
         assert_eq!(dialogs.next_deadline(), Some(at(90)));
         dialogs.expire(at(89));
         assert_eq!(dialogs.len(), 2);
-        dialogs.refresh(at(80), id(1), span(Some(90), 600));
+        dialogs.refresh(at(80), id(1), span(Some(90), 600), |_| {});
         dialogs.expire(at(90));
         assert_eq!(dialogs.len(), 2, "it was refreshed");
         dialogs.expire(at(170));
         assert_eq!((dialogs.len(), dialogs.expired()), (1, 1));
         assert_eq!(dialogs.next_deadline(), Some(at(600)));
         // No refresh makes a call longer than it may be.
-        dialogs.refresh(at(590), id(2), span(Some(90), 600));
+        dialogs.refresh(at(590), id(2), span(Some(90), 600), |_| {});
         dialogs.expire(at(600));
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
         assert_eq!(dialogs.next_deadline(), None);

@@ -119,7 +119,7 @@ impl Calls for TestPolicy {
 
     fn refreshed(&mut self, now: Mono, dialog: DialogId, session: Option<Duration>) {
         if let Some(calls) = &self.calls {
-            calls.dialogs.refresh(now, dialog, span(session));
+            calls.dialogs.refresh(now, dialog, span(session), |_| {});
         }
     }
 

@@ -28,7 +28,7 @@ const MAX_BODY: usize = 16 << 10;
 /// A connection that is not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
 
-pub(super) fn uri(options: &Options) -> Result<Uri, StoreError> {
+pub(crate) fn uri(options: &Options) -> Result<Uri, StoreError> {
     let wrong = |error: String| StoreError::Url(format!("http: {error}"));
     let uri: Uri = options
         .url
@@ -40,32 +40,44 @@ pub(super) fn uri(options: &Options) -> Result<Uri, StoreError> {
     }
 }
 
+/// A client that keeps its connections open for a while.
+pub(crate) type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// A client that trusts the certificates of these options.
+pub(crate) fn client(options: &Options) -> Result<HttpClient, StoreError> {
+    let mut plain = HttpConnector::new();
+    plain.enforce_http(false);
+    plain.set_nodelay(true);
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(client_config(options.ca.as_deref())?)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(plain);
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE)
+        .pool_timer(TokioTimer::new())
+        .build(connector))
+}
+
+/// RFC 6750 §2.1: the password as a token.
+pub(crate) fn bearer(options: &Options) -> Option<String> {
+    let token = options.password.as_ref();
+    token.map(|token| format!("Bearer {token}"))
+}
+
 #[derive(Debug)]
 pub(super) struct Http {
     uri: Uri,
     authorization: Option<String>,
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpClient,
 }
 
 impl Http {
     pub(super) fn new(options: &Options) -> Result<Http, StoreError> {
-        let mut plain = HttpConnector::new();
-        plain.enforce_http(false);
-        plain.set_nodelay(true);
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(client_config(options.ca.as_deref())?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(plain);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
-        let bearer = |token: &String| format!("Bearer {token}");
         Ok(Http {
             uri: uri(options)?,
-            authorization: options.password.as_ref().map(bearer),
-            client,
+            authorization: bearer(options),
+            client: client(options)?,
         })
     }
 

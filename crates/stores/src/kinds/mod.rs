@@ -1,12 +1,12 @@
 //! The kinds of stores, and what a URL means.
 
 mod file;
-mod http;
+pub(crate) mod http;
 mod mysql;
 mod postgres;
-mod redis;
+pub(crate) mod redis;
 mod sqlite;
-mod tls;
+pub(crate) mod tls;
 
 use std::path::PathBuf;
 use std::sync::Arc;

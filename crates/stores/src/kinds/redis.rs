@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
-    TlsCertificates, cmd,
+    Pipeline, RedisError, TlsCertificates, cmd,
 };
 use tokio::sync::Mutex;
 
@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Keys that are asked for at once when all are listed.
 const PAGE: usize = 1_000;
 
-pub(super) fn info(options: &Options) -> Result<ConnectionInfo, StoreError> {
+pub(crate) fn info(options: &Options) -> Result<ConnectionInfo, StoreError> {
     let wrong = |error| StoreError::Url(format!("redis: {error}"));
     let info = options.url.as_str().into_connection_info().map_err(wrong)?;
     Ok(match &options.password {
@@ -43,14 +43,14 @@ pub(super) fn info(options: &Options) -> Result<ConnectionInfo, StoreError> {
 }
 
 #[derive(Debug)]
-pub(super) struct Redis {
+pub(crate) struct Redis {
     client: Client,
     connection: Mutex<Option<MultiplexedConnection>>,
     db: i64,
 }
 
 impl Redis {
-    pub(super) fn new(options: &Options) -> Result<Redis, StoreError> {
+    pub(crate) fn new(options: &Options) -> Result<Redis, StoreError> {
         let info = info(options)?;
         let db = info.redis_settings().db();
         let client = match &options.ca {
@@ -90,7 +90,19 @@ impl Redis {
 
     async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         let mut connection = self.connection().await?;
-        match command.query_async(&mut connection).await {
+        self.checked(command.query_async(&mut connection).await)
+            .await
+    }
+
+    /// Sends commands at once, whose results nobody reads.
+    pub(crate) async fn send(&self, commands: &Pipeline) -> Result<(), StoreError> {
+        let mut connection = self.connection().await?;
+        self.checked(commands.query_async(&mut connection).await)
+            .await
+    }
+
+    async fn checked<T>(&self, outcome: Result<T, RedisError>) -> Result<T, StoreError> {
+        match outcome {
             Ok(value) => Ok(value),
             Err(error) if error.is_unrecoverable_error() || error.is_io_error() => {
                 // The next command connects again.

@@ -10,7 +10,7 @@ use rustls_pki_types::pem::PemObject;
 use crate::error::StoreError;
 
 /// TLS that verifies the server against the certificates of this file, or else against those of the system.
-pub(super) fn client_config(ca: Option<&Path>) -> Result<ClientConfig, StoreError> {
+pub(crate) fn client_config(ca: Option<&Path>) -> Result<ClientConfig, StoreError> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {

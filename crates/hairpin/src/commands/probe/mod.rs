@@ -2,6 +2,7 @@
 //!
 //! Status 0: the server works; 1: it does not; 2: the arguments make no sense.
 
+mod exporter;
 mod nat;
 mod offload;
 mod report;
@@ -51,7 +52,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
             Err(error) => Ok(usage(&error)),
         },
-        What::Turn(turn) => match prepare_turn(turn) {
+        What::Turn(turn) => turn_once_or_again(turn),
+    }
+}
+
+fn turn_once_or_again(turn: &Turn) -> Result<ExitCode> {
+    match turn.exporter {
+        Some(address) => exporter::run(turn, address),
+        None => match prepare_turn(turn) {
             Ok((target, credentials)) => {
                 let ask = |server| {
                     probe::turn(server, credentials.as_ref(), target.timeout)
@@ -87,7 +95,12 @@ fn prepare_nat(args: &Nat) -> Result<(Target, NatOptions)> {
 
 fn prepare_turn(turn: &Turn) -> Result<(Target, Option<Credentials>)> {
     let target = Target::new(&turn.target, Scheme::Turn)?;
-    let credentials = match (&turn.user, &turn.secret) {
+    Ok((target, credentials(turn)?))
+}
+
+/// What to authenticate with, if anything is given.
+fn credentials(turn: &Turn) -> Result<Option<Credentials>> {
+    Ok(match (&turn.user, &turn.secret) {
         (Some(user), _) => {
             let (name, password) = user
                 .split_once(':')
@@ -104,8 +117,7 @@ fn prepare_turn(turn: &Turn) -> Result<(Target, Option<Credentials>)> {
             Some(Credentials::new(&ice.username, &ice.password))
         }
         (None, None) => None,
-    };
-    Ok((target, credentials))
+    })
 }
 
 /// Why there is nothing to report.

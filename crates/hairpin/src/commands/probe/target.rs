@@ -56,6 +56,16 @@ impl Target {
         })
     }
 
+    /// The transport between this machine and the server.
+    pub(super) fn transport(&self) -> &'static str {
+        match self.via {
+            Via::Tcp => "tcp",
+            Via::Tls(_) => "tls",
+            Via::Dtls(_) => "dtls",
+            _ => "udp",
+        }
+    }
+
     /// Whether it is reached over plain UDP.
     pub(super) fn is_udp(&self) -> bool {
         self.via == Via::Udp

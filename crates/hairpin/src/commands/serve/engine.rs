@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use server::access_tokens::TokenKeys;
 use server::certificates::Certificates;
 use server::connections::StreamSettings;
@@ -18,14 +18,16 @@ use server::sessions::Sessions;
 use server::sip::{SipInspector, SipSettings};
 use server::turn::server::credentials::AccessTokens;
 use server::{
-    AddressFamily, Builder, InheritedError, InheritedSockets, IpNet, Observer, Running, Server,
-    Settings, StartError, SteeringInUse, addresses,
+    AddressFamily, Builder, InheritedSockets, IpNet, Observer, Running, Server, Settings,
+    SteeringInUse, addresses,
 };
 
 use super::databases::Databases;
-use super::plan::{self, Listeners, Machine};
+use super::explain::explain;
+use super::plan::{Listeners, Machine};
 use super::sip_tls;
 use crate::config::{self, Config, ExternalIp, PeerRule, PinWorkers, Steering, User};
+use crate::events::Events;
 
 /// What `server` needs to know of the machine it runs on.
 pub(super) fn machine() -> Machine {
@@ -53,6 +55,7 @@ pub(super) struct Engine {
     running: Running,
     realm: String,
     databases: Databases,
+    events: Events,
 }
 
 impl Engine {
@@ -60,7 +63,7 @@ impl Engine {
     /// Clients may not relay to `others`: listeners of this process beside the server's.
     pub(super) fn start(
         config: &Config,
-        databases: Databases,
+        (databases, events): (Databases, Events),
         listeners: &Listeners,
         others: &[SocketAddr],
         relays: &[IpAddr],
@@ -79,7 +82,7 @@ impl Engine {
             .send_buffer(config.send_buffer)
             .busy_poll(config.busy_poll_us)
             .nat_discovery(config.nat_discovery.clone())
-            .settings(with_databases(config, &databases));
+            .settings(with_databases(config, &databases, &events));
         if let Some(limit) = sources.batch_limit {
             builder = builder.batch_limit(limit.into());
         }
@@ -133,6 +136,7 @@ impl Engine {
             running,
             realm: config.realm.clone(),
             databases,
+            events,
         })
     }
 
@@ -145,12 +149,18 @@ impl Engine {
             running,
             realm,
             databases,
+            events: Events::default(),
         }
     }
 
     /// The stores.
     pub(super) fn databases(&self) -> &Databases {
         &self.databases
+    }
+
+    /// The sinks of events.
+    pub(super) fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Has the workers ask the stores again for a user, or for all of them.
@@ -328,7 +338,7 @@ impl Engine {
 
     /// Replaces the settings alone, and reads no certificate.
     pub(super) fn reload_settings(&self, config: &Config) -> Result<()> {
-        let mut settings = with_databases(config, &self.databases);
+        let mut settings = with_databases(config, &self.databases, &self.events);
         // The realm is part of every key and requires a restart; the caller has said so.
         settings.realm = self.realm.clone();
         Ok(self.running.reload(settings)?)
@@ -356,47 +366,12 @@ impl Engine {
 
     /// Ends every allocation and waits for the workers.
     pub(super) fn stop(self) -> Result<()> {
-        self.running.shutdown()?;
+        let outcome = self.running.shutdown();
+        // The last allocations have ended now.
+        self.events.finish();
+        outcome?;
         Ok(())
     }
-}
-
-/// `server`'s own words, and which flag or key to change.
-fn explain(error: &StartError, config: &Config) -> anyhow::Error {
-    let change = match error {
-        StartError::Bind { address, .. } if config.sip.listen.contains(address) => {
-            "; set it with sip.listen"
-        }
-        StartError::Bind { address, .. } if config.sip.listen_tls.contains(address) => {
-            "; set it with sip.listen_tls"
-        }
-        StartError::Bind { address, .. } if config.sip.listen_ws.contains(address) => {
-            "; set it with sip.listen_ws"
-        }
-        StartError::Bind { address, .. } if config.sip.listen_wss.contains(address) => {
-            "; set it with sip.listen_wss"
-        }
-        StartError::Bind { address, .. } if is_tls_only(*address, config) => {
-            "; set it with listen.tls and listen.dtls"
-        }
-        StartError::Bind { address, .. } if is_tcp_only(*address, config) => {
-            "; set it with listen.tcp"
-        }
-        StartError::Bind { .. } => "; set it with --listen ADDRESS:PORT or listen.udp",
-        StartError::RelayAddress { .. } => "; set it with --relay-address IP or relay.addresses",
-        StartError::ExternalAddress { .. } => "; set it with --relay-address IP or relay.addresses",
-        StartError::Offload { .. } => "; set it with --offload MODE or offload.mode",
-        StartError::Inherited(InheritedError::Unused { .. }) => {
-            "; listeners are in listen.*, sip.listen*, admin.listen and acme.listen"
-        }
-        StartError::Inherited(_) => "; see docs/operation.md",
-        StartError::Steering(_) => "; set it with server.steering",
-        StartError::Worker(_) | StartError::Thread(_) => {
-            "; set it with --workers N or server.workers"
-        }
-        _ => "",
-    };
-    anyhow!("{error}{change}")
 }
 
 /// SIP over TLS and WebSocket.
@@ -443,20 +418,6 @@ fn certificates(config: &Config, relays: &[IpAddr]) -> Result<Option<Certificate
         );
     }
     Ok(Some(made))
-}
-
-fn is_tcp_only(address: SocketAddr, config: &Config) -> bool {
-    let has =
-        |list: &Option<Vec<SocketAddr>>| list.as_ref().is_some_and(|list| list.contains(&address));
-    has(&config.listen_tcp) && !has(&config.listen_udp)
-}
-
-fn is_tls_only(address: SocketAddr, config: &Config) -> bool {
-    let has =
-        |list: &Option<Vec<SocketAddr>>| list.as_ref().is_some_and(|list| list.contains(&address));
-    address.port() == plan::TLS_PORT
-        || has(&config.listen_tls) && !has(&config.listen_tcp)
-        || has(&config.listen_dtls) && !has(&config.listen_udp)
 }
 
 fn pinning(wanted: PinWorkers) -> server::Pinning {
@@ -506,10 +467,11 @@ fn access_tokens(config: &Config) -> Option<Arc<dyn AccessTokens>> {
     Some(Arc::new(keys))
 }
 
-/// The settings, with what is in the stores.
-fn with_databases(config: &Config, databases: &Databases) -> Settings {
+/// The settings, with what is in the stores and what the sinks of events want.
+fn with_databases(config: &Config, databases: &Databases, events: &Events) -> Settings {
     let mut settings = settings(config);
     databases.add_to(&mut settings, config);
+    events.add_to(&mut settings.hooks);
     settings
 }
 

@@ -6,6 +6,7 @@ pub(super) mod databases;
 mod denied;
 mod endpoints;
 mod engine;
+mod explain;
 mod kernel;
 pub(super) mod log;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use crate::admin::Applied;
 use crate::cli::serve::Args;
 use crate::config::{self, Config, ExternalIp, InForce, Loaded};
 use crate::control::{self, ChangeSender, Inbox, Shared};
+use crate::events::Events;
 use crate::external_address;
 use crate::metrics::Source;
 use crate::systemd::Manager;
@@ -91,7 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         batch_limit: args.batch_limit,
     };
     let others = endpoints.addresses();
-    let engine = Engine::start(&config, databases, &listeners, &others, &relays, sources)?;
+    let attached = (databases, Events::start(&config.events)?);
+    let engine = Engine::start(&config, attached, &listeners, &others, &relays, sources)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
     let source = Arc::new(source(&engine));
@@ -146,7 +149,10 @@ fn open_databases(config: &Config, signals: &Signals) -> Result<Databases> {
 /// What metrics are made of.
 fn source(engine: &Engine) -> Source {
     let stores = engine.databases().sources().to_vec();
-    Source::new(engine.observer()).with_stores(stores)
+    let events = engine.events().status();
+    Source::new(engine.observer())
+        .with_stores(stores)
+        .with_events(events)
 }
 
 /// What the control socket sees of the server.
