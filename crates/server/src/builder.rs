@@ -14,6 +14,7 @@ pub(crate) use make::Made;
 use crate::addresses;
 use crate::alternates::AlternateSettings;
 use crate::certificates::Certificates;
+use crate::cluster_keys::ClusterKeys;
 use crate::connections::StreamSettings;
 use crate::error::{NatDiscoveryError, StartError};
 use crate::handover::TakeOver;
@@ -93,6 +94,7 @@ pub struct Builder {
     source_prefix: SourcePrefix,
     settings: Settings,
     nonce_key: Option<[u8; 32]>,
+    cluster: Option<ClusterKeys>,
     state_dir: Option<PathBuf>,
     take_over: Option<TakeOver>,
 }
@@ -467,6 +469,13 @@ impl Builder {
     /// The key of nonces, so that several servers accept each other's. Default: a random one.
     pub fn nonce_key(mut self, key: [u8; 32]) -> Self {
         self.nonce_key = Some(key);
+        self
+    }
+
+    /// This server is a node of a cluster: the nodes with the same secret accept the nonces of each other, and know each other's mobility
+    /// tickets. Call [`Running::follow_epoch`] once per second. It replaces [`nonce_key`](Self::nonce_key).
+    pub fn cluster(mut self, keys: ClusterKeys) -> Self {
+        self.cluster = Some(keys);
         self
     }
 

@@ -35,6 +35,7 @@ mod async_credentials;
 mod board;
 mod builder;
 pub mod certificates;
+pub mod cluster_keys;
 pub mod connections;
 pub mod counters;
 mod descriptors;

@@ -5,6 +5,7 @@
 
 use crate::addresses::{RelayAddresses, host_addresses};
 use crate::alternates::Redirect;
+use crate::cluster_keys::ClusterKeys;
 use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
 use crate::handover::{HandoverError, Held, Key};
@@ -116,6 +117,8 @@ pub(crate) struct Live {
     nonce_seeds: Vec<Key>,
     ticket_keys: Option<TicketKeys>,
     ticket_seed: Option<Key>,
+    /// The keys that other nodes have as well, and the epoch of those of nonces.
+    cluster: Option<(ClusterKeys, u64)>,
     pub(crate) relays: Arc<RelayAddresses>,
     pub(crate) quotas: Arc<Quotas>,
     /// The rate limits that the workers share, and what counts as one source.
@@ -146,6 +149,7 @@ impl Live {
             nonce_seeds,
             ticket_keys: None,
             ticket_seed: None,
+            cluster: None,
             relays,
             quotas,
             rates: None,
@@ -162,9 +166,33 @@ impl Live {
         self.discovery = discovery;
     }
 
+    /// This server is a node of the cluster that has these keys.
+    pub(crate) fn join_cluster(&mut self, keys: ClusterKeys, unix_s: u64) {
+        let epoch = ClusterKeys::epoch(unix_s);
+        self.nonce_keys = keys.nonce_keys(epoch);
+        self.nonce_seeds = keys.nonce_seeds(epoch);
+        self.cluster = Some((keys, epoch));
+    }
+
+    /// Whether the nodes of its cluster have other keys at this time.
+    pub(crate) fn is_epoch_over(&self, unix_s: u64) -> bool {
+        let cluster = self.cluster.as_ref();
+        cluster.is_some_and(|(_, epoch)| *epoch != ClusterKeys::epoch(unix_s))
+    }
+
+    /// Issues nonces with the key that the nodes of its cluster have at this time.
+    pub(crate) fn follow_epoch(&mut self, unix_s: u64) {
+        if let Some((keys, _)) = self.cluster.take() {
+            self.join_cluster(keys, unix_s);
+        }
+    }
+
     /// Clients can have tickets (RFC 8016), made with keys of this seed.
     pub(crate) fn set_ticket_seed(&mut self, seed: Key) {
-        self.ticket_keys = Some(TicketKeys::new(&seed));
+        self.ticket_keys = Some(match &self.cluster {
+            Some((keys, _)) => TicketKeys::of_cluster(&keys.tickets(), &seed),
+            None => TicketKeys::new(&seed),
+        });
         self.ticket_seed = Some(seed);
     }
 
@@ -274,8 +302,11 @@ impl Live {
         }
     }
 
-    /// Issues nonces under a fresh key.
+    /// Issues nonces under a fresh key. In a cluster the time says which key is valid.
     pub(crate) fn rotate_nonce_key(&mut self) -> Result<(), ReloadError> {
+        if self.cluster.is_some() {
+            return Ok(());
+        }
         let key = random::seed().map_err(|_| ReloadError::Randomness)?;
         self.nonce_keys.rotate(&key);
         self.nonce_seeds.truncate(1);

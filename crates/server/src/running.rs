@@ -24,7 +24,7 @@ use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a worker may take to answer a question before it is left out of a snapshot.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -333,6 +333,24 @@ impl Running {
         self.all_run()?;
         self.changes
             .make(|live| live.rotate_nonce_key().map(|()| true))
+    }
+
+    /// In a cluster, issues nonces with the key that all nodes have at this time. Call it once per second: an epoch lasts a day, and the keys of
+    /// the epochs before and after it are valid as well. Without a cluster, it does nothing.
+    ///
+    /// # Errors
+    /// If a worker has ended.
+    pub fn follow_epoch(&self, now: SystemTime) -> Result<(), ReloadError> {
+        let since = now.duration_since(UNIX_EPOCH);
+        let unix_s = since.map_or(0, |since| since.as_secs());
+        if !self.changes.live().is_epoch_over(unix_s) {
+            return Ok(());
+        }
+        self.all_run()?;
+        self.changes.make(|live| {
+            live.follow_epoch(unix_s);
+            Ok(true)
+        })
     }
 
     /// Admits no new work and waits until what exists has ended, or until `limit` is over. New allocations get 508; SIP requests that

@@ -13,7 +13,8 @@
 //!
 //! 36 bytes in all, a multiple of four, and short on purpose: with it a 401 stays below three times the size of the
 //! request that provoked it. Two keys are good at a time, so that a rotation sends nobody away; the second rotation
-//! makes everything from before the first one worthless. The key number says which of the two to check with.
+//! makes everything from before the first one worthless. Servers whose keys follow from the time accept the next key as well, because
+//! their clocks differ. The key number says which key to check with.
 //!
 //! The MAC is made in two steps. One call of the SHA-256 compression function, whose chaining value depends on the key, makes a key for the client
 //! out of its address and port: the input is one block of fixed length, so this is the pseudorandom function that the proof of HMAC
@@ -128,7 +129,8 @@ impl Issued {
 #[derive(Debug, Clone)]
 pub struct NonceKeys {
     current: NonceKey,
-    previous: Option<NonceKey>,
+    /// Nonces are checked with these as well.
+    others: [Option<NonceKey>; 2],
 }
 
 #[derive(Clone)]
@@ -144,13 +146,24 @@ impl NonceKeys {
     pub fn new(key: &[u8; 32]) -> NonceKeys {
         NonceKeys {
             current: NonceKey::new(key),
-            previous: None,
+            others: [None, None],
+        }
+    }
+
+    /// Issues nonces with the key of this epoch, and accepts those of the epochs before and after it: for servers that derive the
+    /// same keys from the time, and whose clocks differ.
+    #[must_use]
+    pub fn of_epochs(previous: &[u8; 32], current: &[u8; 32], next: &[u8; 32]) -> NonceKeys {
+        NonceKeys {
+            current: NonceKey::new(current),
+            others: [Some(NonceKey::new(previous)), Some(NonceKey::new(next))],
         }
     }
 
     /// Issues under a new key from now on; the key so far is still honoured, the one before no more.
     pub fn rotate(&mut self, key: &[u8; 32]) {
-        self.previous = Some(core::mem::replace(&mut self.current, NonceKey::new(key)));
+        let before = core::mem::replace(&mut self.current, NonceKey::new(key));
+        self.others = [Some(before), None];
     }
 
     /// Writes a nonce for this client. `note` is 0 to 15, for the issuer's own use. Times are in seconds since 1970.
@@ -186,9 +199,9 @@ impl NonceKeys {
         if let Some(issued) = current.as_ref().and_then(|of| of.check(&bits, &body)) {
             return Ok(issued);
         }
-        let previous = self.previous.as_ref().filter(|key| key.number == number);
-        let previous = previous.map(|key| key.of_client(&client));
-        if let Some(issued) = previous.and_then(|of| of.check(&bits, &body)) {
+        let others = self.others.iter().flatten();
+        let mut others = others.filter(|key| key.number == number);
+        if let Some(issued) = others.find_map(|key| key.of_client(&client).check(&bits, &body)) {
             return Ok(issued);
         }
         Err(current.unwrap_or_else(|| self.of_client(client)))

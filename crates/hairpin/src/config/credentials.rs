@@ -82,7 +82,8 @@ impl FromText for Secret {
 /// What secrets and passwords in the example file begin with. Everybody knows them.
 const PLACEHOLDER: &str = "replace-me";
 
-fn not_a_placeholder(text: &str) -> Result<(), Mistake> {
+/// Refuses the placeholder of the example file.
+pub(super) fn not_a_placeholder(text: &str) -> Result<(), Mistake> {
     match text.starts_with(PLACEHOLDER) {
         true => Err(Mistake::new(
             "this is the placeholder of the example file, which everybody knows",

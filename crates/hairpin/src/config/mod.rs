@@ -13,6 +13,7 @@
 mod acme;
 mod admin;
 mod alternate;
+mod cluster;
 mod control_socket;
 mod credentials;
 mod deny_files;
@@ -191,6 +192,8 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     /// Other servers to which clients are sent.
     pub(crate) alternate: alternate::Alternate,
+    /// Nodes that this one works with.
+    pub(crate) cluster: cluster::Cluster,
     /// Whether old clients may bind channel numbers that RFC 8656 took back.
     pub(crate) rfc5766_channels: bool,
     /// Whether a permission that a ChannelBind request installed lasts as long as the channel.
@@ -418,6 +421,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         peers_allow_local: s.peers_allow_local?.value,
         limits: limits(settings)?,
         alternate: alternate::resolve(settings)?,
+        cluster: cluster::resolve(settings)?,
         rfc5766_channels: s.rfc5766_channels?.value,
         channel_keeps_permission: s.channel_keeps_permission?.value,
         classic_stun: s.classic_stun?.value,

@@ -10,6 +10,7 @@ use toml::de::DeValue;
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::{AdminListen, Token};
 use super::alternate;
+use super::cluster;
 use super::control_socket::ControlSocket;
 use super::credentials::{Realm, Secret, User};
 use super::deny_files::DenyFile;
@@ -306,6 +307,8 @@ pub(crate) struct Settings {
     pub(crate) alternate_overload_percent: Entry<OverloadPercent>,
     /// `alternate.check_interval`
     pub(crate) alternate_check_interval: Entry<CheckInterval>,
+    /// `cluster.secret`
+    pub(crate) cluster_secret: Entry<cluster::Secret>,
     /// `compat.rfc5766_channels`
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.channel_keeps_permission`
@@ -682,6 +685,9 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("alternate", "check_interval", |s| {
         &mut s.alternate_check_interval
     }),
+    Key::new("cluster", "secret", |s| &mut s.cluster_secret)
+        .secret()
+        .at_start(),
     Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),
     Key::new("compat", "channel_keeps_permission", |s| {
         &mut s.channel_keeps_permission

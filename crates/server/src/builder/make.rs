@@ -25,6 +25,7 @@ use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::routes::Table;
 use crate::sip::{self, Carrier, Sip, SipUpgrade, Surroundings, TakingSip};
+use crate::cluster_keys::ClusterKeys;
 use crate::state_dir::StateDir;
 use crate::steering::{Numbering, Tables};
 use crate::worker::{Worker, WorkerMessage};
@@ -206,6 +207,7 @@ impl Builder {
                 || Numbering::alone(workers),
                 |taking| taking.steering.numbering(),
             ),
+            cluster: self.cluster.as_ref().map(ClusterKeys::routes),
             taking: taking_sip,
             proxies: &self.proxies,
         };
@@ -314,6 +316,9 @@ impl Builder {
             Arc::clone(quotas),
             workers,
         );
+        if let Some(keys) = &self.cluster {
+            live.join_cluster(keys.clone(), now().unix_s);
+        }
         if let Some(sip) = sip.first() {
             live.set_sip_routes(sip.routes());
         }

@@ -70,6 +70,8 @@ pub(crate) struct SetUp {
 pub(crate) struct Surroundings<'a> {
     pub(crate) inherited: &'a InheritedSockets,
     pub(crate) state: Option<StateDir>,
+    /// The key of GRUUs and of the tokens in routes that all nodes of the cluster have.
+    pub(crate) cluster: Option<[u8; 16]>,
     /// The numbers of the workers.
     pub(crate) numbering: Numbering,
     /// The SIP of the process that this one takes over from.
@@ -100,6 +102,7 @@ pub(crate) fn set_up(
     let Surroundings {
         inherited,
         state,
+        cluster,
         numbering,
         taking,
         proxies,
@@ -107,7 +110,7 @@ pub(crate) fn set_up(
     let workers = usize::from(numbering.workers);
     let (bound, listeners) = bind_all(addresses, tls, buffers, (workers, inherited))?;
     let names = NameResolver::new(&orders.settings.resolvers);
-    let lasting = state.as_ref().map(|state| state.key);
+    let lasting = cluster.or(state.as_ref().map(|state| state.key));
     let mut taken = Taken::of(taking)?;
     let secrets = Secrets::new(numbering, names, taken.key, lasting, taken.runs);
     let orders = Arc::new(orders);

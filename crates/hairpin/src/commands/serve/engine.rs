@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use server::access_tokens::TokenKeys;
@@ -88,6 +88,9 @@ impl Engine {
         }
         if let Some(path) = config.state_dir.path() {
             builder = builder.state_dir(path);
+        }
+        if let Some(keys) = config.cluster.keys() {
+            builder = builder.cluster(keys);
         }
         if let Some(from) = sources.take_over {
             builder = builder.take_over(from);
@@ -347,6 +350,11 @@ impl Engine {
     /// Replaces the key that nonces are made with; those made with the last one stay good.
     pub(super) fn rotate_nonce_key(&self) -> Result<()> {
         Ok(self.running.rotate_nonce_key()?)
+    }
+
+    /// In a cluster, uses the keys of this time.
+    pub(super) fn follow_epoch(&self) -> Result<()> {
+        Ok(self.running.follow_epoch(SystemTime::now())?)
     }
 
     /// Whether a worker has ended although nobody asked it to.

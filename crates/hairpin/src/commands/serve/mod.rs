@@ -372,6 +372,9 @@ impl Service<'_> {
                 self.engine.stop()?;
                 bail!("a worker has stopped by itself; the log says why");
             }
+            if let Err(error) = self.engine.follow_epoch() {
+                tracing::error!("the keys of the cluster stay as they are: {error:#}");
+            }
             if Instant::now() >= rotate_at {
                 rotate_at += NONCE_KEY_LIFE;
                 if let Err(error) = self.engine.rotate_nonce_key() {

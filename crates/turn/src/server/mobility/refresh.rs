@@ -36,7 +36,7 @@ impl Server {
             return false;
         }
         let sealed = message.get::<MobilityTicket<'_>>().ok().flatten();
-        let ticket = sealed.and_then(|sealed| keys.open(sealed.0));
+        let ticket = sealed.and_then(|sealed| keys.open(sealed.0).ok());
         let elsewhere = ticket.filter(|ticket| ticket.worker != self.tokens.worker());
         if let Some(ticket) = elsewhere {
             let bytes = message.as_bytes();
@@ -50,7 +50,7 @@ impl Server {
     pub(in super::super) fn leads_to(&self, message: &Message<'_>) -> Option<u16> {
         let keys = self.config.mobility.as_ref()?;
         let sealed = message.get::<MobilityTicket<'_>>().ok().flatten();
-        let ticket = sealed.and_then(|sealed| keys.open(sealed.0))?;
+        let ticket = sealed.and_then(|sealed| keys.open(sealed.0).ok())?;
         Some(ticket.worker.into())
     }
 
@@ -64,8 +64,8 @@ impl Server {
         let keys = self.config.mobility.as_ref();
         let keys = keys.ok_or(ErrorCode::MOBILITY_FORBIDDEN)?;
         let sealed = message.get::<MobilityTicket<'_>>().ok().flatten();
-        let ticket = sealed.and_then(|sealed| keys.open(sealed.0));
-        let ticket = ticket.ok_or(ErrorCode::BAD_REQUEST)?;
+        let sealed = sealed.ok_or(ErrorCode::BAD_REQUEST)?;
+        let ticket = keys.open(sealed.0)?;
         if ticket.worker != self.tokens.worker() {
             return self.send_after_ticket(now, asked, message, &ticket);
         }

@@ -1,7 +1,7 @@
 //! Tickets (RFC 8016 §3.3): which allocation the holder may move, encrypted and authenticated.
 //!
 //! ```text
-//!  base64url( tag, 15 bytes ‖ content, 12 bytes, encrypted )
+//!  base64url( tag, 12 bytes ‖ content, 15 bytes, encrypted )
 //! ```
 //!
 //! It is text because turnutils_uclient handles tickets as strings: it would cut one at a byte of zero.
@@ -9,22 +9,31 @@
 //! The tag is HMAC-SHA256 of the content under one key. The content is XORed with HMAC-SHA256 of the tag under another. So a ticket
 //! is the same whenever it is made again, and two tickets differ in all of their bytes. The serial number makes each ticket of an
 //! allocation another one.
+//!
+//! The nodes of a cluster share both keys. The content names the process that has the allocation. So a node knows a ticket of another node,
+//! and says that the allocation is not there (437). A ticket that no node has made is invalid (400; RFC 8016 §3.2.2).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use stun::HmacKey;
+use stun::{ErrorCode, HmacKey};
 
 /// Characters of a ticket.
 pub(in super::super) const LEN: usize = (TAG + CONTENT) / 3 * 4;
 
-const TAG: usize = 15;
-const CONTENT: usize = 12;
+const TAG: usize = 12;
+const CONTENT: usize = TICKET + ORIGIN;
+const TICKET: usize = 12;
+/// With 24 bits, two processes of 1,000 have the same origin with a probability of 3 %. Even then, a ticket must match the user, the
+/// generation and the serial number of an allocation of the other process.
+const ORIGIN: usize = 3;
 
 /// The keys of tickets. Workers that share them honour each other's tickets.
 #[derive(Clone, Debug)]
 pub struct TicketKeys {
     mac: HmacKey,
     cipher: HmacKey,
+    /// The process whose allocations its tickets name.
+    origin: [u8; ORIGIN],
 }
 
 /// What a ticket says.
@@ -43,16 +52,28 @@ impl TicketKeys {
     /// Keys made from 32 random bytes that nobody else knows.
     #[must_use]
     pub fn new(secret: &[u8; 32]) -> TicketKeys {
-        let secret = HmacKey::sha256(secret);
-        let derived = |purpose: &[u8]| HmacKey::sha256(secret.tag(purpose).as_bytes());
+        TicketKeys::of_cluster(secret, secret)
+    }
+
+    /// Keys made from 32 bytes that all nodes of a cluster share, for the allocations of the process that has these 32 random bytes.
+    #[must_use]
+    pub fn of_cluster(shared: &[u8; 32], process: &[u8; 32]) -> TicketKeys {
+        let shared = HmacKey::sha256(shared);
+        let derived = |purpose: &[u8]| HmacKey::sha256(shared.tag(purpose).as_bytes());
+        let of_process = HmacKey::sha256(process).tag(b"mobility ticket: process");
+        let mut origin = [0; ORIGIN];
+        origin.copy_from_slice(&of_process.as_bytes()[..ORIGIN]);
         TicketKeys {
             mac: derived(b"mobility ticket: authenticate"),
             cipher: derived(b"mobility ticket: encrypt"),
+            origin,
         }
     }
 
     pub(in super::super) fn seal(&self, ticket: &Ticket) -> [u8; LEN] {
-        let content = ticket.to_bytes();
+        let mut content = [0; CONTENT];
+        content[..TICKET].copy_from_slice(&ticket.to_bytes());
+        content[TICKET..].copy_from_slice(&self.origin);
         let tag = self.mac.tag(&content);
         let mut sealed = [0; TAG + CONTENT];
         let (head, body) = sealed.split_at_mut(TAG);
@@ -64,8 +85,20 @@ impl TicketKeys {
         text
     }
 
-    /// The content of a ticket; `None` if these keys did not make it.
-    pub(in super::super) fn open(&self, sealed: &[u8]) -> Option<Ticket> {
+    /// The content of a ticket.
+    ///
+    /// # Errors
+    /// RFC 8016 §3.2.2: 400 if these keys did not make it, 437 if the allocation is not one of this process.
+    pub(in super::super) fn open(&self, sealed: &[u8]) -> Result<Ticket, ErrorCode<'static>> {
+        let content = self.decrypt(sealed).ok_or(ErrorCode::BAD_REQUEST)?;
+        let (ticket, origin) = content.split_at(TICKET);
+        match ticket.try_into() {
+            Ok(ticket) if origin == self.origin => Ok(Ticket::of_bytes(ticket)),
+            _ => Err(ErrorCode::ALLOCATION_MISMATCH),
+        }
+    }
+
+    fn decrypt(&self, sealed: &[u8]) -> Option<[u8; CONTENT]> {
         let text: &[u8; LEN] = sealed.try_into().ok()?;
         let mut sealed = [0; TAG + CONTENT];
         let length = URL_SAFE_NO_PAD.decode_slice(text, &mut sealed).ok()?;
@@ -75,7 +108,7 @@ impl TicketKeys {
         let (tag, body) = sealed.split_first_chunk::<TAG>()?;
         let content = self.crypt(tag, body.try_into().ok()?);
         let is_genuine = self.mac.tag(&content).starts_with(tag);
-        is_genuine.then(|| Ticket::of_bytes(content))
+        is_genuine.then_some(content)
     }
 
     /// Encrypts or decrypts.
@@ -89,8 +122,8 @@ impl TicketKeys {
 }
 
 impl Ticket {
-    fn to_bytes(self) -> [u8; CONTENT] {
-        let mut bytes = [0; CONTENT];
+    fn to_bytes(self) -> [u8; TICKET] {
+        let mut bytes = [0; TICKET];
         bytes[0] = self.worker;
         bytes[1..4].copy_from_slice(&self.serial.to_be_bytes()[1..]);
         bytes[4..8].copy_from_slice(&self.index.to_be_bytes());
@@ -98,7 +131,7 @@ impl Ticket {
         bytes
     }
 
-    fn of_bytes(bytes: [u8; CONTENT]) -> Ticket {
+    fn of_bytes(bytes: [u8; TICKET]) -> Ticket {
         let [worker, s0, s1, s2, i0, i1, i2, i3, g0, g1, g2, g3] = bytes;
         Ticket {
             worker,
@@ -125,10 +158,21 @@ mod tests {
         let keys = TicketKeys::new(&[1; 32]);
         let sealed = keys.seal(&TICKET);
         assert_eq!(sealed, keys.seal(&TICKET));
-        assert_eq!(keys.open(&sealed), Some(TICKET));
-        assert_eq!(TicketKeys::new(&[2; 32]).open(&sealed), None);
-        assert_eq!(keys.open(&sealed[1..]), None);
-        assert_eq!(keys.open(&[]), None);
+        assert_eq!(keys.open(&sealed), Ok(TICKET));
+        let invalid = Err(ErrorCode::BAD_REQUEST);
+        assert_eq!(TicketKeys::new(&[2; 32]).open(&sealed), invalid);
+        assert_eq!(keys.open(&sealed[1..]), invalid);
+        assert_eq!(keys.open(&[]), invalid);
+    }
+
+    #[test]
+    fn a_ticket_of_another_node_is_genuine_but_its_allocation_is_not_there_rfc8016_3_2_2() {
+        let node = |process| TicketKeys::of_cluster(&[1; 32], &[process; 32]);
+        let sealed = node(7).seal(&TICKET);
+        assert_eq!(node(7).open(&sealed), Ok(TICKET));
+        assert_eq!(node(8).open(&sealed), Err(ErrorCode::ALLOCATION_MISMATCH));
+        let stranger = TicketKeys::of_cluster(&[2; 32], &[7; 32]);
+        assert_eq!(stranger.open(&sealed), Err(ErrorCode::BAD_REQUEST));
     }
 
     #[test]
@@ -137,7 +181,7 @@ mod tests {
         for bit in 0..LEN * 8 {
             let mut sealed = keys.seal(&TICKET);
             sealed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(keys.open(&sealed), None, "bit {bit}");
+            assert_eq!(keys.open(&sealed), Err(ErrorCode::BAD_REQUEST), "bit {bit}");
         }
     }
 
