@@ -21,6 +21,9 @@ pub(crate) const UNIT: &[Tool] = &[
     tool("ip", "iproute2"),
     tool("kill", "procps"),
     tool("nft", "nftables"),
+    tool("redis-server", "redis-server"),
+    tool("redis-cli", "redis-tools"),
+    tool("faketime", "faketime"),
 ];
 
 /// What builds actionlint, which checks the workflow of the hosted CI.

@@ -26,7 +26,10 @@ const MESSAGES: &str = "cluster messages";
 
 /// The secret of the cluster is too short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the secret of the cluster has fewer than {} bytes: make one with: openssl rand -base64 32", ClusterKeys::MIN_SECRET)]
+#[error(
+    "the secret of the cluster has fewer than {} bytes: make one with: openssl rand -base64 32",
+    ClusterKeys::MIN_SECRET
+)]
 pub struct ShortSecret;
 
 /// Derives keys by HKDF-SHA256 (RFC 5869).

@@ -20,6 +20,7 @@
 
 pub mod budget;
 pub mod cache;
+pub mod cluster;
 pub mod error;
 pub mod keys;
 pub mod kinds;

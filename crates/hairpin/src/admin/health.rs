@@ -6,6 +6,7 @@ use std::time::Duration;
 use server::Observer;
 use server::observer::Ailment;
 use stores::Source;
+use stores::cluster::Handle;
 
 /// A worker turns its loop at least once per second. A worker that has not turned it for this time hangs.
 const LOOP_DEADLINE: Duration = Duration::from_secs(10);
@@ -48,7 +49,13 @@ pub(crate) fn alive_within(observer: &Observer, limit: Duration) -> Health {
 
 /// Whether new clients should come: every listener is bound, which they are before there is an observer, every worker
 /// serves, new allocations and SIP transactions are admitted, and every store answers.
-pub(crate) fn ready(observer: &Observer, stores: &[Arc<Source>]) -> Health {
+///
+/// An engine of the cluster that does not respond is no reason to send clients away: all nodes would do so together. The line says it.
+pub(crate) fn ready(
+    observer: &Observer,
+    stores: &[Arc<Source>],
+    cluster: Option<&Handle>,
+) -> Health {
     if observer.is_draining() {
         return Health::ill(
             "draining: no new allocations and SIP transactions are admitted".to_owned(),
@@ -56,7 +63,15 @@ pub(crate) fn ready(observer: &Observer, stores: &[Arc<Source>]) -> Health {
     }
     let down = stores.iter().position(|store| !store.status().is_up);
     match (alive(observer), down) {
-        (Health { well: true, .. }, None) => Health::well("ready"),
+        (Health { well: true, .. }, None) => {
+            let status = cluster.map(Handle::status).filter(|status| !status.is_up);
+            Health::well(&status.map_or("ready".to_owned(), |status| {
+                format!(
+                    "ready; the engine of the cluster has not responded for {} s: limits and nodes are those last known",
+                    status.since.as_secs()
+                )
+            }))
+        }
         (Health { well: true, .. }, Some(place)) => {
             let (number, kind) = (place + 1, stores[place].kind().name());
             Health::ill(format!(

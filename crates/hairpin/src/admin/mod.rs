@@ -167,7 +167,10 @@ impl Respond for Admin {
         match request.uri().path() {
             "/metrics" => response(StatusCode::OK, METRICS, metrics::page(source)),
             "/healthz" => health(health::alive(&source.observer)),
-            "/readyz" => health(health::ready(&source.observer, &source.stores)),
+            "/readyz" => {
+                let cluster = source.cluster.as_ref();
+                health(health::ready(&source.observer, &source.stores, cluster))
+            }
             path => page::asset(path).unwrap_or_else(|| {
                 let there = "this path does not exist: use / (the live page), /metrics, /healthz, /readyz or /api/v1/openapi.json";
                 text(StatusCode::NOT_FOUND, there)

@@ -12,6 +12,7 @@ pub(crate) mod doctor;
 mod help;
 pub(crate) mod import;
 pub(crate) mod load;
+pub(crate) mod nodes;
 pub(crate) mod peer;
 pub(crate) mod probe;
 pub(crate) mod serve;
@@ -61,6 +62,8 @@ pub(crate) enum Command {
     Upgrade(control::Upgrade),
     /// List and end the allocations of the server on this machine
     Sessions(sessions::Sessions),
+    /// List the nodes of the cluster of the server on this machine
+    Nodes(nodes::Nodes),
     /// Add, delete and list users in a database
     #[command(subcommand)]
     User(directory::User),

@@ -22,10 +22,12 @@ Examples:
   hairpin sessions kill 0-17-3
         end one session; `hairpin sessions` shows the IDs
   hairpin sessions kill --user alice
-        end all sessions of alice, also with time-limited credentials (1735689600:alice)
+        end all sessions of alice, also with time-limited credentials (1735689600:alice),
+        on all nodes of the cluster
 
 The next request of the client gets 437, and the client may allocate again: to prevent
-that, delete the user first. The exit status is 1 if no session was ended.";
+that, delete the user first. The exit status is 1 if no session was ended, and no other
+node was told.";
 
 /// Arguments of `hairpin sessions`.
 #[derive(Debug, clap::Args)]

@@ -11,6 +11,7 @@ mod ice;
 mod import;
 mod input;
 mod load;
+mod nodes;
 mod output;
 mod peer;
 mod probe;
@@ -43,6 +44,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Drain(args) => control::drain(&args),
         Command::Upgrade(args) => upgrade::run(&args),
         Command::Sessions(args) => sessions::run(&args),
+        Command::Nodes(args) => nodes::run(&args),
         Command::User(command) => directory::user(&command),
         Command::Secret(command) => directory::secret(&command),
         Command::Realm(command) => directory::realm(&command),

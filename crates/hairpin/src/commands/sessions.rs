@@ -9,7 +9,7 @@ use super::control::{ask_with, refused};
 use super::output::{self, printable};
 use crate::cli::sessions::{Command, Kill, List, Sessions};
 use crate::config::{plural, write_seconds};
-use crate::control::protocol::{Command as Request, Refusal};
+use crate::control::protocol::Command as Request;
 
 /// Runs the command.
 pub(crate) fn run(args: &Sessions) -> Result<ExitCode> {
@@ -63,70 +63,43 @@ fn line(session: &Value) -> String {
 }
 
 fn kill(args: &Kill) -> Result<ExitCode> {
-    let given: Vec<String> = args.ids.iter().map(ToString::to_string).collect();
-    let ids = match &args.user {
-        Some(user) => match of_user(args, user)? {
-            Ok(ids) => ids,
-            Err(refusal) => return Ok(refused(&refusal)),
-        },
-        None => given,
-    };
+    if let Some(user) = &args.user {
+        return kill_user(args, user);
+    }
     let mut ended = 0;
-    for id in ids {
-        match ask_with(&args.target, Request::EndSession, &json!({ "id": id }))? {
+    for id in &args.ids {
+        let id = json!({ "id": id.to_string() });
+        match ask_with(&args.target, Request::EndSession, &id)? {
             Ok(_) => ended += 1,
             Err(refusal) => drop(refused(&refusal)),
         }
     }
     output::print(&format!("{} ended\n", plural(ended, "session")))?;
-    let is_all = ended > 0 && (args.user.is_some() || ended == args.ids.len());
+    let is_all = ended > 0 && ended == args.ids.len();
     Ok(ExitCode::from(u8::from(!is_all)))
 }
 
-/// The IDs of all sessions of a user.
-fn of_user(args: &Kill, user: &str) -> Result<Result<Vec<String>, Refusal>> {
-    let mut ids = Vec::new();
-    let mut arguments = json!({ "user": user, "after": null });
-    loop {
-        let page = match ask_with(&args.target, Request::Sessions, &arguments)? {
-            Ok(page) => page,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let sessions = entries(&page).iter();
-        let own = sessions.filter(|session| is_of(session["user"].as_str(), user));
-        ids.extend(own.filter_map(|session| session["id"].as_str().map(str::to_owned)));
-        if page["next"].is_null() {
-            return Ok(Ok(ids));
-        }
-        arguments["after"] = page["next"].clone();
+/// Ends the sessions of a user on all nodes.
+fn kill_user(args: &Kill, user: &str) -> Result<ExitCode> {
+    let asked = ask_with(&args.target, Request::EndUser, &json!({ "user": user }))?;
+    let result = match asked {
+        Ok(result) => result,
+        Err(refusal) => return Ok(refused(&refusal)),
+    };
+    let count = |name: &str| usize::try_from(result[name].as_u64().unwrap_or(0)).unwrap_or(0);
+    let (ended, others) = (count("ended"), count("other_nodes"));
+    let mut text = format!("{} ended", plural(ended, "session"));
+    if others > 0 {
+        text = format!(
+            "{text}; {} ordered to do the same",
+            plural(others, "other node")
+        );
     }
-}
-
-/// Whether a name is that of the user, or one of its time-limited names: `EXPIRY:NAME`.
-fn is_of(name: Option<&str>, user: &str) -> bool {
-    let Some(name) = name else { return false };
-    let of_time = name.split_once(':').filter(|(expiry, _)| {
-        !expiry.is_empty() && expiry.bytes().all(|byte| byte.is_ascii_digit())
-    });
-    name == user || of_time.is_some_and(|(_, name)| name == user)
+    output::print(&format!("{text}\n"))?;
+    Ok(ExitCode::from(u8::from(ended + others == 0)))
 }
 
 fn entries(page: &Value) -> &[Value] {
     let sessions = page["sessions"].as_array();
     sessions.map(Vec::as_slice).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_is_not_another_one_whose_name_contains_it() {
-        assert!(is_of(Some("alice"), "alice"));
-        assert!(is_of(Some("1735689600:alice"), "alice"));
-        for other in ["malice", "alice2", "1735689600:malice", "x:alice", ":alice"] {
-            assert!(!is_of(Some(other), "alice"), "{other}");
-        }
-        assert!(!is_of(None, "alice"));
-    }
 }

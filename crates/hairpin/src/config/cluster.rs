@@ -4,6 +4,9 @@ use std::fmt;
 
 use server::cluster_keys::ClusterKeys;
 
+use stores::Options;
+
+use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
 use super::setting::{FromText, Mistake};
 
@@ -28,10 +31,92 @@ impl FromText for Secret {
                 text.len(),
                 ClusterKeys::MIN_SECRET
             );
-            let help = "all keys of the cluster are made of it; make one with: openssl rand -base64 32";
+            let help =
+                "all keys of the cluster are made of it; make one with: openssl rand -base64 32";
             return Err(Mistake::new(message).help(help));
         }
         super::credentials::not_a_placeholder(text)?;
+        Ok(Self(text.to_owned()))
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// Bytes of the longest name of a node, as of a DNS label.
+const MAX_NAME: usize = 63;
+/// The name of the machine.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// The name of this node; empty for the name of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Name(String);
+
+impl FromText for Name {
+    const EXPECTED: &'static str = "a name like \"fra-1\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        match text.len() <= MAX_NAME && text.bytes().all(is_allowed) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(Mistake::new(format!("`{text}` is no name of a node")).help(
+                "use at most 63 letters, digits, hyphens, underscores and dots; each node has another name",
+            )),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// What all keys in the engine begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Prefix(String);
+
+impl FromText for Prefix {
+    const EXPECTED: &'static str = "a text like \"hairpin\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
+        match (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_allowed) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(Mistake::new(format!("`{text}` is no prefix of keys"))
+                .help("use 1 to 63 letters, digits and `-_.:/`")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The URL of the engine; empty for none. It may have a password in it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Engine(String);
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Engine(***)")
+    }
+}
+
+impl FromText for Engine {
+    const EXPECTED: &'static str = "a URL like \"rediss://hairpin:PASSWORD@redis.example.org/0\"";
+    const SECRET: bool = true;
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        if !text.is_empty() {
+            let options = Options {
+                url: text.to_owned(),
+                ..Options::default()
+            };
+            stores::cluster::open(&options, "check").map_err(|error| {
+                Mistake::new(format!("the URL cannot be used: {error}"))
+                    .help(format!("expected {}; see docs/cluster.md", Self::EXPECTED))
+            })?;
+        }
         Ok(Self(text.to_owned()))
     }
 
@@ -44,6 +129,11 @@ impl FromText for Secret {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
     secret: Secret,
+    name: Name,
+    engine: Engine,
+    engine_ca: Option<std::path::PathBuf>,
+    /// What all keys in the engine begin with.
+    pub(crate) prefix: String,
 }
 
 impl Cluster {
@@ -52,6 +142,31 @@ impl Cluster {
         // Its length has been checked.
         ClusterKeys::new(self.secret.0.as_bytes()).ok()
     }
+
+    /// Where nodes meet, if they do.
+    pub(crate) fn engine(&self) -> Option<Options> {
+        (!self.engine.0.is_empty()).then(|| Options {
+            url: self.engine.0.clone(),
+            password: None,
+            ca: self.engine_ca.clone(),
+        })
+    }
+
+    /// The name of this node.
+    ///
+    /// # Errors
+    /// If there is none, and the machine has none.
+    pub(crate) fn name(&self) -> std::io::Result<String> {
+        if !self.name.0.is_empty() {
+            return Ok(self.name.0.clone());
+        }
+        let name = std::fs::read_to_string(HOST_NAME)?;
+        let name = name.trim();
+        match name.is_empty() || name == "(none)" {
+            true => Err(std::io::Error::other("the machine has no name")),
+            false => Ok(name.to_owned()),
+        }
+    }
 }
 
 /// The plain values.
@@ -59,7 +174,41 @@ pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
     let s = settings.clone();
     Some(Cluster {
         secret: s.cluster_secret?.value,
+        name: s.cluster_node?.value,
+        engine: s.cluster_engine?.value,
+        engine_ca: super::values(s.cluster_engine_ca?.value)
+            .into_iter()
+            .map(|file| file.0)
+            .next(),
+        prefix: s.cluster_prefix?.value.0,
     })
+}
+
+/// An engine without a secret would let anybody who reaches it be a node.
+pub(super) fn check(settings: &Settings, report: &mut Report) {
+    let has_secret = settings.cluster_secret.as_ref();
+    let has_secret = has_secret.is_some_and(|secret| !secret.value.0.is_empty());
+    if let Some(engine) = &settings.cluster_engine
+        && !engine.value.0.is_empty()
+        && !has_secret
+    {
+        let message = "cluster.engine requires cluster.secret";
+        let help = "give all nodes the same secret: openssl rand -base64 32";
+        report.push(Diagnostic::error(&engine.at, message).help(help));
+    }
+    let files = settings.cluster_engine_ca.as_ref();
+    let files = files.map_or(&[][..], |list| &list.value);
+    if let Some(second) = files.get(1) {
+        let message = "the engine has one file of certificates";
+        report
+            .push(Diagnostic::error(&second.at, message).help("put all issuers into one PEM file"));
+    }
+    for file in files {
+        if let Err(error) = server::certificates::Certificates::roots(&[&file.value.0]) {
+            let help = "give a PEM file with the certificates of the issuers";
+            report.push(Diagnostic::error(&file.at, error.to_string()).help(help));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -74,6 +223,33 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_needs_a_secret_and_a_node_has_a_name() {
+        let secret = "secret = \"0123456789abcdef0123456789abcdef\"";
+        let whole = of(&format!(
+            "{secret}\nnode = \"fra-1\"\nengine = \"redis://:p4ss@localhost/0\""
+        ));
+        assert!(!whole.effective(false).contains("p4ss"));
+        let cluster = whole.config.expect("it is valid").cluster;
+        assert_eq!(cluster.name().expect("it has one"), "fra-1");
+        assert!(cluster.engine().is_some() && !format!("{cluster:?}").contains("p4ss"));
+        let unnamed = of(secret).config.expect("it is valid").cluster;
+        assert!(unnamed.engine().is_none() && !unnamed.name().expect("of the machine").is_empty());
+        for (text, part) in [
+            (
+                "engine = \"redis://localhost\"",
+                "test:2:10: cluster.engine requires cluster.secret",
+            ),
+            ("engine = \"http://localhost\"", "the URL cannot be used"),
+            ("node = \"a b\"", "`a b` is no name of a node"),
+            ("prefix = \"\"", "no prefix of keys"),
+            ("engine_ca = [\"/nonexistent\"]", "/nonexistent"),
+        ] {
+            let said = of(text).one_line_each().remove(0);
+            assert!(said.contains(part), "{said}");
+        }
+    }
+
+    #[test]
     fn a_secret_makes_keys_and_stays_out_of_sight() {
         let none = of("secret = \"\"");
         assert!(none.config.expect("it is valid").cluster.keys().is_none());
@@ -83,8 +259,14 @@ mod tests {
         assert!(config.cluster.keys().is_some());
         assert!(!format!("{config:?}").contains("0123456789"));
         for (text, part) in [
-            ("secret = \"0123456789abcdef0123456789abcde\"", "test:2:10: the secret of the cluster has 31 characters"),
-            ("secret = \"replace-me with a long secret of yours\"", "placeholder"),
+            (
+                "secret = \"0123456789abcdef0123456789abcde\"",
+                "test:2:10: the secret of the cluster has 31 characters",
+            ),
+            (
+                "secret = \"replace-me with a long secret of yours\"",
+                "placeholder",
+            ),
         ] {
             let said = of(text).one_line_each().remove(0);
             assert!(said.contains(part), "{said}");

@@ -309,6 +309,14 @@ pub(crate) struct Settings {
     pub(crate) alternate_check_interval: Entry<CheckInterval>,
     /// `cluster.secret`
     pub(crate) cluster_secret: Entry<cluster::Secret>,
+    /// `cluster.node`
+    pub(crate) cluster_node: Entry<cluster::Name>,
+    /// `cluster.engine`
+    pub(crate) cluster_engine: Entry<cluster::Engine>,
+    /// `cluster.engine_ca`
+    pub(crate) cluster_engine_ca: Entry<List<RootFile>>,
+    /// `cluster.prefix`
+    pub(crate) cluster_prefix: Entry<cluster::Prefix>,
     /// `compat.rfc5766_channels`
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.channel_keeps_permission`
@@ -688,6 +696,12 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("cluster", "secret", |s| &mut s.cluster_secret)
         .secret()
         .at_start(),
+    Key::new("cluster", "node", |s| &mut s.cluster_node).at_start(),
+    Key::new("cluster", "engine", |s| &mut s.cluster_engine)
+        .secret()
+        .at_start(),
+    Key::new("cluster", "engine_ca", |s| &mut s.cluster_engine_ca).at_start(),
+    Key::new("cluster", "prefix", |s| &mut s.cluster_prefix).at_start(),
     Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),
     Key::new("compat", "channel_keeps_permission", |s| {
         &mut s.channel_keeps_permission

@@ -12,7 +12,9 @@ use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
-use super::{acme, alternate, deny_files, events, nat_discovery, realms, stores, tls, tokens};
+use super::{
+    acme, alternate, cluster, deny_files, events, nat_discovery, realms, stores, tls, tokens,
+};
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
@@ -33,6 +35,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     stores::check(settings, report);
     events::check(settings, report);
     alternate::check(settings, report);
+    cluster::check(settings, report);
     admin_stays_at_home(settings, report);
     sip::check(settings, report);
     tls::check(settings, report);

@@ -5,6 +5,7 @@
 
 mod changes;
 pub(crate) mod client;
+pub(crate) mod nodes;
 pub(crate) mod protocol;
 mod serve;
 pub(crate) mod sessions;

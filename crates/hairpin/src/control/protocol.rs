@@ -38,10 +38,14 @@ pub(crate) enum Command {
     Sessions,
     /// End an allocation.
     EndSession,
+    /// End all allocations of a user, on all nodes.
+    EndUser,
+    /// The nodes of the cluster.
+    Nodes,
 }
 
 impl Command {
-    const ALL: [Command; 13] = [
+    const ALL: [Command; 15] = [
         Command::Status,
         Command::Reload,
         Command::Drain,
@@ -55,6 +59,8 @@ impl Command {
         Command::SipRemove,
         Command::Sessions,
         Command::EndSession,
+        Command::EndUser,
+        Command::Nodes,
     ];
 
     /// Its name in requests.
@@ -73,6 +79,8 @@ impl Command {
             Command::SipRemove => "sip_remove",
             Command::Sessions => "sessions",
             Command::EndSession => "end_session",
+            Command::EndUser => "end_user",
+            Command::Nodes => "nodes",
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
-use super::{Bound, Change, ChangeSender, sessions, sip, status};
+use super::{Bound, Change, ChangeSender, nodes, sessions, sip, status};
 use crate::admin::{Applied, Serving};
 use crate::audit::Audit;
 use crate::metrics::Source;
@@ -169,6 +169,7 @@ async fn respond(
     let (shared, changes) = with;
     match command {
         Command::Status => Ok(status::status(shared)),
+        Command::Nodes => nodes::list(shared),
         Command::Reload => change(changes, Change::Reload, "server.reload", &by).await,
         Command::Drain => change(changes, Change::Drain, "server.drain", &by).await,
         Command::EndDrain => change(changes, Change::EndDrain, "server.end_drain", &by).await,
@@ -179,11 +180,12 @@ async fn respond(
         | Command::SipTrace
         | Command::SipRemove
         | Command::Sessions
-        | Command::EndSession => {
+        | Command::EndSession
+        | Command::EndUser => {
             let shared = Arc::clone(shared);
             // The command waits for workers, so it must not block this thread.
             let asked = move || match command {
-                Command::Sessions | Command::EndSession => {
+                Command::Sessions | Command::EndSession | Command::EndUser => {
                     sessions::respond(command, &arguments, &shared, &by)
                 }
                 _ => sip::respond(command, &arguments, &shared, &by),

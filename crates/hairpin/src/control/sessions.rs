@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use server::sessions::{Session, SessionError, SessionFilter, SessionId, SessionPlace, Sessions};
+use stores::cluster::Order;
 
 use super::protocol::{Command, Refusal, Reply};
 use super::serve::Shared;
@@ -23,6 +24,13 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
                 .parse()
                 .map_err(|error| Refusal::new(format!("{error}")))?;
             end(sessions, id, by).map_err(refused)
+        }
+        Command::EndUser => {
+            let user = arguments["user"].as_str().unwrap_or_default();
+            match user.is_empty() {
+                true => Err(Refusal::new("user is missing: send the name of the user")),
+                false => end_user_everywhere(shared, user, by).map_err(refused),
+            }
         }
         _ => {
             let text = |name: &str| arguments[name].as_str();
@@ -66,6 +74,63 @@ pub(crate) fn end(sessions: &Sessions, id: SessionId, by: &str) -> Result<Value,
     Ok(json!({}))
 }
 
+/// Ends all sessions of a user on this node. Returns how many they were.
+pub(crate) fn end_user(sessions: &Sessions, user: &str, by: &str) -> Result<usize, SessionError> {
+    let filter = SessionFilter {
+        user: Some(user.to_owned()),
+        peer: None,
+    };
+    let (mut after, mut ended) = (SessionPlace::default(), 0);
+    loop {
+        let page = sessions.list(after, PAGE, filter.clone())?;
+        let own = page.sessions.iter();
+        let own = own.filter(|(_, session)| is_of(&session.user, user));
+        for (id, _) in own {
+            match end(sessions, *id, by) {
+                Ok(_) => ended += 1,
+                // Its client was faster.
+                Err(SessionError::Ended(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match page.next {
+            Some(next) => after = next,
+            None => return Ok(ended),
+        }
+    }
+}
+
+/// Ends all sessions of a user on this node, and orders the other nodes to do the same.
+pub(crate) fn end_user_everywhere(
+    shared: &Shared,
+    user: &str,
+    by: &str,
+) -> Result<Value, SessionError> {
+    let cluster = shared.source.cluster.as_ref();
+    let ordered = cluster.filter(|cluster| {
+        let user = user.to_owned();
+        cluster.order(Order::EndSessions { user })
+    });
+    // The others begin meanwhile.
+    let ended = end_user(&shared.sessions, user, by)?;
+    let ordered = ordered.map(|cluster| cluster.status().nodes);
+    if let Some(nodes) = ordered {
+        Audit::new("session.end_user")
+            .with("user", user)
+            .with("other_nodes", &nodes.to_string())
+            .log(by);
+    }
+    Ok(json!({ "ended": ended, "other_nodes": ordered }))
+}
+
+/// Whether a name is that of the user, or one of its time-limited names: `EXPIRY:NAME`.
+fn is_of(name: &str, user: &str) -> bool {
+    let of_time = name.split_once(':').filter(|(expiry, _)| {
+        !expiry.is_empty() && expiry.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    name == user || of_time.is_some_and(|(_, name)| name == user)
+}
+
 /// Reads where a page begins: worker and place.
 pub(crate) fn place(text: &str) -> Result<SessionPlace, &'static str> {
     let read = || {
@@ -100,4 +165,18 @@ fn show(id: SessionId, session: &Session) -> Value {
         "peers_omitted": (permissions.len() + channels.len())
             .saturating_sub(first(permissions.len()) + first(channels.len())),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_not_another_one_whose_name_contains_it() {
+        assert!(is_of("alice", "alice"));
+        assert!(is_of("1735689600:alice", "alice"));
+        for other in ["malice", "alice2", "1735689600:malice", "x:alice", ":alice"] {
+            assert!(!is_of(other, "alice"), "{other}");
+        }
+    }
 }

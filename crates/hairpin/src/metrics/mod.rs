@@ -5,6 +5,7 @@
 //! client chooses.
 
 mod alternates;
+mod cluster;
 mod dtls;
 mod events;
 mod machine;
@@ -50,6 +51,8 @@ pub(crate) struct Source {
     pub(crate) stores: Vec<Arc<::stores::Source>>,
     /// Sinks of events.
     pub(crate) events: Vec<SinkStatus>,
+    /// The other nodes, if there may be some.
+    pub(crate) cluster: Option<::stores::cluster::Handle>,
     /// When it started.
     pub(crate) started: Instant,
 }
@@ -64,6 +67,7 @@ impl Source {
             external_address: Arc::default(),
             stores: Vec::new(),
             events: Vec::new(),
+            cluster: None,
             started: Instant::now(),
         }
     }
@@ -77,6 +81,12 @@ impl Source {
     /// The server sends events to these sinks.
     pub(crate) fn with_events(mut self, events: Vec<SinkStatus>) -> Self {
         self.events = events;
+        self
+    }
+
+    /// The server is one of these nodes.
+    pub(crate) fn with_cluster(mut self, cluster: Option<::stores::cluster::Handle>) -> Self {
+        self.cluster = cluster;
         self
     }
 }
@@ -146,6 +156,7 @@ pub(crate) fn page(source: &Source) -> String {
     alternates::write(&mut page, &source.observer);
     stores::write(&mut page, &source.stores);
     events::write(&mut page, &source.events);
+    cluster::write(&mut page, source.cluster.as_ref());
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);
     sip_trunks::write(&mut page, &source.observer);

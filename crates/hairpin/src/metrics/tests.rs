@@ -6,6 +6,7 @@ use server::Server;
 use server::alternates::{AlternateServer, AlternateSettings};
 use server::certificates::Certificates;
 use server::offload::{Offload, OffloadMode};
+use stores::cluster::{Cluster, NodeInfo};
 
 use super::check::{Family, read};
 use super::{Source, page};
@@ -108,6 +109,23 @@ fn labels_have_few_values_and_no_address_among_them() {
     assert!(count < 680, "{count} series for two workers");
 }
 
+/// A node whose engine is not there.
+fn cluster() -> Cluster {
+    let options = stores::Options {
+        url: "redis://127.0.0.1:1/".to_owned(),
+        ..stores::Options::default()
+    };
+    let settings = stores::cluster::Settings {
+        own: NodeInfo::default(),
+        holder: String::new(),
+        key: [7; 32],
+        engine: stores::cluster::open(&options, "test").expect("it is not asked yet"),
+        report: Box::new(|_| {}),
+        hear: Box::new(|_| {}),
+    };
+    Cluster::start(settings, Arc::default(), || {}).expect("a thread")
+}
+
 /// The rows of the tables: name, type, labels.
 fn documented() -> Vec<(String, String, BTreeSet<String>)> {
     let is_row = |line: &&str| line.starts_with("| `hairpin_") || line.starts_with("| `process_");
@@ -134,9 +152,11 @@ fn the_reference_lists_exactly_the_metrics_that_there_are() {
     let server = server();
     let store = crate::config::of_url("file:/nonexistent/users");
     let stores = stores::Stores::start(vec![store], || {}, |_| {}).expect("it is not read yet");
+    let cluster = cluster();
     let source = Source::new(server.observer())
         .with_stores(stores.sources().to_vec())
-        .with_events(vec![sink()]);
+        .with_events(vec![sink()])
+        .with_cluster(Some(cluster.handle()));
     let families = read(&page(&source));
     let described = |name: &str, family: &Family| {
         let labels = family.labels().into_iter().map(str::to_owned);

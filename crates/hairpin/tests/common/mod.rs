@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 pub(crate) mod controlled;
+pub(crate) mod nodes;
+pub(crate) mod turn;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;

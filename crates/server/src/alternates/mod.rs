@@ -1,6 +1,7 @@
 //! Other servers, to which this one sends clients with 300 (Try Alternate, RFC 8489 §10).
 
 mod checks;
+mod nodes;
 
 use crate::quota::Quotas;
 use std::net::SocketAddr;
@@ -11,6 +12,7 @@ use turn::Transport;
 use turn::server::{Alternate, Alternates, ClientIdentity};
 
 pub(crate) use checks::Checks;
+pub use nodes::{LiveNode, LiveNodes};
 
 /// Other servers, and when clients are sent to them.
 #[derive(Clone, Debug)]
@@ -18,6 +20,8 @@ pub(crate) use checks::Checks;
 pub struct AlternateSettings {
     /// The servers. Default: none, and nobody is sent away.
     pub servers: Vec<Arc<AlternateServer>>,
+    /// The other nodes of the cluster. A client is sent to one of them if there is no other server for it. Default: none.
+    pub nodes: Option<Arc<LiveNodes>>,
     /// When clients are sent away. Default: while this server drains, and while it is overloaded.
     pub when: When,
     /// This server is overloaded if its clients hold this share of [`QuotaLimits::total`](crate::quota::QuotaLimits), in percent: 1 to 100.
@@ -32,6 +36,7 @@ impl Default for AlternateSettings {
     fn default() -> AlternateSettings {
         AlternateSettings {
             servers: Vec::new(),
+            nodes: None,
             when: When::default(),
             overload_percent: 90,
             check_interval: Duration::from_secs(10),
@@ -184,7 +189,8 @@ impl Redirect {
             overload,
         } = settings.when;
         let may_happen = always || overload || drain && is_draining;
-        (may_happen && !settings.servers.is_empty()).then(|| {
+        let has_others = !settings.servers.is_empty() || settings.nodes.is_some();
+        (may_happen && has_others).then(|| {
             Arc::new(Redirect {
                 settings: settings.clone(),
                 is_draining,
@@ -224,7 +230,8 @@ impl Alternates for Redirect {
                 None => return Some(alternate),
             }
         }
-        None
+        let nodes = self.settings.nodes.as_ref()?;
+        nodes.choose(&client.five_tuple, random)
     }
 }
 

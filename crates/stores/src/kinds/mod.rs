@@ -8,6 +8,8 @@ pub(crate) mod redis;
 mod sqlite;
 pub(crate) mod tls;
 
+pub(crate) use redis::client as redis_client;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

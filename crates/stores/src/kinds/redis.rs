@@ -49,23 +49,28 @@ pub(crate) struct Redis {
     db: i64,
 }
 
+/// What connects, without a connection yet.
+pub(crate) fn client(options: &Options) -> Result<Client, StoreError> {
+    let info = info(options)?;
+    let client = match &options.ca {
+        Some(path) => {
+            let unreadable = |error| StoreError::Url(format!("{}: {error}", path.display()));
+            let certificates = TlsCertificates {
+                client_tls: None,
+                root_cert: Some(std::fs::read(path).map_err(unreadable)?),
+            };
+            Client::build_with_tls(info, certificates)
+        }
+        None => Client::open(info),
+    };
+    client.map_err(|error| StoreError::Url(error.to_string()))
+}
+
 impl Redis {
     pub(crate) fn new(options: &Options) -> Result<Redis, StoreError> {
-        let info = info(options)?;
-        let db = info.redis_settings().db();
-        let client = match &options.ca {
-            Some(path) => {
-                let unreadable = |error| StoreError::Url(format!("{}: {error}", path.display()));
-                let certificates = TlsCertificates {
-                    client_tls: None,
-                    root_cert: Some(std::fs::read(path).map_err(unreadable)?),
-                };
-                Client::build_with_tls(info, certificates)
-            }
-            None => Client::open(info),
-        };
+        let db = info(options)?.redis_settings().db();
         Ok(Redis {
-            client: client.map_err(|error| StoreError::Url(error.to_string()))?,
+            client: client(options)?,
             connection: Mutex::new(None),
             db,
         })

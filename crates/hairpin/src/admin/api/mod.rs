@@ -24,7 +24,7 @@ use super::history::History;
 use super::http::{Body, Incoming, Peer, response};
 use crate::audit::Audit;
 use crate::config::{AdminTokens, InForce};
-use crate::control::{Change, ChangeSender, Shared, status};
+use crate::control::{Change, ChangeSender, Shared, nodes, status};
 use access::Caller;
 use directory::Open;
 use problem::Problem;
@@ -152,6 +152,8 @@ impl Api {
                 let id = values::decode(found.name.unwrap_or_default())?;
                 sessions::end(&inner.shared, &id, &caller).await?
             }
+            Operation::EndUser => sessions::end_user(&inner.shared, query, &caller).await?,
+            Operation::Nodes => nodes(&inner.shared)?,
             Operation::Bindings => sip::bindings(&inner.shared, query).await?,
             Operation::RemoveBindings => sip::remove(&inner.shared, query, caller).await?,
             Operation::Calls => sip::calls(&inner.shared, query).await?,
@@ -213,6 +215,11 @@ impl Api {
         });
         Ok(response(StatusCode::OK, EVENTS, Body::Parts(receiver)))
     }
+}
+
+/// The nodes of the cluster.
+fn nodes(shared: &Shared) -> Result<Value, Problem> {
+    nodes::list(shared).map_err(|refusal| Problem::not_found(refusal.error))
 }
 
 fn other_methods(methods: &[&str]) -> Response<Body> {

@@ -21,6 +21,8 @@ pub(super) enum Operation {
     Configuration,
     Sessions,
     EndSession,
+    EndUser,
+    Nodes,
     Reload,
     Drain,
     EndDrain,
@@ -183,6 +185,28 @@ pub(super) const ROUTES: &[Route] = &[
         Operation::EndSession,
         "End a session: the server closes its allocation.",
         "Nothing.",
+    ),
+    Route {
+        parameters: &[text(
+            "user",
+            "The name of the user, without the expiry of time-limited credentials. Required.",
+        )],
+        ..plain(
+            "DELETE",
+            "/sessions",
+            Change,
+            Operation::EndUser,
+            "End all sessions of a user, on all nodes of the cluster.",
+            "`ended` on this node; `other_nodes` that were ordered to do the same.",
+        )
+    },
+    plain(
+        "GET",
+        "/nodes",
+        Read,
+        Operation::Nodes,
+        "The nodes of the cluster, as this one knows them.",
+        "Nodes with state, load and addresses; whether the engine responds.",
     ),
     plain(
         "POST",

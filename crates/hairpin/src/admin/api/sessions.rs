@@ -1,6 +1,7 @@
 //! Sessions: the API's name for allocations of clients.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use hyper::StatusCode;
 use serde_json::Value;
@@ -36,6 +37,20 @@ pub(super) async fn end(shared: &Shared, id: &str, caller: &Caller) -> Result<Va
     let id = SessionId::from_str(id).map_err(|error| Problem::bad_request(error.to_string()))?;
     let by = caller.0.clone();
     on_a_thread_that_may_wait(shared, move |all| sessions::end(&all, id, &by)).await
+}
+
+/// Ends all sessions of a user, on all nodes.
+pub(super) async fn end_user(
+    shared: &Arc<Shared>,
+    query: &Query,
+    caller: &Caller,
+) -> Result<Value, Problem> {
+    let user = query.get("user").filter(|user| !user.is_empty());
+    let missing = || Problem::bad_request("user is missing: add ?user=NAME".to_owned());
+    let (user, by) = (user.ok_or_else(missing)?.to_owned(), caller.0.clone());
+    let all = Arc::clone(shared);
+    let wait = move |_| sessions::end_user_everywhere(&all, &user, &by);
+    on_a_thread_that_may_wait(shared, wait).await
 }
 
 /// Waits for workers on another thread, so that the thread of the listener can serve other clients.

@@ -376,4 +376,32 @@ const configuration = {
   },
 };
 
-export const views = { now, sessions, sip, failures, configuration };
+// ---- Nodes
+
+const nodes = {
+  title: "Nodes",
+  show(root) {
+    const result = element("div", { "aria-live": "polite" });
+    root.append(element("p", { class: "dim" }, "The nodes of the cluster, as this one knows them."), result);
+    return every(2, async () => {
+      try {
+        const known = await call("GET", "/nodes");
+        const rows = known.nodes.map((node) => [
+          node.is_own ? element("span", {}, mono(node.name), " (this node)") : mono(node.name),
+          node.state,
+          `${node.allocations}`,
+          `${node.load_percent} %`,
+          mono(node.addresses.join(", ")),
+          node.version,
+        ]);
+        const columns = [["Name"], ["State"], ["Allocations", "number"], ["Of its limit", "number"], ["Addresses"], ["Version"]];
+        const away = known.engine.is_up ? undefined : element("p", { class: "warn" }, `The engine has not responded for ${duration(known.engine.since_s)}: this is what was known last.`);
+        result.replaceChildren(...[away, table("Nodes", columns, rows, "None.")].filter(Boolean));
+      } catch (failure) {
+        failed(result, failure);
+      }
+    });
+  },
+};
+
+export const views = { now, sessions, sip, nodes, failures, configuration };

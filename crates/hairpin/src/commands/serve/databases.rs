@@ -16,6 +16,7 @@ use server::{MAX_REALM_BYTES, Settings};
 use stores::{Notice, RealmOption, Shared, Source, StoreSettings, Stores, TokenKeyRow};
 
 use super::Service;
+use super::cluster::Peers;
 use crate::config::{self, Config, token_key};
 
 /// How long the start waits for databases. Those that have not answered are used as soon as they do.
@@ -33,13 +34,15 @@ struct Notices {
     shared: bool,
 }
 
-/// The stores of a server.
+/// The stores of a server, and what it shares with other nodes.
 #[derive(Debug)]
 pub(super) struct Databases {
     stores: Stores,
     notices: Arc<Mutex<Notices>>,
     /// The only store is the default one, which every server with a state directory has.
     is_default: bool,
+    /// The other nodes of the cluster.
+    peers: Option<Peers>,
 }
 
 impl Databases {
@@ -68,6 +71,7 @@ impl Databases {
             stores,
             notices,
             is_default,
+            peers: Peers::of(config),
         })
     }
 
@@ -79,12 +83,18 @@ impl Databases {
             stores,
             notices: Arc::default(),
             is_default: true,
+            peers: None,
         }
     }
 
     /// The stores in their order.
     pub(super) fn sources(&self) -> &[Arc<Source>] {
         self.stores.sources()
+    }
+
+    /// The other nodes of the cluster.
+    pub(super) fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
     }
 
     /// Whether a user of a store can authenticate now, or may be able to later.
@@ -117,6 +127,9 @@ impl Databases {
             }
         }
         self.add_token_keys(settings, config);
+        if let Some(peers) = &self.peers {
+            peers.add_to(settings);
+        }
     }
 
     fn add_token_keys(&self, settings: &mut Settings, config: &Config) {

@@ -86,12 +86,7 @@ impl Engine {
         if let Some(limit) = sources.batch_limit {
             builder = builder.batch_limit(limit.into());
         }
-        if let Some(path) = config.state_dir.path() {
-            builder = builder.state_dir(path);
-        }
-        if let Some(keys) = config.cluster.keys() {
-            builder = builder.cluster(keys);
-        }
+        builder = with_identity(builder, config);
         if let Some(from) = sources.take_over {
             builder = builder.take_over(from);
         }
@@ -380,6 +375,17 @@ impl Engine {
         outcome?;
         Ok(())
     }
+}
+
+/// What a restart survives, and what other nodes have as well.
+fn with_identity(mut builder: Builder, config: &Config) -> Builder {
+    if let Some(path) = config.state_dir.path() {
+        builder = builder.state_dir(path);
+    }
+    if let Some(keys) = config.cluster.keys() {
+        builder = builder.cluster(keys);
+    }
+    builder
 }
 
 /// SIP over TLS and WebSocket.

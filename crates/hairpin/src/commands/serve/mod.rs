@@ -2,6 +2,7 @@
 
 mod banner;
 mod changes;
+mod cluster;
 pub(super) mod databases;
 mod denied;
 mod endpoints;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use server::InheritedSockets;
 use server::signals::{Signal, Signals};
+use stores::cluster::Cluster;
 
 use super::creds;
 use super::directory;
@@ -97,7 +99,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = Engine::start(&config, attached, &listeners, &others, &relays, sources)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
-    let source = Arc::new(source(&engine));
+    let cluster = cluster::join(&config, &engine, &machine, args.take_over)?;
+    let source = Arc::new(source(&engine, cluster.as_ref()));
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = endpoints.admin_address();
     banner.control = endpoints.control_path();
@@ -116,6 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         level,
         signals,
         engine,
+        cluster,
         denied,
         source,
         endpoints,
@@ -147,12 +151,13 @@ fn open_databases(config: &Config, signals: &Signals) -> Result<Databases> {
 }
 
 /// What metrics are made of.
-fn source(engine: &Engine) -> Source {
+fn source(engine: &Engine, cluster: Option<&Cluster>) -> Source {
     let stores = engine.databases().sources().to_vec();
     let events = engine.events().status();
     Source::new(engine.observer())
         .with_stores(stores)
         .with_events(events)
+        .with_cluster(cluster.map(Cluster::handle))
 }
 
 /// What the control socket sees of the server.
@@ -318,6 +323,8 @@ struct Service<'a> {
     level: log::Level,
     signals: Signals,
     engine: Engine,
+    /// The other nodes, if there may be some.
+    cluster: Option<Cluster>,
     denied: Denied,
     source: Arc<Source>,
     /// They answer until the very end, so that a probe sees the server stop.

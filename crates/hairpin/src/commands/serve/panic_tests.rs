@@ -54,6 +54,7 @@ fn child() -> Result<ExitCode> {
         endpoints: Endpoints::default(),
         successor: None,
         predecessor: None,
+        cluster: None,
         denied: Denied::of(config),
         started,
         args: &args,

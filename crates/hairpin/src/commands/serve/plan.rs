@@ -156,7 +156,7 @@ pub(super) fn uris(
 }
 
 /// The addresses that clients can use of one transport.
-fn addresses(
+pub(super) fn addresses(
     listeners: &[SocketAddr],
     external: &[ExternalIp],
     machine: &Machine,

@@ -199,6 +199,9 @@ impl Service<'_> {
             tracing::error!("this process may still accept connections: {error:#}");
         }
         self.endpoints.hand_over();
+        if let Some(cluster) = &self.cluster {
+            cluster.set_retired(true);
+        }
         if let Some(successor) = &mut self.successor {
             successor.serving = Some(Instant::now());
         }
@@ -219,6 +222,9 @@ impl Service<'_> {
             return;
         }
         tracing::warn!("the new process has ended: this process serves new clients again");
+        if let Some(cluster) = &self.cluster {
+            cluster.set_retired(false);
+        }
         let resumed = self
             .engine
             .resume()

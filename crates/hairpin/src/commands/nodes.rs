@@ -1,0 +1,91 @@
+//! `hairpin nodes`: the nodes of the cluster.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::control::{ask_with, refused};
+use super::output::{self, printable};
+use crate::cli::nodes::Nodes;
+use crate::config::write_seconds;
+use crate::control::protocol::Command;
+
+/// Runs the command.
+pub(crate) fn run(args: &Nodes) -> Result<ExitCode> {
+    let result = match ask_with(&args.target, Command::Nodes, &Value::Null)? {
+        Ok(result) => result,
+        Err(refusal) => return Ok(refused(&refusal)),
+    };
+    let text = match args.json {
+        true => format!("{result}\n"),
+        false => describe(&result),
+    };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(result: &Value) -> String {
+    let nodes = result["nodes"].as_array();
+    let mut text: String = nodes
+        .map_or(&[][..], Vec::as_slice)
+        .iter()
+        .map(line)
+        .collect();
+    let engine = &result["engine"];
+    if engine["is_up"] != Value::Bool(true) {
+        let since = write_seconds(engine["since_s"].as_u64().unwrap_or(0));
+        text += &format!("the engine has not responded for {since}: this is what was known last\n");
+    }
+    text
+}
+
+fn line(node: &Value) -> String {
+    let text = |name: &str| printable(node[name].as_str().unwrap_or_default());
+    let addresses = node["addresses"].as_array().map(Vec::as_slice);
+    let addresses = addresses.unwrap_or_default().iter();
+    let addresses: Vec<_> = addresses.filter_map(Value::as_str).map(printable).collect();
+    let own = if node["is_own"] == Value::Bool(true) {
+        " (this node)"
+    } else {
+        ""
+    };
+    format!(
+        "{}{own}  {}  {} allocations, {} % of its limit  {}  version {}\n",
+        text("name"),
+        text("state"),
+        node["allocations"].as_u64().unwrap_or(0),
+        node["load_percent"].as_f64().unwrap_or(0.0),
+        addresses.join(", "),
+        text("version"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_line_per_node_and_one_for_an_engine_that_is_away() {
+        let mut result = json!({
+            "engine": { "is_up": true, "since_s": 4 },
+            "nodes": [
+                { "name": "a", "is_own": true, "state": "serving", "allocations": 3, "load_percent": 1.5,
+                  "addresses": ["udp 192.0.2.1:3478"], "version": "0.1.0" },
+                { "name": "b\u{1b}[2J", "is_own": false, "state": "draining" },
+            ],
+        });
+        let text = describe(&result);
+        assert_eq!(
+            text.lines().next(),
+            Some(
+                "a (this node)  serving  3 allocations, 1.5 % of its limit  udp 192.0.2.1:3478  version 0.1.0"
+            )
+        );
+        assert_eq!(text.lines().count(), 2);
+        assert!(!text.contains('\u{1b}'), "{text}");
+        result["engine"]["is_up"] = json!(false);
+        assert!(describe(&result).ends_with("this is what was known last\n"));
+    }
+}

@@ -1,0 +1,85 @@
+//! The nodes of the cluster, as this node knows them. Nothing is stored for this list.
+
+use serde_json::{Value, json};
+use stores::cluster::{Known, Status};
+
+use super::protocol::{Refusal, Reply};
+use super::serve::Shared;
+
+/// The reply to a question for the nodes.
+pub(crate) fn list(shared: &Shared) -> Reply {
+    let Some(cluster) = &shared.source.cluster else {
+        let message = "this server knows no other nodes: set cluster.engine and cluster.secret";
+        return Err(Refusal::new(message));
+    };
+    Ok(show(&cluster.nodes(), &cluster.status()))
+}
+
+fn show(nodes: &[Known], status: &Status) -> Value {
+    let nodes = nodes.iter().map(
+        |Known {
+             info,
+             age_ms,
+             is_own,
+         }| {
+            let addresses = info.addresses.iter();
+            let addresses = addresses.map(|(transport, address)| format!("{transport} {address}"));
+            json!({
+                "name": info.name,
+                "is_own": is_own,
+                "state": match (info.draining, info.overloaded) {
+                    (true, _) => "draining",
+                    (_, true) => "overloaded",
+                    _ => "serving",
+                },
+                "allocations": info.allocations,
+                "load_percent": f64::from(info.load) / 10.0,
+                "addresses": addresses.collect::<Vec<_>>(),
+                "version": info.version,
+                "age_ms": age_ms,
+            })
+        },
+    );
+    json!({
+        "engine": { "is_up": status.is_up, "since_s": status.since.as_secs() },
+        "nodes": nodes.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use stores::cluster::NodeInfo;
+
+    #[test]
+    fn a_node_has_one_state() {
+        let status = Status {
+            is_up: true,
+            since: Duration::from_secs(3),
+            answered: 0,
+            failed: 0,
+            nodes: 1,
+            forged: 0,
+            twins: 0,
+            orders: 0,
+            restarts: 0,
+        };
+        let mut known = Known {
+            info: NodeInfo {
+                name: "a".to_owned(),
+                load: 125,
+                overloaded: true,
+                ..NodeInfo::default()
+            },
+            age_ms: 900,
+            is_own: false,
+        };
+        let shown = show(&[known.clone()], &status);
+        assert_eq!(shown["nodes"][0]["state"], "overloaded");
+        assert_eq!(shown["nodes"][0]["load_percent"], 12.5);
+        assert_eq!(shown["engine"]["is_up"], true);
+        known.info.draining = true;
+        assert_eq!(show(&[known], &status)["nodes"][0]["state"], "draining");
+    }
+}

@@ -1,0 +1,71 @@
+//! The cluster: its engine, its nodes, and what was acquired beyond leases. Nodes have names of the configuration, so they are no labels.
+
+use stores::cluster::Handle;
+
+use super::text::{Kind, Page};
+
+pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
+    let Some(cluster) = cluster else {
+        return;
+    };
+    let status = cluster.status();
+    let attempts = cluster.quota().attempts();
+    let mut gauge = |name, help, value: u64| page.family(name, Kind::Gauge, help).put(&[], value);
+    gauge(
+        "hairpin_cluster_engine_up",
+        "1 while the engine of the cluster responds, else 0.",
+        u64::from(status.is_up),
+    );
+    gauge(
+        "hairpin_cluster_nodes",
+        "Other nodes of the cluster that are alive.",
+        status.nodes as u64,
+    );
+    gauge(
+        "hairpin_cluster_leases",
+        "Users and realms with a lease of this node.",
+        cluster.quota().leases() as u64,
+    );
+    let mut requests = page.family(
+        "hairpin_cluster_engine_requests_total",
+        Kind::Counter,
+        "Requests to the engine of the cluster, by result.",
+    );
+    requests.put(&[("result", &"answered")], status.answered);
+    requests.put(&[("result", &"failed")], status.failed);
+    let mut acquired = page.family(
+        "hairpin_cluster_quota_attempts_total",
+        Kind::Counter,
+        "Attempts to acquire a relayed address from the quota of all nodes, one for its user and one for its realm, by outcome.",
+    );
+    for (outcome, count) in [
+        ("leased", attempts.leased),
+        ("ahead", attempts.ahead),
+        ("blind", attempts.blind),
+        ("refused", attempts.refused),
+    ] {
+        acquired.put(&[("outcome", &outcome)], count);
+    }
+    let mut counter =
+        |name, help, value: u64| page.family(name, Kind::Counter, help).put(&[], value);
+    counter(
+        "hairpin_cluster_orders_total",
+        "Orders of other nodes that this one has received.",
+        status.orders,
+    );
+    counter(
+        "hairpin_cluster_engine_restarts_total",
+        "How often the engine of the cluster had lost its data.",
+        status.restarts,
+    );
+    counter(
+        "hairpin_cluster_forged_texts_total",
+        "Texts in the engine of the cluster that no node with the secret has written.",
+        status.forged,
+    );
+    counter(
+        "hairpin_cluster_twins_total",
+        "How often another process had the name of this node.",
+        status.twins,
+    );
+}

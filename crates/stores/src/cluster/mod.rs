@@ -1,0 +1,278 @@
+//! Nodes that work together: a directory of nodes, orders to all of them, and quotas over all of them.
+//!
+//! ```text
+//!  worker ── try_acquire ──> ClusterQuota (leases, a lock for a moment) ──> yes or no, at once
+//!                                │ collect                  ▲ granted
+//!  main thread <── Event ── control thread ── Engine (Redis) ┘
+//! ```
+//!
+//! Packets, allocations and registrations never wait for the engine. Without it, each node goes on with what it knew last, and with its own
+//! limits. `leases`, `directory` and `messages` do no I/O and have the time as an argument; `model` is an engine in memory.
+
+pub mod directory;
+pub mod engine;
+pub mod leases;
+pub mod messages;
+pub mod model;
+pub mod quota;
+mod redis;
+mod run;
+mod seal;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::StoreError;
+use crate::kinds::Options;
+pub use directory::{Directory, Known, NodeInfo};
+pub use engine::Engine;
+pub use messages::{Message, Order};
+pub use quota::{ClusterQuota, Limits, RealmLimits};
+pub use redis::RedisEngine;
+pub use seal::Seal;
+
+/// Orders that wait for the engine.
+const ORDERS: usize = 256;
+
+/// What the cluster tells the rest of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// These other nodes are there.
+    Nodes(Vec<NodeInfo>),
+    /// Another node orders this.
+    Order(Message),
+}
+
+/// Fills in what a node says of itself.
+pub type Report = Box<dyn Fn(&mut NodeInfo) + Send>;
+/// Hears of events. It must not wait.
+pub type Hear = Box<dyn Fn(Event) + Send>;
+
+/// This node, and how it reaches the others.
+pub struct Settings {
+    /// The name of the node, which no other node has, and what never changes.
+    pub own: NodeInfo,
+    /// Whose leases these are: the name of the node, or another one for a process that runs beside the one before it.
+    pub holder: String,
+    /// The key of all MACs.
+    pub key: [u8; 32],
+    /// What the nodes share.
+    pub engine: Arc<dyn Engine>,
+    /// Fills in what changes.
+    pub report: Report,
+    /// Hears of events.
+    pub hear: Hear,
+}
+
+/// How the engine does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// It has responded to the last request.
+    pub is_up: bool,
+    /// Since when.
+    pub since: Duration,
+    /// Requests that it has responded to.
+    pub answered: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Other nodes.
+    pub nodes: usize,
+    /// Texts in the engine that no node has written.
+    pub forged: u64,
+    /// How often another process had the name of this node.
+    pub twins: u64,
+    /// Orders of other nodes.
+    pub orders: u64,
+    /// How often the engine had lost what it knew.
+    pub restarts: u64,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) directory: Mutex<Directory>,
+    pub(crate) quota: Arc<ClusterQuota>,
+    started: Instant,
+    is_up: AtomicBool,
+    /// When that changed, in milliseconds after the start.
+    changed_ms: AtomicU64,
+    answered: AtomicU64,
+    failed: AtomicU64,
+    orders: AtomicU64,
+    restarts: AtomicU64,
+    /// The node is not published any more: another process has its place.
+    is_retired: AtomicBool,
+}
+
+impl Shared {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn directory(&self) -> MutexGuard<'_, Directory> {
+        let directory = self.directory.lock();
+        directory.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine has responded, or not.
+    fn note(&self, error: Option<&StoreError>) {
+        let count = if error.is_some() {
+            &self.failed
+        } else {
+            &self.answered
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.quota.set_engine_up(error.is_none());
+        if self.is_up.swap(error.is_none(), Ordering::Relaxed) == error.is_none() {
+            return;
+        }
+        self.changed_ms.store(self.now_ms(), Ordering::Relaxed);
+        match error {
+            Some(error) => tracing::warn!(
+                %error,
+                "the engine of the cluster does not respond: this node goes on with the limits and nodes that it knew last"
+            ),
+            None => tracing::info!("the engine of the cluster responds"),
+        }
+    }
+}
+
+/// This node of the cluster. A thread of its own speaks with the engine.
+#[derive(Debug)]
+pub struct Cluster {
+    shared: Arc<Shared>,
+    orders: mpsc::Sender<Order>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cluster {
+    /// Starts the thread. `prepare` runs on it first. An engine that does not respond is no error.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(
+        settings: Settings,
+        quota: Arc<ClusterQuota>,
+        prepare: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<Cluster> {
+        let directory = Directory::new(settings.own.clone(), Seal::new(&settings.key));
+        let shared = Arc::new(Shared {
+            directory: Mutex::new(directory),
+            quota,
+            started: Instant::now(),
+            is_up: AtomicBool::new(true),
+            changed_ms: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            orders: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
+        });
+        let (orders, taken) = mpsc::channel(ORDERS);
+        let (stop, stopped) = oneshot::channel();
+        let with = Arc::clone(&shared);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let thread = std::thread::Builder::new().name("cluster".to_owned());
+        let thread = thread.spawn(move || {
+            prepare();
+            runtime.block_on(run::all(settings, with, taken, stopped));
+            runtime.shutdown_background();
+        })?;
+        Ok(Cluster {
+            shared,
+            orders,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// What other threads may ask and order.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle {
+            shared: Arc::clone(&self.shared),
+            orders: self.orders.clone(),
+        }
+    }
+
+    /// Another process publishes this node from now on, or no longer.
+    pub fn set_retired(&self, is_retired: bool) {
+        self.shared.is_retired.store(is_retired, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been logged.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Asks and orders.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    orders: mpsc::Sender<Order>,
+}
+
+impl Handle {
+    /// All nodes by name, this one included.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Known> {
+        let now = self.shared.now_ms();
+        self.shared.directory().list(now)
+    }
+
+    /// Sends an order to all other nodes. Returns whether there was room for it.
+    #[must_use]
+    pub fn order(&self, order: Order) -> bool {
+        self.orders.try_send(order).is_ok()
+    }
+
+    /// How the engine does.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        let now = shared.now_ms();
+        let directory = shared.directory();
+        let (forged, twins) = directory.strange();
+        let nodes = directory.live(now).count();
+        drop(directory);
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Status {
+            is_up: shared.is_up.load(Ordering::Relaxed),
+            since: Duration::from_millis(now.saturating_sub(load(&shared.changed_ms))),
+            answered: load(&shared.answered),
+            failed: load(&shared.failed),
+            nodes,
+            forged,
+            twins,
+            orders: load(&shared.orders),
+            restarts: load(&shared.restarts),
+        }
+    }
+
+    /// The quota of all nodes.
+    #[must_use]
+    pub fn quota(&self) -> &ClusterQuota {
+        &self.shared.quota
+    }
+}
+
+/// Opens an engine by its URL, without a connection.
+///
+/// # Errors
+/// The URL is wrong, or a file cannot be read.
+pub fn open(options: &Options, prefix: &str) -> Result<Arc<dyn Engine>, StoreError> {
+    Ok(Arc::new(RedisEngine::new(options, prefix)?))
+}

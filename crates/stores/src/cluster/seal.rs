@@ -1,0 +1,77 @@
+//! What nodes publish and tell each other: JSON behind a MAC of the secret of the cluster. Who can write to the engine can delay or drop it,
+//! and nothing more.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use stun::HmacKey;
+
+/// Bytes of a text from the engine: a longer one is not of a node.
+const LONGEST: usize = 16 << 10;
+/// Hexadecimal digits of the MAC.
+const MAC: usize = 64;
+
+/// Makes and checks MACs.
+#[derive(Clone, Debug)]
+pub struct Seal(HmacKey);
+
+impl Seal {
+    /// With a key that all nodes have.
+    #[must_use]
+    pub fn new(key: &[u8; 32]) -> Seal {
+        Seal(HmacKey::sha256(key))
+    }
+
+    fn mac(&self, purpose: &str, json: &str) -> String {
+        let text = [purpose.as_bytes(), b"\0", json.as_bytes()].concat();
+        crate::keys::hex(self.0.tag(&text).as_bytes())
+    }
+
+    /// Writes a value for a purpose: a text for another one is none for this.
+    pub(super) fn close<T: Serialize>(&self, purpose: &str, value: &T) -> String {
+        // Structures of texts and numbers have a JSON form.
+        let json = serde_json::to_string(value).unwrap_or_default();
+        self.mac(purpose, &json) + &json
+    }
+
+    /// Reads a value; `None` if no node has written it.
+    pub(super) fn open<T: DeserializeOwned>(&self, purpose: &str, text: &str) -> Option<T> {
+        if text.len() > LONGEST || !text.is_char_boundary(MAC) {
+            return None;
+        }
+        let (mac, json) = text.split_at_checked(MAC)?;
+        let expected = self.mac(purpose, json);
+        let pairs = mac.bytes().zip(expected.bytes());
+        // The time does not depend on where the two differ.
+        let difference = pairs.fold(0, |sum, (one, other)| sum | one ^ other);
+        (difference == 0)
+            .then(|| serde_json::from_str(json).ok())
+            .flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_another_key_purpose_or_content_is_none() {
+        let seal = Seal::new(&[1; 32]);
+        let text = seal.close("node", &vec!["a", "b"]);
+        let open = |seal: &Seal, purpose, text: &str| seal.open::<Vec<String>>(purpose, text);
+        assert_eq!(open(&seal, "node", &text).unwrap(), ["a", "b"]);
+        assert_eq!(open(&seal, "kill", &text), None);
+        assert_eq!(open(&Seal::new(&[2; 32]), "node", &text), None);
+        for bad in [
+            "",
+            "x",
+            &text[..63],
+            &text[..64],
+            &text.replace("\"b\"", "\"c\""),
+        ] {
+            assert_eq!(open(&seal, "node", bad), None, "{bad}");
+        }
+        assert_eq!(open(&seal, "node", &"ä".repeat(40)), None);
+        let long = seal.close("node", &vec!["x".repeat(LONGEST)]);
+        assert_eq!(open(&seal, "node", &long), None);
+    }
+}
