@@ -272,10 +272,15 @@ impl Leases {
             return;
         }
         lease.granted = granted;
-        lease.until_ms = asked_ms + request.ttl_ms;
         lease.is_full = request.block > 0 && granted <= request.used;
+        // Nobody is refused for long by what an engine said that is away.
+        let ttl_ms = match lease.is_full {
+            true => request.ttl_ms.min(TTL_MS),
+            false => request.ttl_ms,
+        };
+        lease.until_ms = asked_ms + ttl_ms;
         lease.not_before_ms = if lease.is_full { now_ms + FULL_MS } else { 0 };
-        lease.renew_ms = asked_ms + request.ttl_ms / 2;
+        lease.renew_ms = asked_ms + ttl_ms / 2;
         let due = (lease.renew_ms, Arc::clone(&request.key));
         let is_ahead = lease.used > granted || lease.used == 0;
         self.renewals.push(Reverse(due));
