@@ -14,6 +14,7 @@ mod external_address;
 mod import;
 mod log_queue;
 mod metrics;
+mod push;
 #[cfg(test)]
 mod reference;
 mod systemd;

@@ -76,6 +76,51 @@ fn the_effective_configuration_names_origins_and_hides_secrets() {
     assert!(stdout(&check(text, &["--effective", "--show-secrets"])).contains("0123456789abcdef"));
 }
 
+/// A configuration with a secret in each SIP key that has one.
+const SIP_SECRETS: &str = r#"
+[sip]
+listen = ["127.0.0.1:5060"]
+trace_hep = ["192.0.2.1:9060"]
+trace_hep_password = "hidden-hep"
+[[sip.domain]]
+name = "example.com"
+users = [{ name = "alice", password = "hidden-user" }]
+[[sip.trunk]]
+name = "carrier"
+to = ["sip:192.0.2.7:5060"]
+user = "line7"
+password = "hidden-trunk"
+"#;
+
+#[test]
+fn the_effective_configuration_hides_the_secrets_of_sip() {
+    let output = check(SIP_SECRETS, &["--effective"]);
+    let shown = stdout(&output);
+    assert!(!shown.contains("hidden"), "{shown}");
+    assert!(
+        shown.contains(r#"user = "line7", password = "***""#),
+        "{shown}"
+    );
+    let shown = stdout(&check(SIP_SECRETS, &["--effective", "--show-secrets"]));
+    for secret in ["hidden-hep", "hidden-user", "hidden-trunk"] {
+        assert!(shown.contains(secret), "{secret}: {shown}");
+    }
+}
+
+#[test]
+fn a_trunk_of_the_environment_is_not_shown_with_its_password() {
+    let (_directory, path) = file("[auth]\nrealm = \"x\"\n");
+    for key in ["HAIRPIN_SIP__TRUNK", "HAIRPIN_SIP__DOMAIN"] {
+        let output = hairpin(&["check", path.to_str().unwrap()])
+            .env(key, "password=hidden-trunk")
+            .output()
+            .unwrap();
+        let shown = stderr(&output) + &stdout(&output);
+        assert_eq!(output.status.code(), Some(1), "{shown}");
+        assert!(shown.contains(key) && !shown.contains("hidden"), "{shown}");
+    }
+}
+
 #[test]
 fn the_environment_is_a_part_of_it() {
     let (_directory, path) = file("[auth]\nrealm = \"x\"\n");

@@ -132,11 +132,14 @@ fn bindings_are_listed_in_parts_and_by_address() {
         format!("<{}>", one["contact"].as_str().unwrap()),
         phones[7].contact()
     );
+    assert_eq!(one["user_agent"], sip_client::phone::AGENT);
     let expires = one["expires_s"].as_u64().unwrap();
     assert!((3000..=3600).contains(&expires), "{one}");
     let text = stdout(&server.sip(&["bindings", "--limit", "3"]));
     assert_eq!(text.lines().count(), 3, "{text}");
     assert!(text.contains("  expires in "), "{text}");
+    let agent = format!("  user agent {}\n", sip_client::phone::AGENT);
+    assert_eq!(text.matches(&agent).count(), 3, "{text}");
     assert!(
         server
             .objects(&["bindings", "--json", "--aor", "nobody@example.com"])
@@ -362,6 +365,51 @@ fn the_events_say_the_same(file: &std::path::Path, (one, two): (&Value, &Value))
     );
     assert_eq!(opened["ended_by"], Value::Null);
     assert!(opened["answer_ms"].as_u64() <= opened["duration_ms"].as_u64());
+}
+
+#[test]
+fn calls_that_are_refused_or_in_progress_at_the_end_have_a_line() {
+    let server = Server::start(2, "[log]\nformat = \"json\"\n");
+    let mut caller = Phone::udp_at(server.sip, "user0");
+    let mut called = Phone::tcp_at(server.sip, "user1");
+    caller.register();
+    called.register();
+    caller.ask(Method::Invite, "sip:nobody@example.com", "refused");
+    caller.expect("SIP/2.0 404");
+    caller.ask(Method::Invite, "sip:user1@example.com", "ringing");
+    let ringing = called.expect("INVITE ");
+    called.respond(&ringing, "180 Ringing");
+    caller.expect("SIP/2.0 180");
+    caller.ask(Method::Invite, "sip:user1@example.com", "answered");
+    let invite = called.expect("INVITE ");
+    called.respond(&invite, "200 OK");
+    caller.expect("SIP/2.0 200");
+    let lines = call_lines(server);
+    let [refused, last @ ..] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert_eq!(
+        (&refused["call_id"], &refused["code"]),
+        (&"refused@test".into(), &404.into())
+    );
+    assert_eq!(
+        (&refused["source"], &refused["ended_by"]),
+        (&"user0".into(), &"proxy".into())
+    );
+    let ended: Vec<_> = last
+        .iter()
+        .map(|it| (&it["call_id"], &it["code"], &it["ended_by"]))
+        .collect();
+    let by_server =
+        |call: &str, code: u16| (Value::from(call), Value::from(code), Value::from("server"));
+    let (ringing, answered) = (
+        by_server("ringing@test", 0),
+        by_server("answered@test", 200),
+    );
+    assert_eq!(ended.len(), 2, "{last:?}");
+    for (call, code, by) in [&ringing, &answered] {
+        assert!(ended.contains(&(call, code, by)), "{last:?}");
+    }
 }
 
 /// Makes a call. Returns what the server must have received and sent: the direction, the transport, and how the message begins.

@@ -321,6 +321,7 @@ fn phone(number: u32, now: sip::Mono) -> sip_server::location::Binding {
         call_id: call_id.as_bytes(),
         cseq: 1,
         path: b"",
+        agent: b"",
         flow: None,
         q: NO_Q,
         reg_id: 0,

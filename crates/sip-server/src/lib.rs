@@ -22,6 +22,7 @@ pub mod flow;
 pub mod location;
 pub mod log;
 pub mod proxy;
+pub mod push;
 pub mod reg_event;
 pub mod registrar;
 pub mod routes;

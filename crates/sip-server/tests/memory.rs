@@ -12,7 +12,7 @@ use sip::{HashKey, Message, Mono, Now, Spans};
 use sip_server::Aor;
 use sip_server::calls::{CallRecord, Counted, DialogId, Dialogs, Leg, Span};
 use sip_server::flow::FlowId;
-use sip_server::location::{Found, Limits, Location, MemoryLocation};
+use sip_server::location::{Found, Limits, Location, MAX_AGENT, MemoryLocation};
 use sip_server::registrar::{
     Access, Config, Domain, Domains, Examined, Outcome, Registrar, Request,
 };
@@ -45,6 +45,8 @@ fn world() -> World {
 
 /// As phones send it: the Contact of a SIP stack with Outbound, over IPv6 and TLS, which is the longest of the flows.
 fn text(user: u32) -> String {
+    // More than a binding keeps.
+    let agent = "a".repeat(2 * MAX_AGENT);
     format!(
         "REGISTER sip:example.com SIP/2.0\r\n\
          Via: SIP/2.0/TLS [2001:db8::{user:x}]:5061;branch=z9hG4bKa{user};rport\r\n\
@@ -52,7 +54,7 @@ fn text(user: u32) -> String {
          Call-ID: {user:08x}-7dec-11d0-a765-00a0c91e6bf6\r\nCSeq: 1 REGISTER\r\nMax-Forwards: 70\r\n\
          Contact: <sip:user{user}@[2001:db8::{user:x}]:5061;transport=tls;ob>;reg-id=1;\
          +sip.instance=\"<urn:uuid:{user:08x}-0000-1000-8000-000a95a0e128>\"\r\n\
-         Supported: outbound, path, gruu\r\nContent-Length: 0\r\n\r\n"
+         User-Agent: {agent}\r\nSupported: outbound, path, gruu\r\nContent-Length: 0\r\n\r\n"
     )
 }
 

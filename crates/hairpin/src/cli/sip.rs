@@ -115,7 +115,7 @@ pub(crate) struct Bindings {
     /// Only the bindings of this address of record, USER@DOMAIN
     #[arg(long, value_name = "AOR")]
     pub(crate) aor: Option<String>,
-    /// Only bindings whose address of record or contact contains this text
+    /// Only bindings whose address of record, contact or user agent contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) search: Option<String>,
     /// Print at most this number of bindings

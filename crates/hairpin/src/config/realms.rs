@@ -10,7 +10,7 @@ use super::diagnostics::{Diagnostic, Report};
 use super::network::PeerRule;
 use super::node::{Node, Raw};
 use super::schema::{AllocationRate, Allocations, GroupRate, Settings};
-use super::setting::{FromText, List, Mistake, Setting, wrong_type};
+use super::setting::{FromText, List, Mistake, Setting, not_a_table};
 use super::sip::Origin;
 use super::source::{Located, Location};
 use super::walk::unknown_key;
@@ -74,7 +74,7 @@ impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
             let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(wrong_type(node, "a realm").help(&help));
+            report.push(not_a_table(node, "a realm").help(&help));
             return None;
         };
         let source = node.at.source;

@@ -33,6 +33,7 @@ use super::sip_calls;
 use super::sip_domains;
 use super::sip_forwards;
 use super::sip_ice;
+use super::sip_push;
 use super::sip_routes;
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::sip_trace;
@@ -114,6 +115,10 @@ pub(crate) type SipHeaders = Bounded<8, 254>;
 pub(crate) type SipHead = Size<512, 65_535>;
 /// The body of a SIP message.
 pub(crate) type SipBody = Size<0, 1_048_576>;
+/// How long a call waits for a phone that is woken.
+pub(crate) type SipPushTimeout = Seconds<1, 60>;
+/// Calls that wait for phones. Each of them is a transaction.
+pub(crate) type SipPushCalls = Bounded<1, 100_000>;
 /// Time for a message that has begun, and silence on a SIP connection: below 64 * T1 = 32 s a transaction would lose its connection.
 pub(crate) type SipMessageDeadline = Seconds<1, 600>;
 /// See [`SipMessageDeadline`].
@@ -417,6 +422,16 @@ pub(crate) struct Settings {
     pub(crate) sip_allowed_prefixes: Entry<List<sip_calls::Prefix>>,
     /// `sip.ice_servers`
     pub(crate) sip_ice_servers: Entry<List<sip_ice::TurnUri>>,
+    /// `sip.push_gateway`
+    pub(crate) sip_push_gateway: Entry<sip_push::Gateway>,
+    /// `sip.push_token`
+    pub(crate) sip_push_token: Entry<sip_push::Token>,
+    /// `sip.push_providers`
+    pub(crate) sip_push_providers: Entry<List<sip_push::Provider>>,
+    /// `sip.push_timeout`
+    pub(crate) sip_push_timeout: Entry<SipPushTimeout>,
+    /// `sip.push_calls`
+    pub(crate) sip_push_calls: Entry<SipPushCalls>,
     /// `sip.register_expires`
     pub(crate) sip_register_expires: Entry<SipRegistration>,
     /// `sip.register_min`
@@ -740,7 +755,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
     Key::new("sip", "domain", |s| &mut s.sip_domain).secret(),
-    Key::new("sip", "trunk", |s| &mut s.sip_trunk),
+    Key::new("sip", "trunk", |s| &mut s.sip_trunk).secret(),
     Key::new("sip", "route", |s| &mut s.sip_route),
     Key::new("sip", "forward", |s| &mut s.sip_forward),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
@@ -770,6 +785,11 @@ pub(crate) const KEYS: &[Key] = &[
     }),
     Key::new("sip", "allowed_prefixes", |s| &mut s.sip_allowed_prefixes),
     Key::new("sip", "ice_servers", |s| &mut s.sip_ice_servers),
+    Key::new("sip", "push_gateway", |s| &mut s.sip_push_gateway),
+    Key::new("sip", "push_token", |s| &mut s.sip_push_token).secret(),
+    Key::new("sip", "push_providers", |s| &mut s.sip_push_providers),
+    Key::new("sip", "push_timeout", |s| &mut s.sip_push_timeout),
+    Key::new("sip", "push_calls", |s| &mut s.sip_push_calls),
     Key::new("sip", "register_expires", |s| &mut s.sip_register_expires),
     Key::new("sip", "register_min", |s| &mut s.sip_register_min),
     Key::new("sip", "register_max", |s| &mut s.sip_register_max),

@@ -111,6 +111,14 @@ pub(crate) fn wrong_type(node: &Node<'_>, expected: &str) -> Diagnostic {
     )
 }
 
+/// The same for a table. A text of the environment is not shown: it may have a secret.
+pub(crate) fn not_a_table(node: &Node<'_>, expected: &str) -> Diagnostic {
+    match &node.raw {
+        Raw::Plain(_) => Diagnostic::error(&node.at, format!("expected {expected}, found a text")),
+        _ => wrong_type(node, expected),
+    }
+}
+
 fn quoting(node: &Node<'_>) -> Option<String> {
     match (&node.raw, node.integer(), node.boolean()) {
         (Raw::Toml(_), Some(Ok(number)), _) => Some(format!("write it in quotes: \"{number}\"")),

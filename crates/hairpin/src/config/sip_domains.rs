@@ -9,7 +9,7 @@ use super::credentials::Realm;
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::schema::Settings;
-use super::setting::{FromText, List, Mistake, Setting, one_of, wrong_type};
+use super::setting::{FromText, List, Mistake, Setting, not_a_table, one_of};
 use super::sip::Algorithms;
 use super::sip_users::User;
 use super::source::Located;
@@ -43,7 +43,7 @@ impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
             let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(wrong_type(node, "a domain").help(&help));
+            report.push(not_a_table(node, "a domain").help(&help));
             return None;
         };
         let source = node.at.source;

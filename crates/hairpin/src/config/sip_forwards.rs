@@ -3,13 +3,13 @@
 use server::sip::routes::Forward;
 
 use super::diagnostics::{Diagnostic, Report};
-use super::node::{Node, Raw};
+use super::node::Node;
 use super::schema::Settings;
-use super::setting::{FromText, List, Mistake, Seconds, Setting, wrong_type};
+use super::setting::{FromText, List, Mistake, Seconds, Setting};
 use super::sip_domains::{self, Host};
 use super::sip_routes::User;
 use super::source::{Located, Location};
-use super::walk::unknown_key;
+use super::table::{self, Table};
 
 /// One forward, each value with its place.
 #[derive(Clone, Debug, Default)]
@@ -40,52 +40,30 @@ const EXAMPLE: &str =
 
 impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
-            let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(wrong_type(node, "a forward").help(&help));
-            return None;
-        };
-        let source = node.at.source;
-        let errors = report.errors();
-        let mut forward = Written::default();
-        for (name, value) in table.iter() {
-            let value = Node::toml(source, value);
-            if !forward.set(name.get_ref(), &value, report) {
-                report.push(unknown_key(source, name, "a forward", &FIELDS, &[]));
-            }
-        }
-        if report.errors() == errors {
-            forward.check(&node.at, report);
-        }
-        (report.errors() == errors).then_some(forward)
+        table::read(node, report)
     }
 
     fn write(&self, reveal: bool) -> String {
-        fn one<T: Setting>(name: &str, value: Option<&T>, reveal: bool) -> Option<String> {
-            value.map(|value| format!("{name} = {}", value.write(reveal)))
+        fn to(to: &Option<Located<To>>) -> Option<&To> {
+            to.as_ref().map(|to| &to.value)
         }
-        fn some<T: Setting>(name: &str, list: &List<T>, reveal: bool) -> Option<String> {
-            one(name, Some(list).filter(|list| !list.is_empty()), reveal)
-        }
-        let to = |name: &str, to: &Option<Located<To>>| {
-            one(name, to.as_ref().map(|to| &to.value), reveal)
-        };
-        let fields = [
-            some("users", &self.users, reveal),
-            some("domains", &self.domains, reveal),
-            to("on_busy", &self.on_busy),
-            to("on_no_answer", &self.on_no_answer),
-            to("on_unreachable", &self.on_unreachable),
-            to("on_not_registered", &self.on_not_registered),
-            one("ring_time", self.ring_time.as_ref(), reveal),
-        ];
-        let fields: Vec<_> = fields.into_iter().flatten().collect();
-        format!("{{ {} }}", fields.join(", "))
+        table::Writer::new(reveal)
+            .some("users", &self.users)
+            .some("domains", &self.domains)
+            .one("on_busy", to(&self.on_busy))
+            .one("on_no_answer", to(&self.on_no_answer))
+            .one("on_unreachable", to(&self.on_unreachable))
+            .one("on_not_registered", to(&self.on_not_registered))
+            .one("ring_time", self.ring_time.as_ref())
+            .finish()
     }
 }
 
-impl Written {
-    /// Reads one key. Returns `false` if there is none of this name.
+impl Table for Written {
+    const WHAT: &'static str = "a forward";
+    const FIELDS: &'static [&'static str] = &FIELDS;
+    const EXAMPLE: &'static str = EXAMPLE;
+
     fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
         let to = |report: &mut Report| {
             To::read(value, report).map(|to| Located {
@@ -106,16 +84,6 @@ impl Written {
         true
     }
 
-    fn all(&self) -> impl Iterator<Item = &Located<To>> {
-        let all = [
-            &self.on_busy,
-            &self.on_no_answer,
-            &self.on_unreachable,
-            &self.on_not_registered,
-        ];
-        all.into_iter().flatten()
-    }
-
     fn check(&self, at: &Location, report: &mut Report) {
         if self.all().next().is_none() {
             report.push(Diagnostic::error(at, "the forward leads nowhere").help(EXAMPLE));
@@ -124,6 +92,18 @@ impl Written {
             let message = "`ring_time` has no effect without `on_no_answer`";
             report.push(Diagnostic::error(at, message).help("remove it, or add on_no_answer"));
         }
+    }
+}
+
+impl Written {
+    fn all(&self) -> impl Iterator<Item = &Located<To>> {
+        let all = [
+            &self.on_busy,
+            &self.on_no_answer,
+            &self.on_unreachable,
+            &self.on_not_registered,
+        ];
+        all.into_iter().flatten()
     }
 
     fn resolve(self) -> Forward {

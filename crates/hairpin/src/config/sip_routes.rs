@@ -6,16 +6,14 @@ use server::sip::routes::{
 
 use super::diagnostics::{Diagnostic, Report};
 use super::network::Network;
-use super::node::{Node, Raw};
+use super::node::Node;
 use super::schema::Settings;
-use super::setting::{
-    Bounded, FromText, List, Mistake, Seconds, Setting, one_of, quote, wrong_type,
-};
+use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting, one_of, quote};
 use super::sip_domains::{self, Host};
 use super::sip_trunks::{self, Name};
 use super::source::{Located, Location};
 use super::suggest::nearest;
-use super::walk::unknown_key;
+use super::table::{self, Table};
 
 /// One route, each value with its place.
 #[derive(Clone, Debug, Default)]
@@ -71,62 +69,40 @@ const EXAMPLE: &str = "write it like { prefixes = [\"+49\"], trunks = [\"carrier
 
 impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
-            let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(wrong_type(node, "a route").help(&help));
-            return None;
-        };
-        let source = node.at.source;
-        let errors = report.errors();
-        let mut route = Written::default();
-        for (name, value) in table.iter() {
-            let value = Node::toml(source, value);
-            if !route.set(name.get_ref(), &value, report) {
-                report.push(unknown_key(source, name, "a route", &FIELDS, &[]));
-            }
-        }
-        if report.errors() == errors {
-            route.check(&node.at, report);
-        }
-        (report.errors() == errors).then_some(route)
+        table::read(node, report)
     }
 
     fn write(&self, reveal: bool) -> String {
-        fn one<T: Setting>(name: &str, value: Option<&T>, reveal: bool) -> Option<String> {
-            value.map(|value| format!("{name} = {}", value.write(reveal)))
-        }
-        fn some<T: Setting>(name: &str, list: &List<T>, reveal: bool) -> Option<String> {
-            one(name, Some(list).filter(|list| !list.is_empty()), reveal)
-        }
         let to_domain = self.to_domain.as_ref().map(|domain| &domain.value);
-        let fields = [
-            one("name", self.name.as_ref(), reveal),
-            one("priority", self.priority.as_ref(), reveal),
-            some("prefixes", &self.prefixes, reveal),
-            some("domains", &self.domains, reveal),
-            some("from_trunks", &self.from_trunks, reveal),
-            some("from_users", &self.from_users, reveal),
-            some("from_networks", &self.from_networks, reveal),
-            some("headers", &self.headers, reveal),
-            one("strip", self.strip.as_ref(), reveal),
-            one("replace", self.replace.as_ref(), reveal),
-            one("add", self.add.as_ref(), reveal),
-            some("trunks", &self.trunks, reveal),
-            one("to_domain", to_domain, reveal),
-            one("reject", self.reject.as_ref(), reveal),
-            one("hunt", self.hunt.as_ref(), reveal),
-            one("on_busy", self.on_busy.as_ref(), reveal),
-            one("on_no_answer", self.on_no_answer.as_ref(), reveal),
-            one("on_unreachable", self.on_unreachable.as_ref(), reveal),
-            one("ring_time", self.ring_time.as_ref(), reveal),
-        ];
-        let fields: Vec<_> = fields.into_iter().flatten().collect();
-        format!("{{ {} }}", fields.join(", "))
+        table::Writer::new(reveal)
+            .one("name", self.name.as_ref())
+            .one("priority", self.priority.as_ref())
+            .some("prefixes", &self.prefixes)
+            .some("domains", &self.domains)
+            .some("from_trunks", &self.from_trunks)
+            .some("from_users", &self.from_users)
+            .some("from_networks", &self.from_networks)
+            .some("headers", &self.headers)
+            .one("strip", self.strip.as_ref())
+            .one("replace", self.replace.as_ref())
+            .one("add", self.add.as_ref())
+            .some("trunks", &self.trunks)
+            .one("to_domain", to_domain)
+            .one("reject", self.reject.as_ref())
+            .one("hunt", self.hunt.as_ref())
+            .one("on_busy", self.on_busy.as_ref())
+            .one("on_no_answer", self.on_no_answer.as_ref())
+            .one("on_unreachable", self.on_unreachable.as_ref())
+            .one("ring_time", self.ring_time.as_ref())
+            .finish()
     }
 }
 
-impl Written {
-    /// Reads one key. Returns `false` if there is none of this name.
+impl Table for Written {
+    const WHAT: &'static str = "a route";
+    const FIELDS: &'static [&'static str] = &FIELDS;
+    const EXAMPLE: &'static str = EXAMPLE;
+
     fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
         match name {
             "name" => self.name = Name::read(value, report),
@@ -159,7 +135,6 @@ impl Written {
         true
     }
 
-    /// Reports keys of one route that contradict each other.
     fn check(&self, at: &Location, report: &mut Report) {
         let actions = [
             !self.trunks.is_empty(),
@@ -179,7 +154,9 @@ impl Written {
             report.push(Diagnostic::error(at, message).help("remove one of them"));
         }
     }
+}
 
+impl Written {
     fn resolve(self, number: usize) -> routes::Route {
         let default = routes::Route::default();
         let texts = |list: List<Host>| -> Vec<String> {

@@ -9,12 +9,12 @@ use server::sip::routes::{Credentials, NextHop, ProbeConfig, RegisterConfig};
 
 use super::diagnostics::{Diagnostic, Report};
 use super::network::Network;
-use super::node::{Node, Raw};
+use super::node::Node;
 use super::schema::Settings;
-use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting, wrong_type};
+use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting};
 use super::sip_domains::Host;
 use super::source::{Located, Location};
-use super::walk::unknown_key;
+use super::table::{self, Table};
 
 /// One trunk, each value with its place.
 #[derive(Clone, Debug, Default)]
@@ -75,60 +75,38 @@ const EXAMPLE: &str = "write it like { name = \"carrier\", addresses = [\"192.0.
 
 impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
-            let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(wrong_type(node, "a trunk").help(&help));
-            return None;
-        };
-        let source = node.at.source;
-        let errors = report.errors();
-        let mut trunk = Written::default();
-        for (name, value) in table.iter() {
-            let value = Node::toml(source, value);
-            if !trunk.set(name.get_ref(), &value, report) {
-                report.push(unknown_key(source, name, "a trunk", &FIELDS, &[]));
-            }
-        }
-        if report.errors() == errors {
-            trunk.check(&node.at, report);
-        }
-        (report.errors() == errors).then_some(trunk)
+        table::read(node, report)
     }
 
     fn write(&self, reveal: bool) -> String {
-        fn one<T: Setting>(name: &str, value: Option<&T>, reveal: bool) -> Option<String> {
-            value.map(|value| format!("{name} = {}", value.write(reveal)))
-        }
-        fn some<T: Setting>(name: &str, list: &List<T>, reveal: bool) -> Option<String> {
-            one(name, Some(list).filter(|list| !list.is_empty()), reveal)
-        }
-        let fields = [
-            one("name", self.name.as_ref().map(|name| &name.value), reveal),
-            some("addresses", &self.addresses, reveal),
-            some("to", &self.to, reveal),
-            one("domain", self.domain.as_ref(), reveal),
-            one("weight", self.weight.as_ref(), reveal),
-            one("priority", self.priority.as_ref(), reveal),
-            one("calls_per_second", self.calls_per_second.as_ref(), reveal),
-            one("max_calls", self.max_calls.as_ref(), reveal),
-            one("answer_timeout", self.answer_timeout.as_ref(), reveal),
-            one("probe_interval", self.probe_interval.as_ref(), reveal),
-            one("probe_failures", self.probe_failures.as_ref(), reveal),
-            one("probe_successes", self.probe_successes.as_ref(), reveal),
-            one("slow_start", self.slow_start.as_ref(), reveal),
-            one("user", self.user.as_ref(), reveal),
-            one("password", self.password.as_ref(), reveal),
-            one("register", self.register.as_ref(), reveal),
-            one("register_contact", self.register_contact.as_ref(), reveal),
-            one("register_expires", self.register_expires.as_ref(), reveal),
-        ];
-        let fields: Vec<_> = fields.into_iter().flatten().collect();
-        format!("{{ {} }}", fields.join(", "))
+        table::Writer::new(reveal)
+            .one("name", self.name.as_ref().map(|name| &name.value))
+            .some("addresses", &self.addresses)
+            .some("to", &self.to)
+            .one("domain", self.domain.as_ref())
+            .one("weight", self.weight.as_ref())
+            .one("priority", self.priority.as_ref())
+            .one("calls_per_second", self.calls_per_second.as_ref())
+            .one("max_calls", self.max_calls.as_ref())
+            .one("answer_timeout", self.answer_timeout.as_ref())
+            .one("probe_interval", self.probe_interval.as_ref())
+            .one("probe_failures", self.probe_failures.as_ref())
+            .one("probe_successes", self.probe_successes.as_ref())
+            .one("slow_start", self.slow_start.as_ref())
+            .one("user", self.user.as_ref())
+            .one("password", self.password.as_ref())
+            .one("register", self.register.as_ref())
+            .one("register_contact", self.register_contact.as_ref())
+            .one("register_expires", self.register_expires.as_ref())
+            .finish()
     }
 }
 
-impl Written {
-    /// Reads one key. Returns `false` if there is none of this name.
+impl Table for Written {
+    const WHAT: &'static str = "a trunk";
+    const FIELDS: &'static [&'static str] = &FIELDS;
+    const EXAMPLE: &'static str = EXAMPLE;
+
     fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
         match name {
             "name" => {
@@ -160,7 +138,6 @@ impl Written {
         true
     }
 
-    /// Reports keys of one trunk that require each other.
     fn check(&self, at: &Location, report: &mut Report) {
         if self.addresses.is_empty() && self.to_addresses().is_empty() {
             let message = "the trunk has no address that it sends from";
@@ -180,7 +157,9 @@ impl Written {
             report.push(Diagnostic::error(at, message).help("add to = [\"sip:192.0.2.7:5060\"]"));
         }
     }
+}
 
+impl Written {
     /// The numeric addresses of `to`.
     fn to_addresses(&self) -> Vec<IpAddr> {
         let to = self.to.iter();

@@ -9,7 +9,7 @@ use stores::{Options, StoreSettings};
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::schema::Settings;
-use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting, one_of, wrong_type};
+use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting, not_a_table, one_of};
 use super::sip_tls::RootFile;
 use super::source::Located;
 use super::walk::unknown_key;
@@ -70,7 +70,7 @@ impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
             let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(wrong_type(node, "a store").help(&help));
+            report.push(not_a_table(node, "a store").help(&help));
             return None;
         };
         let source = node.at.source;

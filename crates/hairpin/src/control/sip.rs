@@ -114,7 +114,11 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
 
 /// A page of the list of bindings.
 pub(crate) fn bindings(sip: &SipInspector, wanted: &Wanted) -> Result<Value, SipError> {
-    let fits = |it: &BindingInfo| wanted.fits(&[&it.aor, &it.contact]).then(|| binding(it));
+    let fits = |it: &BindingInfo| {
+        wanted
+            .fits(&[&it.aor, &it.contact, &it.agent])
+            .then(|| binding(it))
+    };
     if let Some(aor) = &wanted.aor {
         let bindings = sip.bindings_of(aor)?;
         let bindings: Vec<Value> = bindings.iter().filter_map(fits).collect();
@@ -292,6 +296,7 @@ fn binding(binding: &BindingInfo) -> Value {
         "instance": text(&binding.instance),
         "reg_id": binding.reg_id,
         "call_id": binding.call_id,
+        "user_agent": text(&binding.agent),
         "worker": binding.worker,
     })
 }

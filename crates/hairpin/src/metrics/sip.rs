@@ -1,5 +1,7 @@
 //! SIP: messages, transactions, connections, and what overload control makes of the load. Only where SIP is served.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use server::Observer;
 use server::sip::{
     CALL_REFUSALS, DIGEST_OUTCOMES, DNS_OUTCOMES, SCREENED, SIP_CLASSES, SIP_METHODS, SipCounters,
@@ -209,6 +211,19 @@ fn calls(page: &mut Page, sum: &SipCounters) {
         "Calls without a BYE that no longer count, because their session or sip.max_call_duration is over.",
         sum.calls_expired,
     );
+    let outcomes = &crate::push::OUTCOMES;
+    let count = |outcome: &AtomicU64| outcome.load(Ordering::Relaxed);
+    page.counters(
+        "hairpin_sip_pushes_total",
+        "Push notifications for phones that sleep: accepted or refused by the gateway, failed, or dropped because too many waited.",
+        "outcome",
+        [
+            ("accepted", count(&outcomes.accepted)),
+            ("refused", count(&outcomes.refused)),
+            ("failed", count(&outcomes.failed)),
+            ("dropped", sum.pushes_dropped),
+        ],
+    );
     page.counters(
         "hairpin_sip_calls_refused_total",
         "Requests of users refused because of a limit of calls or a forbidden number.",
@@ -334,6 +349,11 @@ fn connections(page: &mut Page, sum: &SipCounters) {
             ("failed", sum.tls_failed),
             ("deferred", sum.tls_deferred),
         ],
+    );
+    page.counter(
+        "hairpin_sip_next_hop_tls_failures_total",
+        "TLS handshakes with SIP servers that hairpin connected to failed, for example because the certificate is for another name.",
+        sum.next_hop_tls_failed,
     );
     page.counters(
         "hairpin_sip_websockets_total",

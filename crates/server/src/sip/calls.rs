@@ -5,12 +5,12 @@ use super::settings::{CallSettings, Orders};
 use sip::{Method, Mono};
 use sip_server::Aor;
 use sip_server::calls::{
-    CallRecord, Counted, Counters, DialogId, Dialogs, DialogsPlace, EndedBy, Exceeded, Numbers,
-    Span, Ticket,
+    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, DialogsPlace, EndedBy, Exceeded,
+    Numbers, Span, Ticket,
 };
 use sip_server::proxy::{Denied, NewCall, SessionTimer};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why calls are refused, in the order of [`SipCounters::calls_refused`](super::SipCounters::calls_refused).
 pub const CALL_REFUSALS: [&str; 5] = [
@@ -23,6 +23,15 @@ pub const CALL_REFUSALS: [&str; 5] = [
 
 /// The place of a forbidden number in [`CALL_REFUSALS`].
 const NUMBER: usize = 4;
+
+/// Lines per second and worker about calls that the proxy refuses before it has tried a target. Anyone can send such calls.
+const REFUSED_LINES: u32 = 100;
+
+/// Lines about calls in progress at the end of the server: so many at a time, with a pause, because the queue of lines has a limit. The end of
+/// the server does not wait longer than [`LAST_LINES`].
+const LINES_AT_ONCE: usize = 500;
+const PAUSE: Duration = Duration::from_millis(10);
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// The sender in log lines about a call between two trunks.
 const TRUNK: &[u8] = b"(trunk)";
@@ -46,6 +55,7 @@ pub(super) struct CallControl {
     /// A trunk has a limit of calls.
     limits_trunks: bool,
     reporter: Reporter,
+    refused_lines: Lines,
     pub(super) refused: [u64; CALL_REFUSALS.len()],
 }
 
@@ -57,6 +67,7 @@ impl CallControl {
             shared,
             numbers: Numbers::new(&settings.forbidden_prefixes, &settings.allowed_prefixes),
             settings,
+            refused_lines: Lines::default(),
             limits_trunks: orders.settings.trunks.iter().any(|it| it.max_calls > 0),
             first_domain: first.map_or_else(Box::default, |it| {
                 it.name.to_ascii_lowercase().into_bytes().into()
@@ -70,6 +81,7 @@ impl CallControl {
     pub(super) fn obey(&mut self, orders: &Orders) {
         *self = CallControl {
             refused: self.refused,
+            refused_lines: self.refused_lines,
             ..CallControl::new(self.shared.clone(), orders)
         };
     }
@@ -96,7 +108,7 @@ impl CallControl {
     /// Removes dialogs whose time is over, and logs their calls.
     pub(super) fn expire(&self, now: Mono) {
         for record in self.shared.dialogs.expire(now) {
-            self.closed(now, &record, EndedBy::Expiry);
+            self.closed(now, &record, EndedBy::Expiry.into());
         }
     }
 
@@ -116,21 +128,66 @@ impl CallControl {
         self.settings.log || self.reporter.wants_calls()
     }
 
-    /// Logs and reports a call that has ended.
-    pub(super) fn closed(&self, now: Mono, record: &CallRecord, by: EndedBy) {
-        let call = record.line(now);
-        if self.reporter.wants_calls() {
-            self.reporter
-                .report(&SipEvent::CallClosed { call, ended_by: by });
+    /// Reports and logs a call that has ended.
+    fn closed(&self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
+        self.report_end(now, record, end.by);
+        if self.logs() {
+            CallControl::write(now, record, end);
         }
-        // Calls from before a reload have records, too.
-        if self.settings.log || !self.reporter.wants_calls() {
-            CallControl::log(now, record, by);
+    }
+
+    /// The same, but writes a limited number of lines about refused calls.
+    pub(super) fn ended(&mut self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
+        self.report_end(now, record, end.by);
+        if self.logs() && self.admits_line(now, record) {
+            CallControl::write(now, record, end);
+        }
+    }
+
+    fn report_end(&self, now: Mono, record: &CallRecord, ended_by: EndedBy) {
+        if self.reporter.wants_calls() {
+            let call = record.line(now);
+            self.reporter
+                .report(&SipEvent::CallClosed { call, ended_by });
+        }
+    }
+
+    /// Whether calls have log lines. Calls from before a reload have records, too.
+    fn logs(&self) -> bool {
+        self.settings.log || !self.reporter.wants_calls()
+    }
+
+    fn admits_line(&mut self, now: Mono, record: &CallRecord) -> bool {
+        let line = record.line(now);
+        let is_refusal = line.tried == 0 && line.code >= 300;
+        match is_refusal.then(|| self.refused_lines.admit(now)) {
+            Some(None) => return false,
+            Some(Some(left_out)) if left_out > 0 => {
+                tracing::warn!(lines = left_out, "lines about refused calls were left out");
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// The server ends: writes the log lines of all calls in progress. These are the ones that are not answered.
+    pub(super) fn finish(&self, now: Mono, ringing: &[CallRecord]) {
+        let until = Instant::now() + LAST_LINES;
+        let end = EndedBy::Server.into();
+        for part in ringing.chunks(LINES_AT_ONCE) {
+            part.iter()
+                .for_each(|record| CallControl::write(now, record, end));
+            pause_between(part.len(), until);
+        }
+        let dialogs = &self.shared.dialogs;
+        let mut write = |record: &CallRecord| CallControl::write(now, record, end);
+        while dialogs.drain(LINES_AT_ONCE, &mut write) {
+            pause_between(LINES_AT_ONCE, until);
         }
     }
 
     /// Writes the log line of a call that has ended.
-    fn log(now: Mono, record: &CallRecord, by: EndedBy) {
+    fn write(now: Mono, record: &CallRecord, end: CallEnd<'_>) {
         let line = record.line(now);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -151,7 +208,8 @@ impl CallControl {
             answer_ms = line.answered.map(ms),
             end_ms = ms(line.lasted),
             code = line.code,
-            ended_by = by.name(),
+            reason = Some(end.reason).filter(|reason| !reason.is_empty()),
+            ended_by = end.by.name(),
             "call ended"
         );
     }
@@ -243,7 +301,7 @@ impl CallControl {
                 .report(&SipEvent::CallOpened(record.line(now)));
         }
         if let Some(earlier) = self.shared.dialogs.begin(now, dialog, span, counted) {
-            self.closed(now, &earlier, EndedBy::Expiry);
+            self.closed(now, &earlier, EndedBy::Expiry.into());
         }
     }
 
@@ -267,5 +325,52 @@ impl CallControl {
             session,
             most: self.settings.most,
         }
+    }
+}
+
+/// Lets the log thread write lines.
+fn pause_between(lines: usize, until: Instant) {
+    if lines >= LINES_AT_ONCE && Instant::now() < until {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A limit of log lines per second.
+#[derive(Debug, Default, Clone, Copy)]
+struct Lines {
+    second: u64,
+    written: u32,
+    left_out: u64,
+}
+
+impl Lines {
+    /// Whether one more line may be written. If so, returns how many lines were left out since the last one.
+    fn admit(&mut self, now: Mono) -> Option<u64> {
+        let second = now.0 / 1_000_000_000;
+        if self.second != second {
+            (self.second, self.written) = (second, 0);
+        }
+        if self.written >= REFUSED_LINES {
+            self.left_out += 1;
+            return None;
+        }
+        self.written += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_about_refused_calls_are_limited_per_second_and_the_others_counted() {
+        let mut lines = Lines::default();
+        let at = |ms: u64| Mono(ms * 1_000_000);
+        let written = (0..1000).filter(|_| lines.admit(at(1_500)).is_some());
+        assert_eq!(written.count(), REFUSED_LINES as usize);
+        assert_eq!(lines.admit(at(1_999)), None);
+        assert_eq!(lines.admit(at(2_000)), Some(901));
+        assert_eq!(lines.admit(at(2_001)), Some(0));
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) proven: bool,
     /// It is being made by us, for this reason; over TLS until the handshake is over.
     pub(crate) connecting: Option<ConnectKey>,
+    /// Whom TLS verifies, until the connection is made.
+    pub(crate) verifies: Option<PeerName>,
     /// TCP is connected.
     pub(crate) is_established: bool,
     /// The other side sends nothing more.
@@ -134,6 +136,7 @@ impl Connection {
             awaits_proxy_header: false,
             proven: false,
             connecting: None,
+            verifies: None,
             is_established: true,
             ended: None,
             dirty: false,

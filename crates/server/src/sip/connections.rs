@@ -254,6 +254,7 @@ impl Connections {
             connection.carrier = to.carrier;
             connection.layers = layers;
             connection.connecting = Some(key);
+            connection.verifies.clone_from(&to.name);
             connection.is_established = false;
             connection.framer = Framer::new(Opened::ByUs);
         }

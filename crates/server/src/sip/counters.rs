@@ -137,6 +137,10 @@ counters! {
     forwarding_challenged: u64,
     /// Requests that the proxy is at now: not answered yet, or answered INVITEs whose transaction has not ended.
     forwarding: u64,
+    /// Push notifications for phones that sleep, handed to the hook.
+    pushes: u64,
+    /// Push notifications that the hook did not accept.
+    pushes_dropped: u64,
     /// Calls of users that count now, those that ring not among them.
     calls: u64,
     /// Calls that have come to their longest time, or whose session has expired, without a BYE.
@@ -185,6 +189,8 @@ counters! {
     tls_handshakes: u64,
     /// TLS connections that failed, most of them in the handshake.
     tls_failed: u64,
+    /// Connections over TLS that this server has opened, and whose handshake failed.
+    next_hop_tls_failed: u64,
     /// Times that a TLS handshake was put off to the next wake-up, because handshakes had taken their share of this one.
     tls_deferred: u64,
     /// WebSockets opened.

@@ -191,6 +191,10 @@ impl Endpoint {
         self.user.forwarder()
     }
 
+    pub(super) fn forwarder_mut(&mut self) -> Option<&mut Forwarder> {
+        self.user.forwarder_mut()
+    }
+
     /// Takes bindings of an earlier run, which are saved from now on.
     pub(super) fn restore(&mut self, kept: Kept) {
         self.user.restore(kept);

@@ -4,6 +4,7 @@ use super::advertise::{Advertised, source_address};
 use super::calls::{CallControl, SharedCalls};
 use super::challenge::{Gate, IsAddress, RealmKey, Stop};
 use super::peer::Origin;
+use super::push::Pusher;
 use super::registrar::Registrations;
 use super::settings::{Orders, Trunk};
 use ipnet::IpNet;
@@ -12,11 +13,11 @@ use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
 use sip::{HashKey, Host, Message, Method, Mono, Now};
 use sip_server::Aor;
-use sip_server::calls::{CallRecord, Counted, DialogId, EndedBy, Ticket};
+use sip_server::calls::{CallEnd, CallRecord, Counted, DialogId, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
     Authenticated, Authentication, Calls, Config, Denied, HopFull, Inbound, IsUser, LookedUp,
-    Lookup, NewCall, Place, Proxy, Routing, SessionTimer, Trunks,
+    Lookup, NewCall, Place, Proxy, PushConfig, PushRequest, Pushes, Routing, SessionTimer, Trunks,
 };
 use sip_server::routes::{Call, Decision, Forwards, Hop, Missed, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
@@ -28,6 +29,7 @@ use std::time::Duration;
 pub(super) struct Forwarder {
     pub(super) proxy: Proxy,
     pub(super) calls: CallControl,
+    pub(super) pusher: Pusher,
     listeners: Box<[(ListenerKey, SocketAddr)]>,
     /// What the listeners are called outside.
     advertised: Vec<Advertised>,
@@ -53,6 +55,7 @@ impl Forwarder {
         Forwarder {
             proxy,
             calls: CallControl::new(calls, orders),
+            pusher: Pusher::new(orders),
             listeners,
             trunks: trunks(orders),
             advertised: orders.settings.advertise.clone(),
@@ -75,6 +78,7 @@ impl Forwarder {
     pub(super) fn obey(&mut self, orders: &Orders) {
         self.proxy.configure(config(orders));
         self.calls.obey(orders);
+        self.pusher.obey(orders);
         self.trunks = trunks(orders);
         self.routes = Arc::clone(&orders.routes);
         self.forwards = Arc::clone(&orders.forwards);
@@ -105,6 +109,7 @@ impl Forwarder {
             trunks: &self.trunks,
             advertised: &self.advertised,
             calls: &mut self.calls,
+            pusher: &mut self.pusher,
             routes: &self.routes,
             forwards: &self.forwards,
             draws: &mut self.draws,
@@ -153,6 +158,7 @@ pub(super) struct ServerPolicy<'p> {
     listeners: &'p [(ListenerKey, SocketAddr)],
     advertised: &'p [Advertised],
     calls: &'p mut CallControl,
+    pusher: &'p mut Pusher,
     trunks: &'p [Vec<IpNet>],
     routes: &'p Table,
     forwards: &'p Forwards,
@@ -369,6 +375,16 @@ impl Trunks for ServerPolicy<'_> {
     }
 }
 
+impl Pushes for ServerPolicy<'_> {
+    fn push_config(&self) -> Option<PushConfig> {
+        self.pusher.config()
+    }
+
+    fn push(&mut self, request: &PushRequest<'_>) -> bool {
+        self.pusher.push(request)
+    }
+}
+
 impl Lookup for ServerPolicy<'_> {
     fn place(&mut self, uri: &SipUri<'_>) -> Place {
         self.registrations.place_of_uri(uri)
@@ -469,7 +485,7 @@ impl Calls for ServerPolicy<'_> {
         self.calls.records_calls()
     }
 
-    fn call_ended(&mut self, now: Mono, record: &CallRecord, by: EndedBy) {
-        self.calls.closed(now, record, by);
+    fn call_ended(&mut self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
+        self.calls.ended(now, record, end);
     }
 }

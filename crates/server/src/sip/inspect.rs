@@ -99,6 +99,8 @@ pub struct BindingInfo {
     pub age: Duration,
     /// The Call-ID of the last REGISTER.
     pub call_id: String,
+    /// The beginning of User-Agent of the last REGISTER; empty if it had none.
+    pub agent: String,
     /// The number of the worker that has the binding.
     pub worker: usize,
 }
@@ -565,6 +567,7 @@ fn info(aor: &[u8], binding: &Binding, now: Mono) -> BindingInfo {
         expires: binding.expires().since(now),
         age: now.since(binding.updated()),
         call_id: text(binding.call_id()),
+        agent: text(binding.agent()),
         worker: 0,
     }
 }

@@ -7,8 +7,9 @@ use super::reading::now;
 use super::token::Slot;
 use super::{MESSAGES, Sip};
 use io::Poller;
-use sip::flow::{Carrier, Flow};
+use sip::flow::{Carrier, Flow, PeerName};
 use sip::frame::{PONG, Packet};
+use streams::tls::TlsError;
 use streams::websocket::{CloseCode, End, Event, WebSocket};
 
 /// TLS handshakes get so much time per wake-up, so that many of them do not delay other messages for long. One more may begin before
@@ -95,9 +96,30 @@ impl Sip {
         let counters = &mut self.endpoint.counters;
         counters.tls_handshakes += u64::from(is_done);
         counters.tls_failed += u64::from(result.is_err());
-        result
-            .inspect_err(|error| tracing::debug!(%error, "a TLS connection of SIP failed"))
-            .ok()
+        if let Err(error) = &result {
+            self.tls_failed(slot, error);
+        }
+        result.ok()
+    }
+
+    /// Logs why TLS has failed. That a server to which this one connects cannot be verified is an administrator's concern: a warning, at most one
+    /// per second, because a user may call any domain.
+    fn tls_failed(&mut self, slot: Slot, error: &TlsError) {
+        let now = self.endpoint.now.mono;
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        if connection.connecting.is_none() {
+            tracing::debug!(%error, "a TLS connection of SIP failed");
+            return;
+        }
+        self.endpoint.counters.next_hop_tls_failed += 1;
+        if now < self.next_hop_line {
+            return;
+        }
+        self.next_hop_line = now.plus_secs(1);
+        let name = connection.verifies.as_ref().map_or("", PeerName::as_str);
+        tracing::warn!(name, address = %connection.remote, %error, "TLS with a SIP server failed: no request was sent to it");
     }
 
     fn take_websocket(&mut self, bytes: &mut [u8], unread: usize, flow: &Flow, poller: &Poller) {

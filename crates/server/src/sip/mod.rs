@@ -38,6 +38,7 @@ mod outgoing;
 mod peer;
 mod preview;
 mod proxied;
+mod push;
 mod reading;
 mod registrar;
 mod report;
@@ -69,6 +70,7 @@ pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
+pub use push::{Push, PushHook, PushSettings};
 pub(crate) use reading::now;
 pub(crate) use report::Reporter;
 pub use report::{OnSipEvent, SipEvent};
@@ -91,7 +93,7 @@ pub use sip_server::routes;
 pub use streams::domains::client_verifier;
 pub(crate) use taking::{SipUpgrade, TakingSip};
 pub(crate) use token::SipToken;
-pub use trace::{TraceSettings, TracedMessage};
+pub use trace::{TraceSettings, TracedMessage, mapped};
 pub(crate) use upgrade::SipOrder;
 
 use crate::steering::Numbering;
@@ -171,6 +173,8 @@ pub(crate) struct Sip {
     plain: Vec<u8>,
     /// Time that TLS handshakes have taken in this turn.
     handshakes_ns: u64,
+    /// Before then, no further log line about a next hop that is not verified.
+    next_hop_line: Mono,
     /// How much of it each connection may fill in this turn.
     share: usize,
     /// Sockets reported beside the one at hand.
@@ -227,6 +231,7 @@ impl Sip {
             scratch: vec![0; READ].into(),
             plain: Vec::new(),
             handshakes_ns: 0,
+            next_hop_line: Mono(0),
             share: READ,
             left: 0,
             accept_again: None,
@@ -384,6 +389,15 @@ impl Sip {
         self.tell_of_the_gone(poller);
         if self.stage.is_waiting() {
             self.go_on_with_order();
+        }
+    }
+
+    /// The worker ends: the calls in progress get their log lines.
+    pub(crate) fn finish(&mut self) {
+        let now = self.endpoint.now.mono;
+        if let Some(forwarder) = self.endpoint.forwarder_mut() {
+            let ringing = forwarder.proxy.take_calls();
+            forwarder.calls.finish(now, &ringing);
         }
     }
 

@@ -12,7 +12,7 @@ use sip_server::calls::{Numbers, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
     Authenticated, Authentication, Calls, Config, Denied, Inbound, IsUser, LookedUp, Lookup,
-    NewCall, Place, Proxy, Routing, Trunks,
+    NewCall, Place, Proxy, Pushes, Routing, Trunks,
 };
 pub use sip_server::proxy::{Preview, PreviewTarget};
 use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUser};
@@ -363,6 +363,9 @@ impl Authentication for SettingsPolicy<'_> {
         false
     }
 }
+
+/// The preview shows the bindings, also those of phones that sleep.
+impl Pushes for SettingsPolicy<'_> {}
 
 impl Trunks for SettingsPolicy<'_> {
     fn has_routes(&self) -> bool {

@@ -377,7 +377,7 @@ impl Sip {
         };
         let (key, flow) = (connection.connecting.take(), flow_of(connection));
         // It was we who connected: the other side owes nothing.
-        connection.begun = None;
+        (connection.begun, connection.verifies) = (None, None);
         self.connections.prove(slot);
         if let Some(key) = key {
             self.with_outgoing(poller, |endpoint, outgoing| {

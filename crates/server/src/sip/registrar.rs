@@ -13,7 +13,9 @@ use sip_server::flow::FlowId;
 use sip_server::location::{Binding, Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
 use sip_server::reg_event::Cause;
-use sip_server::registrar::{Access, Answer, Domains, Examined, Outcome, Registrar, Request};
+use sip_server::registrar::{
+    Access, Answer, Config, Domains, Examined, Outcome, Registrar, Request,
+};
 use sip_server::{Aor, AorKey};
 use std::collections::HashMap;
 
@@ -60,7 +62,7 @@ impl Registrations {
         let settings = &orders.settings;
         // They were checked with all settings.
         let domains = Domains::new(settings.domains.clone()).ok()?;
-        let registrar = Registrar::new(settings.registrar.clone(), domains, key, seed).ok()?;
+        let registrar = Registrar::new(config(orders), domains, key, seed).ok()?;
         (!settings.domains.is_empty()).then(|| Registrations {
             registrar,
             location: Kept::InMemory(MemoryLocation::new(key, limits(orders))),
@@ -75,9 +77,7 @@ impl Registrations {
         let settings = &orders.settings;
         if let Ok(domains) = Domains::new(settings.domains.clone()) {
             // Both were checked with all settings.
-            let _ = self
-                .registrar
-                .configure(settings.registrar.clone(), domains);
+            let _ = self.registrar.configure(config(orders), domains);
         }
         self.location.set_limits(limits(orders));
     }
@@ -303,6 +303,15 @@ impl Registrations {
                 headers: &[],
             },
         }
+    }
+}
+
+/// How the registrar serves.
+fn config(orders: &Orders) -> Config {
+    let push = orders.settings.push.as_ref();
+    Config {
+        push_providers: push.map(|it| it.providers.clone()).unwrap_or_default(),
+        ..orders.settings.registrar.clone()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
 use super::advertise::Advertised;
+use super::push::PushSettings;
 use super::report::Reporter;
 use super::trace::TraceSettings;
 use crate::policy::PeerRule;
@@ -72,6 +73,8 @@ pub struct SipSettings {
     /// `turn:` and `turns:` URIs of this server. If there are any, and the server has a shared secret, the 200 to a REGISTER has the header field
     /// `Ice-Servers`: a JSON array with these URIs and credentials that expire after `max_expires` of [`SipSettings::registrar`]. Default: none.
     pub ice_servers: Vec<String>,
+    /// How phones that sleep are woken (RFC 8599). Default: they are not.
+    pub push: Option<PushSettings>,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
     /// Registration bindings of all workers together. Default 1,000,000.
@@ -160,6 +163,7 @@ impl Default for SipSettings {
             ban: Duration::from_secs(300),
             scanners: SipSettings::SCANNERS.map(str::to_owned).into(),
             ice_servers: Vec::new(),
+            push: None,
             registrar: RegistrarConfig::default(),
             bindings: 1_000_000,
             bindings_per_user: 10,

@@ -679,6 +679,9 @@ impl Worker {
     /// Ends all allocations, with a log line each, and closes what is open.
     pub(crate) fn finish(&mut self) {
         self.close_dtls();
+        if let Some(sip) = &mut self.sip {
+            sip.finish();
+        }
         self.core
             .connections
             .close_all(&self.core.poller, self.core.now.mono);

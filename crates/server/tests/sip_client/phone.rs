@@ -10,6 +10,9 @@ use std::net::SocketAddr;
 /// Of every user.
 pub(crate) const PASSWORD: &str = "secret";
 
+/// User-Agent of each REGISTER.
+pub(crate) const AGENT: &str = "test-phone/1.0 (desk)";
+
 /// A phone: a socket or a connection, and who it is.
 pub(crate) struct Phone {
     pub(crate) user: String,
@@ -152,15 +155,17 @@ impl Phone {
         lines: &str,
     ) -> String {
         let (via, user, contact) = (self.via(), &self.user, self.contact());
-        let to = if method == "REGISTER" {
-            format!("sip:{user}@example.com")
-        } else {
-            uri.to_owned()
+        let (to, agent) = match method {
+            "REGISTER" => {
+                let agent = format!("User-Agent: {AGENT}\r\n");
+                (format!("sip:{user}@example.com"), agent)
+            }
+            _ => (uri.to_owned(), String::new()),
         };
         format!(
             "{method} {uri} SIP/2.0\r\n{via}From: <sip:{user}@example.com>;tag=f{call}\r\nTo: <{to}>\r\n\
              Call-ID: {call}@test\r\nCSeq: {cseq} {method}\r\nMax-Forwards: 70\r\nContact: {contact}\r\n\
-             {lines}Content-Length: 0\r\n\r\n"
+             {agent}{lines}Content-Length: 0\r\n\r\n"
         )
     }
 

@@ -230,6 +230,26 @@ impl Dialogs {
         records
     }
 
+    /// Removes dialogs because the server ends, and calls `list` with the record of each that has one: at most `most` of them. Returns whether
+    /// dialogs are left.
+    pub fn drain(&self, most: usize, list: &mut dyn FnMut(&CallRecord)) -> bool {
+        let mut left = most;
+        for part in &self.parts {
+            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            while left > 0
+                && let Some((id, dialog)) = part.dialogs.pop_first()
+            {
+                part.ends.remove(&(dialog.ends_s, id));
+                self.len.fetch_sub(1, Ordering::Relaxed);
+                if let Some(record) = &dialog.record {
+                    list(record);
+                    left -= 1;
+                }
+            }
+        }
+        left == 0
+    }
+
     /// When to call [`Dialogs::expire`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Mono> {

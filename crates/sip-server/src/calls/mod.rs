@@ -13,4 +13,4 @@ pub use counters::{CallCounter, Counters, Exceeded, Limit, Payer, Ticket};
 pub use dialogs::{Counted, DialogId, Dialogs, DialogsPlace, Span};
 pub use numbers::Numbers;
 pub(crate) use record::tag_hash;
-pub use record::{CallLine, CallRecord, EndedBy, Leg};
+pub use record::{CallEnd, CallLine, CallRecord, EndedBy, Leg};

@@ -46,6 +46,8 @@ pub enum EndedBy {
     /// Nobody: the session has expired without a BYE, or the longest duration of a call is over. Or a later call has the same Call-ID and
     /// tags, so that nobody can tell when this one ends.
     Expiry,
+    /// The server ends, and with it what it knows of the call.
+    Server,
 }
 
 impl EndedBy {
@@ -57,7 +59,23 @@ impl EndedBy {
             EndedBy::Called => "called",
             EndedBy::Proxy => "proxy",
             EndedBy::Expiry => "expiry",
+            EndedBy::Server => "server",
         }
+    }
+}
+
+/// How a call, or a call attempt, has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallEnd<'r> {
+    /// Who has ended it.
+    pub by: EndedBy,
+    /// The reason phrase, if the proxy itself has refused the call and says why; otherwise empty.
+    pub reason: &'r str,
+}
+
+impl From<EndedBy> for CallEnd<'_> {
+    fn from(by: EndedBy) -> Self {
+        CallEnd { by, reason: "" }
     }
 }
 

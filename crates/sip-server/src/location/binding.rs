@@ -4,6 +4,9 @@ use sip::Mono;
 
 use crate::flow::{FLOW_LEN, FlowId};
 
+/// Bytes of the User-Agent that a binding keeps.
+pub const MAX_AGENT: usize = 32;
+
 /// The contact names no `q`.
 pub const NO_Q: u16 = u16::MAX;
 
@@ -22,6 +25,8 @@ pub struct NewBinding<'a> {
     pub cseq: u32,
     /// The route to the contact (RFC 3327): the values of Path, with commas between.
     pub path: &'a [u8],
+    /// User-Agent of that request (RFC 3261 §20.41), of which [`MAX_AGENT`] bytes are kept; empty if it has none.
+    pub agent: &'a [u8],
     /// The flow to the contact, if the request came straight from it.
     pub flow: Option<FlowId>,
     /// The priority of the contact in thousandths, or [`NO_Q`].
@@ -44,12 +49,14 @@ pub struct TooLong;
 /// A binding between an address of record and a contact (RFC 3261 §10, RFC 5626 §6).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// URI, parameters, Call-ID, path and flow in a row: one allocation.
+    /// URI, parameters, Call-ID, path, User-Agent and flow in a row: one allocation.
     text: Box<[u8]>,
     uri_len: u16,
     params_len: u16,
     call_id_len: u16,
     path_len: u16,
+    /// At most [`MAX_AGENT`].
+    agent_len: u8,
     /// Within `text`.
     instance_at: u16,
     instance_len: u16,
@@ -83,13 +90,15 @@ impl Binding {
             Some(id) => id.write(&mut flow),
             None => &[],
         };
-        let text = [new.uri, new.params, new.call_id, new.path, flow].concat();
+        let agent = &new.agent[..new.agent.len().min(MAX_AGENT)];
+        let text = [new.uri, new.params, new.call_id, new.path, agent, flow].concat();
         Ok(Binding {
             text: text.into_boxed_slice(),
             uri_len: length(new.uri)?,
             params_len: length(new.params)?,
             call_id_len: length(new.call_id)?,
             path_len: length(new.path)?,
+            agent_len: agent.len() as u8,
             instance_at: u16::try_from(instance_at).map_err(|_| TooLong)?,
             instance_len: length(new.instance)?,
             gruu: new.gruu,
@@ -111,6 +120,7 @@ impl Binding {
             call_id: self.call_id(),
             cseq: self.cseq,
             path: self.path(),
+            agent: self.agent(),
             flow: self.flow(),
             q: self.q,
             reg_id: self.reg_id,
@@ -163,10 +173,20 @@ impl Binding {
             .sum()
     }
 
+    /// The beginning of the User-Agent of the request that made or refreshed it; empty if it had none.
+    #[must_use]
+    pub fn agent(&self) -> &[u8] {
+        self.slice(self.agent_at(), self.agent_len.into())
+    }
+
+    fn agent_at(&self) -> usize {
+        self.path_at() + usize::from(self.path_len)
+    }
+
     /// The flow that the REGISTER came by (RFC 5626 §6); `None` if another hop was in between.
     #[must_use]
     pub fn flow(&self) -> Option<FlowId> {
-        let from = self.path_at() + usize::from(self.path_len);
+        let from = self.agent_at() + usize::from(self.agent_len);
         FlowId::read(self.text.get(from..)?)
     }
 

@@ -6,7 +6,7 @@
 mod binding;
 mod memory;
 
-pub use binding::{Binding, NO_Q, NewBinding, TooLong};
+pub use binding::{Binding, MAX_AGENT, NO_Q, NewBinding, TooLong};
 pub use memory::{Limits, MemoryLocation, Removed};
 
 use crate::{Aor, AorKey};

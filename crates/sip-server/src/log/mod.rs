@@ -7,7 +7,7 @@
 //!           4               4              length
 //! ```
 //!
-//! All numbers are little-endian. A record is the whole state of one address of record, with no binding if there is none left. The last
+//! All numbers are little-endian. The state of a version 2 record begins with a byte 0, which no address has as its length. A record is the whole state of one address of record, with no binding if there is none left. The last
 //! record of an address counts. Times are seconds since 1970: the monotonic clock does not survive a restart.
 //!
 //! - [`Journal`] collects the records of a worker's changes; [`Persistent`] is a location in memory with a journal.
@@ -32,8 +32,8 @@ use record::StateError;
 
 /// What a log begins with.
 const MAGIC: &[u8; 16] = b"hairpin location";
-/// Of the format of records.
-const VERSION: u32 = 1;
+/// Of the format of records. A log of version 1 is read, too: its records have no User-Agent.
+const VERSION: u32 = 2;
 /// Bytes in front of the first record.
 const HEADER_LEN: usize = MAGIC.len() + 4 + 4;
 
@@ -50,7 +50,7 @@ fn header() -> [u8; HEADER_LEN] {
 /// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beginning {
-    /// A log of this version.
+    /// A log of this version, or of one whose records are read.
     Ours,
     /// Nothing, or less than a header: the process ended while it made the file.
     Unfinished,
@@ -72,7 +72,7 @@ fn beginning(bytes: &[u8]) -> Beginning {
     let is_whole = crc32fast::hash(signed).to_le_bytes() == *crc;
     match signed.strip_prefix(MAGIC).map(<[u8; 4]>::try_from) {
         Some(Ok(version)) if is_whole => match u32::from_le_bytes(version) {
-            VERSION => Beginning::Ours,
+            1 | VERSION => Beginning::Ours,
             version => Beginning::Version(version),
         },
         _ => Beginning::Other,

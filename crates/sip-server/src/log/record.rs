@@ -11,8 +11,11 @@ pub(super) const PREFIX_LEN: usize = 8;
 /// Bytes of the longest state. A length above it is none.
 pub const MAX_RECORD: usize = 16 << 20;
 
-/// Bytes of a binding besides its texts: eight lengths and places of 2 bytes, two numbers of 4, three of 8.
-const BINDING_LEN: usize = 8 * 2 + 2 * 4 + 3 * 8;
+/// What the state of a record with User-Agents begins with. The state of an older record begins with the length of an address, which is not 0.
+const WITH_AGENTS: u8 = 0;
+
+/// Bytes of a binding besides its texts: nine lengths and places of 2 bytes, two numbers of 4, three of 8.
+const BINDING_LEN: usize = 9 * 2 + 2 * 4 + 3 * 8;
 
 /// Why a record whose checksum is right cannot be understood: another program wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -23,6 +26,7 @@ pub(super) struct StateError;
 pub(super) fn append(out: &mut Vec<u8>, now: Now, aor: &[u8], bindings: &[Binding]) -> bool {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX_LEN]);
+    out.push(WITH_AGENTS);
     // Both fit: an address has at most 254 bytes.
     out.push(aor.len() as u8);
     out.extend_from_slice(aor);
@@ -74,13 +78,22 @@ fn append_binding(out: &mut Vec<u8>, now: Now, parts: &NewBinding<'_>) {
     out.extend_from_slice(&len(flow));
     out.extend_from_slice(&(instance_at.unwrap_or_default() as u16).to_le_bytes());
     out.extend_from_slice(&len(parts.instance));
+    out.extend_from_slice(&len(parts.agent));
     out.extend_from_slice(&parts.q.to_le_bytes());
     out.extend_from_slice(&parts.cseq.to_le_bytes());
     out.extend_from_slice(&parts.reg_id.to_le_bytes());
     out.extend_from_slice(&parts.gruu.to_le_bytes());
     out.extend_from_slice(&to_unix(now, parts.expires).to_le_bytes());
     out.extend_from_slice(&to_unix(now, parts.updated).to_le_bytes());
-    for text in [parts.uri, parts.params, parts.call_id, parts.path, flow] {
+    let NewBinding {
+        uri,
+        params,
+        call_id,
+        path,
+        agent,
+        ..
+    } = parts;
+    for text in [uri, params, call_id, path, agent, &flow] {
         out.extend_from_slice(text);
     }
 }
@@ -113,6 +126,8 @@ fn from_unix(now: Now, unix_s: u64) -> Mono {
 pub(super) struct State<'a> {
     /// The address of record in canonical form.
     pub(super) aor: &'a [u8],
+    /// Whether its bindings have a User-Agent.
+    has_agents: bool,
     count: u16,
     rest: &'a [u8],
 }
@@ -142,12 +157,17 @@ impl<'a> State<'a> {
     /// [`StateError`] if it is none. Its bindings may be found wanting only when they are read.
     pub(super) fn read(state: &'a [u8]) -> Result<State<'a>, StateError> {
         let mut rest = Reader(state);
-        let [len] = rest.array()?;
+        let [mut len] = rest.array()?;
+        let has_agents = len == WITH_AGENTS;
+        if has_agents {
+            [len] = rest.array()?;
+        }
         let aor = rest.take(len.into())?;
         Aor::from_canonical(aor).ok_or(StateError)?;
         let count = u16::from_le_bytes(rest.array()?);
         Ok(State {
             aor,
+            has_agents,
             count,
             rest: rest.0,
         })
@@ -162,7 +182,7 @@ impl<'a> State<'a> {
         let mut bindings = Vec::with_capacity(self.count.into());
         let mut earlier = None;
         for _ in 0..self.count {
-            let mut parts = rest.binding(now)?;
+            let mut parts = rest.binding(now, self.has_agents)?;
             // The order stays, also of times before the monotonic clock began.
             parts.updated = parts
                 .updated
@@ -188,7 +208,7 @@ impl<'a> State<'a> {
     pub(super) fn is_alive(&self, now: Now) -> Result<bool, StateError> {
         let mut rest = Reader(self.rest);
         for _ in 0..self.count {
-            if rest.binding(now)?.expires > now.mono {
+            if rest.binding(now, self.has_agents)?.expires > now.mono {
                 return Ok(true);
             }
         }
@@ -219,7 +239,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn binding(&mut self, now: Now) -> Result<NewBinding<'a>, StateError> {
+    fn binding(&mut self, now: Now, has_agent: bool) -> Result<NewBinding<'a>, StateError> {
         let mut len = [0; 5];
         for len in &mut len {
             *len = usize::from(self.u16()?);
@@ -227,6 +247,10 @@ impl<'a> Reader<'a> {
         let [uri, params, call_id, path, flow] = len;
         let instance_at = usize::from(self.u16()?);
         let instance_len = usize::from(self.u16()?);
+        let agent = match has_agent {
+            true => usize::from(self.u16()?),
+            false => 0,
+        };
         let q = self.u16()?;
         let cseq = u32::from_le_bytes(self.array()?);
         let reg_id = u32::from_le_bytes(self.array()?);
@@ -237,6 +261,7 @@ impl<'a> Reader<'a> {
         let params = self.take(params)?;
         let call_id = self.take(call_id)?;
         let path = self.take(path)?;
+        let agent = self.take(agent)?;
         let flow = self.take(flow)?;
         let instance = params.get(instance_at..instance_at + instance_len);
         Ok(NewBinding {
@@ -246,6 +271,7 @@ impl<'a> Reader<'a> {
             call_id,
             cseq,
             path,
+            agent,
             flow: match flow {
                 [] => None,
                 flow => Some(FlowId::read(flow).ok_or(StateError)?),

@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use sip::flow::Flow;
-use sip::{HashKey, Message, Method, Mono, Now};
+use sip::{HashKey, Message, Method, Mono, Now, Spans};
 
-use super::context::ContextKey;
+use super::context::{ContextKey, Waiting};
 use super::policy::{Denied, NewCall, Policy};
 use super::request::{Plan, Sender, is_within};
 use super::session::{self, Asked, SessionChanges};
 use super::{Proxy, Refusal, Stack};
-use crate::calls::{CallRecord, Counted, DialogId, Payer, Ticket, tag_hash};
+use crate::calls::{CallEnd, CallRecord, Counted, DialogId, Payer, Ticket, tag_hash};
 
 /// The most dialogs of one INVITE that count. Further phones of one user that answer at the same time do not count.
 const MOST_DIALOGS: usize = 32;
@@ -174,26 +174,79 @@ impl Proxy {
             uri: &plan.routed.uri,
             is_local: plan.aor.is_some(),
         };
-        let record = match method == Some(Method::Invite) && policy.records_calls() {
-            true => {
-                let source = call.user.unwrap_or_else(|| policy.source_name(flow));
-                let from = (source, flow);
-                Some(CallRecord::new(self.calls_key, now, message, from))
-            }
-            false => None,
-        };
-        let record = record.map(Box::new);
-        let tickets = match policy.admit(now.mono, &call) {
-            Ok(tickets) => tickets,
-            Err(denied) => {
-                let refusal = denied.refusal();
-                end_record(now.mono, policy, record, (refusal.code, true));
-                return Err(refusal);
-            }
-        };
+        let tickets = policy.admit(now.mono, &call).map_err(Denied::refusal)?;
+        let record = self.new_record(now, (message, flow), policy);
         let counts = !tickets.is_empty() || record.is_some();
         admitted.call = counts.then(|| Box::new(Call::new(tickets, record)));
         Ok((admitted, changes))
+    }
+
+    /// The record of an INVITE outside of dialogs, if calls are recorded.
+    fn new_record(
+        &self,
+        now: Now,
+        (message, flow): (&Message<'_>, &Flow),
+        policy: &dyn Policy,
+    ) -> Option<Box<CallRecord>> {
+        let is_call = message.method() == Some(Method::Invite)
+            && !message.to().is_ok_and(|to| to.tag.is_some());
+        if !is_call || !policy.records_calls() {
+            return None;
+        }
+        let source = match &self.caller[..] {
+            [] => policy.source_name(flow),
+            user => user,
+        };
+        let from = (source, flow);
+        Some(Box::new(CallRecord::new(
+            self.calls_key,
+            now,
+            message,
+            from,
+        )))
+    }
+
+    /// The proxy refuses a request before it has tried a target: reports the record of the call, if the request is one.
+    pub(super) fn record_refusal(
+        &self,
+        now: Now,
+        policy: &mut dyn Policy,
+        received: (&Message<'_>, &Flow),
+        (code, reason): (u16, &str),
+    ) {
+        let record = self.new_record(now, received, policy);
+        end_record(now.mono, policy, record, (code, true, reason));
+    }
+
+    /// A request that waited for a lookup gets this code: reports its record.
+    pub(super) fn record_waiting(
+        &mut self,
+        now: Mono,
+        policy: &mut dyn Policy,
+        waiting: &Waiting,
+        (code, is_cancelled): (u16, bool),
+    ) {
+        let mut spans = Box::<Spans>::default();
+        let Ok(message) = Message::parse(&waiting.bytes, &mut spans) else {
+            return;
+        };
+        self.caller.clear();
+        if let Some(Sender::User(user)) = &waiting.sender {
+            self.caller.extend_from_slice(user);
+        }
+        let mut record = self.new_record(waiting.since, (&message, &waiting.from.flow), policy);
+        if let Some(record) = record.as_mut().filter(|_| is_cancelled) {
+            record.cancelled();
+        }
+        end_record(now, policy, record, (code, true, ""));
+    }
+
+    /// The server ends: the records of all calls that are not answered yet.
+    pub fn take_calls(&mut self) -> Vec<CallRecord> {
+        let contexts = self.contexts.all();
+        contexts
+            .filter_map(|context| Some(*context.admitted.take_record()?))
+            .collect()
     }
 
     /// A branch of a recorded call has got a final response. The record stores it if it is the best one so far.
@@ -229,7 +282,7 @@ impl Proxy {
     ) {
         let context = self.contexts.get(key);
         let record = context.and_then(|context| context.admitted.take_record());
-        end_record(now, stack.policy, record, (code, is_own));
+        end_record(now, stack.policy, record, (code, is_own, ""));
     }
 
     /// Examines the next `places` places of the table from `first` on, and calls `list` with each record of a call that is not answered. Returns
@@ -303,7 +356,7 @@ impl Proxy {
             let tag = context.admitted.tag;
             if let Some(record) = stack.policy.ended(dialog) {
                 let by = record.sender_of_bye(tag);
-                stack.policy.call_ended(now, &record, by);
+                stack.policy.call_ended(now, &record, by.into());
             }
         }
     }
@@ -314,10 +367,10 @@ pub(super) fn end_record(
     now: Mono,
     policy: &mut dyn Policy,
     record: Option<Box<CallRecord>>,
-    (code, is_own): (u16, bool),
+    (code, is_own, reason): (u16, bool, &str),
 ) {
     if let Some(mut record) = record {
         let by = record.refused(code, is_own);
-        policy.call_ended(now, &record, by);
+        policy.call_ended(now, &record, CallEnd { by, reason });
     }
 }

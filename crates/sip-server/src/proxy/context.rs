@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use sip::Now;
 use sip::branch::LoopCheck;
 use sip::build::Stamp;
 use sip::congestion::Class;
@@ -10,6 +11,7 @@ use sip::engine::{Mark, ServerKey};
 
 use super::best::Best;
 use super::calls::{Admitted, TrunkCall};
+use super::push::Waking;
 use super::request::Sender;
 use super::target::Target;
 use crate::Aor;
@@ -116,6 +118,8 @@ pub(super) struct Waiting {
     pub(super) bytes: Box<[u8]>,
     pub(super) from: FlowId,
     pub(super) stamp: Stamp,
+    /// When it came.
+    pub(super) since: Now,
     /// Who has sent it, if that is known already.
     pub(super) sender: Option<Sender>,
 }
@@ -148,6 +152,8 @@ pub(super) struct Context {
     /// As long as more copies may be made.
     pub(super) base: Option<Box<Base>>,
     pub(super) waiting: Option<Box<Waiting>>,
+    /// Phones that may register and then get a copy.
+    pub(super) waking: Option<Box<Waking>>,
     pub(super) best: Best,
     pub(super) aor: Option<Box<Aor>>,
     pub(super) admitted: Admitted,
@@ -171,10 +177,16 @@ impl Context {
             redirects: 0,
             base: None,
             waiting: None,
+            waking: None,
             best: Best::default(),
             aor: None,
             admitted: Admitted::default(),
         }
+    }
+
+    /// Whether nothing is left to try but phones that may register.
+    pub(super) fn waits_for_phones(&self) -> bool {
+        self.waking.is_some() && !self.is_ending && self.targets.is_empty()
     }
 
     /// Whether no branch waits for a final response.
@@ -215,6 +227,12 @@ impl Contexts {
         let rest = self.places.get(first..).filter(|rest| !rest.is_empty())?;
         let part = rest.iter().take(places);
         Some(part.filter_map(|(_, context)| context.as_deref()))
+    }
+
+    /// All contexts.
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Context> {
+        let places = self.places.iter_mut();
+        places.filter_map(|(_, context)| context.as_deref_mut())
     }
 
     pub(super) fn insert(&mut self, context: Context) -> ContextKey {

@@ -56,7 +56,13 @@ impl Proxy {
             };
             let has_others = |it: &Branch| !it.others.is_empty() || it.again.is_some();
             let may_divert = context.may_divert;
-            if !is_last || recurses || may_divert || context.branches.iter().any(has_others) {
+            let waits = context.waking.is_some();
+            if !is_last
+                || recurses
+                || may_divert
+                || waits
+                || context.branches.iter().any(has_others)
+            {
                 context.base = Some(base);
             }
             if context.is_quiet() {
@@ -86,7 +92,10 @@ impl Proxy {
         base: &Base,
         group: Vec<Target>,
     ) {
-        let len = group.len().max(1) as u32;
+        let context = self.contexts.get(key);
+        let asleep = context.and_then(|context| context.waking.as_ref());
+        let asleep = asleep.map_or(0, |waking| waking.phones());
+        let len = (group.len() + asleep).max(1) as u32;
         let (each, more) = (base.breadth / len, base.breadth % len);
         for (place, target) in (0..).zip(group) {
             let breadth = each + u32::from(place < more);

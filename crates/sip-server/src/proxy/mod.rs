@@ -32,6 +32,7 @@ mod fork;
 mod identity;
 mod policy;
 mod preview;
+mod push;
 mod request;
 mod response;
 mod route;
@@ -47,6 +48,7 @@ pub use policy::{
     Authenticated, Authentication, Calls, Denied, HopFull, Inbound, IsUser, LookedUp, Lookup,
     NewCall, Place, Policy, Routing, Trunks,
 };
+pub use push::{PushConfig, PushRequest, Pushes};
 pub use session::{LEAST_MIN_SE, SessionTimer};
 
 pub use preview::{Preview, PreviewTarget};
@@ -58,6 +60,7 @@ use sip::{HashKey, Message, Method, Mono, Now, Spans};
 use timers::Wheel;
 
 use crate::flow::{FlowId, Runs};
+use best::Best;
 use calls::Admitted;
 use context::{Base, Context, Contexts, Waiting};
 use request::{Asked, Decision, Plan, Sender};
@@ -207,10 +210,14 @@ pub struct Proxy {
     stats: Stats,
     /// Header lines of an answer.
     lines: Vec<u8>,
+    /// The user who has sent the request that is decided; empty if it is not a user.
+    caller: Vec<u8>,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
     scratch: Option<Box<[u8]>>,
     answer_with: trunk::Answerer,
+    /// Calls that wait for phones, and some that waited.
+    waking: Vec<ContextKey>,
 }
 
 impl Proxy {
@@ -227,9 +234,11 @@ impl Proxy {
             wheel: Wheel::new(),
             stats: Stats::default(),
             lines: Vec::new(),
+            caller: Vec::new(),
             spans: Some(Box::default()),
             scratch: Some(vec![0; SCRATCH].into()),
             answer_with: trunk::Answerer::new(key, run),
+            waking: Vec::new(),
         }
     }
 
@@ -274,13 +283,14 @@ impl Proxy {
         from: &FlowId,
     ) -> Handled<'m> {
         let (message, stamp) = (&{ request.message }, request.stamp());
+        self.caller.clear();
         // RFC 3261 §16.10 has stateless elements forward it; every INVITE forwarded here has a context.
         if message.method() == Some(Method::Cancel) {
-            return self.refuse(stack.engine, request, Refusal::of(481, ""));
+            return self.refuse(now, stack, (request, from), Refusal::of(481, ""));
         }
         let check = stack.engine.loop_check(message, b"");
         if stack.engine.has_looped(message, check) {
-            return self.refuse(stack.engine, request, Refusal::of(482, ""));
+            return self.refuse(now, stack, (request, from), Refusal::of(482, ""));
         }
         let asked = Asked {
             now,
@@ -289,11 +299,13 @@ impl Proxy {
             sender: None,
         };
         match self.decide(asked, stack.policy) {
-            Err(refusal) => self.refuse(stack.engine, request, refusal),
+            Err(refusal) => self.refuse(now, stack, (request, from), refusal),
             Ok(Decision::Own) => Handled::Own(request),
             Ok(Decision::Elsewhere(worker)) => Handled::Elsewhere(worker),
             Ok(Decision::Reject(code, reason)) => {
                 self.stats.refused += 1;
+                let received = (message, &from.flow);
+                self.record_refusal(now, stack.policy, received, (code, &reason));
                 // What cannot be answered is sent again.
                 let _ = stack
                     .engine
@@ -309,29 +321,21 @@ impl Proxy {
             }
             Ok(Decision::Pending(sender)) => {
                 trust(&mut request, sender.as_ref());
-                match self.accept(now.mono, stack.engine, request) {
-                    Ok(key) => {
-                        let waiting = Waiting {
-                            bytes: message.as_bytes().into(),
-                            from: *from,
-                            stamp,
-                            sender,
-                        };
-                        if let Some(context) = self.contexts.get(key) {
-                            context.waiting = Some(Box::new(waiting));
-                        }
-                        self.set_timer(key, now.mono.plus(self.config.lookup_time));
-                        Handled::Waits(key)
-                    }
-                    Err(error) => without_room(error),
-                }
+                let waiting = Waiting {
+                    bytes: message.as_bytes().into(),
+                    from: *from,
+                    stamp,
+                    since: now,
+                    sender,
+                };
+                self.wait(now, stack, request, waiting)
             }
             Ok(Decision::Forward(plan)) => {
                 trust(&mut request, Some(&plan.sender));
                 let received = (message, &from.flow);
                 let mut admitted = match self.admit(now, received, &plan, stack.policy) {
                     Ok(admitted) => admitted,
-                    Err(refusal) => return self.refuse(stack.engine, request, refusal),
+                    Err(refusal) => return self.refuse(now, stack, (request, from), refusal),
                 };
                 match self.accept(now.mono, stack.engine, request) {
                     Ok(key) => {
@@ -340,10 +344,35 @@ impl Proxy {
                     }
                     Err(error) => {
                         let record = admitted.0.take_record();
-                        calls::end_record(now.mono, stack.policy, record, (503, true));
+                        calls::end_record(now.mono, stack.policy, record, (503, true, ""));
                         without_room(error)
                     }
                 }
+            }
+        }
+    }
+
+    /// Keeps a request until a lookup or an authentication is complete.
+    fn wait<'m>(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        request: NewRequest<'m>,
+        waiting: Waiting,
+    ) -> Handled<'m> {
+        let message = &{ request.message };
+        match self.accept(now.mono, stack.engine, request) {
+            Ok(key) => {
+                if let Some(context) = self.contexts.get(key) {
+                    context.waiting = Some(Box::new(waiting));
+                }
+                self.set_timer(key, now.mono.plus(self.config.lookup_time));
+                Handled::Waits(key)
+            }
+            Err(error) => {
+                let received = (message, &waiting.from.flow);
+                self.record_refusal(now, stack.policy, received, (503, ""));
+                without_room(error)
             }
         }
     }
@@ -379,24 +408,22 @@ impl Proxy {
             from: &waiting.from,
             sender: waiting.sender.clone(),
         };
+        let received = (message, &waiting.from.flow);
         let refusal = match self.decide(asked, stack.policy) {
-            Ok(Decision::Forward(plan)) => {
-                let received = (message, &waiting.from.flow);
-                match self.admit(now, received, &plan, stack.policy) {
-                    Ok(admitted) => {
-                        if plan.sender != Sender::Anyone
-                            && let Some(context) = self.contexts.get(key)
-                        {
-                            stack.engine.trust_source(context.server);
-                        }
-                        self.wheel.remove(key.slot);
-                        let stamped = (message, waiting.stamp);
-                        let planned = (*plan, admitted);
-                        return self.begin(now, stack, key, stamped, planned, &waiting.from);
+            Ok(Decision::Forward(plan)) => match self.admit(now, received, &plan, stack.policy) {
+                Ok(admitted) => {
+                    if plan.sender != Sender::Anyone
+                        && let Some(context) = self.contexts.get(key)
+                    {
+                        stack.engine.trust_source(context.server);
                     }
-                    Err(refusal) => refusal,
+                    self.wheel.remove(key.slot);
+                    let stamped = (message, waiting.stamp);
+                    let planned = (*plan, admitted);
+                    return self.begin(now, stack, key, stamped, planned, &waiting.from);
                 }
-            }
+                Err(refusal) => refusal,
+            },
             Ok(Decision::Pending(sender)) => {
                 if let Some(context) = self.contexts.get(key) {
                     context.waiting = Some(Box::new(Waiting {
@@ -416,6 +443,7 @@ impl Proxy {
             }
             Ok(Decision::Reject(code, reason)) => {
                 self.stats.refused += 1;
+                self.record_refusal(now, stack.policy, received, (code, &reason));
                 self.answer(now.mono, stack, key, &rejection(code, &reason));
                 return;
             }
@@ -424,6 +452,8 @@ impl Proxy {
             Err(refusal) => refusal,
         };
         self.stats.refused += 1;
+        let why = (refusal.code, refusal.reason);
+        self.record_refusal(now, stack.policy, received, why);
         let lines = std::mem::take(&mut self.lines);
         self.answer(now.mono, stack, key, &refusal.reply_with(&lines));
         self.lines = lines;
@@ -452,11 +482,16 @@ impl Proxy {
             let Some(context) = self.contexts.get(key) else {
                 continue;
             };
-            if context.waiting.is_some() {
+            if let Some(waiting) = context.waiting.take() {
+                self.record_waiting(now, stack.policy, &waiting, (504, false));
                 self.answer(now, stack, key, &Reply::new(504));
-            } else if !self.trunk_timeout(now, stack, key) {
+            } else if !self.woke_in_vain(now, stack, key) && !self.trunk_timeout(now, stack, key) {
                 self.rang_too_long(key);
                 self.cancel_branches(now, stack, key);
+                let waking = self.contexts.get(key).and_then(|it| it.waking.as_ref());
+                if let Some(until) = waking.map(|waking| waking.until) {
+                    self.set_timer(key, until);
+                }
             }
         }
     }
@@ -469,7 +504,8 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        if context.waiting.is_some() {
+        if let Some(waiting) = context.waiting.take() {
+            self.record_waiting(now, stack.policy, &waiting, (487, true));
             return self.answer(now, stack, key, &Reply::new(487));
         }
         context.is_ending = true;
@@ -477,7 +513,16 @@ impl Proxy {
         if let Some(record) = context.admitted.record() {
             record.cancelled();
         }
+        let waited = context.waking.take().is_some();
+        if waited && context.best.is_own {
+            context.best = Best::default();
+            context.best.add_own(487);
+        }
         self.cancel_branches(now, stack, key);
+        if waited {
+            // If it waited for phones only, no branch ends.
+            self.branch_ended(now, stack, key);
+        }
     }
 
     /// The server transaction with this mark has ended: removes its context.
@@ -496,20 +541,28 @@ impl Proxy {
     fn set_timer(&mut self, key: ContextKey, at: Mono) {
         if let Some(context) = self.contexts.get(key) {
             context.is_timed = true;
-            self.wheel.set(key.slot, at);
+            let until = context.waking.as_ref().map(|waking| waking.until);
+            self.wheel
+                .set(key.slot, until.map_or(at, |until| at.min(until)));
         }
     }
 
     /// Answers a request without keeping anything: its repetition gets the same answer.
     fn refuse<'m>(
         &mut self,
-        engine: &mut Engine,
-        request: NewRequest<'m>,
+        now: Now,
+        stack: &mut Stack<'_>,
+        (request, from): (NewRequest<'m>, &FlowId),
         refusal: Refusal,
     ) -> Handled<'m> {
         self.stats.refused += 1;
+        let received = (&{ request.message }, &from.flow);
+        let why = (refusal.code, refusal.reason);
+        self.record_refusal(now, stack.policy, received, why);
         // What cannot be answered is sent again.
-        let _ = engine.answer_statelessly(request, &refusal.reply_with(&self.lines));
+        let _ = stack
+            .engine
+            .answer_statelessly(request, &refusal.reply_with(&self.lines));
         Handled::Yes
     }
 
@@ -563,16 +616,26 @@ impl Proxy {
     ) {
         let targets = target::in_order(plan.targets.clone(), self.config.forking);
         // RFC 5393 §5.3.3: all contacts of a group ring together or not at all.
-        let widest = fork::widest(&targets, self.config.forking);
+        let widest = fork::widest(&targets, self.config.forking) + plan.asleep.len();
         if widest > plan.breadth as usize {
             self.stats.refused += 1;
-            calls::end_record(now.mono, stack.policy, admitted.take_record(), (440, true));
+            calls::end_record(
+                now.mono,
+                stack.policy,
+                admitted.take_record(),
+                (440, true, ""),
+            );
             return self.answer(now.mono, stack, key, &Refusal::of(440, "").reply());
         }
         let base: Result<Base, _> = self.base_of(stack, (message, stamp), &plan, &changes, from);
         let Ok(base) = base else {
             self.stats.refused += 1;
-            calls::end_record(now.mono, stack.policy, admitted.take_record(), (400, true));
+            calls::end_record(
+                now.mono,
+                stack.policy,
+                admitted.take_record(),
+                (400, true, ""),
+            );
             return self.answer(now.mono, stack, key, &Refusal::of(400, "").reply());
         };
         let Some(context) = self.contexts.get(key) else {
@@ -598,6 +661,7 @@ impl Proxy {
                 .is_some_and(|aor| stack.policy.has_forward(aor));
         context.aor = plan.aor.map(Box::new);
         self.stats.forwarded += 1;
+        self.wake(now.mono, stack, key, message, &plan);
         self.launch(now.mono, stack, key);
     }
 }

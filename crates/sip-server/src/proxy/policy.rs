@@ -9,9 +9,10 @@ use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{Host, Message, Method, Mono, Now};
 
+use super::push::Pushes;
 use super::session::SessionTimer;
 use crate::Aor;
-use crate::calls::{CallRecord, Counted, DialogId, EndedBy, Numbers, Ticket};
+use crate::calls::{CallEnd, CallRecord, Counted, DialogId, Numbers, Ticket};
 use crate::flow::FlowId;
 use crate::location::Binding;
 use crate::routes::{Call, Decision, Hop, Missed, Outcome};
@@ -178,13 +179,14 @@ pub trait Calls {
         Ok(Vec::new())
     }
 
-    /// Whether calls are recorded. If so, each INVITE outside of dialogs has a [`CallRecord`], also if `admit` rejects it.
+    /// Whether calls are recorded. If so, each INVITE outside of dialogs has a [`CallRecord`], also if the proxy refuses it.
+    /// A request that is challenged has none.
     fn records_calls(&self) -> bool {
         false
     }
 
     /// A recorded call has ended, or its INVITE has failed.
-    fn call_ended(&mut self, _now: Mono, _record: &CallRecord, _by: EndedBy) {}
+    fn call_ended(&mut self, _now: Mono, _record: &CallRecord, _end: CallEnd<'_>) {}
 
     /// A call was answered: the first 2xx of this dialog is forwarded. `counted` has its tickets and its record. `session` is the session
     /// interval.
@@ -310,6 +312,6 @@ pub trait Trunks {
 }
 
 /// All of them.
-pub trait Policy: Routing + Lookup + Authentication + Calls + Trunks {}
+pub trait Policy: Routing + Lookup + Authentication + Calls + Trunks + Pushes {}
 
-impl<P: Routing + Lookup + Authentication + Calls + Trunks> Policy for P {}
+impl<P: Routing + Lookup + Authentication + Calls + Trunks + Pushes> Policy for P {}

@@ -11,9 +11,10 @@ use super::policy::{Authenticated, Inbound, IsUser, LookedUp, Place, Policy};
 use super::route::{Reader, Routed};
 use super::target::{self, Target, Wanted};
 use super::uris::{request_uri, starts_with_sips};
-use super::{Proxy, Refusal, divert};
+use super::{Proxy, Refusal, divert, push};
 use crate::Aor;
 use crate::flow::FlowId;
+use crate::location::Binding;
 use crate::routes::{self, Call, CallSender, Missed};
 
 /// Who has sent a request.
@@ -35,9 +36,47 @@ pub(super) struct Plan<'m> {
     pub(super) sender: Sender,
     pub(super) routed: Routed<'m>,
     pub(super) targets: Vec<Target>,
+    /// The contacts of phones that must be woken first.
+    pub(super) asleep: Vec<Box<[u8]>>,
     /// The address of record whose bindings the targets are.
     pub(super) aor: Option<Aor>,
     pub(super) breadth: u32,
+}
+
+/// Where a request goes.
+struct Contacts {
+    targets: Vec<Target>,
+    /// The contacts of phones that must be woken first.
+    asleep: Vec<Box<[u8]>>,
+}
+
+impl From<Vec<Target>> for Contacts {
+    fn from(targets: Vec<Target>) -> Contacts {
+        Contacts {
+            targets,
+            asleep: Vec::new(),
+        }
+    }
+}
+
+impl From<Target> for Contacts {
+    fn from(target: Target) -> Contacts {
+        vec![target].into()
+    }
+}
+
+impl Contacts {
+    fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.asleep.is_empty()
+    }
+}
+
+/// How phones are woken for a request: for an INVITE alone.
+fn push_for(asked: &Asked<'_, '_>, policy: &dyn Policy) -> Option<push::PushConfig> {
+    match asked.message.method() {
+        Some(Method::Invite) => policy.push_config(),
+        _ => None,
+    }
 }
 
 /// What becomes of a request that is not refused.
@@ -129,7 +168,7 @@ impl Proxy {
             return Ok(
                 match self.instance_targets(asked.now, policy, &routed, &from.flow)? {
                     Instance::Here(aor, targets) => {
-                        forward(sender, routed, (targets, Some(aor)), breadth)
+                        forward(sender, routed, (targets.into(), Some(aor)), breadth)
                     }
                     Instance::Elsewhere(worker) => Decision::Elsewhere(worker),
                     Instance::Pending => Decision::Pending(Some(sender)),
@@ -143,7 +182,12 @@ impl Proxy {
                 Some(flow) => Target::by_flow(&routed.uri, flow),
                 None => Target::uri(&routed.uri, routed.near.map_or(reach, Reach::Near)),
             };
-            return Ok(forward(sender, routed, (vec![target], None), breadth));
+            return Ok(forward(
+                sender,
+                routed,
+                (vec![target].into(), None),
+                breadth,
+            ));
         }
         self.decide_anew(asked, policy, (routed, breadth, is_trunk))
     }
@@ -171,8 +215,10 @@ impl Proxy {
             reach,
             is_known: true,
             flow,
+            push: None,
         };
-        let Some(mut targets) = self.bindings_of(now, &aor, &wanted, policy)? else {
+        let Some(Contacts { mut targets, .. }) = self.bindings_of(now, &aor, &wanted, policy)?
+        else {
             return Ok(Instance::Pending);
         };
         if targets.is_empty() {
@@ -196,11 +242,7 @@ impl Proxy {
     ) -> Result<Decision<'m>, Refusal> {
         let reach = Reach::Near(asked.from.flow.remote.ip());
         let now = asked.now;
-        let mut named = match routed.routes.is_empty() {
-            true => named(&routed.uri, policy),
-            // The next element on the route knows what the Request-URI means.
-            false => Named::Foreign,
-        };
+        let mut named = named_by(&routed, policy);
         let inbound = inbound_of(&named, &routed.uri, policy);
         let is_open = inbound == Some(Inbound::Anyone);
         let may_route = may_route(&named, &asked, &routed, policy);
@@ -233,8 +275,8 @@ impl Proxy {
         }
         match routes {
             routes::Decision::Trunks(steps) => {
-                let targets = steps.into_iter().map(Target::step).collect();
-                return Ok(forward(sender, routed, (targets, None), breadth));
+                let targets: Vec<_> = steps.into_iter().map(Target::step).collect();
+                return Ok(forward(sender, routed, (targets.into(), None), breadth));
             }
             routes::Decision::Reject(code, reason) => return Ok(Decision::Reject(code, reason)),
             routes::Decision::Unavailable => {
@@ -242,7 +284,7 @@ impl Proxy {
             }
             routes::Decision::NoRoute | routes::Decision::Local(_) => {}
         }
-        let (targets, aor) = match named {
+        let (contacts, aor) = match named {
             Named::Address { aor, number, .. } => {
                 let wanted = Wants {
                     uri: called,
@@ -250,12 +292,14 @@ impl Proxy {
                     reach,
                     is_known: sender != Sender::Anyone,
                     flow: &asked.from.flow,
+                    push: push_for(&asked, policy),
                 };
                 match self.bindings_of(now, &aor, &wanted, policy)? {
-                    Some(targets) if targets.is_empty() => {
-                        (not_registered(&asked, &aor, called, policy)?, Some(aor))
+                    Some(contacts) if contacts.is_empty() => {
+                        let targets = not_registered(&asked, &aor, called, policy)?;
+                        (targets.into(), Some(aor))
                     }
-                    Some(targets) => (targets, Some(aor)),
+                    Some(contacts) => (contacts, Some(aor)),
                     None => return Ok(Decision::Pending(Some(sender))),
                 }
             }
@@ -263,10 +307,10 @@ impl Proxy {
                 // A trunk proves nothing but its address, so it must not send through this server to others.
                 return Err(Refusal::of(403, "Relaying Is Not Allowed"));
             }
-            Named::Foreign => (vec![Target::uri(&request_uri(&routed.uri), reach)], None),
+            Named::Foreign => (Target::uri(&request_uri(&routed.uri), reach).into(), None),
             _ => return Err(Refusal::of(not_found(&sender), "")),
         };
-        Ok(forward(sender, routed, (targets, aor), breadth))
+        Ok(forward(sender, routed, (contacts, aor), breadth))
     }
 
     /// Who has sent a request, or what becomes of the request instead.
@@ -278,6 +322,10 @@ impl Proxy {
         policy: &mut dyn Policy,
     ) -> Result<Result<Sender, Decision<'m>>, Refusal> {
         if let Some(sender) = asked.sender.clone() {
+            if let Sender::User(user) = &sender {
+                self.caller.clear();
+                self.caller.extend_from_slice(user);
+            }
             return Ok(Ok(sender));
         }
         if is_trunk {
@@ -320,19 +368,22 @@ impl Proxy {
             Authenticated::Unavailable => return Err(UNAVAILABLE),
             Authenticated::Pending => return Ok(Err(Decision::Pending(None))),
         };
+        self.caller.clear();
+        self.caller.extend_from_slice(&user);
         identity::check_from(asked.message, &user, policy)?;
         identity::check_contact(asked.message, &user, policy)?;
         Ok(Ok(user))
     }
 
-    /// The targets that the bindings of an address are, which may be none; `None` if they are not known yet.
+    /// The targets that the bindings of an address are, which may be none, and the contacts of phones that must be woken first; `None` if they
+    /// are not known yet.
     fn bindings_of(
         &self,
         now: Now,
         aor: &Aor,
         wanted: &Wants<'_>,
         policy: &mut dyn Policy,
-    ) -> Result<Option<Vec<Target>>, Refusal> {
+    ) -> Result<Option<Contacts>, Refusal> {
         let bindings = match policy.find(now, aor) {
             LookedUp::Known(bindings) => bindings,
             LookedUp::Unknown if wanted.is_known => return Err(Refusal::of(404, "")),
@@ -351,12 +402,30 @@ impl Proxy {
             (None, None) => Wanted::All,
         };
         let bounds = (self.runs, wanted.reach, self.config.max_branches);
-        let mut targets = target::of_bindings(now.mono, bindings, which, bounds);
-        // RFC 5630 §5.2: a SIPS URI leads to SIPS contacts alone.
-        if sip.is_some_and(|sip| sip.is_sips) {
-            targets.retain(|target| starts_with_sips(&target.uri));
-        }
-        if targets.is_empty() && wanted.is_known {
+        let only_sips = sip.is_some_and(|sip| sip.is_sips);
+        let targets = |bindings: &[Binding]| {
+            let mut targets = target::of_bindings(now.mono, bindings, which, bounds);
+            // RFC 5630 §5.2: a SIPS URI leads to SIPS contacts alone.
+            targets.retain(|target| !only_sips || starts_with_sips(&target.uri));
+            targets
+        };
+        let is_asleep = |binding: &Binding| {
+            let config = wanted.push.as_ref();
+            config.is_some_and(|config| push::is_asleep(now.mono, binding, config))
+        };
+        let contacts = match bindings.iter().any(is_asleep) {
+            false => targets(bindings).into(),
+            true => {
+                let all = bindings.iter().cloned();
+                let (asleep, awake): (Vec<_>, Vec<_>) = all.partition(is_asleep);
+                let asleep = targets(&asleep).into_iter().map(|target| target.uri);
+                Contacts {
+                    targets: targets(&awake),
+                    asleep: asleep.collect(),
+                }
+            }
+        };
+        if contacts.is_empty() && wanted.is_known {
             match policy.exists(now, aor, wanted.flow) {
                 IsUser::No => return Err(Refusal::of(404, "")),
                 IsUser::Pending => return Ok(None),
@@ -364,7 +433,7 @@ impl Proxy {
                 IsUser::Yes | IsUser::Unavailable => {}
             }
         }
-        Ok(Some(targets))
+        Ok(Some(contacts))
     }
 
     /// Incoming Max-Breadth (RFC 5393 §5.3.3): what the request says, at most what is configured.
@@ -394,16 +463,25 @@ pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
     is_known && (has_tag || message.method() != Some(Method::Invite))
 }
 
+fn named_by(routed: &Routed<'_>, policy: &mut dyn Policy) -> Named {
+    match routed.routes.is_empty() {
+        true => named(&routed.uri, policy),
+        // The next element on the route knows what the Request-URI means.
+        false => Named::Foreign,
+    }
+}
+
 fn forward(
     sender: Sender,
     routed: Routed<'_>,
-    (targets, aor): (Vec<Target>, Option<Aor>),
+    (contacts, aor): (Contacts, Option<Aor>),
     breadth: u32,
 ) -> Decision<'_> {
     Decision::Forward(Box::new(Plan {
         sender,
         routed,
-        targets,
+        targets: contacts.targets,
+        asleep: contacts.asleep,
         aor,
         breadth,
     }))
@@ -548,6 +626,8 @@ struct Wants<'a> {
     is_known: bool,
     /// The request came by it.
     flow: &'a Flow,
+    /// How phones are woken; `None` if they are not, for this request.
+    push: Option<push::PushConfig>,
 }
 
 /// The code for an address that is none.

@@ -238,7 +238,7 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        if context.is_answered || !context.is_quiet() {
+        if context.is_answered || !context.is_quiet() || context.waits_for_phones() {
             return;
         }
         if std::mem::take(&mut context.is_timed) {
@@ -390,7 +390,7 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        if context.is_answered {
+        if context.is_answered || context.waits_for_phones() {
             return;
         }
         if self.divert(now, stack, key) {

@@ -177,6 +177,7 @@ mod tests {
             call_id: b"c",
             cseq: 1,
             path: b"",
+            agent: b"",
             flow: None,
             q: NO_Q,
             reg_id,

@@ -21,6 +21,8 @@ pub(super) struct Changes<'c> {
     pub(super) cseq: u32,
     pub(super) flow: Option<FlowId>,
     pub(super) path: &'c [u8],
+    /// User-Agent of the request; empty if it has none.
+    pub(super) agent: &'c [u8],
     /// As they were before the request.
     pub(super) bindings: &'c [Binding],
     pub(super) gruus: &'c mut TempGruus,
@@ -125,6 +127,7 @@ impl<'c> Changes<'c> {
             call_id: self.call_id,
             cseq: self.cseq,
             path: self.path,
+            agent: self.agent,
             flow: self.flow,
             q: wish.q,
             reg_id: wish.reg_id,

@@ -5,6 +5,7 @@ mod answer;
 mod changes;
 mod domains;
 mod gruu;
+mod push;
 mod wishes;
 
 pub use access::{Access, Authority, SameUser};
@@ -50,6 +51,9 @@ pub struct Config {
     /// Seconds after which a connection that is silent counts as failed (RFC 5626 §4.4); user agents send keep-alives more often. Whoever sets
     /// it closes such connections, somewhat later. A response to a request that came by UDP does not say it. Default: it is not said.
     pub flow_timer: Option<u32>,
+    /// The push services by which phones are woken (RFC 8599), such as `fcm`. A phone that names another one gets 555. Default: none, and
+    /// parameters for push services mean nothing.
+    pub push_providers: Vec<String>,
 }
 
 impl Default for Config {
@@ -60,6 +64,7 @@ impl Default for Config {
             max_expires: 86_400,
             path_without_support: false,
             flow_timer: None,
+            push_providers: Vec::new(),
         }
     }
 }
@@ -266,6 +271,10 @@ impl Registrar {
         self.changes.clear();
         let (answer, saved) = match self.run(now, request, location, &mut *buffer) {
             Ok(Some((len, saved))) => (Answer::with_lines(200, &buffer[..len]), saved),
+            Err(refusal) if refusal.code == push::NOT_SUPPORTED.code => {
+                let len = push::add_features(buffer, 0, &self.config.push_providers);
+                (push::not_supported(&buffer[..len]), Saved::Now)
+            }
             Ok(None) => return Outcome::Pending,
             Err(refusal) => (Answer::refusal(buffer, &refusal), Saved::Now),
         };
@@ -297,6 +306,7 @@ impl Registrar {
         let path = self.path_of(message)?;
         let mut wishes = Wishes::read(message, &self.config)?;
         let is_outbound = self.check(message, &aor, &path, &mut wishes)?;
+        let push = push::asked(&wishes, &self.config.push_providers)?;
         let Found::Bindings(revision, bindings) = location.find(&aor) else {
             return Ok(None);
         };
@@ -311,6 +321,9 @@ impl Registrar {
                 .number,
             flow: (path.is_empty() && message.vias().count() == 1).then_some(request.flow),
             path: &path,
+            agent: message
+                .header(HeaderKind::UserAgent)
+                .map_or(&[][..], |agent| agent.value),
             bindings,
             gruus: &mut self.gruus,
             steps: &mut self.changes,
@@ -332,6 +345,7 @@ impl Registrar {
             gruus: has_token(message, HeaderKind::Supported, b"gruu").then_some(&mut self.gruus),
         };
         let len = listed.write(bindings, &self.changes, buffer)?;
+        let len = push::add_features(buffer, len, push);
         if self.changes.is_empty() {
             return Ok(Some((len, Saved::Now)));
         }

@@ -146,6 +146,64 @@ fn a_damaged_record_is_left_out_and_those_behind_it_count() {
     }
 }
 
+/// Bytes of a log of version 1 with one record, written by its format: no byte before the address, no User-Agent.
+fn old_log() -> Vec<u8> {
+    let number = |number: u16| number.to_le_bytes();
+    let mut state = vec![17];
+    state.extend_from_slice(b"user0@example.com");
+    state.extend_from_slice(&number(1));
+    let texts: [&[u8]; 5] = [
+        b"sip:a@h",
+        b";+sip.instance=\"<urn:x:1>\"",
+        b"call@h",
+        b"",
+        b"",
+    ];
+    for text in texts {
+        state.extend_from_slice(&number(text.len() as u16));
+    }
+    for part in [17, 7, 1000] {
+        state.extend_from_slice(&number(part));
+    }
+    state.extend_from_slice(&77_u32.to_le_bytes());
+    state.extend_from_slice(&0_u32.to_le_bytes());
+    for part in [12345, START.unix_s + 60, START.unix_s] {
+        state.extend_from_slice(&part.to_le_bytes());
+    }
+    state.extend_from_slice(&texts.concat());
+    let mut header = b"hairpin location\x01\0\0\0".to_vec();
+    let crc = crc32fast::hash(&header).to_le_bytes();
+    header.extend_from_slice(&crc);
+    let len = (state.len() as u32).to_le_bytes();
+    let crc = crc32fast::hash(&[&len[..], &state].concat()).to_le_bytes();
+    [&header[..], &len, &crc, &state].concat()
+}
+
+#[test]
+fn a_log_of_the_version_without_user_agents_is_read_and_continued() {
+    let (mut log, image) = image_of(old_log());
+    let report = image.report();
+    assert_eq!((report.records, report.damaged, report.cut), (1, 0, 0));
+    let mut workers = load(&image, START, 1);
+    let Found::Bindings(_, [found]) = workers[0].find(&aor("user0")) else {
+        panic!("one binding")
+    };
+    assert_eq!((found.uri(), found.agent()), (&b"sip:a@h"[..], &b""[..]));
+    assert_eq!((found.instance(), found.cseq()), (&b"urn:x:1"[..], 77));
+    assert_eq!((found.q(), found.gruu()), (Some(1000), 12345));
+    let mut location = persistent();
+    let changes = vec![Change::Add(binding("sip:b@h", START, 3600))];
+    change(&mut location, START, "user1", changes).unwrap();
+    log.write(START.mono, &location.journal.take_all()).unwrap();
+    let (_, image) = image_of(log.storage().log.clone());
+    assert_eq!((image.report().records, image.report().damaged), (2, 0));
+    let mut workers = load(&image, START, 1);
+    let Found::Bindings(_, [found]) = workers[0].find(&aor("user1")) else {
+        panic!("one binding")
+    };
+    assert_eq!(found.agent(), b"phone/1.0");
+}
+
 #[test]
 fn what_is_not_a_log_is_not_touched() {
     let open = |log: &[u8]| {
@@ -160,10 +218,10 @@ fn what_is_not_a_log_is_not_touched() {
         assert!(matches!(open(other), Err(OpenError::Other)));
     }
     let mut newer = log_of(0);
-    newer[16] = 2;
+    newer[16] = 3;
     let crc = crc32fast::hash(&newer[..20]);
     newer[20..24].copy_from_slice(&crc.to_le_bytes());
-    assert!(matches!(open(&newer), Err(OpenError::Version(2))));
+    assert!(matches!(open(&newer), Err(OpenError::Version(3))));
     // A log whose header was being written is an empty one.
     for len in 0..24 {
         let (log, image) = open(&log_of(0)[..len]).unwrap();

@@ -177,6 +177,7 @@ pub(crate) fn binding(uri: &str, now: Now, seconds: u64) -> Binding {
         call_id: b"call@h",
         cseq: 77,
         path: b"<sip:p.example;lr>",
+        agent: b"phone/1.0",
         flow: Some(FlowId {
             worker: 3,
             run: 5,

@@ -360,6 +360,92 @@ fn a_record_says_how_a_call_went_and_who_ended_it() {
 }
 
 #[test]
+fn calls_that_are_refused_have_a_record_with_the_reason() {
+    let mut world = world(0, 0);
+    records(&mut world);
+    let call = |world: &mut World, uri: &str, number: u32, lines: &str| {
+        let text = request("INVITE", uri, number, lines);
+        world.send(UAC, Carrier::Udp, &text);
+        let until = world.ms() + 1_000;
+        world.run_until(until);
+    };
+    call(&mut world, "sip:nobody@example.com", 1, ALICE);
+    assert_eq!(finals(&world).last(), Some(&"404 INVITE"));
+    let line = "404 alice> rang false answered false tried 0 by proxy";
+    assert_eq!(records(&mut world), [line]);
+    world.policy().user("carol");
+    call(&mut world, "sip:carol@example.com", 2, ALICE);
+    let line = "480 alice> rang false answered false tried 0 by proxy";
+    assert_eq!(records(&mut world), [line]);
+    let lines = format!("{ALICE}Max-Breadth: 0\r\n");
+    call(&mut world, "sip:bob@example.com", 3, &lines);
+    let line = "400 > rang false answered false tried 0 by proxy (Malformed Max-Breadth)";
+    assert_eq!(records(&mut world), [line]);
+    // Who is challenged sends the call again, with credentials. Requests that are no calls have no record.
+    call(&mut world, "sip:bob@example.com", 4, "");
+    assert_eq!(finals(&world).last(), Some(&"407 INVITE"));
+    let text = request("MESSAGE", "sip:nobody@example.com", 5, ALICE);
+    world.send(UAC, Carrier::Udp, &text);
+    let until = world.ms() + 1_000;
+    world.run_until(until);
+    assert_eq!(finals(&world).last(), Some(&"404 MESSAGE"));
+    assert!(records(&mut world).is_empty());
+    world.nothing_is_left();
+}
+
+#[test]
+fn calls_that_wait_in_vain_have_a_record() {
+    let mut world = world(0, 0);
+    records(&mut world);
+    world.policy().is_location_pending = true;
+    invite(&mut world, 1, "");
+    world.run_until(15_000);
+    assert_eq!(finals(&world), ["504 INVITE"]);
+    let line = "504 alice> rang false answered false tried 0 by proxy";
+    assert_eq!(records(&mut world), [line]);
+    let text = request("INVITE", "sip:bob@example.com", 2, ALICE);
+    let key = world.send(UAC, Carrier::Udp, &text);
+    world.run_until(15_500);
+    world.cancel(key);
+    world.run_until(16_500);
+    let line = "487 alice> rang false answered false tried 0 by caller";
+    assert_eq!(records(&mut world), [line]);
+    // What waits and is refused after all.
+    invite(&mut world, 3, "");
+    world.policy().is_location_pending = false;
+    world.policy().bindings.clear();
+    world.resume();
+    world.run_until(18_500);
+    let line = "404 alice> rang false answered false tried 0 by proxy";
+    assert_eq!(records(&mut world), [line]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn calls_in_progress_are_taken_when_the_server_ends() {
+    let mut world = world(0, 0);
+    records(&mut world);
+    invite(&mut world, 1, "");
+    world.nodes[UAS].script = answers(&[(50, 180)]);
+    invite(&mut world, 2, "");
+    let ringing = world.take_calls();
+    assert_eq!(ringing.len(), 1);
+    let line = ringing[0].line(Mono(START));
+    assert_eq!((line.source, line.code), (&b"alice"[..], 486));
+    assert!(world.take_calls().is_empty());
+    let dialogs = &world.policy().calls.as_ref().unwrap().dialogs;
+    let mut codes = Vec::new();
+    assert!(!dialogs.drain(10, &mut |record| codes.push(record.line(Mono(START)).code)));
+    assert_eq!((codes, dialogs.len()), (vec![200], 0));
+    assert_eq!(
+        dialogs
+            .next_deadline()
+            .map(|_| dialogs.expire(Mono::NEVER).len()),
+        Some(0)
+    );
+}
+
+#[test]
 fn a_record_names_a_limit_and_a_cancel() {
     let mut world = world(1, 0);
     records(&mut world);
@@ -368,7 +454,7 @@ fn a_record_names_a_limit_and_a_cancel() {
     let key = world.send(UAC, Carrier::Udp, &text);
     world.run_until(500);
     invite(&mut world, 2, "");
-    let line = "486 alice> rang false answered false tried 0 by proxy";
+    let line = "486 alice> rang false answered false tried 0 by proxy (Too Many Calls)";
     assert_eq!(records(&mut world), [line]);
     world.cancel(key);
     let until = world.ms() + 5_000;

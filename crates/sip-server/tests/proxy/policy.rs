@@ -9,14 +9,14 @@ use sip::uri::SipUri;
 use sip::{Host, Message, Mono, Now};
 use sip_server::Aor;
 use sip_server::calls::{
-    CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Limit, Numbers, Span,
+    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, Exceeded, Limit, Numbers, Span,
     Ticket,
 };
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
 use sip_server::proxy::{
     Authenticated, Authentication, Calls, Denied, Inbound, IsUser, LookedUp, Lookup, NewCall,
-    Place, Routing, SessionTimer,
+    Place, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
 };
 use sip_server::routes::Table;
 use std::time::Duration;
@@ -51,6 +51,10 @@ pub(crate) struct TestPolicy {
     /// At all trunks: a user and a password.
     pub(crate) credentials: Option<(&'static str, &'static str)>,
     pub(crate) forwards: sip_server::routes::Forwards,
+    pub(crate) push: Option<PushConfig>,
+    /// Whom the proxy has woken, and how.
+    pub(crate) pushes: Vec<(String, sip_server::push::PushParams)>,
+    pub(crate) can_push: bool,
 }
 
 /// Limits of the calls of each user.
@@ -131,7 +135,7 @@ impl Calls for TestPolicy {
         self.calls.as_ref().is_some_and(|calls| calls.records)
     }
 
-    fn call_ended(&mut self, now: Mono, record: &CallRecord, by: EndedBy) {
+    fn call_ended(&mut self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
         let line = record.line(now);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (rang, answered) = (line.rang.is_some(), line.answered.is_some());
@@ -140,9 +144,25 @@ impl Calls for TestPolicy {
             "{} {source}>{target} rang {rang} answered {answered} tried {} by {}",
             line.code,
             line.tried,
-            by.name()
+            end.by.name()
         );
+        let line = match end.reason {
+            "" => line,
+            reason => format!("{line} ({reason})"),
+        };
         self.ended_calls.push(line);
+    }
+}
+
+impl Pushes for TestPolicy {
+    fn push_config(&self) -> Option<PushConfig> {
+        self.push
+    }
+
+    fn push(&mut self, request: &PushRequest<'_>) -> bool {
+        let aor = String::from_utf8_lossy(request.aor.as_bytes()).into_owned();
+        self.pushes.push((aor, request.params.clone()));
+        self.can_push
     }
 }
 
@@ -165,6 +185,9 @@ impl TestPolicy {
             draws: 0,
             credentials: None,
             forwards: sip_server::routes::Forwards::default(),
+            push: None,
+            pushes: Vec::new(),
+            can_push: true,
         }
     }
 
@@ -212,6 +235,7 @@ impl Contact {
             call_id: b"1@r",
             cseq: 1,
             path: self.path.as_bytes(),
+            agent: b"",
             flow: self.flow,
             q: self.q.unwrap_or(NO_Q),
             reg_id: self.reg_id,

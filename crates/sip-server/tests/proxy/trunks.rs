@@ -4,18 +4,16 @@ use std::time::Duration;
 
 use sip::flow::Carrier;
 use sip_server::proxy::{Inbound, IsUser};
-use sip_server::routes::{
-    Action, Failures, Forward, Forwards, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts,
-};
+use sip_server::routes::{Action, Failures, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts};
 
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
 use crate::policy::{CallPolicy, Contact};
 use crate::world::World;
 
-const NUMBER: &str = "sip:+49301234@example.com";
+pub(crate) const NUMBER: &str = "sip:+49301234@example.com";
 
 /// A trunk whose addresses are these nodes.
-fn trunk(name: &str, nodes: &[usize]) -> Trunk {
+pub(crate) fn trunk(name: &str, nodes: &[usize]) -> Trunk {
     Trunk {
         name: name.to_owned(),
         to: nodes
@@ -26,7 +24,7 @@ fn trunk(name: &str, nodes: &[usize]) -> Trunk {
     }
 }
 
-fn route(prefix: &str, trunks: &[&str]) -> Route {
+pub(crate) fn route(prefix: &str, trunks: &[&str]) -> Route {
     Route {
         name: format!("to {}", trunks.join(" and ")),
         prefixes: vec![prefix.to_owned()],
@@ -35,7 +33,7 @@ fn route(prefix: &str, trunks: &[&str]) -> Route {
     }
 }
 
-fn on(busy: Next, no_answer: Next, unreachable: Next) -> Failures {
+pub(crate) fn on(busy: Next, no_answer: Next, unreachable: Next) -> Failures {
     Failures {
         busy,
         no_answer,
@@ -44,7 +42,7 @@ fn on(busy: Next, no_answer: Next, unreachable: Next) -> Failures {
 }
 
 /// Three trunks, a, b and c, and a route to a and b.
-fn world(failures: Failures) -> World {
+pub(crate) fn world(failures: Failures) -> World {
     let mut world = World::new();
     let mut first = route("+49", &["a", "b"]);
     first.failures = failures;
@@ -58,24 +56,24 @@ fn world(failures: Failures) -> World {
     world
 }
 
-fn world_of(routes: Vec<Route>, trunks: Vec<Trunk>) -> World {
+pub(crate) fn world_of(routes: Vec<Route>, trunks: Vec<Trunk>) -> World {
     let mut world = World::new();
     world.policy().set_routes(routes, trunks);
     world
 }
 
-fn call(world: &mut World) {
+pub(crate) fn call(world: &mut World) {
     let invite = request("INVITE", NUMBER, 1, ALICE);
     world.send(UAC, Carrier::Udp, &invite);
 }
 
 /// What the caller heard, but for the 100 that the proxy sends when it has waited for 200 ms.
-fn caller(world: &World) -> Vec<&str> {
+pub(crate) fn caller(world: &World) -> Vec<&str> {
     let heard = world.heard(UAC).into_iter();
     heard.filter(|what| *what != "100 INVITE").collect()
 }
 
-fn counts(world: &mut World, trunk: u16) -> TrunkCounts {
+pub(crate) fn counts(world: &mut World, trunk: u16) -> TrunkCounts {
     let now = world.now;
     world.policy().table.trunk(trunk).unwrap().1.counts(now)
 }
@@ -490,104 +488,6 @@ fn without_a_trunk_that_is_available_there_is_a_503() {
     world.nothing_is_left();
 }
 
-const CHALLENGE: &str =
-    "WWW-Authenticate: Digest realm=\"carrier\", nonce=\"n1\", algorithm=MD5, qop=\"auth\"\r\n";
-
-/// A world whose first trunk asks for credentials with this code, and then answers with another one.
-fn challenged(code: u16, then: u16) -> World {
-    let mut world = world(Failures::default());
-    world.policy().credentials = Some(("office", "secret"));
-    world.nodes[UAS + 1].script = answers(&[(20, 200)]);
-    let lines = match code {
-        407 => CHALLENGE.replace("WWW", "Proxy"),
-        _ => CHALLENGE.to_owned(),
-    };
-    world.nodes[UAS].script.invite = vec![(400, code, lines.clone())];
-    call(&mut world);
-    world.run_until(300);
-    let lines = if then == code { lines } else { String::new() };
-    world.nodes[UAS].script.invite = vec![(50, then, lines)];
-    world
-}
-
-#[test]
-fn a_challenge_of_a_trunk_is_answered_for_the_caller() {
-    for (code, name) in [(401, "Authorization"), (407, "Proxy-Authorization")] {
-        let mut world = challenged(code, 200);
-        world.run_until(1_500);
-        assert_eq!(caller(&world), ["200 INVITE"], "{code}");
-        let invites: Vec<&String> = world.nodes[UAS].texts.iter().collect();
-        let invites: Vec<_> = invites
-            .into_iter()
-            .filter(|it| it.starts_with("INVITE"))
-            .collect();
-        assert_eq!(invites.len(), 2);
-        assert_eq!(value(invites[0], name), None);
-        let credentials = value(invites[1], name).expect("credentials");
-        assert!(
-            credentials.starts_with("Digest username=\"office\", realm=\"carrier\", nonce=\"n1\"")
-        );
-        let uri = format!("uri=\"sip:+49301234@{}\"", address(UAS));
-        assert!(credentials.contains(&uri), "{credentials}");
-        // The same CSeq in another transaction: the caller's ACK and BYE fit.
-        assert_eq!(value(invites[0], "CSeq"), value(invites[1], "CSeq"));
-        assert_ne!(value(invites[0], "Via"), value(invites[1], "Via"));
-        assert_eq!(world.heard(UAS).last(), Some(&"ACK"));
-        assert_eq!(world.heard(UAS + 1).len(), 0);
-        world.nothing_is_left();
-    }
-}
-
-#[test]
-fn wrong_credentials_do_not_reach_the_caller_as_a_challenge() {
-    let mut world = challenged(401, 401);
-    world.run_until(1_500);
-    // The second trunk takes the call.
-    assert_eq!(caller(&world), ["200 INVITE"]);
-    assert_eq!(
-        world
-            .sent(PROXY, "INVITE")
-            .iter()
-            .filter(|it| it.1 == UAS)
-            .count(),
-        2
-    );
-    world.nothing_is_left();
-    let mut world = world_of(vec![route("+49", &["a"])], vec![trunk("a", &[UAS])]);
-    world.policy().credentials = Some(("office", "secret"));
-    world.nodes[UAS].script.invite = vec![(20, 401, CHALLENGE.to_owned())];
-    call(&mut world);
-    world.run_until(1_000);
-    assert_eq!(caller(&world), ["500 INVITE"]);
-    assert_eq!(world.sent(PROXY, "INVITE").len(), 2);
-    world.nothing_is_left();
-}
-
-#[test]
-fn after_a_reload_a_call_under_way_uses_nothing_of_the_new_trunks() {
-    let mut world = challenged(401, 200);
-    // The first trunk has another number now, and its challenge comes afterwards.
-    let trunks = vec![trunk("b", &[UAS + 1]), trunk("a", &[UAS])];
-    world
-        .policy()
-        .set_routes(vec![route("+49", &["b"])], trunks);
-    world.run_until(2_000);
-    assert_eq!(caller(&world), ["401 INVITE"]);
-    assert_eq!(counts(&mut world, 0).calls, 0);
-    world.nothing_is_left();
-}
-
-#[test]
-fn without_credentials_the_caller_hears_the_challenge() {
-    let mut world = challenged(407, 407);
-    world.policy().credentials = None;
-    let invite = request("INVITE", NUMBER, 9, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
-    world.run_until(3_000);
-    assert!(caller(&world).contains(&"407 INVITE"));
-    world.nothing_is_left();
-}
-
 #[test]
 fn while_nobody_can_say_whether_the_callee_is_a_user_the_request_waits_or_gets_503() {
     let mut world = world(Failures::default());
@@ -661,142 +561,4 @@ fn a_trunk_with_all_its_calls_gets_no_more_until_one_ends() {
     let table = &world.policy().table;
     let codes = table.trunk(1).unwrap().1.codes();
     assert_eq!(codes, [("INVITE", 200, 1), ("INVITE", 486, 1)]);
-}
-
-#[test]
-fn a_call_that_a_trunk_asks_credentials_for_is_one_call() {
-    let limited = Trunk {
-        max_calls: 1,
-        ..trunk("a", &[UAS])
-    };
-    let mut world = world_of(vec![route("+49", &["a"])], vec![limited]);
-    world.policy().calls = Some(CallPolicy::default());
-    world.policy().credentials = Some(("office", "secret"));
-    world.nodes[UAS].script.invite = vec![(400, 401, CHALLENGE.to_owned())];
-    call(&mut world);
-    world.run_until(300);
-    world.nodes[UAS].script.invite = vec![(50, 200, String::new())];
-    world.run_until(1_500);
-    assert_eq!(caller(&world).last(), Some(&"200 INVITE"));
-    assert_eq!(counts(&mut world, 0).in_progress, 1);
-    world.in_dialog(UAC, "BYE");
-    world.run_until(2_000);
-    assert_eq!(counts(&mut world, 0).in_progress, 0);
-}
-
-/// A world in which the calls of bob go on to a voicemail server at `UAS + 1`, or by a number to a trunk at `UAS + 2`.
-fn forwarding(is_registered: bool) -> World {
-    let mut world = world_of(vec![route("+49", &["a"])], vec![trunk("a", &[UAS + 2])]);
-    let voicemail = format!("sip:vm-bob@{}", address(UAS + 1));
-    let forward = Forward {
-        users: vec!["bob".to_owned()],
-        busy: Some(voicemail.clone()),
-        no_answer: Some("sip:+49170@example.com".to_owned()),
-        unreachable: Some(voicemail.clone()),
-        not_registered: Some(voicemail),
-        ring_time: Duration::from_secs(5),
-        ..Forward::default()
-    };
-    world.policy().forwards = Forwards::new(vec![forward]);
-    if is_registered {
-        let mut contact = Contact::at(&format!("sip:bob@{}", address(UAS)));
-        contact.flow = Some(World::datagrams_of(UAS));
-        world.policy().bind("bob", &contact);
-    } else {
-        world
-            .policy()
-            .bindings
-            .insert(b"bob@example.com".to_vec(), Vec::new());
-    }
-    world.nodes[UAS + 1].script = answers(&[(50, 200)]);
-    world.nodes[UAS + 2].script = answers(&[(50, 180), (200, 200)]);
-    world
-}
-
-fn call_bob(world: &mut World, until: u64) {
-    let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
-    world.run_until(until);
-}
-
-/// The Diversion of the first INVITE that a node has got.
-fn diversion(world: &World, node: usize) -> &str {
-    let mut texts = world.nodes[node].texts.iter();
-    let invite = texts.find(|text| text.starts_with("INVITE")).unwrap();
-    value(invite, "Diversion").unwrap_or_default()
-}
-
-#[test]
-fn a_busy_user_is_forwarded_to_a_uri_once() {
-    let mut world = forwarding(true);
-    world.nodes[UAS].script = answers(&[(50, 486)]);
-    call_bob(&mut world, 2_000);
-    assert_eq!(caller(&world), ["200 INVITE"]);
-    assert_eq!(world.heard(UAS + 1), ["INVITE", "ACK"]);
-    let reason = "<sip:bob@example.com>;reason=user-busy;counter=1";
-    assert_eq!(diversion(&world, UAS + 1), reason);
-    world.nothing_is_left();
-    // The voicemail server is busy, too: the caller hears that, and nothing follows.
-    let mut world = forwarding(true);
-    world.nodes[UAS].script = answers(&[(50, 486)]);
-    world.nodes[UAS + 1].script = answers(&[(50, 486)]);
-    call_bob(&mut world, 2_000);
-    assert_eq!(caller(&world), ["486 INVITE"]);
-    assert_eq!(world.heard(UAS + 1), ["INVITE"]);
-    world.nothing_is_left();
-}
-
-#[test]
-fn a_user_who_does_not_answer_is_forwarded_through_the_routes_to_a_trunk() {
-    let mut world = forwarding(true);
-    world.nodes[UAS].script = answers(&[(50, 180), (60_000, 200)]);
-    call_bob(&mut world, 4_900);
-    assert_eq!(caller(&world), ["180 INVITE"]);
-    assert_eq!(world.heard(UAS + 2).len(), 0);
-    world.run_until(8_000);
-    assert_eq!(world.heard(UAS), ["INVITE", "CANCEL"]);
-    assert_eq!(caller(&world), ["180 INVITE", "180 INVITE", "200 INVITE"]);
-    let invite = &world.nodes[UAS + 2].texts[0];
-    assert!(invite.starts_with(&format!("INVITE sip:+49170@{}", address(UAS + 2))));
-    assert!(diversion(&world, UAS + 2).contains("reason=no-answer"));
-    world.nothing_is_left();
-}
-
-#[test]
-fn a_user_who_cannot_be_reached_or_is_not_registered_is_forwarded() {
-    let mut world = forwarding(true);
-    world.dead = vec![UAS];
-    call_bob(&mut world, 40_000);
-    // The phone has the ring time, then the trunk has the call: it may be that the phone only does not answer.
-    assert_eq!(caller(&world).last(), Some(&"200 INVITE"));
-    world.nothing_is_left();
-    let mut world = forwarding(true);
-    world.nodes[UAS].script = answers(&[(50, 503)]);
-    call_bob(&mut world, 2_000);
-    assert!(diversion(&world, UAS + 1).contains("reason=unavailable"));
-    world.nothing_is_left();
-    let mut world = forwarding(false);
-    call_bob(&mut world, 2_000);
-    assert_eq!(caller(&world), ["200 INVITE"]);
-    assert!(diversion(&world, UAS + 1).contains("reason=unavailable"));
-    world.nothing_is_left();
-}
-
-#[test]
-fn who_declines_or_cancels_is_not_forwarded() {
-    let mut world = forwarding(true);
-    world.nodes[UAS].script = answers(&[(50, 603)]);
-    call_bob(&mut world, 2_000);
-    assert_eq!(caller(&world), ["603 INVITE"]);
-    assert_eq!(world.heard(UAS + 1).len() + world.heard(UAS + 2).len(), 0);
-    world.nothing_is_left();
-    let mut world = forwarding(true);
-    world.nodes[UAS].script = answers(&[(50, 180)]);
-    let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &invite);
-    world.run_until(1_000);
-    world.cancel(key);
-    world.run_until(8_000);
-    assert_eq!(caller(&world).last(), Some(&"487 INVITE"));
-    assert_eq!(world.heard(UAS + 1).len() + world.heard(UAS + 2).len(), 0);
 }

@@ -129,6 +129,30 @@ impl World {
         self.drain();
     }
 
+    /// A user's phone has registered again: its binding is refreshed now.
+    pub(crate) fn registered(&mut self, user: &str, contact: &crate::policy::Contact) {
+        let contact = crate::policy::Contact {
+            updated: START + self.ms() * 1_000_000,
+            ..contact.clone()
+        };
+        let policy = self.policy();
+        policy
+            .user(user)
+            .retain(|it| it.uri() != contact.uri.as_bytes());
+        policy.bind(user, &contact);
+        let aor = sip_server::Aor::from_canonical(format!("{user}@example.com").as_bytes());
+        let now = self.now();
+        self.with_proxy(|proxy, stack| proxy.registered(now, stack, &aor.unwrap()));
+        self.drain();
+    }
+
+    /// The records of calls that are not answered.
+    pub(crate) fn take_calls(&mut self) -> Vec<sip_server::calls::CallRecord> {
+        let mut taken = Vec::new();
+        self.with_proxy(|proxy, _| taken = proxy.take_calls());
+        taken
+    }
+
     fn with_proxy(&mut self, act: impl FnOnce(&mut Proxy, &mut Stack<'_>)) {
         let node = &mut self.nodes[PROXY];
         let proxied = node.proxied.as_mut().unwrap();

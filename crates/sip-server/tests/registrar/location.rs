@@ -2,8 +2,8 @@
 
 use sip::{HashKey, Mono, Now};
 use sip_server::location::{
-    Binding, Change, ChangeError, Found, Limits, Location, MemoryLocation, NO_Q, NewBinding,
-    Revision, TooLong,
+    Binding, Change, ChangeError, Found, Limits, Location, MAX_AGENT, MemoryLocation, NO_Q,
+    NewBinding, Revision, TooLong,
 };
 use sip_server::{Aor, AorHash};
 
@@ -21,6 +21,7 @@ fn new(uri: &str) -> NewBinding<'_> {
         call_id: b"call",
         cseq: 1,
         path: b"",
+        agent: b"",
         flow: None,
         q: NO_Q,
         reg_id: 0,
@@ -89,6 +90,7 @@ fn a_binding_has_all_that_it_was_made_of() {
             call_id: b"call@h",
             cseq: u32::MAX,
             path: b"<sip:p;lr>",
+            agent: b"phone/1.0 (model 7)",
             flow,
             q: 1000,
             reg_id: 7,
@@ -103,6 +105,7 @@ fn a_binding_has_all_that_it_was_made_of() {
         assert_eq!((binding.call_id(), binding.cseq()), (new.call_id, new.cseq));
         assert_eq!((binding.path(), binding.flow()), (new.path, new.flow));
         assert_eq!((binding.q(), binding.reg_id()), (Some(1000), 7));
+        assert_eq!(binding.agent(), new.agent);
         assert_eq!(binding.gruu(), u64::MAX);
         assert_eq!(
             (binding.expires(), binding.updated()),
@@ -111,6 +114,14 @@ fn a_binding_has_all_that_it_was_made_of() {
         assert_eq!(Binding::new(&binding.parts()), Ok(binding));
     }
     let long = vec![b'x'; 1 << 16];
+    let cut = NewBinding {
+        agent: &long,
+        flow: Some(udp_flow("192.0.2.1:1")),
+        ..new("sip:a@h")
+    };
+    let binding = Binding::new(&cut).unwrap();
+    assert_eq!(binding.agent(), &long[..MAX_AGENT]);
+    assert_eq!(binding.flow(), cut.flow);
     for too_long in [
         NewBinding {
             uri: &long,

@@ -7,6 +7,7 @@ mod gruu;
 mod location;
 mod outbound;
 mod path;
+mod push;
 mod rfc3261;
 mod sips;
 mod stores;

@@ -369,7 +369,7 @@ pub(super) const ROUTES: &[Route] = &[
             ),
             text(
                 "search",
-                "Only bindings whose address of record or contact contains this text.",
+                "Only bindings whose address of record, contact or user agent contains this text.",
             ),
             AFTER,
             LIMIT,

@@ -238,6 +238,7 @@ function bindingRow(binding, find) {
     mono(binding.aor),
     mono(binding.contact),
     mono(source),
+    binding.user_agent ?? "–",
     duration(binding.expires_s),
     element("button", { type: "button", class: "danger small", "aria-label": `Remove the binding of ${binding.aor} at ${binding.contact}`, onclick: remove }, "Remove"),
   ];
@@ -265,7 +266,7 @@ const sip = {
     const tiles = element("ul", { class: "tiles" });
     const trunkList = element("div");
     const search = element("input", { id: "search", autocomplete: "off", spellcheck: "false" });
-    const bindings = new SipList("/sip/bindings", "bindings", "Bindings", [["Address of record"], ["Contact"], ["Source"], ["Expires in", "number"], [""]], "No binding matches.", bindingRow);
+    const bindings = new SipList("/sip/bindings", "bindings", "Bindings", [["Address of record"], ["Contact"], ["Source"], ["User agent"], ["Expires in", "number"], [""]], "No binding matches.", bindingRow);
     const calls = new SipList("/sip/calls", "calls", "Calls", [["From"], ["To"], ["State"], ["Source"], ["Target"], ["Time", "number"], ["Call-ID"]], "No call matches. Calls are listed if sip.call_log is true.", callRow);
     const find = (event) => {
       event?.preventDefault();

@@ -515,6 +515,7 @@ fn settings(config: &Config) -> Settings {
     settings.draft_dual_allocation = config.draft_dual_allocation;
     settings.kernel_binding = kernel_binding(config);
     settings.sip = sip_settings(&config.sip);
+    settings.sip.push = crate::push::settings(config.sip.push.as_ref());
     settings.streams = streams(&config.limits);
     settings.default_lifetime = config.limits.lifetime_default;
     settings.max_lifetime = config.limits.lifetime_max;

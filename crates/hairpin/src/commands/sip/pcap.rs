@@ -2,7 +2,9 @@
 //!
 //! Each message is one UDP datagram, also if it came over a connection: a worker has no packets of connections, and over TLS no plain ones.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+
+use server::sip::mapped;
 
 use super::trace::Message;
 
@@ -63,7 +65,7 @@ fn packet(message: &Message) -> Vec<u8> {
             [source.octets(), destination.octets()].concat()
         }
         (source, destination) => {
-            let addresses = [v6(source).octets(), v6(destination).octets()].concat();
+            let addresses = [mapped(source).octets(), mapped(destination).octets()].concat();
             packet.extend([0x60, 0, 0, 0]);
             packet.extend(length.to_be_bytes());
             packet.extend([UDP, HOP_LIMIT]);
@@ -109,13 +111,6 @@ fn checksum(bytes: &[u8]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !(sum as u16)
-}
-
-fn v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
 
 #[cfg(test)]

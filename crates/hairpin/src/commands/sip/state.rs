@@ -60,6 +60,10 @@ fn line(binding: &Value, args: &Bindings) -> String {
     if let Some(reg_id) = binding["reg_id"].as_u64() {
         parts.push(format!("reg-id {reg_id}"));
     }
+    let agent = text(&binding["user_agent"]);
+    if !agent.is_empty() {
+        parts.push(format!("user agent {agent}"));
+    }
     parts.join("  ") + "\n"
 }
 

@@ -8,7 +8,7 @@
 //!   chunk: vendor (2, 0), type (2), length (2, these 6 bytes included), value
 //! ```
 
-use super::{TraceSettings, Way};
+use super::{TraceSettings, Way, mapped};
 use crate::sip::counters::SipCounters;
 use io::{SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket};
 use sip::flow::Carrier;
@@ -170,8 +170,8 @@ fn write(out: &mut Vec<u8>, way: &Way, (capture_id, password): (u32, &[u8]), mes
         }
         (source, destination) => {
             put(out, chunk::FAMILY, &[FAMILY_V6]);
-            put(out, chunk::SOURCE_V6, &v6(source).octets());
-            put(out, chunk::DESTINATION_V6, &v6(destination).octets());
+            put(out, chunk::SOURCE_V6, &mapped(source).octets());
+            put(out, chunk::DESTINATION_V6, &mapped(destination).octets());
         }
     }
     let protocol = match way.transport {
@@ -208,13 +208,6 @@ fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(kind.to_be_bytes());
     out.extend((value.len() as u16 + 6).to_be_bytes());
     out.extend(value);
-}
-
-fn v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use ring::Ring;
 use sip::engine;
 use sip::flow::{Carrier, Flow};
 use sip::{Limits, Scan};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// Messages that a worker examines per query, and bytes that it copies. Both together last less than 1 ms.
@@ -67,6 +67,15 @@ pub struct TracedMessage {
     pub worker: usize,
     /// The number of the message at this worker. Later messages have greater numbers.
     pub number: u64,
+}
+
+/// An address as IPv6: an IPv4 address is mapped (RFC 4291 §2.5.5.2). For formats in which both addresses of a message have one family.
+#[must_use]
+pub const fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
 }
 
 /// Direction and addresses of a message.

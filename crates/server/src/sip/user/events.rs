@@ -125,17 +125,25 @@ impl User {
 
     /// Tells subscribers of bindings that have changed.
     pub(super) fn report_changes(&mut self, transactions: &mut Transactions<'_>) {
-        let (Some(events), Some(registrations)) = (&mut self.events, &mut self.registrations)
-        else {
-            return;
-        };
-        while let Some((aor, cause)) = registrations.next_change() {
+        loop {
+            let (Some(events), Some(registrations)) = (&mut self.events, &mut self.registrations)
+            else {
+                return;
+            };
+            let Some((aor, cause)) = registrations.next_change() else {
+                return;
+            };
             // Most addresses have no subscribers.
             if events.has_subscribers(&aor)
                 && let LookedUp::Known(bindings) = registrations.look_up(&aor)
             {
                 events.changed(transactions, &aor, bindings, cause);
             }
+            // A call may wait for the phone that has registered.
+            let now = transactions.now;
+            self.with_proxy(transactions, None, |proxy, stack| {
+                proxy.registered(now, stack, &aor);
+            });
         }
     }
 

@@ -252,6 +252,10 @@ impl User {
         self.forwarder.as_deref()
     }
 
+    pub(super) fn forwarder_mut(&mut self) -> Option<&mut Forwarder> {
+        self.forwarder.as_deref_mut()
+    }
+
     /// During an upgrade, the run of the other process.
     pub(super) fn set_other_run(&mut self, other: Option<u32>) {
         self.secrets.runs.other = other;
@@ -307,6 +311,8 @@ impl User {
             counters.forwarding_refused = stats.refused;
             counters.forwarding_challenged = stats.challenged;
             counters.forwarding = stats.contexts as u64;
+            counters.pushes = forwarder.pusher.sent;
+            counters.pushes_dropped = forwarder.pusher.dropped;
             counters.calls_refused = forwarder.calls.refused;
             // One worker says it for all.
             if self.number == self.secrets.commons.numbering.first_worker {

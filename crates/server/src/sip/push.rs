@@ -1,0 +1,133 @@
+//! Push notifications (RFC 8599): what wakes phones that sleep. A worker hands each one to a hook, and never waits for it.
+
+use super::settings::Orders;
+use sip_server::proxy::{PushConfig, PushRequest};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A phone that is to be woken for a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// The push service: `pn-provider` of the contact (RFC 8599 §4.1).
+    pub provider: String,
+    /// The token of the phone at this service: `pn-prid`.
+    pub prid: String,
+    /// What this service needs besides: `pn-param`.
+    pub param: Option<String>,
+    /// The address of record that is called.
+    pub aor: String,
+    /// The URI in From.
+    pub from: String,
+    /// The Call-ID.
+    pub call_id: String,
+    /// How long the call waits for the phone.
+    pub wait: Duration,
+}
+
+/// Sends push notifications. It is called on a worker's thread, so it must not block: it should put the notification into a bounded queue. It
+/// returns whether the notification will be sent.
+#[derive(Clone)]
+pub struct PushHook(Arc<dyn Fn(Push) -> bool + Send + Sync>);
+
+impl PushHook {
+    /// From a function.
+    pub fn new(send: impl Fn(Push) -> bool + Send + Sync + 'static) -> PushHook {
+        PushHook(Arc::new(send))
+    }
+}
+
+impl fmt::Debug for PushHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PushHook")
+    }
+}
+
+impl PartialEq for PushHook {
+    fn eq(&self, other: &PushHook) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for PushHook {}
+
+/// How phones are woken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushSettings {
+    /// The push services, such as `fcm`. A phone that registers with another one gets 555.
+    pub providers: Vec<String>,
+    /// How long a call waits for the REGISTER of the phone.
+    pub wait: Duration,
+    /// A phone that has registered within this time is awake.
+    pub awake: Duration,
+    /// Calls of all workers that wait at a time. Further calls do not wait.
+    pub calls: u32,
+    /// Sends them.
+    pub hook: PushHook,
+}
+
+/// The push notifications of a worker.
+#[derive(Debug)]
+pub(super) struct Pusher {
+    settings: Option<(PushSettings, usize)>,
+    /// Notifications handed to the hook.
+    pub(super) sent: u64,
+    /// Notifications that the hook did not accept.
+    pub(super) dropped: u64,
+}
+
+impl Pusher {
+    pub(super) fn new(orders: &Orders) -> Pusher {
+        Pusher {
+            settings: settings(orders),
+            sent: 0,
+            dropped: 0,
+        }
+    }
+
+    /// New settings.
+    pub(super) fn obey(&mut self, orders: &Orders) {
+        self.settings = settings(orders);
+    }
+
+    pub(super) fn config(&self) -> Option<PushConfig> {
+        let (settings, most) = self.settings.as_ref()?;
+        Some(PushConfig {
+            wait: settings.wait,
+            awake: settings.awake,
+            most: *most,
+        })
+    }
+
+    pub(super) fn push(&mut self, request: &PushRequest<'_>) -> bool {
+        let (Some((settings, _)), Some(push)) = (&self.settings, push_of(request)) else {
+            return false;
+        };
+        let is_sent = (settings.hook.0)(push);
+        match is_sent {
+            true => self.sent += 1,
+            false => self.dropped += 1,
+        }
+        is_sent
+    }
+}
+
+fn settings(orders: &Orders) -> Option<(PushSettings, usize)> {
+    let settings = orders.settings.push.clone()?;
+    let most = orders.share(settings.calls);
+    Some((settings, most))
+}
+
+fn push_of(request: &PushRequest<'_>) -> Option<Push> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let from = request.message.from().ok();
+    Some(Push {
+        provider: request.params.provider.clone()?,
+        prid: request.params.prid.clone()?,
+        param: request.params.param.clone(),
+        aor: text(request.aor.as_bytes()),
+        from: from.map(|from| text(from.uri)).unwrap_or_default(),
+        call_id: text(request.message.call_id().unwrap_or_default()),
+        wait: request.wait,
+    })
+}

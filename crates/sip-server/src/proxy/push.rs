@@ -1,0 +1,231 @@
+//! Calls for phones that sleep (RFC 8599 §5.3.2).
+//!
+//! ```text
+//! INVITE ──▶ policy: push ──▶ push service ──▶ phone
+//!   │ waits                                      │
+//!   ▼                                            ▼
+//! copy to the phone ◀── Proxy::registered ◀── REGISTER
+//! ```
+//!
+//! Other phones of the user ring at once. A phone that registers while the call rings gets its copy then.
+
+use std::time::Duration;
+
+use sip::dispatch::Reach;
+use sip::{Message, Mono, Now};
+
+use super::context::ContextKey;
+use super::policy::LookedUp;
+use super::request::Plan;
+use super::target::{self, Wanted};
+use super::{Proxy, Stack};
+use crate::Aor;
+use crate::location::Binding;
+use crate::push::{PushParams, prid_of};
+
+/// How calls for phones that sleep are handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushConfig {
+    /// How long a call waits for the REGISTER of the phone.
+    pub wait: Duration,
+    /// A phone that has registered within this time is awake.
+    pub awake: Duration,
+    /// Calls of this worker that wait at a time. Further calls do not wait.
+    pub most: usize,
+}
+
+/// A phone that is to be woken.
+#[derive(Debug)]
+pub struct PushRequest<'a> {
+    /// How it is reached.
+    pub params: &'a PushParams,
+    /// The address of record that is called.
+    pub aor: &'a Aor,
+    /// The INVITE.
+    pub message: &'a Message<'a>,
+    /// How long the call waits.
+    pub wait: Duration,
+}
+
+/// Push notifications. By default there are none.
+pub trait Pushes {
+    /// Whether phones are woken, and how.
+    fn push_config(&self) -> Option<PushConfig> {
+        None
+    }
+
+    /// Has a phone woken. Must not block. Returns whether that was begun.
+    fn push(&mut self, _request: &PushRequest<'_>) -> bool {
+        false
+    }
+}
+
+/// The phones that a call waits for.
+#[derive(Debug)]
+pub(super) struct Waking {
+    /// When the call came: a REGISTER after that is the phone's answer.
+    since: Mono,
+    pub(super) until: Mono,
+    /// The tokens of the phones that have not registered yet.
+    prids: Vec<String>,
+    /// The Max-Breadth of each of their copies (RFC 5393 §5.3.3).
+    breadth: u32,
+}
+
+impl Waking {
+    /// How many phones may still register.
+    pub(super) const fn phones(&self) -> usize {
+        self.prids.len()
+    }
+}
+
+/// Whether a binding is that of a phone that must be woken.
+pub(super) fn is_asleep(now: Mono, binding: &Binding, config: &PushConfig) -> bool {
+    now.since(binding.updated()) >= config.awake && prid_of(binding.uri()).is_some()
+}
+
+impl Proxy {
+    /// Has the phones of a plan woken that sleep. The call waits for them, unless too many calls do.
+    pub(super) fn wake(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        message: &Message<'_>,
+        plan: &Plan<'_>,
+    ) {
+        let config = stack.policy.push_config();
+        let (Some(config), Some(aor)) = (config, &plan.aor) else {
+            return;
+        };
+        if plan.asleep.is_empty() {
+            return;
+        }
+        if self.waking.len() >= config.most {
+            let contexts = &mut self.contexts;
+            self.waking.retain(|key| {
+                let context = contexts.get(*key);
+                context.is_some_and(|context| context.waking.is_some())
+            });
+        }
+        let has_room = self.waking.len() < config.most;
+        let mut prids = Vec::new();
+        for uri in plan.asleep.iter().filter(|_| has_room) {
+            let Some(params) = PushParams::of(uri) else {
+                continue;
+            };
+            let request = PushRequest {
+                params: &params,
+                aor,
+                message,
+                wait: config.wait,
+            };
+            if stack.policy.push(&request) {
+                prids.extend(params.prid);
+            }
+        }
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        // RFC 8599 §5.3.2: that is what the caller gets if the phone does not register.
+        context.best.add_own(480);
+        if prids.is_empty() {
+            return;
+        }
+        let copies = (plan.targets.len() + prids.len()) as u32;
+        let until = now.plus(config.wait);
+        context.waking = Some(Box::new(Waking {
+            since: now,
+            until,
+            prids,
+            breadth: (plan.breadth / copies).max(1),
+        }));
+        self.waking.push(key);
+        self.set_timer(key, until);
+    }
+
+    /// Bindings of this address have changed: calls that wait for its phones go on.
+    pub fn registered(&mut self, now: Now, stack: &mut Stack<'_>, aor: &Aor) {
+        if self.waking.is_empty() {
+            return;
+        }
+        let mut left = std::mem::take(&mut self.waking);
+        left.retain(|key| self.still_waits(now, stack, *key, aor));
+        self.waking.extend(left);
+    }
+
+    /// Sends copies to the phones of this address that have registered since the call came. Returns whether the call waits for others.
+    fn still_waits(&mut self, now: Now, stack: &mut Stack<'_>, key: ContextKey, aor: &Aor) -> bool {
+        let Some(context) = self.contexts.get(key) else {
+            return false;
+        };
+        if context.is_answered || context.is_ending {
+            context.waking = None;
+        }
+        let (Some(waking), Some(base)) = (&mut context.waking, &context.base) else {
+            return false;
+        };
+        if context.aor.as_deref() != Some(aor) {
+            return true;
+        }
+        let LookedUp::Known(bindings) = stack.policy.find(now, aor) else {
+            return true;
+        };
+        let is_woken = |binding: &&Binding| {
+            let prid = prid_of(binding.uri());
+            binding.updated() >= waking.since && prid.is_some_and(|it| waking.prids.contains(&it))
+        };
+        let woken: Vec<Binding> = bindings.iter().filter(is_woken).cloned().collect();
+        if woken.is_empty() {
+            return true;
+        }
+        let prids: Vec<_> = woken.iter().map(|it| prid_of(it.uri())).collect();
+        waking
+            .prids
+            .retain(|prid| !prids.contains(&Some(prid.clone())));
+        let (breadth, waits) = (waking.breadth, !waking.prids.is_empty());
+        let reach = Reach::Near(base.from.flow.remote.ip());
+        let bounds = (self.runs, reach, self.config.max_branches);
+        let targets = target::of_bindings(now.mono, &woken, Wanted::All, bounds);
+        if !waits {
+            context.waking = None;
+        }
+        let Some(base) = context.base.take() else {
+            return false;
+        };
+        for target in targets {
+            self.launch_one(now.mono, stack, key, &base, (target, breadth));
+        }
+        if let Some(context) = self.contexts.get(key) {
+            context.base = Some(base);
+        }
+        if let Some(time) = self.forward_time(stack, key).filter(|_| !waits) {
+            self.set_timer(key, now.mono.plus(time));
+        }
+        // If nothing could be sent, this was perhaps the last copy.
+        self.branch_ended(now.mono, stack, key);
+        waits
+    }
+
+    /// The time of a call that waits for phones is over: it waits no longer. Returns `false` if it does not wait, or has time left.
+    pub(super) fn woke_in_vain(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+    ) -> bool {
+        let Some(context) = self.contexts.get(key) else {
+            return false;
+        };
+        if context.waking.as_ref().is_none_or(|it| now < it.until) {
+            return false;
+        }
+        context.waking = None;
+        context.is_timed = false;
+        if let Some(time) = self.forward_time(stack, key) {
+            self.set_timer(key, now.plus(time));
+        }
+        self.branch_ended(now, stack, key);
+        true
+    }
+}

@@ -1,0 +1,128 @@
+//! Calls that a user does not take, and that go on to a URI or a trunk.
+
+use std::time::Duration;
+
+use sip::flow::Carrier;
+use sip_server::routes::{Forward, Forwards};
+
+use crate::node::{ALICE, UAC, UAS, address, answers, request, value};
+use crate::policy::Contact;
+use crate::trunks::{caller, route, trunk, world_of};
+use crate::world::World;
+
+/// A world in which the calls of bob go on to a voicemail server at `UAS + 1`, or by a number to a trunk at `UAS + 2`.
+fn forwarding(is_registered: bool) -> World {
+    let mut world = world_of(vec![route("+49", &["a"])], vec![trunk("a", &[UAS + 2])]);
+    let voicemail = format!("sip:vm-bob@{}", address(UAS + 1));
+    let forward = Forward {
+        users: vec!["bob".to_owned()],
+        busy: Some(voicemail.clone()),
+        no_answer: Some("sip:+49170@example.com".to_owned()),
+        unreachable: Some(voicemail.clone()),
+        not_registered: Some(voicemail),
+        ring_time: Duration::from_secs(5),
+        ..Forward::default()
+    };
+    world.policy().forwards = Forwards::new(vec![forward]);
+    if is_registered {
+        let mut contact = Contact::at(&format!("sip:bob@{}", address(UAS)));
+        contact.flow = Some(World::datagrams_of(UAS));
+        world.policy().bind("bob", &contact);
+    } else {
+        world
+            .policy()
+            .bindings
+            .insert(b"bob@example.com".to_vec(), Vec::new());
+    }
+    world.nodes[UAS + 1].script = answers(&[(50, 200)]);
+    world.nodes[UAS + 2].script = answers(&[(50, 180), (200, 200)]);
+    world
+}
+
+fn call_bob(world: &mut World, until: u64) {
+    let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
+    world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(until);
+}
+
+/// The Diversion of the first INVITE that a node has got.
+fn diversion(world: &World, node: usize) -> &str {
+    let mut texts = world.nodes[node].texts.iter();
+    let invite = texts.find(|text| text.starts_with("INVITE")).unwrap();
+    value(invite, "Diversion").unwrap_or_default()
+}
+
+#[test]
+fn a_busy_user_is_forwarded_to_a_uri_once() {
+    let mut world = forwarding(true);
+    world.nodes[UAS].script = answers(&[(50, 486)]);
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    assert_eq!(world.heard(UAS + 1), ["INVITE", "ACK"]);
+    let reason = "<sip:bob@example.com>;reason=user-busy;counter=1";
+    assert_eq!(diversion(&world, UAS + 1), reason);
+    world.nothing_is_left();
+    // The voicemail server is busy, too: the caller hears that, and nothing follows.
+    let mut world = forwarding(true);
+    world.nodes[UAS].script = answers(&[(50, 486)]);
+    world.nodes[UAS + 1].script = answers(&[(50, 486)]);
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["486 INVITE"]);
+    assert_eq!(world.heard(UAS + 1), ["INVITE"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_user_who_does_not_answer_is_forwarded_through_the_routes_to_a_trunk() {
+    let mut world = forwarding(true);
+    world.nodes[UAS].script = answers(&[(50, 180), (60_000, 200)]);
+    call_bob(&mut world, 4_900);
+    assert_eq!(caller(&world), ["180 INVITE"]);
+    assert_eq!(world.heard(UAS + 2).len(), 0);
+    world.run_until(8_000);
+    assert_eq!(world.heard(UAS), ["INVITE", "CANCEL"]);
+    assert_eq!(caller(&world), ["180 INVITE", "180 INVITE", "200 INVITE"]);
+    let invite = &world.nodes[UAS + 2].texts[0];
+    assert!(invite.starts_with(&format!("INVITE sip:+49170@{}", address(UAS + 2))));
+    assert!(diversion(&world, UAS + 2).contains("reason=no-answer"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_user_who_cannot_be_reached_or_is_not_registered_is_forwarded() {
+    let mut world = forwarding(true);
+    world.dead = vec![UAS];
+    call_bob(&mut world, 40_000);
+    // The phone has the ring time, then the trunk has the call: it may be that the phone only does not answer.
+    assert_eq!(caller(&world).last(), Some(&"200 INVITE"));
+    world.nothing_is_left();
+    let mut world = forwarding(true);
+    world.nodes[UAS].script = answers(&[(50, 503)]);
+    call_bob(&mut world, 2_000);
+    assert!(diversion(&world, UAS + 1).contains("reason=unavailable"));
+    world.nothing_is_left();
+    let mut world = forwarding(false);
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    assert!(diversion(&world, UAS + 1).contains("reason=unavailable"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn who_declines_or_cancels_is_not_forwarded() {
+    let mut world = forwarding(true);
+    world.nodes[UAS].script = answers(&[(50, 603)]);
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["603 INVITE"]);
+    assert_eq!(world.heard(UAS + 1).len() + world.heard(UAS + 2).len(), 0);
+    world.nothing_is_left();
+    let mut world = forwarding(true);
+    world.nodes[UAS].script = answers(&[(50, 180)]);
+    let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
+    let key = world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(1_000);
+    world.cancel(key);
+    world.run_until(8_000);
+    assert_eq!(caller(&world).last(), Some(&"487 INVITE"));
+    assert_eq!(world.heard(UAS + 1).len() + world.heard(UAS + 2).len(), 0);
+}

@@ -1,0 +1,65 @@
+//! Push services of phones (RFC 8599 §5.3.1).
+
+use sip_server::location::Limits;
+use sip_server::registrar::Config;
+
+use crate::world::World;
+
+fn world(providers: &[&str]) -> World {
+    let config = Config {
+        push_providers: providers.iter().map(|it| (*it).to_owned()).collect(),
+        ..Config::default()
+    };
+    World::with(config, Limits::default())
+}
+
+const FCM: &str = "*;+sip.pns=\"fcm\"";
+const APNS: &str = "*;+sip.pns=\"apns\"";
+
+#[test]
+fn a_200_names_the_push_service_of_the_phone_rfc8599_5_3_1() {
+    let mut world = world(&["apns", "fcm"]);
+    let contact = "Contact: <sip:alice@192.0.2.9;pn-provider=FCM;pn-prid=t>";
+    let reply = world.register("a", 1, contact);
+    assert_eq!(reply.code, 200);
+    assert_eq!(reply.values("Feature-Caps"), [FCM]);
+    assert_eq!(reply.contacts().len(), 1);
+    // Other phones are told nothing, and neither is one that goes.
+    let reply = world.register("b", 1, "Contact: <sip:alice@192.0.2.10>");
+    assert_eq!((reply.code, reply.values("Feature-Caps").len()), (200, 0));
+    let reply = world.register("a", 2, &format!("{contact};expires=0"));
+    assert_eq!((reply.code, reply.values("Feature-Caps").len()), (200, 0));
+}
+
+#[test]
+fn a_push_service_that_is_not_supported_is_555_and_binds_nothing_rfc8599_5_3_1() {
+    let mut world = world(&["apns", "fcm"]);
+    let reply = world.register(
+        "a",
+        1,
+        "Contact: <sip:alice@192.0.2.9;pn-provider=acme;pn-prid=t>",
+    );
+    assert_eq!(
+        (reply.code, reply.reason),
+        (555, "Push Notification Service Not Supported")
+    );
+    assert_eq!(reply.values("Feature-Caps"), [APNS, FCM]);
+    assert!(world.bindings().is_empty());
+}
+
+#[test]
+fn a_phone_may_ask_for_the_push_services_rfc8599_4_1() {
+    let mut world = world(&["apns", "fcm"]);
+    let reply = world.register("a", 1, "Contact: <sip:alice@192.0.2.9;pn-provider>");
+    assert_eq!(reply.code, 200);
+    assert_eq!(reply.values("Feature-Caps"), [APNS, FCM]);
+}
+
+#[test]
+fn without_push_services_the_parameters_mean_nothing() {
+    let mut world = world(&[]);
+    let contact = "Contact: <sip:alice@192.0.2.9;pn-provider=acme;pn-prid=t>";
+    let reply = world.register("a", 1, contact);
+    assert_eq!((reply.code, reply.values("Feature-Caps").len()), (200, 0));
+    assert_eq!(world.bindings().len(), 1);
+}
