@@ -397,10 +397,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             s.external_ip.as_ref().map_or(&[], |list| &list.value),
             values(s.external_ip_servers?.value),
         ),
-        external_ip: values(s.external_ip?.value)
-            .iter()
-            .filter_map(ExternalAddress::fixed)
-            .collect(),
+        external_ip: fixed_external(values(s.external_ip?.value)),
         relay_ports: s.relay_ports?.value.0,
         relay_shared_ports: s.relay_shared_ports?.value,
         relay_tcp: s.relay_tcp?.value,
@@ -438,6 +435,11 @@ fn resolve(settings: &Settings) -> Option<Config> {
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })
+}
+
+/// The external addresses that the configuration says as addresses.
+fn fixed_external(all: Vec<ExternalAddress>) -> Vec<ExternalIp> {
+    all.iter().filter_map(ExternalAddress::fixed).collect()
 }
 
 /// The tokens of the API.

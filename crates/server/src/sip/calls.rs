@@ -137,7 +137,7 @@ impl CallControl {
     }
 
     /// The same, but writes a limited number of lines about refused calls.
-    pub(super) fn ended(&mut self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
+    pub(super) fn call_ended(&mut self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
         self.report_end(now, record, end.by);
         if self.logs() && self.admits_line(now, record) {
             CallControl::write(now, record, end);

@@ -486,6 +486,6 @@ impl Calls for ServerPolicy<'_> {
     }
 
     fn call_ended(&mut self, now: Mono, record: &CallRecord, end: CallEnd<'_>) {
-        self.calls.ended(now, record, end);
+        self.calls.call_ended(now, record, end);
     }
 }

@@ -9,8 +9,8 @@ use sip::uri::SipUri;
 use sip::{Host, Message, Mono, Now};
 use sip_server::Aor;
 use sip_server::calls::{
-    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, Exceeded, Limit, Numbers, Span,
-    Ticket,
+    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Limit, Numbers,
+    Span, Ticket,
 };
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
@@ -117,7 +117,7 @@ impl Calls for TestPolicy {
         let earlier = self.calls.as_ref();
         let earlier = earlier.and_then(|it| it.dialogs.begin(now, dialog, span(session), counted));
         if let Some(record) = earlier {
-            self.call_ended(now, &record, EndedBy::Expiry);
+            self.call_ended(now, &record, EndedBy::Expiry.into());
         }
     }
 
