@@ -31,7 +31,7 @@ struct Line([AtomicU64; LINE]);
 /// How the worker's thread is.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Pulse {
+struct ThreadLiveness {
     /// When its loop turned last, or its thread began, in nanoseconds of the monotonic clock; 0 before that.
     turned_ns: AtomicU64,
     /// The number of its thread; 0 before it runs.
@@ -41,18 +41,18 @@ struct Pulse {
 
 /// The board of one worker.
 #[derive(Debug)]
-pub(crate) struct Board {
-    pulse: Pulse,
+pub(crate) struct PublishedCounters {
+    pulse: ThreadLiveness,
     lines: Box<[Line]>,
 }
 
-impl Board {
+impl PublishedCounters {
     /// A board with all counts at 0.
-    pub(crate) fn new() -> Board {
+    pub(crate) fn new() -> PublishedCounters {
         let mut words = 0_usize;
         WorkerStats::default().each(&mut |_| words += 1);
-        Board {
-            pulse: Pulse::default(),
+        PublishedCounters {
+            pulse: ThreadLiveness::default(),
             lines: (0..words.div_ceil(LINE)).map(|_| Line::default()).collect(),
         }
     }
@@ -94,12 +94,12 @@ impl Board {
 
     /// The worker's thread begins; the guard, when dropped, says that it has ended, be it by a panic. From now on its loop is to turn, so that
     /// one that hangs in its first turn is noticed.
-    pub(crate) fn begin(&self, now: Mono) -> Tenure<'_> {
+    pub(crate) fn begin(&self, now: Mono) -> ThreadEndGuard<'_> {
         self.pulse.turned_ns.store(now.0, Ordering::Relaxed);
         self.pulse
             .thread
             .store(io::tasks::current(), Ordering::Relaxed);
-        Tenure(self)
+        ThreadEndGuard(self)
     }
 
     /// Whether the worker's thread has ended.
@@ -110,9 +110,9 @@ impl Board {
 
 /// The life of a worker's thread.
 #[derive(Debug)]
-pub(crate) struct Tenure<'a>(&'a Board);
+pub(crate) struct ThreadEndGuard<'a>(&'a PublishedCounters);
 
-impl Drop for Tenure<'_> {
+impl Drop for ThreadEndGuard<'_> {
     fn drop(&mut self) {
         self.0.pulse.ended.store(true, Ordering::Relaxed);
     }
@@ -121,7 +121,7 @@ impl Drop for Tenure<'_> {
 /// A worker's hand on its board.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    boards: Arc<[Board]>,
+    boards: Arc<[PublishedCounters]>,
     worker: usize,
     /// When the board was written last.
     written: Mono,
@@ -130,7 +130,7 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn new(boards: Arc<[Board]>, worker: usize) -> Publisher {
+    pub(crate) fn new(boards: Arc<[PublishedCounters]>, worker: usize) -> Publisher {
         Publisher {
             boards,
             worker,
@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let boards: Arc<[Board]> = Arc::new([Board::new(), Board::new()]);
+        let boards: Arc<[PublishedCounters]> =
+            Arc::new([PublishedCounters::new(), PublishedCounters::new()]);
         let mut stats = WorkerStats::default();
         stats.counters.wake_ups = 3;
         stats.sends.sent = 5;
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_busy_worker_writes_now_and_then_and_an_idle_one_owes_nothing() {
-        let mut publisher = Publisher::new(Arc::new([Board::new()]), 0);
+        let mut publisher = Publisher::new(Arc::new([PublishedCounters::new()]), 0);
         assert!(!publisher.is_due(ms(1000)), "nothing was counted");
         assert_eq!(publisher.poll_timeout(ms(1000)), HEARTBEAT);
         publisher.turn(ms(1000));
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_has_ended() {
-        let board = Board::new();
+        let board = PublishedCounters::new();
         assert_eq!((board.thread(), board.since_turn(ms(5))), (None, None));
         let thread = std::thread::scope(|scope| {
             let body = || {

@@ -33,7 +33,7 @@ use turn::server::{Config, Discovery, TicketKeys, ValidConfig};
 #[derive(Clone)]
 pub(crate) struct Configuration {
     pub(crate) engine: ValidConfig,
-    pub(crate) sip: Arc<sip::Orders>,
+    pub(crate) sip: Arc<sip::SharedSipSettings>,
     pub(crate) hooks: WorkerHooks,
     pub(crate) streams: WorkerLimits,
 }

@@ -2,7 +2,7 @@
 
 use crate::addresses::RelayAddresses;
 use crate::alternates::AlternateSettings;
-use crate::board::Board;
+use crate::board::PublishedCounters;
 use crate::certificates::Certificates;
 use crate::features::Features;
 use crate::live::Live;
@@ -26,7 +26,7 @@ pub struct Observer {
 
 #[derive(Debug)]
 struct View {
-    boards: Arc<[Board]>,
+    boards: Arc<[PublishedCounters]>,
     listeners: Listeners,
     relays: Arc<RelayAddresses>,
     quotas: Arc<Quotas>,
@@ -70,7 +70,7 @@ impl Listeners {
 /// A worker that does not serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Ailment {
+pub enum WorkerFault {
     /// Its thread has ended.
     #[error("worker {worker} has ended")]
     Ended {
@@ -89,7 +89,7 @@ pub enum Ailment {
 
 impl Observer {
     pub(crate) fn new(
-        boards: Arc<[Board]>,
+        boards: Arc<[PublishedCounters]>,
         listeners: Listeners,
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
@@ -118,21 +118,26 @@ impl Observer {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
-            workers: self.view.boards.iter().map(Board::read).collect(),
+            workers: self
+                .view
+                .boards
+                .iter()
+                .map(PublishedCounters::read)
+                .collect(),
         }
     }
 
     /// The first worker that has ended, or whose loop has not turned for `limit` (take several seconds).
     #[must_use]
-    pub fn ailment(&self, limit: Duration) -> Option<Ailment> {
+    pub fn fault(&self, limit: Duration) -> Option<WorkerFault> {
         let now = now().mono;
         let boards = self.view.boards.iter().enumerate();
         boards.into_iter().find_map(|(worker, board)| {
             if board.has_ended() {
-                return Some(Ailment::Ended { worker });
+                return Some(WorkerFault::Ended { worker });
             }
             let idle = board.since_turn(now).filter(|idle| *idle >= limit)?;
-            Some(Ailment::Stuck { worker, idle })
+            Some(WorkerFault::Stuck { worker, idle })
         })
     }
 
@@ -147,7 +152,11 @@ impl Observer {
     /// The number of each worker's thread, for `/proc/self/task`; `None` of one that does not run yet.
     #[must_use]
     pub fn threads(&self) -> Vec<Option<u32>> {
-        self.view.boards.iter().map(Board::thread).collect()
+        self.view
+            .boards
+            .iter()
+            .map(PublishedCounters::thread)
+            .collect()
     }
 
     /// What the kernel does for relaying, by interface, and what its programs have counted: up to about a second old. Nothing if
@@ -306,7 +315,7 @@ impl Observer {
         self.view.draining.store(draining, Ordering::Relaxed);
     }
 
-    pub(crate) fn board(&self, worker: usize) -> &Board {
+    pub(crate) fn board(&self, worker: usize) -> &PublishedCounters {
         &self.view.boards[worker]
     }
 }

@@ -10,7 +10,7 @@ use crate::quota::QuotaLimits;
 use crate::rates::{GroupRates, RateLimits};
 use crate::realms::RealmSettings;
 use crate::sip::routes::{Forwards, Table};
-use crate::sip::{Domains, Orders, SipSettings};
+use crate::sip::{Domains, SharedSipSettings, SipSettings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -202,8 +202,8 @@ impl Settings {
         &self,
         workers: usize,
         earlier: &Table,
-    ) -> Result<Orders, SettingsError> {
-        Ok(Orders {
+    ) -> Result<SharedSipSettings, SettingsError> {
+        Ok(SharedSipSettings {
             routes: Arc::new(self.sip.table(Some(earlier))?),
             forwards: Arc::new(Forwards::new(self.sip.forwards.clone())),
             settings: self.sip.clone(),

@@ -4,7 +4,7 @@ mod common;
 
 use common::marked::Marked;
 use common::{Client, Got, at, eventually, loopback, socket, start};
-use hairpin_server::observer::Ailment;
+use hairpin_server::observer::WorkerFault;
 use hairpin_server::stats::Stats;
 use hairpin_server::{AddressFamily, Running};
 use std::net::SocketAddr;
@@ -137,7 +137,7 @@ fn looking_wakes_no_worker() {
     let (before, start) = (wake_ups(), Instant::now());
     while start.elapsed() < Duration::from_millis(300) {
         std::hint::black_box(observer.stats());
-        assert_eq!(observer.ailment(Duration::from_secs(60)), None);
+        assert_eq!(observer.fault(Duration::from_secs(60)), None);
     }
     // Each worker turns its loop once a second on its own, and may have been busy starting.
     assert!(wake_ups() - before <= 8);
@@ -268,10 +268,10 @@ fn a_worker_with_nothing_to_do_turns_its_loop_all_the_same() {
         "{idle:?}"
     );
     // Whoever has no patience at all calls any worker stuck.
-    let ailment = observer.ailment(Duration::ZERO);
+    let fault = observer.fault(Duration::ZERO);
     assert!(
-        matches!(ailment, Some(Ailment::Stuck { worker: 0, .. })),
-        "{ailment:?}"
+        matches!(fault, Some(WorkerFault::Stuck { worker: 0, .. })),
+        "{fault:?}"
     );
 }
 
@@ -279,12 +279,12 @@ fn a_worker_with_nothing_to_do_turns_its_loop_all_the_same() {
 fn a_server_that_has_ended_ails() {
     let server = start(loopback(2));
     let observer = server.observer();
-    assert_eq!(observer.ailment(Duration::from_secs(10)), None);
+    assert_eq!(observer.fault(Duration::from_secs(10)), None);
     assert!(!observer.is_draining());
     server.shutdown().expect("no worker failed");
     assert!(observer.is_draining());
     assert_eq!(
-        observer.ailment(Duration::from_secs(10)),
-        Some(Ailment::Ended { worker: 0 })
+        observer.fault(Duration::from_secs(10)),
+        Some(WorkerFault::Ended { worker: 0 })
     );
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bpf::BpfError;
 use bpf::relay::{Attached, Relay};
-use hairpin_server::offload::{InterfaceOffload, Means, Obstacle, Offload, OffloadMode};
+use hairpin_server::offload::{InterfaceOffload, Obstacle, Offload, OffloadMethod, OffloadMode};
 use hairpin_server::stun::Method;
 use hairpin_server::{Running, Server, Settings, StartError};
 use io::NetNs;
@@ -115,7 +115,10 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
     wired(|| {
         let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
         let veth = of(&running);
-        assert_eq!((veth.name.as_str(), veth.means), ("near", Means::Tc));
+        assert_eq!(
+            (veth.name.as_str(), veth.means),
+            ("near", OffloadMethod::Tc)
+        );
         assert_eq!(veth.reason(), Some(&Obstacle::Virtual("veth".to_owned())));
         assert!(
             veth.to_string()
@@ -135,7 +138,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
         let lo = of(&running);
         assert_eq!(
             (lo.means, lo.reason()),
-            (Means::Tc, Some(&Obstacle::Loopback))
+            (OffloadMethod::Tc, Some(&Obstacle::Loopback))
         );
     });
 }
@@ -144,7 +147,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
 fn whoever_insists_gets_it_or_no_server() {
     wired(|| {
         let running = start_at("192.0.2.1", OffloadMode::Xdp).unwrap();
-        assert_eq!(of(&running).means, Means::Xdp);
+        assert_eq!(of(&running).means, OffloadMethod::Xdp);
         assert!(link("near").xdp.is_some());
         let twice = start_at("192.0.2.1", OffloadMode::Tc);
         assert!(twice.is_err(), "the port is taken");
@@ -152,7 +155,11 @@ fn whoever_insists_gets_it_or_no_server() {
         assert!(link("near").xdp.is_none(), "detached with the server");
 
         let running = start_at("127.0.0.1", OffloadMode::Xdp).unwrap();
-        assert_eq!(of(&running).means, Means::User, "loopback is left alone");
+        assert_eq!(
+            of(&running).means,
+            OffloadMethod::User,
+            "loopback is left alone"
+        );
         let mut netlink = Netlink::open().unwrap();
         netlink.create_link("bridge0", "bridge").unwrap();
         set_up("bridge0", Some("198.51.100.1"));
@@ -164,7 +171,7 @@ fn whoever_insists_gets_it_or_no_server() {
             "{text}"
         );
         let running = start_at("198.51.100.1", OffloadMode::Tc).unwrap();
-        assert_eq!(of(&running).means, Means::Tc);
+        assert_eq!(of(&running).means, OffloadMethod::Tc);
     });
 }
 
@@ -180,7 +187,7 @@ fn nobody_s_program_is_disturbed() {
         assert!(error.to_string().contains("another XDP program"), "{error}");
         let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
         let interface = of(&running);
-        assert_eq!(interface.means, Means::Tc);
+        assert_eq!(interface.means, OffloadMethod::Tc);
         assert_eq!(interface.reason(), Some(&Obstacle::ForeignProgram(number)));
         assert_eq!(classifiers(), 2, "side by side");
         running.shutdown().unwrap();
@@ -201,7 +208,7 @@ fn where_no_more_classifiers_fit_user_space_relays() {
             assert!(attached.len() < 100);
         }
         let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
-        assert_eq!(of(&running).means, Means::User);
+        assert_eq!(of(&running).means, OffloadMethod::User);
         assert!(start_at("127.0.0.1", OffloadMode::Tc).is_ok());
     });
 }

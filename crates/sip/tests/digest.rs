@@ -3,7 +3,7 @@
 use hairpin_sip as sip;
 use sip::build::Builder;
 use sip::digest::{
-    Algorithm, Answer, Asked, Challenge, Confirmation, Credentials, Flaw, Ha1, NONCE_LEN,
+    Algorithm, Answer, Asked, Challenge, Confirmation, Credentials, DigestMismatch, Ha1, NONCE_LEN,
     NonceKeys, Outcome, Policy, Proof, Qop, Replay, Server, challenge, choose,
 };
 use sip::{HashKey, HeaderKind, Message, Method, Spans};
@@ -275,7 +275,7 @@ fn an_equivalent_uri_is_the_request_uri_and_any_other_by_option_rfc7616_3_4_6() 
 
     let request = String::from_utf8(reply(&world.challenge(2), b"secret", 1)).expect("text");
     let other = request.replacen("REGISTER sip:example.com", "REGISTER sip:inside.example", 1);
-    let flaw = Outcome::Bad(Flaw::Uri);
+    let flaw = Outcome::Bad(DigestMismatch::Uri);
     assert_eq!(world.ask(other.as_bytes(), Method::Register, true), flaw);
     world.policy.takes_any_uri = true;
     let accepted = Outcome::Accepted;
@@ -298,13 +298,25 @@ fn credentials_that_contradict_the_request_are_bad() {
     };
     assert_eq!(
         ask("uri=\"sip:example.com", "uri=\"sip:example.org"),
-        Outcome::Bad(Flaw::Uri)
+        Outcome::Bad(DigestMismatch::Uri)
     );
-    assert_eq!(ask(", nc=00000001", ""), Outcome::Bad(Flaw::Count));
-    assert_eq!(ask("nc=00000001", "nc=1"), Outcome::Bad(Flaw::Count));
-    assert_eq!(ask(", cnonce=\"0a4f113b\"", ""), Outcome::Bad(Flaw::Cnonce));
+    assert_eq!(
+        ask(", nc=00000001", ""),
+        Outcome::Bad(DigestMismatch::Count)
+    );
+    assert_eq!(
+        ask("nc=00000001", "nc=1"),
+        Outcome::Bad(DigestMismatch::Count)
+    );
+    assert_eq!(
+        ask(", cnonce=\"0a4f113b\"", ""),
+        Outcome::Bad(DigestMismatch::Cnonce)
+    );
     assert_eq!(ask("qop=auth", "qop=auth-int"), Outcome::Denied);
-    assert_eq!(ask(", qop=auth, nc", ", nc"), Outcome::Bad(Flaw::Qop));
+    assert_eq!(
+        ask(", qop=auth, nc", ", nc"),
+        Outcome::Bad(DigestMismatch::Qop)
+    );
     assert_eq!(
         ask("realm=\"example.com", "realm=\"example.org"),
         Outcome::Denied
@@ -335,7 +347,7 @@ fn without_qop_a_nonce_is_good_once() {
     world.policy.takes_no_qop = false;
     assert_eq!(
         world.ask(&request, Method::Register, true),
-        Outcome::Bad(Flaw::Qop)
+        Outcome::Bad(DigestMismatch::Qop)
     );
 }
 

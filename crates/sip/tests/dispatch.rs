@@ -2,7 +2,7 @@
 
 use hairpin_sip::congestion::Class;
 use hairpin_sip::dispatch::{
-    Config, DispatchError, Dispatcher, Failure, Order, Reach, RequestKey, Source, Told,
+    AllowedDestination, Config, DispatchError, Dispatcher, Failure, Order, RequestKey, Source, Told,
 };
 use hairpin_sip::engine::{
     self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, SendTo,
@@ -103,7 +103,7 @@ impl World {
         &mut self,
         method: &str,
         uri: &str,
-        reach: Reach,
+        reach: AllowedDestination,
         body: usize,
     ) -> Result<RequestKey, DispatchError> {
         let head = format!(
@@ -129,7 +129,7 @@ impl World {
     }
 
     fn send(&mut self, method: &str, uri: &str) -> RequestKey {
-        self.order(method, uri, Reach::Anywhere, 0)
+        self.order(method, uri, AllowedDestination::Anywhere, 0)
             .expect("it is sent")
     }
 
@@ -384,7 +384,7 @@ fn every_2xx_of_an_invite_is_for_the_tu_until_its_transaction_ends() {
 
 #[test]
 fn what_a_stranger_has_chosen_goes_to_that_stranger_only() {
-    let near = Reach::Near([192, 0, 2, 20].into());
+    let near = AllowedDestination::Near([192, 0, 2, 20].into());
     let mut world = World::new();
     world
         .order("BYE", "sip:example.org", near, 0)
@@ -396,7 +396,7 @@ fn what_a_stranger_has_chosen_goes_to_that_stranger_only() {
         .order("BYE", "sip:203.0.113.5", near, 0)
         .expect("an address");
     world
-        .order("BYE", "sip:[2001:db8::1]", Reach::Anywhere, 0)
+        .order("BYE", "sip:[2001:db8::1]", AllowedDestination::Anywhere, 0)
         .expect("an address");
     for _ in 0..2 {
         assert_eq!(world.told(), Some(Failure::Forbidden));
@@ -443,10 +443,15 @@ fn many_requests_share_a_question_and_all_hear_that_there_is_no_answer() {
 #[test]
 fn what_leads_nowhere_or_is_too_much_is_refused_at_once() {
     let mut world = World::with(|config| config.most = 1);
-    let refused = world.order("OPTIONS", "tel:+1", Reach::Anywhere, 0);
+    let refused = world.order("OPTIONS", "tel:+1", AllowedDestination::Anywhere, 0);
     assert!(matches!(refused, Err(DispatchError::Target(_))));
     world.send("OPTIONS", "sip:example.org");
-    let refused = world.order("OPTIONS", "sip:example.org", Reach::Anywhere, 0);
+    let refused = world.order(
+        "OPTIONS",
+        "sip:example.org",
+        AllowedDestination::Anywhere,
+        0,
+    );
     assert_eq!(refused, Err(DispatchError::Full));
 }
 
@@ -455,7 +460,7 @@ fn a_long_request_goes_over_tcp_and_over_udp_where_there_is_none_rfc3261_18_1_1(
     let mut world = World::new();
     let uri = "sip:192.0.2.10:5070";
     world
-        .order("OPTIONS", uri, Reach::Anywhere, 1400)
+        .order("OPTIONS", uri, AllowedDestination::Anywhere, 1400)
         .expect("an address");
     let connect = world.connects.pop().expect("a connection is asked for");
     let flow = Flow {
@@ -470,13 +475,13 @@ fn a_long_request_goes_over_tcp_and_over_udp_where_there_is_none_rfc3261_18_1_1(
     assert!(world.last().text.contains("Via: SIP/2.0/TCP"));
     // The connection is used again.
     world
-        .order("OPTIONS", uri, Reach::Anywhere, 1400)
+        .order("OPTIONS", uri, AllowedDestination::Anywhere, 1400)
         .expect("an address");
     assert_eq!((world.sent.len(), world.connects.len()), (2, 0));
 
     let mut world = World::new();
     world
-        .order("OPTIONS", uri, Reach::Anywhere, 1400)
+        .order("OPTIONS", uri, AllowedDestination::Anywhere, 1400)
         .expect("an address");
     let connect = world.connects.pop().expect("a connection is asked for");
     world.engine.connect_failed(world.now.mono, connect);

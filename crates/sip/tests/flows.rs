@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hairpin_sip::congestion::Class;
-use hairpin_sip::dispatch::{self, Dispatcher, Failure, Order, Reach, Source};
+use hairpin_sip::dispatch::{self, AllowedDestination, Dispatcher, Failure, Order, Source};
 use hairpin_sip::engine::{
     self, Engine, Event, Mark, Outgoing, Output, Received, Reply, SendTo, SentBy, ServerFailure,
 };
@@ -146,7 +146,7 @@ fn by_flow(carrier: Carrier, is_open: bool) -> (Option<SendTo>, Option<Failure>,
         pieces: &[BYE],
         class: Class::Finishing,
         mark: Mark(3),
-        reach: Reach::Anywhere,
+        reach: AllowedDestination::Anywhere,
         flow: Some(flow(carrier)),
         from: None,
         loop_check: None,
@@ -192,7 +192,7 @@ fn a_flow_that_ends_before_the_response_fails_its_request() {
         pieces: &[BYE],
         class: Class::Finishing,
         mark: Mark(3),
-        reach: Reach::Anywhere,
+        reach: AllowedDestination::Anywhere,
         flow: Some(flow(Carrier::Wss)),
         from: None,
         loop_check: None,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hairpin_sip::congestion::Class;
-use hairpin_sip::dispatch::{self, Dispatcher, Failure, Order, Reach, SendFrom, Source};
+use hairpin_sip::dispatch::{
+    self, AllowedDestination, Dispatcher, Failure, Order, SendFrom, Source,
+};
 use hairpin_sip::engine::{
     self, ConnectKey, Engine, Mark, Outgoing, Output, Received, Reply, SendTo, SentBy,
 };
@@ -248,7 +250,7 @@ fn order(target: &[u8]) -> Order<'_> {
         pieces: &[OPTIONS],
         class: Class::New,
         mark: Mark(3),
-        reach: Reach::Anywhere,
+        reach: AllowedDestination::Anywhere,
         flow: None,
         from: Some(SendFrom {
             listener: TLS,

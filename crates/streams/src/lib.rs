@@ -13,4 +13,4 @@ pub mod websocket;
 pub use first_bytes::FirstBytes;
 pub use rustls;
 pub use tls::Tls;
-pub use unwritten::{CHUNK, Content, Spare, Unread, Unwritten, WriteLimits};
+pub use unwritten::{CHUNK, ChunkPool, Content, Unread, WriteLimits, WriteQueue};

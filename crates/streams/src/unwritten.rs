@@ -14,13 +14,13 @@ use timers::Mono;
 /// Messages share a chunk up to this length in bytes: the longest plaintext of one TLS record (RFC 8446 §5.1).
 pub const CHUNK: usize = 16 << 10;
 
-/// Chunks that a [`Spare`] keeps. 64 chunks serve 64 connections per wake-up without a memory allocation.
+/// Chunks that a [`ChunkPool`] keeps. 64 chunks serve 64 connections per wake-up without a memory allocation.
 const SPARE: usize = 64;
 
-/// A [`Spare`] does not keep a chunk with more capacity than this.
+/// A [`ChunkPool`] does not keep a chunk with more capacity than this.
 const MOST_SPARE: usize = 2 * CHUNK;
 
-/// A [`Spare`] does not keep a queue with more capacity than this number of chunks.
+/// A [`ChunkPool`] does not keep a queue with more capacity than this number of chunks.
 const MOST_SPARE_QUEUE: usize = 16;
 
 /// Whether the queue may drop a message.
@@ -50,13 +50,13 @@ pub struct Unread;
 
 /// Empty chunks that all connections of a worker share.
 #[derive(Debug, Default)]
-pub struct Spare {
+pub struct ChunkPool {
     chunks: Vec<Chunk>,
     /// Empty queues with their capacity. A connection that has something to write for a moment must not allocate one.
     queues: Vec<VecDeque<Chunk>>,
 }
 
-impl Spare {
+impl ChunkPool {
     fn take(&mut self, at: Mono) -> Chunk {
         let mut chunk = self.chunks.pop().unwrap_or_default();
         chunk.at = at;
@@ -97,7 +97,7 @@ struct Chunk {
 
 /// The write queue of one connection. An empty queue holds no memory.
 #[derive(Debug, Default)]
-pub struct Unwritten {
+pub struct WriteQueue {
     chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that were written.
     written: usize,
@@ -107,7 +107,7 @@ pub struct Unwritten {
     message_bytes: usize,
 }
 
-impl Unwritten {
+impl WriteQueue {
     /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -137,7 +137,7 @@ impl Unwritten {
         content: Content,
         now: Mono,
         limits: &WriteLimits,
-        spare: &mut Spare,
+        spare: &mut ChunkPool,
     ) -> Result<u64, Unread> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         if content == Content::Message && self.message_bytes + length > limits.messages {
@@ -167,7 +167,7 @@ impl Unwritten {
     }
 
     /// The last chunk, if it is of the same wake-up and has room for the message; otherwise a new one.
-    fn chunk_for(&mut self, length: usize, now: Mono, spare: &mut Spare) -> &mut Chunk {
+    fn chunk_for(&mut self, length: usize, now: Mono, spare: &mut ChunkPool) -> &mut Chunk {
         let has_room = self
             .chunks
             .back()
@@ -185,7 +185,7 @@ impl Unwritten {
     }
 
     /// Drops application data that is older than `age`. Returns the number of dropped messages.
-    pub fn expire(&mut self, now: Mono, age: Duration, spare: &mut Spare) -> u64 {
+    pub fn expire(&mut self, now: Mono, age: Duration, spare: &mut ChunkPool) -> u64 {
         let mut dropped = 0;
         for at in self.first_droppable()..self.chunks.len() {
             // Chunks are sorted by time.
@@ -199,7 +199,7 @@ impl Unwritten {
     }
 
     /// Drops the oldest application data until there is room for `length` bytes within `most`, or no application data is left.
-    fn make_room(&mut self, length: usize, most: usize, spare: &mut Spare) -> u64 {
+    fn make_room(&mut self, length: usize, most: usize, spare: &mut ChunkPool) -> u64 {
         let mut dropped = 0;
         for at in self.first_droppable()..self.chunks.len() {
             if self.len() + length <= most {
@@ -234,7 +234,7 @@ impl Unwritten {
         u64::from(std::mem::take(&mut chunk.data))
     }
 
-    fn remove_empty(&mut self, spare: &mut Spare) {
+    fn remove_empty(&mut self, spare: &mut ChunkPool) {
         let mut at = 0;
         while at < self.chunks.len() {
             if !self.chunks[at].bytes.is_empty() {
@@ -259,7 +259,7 @@ impl Unwritten {
     }
 
     /// Removes bytes that were written.
-    pub fn advance(&mut self, bytes: usize, spare: &mut Spare) {
+    pub fn advance(&mut self, bytes: usize, spare: &mut ChunkPool) {
         self.written += bytes;
         while let Some(first) = self.chunks.front() {
             if self.written < first.bytes.len() {
@@ -272,7 +272,7 @@ impl Unwritten {
         self.give_back(spare);
     }
 
-    /// The unwritten bytes of the first chunk. Over TLS they become one record. After use, call [`Unwritten::advance`] with their
+    /// The unwritten bytes of the first chunk. Over TLS they become one record. After use, call [`WriteQueue::advance`] with their
     /// length.
     #[must_use]
     pub fn first(&self) -> Option<&[u8]> {
@@ -280,7 +280,7 @@ impl Unwritten {
         chunk.bytes.get(self.written..)
     }
 
-    fn remove_first(&mut self, spare: &mut Spare) {
+    fn remove_first(&mut self, spare: &mut ChunkPool) {
         if let Some(chunk) = self.chunks.pop_front() {
             self.bytes -= chunk.bytes.len();
             let messages: usize = chunk.messages.iter().map(Range::len).sum();
@@ -290,14 +290,14 @@ impl Unwritten {
     }
 
     /// An empty queue keeps no memory, because most connections have nothing to write most of the time.
-    fn give_back(&mut self, spare: &mut Spare) {
+    fn give_back(&mut self, spare: &mut ChunkPool) {
         if self.chunks.is_empty() {
             spare.put_queue(std::mem::take(&mut self.chunks));
         }
     }
 
     /// Removes everything when the connection is closed.
-    pub fn clear(&mut self, spare: &mut Spare) {
+    pub fn clear(&mut self, spare: &mut ChunkPool) {
         while !self.chunks.is_empty() {
             self.remove_first(spare);
         }
@@ -321,7 +321,7 @@ mod tests {
         Mono(milliseconds * 1_000_000)
     }
 
-    fn take(queue: &mut Unwritten, most: usize, spare: &mut Spare) -> Vec<u8> {
+    fn take(queue: &mut WriteQueue, most: usize, spare: &mut ChunkPool) -> Vec<u8> {
         let mut parts = [IoSlice::new(&[]); 8];
         let count = queue.parts(&mut parts);
         let bytes: Vec<u8> = parts[..count]
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn messages_of_one_wake_up_share_a_chunk() {
-        let (mut queue, mut spare) = (Unwritten::default(), Spare::default());
+        let (mut queue, mut spare) = (WriteQueue::default(), ChunkPool::default());
         for _ in 0..3 {
             let parts: [&[u8]; 2] = [b"ab", b"c"];
             assert_eq!(
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn old_data_is_dropped_and_messages_are_not() {
-        let (mut queue, mut spare) = (Unwritten::default(), Spare::default());
+        let (mut queue, mut spare) = (WriteQueue::default(), ChunkPool::default());
         for (bytes, content) in [
             (b"data1", Content::Data),
             (b"mess1", Content::Message),
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_has_been_begun_is_written_to_its_end() {
-        let (mut queue, mut spare) = (Unwritten::default(), Spare::default());
+        let (mut queue, mut spare) = (WriteQueue::default(), ChunkPool::default());
         queue
             .push(&[b"first"], Content::Data, ms(0), &LIMITS, &mut spare)
             .unwrap();
@@ -393,13 +393,13 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_the_oldest_data_goes_first_and_too_many_messages_are_an_error() {
-        let (mut queue, mut spare) = (Unwritten::default(), Spare::default());
+        let (mut queue, mut spare) = (WriteQueue::default(), ChunkPool::default());
         let limits = WriteLimits {
             bytes: 10,
             messages: 8,
             ..LIMITS
         };
-        let mut push = |queue: &mut Unwritten, bytes: &[u8], content, at| {
+        let mut push = |queue: &mut WriteQueue, bytes: &[u8], content, at| {
             queue.push(&[bytes], content, ms(at), &limits, &mut spare)
         };
         assert_eq!(push(&mut queue, b"old..", Content::Data, 1), Ok(0));
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_message_of_any_length_is_one_chunk() {
-        let (mut queue, mut spare) = (Unwritten::default(), Spare::default());
+        let (mut queue, mut spare) = (WriteQueue::default(), ChunkPool::default());
         let long = vec![7; 65_540];
         queue
             .push(&[&long], Content::Data, ms(0), &LIMITS, &mut spare)
@@ -439,7 +439,7 @@ mod tests {
         fn the_bytes_written_are_whole_messages_in_order(
             steps in prop::collection::vec((0..4_u8, 1..600_usize, 0..400_u64), 1..200)
         ) {
-            let (mut queue, mut spare) = (Unwritten::default(), Spare::default());
+            let (mut queue, mut spare) = (WriteQueue::default(), ChunkPool::default());
             let limits = WriteLimits { bytes: 4_000, messages: 1 << 20, ..LIMITS };
             let (mut now, mut number, mut dropped) = (0, 0_u32, 0);
             let (mut queued, mut written) = (Vec::new(), Vec::new());

@@ -19,8 +19,8 @@ use crate::{Config, HandshakeError};
 
 /// The state between the server's flight and the ClientKeyExchange.
 #[derive(Debug)]
-pub(super) struct Offered {
-    pub(super) agreed: Agreed,
+pub(super) struct AwaitingKeyExchange {
+    pub(super) agreed: Negotiated,
     pair: KeyPair,
     client_random: [u8; 32],
     server_random: [u8; 32],
@@ -30,7 +30,7 @@ pub(super) struct Offered {
 
 /// The parameters that the hello messages have negotiated.
 #[derive(Clone, Debug)]
-pub(super) struct Agreed {
+pub(super) struct Negotiated {
     pub(super) suite: &'static Suite,
     pub(super) protocol: Option<Box<[u8]>>,
     /// The name in the ClientHello.
@@ -42,7 +42,7 @@ pub(super) struct Agreed {
 /// The state between the key derivation and the client's Finished message.
 #[derive(Debug)]
 pub(super) struct Derived {
-    pub(super) agreed: Agreed,
+    pub(super) agreed: Negotiated,
     pub(super) secret: Secret,
     pub(super) transcript: Transcript,
     pub(super) sealer: Sealer,
@@ -121,7 +121,7 @@ pub(super) fn answer(
     hello: &Message,
     first_sequence: u16,
     config: &Config,
-) -> Result<(Offered, Flight), HandshakeError> {
+) -> Result<(AwaitingKeyExchange, Flight), HandshakeError> {
     let parsed = ClientHello::parse(hello.body()).ok_or(HandshakeError::Malformed)?;
     let chosen = choose(&parsed, config)?;
     let server_random = crypto::random()?;
@@ -160,8 +160,8 @@ pub(super) fn answer(
     let mut transcript = Transcript::new(chosen.suite);
     transcript.add(hello.bytes());
     transcript.add(&flight.messages);
-    let offered = Offered {
-        agreed: Agreed {
+    let offered = AwaitingKeyExchange {
+        agreed: Negotiated {
             suite: chosen.suite,
             protocol: chosen.protocol,
             server_name: parsed.server_name.map(Into::into),
@@ -177,7 +177,10 @@ pub(super) fn answer(
 }
 
 /// Computes the keys from the ClientKeyExchange.
-pub(super) fn derive(offered: Offered, exchange: &Message) -> Result<Derived, HandshakeError> {
+pub(super) fn derive(
+    offered: AwaitingKeyExchange,
+    exchange: &Message,
+) -> Result<Derived, HandshakeError> {
     let public = key_exchange::parse_client(exchange.body()).ok_or(HandshakeError::Malformed)?;
     let mut transcript = offered.transcript;
     transcript.add(exchange.bytes());

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use timers::Mono;
 
-use super::answer::Agreed;
+use super::answer::Negotiated;
 use super::counters::{Counters, DropReason};
 use super::handshake::{Handshake, Progress};
 use crate::crypto::cipher::EPOCH;
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
     Work,
     /// The record has a message in this range of its fragment.
     Data(Range<usize>),
-    Established(Agreed),
+    Established(Negotiated),
     End(CloseReason),
 }
 

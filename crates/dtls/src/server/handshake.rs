@@ -2,7 +2,7 @@
 
 use timers::Mono;
 
-use super::answer::{Agreed, Derived, Offered, answer, derive};
+use super::answer::{AwaitingKeyExchange, Derived, Negotiated, answer, derive};
 use super::connection::{Context, Established, Outcome};
 use super::counters::DropReason;
 use crate::crypto::OpenError;
@@ -31,9 +31,9 @@ enum State {
     /// The next step makes the first flight.
     Answer(Message),
     /// The server has sent its flight.
-    Offered(Offered),
+    AwaitingKeyExchange(AwaitingKeyExchange),
     /// The next step derives the keys.
-    Exchange(Offered, Message),
+    Exchange(AwaitingKeyExchange, Message),
     /// The server waits for Finished.
     Derived(Box<Derived>),
     /// A step failed.
@@ -57,7 +57,7 @@ pub(super) struct Handshake {
 /// The progress of a handshake after a record.
 pub(super) enum Progress {
     Outcome(Outcome),
-    Established(Box<Established>, Agreed),
+    Established(Box<Established>, Negotiated),
 }
 
 impl Handshake {
@@ -82,7 +82,7 @@ impl Handshake {
 
     pub(super) fn deadline(&self) -> Mono {
         match self.state {
-            State::Offered(_) => self.deadline.min(self.retransmission.due()),
+            State::AwaitingKeyExchange(_) => self.deadline.min(self.retransmission.due()),
             _ => self.deadline,
         }
     }
@@ -104,7 +104,9 @@ impl Handshake {
         if context.now >= self.deadline {
             return Outcome::End(CloseReason::HandshakeTimeout);
         }
-        if matches!(self.state, State::Offered(_)) && context.now >= self.retransmission.due() {
+        if matches!(self.state, State::AwaitingKeyExchange(_))
+            && context.now >= self.retransmission.due()
+        {
             self.retransmission.back_off(context.now);
             context.counters.retransmissions += 1;
             self.send_flight(context, path, sequence);
@@ -162,7 +164,7 @@ impl Handshake {
         }
         // RFC 6347 §4.2.4: the server's flight was lost.
         if retransmitted
-            && matches!(self.state, State::Offered(_))
+            && matches!(self.state, State::AwaitingKeyExchange(_))
             && self.retransmission.should_resend(context.now)
         {
             context.counters.retransmissions += 1;
@@ -174,7 +176,7 @@ impl Handshake {
     fn take(&mut self) -> Outcome {
         let expected = match self.state {
             State::Hello => kind::CLIENT_HELLO,
-            State::Offered(_) => kind::CLIENT_KEY_EXCHANGE,
+            State::AwaitingKeyExchange(_) => kind::CLIENT_KEY_EXCHANGE,
             // Further messages stay in `messages` and are not used.
             _ => return Outcome::Nothing,
         };
@@ -185,7 +187,7 @@ impl Handshake {
             return Outcome::End(CloseReason::Handshake(HandshakeError::Malformed));
         }
         self.state = match std::mem::replace(&mut self.state, State::Failed) {
-            State::Offered(offered) => State::Exchange(offered, message),
+            State::AwaitingKeyExchange(offered) => State::Exchange(offered, message),
             _ => State::Answer(message),
         };
         Outcome::Work
@@ -217,7 +219,7 @@ impl Handshake {
                 self.retransmission =
                     Retransmission::new(context.config.limits.first_retransmission, context.now);
                 self.send_flight(context, path, sequence);
-                self.state = State::Offered(offered);
+                self.state = State::AwaitingKeyExchange(offered);
             }
             State::Exchange(offered, exchange) => {
                 self.state = State::Derived(Box::new(derive(offered, &exchange)?));
@@ -286,7 +288,10 @@ impl Handshake {
     fn keep(&mut self, context: &mut Context<'_>, header: &Header, fragment: &[u8]) -> Outcome {
         let length = record::HEADER + fragment.len();
         let wanted = header.content == ContentType::Handshake
-            && matches!(self.state, State::Offered(_) | State::Exchange(..));
+            && matches!(
+                self.state,
+                State::AwaitingKeyExchange(_) | State::Exchange(..)
+            );
         if !wanted || self.early.len() + length > MOST_EARLY {
             return context.dropped(DropReason::Early);
         }

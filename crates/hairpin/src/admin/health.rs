@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use server::Observer;
-use server::observer::Ailment;
+use server::observer::WorkerFault;
 use stores::Source;
 use stores::cluster::Handle;
 
@@ -40,10 +40,10 @@ pub(crate) fn alive(observer: &Observer) -> Health {
 
 /// The same, if a worker hangs that has not turned its loop for `limit`.
 pub(crate) fn alive_within(observer: &Observer, limit: Duration) -> Health {
-    match observer.ailment(limit) {
+    match observer.fault(limit) {
         None => Health::well("ok"),
-        Some(Ailment::Ended { .. }) if observer.is_draining() => Health::well("stopping"),
-        Some(ailment) => Health::ill(ailment.to_string()),
+        Some(WorkerFault::Ended { .. }) if observer.is_draining() => Health::well("stopping"),
+        Some(fault) => Health::ill(fault.to_string()),
     }
 }
 

@@ -8,7 +8,7 @@ use bpf::BpfError;
 use bpf::count::{Arrives, Counter, Expectation, ExpectedFlow, Hook, Totals};
 use bpf::inject::{Datagram, Flow, Injector};
 
-use super::error::{BenchError, Doing, SideError};
+use super::error::{BenchError, IoContext, SideError};
 use super::layout::{
     self, CLIENT_DEVICE, FIRST_CLIENT_PORT, FIRST_PEER_PORT, PEER_DEVICE, server_address,
 };

@@ -11,7 +11,7 @@ use bpf::inject::Injected;
 
 use super::certificate;
 use super::client::Churned;
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::layout::{client_ip, server_address};
 use super::packets::{Meter, Point};
 use super::scenario::{Direction, Scenario, Transport};

@@ -148,14 +148,14 @@ impl SideError {
 }
 
 /// Names the step of an I/O error.
-pub(crate) trait Doing<T> {
+pub(crate) trait IoContext<T> {
     /// While setting up the network.
     fn network(self, what: &'static str) -> Result<T, BenchError>;
     /// While measuring a server.
     fn doing(self, what: &'static str) -> Result<T, SideError>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
+impl<T> IoContext<T> for io::Result<T> {
     fn network(self, what: &'static str) -> Result<T, BenchError> {
         self.map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied => BenchError::NotRoot(source),

@@ -7,7 +7,7 @@ use bpf::count::{Arrives, Counter, Expectation, ExpectedFlow, Hook};
 use bpf::inject::{Datagram, Flow, Injector, Pace};
 use serde::Serialize;
 
-use super::error::{BenchError, Doing};
+use super::error::{BenchError, IoContext};
 use super::layout::{self, CLIENT_DEVICE, SERVER_DEVICE, SERVER_PORT};
 use super::napi::Cpus;
 use super::run::lock;

@@ -14,7 +14,7 @@ use bpf::inject::{Injected, Pace};
 use serde::Serialize;
 
 use super::bed::Bed;
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::sockets;
 use super::spinner::Spinner;
 use super::topology::ServerCpu;

@@ -18,7 +18,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::bed::Bed;
 use super::certificate::Certificate;
-use super::error::{BenchError, Doing, SideError};
+use super::error::{BenchError, IoContext, SideError};
 use super::layout;
 use super::napi::Cpus;
 use super::options::{BenchOptions, LoadKind};

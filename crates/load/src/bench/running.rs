@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::bed::Bed;
 use super::client::{self, Allocations, HELD_SOCKETS};
 use super::connections;
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::layout;
 use super::packets::{self, Meter, Senders};
 use super::scenario::{Direction, Scenario};

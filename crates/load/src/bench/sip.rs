@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::layout::{client_ip, server_ip, sip_address};
 use super::procfs;
 use super::running::start_server;

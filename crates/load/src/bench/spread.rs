@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::client::Allocations;
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::layout;
 use super::running::start_server;
 use super::side::Side;

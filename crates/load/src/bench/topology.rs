@@ -15,7 +15,7 @@ use ::io::NetNs;
 use ::io::netlink::{Netlink, VethEnd, interface_index};
 
 use super::certificate::Certificate;
-use super::error::{BenchError, Doing};
+use super::error::{BenchError, IoContext};
 use super::layout::{self, CLIENT, PEER, Port, RELAY, SERVER, prefix};
 use super::napi::{Cpus, NapiThreads, softirq_thread};
 use super::procfs;

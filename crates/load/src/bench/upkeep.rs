@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::client::{self, Allocations, Churned};
 use super::connections;
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::procfs;
 use super::running::start_server;
 use super::side::Side;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bpf::payload;
 use stun::channel_data::ChannelData;
 
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::layout::{self, server_address};
 use super::scenario::Direction;
 use super::topology::Topology;

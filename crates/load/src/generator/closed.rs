@@ -7,7 +7,7 @@ use std::time::Duration;
 use io::{Events, SendQueue, clock};
 
 use super::Lane;
-use super::end::{End, Left};
+use super::end::{End, SendStats};
 use super::plan::Closed;
 use super::receiver::Receiver;
 use super::sender::{self, BURST};
@@ -96,7 +96,7 @@ impl Loop {
             shared.origin_ns.saturating_sub(started),
         ));
         let mut events = Events::with_capacity(256);
-        let mut left = Left::default();
+        let mut left = SendStats::default();
         let mut sweep_ns = 0;
         while !shared.stopping() && clock::monotonic_ns() < shared.end_ns {
             self.fill(shared, counters, &mut left);
@@ -133,7 +133,7 @@ impl Loop {
     }
 
     /// Sends until the window is full.
-    fn fill(&mut self, shared: &Shared, counters: &Counters, left: &mut Left) {
+    fn fill(&mut self, shared: &Shared, counters: &Counters, left: &mut SendStats) {
         while self.under_way < self.settings.window {
             let now = clock::monotonic_ns();
             let room = u64::from(self.settings.window - self.under_way).min(BURST);

@@ -20,7 +20,7 @@ use crate::measure::{Counters, Latency};
 
 /// The threads of a run, and what they write.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct RunThreads {
     pub(super) shared: Arc<Shared>,
     /// One for each thread.
     pub(super) counters: Arc<[Counters]>,
@@ -31,11 +31,11 @@ pub(super) struct Crew {
     pub(super) receivers: Vec<JoinHandle<End>>,
 }
 
-impl Crew {
+impl RunThreads {
     /// Nobody yet.
-    pub(super) fn new(plan: &Plan) -> Crew {
+    pub(super) fn new(plan: &Plan) -> RunThreads {
         let threads = plan.senders + plan.receivers;
-        Crew {
+        RunThreads {
             shared: Arc::new(Shared::new(plan)),
             counters: (0..threads).map(|_| Counters::new()).collect(),
             live: (0..threads).map(|_| Mutex::default()).collect(),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use io::Flushed;
 
-use super::odd::Oddities;
-use super::tap::Troubles;
+use super::odd::UnexpectedCounts;
+use super::tap::ClientErrors;
 use super::{Lane, Tap};
 use crate::measure::{Arrival, Latency};
 use crate::report::SipReport;
@@ -16,9 +16,9 @@ pub(super) struct End {
     /// `sender-0` or the like, and the index of its counters.
     pub(super) name: String,
     pub(super) place: usize,
-    pub(super) left: Left,
-    pub(super) came: Came,
-    pub(super) troubles: Troubles,
+    pub(super) left: SendStats,
+    pub(super) came: ReceiveStats,
+    pub(super) troubles: ClientErrors,
     /// Mean deviation of each flow, RFC 3550 §6.4.1.
     pub(super) jitter_ns: Vec<f64>,
     pub(super) cpu_ns: u64,
@@ -34,7 +34,7 @@ pub(super) struct End {
 
 /// What a thread sent.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Left {
+pub(super) struct SendStats {
     /// Datagrams that left and were meant to leave within the measured part, and their payload bytes.
     pub(super) measured: u64,
     pub(super) measured_bytes: u64,
@@ -52,13 +52,13 @@ pub(super) struct Left {
 
 /// What a thread received of that which was meant to leave in the measured part.
 #[derive(Debug, Default)]
-pub(super) struct Came {
+pub(super) struct ReceiveStats {
     pub(super) received: u64,
     pub(super) received_bytes: u64,
     pub(super) reordered: u64,
     pub(super) duplicates: u64,
     /// Received datagrams that nobody in this run has sent.
-    pub(super) odd: Oddities,
+    pub(super) odd: UnexpectedCounts,
     /// How long datagrams lay in our sockets, where the kernel has said so.
     pub(super) unread: Latency,
     /// Answers to what is not measured.
@@ -74,15 +74,15 @@ pub(super) struct Came {
     pub(super) errors: BTreeMap<u16, u64>,
 }
 
-impl Came {
+impl ReceiveStats {
     /// With a histogram for each of `parts`, unless there is only one.
-    pub(super) fn of_parts(parts: usize) -> Came {
-        Came {
+    pub(super) fn of_parts(parts: usize) -> ReceiveStats {
+        ReceiveStats {
             parts: (0..parts)
                 .filter(|_| parts > 1)
                 .map(|_| Latency::new())
                 .collect(),
-            ..Came::default()
+            ..ReceiveStats::default()
         }
     }
 
@@ -104,7 +104,7 @@ impl Came {
         }
     }
 
-    pub(super) fn add(&mut self, other: &Came) {
+    pub(super) fn add(&mut self, other: &ReceiveStats) {
         self.received += other.received;
         self.received_bytes += other.received_bytes;
         self.reordered += other.reordered;
@@ -128,7 +128,7 @@ impl Came {
     }
 }
 
-impl Left {
+impl SendStats {
     /// Takes note of a burst of the measured part with so many bytes of payload in so many bytes of frames.
     pub(super) fn note(&mut self, flushed: &Flushed, payload_bytes: u64, frame_bytes: u64) {
         self.measured += flushed.sent;
@@ -138,7 +138,7 @@ impl Left {
         self.measured_bytes += (share / u128::from(frame_bytes.max(1))) as u64;
     }
 
-    pub(super) fn add(&mut self, other: &Left) {
+    pub(super) fn add(&mut self, other: &SendStats) {
         self.measured += other.measured;
         self.measured_bytes += other.measured_bytes;
         self.requests += other.requests;

@@ -19,11 +19,11 @@ pub(super) struct Expected {
 }
 
 /// All flows, by their numbers.
-pub(super) type Ledger = Arc<[Expected]>;
+pub(super) type ExpectedFlows = Arc<[Expected]>;
 
 impl Flows {
     /// Read before the lanes go to their threads.
-    pub(super) fn ledger(&self) -> Ledger {
+    pub(super) fn ledger(&self) -> ExpectedFlows {
         let mut all = vec![Expected::default(); self.count() as usize];
         for lane in self.streams.iter().flat_map(|stream| &stream.lanes) {
             if let (Some((arrives, length)), Some(one)) =

@@ -6,7 +6,7 @@ use crate::report::Totals;
 
 /// Kinds of datagrams that arrived and do not count as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Oddity {
+pub(super) enum UnexpectedDatagram {
     /// Shorter or longer than it was sent.
     Truncated,
     /// Changed behind its head, or no message at all.
@@ -27,37 +27,37 @@ pub(super) enum Oddity {
     Late,
 }
 
-const KINDS: usize = Oddity::Late as usize + 1;
+const KINDS: usize = UnexpectedDatagram::Late as usize + 1;
 
 /// How many of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Oddities([u64; KINDS]);
+pub(super) struct UnexpectedCounts([u64; KINDS]);
 
-impl Oddities {
-    pub(super) fn add(&mut self, kind: Oddity) {
+impl UnexpectedCounts {
+    pub(super) fn add(&mut self, kind: UnexpectedDatagram) {
         self.0[kind as usize] += 1;
     }
 
-    fn get(self, kind: Oddity) -> u64 {
+    fn get(self, kind: UnexpectedDatagram) -> u64 {
         self.0[kind as usize]
     }
 
     /// Enters them into a report.
     pub(super) fn tell(self, total: &mut Totals) {
-        total.truncated = self.get(Oddity::Truncated);
-        total.corrupt = self.get(Oddity::Corrupt);
-        total.damaged = self.get(Oddity::Damaged);
-        total.other_run = self.get(Oddity::OtherRun);
-        total.misdelivered = self.get(Oddity::Misdelivered);
-        total.foreign = self.get(Oddity::Foreign);
-        total.unknown_ids = self.get(Oddity::UnknownId);
-        total.wrong_addresses = self.get(Oddity::WrongAddress);
-        total.late = self.get(Oddity::Late);
+        total.truncated = self.get(UnexpectedDatagram::Truncated);
+        total.corrupt = self.get(UnexpectedDatagram::Corrupt);
+        total.damaged = self.get(UnexpectedDatagram::Damaged);
+        total.other_run = self.get(UnexpectedDatagram::OtherRun);
+        total.misdelivered = self.get(UnexpectedDatagram::Misdelivered);
+        total.foreign = self.get(UnexpectedDatagram::Foreign);
+        total.unknown_ids = self.get(UnexpectedDatagram::UnknownId);
+        total.wrong_addresses = self.get(UnexpectedDatagram::WrongAddress);
+        total.late = self.get(UnexpectedDatagram::Late);
     }
 }
 
-impl AddAssign for Oddities {
-    fn add_assign(&mut self, more: Oddities) {
+impl AddAssign for UnexpectedCounts {
+    fn add_assign(&mut self, more: UnexpectedCounts) {
         for (mine, theirs) in self.0.iter_mut().zip(more.0) {
             *mine += theirs;
         }

@@ -9,13 +9,13 @@ use timers::Wheel;
 use turn::{Mono, Now};
 
 use super::Tap;
-use super::end::{Came, End};
-use super::expected::{self, Ledger};
+use super::end::{End, ReceiveStats};
+use super::expected::{self, ExpectedFlows};
 use super::live::Live;
-use super::odd::Oddity;
+use super::odd::UnexpectedDatagram;
 use super::shared::Shared;
 use super::stamps::{IdStamp, SEQUENCE_BITS};
-use super::tap::{Decoded, Troubles};
+use super::tap::{ClientErrors, Decoded};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Latency, Payload};
 use crate::socket::{CHUNK, Connection, Socket};
 
@@ -36,24 +36,28 @@ pub(super) struct Receiver {
     chunk: Box<[u8]>,
     /// Taps whose clients have something to send, and no room for it.
     full: Vec<usize>,
-    book: Book,
-    troubles: Troubles,
+    book: ReceiveLog,
+    troubles: ClientErrors,
 }
 
 /// What has arrived.
-pub(super) struct Book {
+pub(super) struct ReceiveLog {
     payload: Payload,
     flows: Vec<FlowTracker>,
     /// What each flow's datagrams are to look like, and where.
-    ledger: Ledger,
+    ledger: ExpectedFlows,
     /// The first flow of each part.
     starts: Vec<u32>,
-    pub(super) came: Came,
+    pub(super) came: ReceiveStats,
     live: Live,
 }
 
 impl Receiver {
-    pub(super) fn new(taps: Vec<Tap>, ledger: Ledger, starts: Vec<u32>) -> stdio::Result<Receiver> {
+    pub(super) fn new(
+        taps: Vec<Tap>,
+        ledger: ExpectedFlows,
+        starts: Vec<u32>,
+    ) -> stdio::Result<Receiver> {
         let poller = Poller::new()?;
         for (index, tap) in taps.iter().enumerate() {
             poller.add(&tap.socket, index as u64, Interest::Read)?;
@@ -74,8 +78,8 @@ impl Receiver {
             batch: RecvBatch::new(64, slot),
             chunk: vec![0; if streams { CHUNK } else { 0 }].into(),
             full: Vec::new(),
-            book: Book::new(ledger, starts),
-            troubles: Troubles::default(),
+            book: ReceiveLog::new(ledger, starts),
+            troubles: ClientErrors::default(),
         })
     }
 
@@ -186,7 +190,7 @@ impl Receiver {
                 let mut decoded =
                     tap.decode(&self.book.payload, &shared.stamps, now, run.from, datagram);
                 if run.truncated {
-                    decoded = Decoded::Odd(Oddity::Truncated);
+                    decoded = Decoded::Odd(UnexpectedDatagram::Truncated);
                 }
                 control |= decoded == Decoded::Control;
                 let here = Here {
@@ -289,14 +293,14 @@ struct Here {
     unread_ns: Option<u64>,
 }
 
-impl Book {
-    fn new(ledger: Ledger, starts: Vec<u32>) -> Book {
+impl ReceiveLog {
+    fn new(ledger: ExpectedFlows, starts: Vec<u32>) -> ReceiveLog {
         let tracker = FlowTracker::with_memory(expected::memory(ledger.len()));
-        Book {
+        ReceiveLog {
             payload: Payload::new(),
             flows: vec![tracker; ledger.len()],
             ledger,
-            came: Came::of_parts(starts.len()),
+            came: ReceiveStats::of_parts(starts.len()),
             starts,
             live: Live::default(),
         }
@@ -320,10 +324,10 @@ impl Book {
                 let expected = self.ledger.get(stamp.flow as usize);
                 let expected = expected.copied().unwrap_or_default();
                 let odd = match () {
-                    () if stamp.run != shared.stamps.run => Oddity::OtherRun,
-                    () if expected.arrives != here.identity => Oddity::Misdelivered,
-                    () if bytes != expected.length => Oddity::Truncated,
-                    () if !intact => Oddity::Corrupt,
+                    () if stamp.run != shared.stamps.run => UnexpectedDatagram::OtherRun,
+                    () if expected.arrives != here.identity => UnexpectedDatagram::Misdelivered,
+                    () if bytes != expected.length => UnexpectedDatagram::Truncated,
+                    () if !intact => UnexpectedDatagram::Corrupt,
                     () => {
                         let id = (stamp.flow, stamp.sequence, stamp.intended_ns);
                         return self.arrived(id, bytes, here, shared, counters);
@@ -331,18 +335,18 @@ impl Book {
                 };
                 // The time of another run says nothing.
                 let at_ns = match odd {
-                    Oddity::OtherRun => here.now_ns,
+                    UnexpectedDatagram::OtherRun => here.now_ns,
                     _ => stamp.intended_ns,
                 };
                 self.odd(odd, at_ns, shared, counters);
             }
             Decoded::Bound { stamp, bytes } => match self.answers(stamp, here) {
                 Some(id) => return self.arrived(id, bytes, here, shared, counters),
-                None => self.odd(Oddity::UnknownId, here.now_ns, shared, counters),
+                None => self.odd(UnexpectedDatagram::UnknownId, here.now_ns, shared, counters),
             },
             Decoded::Refused { stamp, code } => {
                 let Some((flow, sequence, intended_ns)) = self.answers(stamp, here) else {
-                    self.odd(Oddity::UnknownId, here.now_ns, shared, counters);
+                    self.odd(UnexpectedDatagram::UnknownId, here.now_ns, shared, counters);
                     return None;
                 };
                 counters.add(Counter::Failed, 1);
@@ -374,7 +378,7 @@ impl Book {
         is_ours.then_some((stamp.flow, sequence, stamp.intended_ns))
     }
 
-    fn odd(&mut self, odd: Oddity, at_ns: u64, shared: &Shared, counters: &Counters) {
+    fn odd(&mut self, odd: UnexpectedDatagram, at_ns: u64, shared: &Shared, counters: &Counters) {
         // A malformed message also shows that the server is there.
         counters.add(Counter::Heard, 1);
         if at_ns >= shared.measure_ns {
@@ -394,7 +398,7 @@ impl Book {
         let arrival = tracker.arrived(sequence, intended_ns, here.now_ns);
         if arrival == Arrival::Late {
             if shared.measured(intended_ns) {
-                self.odd(Oddity::Late, intended_ns, shared, counters);
+                self.odd(UnexpectedDatagram::Late, intended_ns, shared, counters);
             }
             return None;
         }

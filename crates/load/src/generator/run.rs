@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use io::clock;
 
-use super::crew::Crew;
+use super::crew::RunThreads;
 use super::end::End;
 use super::plan::{Plan, PlanError, Work};
 use super::release::release;
@@ -37,7 +37,7 @@ pub struct Run {
     report: LoadReport,
     /// What its threads have not taken; `None` when all is over.
     plan: Option<Plan>,
-    crew: Crew,
+    crew: RunThreads,
     watch: Watch,
     /// What the server had spent when the measured part began, and when that was.
     watched: Option<(Watched, u64)>,
@@ -67,7 +67,7 @@ impl Run {
     pub fn start(mut plan: Plan) -> Result<Run, RunError> {
         plan.check()?;
         let report = sum::head(&plan);
-        let mut crew = Crew::new(&plan);
+        let mut crew = RunThreads::new(&plan);
         let started = crew.start(&mut plan);
         // What was set up before has moved the beginning.
         let origin_ns = crew.shared.origin_ns;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use io::{Flushed, SendOptions, SendQueue, clock};
 
 use super::Lane;
-use super::end::{End, Left};
+use super::end::{End, SendStats};
 use super::share::Share;
 use super::shared::Shared;
 use super::train::Trains;
@@ -206,7 +206,7 @@ impl Sender {
             // Here and not before: memory that a thread writes should be its own, down to the cache line.
             track.prepare(shared);
         }
-        let mut left = Left::default();
+        let mut left = SendStats::default();
         while !shared.stopping() {
             let now = clock::monotonic_ns();
             if now >= shared.end_ns {
@@ -236,7 +236,7 @@ impl Sender {
         }
     }
 
-    fn end(self, left: Left, started: u64, cpu: u64) -> End {
+    fn end(self, left: SendStats, started: u64, cpu: u64) -> End {
         let mut lanes: Vec<Vec<Lane>> = (0..self.streams).map(|_| Vec::new()).collect();
         for track in self.tracks {
             lanes[track.stream] = track.lanes;
@@ -258,7 +258,7 @@ impl Sender {
         now: u64,
         shared: &Shared,
         counters: &Counters,
-        left: &mut Left,
+        left: &mut SendStats,
     ) -> bool {
         let track = &mut self.tracks[index];
         let numbers = track.due(now, shared);

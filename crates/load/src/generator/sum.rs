@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use io::clock;
 
-use super::end::{Came, End, Left};
+use super::end::{End, ReceiveStats, SendStats};
 use super::plan::{Plan, Work};
-use super::tap::Troubles;
+use super::tap::ClientErrors;
 use super::warnings;
 use crate::Via;
 use crate::measure::{Counter, Counters, Snapshot};
@@ -39,9 +39,9 @@ pub(super) fn head(plan: &Plan) -> LoadReport {
 
 /// Adds up what the threads of `plan` did.
 pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], ends: &[End]) {
-    let mut came = Came::default();
-    let mut left = Left::default();
-    let mut troubles = Troubles::default();
+    let mut came = ReceiveStats::default();
+    let mut left = SendStats::default();
+    let mut troubles = ClientErrors::default();
     for end in ends {
         came.add(&end.came);
         left.add(&end.left);
@@ -106,7 +106,13 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     report.warnings = warnings::of(report, &troubles);
 }
 
-fn totals(report: &mut LoadReport, plan: &Plan, came: &Came, left: &Left, all: &Snapshot) {
+fn totals(
+    report: &mut LoadReport,
+    plan: &Plan,
+    came: &ReceiveStats,
+    left: &SendStats,
+    all: &Snapshot,
+) {
     let total = &mut report.total;
     total.sent = left.measured;
     total.sent_bytes = left.measured_bytes;
@@ -134,7 +140,7 @@ fn totals(report: &mut LoadReport, plan: &Plan, came: &Came, left: &Left, all: &
     }
 }
 
-fn sending(asked_for_segments: bool, left: &Left) -> Sending {
+fn sending(asked_for_segments: bool, left: &SendStats) -> Sending {
     let flushed = &left.flushed;
     let method = match () {
         () if flushed.gso_segments > 0 => "UDP_SEGMENT",

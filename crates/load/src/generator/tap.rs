@@ -10,7 +10,7 @@ use stun::{Class, ErrorCode, Message, XorMappedAddress};
 use turn::client::{Client, Event, Loss, Received, RequestError};
 use turn::{Mono, Now};
 
-use super::odd::Oddity;
+use super::odd::UnexpectedDatagram;
 use super::stamps::{IdStamp, Stamps};
 use crate::Socket;
 use crate::client::ClientParts;
@@ -76,12 +76,12 @@ pub(super) enum Decoded {
     /// The client's own business.
     Control,
     /// Nothing that was sent.
-    Odd(Oddity),
+    Odd(UnexpectedDatagram),
 }
 
 /// What befell the clients of a receiver during a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Troubles {
+pub(super) struct ClientErrors {
     /// Allocations that are gone.
     pub(super) lost: u64,
     /// Requests that keep something alive and failed: an allocation, a permission or a channel.
@@ -159,7 +159,7 @@ impl Tap {
         match &self.decoder {
             // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
             Decoder::Turn { server, .. } | Decoder::Binding { server, .. } if *server != from => {
-                Decoded::Odd(Oddity::Foreign)
+                Decoded::Odd(UnexpectedDatagram::Foreign)
             }
             _ => self.decode_message(payload, stamps, now, datagram),
         }
@@ -181,7 +181,7 @@ impl Tap {
             Decoder::Turn { client, .. } => match client.handle_input(now, datagram) {
                 Received::Data { payload: range, .. } => measured(payload, &datagram[range], now),
                 Received::Handled | Received::Ignored(_) => Decoded::Control,
-                Received::NotMine => Decoded::Odd(Oddity::Foreign),
+                Received::NotMine => Decoded::Odd(UnexpectedDatagram::Foreign),
             },
         }
     }
@@ -193,7 +193,7 @@ impl Tap {
     }
 
     /// Sends what a client wants sent, and takes note of what befell it.
-    pub(super) fn service(&mut self, troubles: &mut Troubles) {
+    pub(super) fn service(&mut self, troubles: &mut ClientErrors) {
         let Decoder::Turn { client, server } = &mut self.decoder else {
             return;
         };
@@ -220,7 +220,7 @@ impl Tap {
     }
 }
 
-impl Troubles {
+impl ClientErrors {
     /// A connection has ended.
     pub(super) fn disconnected(&mut self, error: &io::Error) {
         self.disconnected += 1;
@@ -252,7 +252,7 @@ impl Troubles {
         *self.codes.entry(error.code().unwrap_or(0)).or_default() += 1;
     }
 
-    pub(super) fn add(&mut self, other: &Troubles) {
+    pub(super) fn add(&mut self, other: &ClientErrors) {
         self.lost += other.lost;
         self.refused += other.refused;
         self.disconnected += other.disconnected;
@@ -306,25 +306,25 @@ fn measured(payload: &Payload, bytes: &[u8], now: Now) -> Decoded {
             bytes: bytes.len(),
             intact: payload.is_intact(bytes, stamp.flow),
         },
-        Err(PayloadError::Truncated) => Decoded::Odd(Oddity::Truncated),
-        Err(PayloadError::Damaged) => Decoded::Odd(Oddity::Damaged),
-        Err(PayloadError::Corrupt) => Decoded::Odd(Oddity::Corrupt),
-        Err(PayloadError::Foreign) => Decoded::Odd(Oddity::Foreign),
+        Err(PayloadError::Truncated) => Decoded::Odd(UnexpectedDatagram::Truncated),
+        Err(PayloadError::Damaged) => Decoded::Odd(UnexpectedDatagram::Damaged),
+        Err(PayloadError::Corrupt) => Decoded::Odd(UnexpectedDatagram::Corrupt),
+        Err(PayloadError::Foreign) => Decoded::Odd(UnexpectedDatagram::Foreign),
     }
 }
 
 fn binding(stamps: &Stamps, mapped: &mut Mapped, datagram: &[u8]) -> Decoded {
     if is_cut(datagram) {
-        return Decoded::Odd(Oddity::Truncated);
+        return Decoded::Odd(UnexpectedDatagram::Truncated);
     }
     let Ok(message) = Message::parse(datagram) else {
-        return Decoded::Odd(Oddity::Corrupt);
+        return Decoded::Odd(UnexpectedDatagram::Corrupt);
     };
     if matches!(message.class(), Class::Request | Class::Indication) {
-        return Decoded::Odd(Oddity::Foreign);
+        return Decoded::Odd(UnexpectedDatagram::Foreign);
     }
     let Some(stamp) = stamps.decode(&message.transaction_id().0) else {
-        return Decoded::Odd(Oddity::UnknownId);
+        return Decoded::Odd(UnexpectedDatagram::UnknownId);
     };
     if message.class() == Class::Error {
         return match message.get::<ErrorCode<'_>>() {
@@ -332,7 +332,7 @@ fn binding(stamps: &Stamps, mapped: &mut Mapped, datagram: &[u8]) -> Decoded {
                 stamp,
                 code: error.code,
             },
-            _ => Decoded::Odd(Oddity::Corrupt),
+            _ => Decoded::Odd(UnexpectedDatagram::Corrupt),
         };
     }
     match message.get::<XorMappedAddress>() {
@@ -340,7 +340,7 @@ fn binding(stamps: &Stamps, mapped: &mut Mapped, datagram: &[u8]) -> Decoded {
             stamp,
             bytes: datagram.len(),
         },
-        _ => Decoded::Odd(Oddity::WrongAddress),
+        _ => Decoded::Odd(UnexpectedDatagram::WrongAddress),
     }
 }
 

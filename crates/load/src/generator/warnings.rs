@@ -1,6 +1,6 @@
 //! What makes a result less than it seems.
 
-use super::tap::Troubles;
+use super::tap::ClientErrors;
 use crate::report::{Ending, LoadReport};
 
 /// How messages leave over TCP and TLS.
@@ -13,7 +13,7 @@ pub(super) const WITHHELD: &str = "every server said Retry-After";
 const BUSY: f64 = 0.9;
 
 /// Everything worth a warning in a finished report.
-pub(super) fn of(report: &LoadReport, troubles: &Troubles) -> Vec<String> {
+pub(super) fn of(report: &LoadReport, troubles: &ClientErrors) -> Vec<String> {
     let mut found = Vec::new();
     generator(report, &mut found);
     sending(report, &mut found);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_busy_sender_is_named() {
         let mut report = sample(1.0);
-        let calm = Troubles::default();
+        let calm = ClientErrors::default();
         assert!(of(&report, &calm).is_empty());
         report.threads.push(ThreadUse {
             name: "sender-0".into(),
@@ -147,7 +147,7 @@ mod tests {
         report.kernel.send = 7;
         report.kernel.receive = 8;
         report.total.overflow = 9;
-        let found = of(&report, &Troubles::default());
+        let found = of(&report, &ClientErrors::default());
         let has = |part: &str| found.iter().any(|warning| warning.contains(part));
         assert!(
             has("dropped 7 datagrams on their way out") && has("dropped 8") && has("dropped 9"),
@@ -160,10 +160,10 @@ mod tests {
         let mut report = sample(1.0);
         report.sending.gso_asked = true;
         report.sending.datagrams = 100;
-        assert!(of(&report, &Troubles::default())[0].contains("not used"));
+        assert!(of(&report, &ClientErrors::default())[0].contains("not used"));
         report.sending.gso_refused = 3;
-        assert!(of(&report, &Troubles::default())[0].contains("refused 3"));
+        assert!(of(&report, &ClientErrors::default())[0].contains("refused 3"));
         report.sending.gso_segments = 50;
-        assert!(of(&report, &Troubles::default()).is_empty());
+        assert!(of(&report, &ClientErrors::default()).is_empty());
     }
 }

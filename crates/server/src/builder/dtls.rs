@@ -2,7 +2,7 @@
 
 use super::Builder;
 use crate::connections::WorkerLimits;
-use crate::dtls::{Carries, Dtls, Shared};
+use crate::dtls::{Dtls, ListenerProtocols, Shared};
 use crate::error::StartError;
 use crate::random;
 use crate::worker::Worker;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 impl Builder {
     /// The addresses of UDP listeners and what each carries. Those of plain UDP come first.
-    pub(super) fn udp_addresses(&self) -> Result<Vec<(SocketAddr, Carries)>, StartError> {
+    pub(super) fn udp_addresses(&self) -> Result<Vec<(SocketAddr, ListenerProtocols)>, StartError> {
         for list in [&self.listen, &self.listen_dtls] {
             let mut known = list.iter().enumerate();
             let duplicate =
@@ -25,9 +25,9 @@ impl Builder {
             |address: &SocketAddr| address.port() != 0 && self.listen_dtls.contains(address);
         let plain = self.listen.iter().map(|address| {
             let carries = if has_dtls(address) {
-                Carries::Both
+                ListenerProtocols::Both
             } else {
-                Carries::Plain
+                ListenerProtocols::Plain
             };
             (*address, carries)
         });
@@ -36,16 +36,16 @@ impl Builder {
             .listen_dtls
             .iter()
             .filter(|address| !is_shared(address));
-        let only = only.map(|address| (*address, Carries::Dtls));
+        let only = only.map(|address| (*address, ListenerProtocols::Dtls));
         Ok(plain.chain(only).collect())
     }
 
     /// What each UDP listener carries, in the order of their numbers.
-    pub(super) fn carries(&self) -> Result<Arc<[Carries]>, StartError> {
+    pub(super) fn carries(&self) -> Result<Arc<[ListenerProtocols]>, StartError> {
         let addresses = self.udp_addresses()?;
         let bound = addresses.into_iter().map(|(_, carries)| carries);
         // Sockets that were given open come behind those that are bound here.
-        let open = self.listen_sockets.iter().map(|_| Carries::Plain);
+        let open = self.listen_sockets.iter().map(|_| ListenerProtocols::Plain);
         Ok(bound.chain(open).collect())
     }
 

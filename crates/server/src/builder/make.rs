@@ -5,11 +5,11 @@ use super::offloaded::separate;
 use super::plan::Plan;
 use super::taking::Taking;
 use crate::addresses::{self, RelayAddresses};
-use crate::board::Board;
+use crate::board::PublishedCounters;
 use crate::certificates::Certificates;
 use crate::cluster_keys::ClusterKeys;
 use crate::connections::{Connections, StreamListener};
-use crate::dtls::Carries;
+use crate::dtls::ListenerProtocols;
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
 use crate::handover::{OpenListeners, TakeOver};
@@ -120,7 +120,7 @@ impl Builder {
             streams: self.settings.stream_limits(workers),
             shared_ports: self.shared_port_range(ports, workers)?,
             predecessor: self.take_over.as_ref().and_then(TakeOver::predecessor),
-            boards: (0..workers).map(|_| Board::new()).collect(),
+            boards: (0..workers).map(|_| PublishedCounters::new()).collect(),
         };
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
         self.serve_connections(&mut made, streams, sip);
@@ -218,7 +218,7 @@ impl Builder {
         self.inherited.check_used()?;
         let local = |group: &Vec<UdpSocket>| group[0].local_addr();
         let carries = self.carries()?;
-        let with = |not: Carries| {
+        let with = |not: ListenerProtocols| {
             let groups = groups.iter().zip(carries.iter());
             groups
                 .filter(move |(_, carries)| **carries != not)
@@ -229,8 +229,8 @@ impl Builder {
         Ok(Bound {
             open,
             listeners: Listeners {
-                udp: with(Carries::Dtls),
-                dtls: with(Carries::Plain),
+                udp: with(ListenerProtocols::Dtls),
+                dtls: with(ListenerProtocols::Plain),
                 tcp,
                 tls,
                 sip_tls: sip_addresses.of(Carrier::Tls),

@@ -1,7 +1,7 @@
 //! What workers get: each a poller, a mailbox, its sockets of all listeners, an engine and buffers.
 
 use crate::addresses::RelayAddresses;
-use crate::board::{Board, Publisher};
+use crate::board::{PublishedCounters, Publisher};
 use crate::connections::{Arena, Connections, WorkerLimits};
 use crate::error::StartError;
 use crate::handover::Predecessor;
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     pub(super) relay_gro: bool,
     /// The most datagrams of a batch, if not as many as there is room for.
     pub(super) batch_limit: Option<usize>,
-    pub(super) boards: Arc<[Board]>,
+    pub(super) boards: Arc<[PublishedCounters]>,
     pub(super) streams: WorkerLimits,
     /// The ports that all relays share, if they do.
     pub(super) shared_ports: Option<PortRange>,
@@ -50,7 +50,7 @@ pub(super) struct Plan {
 }
 
 /// What one worker is made of.
-struct Outfit {
+struct WorkerParts {
     /// Its place among the workers of this process.
     place: u8,
     numbering: Numbering,
@@ -103,7 +103,7 @@ impl Plan {
                 let predecessor = self.predecessor.clone();
                 let mailboxes = Mailboxes::new(Arc::clone(&boxes), numbering, predecessor, store);
                 let shared = self.shared_ports_of(usize::from(place), count)?;
-                self.worker(Outfit {
+                self.worker(WorkerParts {
                     place,
                     numbering,
                     poller,
@@ -153,8 +153,8 @@ impl Plan {
         Ok(shared)
     }
 
-    fn worker(&self, outfit: Outfit) -> Result<Worker, StartError> {
-        let Outfit {
+    fn worker(&self, outfit: WorkerParts) -> Result<Worker, StartError> {
+        let WorkerParts {
             place,
             numbering,
             poller,

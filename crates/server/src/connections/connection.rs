@@ -8,7 +8,7 @@ use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use streams::proxy::{self, Carried, Proxy};
 use streams::tls::Failure;
-use streams::{FirstBytes, Spare, Tls, Unwritten};
+use streams::{ChunkPool, FirstBytes, Tls, WriteQueue};
 use turn::{ClientPath, Mono, Transport};
 
 /// The maximum number of parts in one vectored write. 64 chunks of 16 KiB exceed the room in a socket.
@@ -95,7 +95,7 @@ pub(crate) struct Connection {
     pub(super) inbound: Vec<u8>,
     /// `inbound` must hold this number of bytes before its message is parsed again.
     need: usize,
-    pub(super) unwritten: Unwritten,
+    pub(super) unwritten: WriteQueue,
     /// Encrypted bytes that wait to be written.
     pub(super) ciphertext: Vec<u8>,
     ciphertext_written: usize,
@@ -141,7 +141,7 @@ impl Connection {
             tls: None,
             inbound: Vec::new(),
             need: 0,
-            unwritten: Unwritten::default(),
+            unwritten: WriteQueue::default(),
             ciphertext: Vec::new(),
             ciphertext_written: 0,
             last_received: now,
@@ -352,7 +352,7 @@ impl Connection {
     pub(super) fn write(
         &mut self,
         scratch: &mut Vec<u8>,
-        spare: &mut Spare,
+        spare: &mut ChunkPool,
         written: &mut Written,
     ) -> Outcome {
         loop {
@@ -395,7 +395,7 @@ impl Connection {
     }
 
     /// Writes queued bytes without TLS. Returns whether the socket may have room for more.
-    fn write_plain(&mut self, spare: &mut Spare, written: &mut Written) -> bool {
+    fn write_plain(&mut self, spare: &mut ChunkPool, written: &mut Written) -> bool {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let count = self.unwritten.parts(&mut parts);
         match written.write(&self.stream, &parts[..count]) {
@@ -411,7 +411,7 @@ impl Connection {
     fn write_records(
         &mut self,
         scratch: &mut Vec<u8>,
-        spare: &mut Spare,
+        spare: &mut ChunkPool,
         written: &mut Written,
     ) -> bool {
         let Some(tls) = &mut self.tls else {

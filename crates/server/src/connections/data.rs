@@ -10,7 +10,7 @@ use io::{Interest, Poller, TcpConnection};
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use streams::Spare;
+use streams::ChunkPool;
 use turn::{ClientPath, ListenerKey, Mono};
 
 /// A client's data connection.
@@ -255,7 +255,7 @@ impl Connections {
 
 impl Connection {
     /// Returns the bytes that are no message any more.
-    fn begin_data(&mut self, spare: &mut Spare) -> Vec<u8> {
+    fn begin_data(&mut self, spare: &mut ChunkPool) -> Vec<u8> {
         let mut unwritten = Vec::new();
         while let Some(chunk) = self.unwritten.first() {
             unwritten.extend_from_slice(chunk);

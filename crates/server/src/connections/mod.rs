@@ -33,7 +33,7 @@ pub(crate) use connection::Kept;
 use connection::{Connection, Written};
 use io::Poller;
 use std::time::Duration;
-use streams::Spare;
+use streams::ChunkPool;
 use streams::tls::Failure;
 use timers::Wheel;
 use turn::{ClientPath, FiveTuple, Mono};
@@ -94,7 +94,7 @@ pub(crate) struct Connections {
     named: Vec<(FiveTuple, Box<str>)>,
     /// 5-tuples of connections that ended, for the engine.
     gone: Vec<FiveTuple>,
-    spare: Spare,
+    spare: ChunkPool,
     /// A buffer for ciphertext, empty between calls.
     scratch: Vec<u8>,
     /// Index at which the next search for a connection to evict begins.
@@ -127,7 +127,7 @@ impl Connections {
             ending: Vec::new(),
             named: Vec::new(),
             gone: Vec::new(),
-            spare: Spare::default(),
+            spare: ChunkPool::default(),
             scratch: Vec::new(),
             cursor: 0,
             unproven_ns: 0,

@@ -46,7 +46,7 @@ pub(crate) const fn unmarked(path: &ClientPath) -> ClientPath {
 
 /// The protocols that a UDP listener carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carries {
+pub(crate) enum ListenerProtocols {
     /// STUN and ChannelData.
     Plain,
     /// DTLS.
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
     pub(crate) certificates: Arc<dyn Certificates>,
     pub(crate) cookies: CookieKey,
     /// The protocols of each listener.
-    pub(crate) carries: Arc<[Carries]>,
+    pub(crate) carries: Arc<[ListenerProtocols]>,
 }
 
 /// Decrypted datagrams whose messages were not handled yet.
@@ -129,8 +129,8 @@ impl Dtls {
     /// Whether bytes that a listener received are DTLS.
     pub(crate) fn takes(&self, listener: u32, bytes: &[u8]) -> bool {
         match self.shared.carries.get(listener as usize) {
-            Some(Carries::Dtls) => true,
-            Some(Carries::Both) => bytes.first().is_some_and(|&byte| is_dtls(byte)),
+            Some(ListenerProtocols::Dtls) => true,
+            Some(ListenerProtocols::Both) => bytes.first().is_some_and(|&byte| is_dtls(byte)),
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! Loading the programs and attaching them to interfaces, each by the best means that works there.
 
-use super::choice::{Facts, Means, Obstacle, choose};
+use super::choice::{Facts, Obstacle, OffloadMethod, choose};
 use super::clsact::{Clsact, remove_dead};
 use super::machine::survey;
 use super::status::InterfaceOffload;
@@ -141,7 +141,7 @@ impl Wanted<'_> {
                 link,
             };
             let attachment = attach_interface(&how, facts, &mut relay);
-            if attachment.insists && attachment.about.means == Means::User {
+            if attachment.insists && attachment.about.means == OffloadMethod::User {
                 return Err(attachment.insisted());
             }
             attachments.interfaces.push(attachment);
@@ -208,7 +208,7 @@ fn attach_interface(
         about: InterfaceOffload {
             name: link.name.clone(),
             index: link.index,
-            means: Means::User,
+            means: OffloadMethod::User,
             clsact: false,
             not_xdp: choice.xdp,
             not_tc: choice.tc,
@@ -309,7 +309,7 @@ impl InterfaceAttachment {
             Ok(Some(by)) => relay.replace_xdp(link.index, mac, by)?,
             Err(error) => return Err(BpfError::Descriptor(error)),
         };
-        (self.about.means, self.attached) = (Means::Xdp, Some(Attachment::Link(attached)));
+        (self.about.means, self.attached) = (OffloadMethod::Xdp, Some(Attachment::Link(attached)));
         self.set_lower(link, &facts.lower, relay)
             .inspect_err(|_| self.detach(relay))
     }
@@ -337,7 +337,7 @@ impl InterfaceAttachment {
     /// Ends what is attached: user space relays from now on.
     pub(crate) fn detach(&mut self, relay: &mut Relay) {
         self.attached = None;
-        (self.about.means, self.about.clsact) = (Means::User, false);
+        (self.about.means, self.about.clsact) = (OffloadMethod::User, false);
         self.about.not_redirected = None;
         for index in self.lower.drain(..).chain([self.about.index]) {
             // Unless that can be done, an interface whose index is equal modulo 256 goes without XDP, and says so.
@@ -359,7 +359,7 @@ impl InterfaceAttachment {
         }
         match attach_tc(relay, self.gate.take(), self.about.index) {
             Ok(attached) => {
-                self.about.means = Means::Tc;
+                self.about.means = OffloadMethod::Tc;
                 self.about.clsact = matches!(attached, Attachment::Clsact(_));
                 self.attached = Some(attached);
             }

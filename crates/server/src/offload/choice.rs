@@ -7,7 +7,7 @@ use std::fmt;
 /// Where datagrams are relayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Means {
+pub enum OffloadMethod {
     /// In user space.
     User,
     /// By a classifier at the interface's ingress (tc, TCX).
@@ -16,14 +16,14 @@ pub enum Means {
     Xdp,
 }
 
-impl Means {
+impl OffloadMethod {
     /// Its name in logs and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Means::User => "user",
-            Means::Tc => "tc",
-            Means::Xdp => "xdp",
+            OffloadMethod::User => "user",
+            OffloadMethod::Tc => "tc",
+            OffloadMethod::Xdp => "xdp",
         }
     }
 }

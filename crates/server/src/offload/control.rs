@@ -1,7 +1,7 @@
 //! The control thread's beginning and end: what it is made of before any worker runs, and the handle that ends it.
 
 use super::attach::{Attachments, InterfaceAttachment, Wanted};
-use super::choice::Means;
+use super::choice::OffloadMethod;
 use super::fallback::{Fallback, OnFallback};
 use super::hops::Hops;
 use super::machine::on;
@@ -175,7 +175,7 @@ impl Prepared {
     /// or a dummy interface datagrams come from elsewhere.
     pub(crate) fn addresses_at_tc(&self) -> Vec<IpAddr> {
         let attachments = &self.attachments.interfaces;
-        let at_tc = |attachment: &&InterfaceAttachment| attachment.about.means == Means::Tc;
+        let at_tc = |attachment: &&InterfaceAttachment| attachment.about.means == OffloadMethod::Tc;
         let indirect = attachments
             .iter()
             .filter(at_tc)

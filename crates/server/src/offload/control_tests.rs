@@ -2,7 +2,7 @@
 //! are not finished. Needs root.
 
 use super::attach::Wanted;
-use super::choice::{Means, Obstacle};
+use super::choice::{Obstacle, OffloadMethod};
 use super::control::{Control, Prepared};
 use super::next_hops::NextHopTable;
 use super::part::Part;
@@ -232,7 +232,7 @@ fn an_interface_that_goes_down_takes_its_hops_along() {
             });
         });
         until("it is gone", &running.published, |status| {
-            status.next_hops_usable == 0 && status.interfaces[0].means == Means::User
+            status.next_hops_usable == 0 && status.interfaces[0].means == OffloadMethod::User
         });
     });
 }
@@ -242,7 +242,7 @@ fn xdp_is_given_up_where_checksums_are_left_to_the_hardware() {
     wired(|there| {
         let mut running = start(OffloadMode::Xdp, OffloadMode::Auto);
         with_partial_checksums(&mut running, &there, |status| {
-            status.interfaces[0].means == Means::Tc
+            status.interfaces[0].means == OffloadMethod::Tc
         });
         let interface = &running.published.get().interfaces[0];
         assert_eq!(interface.reason(), Some(&Obstacle::PartialChecksums));
@@ -263,7 +263,7 @@ fn when_the_control_thread_ends_everything_is_detached_and_said_to_be() {
             status.interfaces[0].reason() == Some(&Obstacle::ControlThreadEnded)
         });
         let interface = &running.published.get().interfaces[0];
-        assert_eq!(interface.means, Means::User);
+        assert_eq!(interface.means, OffloadMethod::User);
         assert_eq!(interface.reason_name(), "control_thread_ended");
         let links = Netlink::open().unwrap().links().unwrap();
         assert!(links.iter().all(|link| link.xdp.is_none()));
@@ -314,7 +314,7 @@ fn xdp_is_given_up_where_packets_come_by_an_interface_that_it_does_not_know() {
             });
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 until("the fallback", &running.published, |status| {
-                    status.interfaces[0].means == Means::Tc
+                    status.interfaces[0].means == OffloadMethod::Tc
                 });
             }));
             stop.store(true, Ordering::Relaxed);
@@ -350,7 +350,10 @@ fn with_partial_checksums(
         settles: false,
     };
     running.part.table.insert(&key, &entry).unwrap();
-    assert_eq!(running.published.get().interfaces[0].means, Means::Xdp);
+    assert_eq!(
+        running.published.get().interfaces[0].means,
+        OffloadMethod::Xdp
+    );
     let published = &running.published;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

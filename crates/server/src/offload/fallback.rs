@@ -2,7 +2,7 @@
 
 use super::OffloadMode;
 use super::attach::InterfaceAttachment;
-use super::choice::{Means, Obstacle};
+use super::choice::{Obstacle, OffloadMethod};
 use super::thread::Thread;
 use bpf::relay::PathTotals;
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ impl Thread {
     fn watch_checksums(&mut self, totals: &PathTotals) {
         let relayed = totals.to_peer + totals.to_client + totals.relay_to_relay + totals.binding;
         let passed = relayed.saturating_sub(std::mem::replace(&mut self.fallback.relayed, relayed));
-        let over_xdp: Vec<(u32, Vec<u32>)> = self.at(Means::Xdp).map(indices).collect();
+        let over_xdp: Vec<(u32, Vec<u32>)> = self.at(OffloadMethod::Xdp).map(indices).collect();
         for (index, lower) in over_xdp {
             let all = lower.iter().chain([&index]);
             let count = all.map(|one| self.relay.partial_checksums(*one)).sum();
@@ -102,7 +102,7 @@ impl Thread {
 
     /// The interfaces whose packets may come by another: those with lower devices, else all.
     fn suspects(&self) -> Vec<u32> {
-        let all: Vec<(u32, Vec<u32>)> = self.at(Means::Xdp).map(indices).collect();
+        let all: Vec<(u32, Vec<u32>)> = self.at(OffloadMethod::Xdp).map(indices).collect();
         let any_lower = all.iter().any(|(_, lower)| !lower.is_empty());
         let suspected = |(_, lower): &&(u32, Vec<u32>)| !any_lower || !lower.is_empty();
         all.iter()
@@ -127,7 +127,7 @@ impl Thread {
             means = attachment.about.means.name(),
             "data path of an interface"
         );
-        self.fallback.untold |= attachment.about.means == Means::Tc;
+        self.fallback.untold |= attachment.about.means == OffloadMethod::Tc;
         self.fallback.tell_workers();
         self.look_at_links();
     }

@@ -37,12 +37,12 @@ pub(crate) use attach::Wanted;
 pub use bpf::relay::{PathTotals, Totals};
 #[cfg(test)]
 pub(crate) use cells::Cells;
-pub use choice::{Means, Obstacle};
+pub use choice::{Obstacle, OffloadMethod};
 pub(crate) use control::{Control, Prepared};
 pub(crate) use fallback::OnFallback;
 pub(crate) use next_hops::NextHopTable;
 pub(crate) use part::{Flowing, Part};
-pub use prospects::{Prospect, prospects};
+pub use prospects::{OffloadProbe, prospects};
 pub(crate) use status::PublishedStatus;
 pub use status::{InterfaceOffload, OffloadStatus};
 

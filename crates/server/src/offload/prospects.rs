@@ -1,7 +1,7 @@
 //! What this machine could do for relaying, found out without serving anything.
 
 use super::attach::{Attachment, Wanted, attach_tc, load_tc, refused};
-use super::choice::{Facts, Means, Obstacle, choose};
+use super::choice::{Facts, Obstacle, OffloadMethod, choose};
 use super::machine::survey;
 use super::{Offload, OffloadMode};
 use crate::ports::PortRange;
@@ -12,13 +12,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// What could be had on one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Prospect {
+pub struct OffloadProbe {
     /// Its name.
     pub interface: String,
     /// Its number.
     pub index: u32,
     /// By which means [`OffloadMode::Auto`] would relay.
-    pub auto: Means,
+    pub auto: OffloadMethod,
     /// What speaks against native XDP; `None` if its driver says that it can. Only attaching would prove it, and may interrupt
     /// a link, so that is not tried.
     pub not_xdp: Option<Obstacle>,
@@ -35,7 +35,7 @@ pub struct Prospect {
 ///
 /// # Errors
 /// If the kernel does not list its interfaces.
-pub fn prospects() -> std::io::Result<Vec<Prospect>> {
+pub fn prospects() -> std::io::Result<Vec<OffloadProbe>> {
     let everywhere = [
         IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -63,7 +63,7 @@ pub fn prospects() -> std::io::Result<Vec<Prospect>> {
         .collect())
 }
 
-fn prospect(facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> Prospect {
+fn prospect(facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> OffloadProbe {
     let choice = choose(OffloadMode::Auto, facts);
     let demanded = choose(OffloadMode::Xdp, facts);
     let (mut not_xdp, mut not_tc, mut clsact) = (choice.xdp, choice.tc, false);
@@ -78,13 +78,13 @@ fn prospect(facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> Prospect {
         },
         Ok(_) => {}
     }
-    Prospect {
+    OffloadProbe {
         interface: facts.link.name.clone(),
         index: facts.link.index,
         auto: match (&not_xdp, &not_tc) {
-            (None, _) => Means::Xdp,
-            (_, None) => Means::Tc,
-            _ => Means::User,
+            (None, _) => OffloadMethod::Xdp,
+            (_, None) => OffloadMethod::Tc,
+            _ => OffloadMethod::User,
         },
         xdp_on_demand: relay.is_ok() && demanded.xdp.is_none(),
         not_xdp,

@@ -5,7 +5,7 @@
 //! space relays there.
 
 use super::attach::InterfaceAttachment;
-use super::choice::{Means, Obstacle};
+use super::choice::{Obstacle, OffloadMethod};
 use super::status::InterfaceOffload;
 use io::netlink::Drivers;
 
@@ -28,7 +28,7 @@ fn note(
     mut interfaces: Vec<&mut InterfaceOffload>,
     mut takes_frames: impl FnMut(u32) -> Option<bool>,
 ) {
-    interfaces.retain(|interface| interface.means == Means::Xdp);
+    interfaces.retain(|interface| interface.means == OffloadMethod::Xdp);
     let several = interfaces.len() > 1;
     for interface in interfaces {
         let obstacle = match several.then(|| takes_frames(interface.index)) {
@@ -49,7 +49,7 @@ fn note(
 mod tests {
     use super::*;
 
-    fn interface(index: u32, means: Means) -> InterfaceOffload {
+    fn interface(index: u32, means: OffloadMethod) -> InterfaceOffload {
         InterfaceOffload {
             name: format!("eth{index}"),
             index,
@@ -63,7 +63,7 @@ mod tests {
 
     /// What is said of eth0 and eth1, if drivers say so of them.
     fn said(
-        means: [Means; 2],
+        means: [OffloadMethod; 2],
         takes_frames: impl Fn(u32) -> Option<bool>,
     ) -> [Option<Obstacle>; 2] {
         let [mut first, mut second] = [interface(0, means[0]), interface(1, means[1])];
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn two_interfaces_with_xdp_say_what_user_space_relays_between_them() {
-        let both = [Means::Xdp; 2];
+        let both = [OffloadMethod::Xdp; 2];
         assert_eq!(said(both, |_| Some(true)), [None, None]);
         let unable = Some(Obstacle::NoXdpTransmit);
         assert_eq!(said(both, |index| Some(index == 0)), [None, unable]);
@@ -83,12 +83,15 @@ mod tests {
 
     #[test]
     fn a_single_interface_with_xdp_sends_back_with_every_driver() {
-        assert_eq!(said([Means::Xdp, Means::Tc], |_| None), [None, None]);
+        assert_eq!(
+            said([OffloadMethod::Xdp, OffloadMethod::Tc], |_| None),
+            [None, None]
+        );
     }
 
     #[test]
     fn the_status_names_the_reason_beside_xdp() {
-        let mut interface = interface(2, Means::Xdp);
+        let mut interface = interface(2, OffloadMethod::Xdp);
         assert_eq!(interface.reason_name(), "none");
         interface.not_redirected = Some(Obstacle::DriversDoNotTell);
         assert_eq!(interface.reason_name(), "drivers_do_not_tell");

@@ -1,6 +1,6 @@
 //! What the kernel does for relaying, for whoever wants to know.
 
-use super::choice::{Means, Obstacle};
+use super::choice::{Obstacle, OffloadMethod};
 use bpf::relay::Totals;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub struct InterfaceOffload {
     /// Its number.
     pub index: u32,
     /// By which means.
-    pub means: Means,
+    pub means: OffloadMethod,
     /// Whether the classifier is attached by clsact, because the kernel has no TCX (before Linux 6.6).
     pub clsact: bool,
     /// Why not by native XDP; `None` if it is used.
@@ -33,9 +33,9 @@ impl InterfaceOffload {
     pub fn reason(&self) -> Option<&Obstacle> {
         let wanted = |obstacle: &&Obstacle| **obstacle != Obstacle::NotWanted;
         match self.means {
-            Means::Xdp => self.not_redirected.as_ref(),
-            Means::Tc => self.not_xdp.as_ref().filter(wanted),
-            Means::User => {
+            OffloadMethod::Xdp => self.not_redirected.as_ref(),
+            OffloadMethod::Tc => self.not_xdp.as_ref().filter(wanted),
+            OffloadMethod::User => {
                 let better = [&self.not_tc, &self.not_xdp].into_iter().flatten();
                 better.clone().find(wanted).or(better.last())
             }
@@ -52,16 +52,18 @@ impl InterfaceOffload {
 impl fmt::Display for InterfaceOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let means = match self.means {
-            Means::Xdp => "the kernel relays, by XDP in the driver",
-            Means::Tc if self.clsact => "the kernel relays, by a classifier (tc, by clsact)",
-            Means::Tc => "the kernel relays, by a classifier (tc)",
-            Means::User => "user space relays",
+            OffloadMethod::Xdp => "the kernel relays, by XDP in the driver",
+            OffloadMethod::Tc if self.clsact => {
+                "the kernel relays, by a classifier (tc, by clsact)"
+            }
+            OffloadMethod::Tc => "the kernel relays, by a classifier (tc)",
+            OffloadMethod::User => "user space relays",
         };
         write!(f, "{}: {means}", self.name)?;
         match (self.means, self.reason()) {
-            (Means::Tc, Some(reason)) => write!(f, "; not by XDP: {reason}"),
-            (Means::User, Some(reason)) => write!(f, ": {reason}"),
-            (Means::Xdp, Some(reason)) => write!(
+            (OffloadMethod::Tc, Some(reason)) => write!(f, "; not by XDP: {reason}"),
+            (OffloadMethod::User, Some(reason)) => write!(f, ": {reason}"),
+            (OffloadMethod::Xdp, Some(reason)) => write!(
                 f,
                 "; from other interfaces to this one user space relays: {reason}"
             ),

@@ -6,7 +6,7 @@
 use super::OffloadMode;
 use super::attach::{InterfaceAttachment, binding_limit};
 use super::cells::Cells;
-use super::choice::{Means, Obstacle};
+use super::choice::{Obstacle, OffloadMethod};
 use super::control::{ControlSettings, Watch};
 use super::fallback::Fallback;
 use super::hops::{Entries, Exit, Hops};
@@ -288,10 +288,10 @@ impl Thread {
         self.look_at_ipsec();
         self.leave_those_gone(&links);
         let over_xdp: Vec<u32> = self
-            .at(Means::Xdp)
+            .at(OffloadMethod::Xdp)
             .map(|attachment| attachment.about.index)
             .collect();
-        let loopback = self.at(Means::Tc).any(|attachment| {
+        let loopback = self.at(OffloadMethod::Tc).any(|attachment| {
             let of_place = |link: &&Link| link.index == attachment.about.index;
             links
                 .iter()
@@ -329,7 +329,8 @@ impl Thread {
 
     /// Frames to another address than the interface's are not for it, also where they arrive on a device below it.
     fn set_link_addresses(&mut self, links: &[Link]) {
-        let over_xdp = |attachment: &&mut InterfaceAttachment| attachment.about.means == Means::Xdp;
+        let over_xdp =
+            |attachment: &&mut InterfaceAttachment| attachment.about.means == OffloadMethod::Xdp;
         for attachment in self.attachments.iter_mut().filter(over_xdp) {
             let index = attachment.about.index;
             let Some(link) = links.iter().find(|link| link.index == index) else {
@@ -401,7 +402,7 @@ impl Thread {
         self.answering = wanted;
     }
 
-    pub(super) fn at(&self, means: Means) -> impl Iterator<Item = &InterfaceAttachment> {
+    pub(super) fn at(&self, means: OffloadMethod) -> impl Iterator<Item = &InterfaceAttachment> {
         self.attachments
             .iter()
             .filter(move |attachment| attachment.about.means == means)

@@ -1,7 +1,7 @@
 //! The control thread during an upgrade: two processes relay by XDP at one interface (`bpf::relay::Relay::set_behind`).
 
 use super::attach::Attachment;
-use super::choice::Means;
+use super::choice::OffloadMethod;
 use super::thread::Thread;
 use crate::handover::XdpPrograms;
 use std::os::fd::AsFd;
@@ -39,7 +39,7 @@ impl Thread {
     /// Copies of the program and its links.
     fn offer(&self) -> Option<XdpPrograms> {
         let links: Vec<_> = self
-            .at(Means::Xdp)
+            .at(OffloadMethod::Xdp)
             .filter_map(|attachment| match &attachment.attached {
                 Some(Attachment::Link(link)) => Some((
                     attachment.about.index,
@@ -58,7 +58,7 @@ impl Thread {
     fn replace_all(&mut self) {
         let relay = &mut self.relay;
         for attachment in &self.attachments {
-            if let (Means::Xdp, Some(Attachment::Link(link))) =
+            if let (OffloadMethod::Xdp, Some(Attachment::Link(link))) =
                 (attachment.about.means, &attachment.attached)
                 && let Err(error) = relay.replace_again(link)
             {

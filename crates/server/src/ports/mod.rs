@@ -12,5 +12,5 @@ mod set;
 
 pub(crate) use foreign::{ENTRY, ForeignPorts, SharedPorts};
 pub use owner::{Owner, OwnerTable};
-pub use pool::{PortCounts, PortPool, PortRange, PortRangeError, Want};
+pub use pool::{PortCounts, PortPool, PortRange, PortRangeError, PortSelection};
 pub use set::PortSet;

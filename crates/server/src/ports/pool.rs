@@ -15,7 +15,7 @@
 //! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is free, what
 //! has rested longest comes back early: a shorter rest is better than a 508.
 
-use super::resting::{LINE, Resting, Words, count_ports, move_all};
+use super::resting::{LINE, PortQuarantine, Words, count_ports, move_all};
 use crate::random::Entropy;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl PortRange {
 
 /// What a client asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
+pub enum PortSelection {
     /// Any port.
     Any,
     /// An even port (EVEN-PORT with R = 0).
@@ -97,22 +97,22 @@ pub enum Want {
     Pair,
 }
 
-impl Want {
+impl PortSelection {
     /// The bits of a word of free ports at which a choice may start.
     fn candidates(self, free: u64) -> u64 {
         // Words start at multiples of 64, so an even bit is an even port.
         const EVEN: u64 = 0x5555_5555_5555_5555;
         match self {
-            Want::Any => free,
-            Want::Even => free & EVEN,
-            Want::Pair => free & (free >> 1) & EVEN,
+            PortSelection::Any => free,
+            PortSelection::Even => free & EVEN,
+            PortSelection::Pair => free & (free >> 1) & EVEN,
         }
     }
 
     fn bits(self, at: u32) -> u64 {
         match self {
-            Want::Any | Want::Even => 1 << at,
-            Want::Pair => 3 << at,
+            PortSelection::Any | PortSelection::Even => 1 << at,
+            PortSelection::Pair => 3 << at,
         }
     }
 }
@@ -146,7 +146,7 @@ pub struct PortPool {
     range: PortRange,
     workers: usize,
     free: Words,
-    resting: Resting,
+    resting: PortQuarantine,
     foreign: Words,
     /// When foreign ports are due to be tried again, in seconds.
     foreign_due_s: AtomicU64,
@@ -154,7 +154,7 @@ pub struct PortPool {
 
 impl PortPool {
     /// How long a freed port rests, unless ports run out first.
-    pub const REST: Duration = Resting::REST;
+    pub const REST: Duration = PortQuarantine::REST;
 
     /// A port that another process held is tried again after this many seconds, at most twice as many.
     const FOREIGN_S: u64 = 60;
@@ -171,7 +171,7 @@ impl PortPool {
             range,
             workers: workers.max(1),
             free: Words::empty(words),
-            resting: Resting::new(words, range.len()),
+            resting: PortQuarantine::new(words, range.len()),
             foreign: Words::empty(words),
             foreign_due_s: AtomicU64::new(0),
         };
@@ -200,13 +200,13 @@ impl PortPool {
         }
     }
 
-    /// Takes a port for `worker`; for [`Want::Pair`] the answer is the even one of the two. `None`: no port is left.
+    /// Takes a port for `worker`; for [`PortSelection::Pair`] the answer is the even one of the two. `None`: no port is left.
     ///
     /// `now_s` is any clock that counts seconds; it decides which freed ports have rested.
     pub fn take(
         &self,
         worker: usize,
-        want: Want,
+        want: PortSelection,
         now_s: u64,
         entropy: &mut Entropy,
     ) -> Option<u16> {
@@ -251,7 +251,12 @@ impl PortPool {
         })
     }
 
-    fn take_leased(&self, worker: usize, want: Want, entropy: &mut Entropy) -> Option<u16> {
+    fn take_leased(
+        &self,
+        worker: usize,
+        want: PortSelection,
+        entropy: &mut Entropy,
+    ) -> Option<u16> {
         let lines = self.free.len().div_ceil(LINE);
         let workers = self.workers.min(lines);
         let own = worker % workers;
@@ -267,13 +272,13 @@ impl PortPool {
     }
 
     /// Searches all words in order, beginning at a random one of them.
-    fn take_in_order(&self, want: Want, entropy: &mut Entropy) -> Option<u16> {
+    fn take_in_order(&self, want: PortSelection, entropy: &mut Entropy) -> Option<u16> {
         let count = self.free.len();
         let first = entropy.below(count);
         (0..count).find_map(|at| self.take_from((first + at) % count, want, entropy))
     }
 
-    fn take_from(&self, word: usize, want: Want, entropy: &mut Entropy) -> Option<u16> {
+    fn take_from(&self, word: usize, want: PortSelection, entropy: &mut Entropy) -> Option<u16> {
         let cell = self.free.get(word)?;
         let mut free = cell.load(Ordering::Relaxed);
         loop {
@@ -304,7 +309,7 @@ impl PortPool {
     /// Nothing is free: what has rested longest comes back early.
     ///
     /// Under the lock nothing moves between generations, so what is not found was taken by somebody, or never there.
-    fn take_early(&self, want: Want, entropy: &mut Entropy) -> Option<u16> {
+    fn take_early(&self, want: PortSelection, entropy: &mut Entropy) -> Option<u16> {
         let mut closed = self.resting.lock();
         loop {
             if let Some(port) = self.take_in_order(want, entropy) {

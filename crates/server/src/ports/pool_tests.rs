@@ -28,7 +28,8 @@ fn one_worker_gets_every_port_of_all_leases_and_then_none() {
         let pool = pool(first, last, workers);
         let mut entropy = Entropy::new();
         let taken: HashSet<u16> =
-            std::iter::from_fn(|| pool.take(workers - 1, Want::Any, 0, &mut entropy)).collect();
+            std::iter::from_fn(|| pool.take(workers - 1, PortSelection::Any, 0, &mut entropy))
+                .collect();
         assert_eq!(
             taken,
             (first..=last).collect::<HashSet<_>>(),
@@ -46,12 +47,12 @@ fn a_worker_prefers_its_lease() {
     let mut entropy = Entropy::new();
     for _ in 0..4_096 {
         let port = pool
-            .take(3, Want::Any, 0, &mut entropy)
+            .take(3, PortSelection::Any, 0, &mut entropy)
             .expect("a quarter of the ports is leased to worker 3");
         assert_eq!((usize::from(port) - 49_152) / LINE_PORTS % 4, 3);
     }
     let stolen = pool
-        .take(3, Want::Any, 0, &mut entropy)
+        .take(3, PortSelection::Any, 0, &mut entropy)
         .expect("others have ports left");
     assert_ne!((usize::from(stolen) - 49_152) / LINE_PORTS % 4, 3);
 }
@@ -64,7 +65,7 @@ fn no_two_workers_write_to_one_cache_line() {
     for turn in 0..4 * 3_000 {
         let worker = turn % 4;
         let port = pool
-            .take(worker, Want::Any, 0, &mut entropy)
+            .take(worker, PortSelection::Any, 0, &mut entropy)
             .expect("ports are left");
         let line =
             std::ptr::from_ref(&pool.free[pool.place(port).expect("it is ours").0]).addr() / 64;
@@ -79,7 +80,7 @@ fn with_more_workers_than_cache_lines_each_has_ports_of_its_own() {
     let mut entropy = Entropy::new();
     for worker in 0..5 {
         let port = pool
-            .take(worker, Want::Any, 0, &mut entropy)
+            .take(worker, PortSelection::Any, 0, &mut entropy)
             .expect("ports are left");
         assert_eq!((usize::from(port) - 50_176) / LINE_PORTS, worker % 2);
     }
@@ -90,11 +91,11 @@ fn even_ports_and_pairs() {
     let pool = pool(50_001, 50_010, 1);
     let mut entropy = Entropy::new();
     let even = pool
-        .take(0, Want::Even, 0, &mut entropy)
+        .take(0, PortSelection::Even, 0, &mut entropy)
         .expect("five even ports are free");
     assert_eq!(even % 2, 0);
     let mut pairs = Vec::new();
-    while let Some(pair) = pool.take(0, Want::Pair, 0, &mut entropy) {
+    while let Some(pair) = pool.take(0, PortSelection::Pair, 0, &mut entropy) {
         assert_eq!(pair % 2, 0);
         pairs.push(pair);
     }
@@ -102,7 +103,7 @@ fn even_ports_and_pairs() {
     let expected = if even == 50_010 { 4 } else { 3 };
     assert_eq!(pairs.len(), expected, "{pairs:?} after {even}");
     assert_eq!(
-        std::iter::from_fn(|| pool.take(0, Want::Any, 0, &mut entropy)).count(),
+        std::iter::from_fn(|| pool.take(0, PortSelection::Any, 0, &mut entropy)).count(),
         10 - 1 - 2 * expected
     );
 }
@@ -112,17 +113,17 @@ fn a_freed_port_rests_while_others_are_free() {
     let pool = pool(50_000, 50_255, 2);
     let mut entropy = Entropy::new();
     let first = pool
-        .take(0, Want::Any, 100, &mut entropy)
+        .take(0, PortSelection::Any, 100, &mut entropy)
         .expect("256 ports are free");
     pool.give_back(first);
     let freed = pool
-        .take(0, Want::Any, 100, &mut entropy)
+        .take(0, PortSelection::Any, 100, &mut entropy)
         .expect("255 ports are free");
     pool.give_back(freed);
     let until_rested = 100 + PortPool::REST.as_secs() - 1;
     for _ in 0..250 {
         assert_ne!(
-            pool.take(0, Want::Any, until_rested, &mut entropy),
+            pool.take(0, PortSelection::Any, until_rested, &mut entropy),
             Some(freed)
         );
     }
@@ -134,16 +135,16 @@ fn a_rested_port_comes_back() {
     let mut entropy = Entropy::new();
     let rest = PortPool::REST.as_secs();
     let first = pool
-        .take(0, Want::Any, 100, &mut entropy)
+        .take(0, PortSelection::Any, 100, &mut entropy)
         .expect("two ports");
     pool.give_back(first);
     assert_eq!(
-        pool.take(0, Want::Any, 101, &mut entropy),
+        pool.take(0, PortSelection::Any, 101, &mut entropy),
         Some(first ^ 1),
         "the freed one rests"
     );
     assert_eq!(
-        pool.take(0, Want::Any, 100 + 4 * rest, &mut entropy),
+        pool.take(0, PortSelection::Any, 100 + 4 * rest, &mut entropy),
         Some(first)
     );
 }
@@ -152,17 +153,18 @@ fn a_rested_port_comes_back() {
 fn resting_ports_are_better_than_none_and_the_longest_rested_comes_first() {
     let pool = pool(50_000, 50_063, 1);
     let mut entropy = Entropy::new();
-    let all: Vec<u16> = std::iter::from_fn(|| pool.take(0, Want::Any, 1, &mut entropy)).collect();
+    let all: Vec<u16> =
+        std::iter::from_fn(|| pool.take(0, PortSelection::Any, 1, &mut entropy)).collect();
     let (early, late) = all.split_at(32);
     early.iter().for_each(|&port| pool.give_back(port));
     let again = pool
-        .take(0, Want::Any, 1, &mut entropy)
+        .take(0, PortSelection::Any, 1, &mut entropy)
         .expect("resting ports are used when nothing else is left");
     assert!(early.contains(&again));
     late.iter().for_each(|&port| pool.give_back(port));
     for _ in 1..32 {
         let port = pool
-            .take(0, Want::Any, 1, &mut entropy)
+            .take(0, PortSelection::Any, 1, &mut entropy)
             .expect("31 longer rested ports");
         assert!(early.contains(&port), "{port} had rested less");
     }
@@ -176,7 +178,7 @@ fn churn_does_not_hand_a_port_on_at_once() {
     let mut shortest = u32::MAX;
     for round in 0..100_000 {
         let port = pool
-            .take(0, Want::Any, 1, &mut entropy)
+            .take(0, PortSelection::Any, 1, &mut entropy)
             .expect("ports rest, but are never lost");
         if let Some(before) = last_use.insert(port, round) {
             shortest = shortest.min(round - before);
@@ -193,18 +195,22 @@ fn churn_does_not_hand_a_port_on_at_once() {
 fn a_foreign_port_is_left_alone_for_a_while() {
     let pool = pool(50_000, 50_001, 1);
     let mut entropy = Entropy::new();
-    let foreign = pool.take(0, Want::Any, 1, &mut entropy).expect("two ports");
+    let foreign = pool
+        .take(0, PortSelection::Any, 1, &mut entropy)
+        .expect("two ports");
     pool.give_back_foreign(foreign);
-    let ours = pool.take(0, Want::Any, 1, &mut entropy).expect("one port");
+    let ours = pool
+        .take(0, PortSelection::Any, 1, &mut entropy)
+        .expect("one port");
     assert_eq!(
-        pool.take(0, Want::Any, 2, &mut entropy),
+        pool.take(0, PortSelection::Any, 2, &mut entropy),
         None,
         "the foreign port is not tried although nothing else is left"
     );
     pool.give_back(ours);
     let later = 1 + 10 * PortPool::REST.as_secs();
     let again: HashSet<_> = (0..8)
-        .filter_map(|i| pool.take(0, Want::Any, later * (i + 1), &mut entropy))
+        .filter_map(|i| pool.take(0, PortSelection::Any, later * (i + 1), &mut entropy))
         .collect();
     assert!(again.contains(&foreign), "it is tried again later");
 }
@@ -214,7 +220,7 @@ fn ports_are_spread_and_not_in_sequence() {
     let pool = pool(49_152, 65_535, 2);
     let mut entropy = Entropy::new();
     let ports: Vec<u16> = (0..1_000)
-        .filter_map(|_| pool.take(1, Want::Any, 0, &mut entropy))
+        .filter_map(|_| pool.take(1, PortSelection::Any, 0, &mut entropy))
         .collect();
     let near = ports
         .windows(2)
@@ -242,7 +248,7 @@ fn concurrent_workers_share_without_doubles_and_without_false_shortage() {
                     // 4 x 128 = all 512 ports: whoever holds fewer than 128 must always find one.
                     if mine.len() < 128 {
                         let port = pool
-                            .take(worker, Want::Any, round / 1_000, &mut entropy)
+                            .take(worker, PortSelection::Any, round / 1_000, &mut entropy)
                             .expect("a port must be left");
                         assert!(
                             held_by_all.lock().expect("no thread panics").insert(port),

@@ -86,7 +86,7 @@ pub(super) fn move_all(from: &Words, to: &Words) {
 const GENERATIONS: usize = 8;
 
 #[derive(Debug)]
-pub(super) struct Resting {
+pub(super) struct PortQuarantine {
     generations: [Words; GENERATIONS],
     current: AtomicUsize,
     /// Ports given back since the current generation was opened.
@@ -123,12 +123,12 @@ impl Closed {
     }
 }
 
-impl Resting {
+impl PortQuarantine {
     /// 30 s is the age at which ICE consent lapses (RFC 7675 §5.1): a peer that still sends to the old owner has noticed by then.
     pub(super) const REST: Duration = Duration::from_secs(30);
 
-    pub(super) fn new(words: usize, ports: usize) -> Resting {
-        Resting {
+    pub(super) fn new(words: usize, ports: usize) -> PortQuarantine {
+        PortQuarantine {
             generations: std::array::from_fn(|_| Words::empty(words)),
             current: AtomicUsize::new(0),
             given: AtomicU32::new(0),
@@ -152,7 +152,7 @@ impl Resting {
         self.generations.iter().map(count_ports).sum()
     }
 
-    /// Whether [`Resting::turn`] has something to do.
+    /// Whether [`PortQuarantine::turn`] has something to do.
     pub(super) fn is_due(&self, now_s: u64) -> bool {
         now_s >= self.due_s.load(Ordering::Relaxed)
             || self.given.load(Ordering::Relaxed) >= self.full

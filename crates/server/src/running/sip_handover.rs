@@ -3,7 +3,7 @@
 use super::Running;
 use super::handover::HOLDING;
 use crate::handover::{HandoverError, JoiningSip, OfferedSip};
-use crate::sip::{Frame, Link, Peer, SipOrder, SipUpgrade};
+use crate::sip::{Frame, Link, Peer, SipUpgrade, SipUpgradeStep};
 use crate::worker::WorkerMessage;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Sender};
@@ -49,7 +49,7 @@ impl Running {
             .start(boxes, self.upgrade.numbering, self.upgrade.kept)
             .map_err(system)?;
         sip.link = Some(Arc::clone(&link));
-        self.order_all(SipOrder::Pause)?;
+        self.order_all(SipUpgradeStep::Pause)?;
         let peer = Peer {
             numbering,
             run,
@@ -57,7 +57,7 @@ impl Running {
             transactions: Arc::default(),
         };
         let sends_bindings = sip.log.is_none() || !has_log;
-        self.order_all(|done| SipOrder::HandOver {
+        self.order_all(|done| SipUpgradeStep::HandOver {
             peer: peer.clone(),
             sends_bindings,
             done,
@@ -66,7 +66,7 @@ impl Running {
             if !log.flush() {
                 return Err(HandoverError::Log);
             }
-            self.order_all(SipOrder::Release)?;
+            self.order_all(SipUpgradeStep::Release)?;
             log.release();
         }
         link.send(Frame::Settled);
@@ -79,7 +79,7 @@ impl Running {
             return Ok(());
         };
         let has_log = sip.log.is_some();
-        self.tell_sip(|| SipOrder::Follow { has_log })
+        self.tell_sip(|| SipUpgradeStep::Follow { has_log })
     }
 
     /// After [`stop_listening`](Self::stop_listening), SIP connections stay until their clients close them. From now on, the server closes those that nothing
@@ -88,7 +88,7 @@ impl Running {
     /// # Errors
     /// If a worker does not respond.
     pub fn close_sip_connections(&self) -> Result<(), HandoverError> {
-        self.tell_sip(|| SipOrder::Close)
+        self.tell_sip(|| SipUpgradeStep::Close)
     }
 
     /// Takes SIP back after the new process has ended or given up. Opens the log again and restores the bindings of each worker.
@@ -110,7 +110,7 @@ impl Running {
             })
             .unwrap_or_default()
             .into_iter();
-        self.tell_sip(|| SipOrder::Resume(kept.next().map(Box::new)))?;
+        self.tell_sip(|| SipUpgradeStep::Resume(kept.next().map(Box::new)))?;
         outcome
     }
 
@@ -120,10 +120,10 @@ impl Running {
             return Ok(());
         };
         sip.link = None;
-        self.tell_sip(|| SipOrder::PredecessorEnded)
+        self.tell_sip(|| SipUpgradeStep::PredecessorEnded)
     }
 
-    fn tell_sip(&self, mut order: impl FnMut() -> SipOrder) -> Result<(), HandoverError> {
+    fn tell_sip(&self, mut order: impl FnMut() -> SipUpgradeStep) -> Result<(), HandoverError> {
         for worker in 0..self.threads.len() {
             self.tell(worker, WorkerMessage::Sip(Box::new(order())))?;
         }
@@ -131,7 +131,7 @@ impl Running {
     }
 
     /// Gives each worker an order, and waits until all have done it.
-    fn order_all(&self, order: impl Fn(Sender<()>) -> SipOrder) -> Result<(), HandoverError> {
+    fn order_all(&self, order: impl Fn(Sender<()>) -> SipUpgradeStep) -> Result<(), HandoverError> {
         let (done, confirmed) = mpsc::channel();
         self.tell_sip(|| order(done.clone()))?;
         let deadline = Instant::now() + HOLDING;

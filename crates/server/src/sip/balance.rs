@@ -7,7 +7,7 @@
 
 use super::counters::SipCounters;
 use super::link::Frame;
-use super::peer::{Beside, Peer};
+use super::peer::{Peer, PeerProcess};
 use crate::steering::Numbering;
 use crate::worker::{Mailboxes, WorkerMessage};
 use crossbeam_queue::ArrayQueue;
@@ -108,7 +108,7 @@ impl SipBatch {
 
 /// What all workers share.
 #[derive(Debug, Clone)]
-pub(crate) struct Commons {
+pub(crate) struct SharedBalance {
     /// The numbers of the workers.
     pub(super) numbering: Numbering,
     /// Messages that each worker has received from its sockets.
@@ -126,10 +126,10 @@ pub(crate) struct Commons {
     empty: Arc<ArrayQueue<SipBatch>>,
 }
 
-impl Commons {
-    pub(crate) fn new(numbering: Numbering) -> Commons {
+impl SharedBalance {
+    pub(crate) fn new(numbering: Numbering) -> SharedBalance {
         let workers = usize::from(numbering.workers);
-        Commons {
+        SharedBalance {
             numbering,
             received: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             uneven: Arc::new(AtomicU64::new(0)),
@@ -148,11 +148,11 @@ pub(super) struct Balance {
     number: u16,
     /// Its place among the workers of this process.
     place: usize,
-    commons: Commons,
+    commons: SharedBalance,
     /// For the workers of this process.
     open: Vec<Option<SipBatch>>,
     /// The other process of an upgrade.
-    beside: Option<Beside>,
+    beside: Option<PeerProcess>,
     /// Those that are to leave with the next post.
     full: Vec<(u16, SipBatch)>,
     /// Workers that do not read their mailbox as fast as it comes.
@@ -172,7 +172,7 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    pub(super) fn new(number: u16, commons: Commons) -> Balance {
+    pub(super) fn new(number: u16, commons: SharedBalance) -> Balance {
         let workers = commons.received.len();
         Balance {
             number,
@@ -255,11 +255,11 @@ impl Balance {
 
     /// During an upgrade, the other process of it.
     pub(super) fn set_peer(&mut self, peer: Option<&Peer>) {
-        self.beside = peer.map(Beside::new);
+        self.beside = peer.map(PeerProcess::new);
     }
 
     /// The other process.
-    pub(super) fn beside(&self) -> Option<&Beside> {
+    pub(super) fn beside(&self) -> Option<&PeerProcess> {
         self.beside.as_ref()
     }
 
@@ -589,7 +589,7 @@ mod tests {
 
     #[test]
     fn who_gets_all_hands_over_and_stops_long_after_it_is_even_again() {
-        let commons = Commons::new(Numbering::alone(2));
+        let commons = SharedBalance::new(Numbering::alone(2));
         let mut first = Balance::new(0, commons.clone());
         let mut second = Balance::new(1, commons);
         let ms = |ms: u64| ms * 1_000_000;
@@ -618,7 +618,7 @@ mod tests {
 
     #[test]
     fn an_even_load_is_none_less_so_for_turns_of_different_lengths() {
-        let commons = Commons::new(Numbering::alone(2));
+        let commons = SharedBalance::new(Numbering::alone(2));
         let mut first = Balance::new(0, commons.clone());
         let mut second = Balance::new(1, commons);
         for step in 1..=400_u64 {
@@ -634,7 +634,7 @@ mod tests {
 
     #[test]
     fn every_worker_agrees_whose_a_call_is() {
-        let commons = Commons::new(Numbering::alone(4));
+        let commons = SharedBalance::new(Numbering::alone(4));
         let workers: Vec<_> = (0..4).map(|n| Balance::new(n, commons.clone())).collect();
         let mut shares = [0; 4];
         for number in 0..1000 {

@@ -1,7 +1,7 @@
 //! The limits of calls of users and domains, the numbers that they may call, and the calls that count.
 
 use super::report::{Reporter, SipEvent};
-use super::settings::{CallSettings, Orders};
+use super::settings::{CallSettings, SharedSipSettings};
 use sip::{Method, Mono};
 use sip_server::Aor;
 use sip_server::calls::{
@@ -60,7 +60,7 @@ pub(super) struct CallControl {
 }
 
 impl CallControl {
-    pub(super) fn new(shared: Arc<SharedCalls>, orders: &Orders) -> CallControl {
+    pub(super) fn new(shared: Arc<SharedCalls>, orders: &SharedSipSettings) -> CallControl {
         let settings = orders.settings.calls.clone();
         let first = orders.settings.domains.first();
         CallControl {
@@ -78,7 +78,7 @@ impl CallControl {
     }
 
     /// New settings. Calls in progress stay.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         *self = CallControl {
             refused: self.refused,
             refused_lines: self.refused_lines,

@@ -12,7 +12,7 @@ use super::counters::DIGEST_OUTCOMES;
 use super::lookups::{Asked as Query, Lookups, Wanted};
 use super::report::FailureReports;
 use super::screen::log_ban;
-use super::settings::{DomainCredentials, Orders, UserSecret};
+use super::settings::{DomainCredentials, SharedSipSettings, UserSecret};
 use sip::build::{BuildError, Builder};
 use sip::digest::{
     Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server, Use,
@@ -74,7 +74,7 @@ pub(super) enum IsAddress {
 
 /// The result of a query to sources for a user.
 #[derive(Debug)]
-enum Sought {
+enum UserLookupResult {
     /// The user exists, with these keys.
     Keys(Vec<Ha1>),
     Nobody,
@@ -95,7 +95,7 @@ pub(super) enum Why {
 
 /// One realm: its users, and the algorithms of its challenges.
 #[derive(Debug)]
-struct Guests {
+struct RealmUsers {
     realm: String,
     algorithms: Vec<Algorithm>,
     offers_integrity: bool,
@@ -113,22 +113,22 @@ struct Guests {
     others: Box<[String]>,
 }
 
-impl Guests {
+impl RealmUsers {
     /// Of all domains without users of their own. `others` are those with.
-    fn new(orders: &Orders, others: &[String]) -> Guests {
+    fn new(orders: &SharedSipSettings, others: &[String]) -> RealmUsers {
         let algorithms = orders.settings.digest_algorithms.clone();
-        let mut guests = Guests::empty(orders, orders.realm.clone(), algorithms);
+        let mut guests = RealmUsers::empty(orders, orders.realm.clone(), algorithms);
         guests.let_in_all(orders, others);
         guests
     }
 
     /// Of one domain, whose name in addresses of record is `domain`.
     fn of_domain(
-        orders: &Orders,
+        orders: &SharedSipSettings,
         own: &DomainCredentials,
         domain: &str,
         others: &[String],
-    ) -> Guests {
+    ) -> RealmUsers {
         let realm = match (&own.realm, &own.users) {
             (Some(realm), _) => realm.clone(),
             (None, Some(_)) => domain.to_owned(),
@@ -136,7 +136,7 @@ impl Guests {
         };
         let algorithms = own.algorithms.clone();
         let algorithms = algorithms.unwrap_or_else(|| orders.settings.digest_algorithms.clone());
-        let mut guests = Guests::empty(orders, realm, algorithms);
+        let mut guests = RealmUsers::empty(orders, realm, algorithms);
         match &own.users {
             None => guests.let_in_all(orders, others),
             Some(users) => {
@@ -149,9 +149,9 @@ impl Guests {
         guests
     }
 
-    fn empty(orders: &Orders, realm: String, algorithms: Vec<Algorithm>) -> Guests {
+    fn empty(orders: &SharedSipSettings, realm: String, algorithms: Vec<Algorithm>) -> RealmUsers {
         let settings = &orders.settings;
-        Guests {
+        RealmUsers {
             realm,
             algorithms,
             users: HashMap::new(),
@@ -166,7 +166,7 @@ impl Guests {
     }
 
     /// Accepts the users of all domains without their own users.
-    fn let_in_all(&mut self, orders: &Orders, others: &[String]) {
+    fn let_in_all(&mut self, orders: &SharedSipSettings, others: &[String]) {
         self.others = others.into();
         // Without a challenge nobody asks for them.
         let users = orders.users.iter().filter(|_| orders.asks_users());
@@ -322,7 +322,7 @@ pub(super) struct RealmKey(usize);
 pub(super) const COMMON: RealmKey = RealmKey(0);
 
 /// All realms of these orders; where the domains have theirs.
-fn realms_of(orders: &Orders) -> (Vec<Guests>, HashMap<Vec<u8>, usize>) {
+fn realms_of(orders: &SharedSipSettings) -> (Vec<RealmUsers>, HashMap<Vec<u8>, usize>) {
     let settings = &orders.settings;
     // They were checked with all settings.
     let domains = Domains::new(settings.domains.clone()).unwrap_or_default();
@@ -334,11 +334,11 @@ fn realms_of(orders: &Orders) -> (Vec<Guests>, HashMap<Vec<u8>, usize>) {
     let own = own.filter_map(|own| name_of(own).map(|name| (name, own)));
     let with_users = own.clone().filter(|(_, own)| own.users.is_some());
     let others: Vec<String> = with_users.map(|(name, _)| name).collect();
-    let mut realms = vec![Guests::new(orders, &others)];
+    let mut realms = vec![RealmUsers::new(orders, &others)];
     let mut places = HashMap::new();
     for (name, own) in own {
         places.insert(name.clone().into_bytes(), realms.len());
-        realms.push(Guests::of_domain(orders, own, &name, &others));
+        realms.push(RealmUsers::of_domain(orders, own, &name, &others));
     }
     (realms, places)
 }
@@ -347,7 +347,7 @@ fn realms_of(orders: &Orders) -> (Vec<Guests>, HashMap<Vec<u8>, usize>) {
 #[derive(Debug)]
 pub(super) struct Gate {
     /// The realm of all domains, then those that domains have of their own.
-    realms: Vec<Guests>,
+    realms: Vec<RealmUsers>,
     /// Which domains have one.
     places: HashMap<Vec<u8>, usize>,
     pub(super) outcomes: [u64; DIGEST_OUTCOMES.len()],
@@ -374,7 +374,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// For the users of these orders.
-    pub(super) fn new(orders: &Orders, secrets: &Secrets, seed: u64) -> Gate {
+    pub(super) fn new(orders: &SharedSipSettings, secrets: &Secrets, seed: u64) -> Gate {
         let (realms, places) = realms_of(orders);
         Gate {
             realms,
@@ -396,7 +396,7 @@ impl Gate {
     }
 
     /// Takes other users and settings; what was remembered of nonces stays.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         (self.realms, self.places) = realms_of(orders);
         self.ban = orders.settings.ban;
         self.failures.reporter = orders.reporter.clone();
@@ -453,21 +453,21 @@ impl Gate {
             return IsAddress::No;
         };
         match self.seek(&source, wanted, flow, unix_s) {
-            Sought::Keys(_) => IsAddress::Yes,
-            Sought::Nobody => IsAddress::No,
-            Sought::Pending => IsAddress::Pending,
-            Sought::Unavailable => IsAddress::Unavailable,
+            UserLookupResult::Keys(_) => IsAddress::Yes,
+            UserLookupResult::Nobody => IsAddress::No,
+            UserLookupResult::Pending => IsAddress::Pending,
+            UserLookupResult::Unavailable => IsAddress::Unavailable,
         }
     }
 
-    /// Queries the sources for a user. After [`Sought::Pending`], [`Gate::lookups`] has the query.
+    /// Queries the sources for a user. After [`UserLookupResult::Pending`], [`Gate::lookups`] has the query.
     fn seek(
         &mut self,
         source: &Arc<dyn KeySource>,
         wanted: Wanted,
         flow: &Flow,
         unix_s: u64,
-    ) -> Sought {
+    ) -> UserLookupResult {
         let told = self.told.as_ref().filter(|(of, _)| *of == wanted);
         let found = match told {
             Some((_, found)) => found.clone(),
@@ -482,9 +482,9 @@ impl Gate {
                 let keys = user.keys.iter();
                 let keys = keys.filter(|key| key.expires_unix_s.is_none_or(|end| end > unix_s));
                 let keys = keys.filter_map(|key| Ha1::from_hash(algorithm, key.key.as_bytes()));
-                Sought::Keys(keys.collect())
+                UserLookupResult::Keys(keys.collect())
             }
-            KeyLookup::Unavailable => Sought::Unavailable,
+            KeyLookup::Unavailable => UserLookupResult::Unavailable,
             KeyLookup::Pending => {
                 let asked = Query {
                     wanted,
@@ -493,11 +493,11 @@ impl Gate {
                     unix_s,
                 };
                 match self.lookups.want(asked) {
-                    true => Sought::Pending,
-                    false => Sought::Unavailable,
+                    true => UserLookupResult::Pending,
+                    false => UserLookupResult::Unavailable,
                 }
             }
-            _ => Sought::Nobody,
+            _ => UserLookupResult::Nobody,
         }
     }
 
@@ -520,7 +520,7 @@ impl Gate {
         }
     }
 
-    fn guests(&self, RealmKey(place): RealmKey) -> &Guests {
+    fn guests(&self, RealmKey(place): RealmKey) -> &RealmUsers {
         // Keys live no longer than the settings that they are of.
         self.realms.get(place).unwrap_or(&self.realms[0])
     }
@@ -607,10 +607,10 @@ impl Gate {
             // A name in the settings is never that of a user of a store, even if the settings have no key for this algorithm.
             _ if guests.users.contains_key(&*credentials.name()) => Vec::new(),
             (Some(source), Some(wanted)) => match self.seek(&source, wanted, flow, unix_s) {
-                Sought::Keys(keys) => keys,
-                Sought::Nobody => Vec::new(),
-                Sought::Pending => return Err(Stop::Pending),
-                Sought::Unavailable => return Err(Stop::Unavailable),
+                UserLookupResult::Keys(keys) => keys,
+                UserLookupResult::Nobody => Vec::new(),
+                UserLookupResult::Pending => return Err(Stop::Pending),
+                UserLookupResult::Unavailable => return Err(Stop::Unavailable),
             },
             _ => Vec::new(),
         };

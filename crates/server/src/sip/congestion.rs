@@ -212,12 +212,12 @@ impl Congestion {
     }
 
     /// In an overload: a message took so long.
-    pub(super) fn handled(&mut self, fate: Fate, took: Duration) {
+    pub(super) fn handled(&mut self, fate: MessageOutcome, took: Duration) {
         self.all.add(took);
         match fate {
-            Fate::Served => {}
-            Fate::Refused => self.refused.add(took),
-            Fate::Dropped => self.dropped.add(took),
+            MessageOutcome::Served => {}
+            MessageOutcome::Refused => self.refused.add(took),
+            MessageOutcome::Dropped => self.dropped.add(took),
         }
     }
 
@@ -243,7 +243,7 @@ impl Congestion {
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum MessageOutcome {
     Served,
     /// With a 503.
     Refused,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use streams::domains::sip_domains;
 use streams::websocket::{CloseCode, FrameHeader, Kind};
-use streams::{Content, Spare, Unwritten, WriteLimits};
+use streams::{ChunkPool, Content, WriteLimits, WriteQueue};
 
 /// Bytes that may wait to be written. One that does not read a hundred answers is given up.
 const MOST_UNWRITTEN: usize = 256 << 10;
@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     /// Where in `inbound` the search for the end goes on.
     pub(crate) framer: Framer,
     /// What waits to be written; over TLS, to be encrypted.
-    pub(crate) unwritten: Unwritten,
+    pub(crate) unwritten: WriteQueue,
     /// Bytes of TLS that there was no room for, or that TLS has to say itself, and how many of them are written.
     ciphertext: Vec<u8>,
     ciphertext_written: usize,
@@ -127,7 +127,7 @@ impl Connection {
             remote,
             inbound: Vec::new(),
             framer: Framer::new(Opened::ByPeer),
-            unwritten: Unwritten::default(),
+            unwritten: WriteQueue::default(),
             ciphertext: Vec::new(),
             ciphertext_written: 0,
             heard: now,
@@ -172,7 +172,7 @@ impl Connection {
     }
 
     /// Adds a message to what is to be written; `false` if too much waits already.
-    pub(crate) fn queue(&mut self, bytes: &[u8], now: Mono, spare: &mut Spare) -> bool {
+    pub(crate) fn queue(&mut self, bytes: &[u8], now: Mono, spare: &mut ChunkPool) -> bool {
         if self.carrier.is_websocket() {
             let header = FrameHeader::message(Kind::of(bytes), bytes.len());
             self.queue_parts(&[header.as_bytes(), bytes], now, spare)
@@ -182,7 +182,12 @@ impl Connection {
     }
 
     /// Adds bytes below the messages, such as a frame of a WebSocket.
-    pub(crate) fn queue_parts(&mut self, parts: &[&[u8]], now: Mono, spare: &mut Spare) -> bool {
+    pub(crate) fn queue_parts(
+        &mut self,
+        parts: &[&[u8]],
+        now: Mono,
+        spare: &mut ChunkPool,
+    ) -> bool {
         // What other workers still answer comes even though nothing more is read.
         let most = if self.is_shared {
             MOST_SHARED
@@ -241,7 +246,7 @@ impl Connection {
         code: CloseCode,
         now: Mono,
         scratch: &mut Vec<u8>,
-        spare: &mut Spare,
+        spare: &mut ChunkPool,
     ) {
         if !self.is_established || self.layers.is_handshaking() {
             return;
@@ -266,7 +271,7 @@ impl Connection {
     }
 
     /// Writes what waits, as far as there is room. `scratch` is empty before and afterwards.
-    pub(crate) fn write(&mut self, scratch: &mut Vec<u8>, spare: &mut Spare) -> Written {
+    pub(crate) fn write(&mut self, scratch: &mut Vec<u8>, spare: &mut ChunkPool) -> Written {
         if !self.is_established {
             return Written::Some;
         }
@@ -304,7 +309,7 @@ impl Connection {
     }
 
     /// Writes once.
-    fn write_plain(&mut self, spare: &mut Spare) -> Written {
+    fn write_plain(&mut self, spare: &mut ChunkPool) -> Written {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let count = self.unwritten.parts(&mut parts);
         match write(&self.stream, &parts[..count]) {
@@ -317,7 +322,7 @@ impl Connection {
     }
 
     /// Makes some records and writes them: what was queued together goes into as few as possible.
-    fn write_records(&mut self, scratch: &mut Vec<u8>, spare: &mut Spare) -> Written {
+    fn write_records(&mut self, scratch: &mut Vec<u8>, spare: &mut ChunkPool) -> Written {
         let Some(tls) = &mut self.layers.tls else {
             return Written::All;
         };

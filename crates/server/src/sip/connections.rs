@@ -4,7 +4,7 @@ use super::connection::{Connection, Watching, Written, keep_spare};
 use super::counters::SipCounters;
 use super::layers::Layers;
 use super::outgoing::key_of;
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use super::token::{SipToken, Slot};
 use crate::descriptors::ForClients;
 use crate::sources::Sources;
@@ -16,7 +16,7 @@ use sip::flow::{ConnectionKey, Destination};
 use sip::frame::{Framer, Opened};
 use std::net::SocketAddr;
 use std::time::Duration;
-use streams::Spare;
+use streams::ChunkPool;
 use streams::websocket::CloseCode;
 use timers::Wheel;
 
@@ -73,7 +73,7 @@ pub(crate) struct Connections {
     /// Memory for the beginnings of messages.
     spare: Vec<Vec<u8>>,
     /// Memory for what waits to be written.
-    chunks: Spare,
+    chunks: ChunkPool,
     /// What is encrypted lies here until it is written.
     scratch: Vec<u8>,
     /// When this turn of the worker began.
@@ -109,7 +109,7 @@ impl Connections {
             timers: Wheel::new(),
             dirty: Vec::new(),
             spare: Vec::new(),
-            chunks: Spare::default(),
+            chunks: ChunkPool::default(),
             scratch: Vec::new(),
             now: Mono::default(),
             gone: Vec::new(),
@@ -136,7 +136,7 @@ impl Connections {
     pub(crate) fn admit(
         &mut self,
         (stream, listener, remote, is_proxied): (TcpConnection, u16, SocketAddr, bool),
-        orders: &Orders,
+        orders: &SharedSipSettings,
         poller: &Poller,
         (now, counters): (Mono, &mut SipCounters),
     ) -> Option<Slot> {
@@ -167,7 +167,7 @@ impl Connections {
         &mut self,
         slot: Slot,
         client: SocketAddr,
-        orders: &Orders,
+        orders: &SharedSipSettings,
     ) -> bool {
         let Some(connection) = self.get(slot) else {
             return false;
@@ -225,7 +225,7 @@ impl Connections {
         (key, layers): (ConnectKey, Layers),
         to: &Destination,
         local: SocketAddr,
-        orders: &Orders,
+        orders: &SharedSipSettings,
         poller: &Poller,
         now: Mono,
     ) -> bool {
@@ -300,7 +300,7 @@ impl Connections {
         stream: TcpConnection,
         listener: u16,
         remote: SocketAddr,
-        orders: &Orders,
+        orders: &SharedSipSettings,
         poller: &Poller,
         now: Mono,
     ) -> Option<Slot> {
@@ -458,7 +458,7 @@ impl Connections {
         &mut self,
         slot: Slot,
         counters: &mut SipCounters,
-        queue: impl FnOnce(&mut Connection, &mut Spare) -> bool,
+        queue: impl FnOnce(&mut Connection, &mut ChunkPool) -> bool,
     ) -> bool {
         let mut spare = std::mem::take(&mut self.chunks);
         let queued = self
@@ -535,7 +535,7 @@ impl Connections {
     }
 
     /// Has its timer fire in time for its deadline, which may have come nearer.
-    pub(crate) fn arm(&mut self, slot: Slot, orders: &Orders) {
+    pub(crate) fn arm(&mut self, slot: Slot, orders: &SharedSipSettings) {
         let Some(connection) = self.get(slot) else {
             return;
         };
@@ -576,7 +576,7 @@ impl Connections {
     pub(crate) fn expire(
         &mut self,
         now: Mono,
-        orders: &Orders,
+        orders: &SharedSipSettings,
         counters: &mut SipCounters,
     ) -> bool {
         let Some(index) = self.timers.pop_due(now) else {

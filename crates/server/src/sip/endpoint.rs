@@ -6,7 +6,7 @@ mod exchange;
 use super::admission_filter::AdmissionFilter;
 use super::advertise::{signatures, source_address};
 use super::balance::Balance;
-use super::congestion::{Congestion, Fate};
+use super::congestion::{Congestion, MessageOutcome};
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
 use super::forwarding::Forwarder;
@@ -15,9 +15,9 @@ use super::layers::StreamListener;
 use super::lookups::SipKeys;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
-use super::screen::Screen;
-use super::settings::Orders;
-use super::slack::Slack;
+use super::screen::SourceFilter;
+use super::settings::SharedSipSettings;
+use super::slack::FreedMemory;
 use super::store::Kept;
 use super::trace::Trace;
 use super::user::User;
@@ -46,7 +46,7 @@ const TIMEOUTS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) now: Now,
-    pub(super) orders: Arc<Orders>,
+    pub(super) orders: Arc<SharedSipSettings>,
     /// Those of the engine, and of the framing of streams.
     pub(super) limits: Limits,
     /// What the engine does not count.
@@ -55,7 +55,7 @@ pub(crate) struct Endpoint {
     pub(super) congestion: Congestion,
     pub(super) filter: AdmissionFilter,
     user: User,
-    screen: Screen,
+    screen: SourceFilter,
     /// Copies of messages for administrators, if they want any.
     pub(super) trace: Option<Box<Trace>>,
     /// What it sends by itself.
@@ -67,7 +67,7 @@ pub(crate) struct Endpoint {
     balance: Balance,
     /// What went to other workers.
     handed: HandedOver,
-    slack: Slack,
+    slack: FreedMemory,
     /// The other workers know that ICMP errors matter to this one.
     has_wanted: bool,
     number: u16,
@@ -88,7 +88,7 @@ impl Endpoint {
         number: u16,
         (listeners, streams): (&[SocketAddr], &[StreamListener]),
         filter: AdmissionFilter,
-        orders: Arc<Orders>,
+        orders: Arc<SharedSipSettings>,
         secrets: &Secrets,
         seed: u64,
         now: Now,
@@ -146,11 +146,11 @@ impl Endpoint {
             filter,
             balance: Balance::new(number, secrets.commons.clone()),
             handed: HandedOver::default(),
-            slack: Slack::default(),
+            slack: FreedMemory::default(),
             has_wanted: false,
             number,
             user: User::new(number, all.collect(), secrets, &orders, seed),
-            screen: Screen::new(&orders, secrets.bans.clone()),
+            screen: SourceFilter::new(&orders, secrets.bans.clone()),
             trace: Trace::new(&orders),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
@@ -160,15 +160,15 @@ impl Endpoint {
     }
 
     /// New settings. Limits of messages and transactions stay as they were at the start.
-    pub(super) fn obey(&mut self, orders: Arc<Orders>) {
+    pub(super) fn apply_settings(&mut self, orders: Arc<SharedSipSettings>) {
         self.engine.configure_congestion(orders.congestion());
         self.engine.configure_rules(User::rules(&orders.settings));
         self.engine
             .configure_trust(!orders.settings.domains.is_empty());
-        self.user.obey(&orders);
-        self.screen.obey(&orders);
-        Trace::obey(&mut self.trace, &orders);
-        self.requests.obey(&orders);
+        self.user.apply_settings(&orders);
+        self.screen.apply_settings(&orders);
+        Trace::apply_settings(&mut self.trace, &orders);
+        self.requests.apply_settings(&orders);
         self.orders = orders;
     }
 
@@ -200,7 +200,7 @@ impl Endpoint {
         self.user.restore(kept);
     }
 
-    pub(super) fn orders_and_counters(&mut self) -> (&Orders, &mut SipCounters) {
+    pub(super) fn orders_and_counters(&mut self) -> (&SharedSipSettings, &mut SipCounters) {
         (&self.orders, &mut self.counters)
     }
 
@@ -311,7 +311,7 @@ impl Endpoint {
         let drops = self.engine.filters_out(flow.remote.ip(), bytes);
         if drops {
             let took = now().mono.since(started);
-            self.congestion.handled(Fate::Dropped, took);
+            self.congestion.handled(MessageOutcome::Dropped, took);
         }
         drops
     }
@@ -420,7 +420,7 @@ impl Endpoint {
         let received = self
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
-        let fate = fate_of(&received);
+        let fate = outcome_of(&received);
         let followed = self.followed(&received, from);
         let elsewhere = match &received {
             Received::Elsewhere { worker } => Some((*worker, asked)),
@@ -639,12 +639,12 @@ impl Endpoint {
 }
 
 /// Overload control let nothing of it through.
-fn fate_of(received: &Received<'_>) -> Fate {
+fn outcome_of(received: &Received<'_>) -> MessageOutcome {
     use sip::engine::DropReason;
     match received {
-        Received::Refused(503) => Fate::Refused,
-        Received::Dropped(DropReason::Shed) => Fate::Dropped,
-        _ => Fate::Served,
+        Received::Refused(503) => MessageOutcome::Refused,
+        Received::Dropped(DropReason::Shed) => MessageOutcome::Dropped,
+        _ => MessageOutcome::Served,
     }
 }
 

@@ -6,7 +6,7 @@ use super::challenge::{Gate, IsAddress, RealmKey, Stop};
 use super::peer::Origin;
 use super::push::Pusher;
 use super::registrar::Registrations;
-use super::settings::{Orders, Trunk};
+use super::settings::{SharedSipSettings, Trunk};
 use ipnet::IpNet;
 use sip::flow::{Flow, ListenerKey};
 use sip::header::{Authorization, HeaderKind};
@@ -19,7 +19,7 @@ use sip_server::proxy::{
     Authenticated, Authentication, Calls, Config, Denied, HopFull, Inbound, IsUser, LookedUp,
     Lookup, NewCall, Place, Proxy, PushConfig, PushRequest, Pushes, Routing, SessionTimer, Trunks,
 };
-use sip_server::routes::{Call, Decision, Forwards, Hop, Missed, Outcome, Table};
+use sip_server::routes::{Call, Decision, DivertReason, Forwards, Hop, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl Forwarder {
     pub(super) fn new(
         origin: Origin,
         listeners: Box<[(ListenerKey, SocketAddr)]>,
-        orders: &Orders,
+        orders: &SharedSipSettings,
         (key, calls): (HashKey, Arc<SharedCalls>),
     ) -> Forwarder {
         let mut proxy = Proxy::new(config(orders), key, origin.number, origin.runs.own);
@@ -75,10 +75,10 @@ impl Forwarder {
     }
 
     /// New settings.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         self.proxy.configure(config(orders));
-        self.calls.obey(orders);
-        self.pusher.obey(orders);
+        self.calls.apply_settings(orders);
+        self.pusher.apply_settings(orders);
         self.trunks = trunks(orders);
         self.routes = Arc::clone(&orders.routes);
         self.forwards = Arc::clone(&orders.forwards);
@@ -122,7 +122,7 @@ impl Forwarder {
     }
 }
 
-fn config(orders: &Orders) -> Config {
+fn config(orders: &SharedSipSettings) -> Config {
     Config {
         record_route: orders.settings.record_route,
         forking: orders.settings.forking,
@@ -132,7 +132,7 @@ fn config(orders: &Orders) -> Config {
     }
 }
 
-fn trunks(orders: &Orders) -> Vec<Vec<IpNet>> {
+fn trunks(orders: &SharedSipSettings) -> Vec<Vec<IpNet>> {
     let trunks = orders.settings.trunks.iter();
     trunks
         .map(|trunk: &Trunk| trunk.addresses.clone())
@@ -315,7 +315,7 @@ impl Trunks for ServerPolicy<'_> {
         self.forwards.of(aor).is_some()
     }
 
-    fn forward(&self, aor: &Aor, missed: Missed) -> Option<&[u8]> {
+    fn forward(&self, aor: &Aor, missed: DivertReason) -> Option<&[u8]> {
         Some(self.forwards.of(aor)?.to(missed)?.as_bytes())
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use crate::rest::rest_password;
 use sip_server::Aor;
 
@@ -27,7 +27,7 @@ impl fmt::Debug for IceServers {
 
 impl IceServers {
     /// `None` if there is no URI, or no secret to make passwords from.
-    pub(super) fn new(orders: &Orders) -> Option<IceServers> {
+    pub(super) fn new(orders: &SharedSipSettings) -> Option<IceServers> {
         let mut urls = String::new();
         for uri in &orders.settings.ice_servers {
             urls.push(if urls.is_empty() { '[' } else { ',' });

@@ -1,7 +1,7 @@
 //! Connections over TLS and WebSocket: from what was read to the messages.
 
 use super::connections::Reason;
-use super::layers::{Web, accept_rules, message_limits};
+use super::layers::{WebSocketState, accept_rules, message_limits};
 use super::outgoing::slot_of;
 use super::reading::now;
 use super::token::Slot;
@@ -133,8 +133,8 @@ impl Sip {
             return;
         };
         let used = match &mut web {
-            Web::Open(_) => 0,
-            Web::Accepting(_) => match self.accept_websocket(slot, &mut web, bytes) {
+            WebSocketState::Open(_) => 0,
+            WebSocketState::Accepting(_) => match self.accept_websocket(slot, &mut web, bytes) {
                 Some(used) => used,
                 None => {
                     let counters = &mut self.endpoint.counters;
@@ -145,8 +145,8 @@ impl Sip {
         };
         let mut handled = 0;
         let ended = match &mut web {
-            Web::Accepting(_) => None,
-            Web::Open(socket) => {
+            WebSocketState::Accepting(_) => None,
+            WebSocketState::Open(socket) => {
                 let bytes = &mut bytes[used..];
                 self.take_frames(socket, bytes, unread, flow, (&mut handled, poller))
             }
@@ -172,8 +172,13 @@ impl Sip {
     }
 
     /// Goes on with a handshake. Returns how many bytes it took; `None` if it is refused.
-    fn accept_websocket(&mut self, slot: Slot, web: &mut Web, bytes: &[u8]) -> Option<usize> {
-        let Web::Accepting(accept) = web else {
+    fn accept_websocket(
+        &mut self,
+        slot: Slot,
+        web: &mut WebSocketState,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let WebSocketState::Accepting(accept) = web else {
             return Some(0);
         };
         let orders = &self.endpoint.orders;
@@ -187,7 +192,7 @@ impl Sip {
             Ok(None) => {}
             Ok(Some(_)) => {
                 counters.websockets += 1;
-                *web = Web::Open(Box::new(WebSocket::server(limits)));
+                *web = WebSocketState::Open(Box::new(WebSocket::server(limits)));
             }
             Err(refusal) => {
                 counters.websockets_refused += 1;

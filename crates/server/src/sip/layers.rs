@@ -9,7 +9,7 @@ use streams::rustls::pki_types::ServerName;
 use streams::rustls::{ClientConfig, ServerConfig};
 use streams::websocket::{Accept, AcceptRules, CloseCode, MessageKinds, MessageLimits, WebSocket};
 
-use super::settings::{Orders, SipSettings};
+use super::settings::{SharedSipSettings, SipSettings};
 
 /// A listener for connections other than plain TCP, at one worker.
 #[derive(Debug)]
@@ -25,24 +25,24 @@ pub(crate) struct StreamListener {
 
 /// A WebSocket of a connection.
 #[derive(Debug)]
-pub(crate) enum Web {
+pub(crate) enum WebSocketState {
     /// The handshake goes on.
     Accepting(Accept),
     Open(Box<WebSocket>),
 }
 
-impl Web {
+impl WebSocketState {
     /// Whether something has begun to come.
     pub(crate) const fn is_begun(&self) -> bool {
         match self {
-            Web::Accepting(_) => true,
-            Web::Open(socket) => socket.is_begun(),
+            WebSocketState::Accepting(_) => true,
+            WebSocketState::Open(socket) => socket.is_begun(),
         }
     }
 
     /// Appends a Close frame, if there is a WebSocket to close.
     pub(crate) fn close(&mut self, code: CloseCode, out: &mut Vec<u8>) {
-        if let Web::Open(socket) = self {
+        if let WebSocketState::Open(socket) = self {
             socket.close(code, "", out);
         }
     }
@@ -55,7 +55,7 @@ pub(crate) struct Layers {
     /// Where the TLS records end.
     pub(crate) records: Records,
     /// Taken out while its messages are handled.
-    pub(crate) web: Option<Web>,
+    pub(crate) web: Option<WebSocketState>,
 }
 
 impl Layers {
@@ -67,7 +67,7 @@ impl Layers {
         };
         let web = carrier
             .is_websocket()
-            .then(|| Web::Accepting(Accept::default()));
+            .then(|| WebSocketState::Accepting(Accept::default()));
         Some(Layers {
             tls,
             records: Records::default(),
@@ -150,7 +150,7 @@ pub(super) fn accept_rules(settings: &SipSettings) -> AcceptRules {
 }
 
 /// What a WebSocket may carry: RFC 7118 §4.2 has both kinds of messages accepted.
-pub(super) fn message_limits(orders: &Orders) -> MessageLimits {
+pub(super) fn message_limits(orders: &SharedSipSettings) -> MessageLimits {
     MessageLimits {
         bytes: orders.message_bytes(),
         frames: MOST_FRAMES,

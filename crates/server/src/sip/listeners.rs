@@ -2,7 +2,7 @@
 //! for TLS and WebSocket.
 
 use super::layers::StreamListener;
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use super::store::{Kept, SharedLog};
 use super::taking::{SipUpgrade, Taken, TakingSip};
 use super::{NameResolver, Secrets, Sip, reading};
@@ -93,7 +93,7 @@ pub(crate) fn set_up(
     addresses: &SipAddresses,
     tls: &SipTls,
     buffers: Buffers,
-    orders: Orders,
+    orders: SharedSipSettings,
     surroundings: Surroundings<'_>,
 ) -> Result<SetUp, StartError> {
     if addresses.plain.is_empty() && addresses.streams.is_empty() {

@@ -55,7 +55,7 @@ mod upgrade;
 mod user;
 
 pub use advertise::Advertised;
-pub(crate) use balance::{Commons, SipBatch};
+pub(crate) use balance::{SharedBalance, SipBatch};
 pub use calls::CALL_REFUSALS;
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use inspect::SipQuery;
@@ -75,7 +75,7 @@ pub(crate) use reading::now;
 pub(crate) use report::Reporter;
 pub use report::{OnSipEvent, SipEvent};
 pub use screen::SCREENED;
-pub(crate) use settings::Orders;
+pub(crate) use settings::SharedSipSettings;
 pub use settings::{
     CallSettings, CredentialsError, DomainCredentials, DomainUser, SipSettings, Trunk, UserSecret,
 };
@@ -94,7 +94,7 @@ pub use streams::domains::client_verifier;
 pub(crate) use taking::{SipUpgrade, TakingSip};
 pub(crate) use token::SipToken;
 pub use trace::{TraceSettings, TracedMessage, mapped};
-pub(crate) use upgrade::SipOrder;
+pub(crate) use upgrade::SipUpgradeStep;
 
 use crate::steering::Numbering;
 use crate::worker::{Mailboxes, Token};
@@ -202,7 +202,7 @@ impl Sip {
         number: u16,
         (listeners, streams): (Vec<SipListener>, Vec<StreamListener>),
         proxies: Arc<[IpNet]>,
-        orders: Arc<Orders>,
+        orders: Arc<SharedSipSettings>,
         secrets: &Secrets,
         now: Now,
     ) -> std::io::Result<Sip> {
@@ -341,9 +341,9 @@ impl Sip {
     }
 
     /// New settings.
-    pub(crate) fn obey(&mut self, orders: Arc<Orders>) {
+    pub(crate) fn apply_settings(&mut self, orders: Arc<SharedSipSettings>) {
         self.stage.keeps_connections &= orders.draining || self.endpoint.follows();
-        self.endpoint.obey(orders);
+        self.endpoint.apply_settings(orders);
     }
 
     /// Does what is due, and reads each socket that is ready, a bounded amount.
@@ -386,7 +386,7 @@ impl Sip {
         self.held = self.endpoint.post(mailboxes, self.inbox.len());
         self.endpoint.congestion.no_streams();
         self.close_lost(poller);
-        self.tell_of_the_gone(poller);
+        self.report_closed(poller);
         if self.stage.is_waiting() {
             self.go_on_with_order();
         }
@@ -443,7 +443,7 @@ pub(crate) struct Secrets {
     /// The number of this run, in flow tokens, and of the other process's: flows of earlier runs have others.
     pub(crate) runs: Runs,
     /// For handing messages over.
-    pub(crate) commons: Commons,
+    pub(crate) commons: SharedBalance,
     /// For looking names up.
     pub(crate) names: NameResolver,
     /// Of Digest.
@@ -468,7 +468,7 @@ impl Secrets {
             key,
             lasting: lasting.map_or(key, HashKey::new),
             runs,
-            commons: Commons::new(numbering),
+            commons: SharedBalance::new(numbering),
             names,
             used_counts: UsedCounts::default(),
             calls: Arc::default(),

@@ -3,7 +3,7 @@
 use super::connections::{Connections, Reason};
 use super::layers::{Layers, StreamListener};
 use super::listeners::SipListener;
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use super::token::{SipToken, Slot};
 use io::{Outbox, Poller, SendTo};
 use sip::Mono;
@@ -80,7 +80,7 @@ impl Outgoing<'_, '_, '_> {
         &mut self,
         key: ConnectKey,
         to: &Destination,
-        orders: &Orders,
+        orders: &SharedSipSettings,
         now: Mono,
     ) -> bool {
         let Some((listened, layers)) = self.layers_for(to) else {

@@ -25,7 +25,7 @@ pub(crate) struct Peer {
 
 /// The state of a worker about the other process.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct PeerProcess {
     pub(super) numbering: Numbering,
     pub(super) link: Arc<Link>,
     transactions: Arc<HashMap<u64, u16>>,
@@ -34,9 +34,9 @@ pub(super) struct Beside {
     pub(super) leads: bool,
 }
 
-impl Beside {
-    pub(super) fn new(peer: &Peer) -> Beside {
-        Beside {
+impl PeerProcess {
+    pub(super) fn new(peer: &Peer) -> PeerProcess {
+        PeerProcess {
             numbering: peer.numbering,
             link: Arc::clone(&peer.link),
             transactions: Arc::clone(&peer.transactions),

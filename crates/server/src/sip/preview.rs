@@ -16,7 +16,7 @@ use sip_server::proxy::{
 };
 pub use sip_server::proxy::{Preview, PreviewTarget};
 use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUser};
-use sip_server::routes::{Call, CallSender, Decision, Forwards, Missed, Table, TableError};
+use sip_server::routes::{Call, CallSender, Decision, DivertReason, Forwards, Table, TableError};
 use std::net::{IpAddr, SocketAddr};
 
 /// A request that is not sent.
@@ -213,12 +213,12 @@ impl SettingsPolicy<'_> {
         let Some(forward) = forwards.of(aor) else {
             return;
         };
-        for missed in Missed::ALL {
+        for missed in DivertReason::ALL {
             let Some(uri) = forward.to(missed) else {
                 continue;
             };
             let after = match missed {
-                Missed::NoAnswer => format!(" after {} s", forward.ring_time.as_secs()),
+                DivertReason::NoAnswer => format!(" after {} s", forward.ring_time.as_secs()),
                 _ => String::new(),
             };
             self.say(format!(

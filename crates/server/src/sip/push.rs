@@ -1,6 +1,6 @@
 //! Push notifications (RFC 8599): what wakes phones that sleep. A worker hands each one to a hook, and never waits for it.
 
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use sip_server::proxy::{PushConfig, PushRequest};
 use std::fmt;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ pub(super) struct Pusher {
 }
 
 impl Pusher {
-    pub(super) fn new(orders: &Orders) -> Pusher {
+    pub(super) fn new(orders: &SharedSipSettings) -> Pusher {
         Pusher {
             settings: settings(orders),
             sent: 0,
@@ -86,7 +86,7 @@ impl Pusher {
     }
 
     /// New settings.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         self.settings = settings(orders);
     }
 
@@ -112,7 +112,7 @@ impl Pusher {
     }
 }
 
-fn settings(orders: &Orders) -> Option<(PushSettings, usize)> {
+fn settings(orders: &SharedSipSettings) -> Option<(PushSettings, usize)> {
     let settings = orders.settings.push.clone()?;
     let most = orders.share(settings.calls);
     Some((settings, most))

@@ -40,7 +40,7 @@ impl Sip {
             }
         }
         self.with_outgoing(poller, |endpoint, outgoing| endpoint.expire(outgoing));
-        self.tell_of_the_gone(poller);
+        self.report_closed(poller);
         if self.accept_again.is_some_and(|at| at <= now.mono) {
             self.accept_again = None;
             for (number, listener) in (0..).zip(&self.listeners) {
@@ -94,7 +94,7 @@ impl Sip {
     }
 
     /// Tells the engine of connections that were closed, which may make it send by another.
-    pub(super) fn tell_of_the_gone(&mut self, poller: &Poller) {
+    pub(super) fn report_closed(&mut self, poller: &Poller) {
         while let Some(gone) = self.connections.next_ended() {
             self.with_outgoing(poller, |endpoint, outgoing| {
                 endpoint.disconnected(&gone);

@@ -3,7 +3,7 @@
 
 use super::Secrets;
 use super::peer::Origin;
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use super::store::{Kept, StoreCounts};
 use sip::engine::NewRequest;
 use sip::flow::ConnectionKey;
@@ -54,7 +54,7 @@ impl Registrations {
     /// Of worker `number`; `None` if there is no domain. `seed` is this worker's own.
     pub(super) fn new(
         number: u16,
-        orders: &Orders,
+        orders: &SharedSipSettings,
         secrets: &Secrets,
         seed: u64,
     ) -> Option<Registrations> {
@@ -73,7 +73,7 @@ impl Registrations {
     }
 
     /// New settings. Bindings stay, also those of domains that are gone.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         let settings = &orders.settings;
         if let Ok(domains) = Domains::new(settings.domains.clone()) {
             // Both were checked with all settings.
@@ -83,7 +83,7 @@ impl Registrations {
     }
 
     /// Takes these bindings in place of its own.
-    pub(super) fn restore(&mut self, mut kept: Kept, orders: &Orders) {
+    pub(super) fn restore(&mut self, mut kept: Kept, orders: &SharedSipSettings) {
         kept.set_limits(limits(orders));
         self.location = kept;
     }
@@ -307,7 +307,7 @@ impl Registrations {
 }
 
 /// How the registrar serves.
-fn config(orders: &Orders) -> Config {
+fn config(orders: &SharedSipSettings) -> Config {
     let push = orders.settings.push.as_ref();
     Config {
         push_providers: push.map(|it| it.providers.clone()).unwrap_or_default(),
@@ -316,7 +316,7 @@ fn config(orders: &Orders) -> Config {
 }
 
 /// A worker's part of all bindings.
-fn limits(orders: &Orders) -> Limits {
+fn limits(orders: &SharedSipSettings) -> Limits {
     Limits {
         per_user: orders.settings.bindings_per_user as usize,
         total: orders.share(orders.settings.bindings),

@@ -2,7 +2,7 @@
 
 use super::counters::{DNS_OUTCOMES, SipCounters};
 use super::names::{Answered, Families, NameResolver, NoAnswer};
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
 use sip::dispatch::{Allowed, Config, Dispatcher, Source};
@@ -34,7 +34,7 @@ impl Requests {
     pub(super) fn new(
         listeners: &[SocketAddr],
         tls: &[(ListenerKey, SocketAddr)],
-        orders: &Orders,
+        orders: &SharedSipSettings,
         names: NameResolver,
         key: sip::HashKey,
         seed: u64,
@@ -75,7 +75,7 @@ impl Requests {
     }
 
     /// New settings.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         self.dispatcher.allow(allowed(orders));
     }
 
@@ -173,7 +173,7 @@ fn is_empty(answer: &Answer) -> bool {
 }
 
 /// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to trunks.
-fn allowed(orders: &Orders) -> Allowed {
+fn allowed(orders: &SharedSipSettings) -> Allowed {
     let rules = orders.settings.targets.clone();
     let trunks = orders.settings.trunks.clone();
     Box::new(move |to| {

@@ -1,7 +1,7 @@
 //! Drops messages of denied sources, of banned sources, and of tools that scan for open servers.
 
 use super::bans::{Bans, Failed};
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use ipnet::IpNet;
 use sip::{HeaderKind, Message};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ pub const SCREENED: [&str; 3] = ["denied", "banned", "scanner"];
 
 /// The screen of one worker.
 #[derive(Debug)]
-pub(super) struct Screen {
+pub(super) struct SourceFilter {
     deny: Vec<IpNet>,
     /// Exceptions from `deny` and from bans; trunks are among them.
     allow: Vec<IpNet>,
@@ -23,13 +23,13 @@ pub(super) struct Screen {
     pub(super) counts: [u64; SCREENED.len()],
 }
 
-impl Screen {
-    pub(super) fn new(orders: &Orders, bans: Bans) -> Screen {
+impl SourceFilter {
+    pub(super) fn new(orders: &SharedSipSettings, bans: Bans) -> SourceFilter {
         let settings = &orders.settings;
         let trunks = settings.trunks.iter();
         let trunks = trunks.flat_map(|trunk| trunk.addresses.iter().copied());
         let scanners = settings.scanners.iter();
-        Screen {
+        SourceFilter {
             deny: settings.deny.clone(),
             allow: settings.allow.iter().copied().chain(trunks).collect(),
             scanners: scanners
@@ -42,10 +42,10 @@ impl Screen {
     }
 
     /// New settings. Bans stay until they end.
-    pub(super) fn obey(&mut self, orders: &Orders) {
-        *self = Screen {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
+        *self = SourceFilter {
             counts: self.counts,
-            ..Screen::new(orders, self.bans.clone())
+            ..SourceFilter::new(orders, self.bans.clone())
         };
     }
 

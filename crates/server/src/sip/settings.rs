@@ -392,7 +392,7 @@ impl std::fmt::Debug for UserSecret {
 
 /// The settings with what they are shared with: what a worker is told.
 #[derive(Clone)]
-pub(crate) struct Orders {
+pub(crate) struct SharedSipSettings {
     pub(crate) settings: SipSettings,
     /// The routes and trunks of the settings. All workers share it.
     pub(crate) routes: Arc<Table>,
@@ -414,7 +414,7 @@ pub(crate) struct Orders {
     pub(crate) draining: bool,
 }
 
-impl std::fmt::Debug for Orders {
+impl std::fmt::Debug for SharedSipSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Without the passwords.
         f.debug_struct("Orders")
@@ -424,7 +424,7 @@ impl std::fmt::Debug for Orders {
     }
 }
 
-impl Orders {
+impl SharedSipSettings {
     /// Whether anybody is asked for a digest.
     pub(crate) fn asks_users(&self) -> bool {
         self.settings.challenge || !self.settings.domains.is_empty()

@@ -18,13 +18,13 @@ static ASKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// What one worker has given back to the allocator.
 #[derive(Debug, Default)]
-pub(super) struct Slack {
+pub(super) struct FreedMemory {
     bytes: usize,
     last: Mono,
     ask_at: Option<Mono>,
 }
 
-impl Slack {
+impl FreedMemory {
     /// So much was given back.
     pub(super) fn add(&mut self, now: Mono, bytes: usize) {
         if bytes == 0 {
@@ -37,7 +37,7 @@ impl Slack {
         }
     }
 
-    /// When to call [`Slack::expire`].
+    /// When to call [`FreedMemory::expire`].
     pub(super) const fn deadline(&self) -> Option<Mono> {
         self.ask_at
     }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn little_is_kept_and_much_is_waited_for_and_asked_about_once() {
-        let mut slack = Slack::default();
+        let mut slack = FreedMemory::default();
         slack.add(Mono(1), WORTH - 1);
         assert_eq!(slack.deadline(), None);
         slack.add(Mono(2), 1);

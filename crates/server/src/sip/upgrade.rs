@@ -28,7 +28,7 @@ const PLACES: usize = 4096;
 
 /// A step of an upgrade for a worker.
 #[derive(Debug)]
-pub(crate) enum SipOrder {
+pub(crate) enum SipUpgradeStep {
     /// Stop reading sockets. Report when this worker sends nothing more to other workers.
     Pause(Sender<()>),
     /// Handle received messages, and hand over to this process.
@@ -82,13 +82,13 @@ impl Stage {
 
 impl Sip {
     /// Begins a step of an upgrade; parts of it follow in later wake-ups.
-    pub(crate) fn order(&mut self, order: SipOrder, poller: &Poller) -> std::io::Result<()> {
+    pub(crate) fn order(&mut self, order: SipUpgradeStep, poller: &Poller) -> std::io::Result<()> {
         match order {
-            SipOrder::Pause(done) => {
+            SipUpgradeStep::Pause(done) => {
                 self.stop_reading(poller)?;
                 self.stage.waiting = Some(Waiting::Pause(done));
             }
-            SipOrder::HandOver {
+            SipUpgradeStep::HandOver {
                 peer,
                 sends_bindings,
                 done,
@@ -101,12 +101,12 @@ impl Sip {
                     done,
                 });
             }
-            SipOrder::Release(done) => {
+            SipUpgradeStep::Release(done) => {
                 self.endpoint.kept().into_iter().for_each(Kept::release);
                 // The receiver is gone if it has waited for too long.
                 let _ = done.send(());
             }
-            SipOrder::Follow { has_log } => {
+            SipUpgradeStep::Follow { has_log } => {
                 if has_log {
                     self.endpoint.kept().into_iter().for_each(Kept::clear);
                 }
@@ -114,8 +114,8 @@ impl Sip {
                 self.endpoint.follow();
                 self.connections.resume(poller);
             }
-            SipOrder::Close => self.stage.keeps_connections = false,
-            SipOrder::Resume(kept) => {
+            SipUpgradeStep::Close => self.stage.keeps_connections = false,
+            SipUpgradeStep::Resume(kept) => {
                 // The drain of the old process may end a moment later.
                 self.stage = Stage {
                     keeps_connections: self.endpoint.orders.draining,
@@ -127,7 +127,7 @@ impl Sip {
                 }
                 self.connections.resume(poller);
             }
-            SipOrder::PredecessorEnded => self.leave_peer(poller),
+            SipUpgradeStep::PredecessorEnded => self.leave_peer(poller),
         }
         Ok(())
     }

@@ -12,7 +12,7 @@
 mod pipes;
 mod relaying;
 
-pub(crate) use relaying::{Meter, Pumped};
+pub(crate) use relaying::{Meter, RelayResult};
 
 use crate::addresses::{RelayAddresses, RelayIndex};
 use crate::connections::{Connections, DataConnection};
@@ -380,23 +380,28 @@ impl TcpRelays {
         }
     }
 
-    /// Relays a bounded amount of bytes in both directions. [`Pumped::Over`] has taken the connection out.
-    pub(crate) fn pump(&mut self, key: ConnectionKey, now: Mono, meter: &mut Meter<'_>) -> Pumped {
+    /// Relays a bounded amount of bytes in both directions. [`RelayResult::Over`] has taken the connection out.
+    pub(crate) fn pump(
+        &mut self,
+        key: ConnectionKey,
+        now: Mono,
+        meter: &mut Meter<'_>,
+    ) -> RelayResult {
         let Some(Some(connection)) = self.table.get_mut(key.index as usize) else {
-            return Pumped::Idle;
+            return RelayResult::Idle;
         };
         if connection.key != key {
-            return Pumped::Idle;
+            return RelayResult::Idle;
         }
         connection.is_queued = false;
         let Stage::Relaying(relaying) = &mut connection.stage else {
-            return Pumped::Idle;
+            return RelayResult::Idle;
         };
         let pumped = relaying.pump(&mut connection.stream, &mut self.pipes, now, meter);
         match pumped {
-            Pumped::More => self.mark_ready(key),
-            Pumped::Until(at) => self.timers.set(key.index, at),
-            Pumped::Idle | Pumped::Over => {}
+            RelayResult::More => self.mark_ready(key),
+            RelayResult::Until(at) => self.timers.set(key.index, at),
+            RelayResult::Idle | RelayResult::Over => {}
         }
         pumped
     }

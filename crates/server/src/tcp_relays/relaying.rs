@@ -23,7 +23,7 @@ const HALF_CLOSED: Duration = Duration::from_secs(30);
 
 /// What came of relaying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pumped {
+pub(crate) enum RelayResult {
     /// Either connection has something to say first.
     Idle,
     /// There is more than one wake-up may relay.
@@ -342,9 +342,9 @@ impl Relaying {
         pipes: &mut Pipes,
         now: Mono,
         meter: &mut Meter<'_>,
-    ) -> Pumped {
+    ) -> RelayResult {
         if self.is_broken {
-            return Pumped::Over;
+            return RelayResult::Over;
         }
         let kept = std::mem::take(&mut self.kept);
         if kept > 0 {
@@ -360,22 +360,22 @@ impl Relaying {
         let first = to_peer.pump(client, peer, pipes, &mut up, meter);
         let second = to_client.pump(peer, client, pipes, &mut down, meter);
         let (Ok(first), Ok(second)) = (first, second) else {
-            return Pumped::Over;
+            return RelayResult::Over;
         };
         if to_peer.is_finished && to_client.is_finished {
-            return Pumped::Over;
+            return RelayResult::Over;
         }
         let has_relayed = up < BUDGET || down < BUDGET;
         self.set_deadline(now, has_relayed);
         if self.deadline.is_some_and(|deadline| deadline <= now) {
-            return Pumped::Over;
+            return RelayResult::Over;
         }
         let has_more = up == 0 && self.to_peer.has_more() || down == 0 && self.to_client.has_more();
         let timers = [first, second, self.deadline];
         match timers.into_iter().flatten().min() {
-            _ if has_more => Pumped::More,
-            Some(at) => Pumped::Until(at),
-            None => Pumped::Idle,
+            _ if has_more => RelayResult::More,
+            Some(at) => RelayResult::Until(at),
+            None => RelayResult::Idle,
         }
     }
 

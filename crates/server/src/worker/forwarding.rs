@@ -9,7 +9,7 @@
 use super::Worker;
 use crate::connections::Connections;
 use crate::handover::ForeignMessage;
-use crate::tcp_relays::{Meter, Pumped, TcpRelays};
+use crate::tcp_relays::{Meter, RelayResult, TcpRelays};
 use io::{Event, Poller, TcpConnection};
 use turn::{ClientPath, ConnectionKey};
 
@@ -129,7 +129,7 @@ impl Worker {
                 connection: None,
             };
             let pumped = core.forwarding.relays.pump(*key, core.now.mono, &mut meter);
-            if pumped == Pumped::Over {
+            if pumped == RelayResult::Over {
                 core.forwarding.close(*key, &mut core.connections);
             }
         }

@@ -39,7 +39,7 @@ pub(crate) enum WorkerMessage {
     /// Messages of SIP that belong to this worker.
     SipMessages(crate::sip::SipBatch),
     /// What SIP does during an upgrade.
-    Sip(Box<crate::sip::SipOrder>),
+    Sip(Box<crate::sip::SipUpgradeStep>),
     /// A query about the state of SIP.
     SipQuery(Box<crate::sip::SipQuery>),
     /// What the DNS says of a name that this worker has asked for.

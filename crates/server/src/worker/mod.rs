@@ -544,7 +544,7 @@ impl Worker {
         }
         self.core.engine.set_config(self.core.now, engine);
         if let Some(of_sip) = &mut self.sip {
-            of_sip.obey(sip);
+            of_sip.apply_settings(sip);
         }
         self.settle();
     }

@@ -5,7 +5,7 @@ use crate::addresses::{RelayAddresses, RelayIndex};
 use crate::counters::Counters;
 use crate::descriptors::ForClients;
 use crate::hooks::RelayChoice;
-use crate::ports::{Owner, Want};
+use crate::ports::{Owner, PortSelection};
 use crate::random::Entropy;
 use crate::tcp_relays::{BACKLOG, TcpRelay};
 use io::{Interest, Poller, TcpListener, UdpOptions, UdpSocket};
@@ -209,7 +209,7 @@ impl Opener {
         counters: &mut Counters,
     ) -> Result<TcpRelay, OpenError> {
         let place = (request.family, choice);
-        let relay = self.search(place, Want::Any, now_s, |opener, address, port| {
+        let relay = self.search(place, PortSelection::Any, now_s, |opener, address, port| {
             let listener = opener.bind_with(address, port, |local| {
                 TcpListener::bind_and_share(local, BACKLOG)
             })?;
@@ -343,9 +343,9 @@ impl Opener {
         counters: &mut Counters,
     ) -> Result<RelaySocket, OpenError> {
         let want = if request.port == PortRequest::Any {
-            Want::Any
+            PortSelection::Any
         } else {
-            Want::Even
+            PortSelection::Even
         };
         let place = (request.family, choice);
         self.search(place, want, now_s, |opener, address, port| {
@@ -374,7 +374,7 @@ impl Opener {
         let [even, odd] = requests.map(|request| request.key);
         self.search(
             (requests[0].family, choice),
-            Want::Pair,
+            PortSelection::Pair,
             now_s,
             |opener, address, port| {
                 // Both or none: whoever fails leaves the other's port unused.
@@ -437,7 +437,7 @@ impl Opener {
     fn search<T>(
         &mut self,
         (family, choice): (AddressFamily, RelayChoice),
-        want: Want,
+        want: PortSelection,
         now_s: u64,
         mut attempt: impl FnMut(&mut Opener, RelayIndex, u16) -> Result<T, Refusal>,
     ) -> Result<T, OpenError> {

@@ -25,7 +25,7 @@ use turn::server::{
 use turn::{ClientPath, ConnectionKey, LookupKey, Mono, RelayKey, RequestKey, Transport};
 
 /// What cannot be done while the output still borrows the engine.
-enum Todo {
+enum DeferredOutput {
     Open(Sockets),
     /// Move the request that waits for these sockets.
     Move(Sockets, Moving),
@@ -38,28 +38,28 @@ enum Todo {
     Done,
 }
 
-impl Todo {
-    fn post(to: u16, path: ClientPath, message: &[u8], user: &VerifiedUser) -> Todo {
-        Todo::Post(Moving::new(path, message, user, Target::known(to)))
+impl DeferredOutput {
+    fn post(to: u16, path: ClientPath, message: &[u8], user: &VerifiedUser) -> DeferredOutput {
+        DeferredOutput::Post(Moving::new(path, message, user, Target::known(to)))
     }
 
     /// What an output asks for, if it is of those that need nothing else of the worker.
     #[cold]
     #[inline(never)]
-    fn of(output: &Output<'_>) -> Option<Todo> {
+    fn of(output: &Output<'_>) -> Option<DeferredOutput> {
         match *output {
             Output::MoveRequest {
                 to,
                 path,
                 message,
                 user,
-            } => Some(Todo::post(to, path, message, user)),
+            } => Some(DeferredOutput::post(to, path, message, user)),
             Output::MoveClient {
                 to,
                 path,
                 message,
                 user,
-            } => Some(Todo::Follow(Moving::new(
+            } => Some(DeferredOutput::Follow(Moving::new(
                 path,
                 message,
                 user,
@@ -69,15 +69,15 @@ impl Todo {
                 connection,
                 relay,
                 peer,
-            } => Some(Todo::Dial(connection, relay, peer)),
+            } => Some(DeferredOutput::Dial(connection, relay, peer)),
             _ => None,
         }
     }
 
-    fn open(sockets: Sockets, moving: Option<Moving>) -> Todo {
+    fn open(sockets: Sockets, moving: Option<Moving>) -> DeferredOutput {
         match moving {
-            Some(moving) => Todo::Move(sockets, moving),
-            None => Todo::Open(sockets),
+            Some(moving) => DeferredOutput::Move(sockets, moving),
+            None => DeferredOutput::Open(sockets),
         }
     }
 }
@@ -130,19 +130,19 @@ impl Session<'_, '_, '_> {
     fn do_outputs(&mut self) {
         while let Some(todo) = self.next_output() {
             match todo {
-                Todo::Open(sockets) => self.open_relays(&sockets),
-                Todo::Move(sockets, moving) => self.move_request(&sockets, moving),
-                Todo::Post(moving) => self.post_request(moving),
-                Todo::Follow(moving) => self.follow(moving),
-                Todo::NoReservation(request) => {
+                DeferredOutput::Open(sockets) => self.open_relays(&sockets),
+                DeferredOutput::Move(sockets, moving) => self.move_request(&sockets, moving),
+                DeferredOutput::Post(moving) => self.post_request(moving),
+                DeferredOutput::Follow(moving) => self.follow(moving),
+                DeferredOutput::NoReservation(request) => {
                     self.core.engine.reservation_claimed(
                         self.core.now,
                         request,
                         Err(ClaimError::Unknown),
                     );
                 }
-                Todo::Dial(connection, relay, peer) => self.dial(connection, relay, peer),
-                Todo::Done => {}
+                DeferredOutput::Dial(connection, relay, peer) => self.dial(connection, relay, peer),
+                DeferredOutput::Done => {}
             }
         }
     }
@@ -182,7 +182,7 @@ impl Session<'_, '_, '_> {
         self.core.counters.requests_taken += 1;
     }
 
-    fn next_output(&mut self) -> Option<Todo> {
+    fn next_output(&mut self) -> Option<DeferredOutput> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
         // First, as most outputs are responses, which nothing reports.
@@ -195,10 +195,10 @@ impl Session<'_, '_, '_> {
                     queue_message(connections, dtls, &path, bytes, self.core.now.mono);
                 }
             }
-            return Some(Todo::Done);
+            return Some(DeferredOutput::Done);
         }
         report(worker, &self.core.hooks, &output);
-        if let Some(todo) = Todo::of(&output) {
+        if let Some(todo) = DeferredOutput::of(&output) {
             return Some(todo);
         }
         match output {
@@ -213,7 +213,7 @@ impl Session<'_, '_, '_> {
                 let moving = elsewhere(placement, self.core.now.mono, path, message, user);
                 let client = user.identity(path.five_tuple);
                 let sockets = sockets(request, relays, &self.core.hooks, &client);
-                return Some(Todo::open(sockets, moving));
+                return Some(DeferredOutput::open(sockets, moving));
             }
             Output::ClaimReservation {
                 request,
@@ -223,7 +223,7 @@ impl Session<'_, '_, '_> {
             } => {
                 let claim = claim(worker, request, token, &client, key);
                 if !post_claim(&self.core.mailboxes, worker, token, claim) {
-                    return Some(Todo::NoReservation(request));
+                    return Some(DeferredOutput::NoReservation(request));
                 }
             }
             Output::FindKeys {
@@ -250,7 +250,7 @@ impl Session<'_, '_, '_> {
                 &mut self.core.changes,
             ),
         }
-        Some(Todo::Done)
+        Some(DeferredOutput::Done)
     }
 
     /// Moves a request to a worker that has less to do. If that fails, opens its sockets here.

@@ -5,7 +5,7 @@ use super::forwarding::Forwarding;
 use super::messages::{MovedConnection, WorkerMessage};
 use super::sockets::Token;
 use crate::handover::ForeignMessage;
-use crate::tcp_relays::{ACCEPTS, Leaving, Meter, Pumped, Step, is_exhausted};
+use crate::tcp_relays::{ACCEPTS, Leaving, Meter, RelayResult, Step, is_exhausted};
 use io::{Event, Events};
 use std::io::ErrorKind;
 use turn::server::ConnectError;
@@ -105,7 +105,7 @@ impl Worker {
                 now: core.now,
                 connection: Some(*connection),
             };
-            if core.tcp.pump(*connection, core.now.mono, &mut meter) == Pumped::Over {
+            if core.tcp.pump(*connection, core.now.mono, &mut meter) == RelayResult::Over {
                 core.tcp.close(*connection, &mut core.connections);
                 core.engine.connection_closed(*connection);
             }

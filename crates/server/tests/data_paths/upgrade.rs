@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ::io::netlink::Netlink;
 use hairpin_server::Running;
-use hairpin_server::offload::{Means, Totals};
+use hairpin_server::offload::{OffloadMethod, Totals};
 
 use crate::call::{Call, Families, Way};
 use crate::common::take_over::take_over;
@@ -49,13 +49,13 @@ fn goes_by(call: &mut Call, server: &Running, others: &[&Running], path: Path) {
     panic!("the kernel relays {} of {}", last.0, 2 * DATAGRAMS);
 }
 
-fn means(server: &Running) -> Vec<Means> {
+fn means(server: &Running) -> Vec<OffloadMethod> {
     let interfaces = server.observer().offload().interfaces;
     let wires = interfaces.iter().filter(|one| one.name != "lo");
     wires.map(|one| one.means).collect()
 }
 
-fn both_relay_in_the_kernel(path: Path, expected: Means) {
+fn both_relay_in_the_kernel(path: Path, expected: OffloadMethod) {
     let network = match Network::build(path.checksums()) {
         Ok(network) => network,
         Err(reason) => return common::netns::skipped(&reason),
@@ -119,10 +119,10 @@ fn both_relay_in_the_kernel(path: Path, expected: Means) {
 
 #[test]
 fn xdp_relays_for_both_servers_during_an_upgrade() {
-    both_relay_in_the_kernel(Path::Xdp, Means::Xdp);
+    both_relay_in_the_kernel(Path::Xdp, OffloadMethod::Xdp);
 }
 
 #[test]
 fn tc_relays_for_both_servers_during_an_upgrade() {
-    both_relay_in_the_kernel(Path::Tc, Means::Tc);
+    both_relay_in_the_kernel(Path::Tc, OffloadMethod::Tc);
 }

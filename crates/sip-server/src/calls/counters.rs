@@ -97,8 +97,8 @@ pub struct Ticket(Arc<Account>);
 impl Ticket {
     /// Whose call it is.
     #[must_use]
-    pub fn payer(&self) -> Payer {
-        Payer(self.0.clone())
+    pub fn payer(&self) -> CallAccount {
+        CallAccount(self.0.clone())
     }
 }
 
@@ -110,9 +110,9 @@ impl Drop for Ticket {
 
 /// The key of a call, which does not count as one.
 #[derive(Debug)]
-pub struct Payer(Arc<Account>);
+pub struct CallAccount(Arc<Account>);
 
-impl Payer {
+impl CallAccount {
     /// Another call of the same key, whatever the limit is: a second dialog of a request that was forked.
     #[must_use]
     pub fn ticket(&self) -> Ticket {

@@ -9,7 +9,7 @@ mod dialogs;
 mod numbers;
 mod record;
 
-pub use counters::{CallCounter, Counters, Exceeded, Limit, Payer, Ticket};
+pub use counters::{CallAccount, CallCounter, Counters, Exceeded, Limit, Ticket};
 pub use dialogs::{Counted, DialogId, Dialogs, DialogsPlace, Span};
 pub use numbers::Numbers;
 pub(crate) use record::tag_hash;

@@ -1,7 +1,7 @@
 //! The ACK for a 2xx (RFC 3261 §16.11): it has no transaction, so its own Route says where it goes.
 
 use sip::build::{Edits, Stamp};
-use sip::dispatch::Reach;
+use sip::dispatch::AllowedDestination;
 use sip::engine::Mark;
 use sip::flow::Flow;
 use sip::tu::Taken;
@@ -75,14 +75,17 @@ impl Proxy {
                 _ => Err(Taken::Here),
             };
         }
-        let reach = Reach::Near(from.flow.remote.ip());
+        let reach = AllowedDestination::Near(from.flow.remote.ip());
         let target = match routed.flow {
             _ if routed.is_gruu(&*stack.policy) => {
                 self.instance_of(now, &mut *stack.policy, &routed, &from.flow)?
             }
             _ if routed.is_flow_gone => return Err(Taken::Here),
             Some(flow) => Target::by_flow(&routed.uri, flow),
-            None => Target::uri(&routed.uri, routed.near.map_or(reach, Reach::Near)),
+            None => Target::uri(
+                &routed.uri,
+                routed.near.map_or(reach, AllowedDestination::Near),
+            ),
         };
         let strict = routed.was_strict.then(|| {
             let mut line = Vec::new();

@@ -13,7 +13,7 @@ use super::policy::{Denied, NewCall, Policy};
 use super::request::{Plan, Sender, is_within};
 use super::session::{self, Asked, SessionChanges};
 use super::{Proxy, Refusal, Stack};
-use crate::calls::{CallEnd, CallRecord, Counted, DialogId, Payer, Ticket, tag_hash};
+use crate::calls::{CallAccount, CallEnd, CallRecord, Counted, DialogId, Ticket, tag_hash};
 
 /// The most dialogs of one INVITE that count. Further phones of one user that answer at the same time do not count.
 const MOST_DIALOGS: usize = 32;
@@ -48,7 +48,7 @@ impl Admitted {
 pub(super) struct Call {
     /// While it rings.
     tickets: Vec<Ticket>,
-    payers: Vec<Payer>,
+    payers: Vec<CallAccount>,
     /// Those that a 2xx has begun.
     dialogs: Vec<DialogId>,
     record: Option<Box<CallRecord>>,
@@ -74,7 +74,7 @@ impl Call {
         Some(Counted {
             tickets: match self.tickets.is_empty() {
                 false => std::mem::take(&mut self.tickets),
-                true => self.payers.iter().map(Payer::ticket).collect(),
+                true => self.payers.iter().map(CallAccount::ticket).collect(),
             },
             record: self.record.take(),
         })
@@ -86,7 +86,7 @@ impl Call {
 pub(super) struct TrunkCall {
     /// While it rings.
     ticket: Option<Ticket>,
-    payer: Payer,
+    payer: CallAccount,
 }
 
 impl TrunkCall {

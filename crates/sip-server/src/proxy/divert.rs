@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sip::dispatch::Reach;
+use sip::dispatch::AllowedDestination;
 use sip::uri::{SipUri, Uri};
 use sip::{Message, Mono, Now};
 
@@ -17,18 +17,18 @@ use super::uris::request_uri;
 use super::{Proxy, Stack};
 use crate::Aor;
 use crate::flow::FlowId;
-use crate::routes::{Call, CallSender, Decision, Missed};
+use crate::routes::{Call, CallSender, Decision, DivertReason};
 
 /// Why a context has no better response than its best one; `None` if the user has decided.
-fn missed(context: &Context) -> Option<Missed> {
+fn missed(context: &Context) -> Option<DivertReason> {
     match context.best.code {
-        _ if context.is_unanswered => Some(Missed::NoAnswer),
+        _ if context.is_unanswered => Some(DivertReason::NoAnswer),
         // No phone has responded.
-        0 => Some(Missed::Unreachable),
-        408 | 480 | 500 | 503 if context.best.is_own => Some(Missed::Unreachable),
-        486 => Some(Missed::Busy),
-        408 | 480 => Some(Missed::NoAnswer),
-        500 | 502..=504 => Some(Missed::Unreachable),
+        0 => Some(DivertReason::Unreachable),
+        408 | 480 | 500 | 503 if context.best.is_own => Some(DivertReason::Unreachable),
+        486 => Some(DivertReason::Busy),
+        408 | 480 => Some(DivertReason::NoAnswer),
+        500 | 502..=504 => Some(DivertReason::Unreachable),
         _ => None,
     }
 }
@@ -39,7 +39,7 @@ pub(super) fn targets(
     policy: &mut dyn Policy,
     (message, from): (&Message<'_>, &FlowId),
     aor: &Aor,
-    missed: Missed,
+    missed: DivertReason,
 ) -> Vec<Target> {
     let Some(uri) = policy.forward(aor, missed).map(<[u8]>::to_vec) else {
         return Vec::new();
@@ -60,7 +60,10 @@ pub(super) fn targets(
     let mut targets: Vec<Target> = match routes {
         Decision::Trunks(steps) => steps.into_iter().map(Target::step).collect(),
         Decision::NoRoute if is_elsewhere(&uri, policy) => {
-            vec![Target::uri(&request_uri(&uri), Reach::Anywhere)]
+            vec![Target::uri(
+                &request_uri(&uri),
+                AllowedDestination::Anywhere,
+            )]
         }
         _ => Vec::new(),
     };
@@ -71,7 +74,7 @@ pub(super) fn targets(
 }
 
 /// RFC 5806 §4: a gateway or a voicemail server sees whom the caller has called, and why the call goes on.
-fn diversion(aor: &Aor, missed: Missed) -> Box<[u8]> {
+fn diversion(aor: &Aor, missed: DivertReason) -> Box<[u8]> {
     let reason = missed.reason();
     let start = b"Diversion: <sip:";
     let end = format!(">;reason={reason};counter=1\r\n");

@@ -15,7 +15,7 @@ use crate::Aor;
 use crate::calls::{CallEnd, CallRecord, Counted, DialogId, Numbers, Ticket};
 use crate::flow::FlowId;
 use crate::location::Binding;
-use crate::routes::{Call, Decision, Hop, Missed, Outcome};
+use crate::routes::{Call, Decision, DivertReason, Hop, Outcome};
 
 /// Who may send requests to the users of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -270,7 +270,7 @@ pub trait Trunks {
     }
 
     /// The URI to which it goes on then.
-    fn forward(&self, _aor: &Aor, _missed: Missed) -> Option<&[u8]> {
+    fn forward(&self, _aor: &Aor, _missed: DivertReason) -> Option<&[u8]> {
         None
     }
 

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use sip::dispatch::Reach;
+use sip::dispatch::AllowedDestination;
 use sip::{Message, Mono, Now};
 
 use super::context::ContextKey;
@@ -184,7 +184,7 @@ impl Proxy {
             .prids
             .retain(|prid| !prids.contains(&Some(prid.clone())));
         let (breadth, waits) = (waking.breadth, !waking.prids.is_empty());
-        let reach = Reach::Near(base.from.flow.remote.ip());
+        let reach = AllowedDestination::Near(base.from.flow.remote.ip());
         let bounds = (self.runs, reach, self.config.max_branches);
         let targets = target::of_bindings(now.mono, &woken, Wanted::All, bounds);
         if !waits {

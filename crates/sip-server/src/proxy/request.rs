@@ -1,6 +1,6 @@
 //! The decision about a request: RFC 3261 §16.3 (validation), §16.4 (routes) and §16.5 (targets), in this order.
 
-use sip::dispatch::Reach;
+use sip::dispatch::AllowedDestination;
 use sip::flow::Flow;
 use sip::header::HeaderKind;
 use sip::uri::{SipUri, Uri};
@@ -15,7 +15,7 @@ use super::{Proxy, Refusal, divert, push};
 use crate::Aor;
 use crate::flow::FlowId;
 use crate::location::Binding;
-use crate::routes::{self, Call, CallSender, Missed};
+use crate::routes::{self, Call, CallSender, DivertReason};
 
 /// Who has sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Proxy {
         let routed = reader.read(message, &from.flow)?;
         let is_trunk = policy.is_trunk(&from.flow);
         let within = is_within(message, routed.is_known_dialog);
-        let reach = Reach::Near(from.flow.remote.ip());
+        let reach = AllowedDestination::Near(from.flow.remote.ip());
         let sender = if is_trunk {
             Sender::Trunk
         } else {
@@ -180,7 +180,10 @@ impl Proxy {
         if within || by_flow.is_some() {
             let target = match by_flow {
                 Some(flow) => Target::by_flow(&routed.uri, flow),
-                None => Target::uri(&routed.uri, routed.near.map_or(reach, Reach::Near)),
+                None => Target::uri(
+                    &routed.uri,
+                    routed.near.map_or(reach, AllowedDestination::Near),
+                ),
             };
             return Ok(forward(
                 sender,
@@ -203,7 +206,7 @@ impl Proxy {
         routed: &Routed<'_>,
         flow: &Flow,
     ) -> Result<Instance, Refusal> {
-        let reach = Reach::Near(flow.remote.ip());
+        let reach = AllowedDestination::Near(flow.remote.ip());
         let (aor, number) = match named(&routed.uri, policy) {
             Named::Address { aor, number, .. } => (aor, number),
             Named::Elsewhere(worker) => return Ok(Instance::Elsewhere(worker)),
@@ -226,7 +229,7 @@ impl Proxy {
         }
         // RFC 5627 §6.1: "the Path URI MUST be discarded", because the Route of the dialog already leads to the instance.
         if !routed.routes.is_empty() {
-            let near = routed.near.map_or(reach, Reach::Near);
+            let near = routed.near.map_or(reach, AllowedDestination::Near);
             let all = targets.into_iter();
             targets = all.map(|target| target.by_routes(near)).collect();
         }
@@ -240,7 +243,7 @@ impl Proxy {
         policy: &mut dyn Policy,
         (routed, breadth, is_trunk): (Routed<'m>, u32, bool),
     ) -> Result<Decision<'m>, Refusal> {
-        let reach = Reach::Near(asked.from.flow.remote.ip());
+        let reach = AllowedDestination::Near(asked.from.flow.remote.ip());
         let now = asked.now;
         let mut named = named_by(&routed, policy);
         let inbound = inbound_of(&named, &routed.uri, policy);
@@ -608,7 +611,7 @@ fn not_registered(
     let is_call = asked.message.method() == Some(Method::Invite) && !is_gruu;
     let call = (asked.message, asked.from);
     let targets = match is_call {
-        true => divert::targets(asked.now, policy, call, aor, Missed::NotRegistered),
+        true => divert::targets(asked.now, policy, call, aor, DivertReason::NotRegistered),
         false => Vec::new(),
     };
     match targets.is_empty() {
@@ -621,7 +624,7 @@ fn not_registered(
 struct Wants<'a> {
     uri: &'a [u8],
     number: Option<u64>,
-    reach: Reach,
+    reach: AllowedDestination,
     /// The sender is known.
     is_known: bool,
     /// The request came by it.

@@ -1,7 +1,7 @@
 //! Responses (RFC 3261 §16.7), and failures without a response (§16.8, §16.9).
 
 use sip::build::{Edits, forward};
-use sip::dispatch::{Failure, Reach};
+use sip::dispatch::{AllowedDestination, Failure};
 use sip::engine::{Mark, Reply, RequestError};
 use sip::flow::Flow;
 use sip::header::{Contact, HeaderKind};
@@ -351,7 +351,7 @@ impl Proxy {
         let Some(base) = &context.base else {
             return Left::All;
         };
-        let reach = Reach::Near(base.from.flow.remote.ip());
+        let reach = AllowedDestination::Near(base.from.flow.remote.ip());
         let is_sips = is_for_sips(&base.bytes);
         let before = context.redirects;
         let mut left = Vec::new();

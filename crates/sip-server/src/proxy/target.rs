@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use sip::Mono;
-use sip::dispatch::{Reach, SendFrom};
+use sip::dispatch::{AllowedDestination, SendFrom};
 use sip::uri::Uri;
 
 use super::config::Forking;
@@ -33,7 +33,7 @@ pub(super) struct Target {
     /// The flow of its registration: requests of the dialog may go to the address of that flow, too.
     pub(super) near: Option<FlowId>,
     /// How far its request may go.
-    pub(super) reach: Reach,
+    pub(super) reach: AllowedDestination,
     q: u16,
     /// It is a binding of the address of record.
     pub(super) is_binding: bool,
@@ -51,7 +51,7 @@ pub(super) struct Target {
 
 impl Target {
     /// A URI that is no binding.
-    pub(super) fn uri(uri: &[u8], reach: Reach) -> Target {
+    pub(super) fn uri(uri: &[u8], reach: AllowedDestination) -> Target {
         Target {
             uri: uri.into(),
             path: Box::default(),
@@ -75,12 +75,12 @@ impl Target {
         Target {
             next_hop: step.next_hop,
             hop: Some(step.hop),
-            ..Target::uri(&step.uri, Reach::Anywhere)
+            ..Target::uri(&step.uri, AllowedDestination::Anywhere)
         }
     }
 
     /// The same contact, reached by the Route of the request instead of the Path and the flow of the binding.
-    pub(super) fn by_routes(self, reach: Reach) -> Target {
+    pub(super) fn by_routes(self, reach: AllowedDestination) -> Target {
         let others = self.others.into_iter();
         let others = others.map(|other| other.by_routes(reach));
         Target {
@@ -95,12 +95,12 @@ impl Target {
         Target {
             flow: Some(flow),
             only_by_flow: true,
-            ..Target::uri(uri, Reach::Near(flow.flow.remote.ip()))
+            ..Target::uri(uri, AllowedDestination::Near(flow.flow.remote.ip()))
         }
     }
 
     /// A binding; `None` if nothing can be sent to its contact any more.
-    fn binding(binding: &Binding, runs: Runs, reach: Reach) -> Option<Target> {
+    fn binding(binding: &Binding, runs: Runs, reach: AllowedDestination) -> Option<Target> {
         let flow = binding.flow();
         let is_outbound = binding.reg_id() != 0;
         let mut target = Target {
@@ -112,7 +112,7 @@ impl Target {
         let Some(flow) = flow else {
             return Some(target);
         };
-        target.reach = Reach::Near(flow.flow.remote.ip());
+        target.reach = AllowedDestination::Near(flow.flow.remote.ip());
         target.near = Some(flow);
         match flow.standing(runs) {
             Standing::Gone if is_outbound || flow.flow.carrier.is_websocket() => return None,
@@ -159,7 +159,7 @@ pub(super) fn of_bindings(
     now: Mono,
     bindings: &[Binding],
     wanted: Wanted<'_>,
-    (runs, reach, most): (Runs, Reach, usize),
+    (runs, reach, most): (Runs, AllowedDestination, usize),
 ) -> Vec<Target> {
     let mut buffer = [0; 256];
     let instance = match wanted {

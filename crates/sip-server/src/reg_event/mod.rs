@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 use sip::build::{Builder, decimal};
 use sip::congestion::Class;
-use sip::dispatch::{Order, Reach, SendFrom};
+use sip::dispatch::{AllowedDestination, Order, SendFrom};
 use sip::engine::{Mark, NewRequest, Reply, RespondError};
 use sip::flow::Flow;
 use sip::header::HeaderKind;
@@ -464,7 +464,7 @@ impl RegEvents {
                 pieces: &[&lines, &body],
                 class: Class::Continuing,
                 mark,
-                reach: Reach::Near(flow.remote.ip()),
+                reach: AllowedDestination::Near(flow.remote.ip()),
                 loop_check: None,
                 flow: Some(flow),
                 from: Some(SendFrom {

@@ -9,7 +9,7 @@ use crate::Aor;
 
 /// Why a user has not taken a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Missed {
+pub enum DivertReason {
     /// A phone has sent 486.
     Busy,
     /// The phones rang for [`Forward::ring_time`], or one has sent 408 or 480.
@@ -20,32 +20,32 @@ pub enum Missed {
     NotRegistered,
 }
 
-impl Missed {
+impl DivertReason {
     /// All of them.
-    pub const ALL: [Missed; 4] = [
-        Missed::Busy,
-        Missed::NoAnswer,
-        Missed::Unreachable,
-        Missed::NotRegistered,
+    pub const ALL: [DivertReason; 4] = [
+        DivertReason::Busy,
+        DivertReason::NoAnswer,
+        DivertReason::Unreachable,
+        DivertReason::NotRegistered,
     ];
 
     /// Its name in explanations.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Missed::Busy => "busy",
-            Missed::NoAnswer => "no answer",
-            Missed::Unreachable => "unreachable",
-            Missed::NotRegistered => "not registered",
+            DivertReason::Busy => "busy",
+            DivertReason::NoAnswer => "no answer",
+            DivertReason::Unreachable => "unreachable",
+            DivertReason::NotRegistered => "not registered",
         }
     }
 
     /// The reason in Diversion (RFC 5806 §4).
     pub(crate) const fn reason(self) -> &'static str {
         match self {
-            Missed::Busy => "user-busy",
-            Missed::NoAnswer => "no-answer",
-            Missed::Unreachable | Missed::NotRegistered => "unavailable",
+            DivertReason::Busy => "user-busy",
+            DivertReason::NoAnswer => "no-answer",
+            DivertReason::Unreachable | DivertReason::NotRegistered => "unavailable",
         }
     }
 }
@@ -57,13 +57,13 @@ pub struct Forward {
     pub users: Vec<String>,
     /// Their domains. Empty: all.
     pub domains: Vec<String>,
-    /// The URI that follows [`Missed::Busy`].
+    /// The URI that follows [`DivertReason::Busy`].
     pub busy: Option<String>,
-    /// The URI that follows [`Missed::NoAnswer`].
+    /// The URI that follows [`DivertReason::NoAnswer`].
     pub no_answer: Option<String>,
-    /// The URI that follows [`Missed::Unreachable`].
+    /// The URI that follows [`DivertReason::Unreachable`].
     pub unreachable: Option<String>,
-    /// The URI that follows [`Missed::NotRegistered`].
+    /// The URI that follows [`DivertReason::NotRegistered`].
     pub not_registered: Option<String>,
     /// How long the phones ring, if `no_answer` has a URI.
     pub ring_time: Duration,
@@ -86,12 +86,12 @@ impl Default for Forward {
 impl Forward {
     /// The URI that follows.
     #[must_use]
-    pub fn to(&self, missed: Missed) -> Option<&str> {
+    pub fn to(&self, missed: DivertReason) -> Option<&str> {
         match missed {
-            Missed::Busy => self.busy.as_deref(),
-            Missed::NoAnswer => self.no_answer.as_deref(),
-            Missed::Unreachable => self.unreachable.as_deref(),
-            Missed::NotRegistered => self.not_registered.as_deref(),
+            DivertReason::Busy => self.busy.as_deref(),
+            DivertReason::NoAnswer => self.no_answer.as_deref(),
+            DivertReason::Unreachable => self.unreachable.as_deref(),
+            DivertReason::NotRegistered => self.not_registered.as_deref(),
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
                 panic!("{aor}");
             };
             let aor = Aor::of(&parsed, parsed.host.as_bytes()).unwrap();
-            let found = forwards.of(&aor).and_then(|it| it.to(Missed::Busy));
+            let found = forwards.of(&aor).and_then(|it| it.to(DivertReason::Busy));
             assert_eq!(found, Some(uri), "{aor:?}");
         }
         assert!(Forward::is_valid("sip:vm@192.0.2.5") && Forward::is_valid("tel:+4930"));

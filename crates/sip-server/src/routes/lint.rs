@@ -37,7 +37,7 @@ pub enum Finding {
 #[must_use]
 pub fn lint(routes: &[Route]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let takers = Takers::of(routes);
+    let takers = CatchAllRoutes::of(routes);
     for (number, route) in routes.iter().enumerate() {
         let mut seen = HashMap::new();
         for (place, prefix) in route.prefixes.iter().enumerate() {
@@ -77,12 +77,12 @@ pub fn lint(routes: &[Route]) -> Vec<Finding> {
 }
 
 /// Routes that take whatever they match, by prefix.
-struct Takers<'r> {
+struct CatchAllRoutes<'r> {
     by_prefix: HashMap<&'r str, Vec<usize>>,
 }
 
-impl<'r> Takers<'r> {
-    fn of(routes: &'r [Route]) -> Takers<'r> {
+impl<'r> CatchAllRoutes<'r> {
+    fn of(routes: &'r [Route]) -> CatchAllRoutes<'r> {
         let mut by_prefix: HashMap<&str, Vec<usize>> = HashMap::new();
         for (number, route) in routes.iter().enumerate().filter(|it| is_last(it.1)) {
             let any = route.prefixes.is_empty().then_some("");
@@ -93,7 +93,7 @@ impl<'r> Takers<'r> {
                 by_prefix.entry(prefix).or_default().push(number);
             }
         }
-        Takers { by_prefix }
+        CatchAllRoutes { by_prefix }
     }
 
     /// The route that takes all requests of a route with this prefix.

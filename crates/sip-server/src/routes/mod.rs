@@ -32,7 +32,7 @@ pub use config::{
     ProbeConfig, RegisterConfig, Route, Trunk, is_sip_user,
 };
 pub use decide::{Decision, Hop, Step};
-pub use forwards::{Forward, Forwards, Missed};
+pub use forwards::{DivertReason, Forward, Forwards};
 pub use health::{
     AddressError, AddressState, AddressStatus, CODE_METHODS, CodeCounts, Health, Outcome,
     RESPONSE_CLASSES, TrunkCounts,

@@ -10,7 +10,7 @@ use sip::uri::SipUri;
 use sip_server::Aor;
 use sip_server::calls::Ticket;
 use sip_server::proxy::{HopFull, IsUser, Trunks};
-use sip_server::routes::{Call, Decision, Hop, Missed, Outcome, Table};
+use sip_server::routes::{Call, Decision, DivertReason, Hop, Outcome, Table};
 
 use crate::policy::{DOMAIN, TestPolicy};
 
@@ -32,7 +32,7 @@ impl Trunks for TestPolicy {
         self.forwards.of(aor).is_some()
     }
 
-    fn forward(&self, aor: &Aor, missed: Missed) -> Option<&[u8]> {
+    fn forward(&self, aor: &Aor, missed: DivertReason) -> Option<&[u8]> {
         Some(self.forwards.of(aor)?.to(missed)?.as_bytes())
     }
 

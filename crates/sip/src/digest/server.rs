@@ -181,12 +181,12 @@ pub enum Outcome {
     /// They are wrong: 401 or 407.
     Denied,
     /// The request contradicts itself: 400.
-    Bad(Flaw),
+    Bad(DigestMismatch),
 }
 
 /// How a request contradicts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Flaw {
+pub enum DigestMismatch {
     /// `uri` is not equivalent to the Request-URI (RFC 7616 §3.4.6; [`Uri::is_equivalent`]).
     Uri,
     /// There is no `qop`, but it was asked for (RFC 8760 §2.6): the client speaks RFC 2069.
@@ -197,15 +197,15 @@ pub enum Flaw {
     Cnonce,
 }
 
-impl Flaw {
+impl DigestMismatch {
     /// A reason phrase for the 400.
     #[must_use]
     pub const fn phrase(self) -> &'static str {
         match self {
-            Flaw::Uri => "Digest URI Is Not the Request-URI",
-            Flaw::Qop => "Missing qop",
-            Flaw::Count => "Missing or Malformed Nonce Count",
-            Flaw::Cnonce => "Missing cnonce",
+            DigestMismatch::Uri => "Digest URI Is Not the Request-URI",
+            DigestMismatch::Qop => "Missing qop",
+            DigestMismatch::Count => "Missing or Malformed Nonce Count",
+            DigestMismatch::Cnonce => "Missing cnonce",
         }
     }
 }
@@ -240,14 +240,14 @@ impl Server<'_> {
                 return Err(Outcome::Denied);
             }
             Some(Some(_)) if credentials.cnonce.is_none() => {
-                return Err(Outcome::Bad(Flaw::Cnonce));
+                return Err(Outcome::Bad(DigestMismatch::Cnonce));
             }
             Some(Some(_)) if credentials.count().is_none() => {
-                return Err(Outcome::Bad(Flaw::Count));
+                return Err(Outcome::Bad(DigestMismatch::Count));
             }
             Some(Some(_)) => {}
             None if self.policy.takes_no_qop => {}
-            None => return Err(Outcome::Bad(Flaw::Qop)),
+            None => return Err(Outcome::Bad(DigestMismatch::Qop)),
             Some(None) => return Err(Outcome::Denied),
         }
         // RFC 7616 §3.4.6: the URI is the request's, or equivalent.
@@ -255,7 +255,7 @@ impl Server<'_> {
             || credentials.uri == asked.uri
             || matches!((Uri::parse(credentials.uri), Uri::parse(asked.uri)), (Ok(ours), Ok(theirs)) if ours.is_equivalent(&theirs));
         if !is_same {
-            return Err(Outcome::Bad(Flaw::Uri));
+            return Err(Outcome::Bad(DigestMismatch::Uri));
         }
         if credentials.nonce.is_empty() {
             // RFC 8760 §2.7: of a client that has not been challenged yet. Nothing that it sent was ever right.

@@ -62,7 +62,8 @@ mod responses;
 
 pub use forwarding::{Forwarding, RecordRoute, write_route};
 pub use order::{
-    Allowed, Config, DispatchError, Failure, Order, Reach, SendFrom, Source, Stats, Told,
+    Allowed, AllowedDestination, Config, DispatchError, Failure, Order, SendFrom, Source, Stats,
+    Told,
 };
 
 use std::collections::VecDeque;

@@ -21,7 +21,7 @@ pub struct Source {
     pub is_v4: bool,
 }
 
-/// Says which addresses requests of [`Reach::Near`] may go to besides.
+/// Says which addresses requests of [`AllowedDestination::Near`] may go to besides.
 pub type Allowed = Box<dyn Fn(SocketAddr) -> bool + Send>;
 
 /// Bounds, and what there is to send by.
@@ -36,7 +36,7 @@ pub struct Config {
     pub most_responses: usize,
     /// For how long after the first attempt another server is tried; twice 64*T1 by default, so that one may be silent.
     pub patience: Duration,
-    /// See [`Reach::Near`]; nowhere by default.
+    /// See [`AllowedDestination::Near`]; nowhere by default.
     pub allowed: Allowed,
 }
 
@@ -101,10 +101,10 @@ impl Config {
         })
     }
 
-    pub(super) fn permits(&self, reach: Reach, to: SocketAddr) -> bool {
+    pub(super) fn permits(&self, reach: AllowedDestination, to: SocketAddr) -> bool {
         match reach {
-            Reach::Anywhere => true,
-            Reach::Near(near) => {
+            AllowedDestination::Anywhere => true,
+            AllowedDestination::Near(near) => {
                 to.ip().to_canonical() == near.to_canonical() || (self.allowed)(to)
             }
         }
@@ -113,7 +113,7 @@ impl Config {
 
 /// How far a request may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum AllowedDestination {
     /// To whatever address its target leads to: the TU stands for it.
     Anywhere,
     /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so only the
@@ -142,7 +142,7 @@ pub struct Order<'a> {
     /// Comes back with everything that becomes of it.
     pub mark: Mark,
     /// How far it may go.
-    pub reach: Reach,
+    pub reach: AllowedDestination,
     /// What [`Engine::loop_check`](crate::engine::Engine::loop_check) said of it, for a proxy that forks.
     pub loop_check: Option<LoopCheck>,
     /// The flow to send it by while its connection lives, instead of asking where the target is (RFC 5626 §5.3): the way that its

@@ -1,7 +1,7 @@
 //! One request on its way: from its URI to servers, and from one server to the next.
 
 use super::forwarding::KeptRoute;
-use super::order::{DispatchError, Failure, Order, Reach, SendFrom, Told};
+use super::order::{AllowedDestination, DispatchError, Failure, Order, SendFrom, Told};
 use super::questions::Waiter;
 use super::{Dispatcher, RequestKey};
 use crate::Mono;
@@ -16,7 +16,7 @@ pub(super) struct Request {
     /// The TU's.
     pub(super) mark: Mark,
     class: Class,
-    reach: Reach,
+    reach: AllowedDestination,
     from: Option<SendFrom>,
     loop_check: Option<LoopCheck>,
     target: Locate,

@@ -1,7 +1,7 @@
 //! Responses that could not be delivered: the other servers of the host in sent-by (RFC 3263 §5, RFC 3261 §18.2.2).
 
 use super::questions::Waiter;
-use super::{Dispatcher, Reach, SendFrom};
+use super::{AllowedDestination, Dispatcher, SendFrom};
 use crate::Mono;
 use crate::engine::{Engine, Mark, ServerKey};
 use crate::flow::{Destination, PeerName};
@@ -44,7 +44,7 @@ pub(super) struct Response {
 
 impl Dispatcher {
     /// The engine could not deliver a response, as in [`Output::Undelivered`](crate::engine::Output::Undelivered). Its client has chosen
-    /// sent-by, so it goes to the client's address or to those that [`Config::allowed`](super::Config::allowed) names, as with [`Reach::Near`];
+    /// sent-by, so it goes to the client's address or to those that [`Config::allowed`](super::Config::allowed) names, as with [`AllowedDestination::Near`];
     /// while there are as many as there may be, or the one before of the same transaction is on its way, it is lost.
     pub fn undelivered(
         &mut self,
@@ -104,7 +104,7 @@ impl Dispatcher {
                 let tried = &response.tried;
                 let was_tried = !tried.carrier.is_secure() || tried.name.is_some();
                 let config = &self.config;
-                let near = Reach::Near(tried.remote.ip());
+                let near = AllowedDestination::Near(tried.remote.ip());
                 servers.retain(|server| {
                     !(was_tried && server.remote == tried.remote)
                         && server.carrier.is_reliable()

@@ -13,7 +13,7 @@ use crate::congestion::Class;
 use crate::flow::{Carrier, ConnectionKey, Destination};
 use crate::message::Message;
 use crate::routing::wants_stream;
-use crate::transaction::{Sending, Step, Telling};
+use crate::transaction::{Sending, Step, TuEvent};
 use crate::{Method, Mono};
 
 /// A request of the TU.
@@ -362,8 +362,8 @@ impl Engine {
 
     fn tell_client(&mut self, key: ClientKey, step: Step) {
         let failure = match step.tell {
-            Some(Telling::Timeout) => ClientFailure::TimedOut,
-            Some(Telling::TransportFailed) => ClientFailure::TransportFailed,
+            Some(TuEvent::Timeout) => ClientFailure::TimedOut,
+            Some(TuEvent::TransportFailed) => ClientFailure::TransportFailed,
             _ => return,
         };
         let client = self.clients.slab.get(key.slot, key.generation);

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use crate::branch::Branch;
 use crate::header::Via;
 use crate::message::Message;
-use crate::verdict::request::Essentials;
+use crate::verdict::request::CommonHeaders;
 use crate::{HashKey, Method};
 
 /// Names a server transaction of one engine; stale when it has ended.
@@ -146,7 +146,7 @@ impl Matcher {
     /// An INVITE within a dialog and the ACK for its 2xx have this in common: both tags, Call-ID and the number of CSeq. That ACK
     /// has a branch of its own, and its To tag names the transaction which began the dialog (RFC 3261 §13.2.2.4). `None` outside
     /// of a dialog.
-    pub(super) fn by_dialog(&self, message: &Essentials<'_>) -> Option<RelatedKey> {
+    pub(super) fn by_dialog(&self, message: &CommonHeaders<'_>) -> Option<RelatedKey> {
         let to_tag = message.to_tag?;
         let related = self.related_key(message, to_tag, Method::Invite);
         RelatedKey::new(related & !ANSWERED_AT_ONCE | WITHIN_DIALOG)
@@ -156,7 +156,7 @@ impl Matcher {
     /// §8.2.2.2). `None` within a dialog.
     pub(super) fn by_origin(
         &self,
-        message: &Essentials<'_>,
+        message: &CommonHeaders<'_>,
         method: Method<'_>,
     ) -> Option<RelatedKey> {
         match message.to_tag {
@@ -168,7 +168,7 @@ impl Matcher {
         }
     }
 
-    fn related_key(&self, message: &Essentials<'_>, to_tag: &[u8], method: Method<'_>) -> u64 {
+    fn related_key(&self, message: &CommonHeaders<'_>, to_tag: &[u8], method: Method<'_>) -> u64 {
         let from_tag = message.from_tag.unwrap_or_default();
         let mut hasher = self.ack_key.fingerprint();
         let method = method.as_bytes();

@@ -14,7 +14,7 @@ use crate::congestion::{Admission, Class, Dialog, Filter, Traits, offers_loss};
 use crate::flow::{Carrier, Flow};
 use crate::header::{HeaderKind, Rport, Via};
 use crate::message::{Framing, Message, Spans};
-use crate::verdict::request::{Essentials, check_behind_via};
+use crate::verdict::request::{CommonHeaders, check_behind_via};
 use crate::verdict::{self, Element, Verdict, judge_bytes, judge_message};
 use crate::{Method, Mono, Now, ParseError, Scan};
 
@@ -169,7 +169,7 @@ impl Engine {
 
     /// By what a UAS finds a request that it has already, by another way, and is at (RFC 3261 §8.2.2.2). `None` if there is none to
     /// be found. A proxy forwards them all.
-    fn origin_of(&self, request: &Essentials<'_>, method: Method<'_>) -> Option<RelatedKey> {
+    fn origin_of(&self, request: &CommonHeaders<'_>, method: Method<'_>) -> Option<RelatedKey> {
         let asks = self.config.rules.element == Element::UserAgent
             && self.servers.has_related()
             && method != Method::Cancel;
@@ -306,7 +306,7 @@ impl Engine {
     /// has a To tag that follows from the request, whose branch its ACK has (RFC 3261 §17.1.1.3).
     fn is_for_stateless(
         &self,
-        ack: &Essentials<'_>,
+        ack: &CommonHeaders<'_>,
         via: &Via<'_>,
         fingerprint: Fingerprint,
     ) -> bool {
@@ -323,7 +323,7 @@ impl Engine {
         &mut self,
         message: Message<'m>,
         via: &Via<'m>,
-        essentials: &Essentials<'_>,
+        essentials: &CommonHeaders<'_>,
         flow: &Flow,
     ) -> Received<'m> {
         let within = self.invite_within(essentials);
@@ -359,12 +359,12 @@ impl Engine {
     }
 
     /// What a To tag of ours in a message like this is bound to.
-    pub(super) fn dialog_of(&self, message: &Essentials<'_>) -> u64 {
+    pub(super) fn dialog_of(&self, message: &CommonHeaders<'_>) -> u64 {
         let from_tag = message.from_tag.unwrap_or_default();
         self.codec.dialog(message.call_id, from_tag)
     }
 
-    fn invite_within(&mut self, ack: &Essentials<'_>) -> Option<ServerKey> {
+    fn invite_within(&mut self, ack: &CommonHeaders<'_>) -> Option<ServerKey> {
         if !self.servers.has_invites_within_dialogs() {
             return None;
         }

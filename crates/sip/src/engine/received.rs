@@ -11,7 +11,7 @@ use crate::flow::Flow;
 use crate::header::{Rport, Via};
 use crate::message::Message;
 use crate::routing::{SentBy, response_address};
-use crate::verdict::request::Essentials;
+use crate::verdict::request::CommonHeaders;
 
 /// A request that belongs to no transaction yet. The TU accepts it, answers it, or lets it go, before it hands in the next
 /// message. Accepting and answering consume it, so that it is answered once; its parts can be copied before.
@@ -23,7 +23,7 @@ pub struct NewRequest<'m> {
     pub via: Via<'m>,
     /// The way it came by.
     pub flow: Flow,
-    pub(super) essentials: Essentials<'m>,
+    pub(super) essentials: CommonHeaders<'m>,
     pub(super) fingerprint: Fingerprint,
     /// By what its double was looked for, if it was.
     pub(super) origin: Option<RelatedKey>,

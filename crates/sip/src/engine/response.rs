@@ -15,7 +15,7 @@ use crate::congestion::Feedback;
 use crate::flow::Flow;
 use crate::header::Via;
 use crate::message::{Framing, Message};
-use crate::transaction::Telling;
+use crate::transaction::TuEvent;
 use crate::{Method, Mono};
 
 impl Engine {
@@ -51,7 +51,7 @@ impl Engine {
         };
         let (mark, is_cancel) = (client.mark, client.is_cancel);
         let step = client.machine.response(now, &timers, code);
-        let told = step.tell == Some(Telling::Response);
+        let told = step.tell == Some(TuEvent::Response);
         self.carry_out_client(now, key, step, Some(&message), false);
         if told && !is_cancel {
             return Received::Response {

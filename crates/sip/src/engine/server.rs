@@ -15,7 +15,7 @@ use crate::branch::{Branch, TAG_LEN};
 use crate::flow::{ConnectionKey, Destination, Flow};
 use crate::header::Via;
 use crate::message::{Limits, Message};
-use crate::transaction::{Sending, Step, Telling};
+use crate::transaction::{Sending, Step, TuEvent};
 use crate::{Method, Mono, Scan};
 
 impl Engine {
@@ -48,7 +48,7 @@ impl Engine {
         } else {
             self.stats.retransmissions_received += 1;
         }
-        let for_tu = step.tell == Some(Telling::Ack);
+        let for_tu = step.tell == Some(TuEvent::Ack);
         self.carry_out_server(now, key, step, false);
         if for_tu {
             self.stop_repeating(key);
@@ -515,9 +515,9 @@ impl Engine {
         self.send_back(now, key, &back, length);
     }
 
-    pub(super) fn tell_server(&mut self, key: ServerKey, telling: Telling) {
+    pub(super) fn tell_server(&mut self, key: ServerKey, telling: TuEvent) {
         let server = self.servers.slab.get(key.slot, key.generation);
-        if let (Telling::NoAck, Some(server)) = (telling, &server)
+        if let (TuEvent::NoAck, Some(server)) = (telling, &server)
             && let (1.., Some(cell)) = (server.target_len, &server.response)
         {
             let target_len = usize::from(server.target_len);
@@ -528,10 +528,10 @@ impl Engine {
             return;
         };
         let failure = match telling {
-            Telling::NoAck => ServerFailure::NoAck,
-            Telling::TransportFailed => ServerFailure::TransportFailed,
-            Telling::Abandoned => ServerFailure::Abandoned,
-            Telling::Response | Telling::Timeout | Telling::Ack => return,
+            TuEvent::NoAck => ServerFailure::NoAck,
+            TuEvent::TransportFailed => ServerFailure::TransportFailed,
+            TuEvent::Abandoned => ServerFailure::Abandoned,
+            TuEvent::Response | TuEvent::Timeout | TuEvent::Ack => return,
         };
         self.outputs
             .event(Event::ServerFailed { key, mark, failure });

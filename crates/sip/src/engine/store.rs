@@ -1,7 +1,7 @@
 //! Memory for messages that transactions keep: cells of a few sizes, so that keeping one allocates nothing once the pool
 //! has grown to what is in use; what is not used for a while is given back.
 
-use super::vacancies::Vacancies;
+use super::vacancies::FreeSlots;
 
 /// Cells up to this size come in steps of [`STEP`], larger ones double.
 const FINE: usize = 2048;
@@ -63,7 +63,7 @@ impl Chunk {
 #[derive(Debug)]
 struct Class {
     chunks: Vec<Chunk>,
-    room: Vacancies,
+    room: FreeSlots,
 }
 
 /// Chunks that hold messages, and that have memory.
@@ -84,7 +84,7 @@ impl Class {
     const fn new() -> Class {
         Class {
             chunks: Vec::new(),
-            room: Vacancies::new(),
+            room: FreeSlots::new(),
         }
     }
 

@@ -4,15 +4,15 @@
 
 /// The set.
 #[derive(Debug)]
-pub(crate) struct Vacancies {
+pub(crate) struct FreeSlots {
     words: Vec<u64>,
     /// All words before this one are empty.
     from: usize,
 }
 
-impl Vacancies {
-    pub(crate) const fn new() -> Vacancies {
-        Vacancies {
+impl FreeSlots {
+    pub(crate) const fn new() -> FreeSlots {
+        FreeSlots {
             words: Vec::new(),
             from: 0,
         }
@@ -61,7 +61,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_set_that_knows_its_least(changes in prop::collection::vec((0usize..300, any::<bool>()), 1..200)) {
-            let (mut ours, mut model) = (Vacancies::new(), BTreeSet::new());
+            let (mut ours, mut model) = (FreeSlots::new(), BTreeSet::new());
             for (number, inserts) in changes {
                 if inserts {
                     ours.insert(number);

@@ -23,7 +23,7 @@ use crate::timer::Timers;
 #[must_use]
 pub(crate) struct Step {
     pub(crate) send: Option<Sending>,
-    pub(crate) tell: Option<Telling>,
+    pub(crate) tell: Option<TuEvent>,
     /// The stored message is of no more use: only the key is needed from now on.
     pub(crate) shed: bool,
     /// The transaction is over.
@@ -49,7 +49,7 @@ pub(crate) enum Sending {
 
 /// What the TU hears of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Telling {
+pub(crate) enum TuEvent {
     /// The response that was received.
     Response,
     /// Nobody answered in time: for the TU a 408.
@@ -79,7 +79,7 @@ impl Step {
         }
     }
 
-    const fn tell(telling: Telling) -> Step {
+    const fn tell(telling: TuEvent) -> Step {
         Step {
             tell: Some(telling),
             ..Step::NOTHING

@@ -23,7 +23,7 @@ fn bad<T>(result: Result<T, HeaderError>) -> Result<T, Refused> {
 
 /// What every well-formed request has besides its Via, read once for all who need it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Essentials<'a> {
+pub(crate) struct CommonHeaders<'a> {
     /// The tag of From.
     pub(crate) from_tag: Option<&'a [u8]>,
     /// The tag of To.
@@ -57,7 +57,7 @@ pub(crate) fn check_behind_via<'a>(
     method: Method<'_>,
     via: &Via<'_>,
     rules: &Rules<'_>,
-) -> Result<Essentials<'a>, Refused> {
+) -> Result<CommonHeaders<'a>, Refused> {
     let (uris, essentials) = check_form(request, method, via)?;
     match rules.element {
         Element::UserAgent => check_for_user_agent(request, method, &uris, rules)?,
@@ -73,7 +73,7 @@ fn check_form<'a>(
     request: &Message<'a>,
     method: Method<'_>,
     via: &Via<'_>,
-) -> Result<(Uris<'a>, Essentials<'a>), Refused> {
+) -> Result<(Uris<'a>, CommonHeaders<'a>), Refused> {
     if !via.is_sip_2_0 {
         return Err((400, HeaderError::Malformed(Kind::Via).into()));
     }
@@ -98,7 +98,7 @@ fn check_form<'a>(
         Some(sip) if !sip.headers.as_bytes().is_empty() => return Err((400, Cause::RequestUri)),
         _ => {}
     }
-    let essentials = Essentials {
+    let essentials = CommonHeaders {
         from_tag: from.tag,
         to_tag: to.tag,
         call_id,

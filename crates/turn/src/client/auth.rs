@@ -28,7 +28,7 @@ pub(super) struct Challenge {
 }
 
 /// What a challenge says, before anything is concluded from it.
-struct Demand<'a> {
+struct ParsedChallenge<'a> {
     realm: Option<&'a str>,
     nonce: &'a [u8],
     algorithms: Option<PasswordAlgorithms<'a>>,
@@ -109,7 +109,7 @@ pub(super) fn answer(
     signed: bool,
     response: &Message<'_>,
 ) -> Result<Challenge, RequestError> {
-    let demand = Demand::read(response)?;
+    let demand = ParsedChallenge::read(response)?;
     let realm = match (demand.realm, previous) {
         (Some(realm), _) => realm,
         // RFC 8489 §9.2.4 demands a REALM in a 438; RFC 5389 servers that leave it out mean the one they gave.
@@ -133,7 +133,7 @@ pub(super) fn answer(
     }
     match config.security {
         Security::Negotiate => demand.meet(credentials, realm),
-        Security::Classic => Demand {
+        Security::Classic => ParsedChallenge {
             algorithms: None,
             anonymous: false,
             ..demand
@@ -142,8 +142,8 @@ pub(super) fn answer(
     }
 }
 
-impl<'a> Demand<'a> {
-    fn read(response: &Message<'a>) -> Result<Demand<'a>, RequestError> {
+impl<'a> ParsedChallenge<'a> {
+    fn read(response: &Message<'a>) -> Result<ParsedChallenge<'a>, RequestError> {
         let malformed = |_| RequestError::Malformed;
         let Nonce(nonce) = response
             .get()
@@ -152,7 +152,7 @@ impl<'a> Demand<'a> {
         let realm = response.get().map_err(malformed)?.map(|Realm(realm)| realm);
         let algorithms = response.get().map_err(malformed)?;
         let anonymous = features(nonce).username_anonymity;
-        Ok(Demand {
+        Ok(ParsedChallenge {
             realm,
             nonce,
             algorithms,

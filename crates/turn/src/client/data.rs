@@ -175,7 +175,7 @@ impl Client {
         };
         // RFC 8656 §12.6: RECOMMENDED to discard data for whose sender no permission is believed to be active. While the
         // ChannelBind that installs it is under way, it is.
-        if !pending && !self.permissions.welcomes(&peer.ip(), now.mono) {
+        if !pending && !self.permissions.accepts_data_from(&peer.ip(), now.mono) {
             return Received::Ignored(Ignored::NotPermitted);
         }
         let start = channel_data::HEADER_LEN;
@@ -212,7 +212,7 @@ impl Client {
         let Ok(Some(XorPeerAddress(peer))) = message.get() else {
             return Received::Ignored(Ignored::Malformed);
         };
-        if !self.permissions.welcomes(&peer.ip(), now.mono) {
+        if !self.permissions.accepts_data_from(&peer.ip(), now.mono) {
             return Received::Ignored(Ignored::NotPermitted);
         }
         if let Ok(Some(Data(payload))) = message.get() {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::Client;
 use super::error::RequestError;
 use super::event::Loss;
-use super::transaction::{Lapse, Operation, Schedule, Transaction};
+use super::transaction::{Operation, Schedule, TimeoutAction, Transaction};
 use crate::{Mono, Now};
 
 impl Client {
@@ -69,7 +69,9 @@ impl Client {
     pub(super) fn lapse_transactions(&mut self, now: Now) {
         let mut index = 0;
         while let Some(transaction) = self.transactions.get_mut(index) {
-            if transaction.deadline > now.mono || transaction.lapse(now.mono) == Lapse::Repeated {
+            if transaction.deadline > now.mono
+                || transaction.lapse(now.mono) == TimeoutAction::Repeated
+            {
                 index += 1;
                 continue;
             }

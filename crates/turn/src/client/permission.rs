@@ -35,7 +35,7 @@ pub(super) struct Permissions {
 
 impl Permissions {
     /// Whether data from this peer is welcome: permitted, or asked for and not yet refused.
-    pub(super) fn welcomes(&self, peer: &IpAddr, now: Mono) -> bool {
+    pub(super) fn accepts_data_from(&self, peer: &IpAddr, now: Mono) -> bool {
         self.get(peer)
             .is_some_and(|permission| permission.pending || permission.expires_at > now)
     }
@@ -181,7 +181,7 @@ mod tests {
         let mut permissions = Permissions::default();
         assert!(permissions.ask(PEER));
         assert!(!permissions.ask(PEER), "a request is on its way");
-        assert!(permissions.welcomes(&PEER, at_s(0)));
+        assert!(permissions.accepts_data_from(&PEER, at_s(0)));
         assert!(permissions.granted(PEER, at_s(1), true));
         assert_eq!(permissions.next_deadline(), at_s(241));
         assert!(due(&mut permissions, at_s(240)).is_empty());
@@ -202,8 +202,8 @@ mod tests {
         let mut permissions = Permissions::default();
         permissions.ask(PEER);
         permissions.granted(PEER, at_s(0), false);
-        assert!(permissions.welcomes(&PEER, at_s(299)));
-        assert!(!permissions.welcomes(&PEER, at_s(300)));
+        assert!(permissions.accepts_data_from(&PEER, at_s(299)));
+        assert!(!permissions.accepts_data_from(&PEER, at_s(300)));
         assert!(due(&mut permissions, at_s(300)).is_empty());
         assert_eq!(permissions.next_deadline(), Mono::NEVER);
     }
@@ -218,12 +218,12 @@ mod tests {
         assert_eq!(due(&mut permissions, at_s(284)), [PEER]);
         assert!(permissions.failed(&PEER, at_s(285), false));
         assert!(
-            permissions.welcomes(&PEER, at_s(286)),
+            permissions.accepts_data_from(&PEER, at_s(286)),
             "the server still lets it through"
         );
         assert_eq!(permissions.next_deadline(), at_s(300));
         due(&mut permissions, at_s(300));
-        assert!(!permissions.welcomes(&PEER, at_s(300)));
+        assert!(!permissions.accepts_data_from(&PEER, at_s(300)));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         let mut permissions = Permissions::default();
         permissions.ask(PEER);
         assert!(permissions.failed(&PEER, at_s(1), true));
-        assert!(!permissions.welcomes(&PEER, at_s(1)));
+        assert!(!permissions.accepts_data_from(&PEER, at_s(1)));
         assert_eq!(permissions.next_deadline(), Mono::NEVER);
     }
 }

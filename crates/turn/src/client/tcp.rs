@@ -73,7 +73,7 @@ impl Client {
         let (Some(XorPeerAddress(peer)), Some(id), true) = (peer, id, is_known) else {
             return Received::Ignored(Ignored::Malformed);
         };
-        if !self.has_tcp_allocation() || !self.permissions.welcomes(&peer.ip(), now.mono) {
+        if !self.has_tcp_allocation() || !self.permissions.accepts_data_from(&peer.ip(), now.mono) {
             return Received::Ignored(Ignored::NotPermitted);
         }
         self.events.push_back(Event::PeerConnected { peer, id });

@@ -74,7 +74,7 @@ pub(super) struct Transaction {
 
 /// What the passing of a transaction's deadline means.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Lapse {
+pub(super) enum TimeoutAction {
     /// The request was marked for another transmission.
     Repeated,
     /// The transaction has failed.
@@ -140,9 +140,9 @@ impl Transaction {
     }
 
     /// RFC 8489 §6.2.1: the wait doubles after each retransmission; after the last it is Rm times the first timeout.
-    pub(super) fn lapse(&mut self, now: Mono) -> Lapse {
+    pub(super) fn lapse(&mut self, now: Mono) -> TimeoutAction {
         if self.transmissions >= self.max_transmissions {
-            return Lapse::TimedOut;
+            return TimeoutAction::TimedOut;
         }
         self.transmissions += 1;
         self.due = true;
@@ -150,7 +150,7 @@ impl Transaction {
         let last = self.transmissions == self.max_transmissions;
         // From now, not from the deadline: a stalled embedder must not answer for it with a burst.
         self.deadline = now.plus(if last { self.last_wait } else { self.wait });
-        Lapse::Repeated
+        TimeoutAction::Repeated
     }
 
     /// How long it has taken until `now`.
@@ -177,8 +177,8 @@ mod tests {
         loop {
             let now = transaction.deadline;
             match transaction.lapse(now) {
-                Lapse::Repeated => sent_ms.push(now.0 / 1_000_000),
-                Lapse::TimedOut => return (sent_ms, now.0 / 1_000_000),
+                TimeoutAction::Repeated => sent_ms.push(now.0 / 1_000_000),
+                TimeoutAction::TimedOut => return (sent_ms, now.0 / 1_000_000),
             }
         }
     }
@@ -212,7 +212,7 @@ mod tests {
     fn a_late_timer_does_not_cause_a_burst() {
         let mut late = transaction(Retransmission::default(), false);
         let now = Mono::default().plus_secs(20);
-        assert_eq!(late.lapse(now), Lapse::Repeated);
+        assert_eq!(late.lapse(now), TimeoutAction::Repeated);
         assert_eq!(late.deadline, now.plus_secs(1));
     }
 }

@@ -87,7 +87,7 @@ pub(super) struct Allocation {
     pub(super) v4: Option<RelayIndex>,
     pub(super) v6: Option<RelayIndex>,
     pub(super) opened_at: Mono,
-    pub(super) made_by: MadeBy,
+    pub(super) made_by: AllocateTransaction,
     pub(super) to_peers: Traffic,
     pub(super) to_client: Traffic,
 }
@@ -95,7 +95,7 @@ pub(super) struct Allocation {
 /// The transaction that made an allocation, with what its response said beside the relayed transport addresses (RFC 8656 §7.2). A
 /// retransmission finds it here, whatever other clients have done since.
 #[derive(Debug, Default)]
-pub(super) struct MadeBy {
+pub(super) struct AllocateTransaction {
     pub(super) transaction_id: TransactionId,
     /// The lifetime that was granted.
     pub(super) lifetime_s: u32,

@@ -19,7 +19,7 @@ use stun::TransactionId;
 use super::asked::Asked;
 use super::hash::KeyedHash;
 use super::packed::PackedPath;
-use super::shares::{Prefix, Shares};
+use super::shares::{Prefix, PrefixCounts};
 use super::user::User;
 use crate::{ClientPath, FiveTuple, Mono};
 
@@ -56,7 +56,7 @@ pub(super) struct Deletions {
     first: u32,
     /// Their numbers, by 5-tuple and transaction.
     index: HashTable<u32>,
-    shares: Shares,
+    shares: PrefixCounts,
     hash: KeyedHash,
 }
 
@@ -66,7 +66,7 @@ impl Deletions {
             queue: VecDeque::new(),
             first: 0,
             index: HashTable::new(),
-            shares: Shares::new(hash.clone()),
+            shares: PrefixCounts::new(hash.clone()),
             hash,
         }
     }

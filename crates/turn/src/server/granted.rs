@@ -8,7 +8,7 @@ use stun::{
 use std::sync::Arc;
 
 use super::Server;
-use super::allocation::{Extra, MadeBy};
+use super::allocation::{AllocateTransaction, Extra};
 use super::asked::Asked;
 use super::deletions::WINDOW_S;
 use super::mobility;
@@ -62,10 +62,10 @@ impl Missing {
 
 impl Granted {
     /// Data to answer a retransmission of this Allocate request with.
-    pub(super) fn retransmission_record(&self, asked: &Asked) -> MadeBy {
+    pub(super) fn retransmission_record(&self, asked: &Asked) -> AllocateTransaction {
         let Granted { token, missing, .. } = *self;
         let has_extra = token.is_some() || missing.is_some();
-        MadeBy {
+        AllocateTransaction {
             transaction_id: asked.transaction_id,
             lifetime_s: self.lifetime_s,
             extra: has_extra.then(|| Box::new(Extra { token, missing })),
@@ -73,7 +73,7 @@ impl Granted {
     }
 
     /// What was granted once, from what the allocation has kept.
-    fn again(relayed: RelayedAddresses, made_by: &MadeBy) -> Granted {
+    fn again(relayed: RelayedAddresses, made_by: &AllocateTransaction) -> Granted {
         let extra = made_by.extra.as_deref();
         Granted {
             relayed,

@@ -15,7 +15,7 @@ use super::deadlines::Deadlines;
 use super::hash::KeyedHash;
 use super::outputs::QueuedAuth;
 use super::request::Source;
-use super::shares::{Prefix, Shares};
+use super::shares::{Prefix, PrefixCounts};
 use super::slab::Slab;
 use super::{DropReason, Server};
 use crate::{ClientPath, FiveTuple, LookupKey, Mono, Now};
@@ -43,7 +43,7 @@ pub(super) struct Lookups {
     parked: Slab<Parked>,
     index: HashTable<u32>,
     deadlines: Deadlines,
-    shares: Shares,
+    shares: PrefixCounts,
     hash: KeyedHash,
 }
 
@@ -53,7 +53,7 @@ impl Lookups {
             parked: Slab::new(),
             index: HashTable::new(),
             deadlines: Deadlines::default(),
-            shares: Shares::new(hash.clone()),
+            shares: PrefixCounts::new(hash.clone()),
             hash,
         }
     }

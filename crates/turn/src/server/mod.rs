@@ -166,7 +166,7 @@ use tcp::PeerConnections;
 use unverified::Unverified;
 use user::KnownUsers;
 pub use user::{Forget, VerifiedUser};
-use walk::Walks;
+use walk::PolicySweep;
 
 use crate::random::Random;
 use crate::{ClientPath, FiveTuple, Now, Run};
@@ -203,7 +203,7 @@ pub struct Server {
     stats: Stats,
     tcp: PeerConnections,
     shared_ports: SharedPorts,
-    walks: Walks,
+    walks: PolicySweep,
 }
 
 impl Server {
@@ -241,7 +241,7 @@ impl Server {
             stats: Stats::default(),
             tcp,
             shared_ports: SharedPorts::default(),
-            walks: Walks::default(),
+            walks: PolicySweep::default(),
         }
     }
 

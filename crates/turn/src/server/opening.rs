@@ -18,16 +18,16 @@ use crate::{FiveTuple, Now, RelayKey, RequestKey};
 type Results = [Option<Result<OpenedRelay, OpenError>>; 2];
 
 /// An allocation that is about to exist.
-struct Founding {
+struct NewAllocation {
     /// Its client's place.
     place: u32,
     allocation: Allocation,
     granted: Granted,
 }
 
-impl Founding {
-    fn new(now: Now, place: u32, lifetime_s: u32) -> Founding {
-        Founding {
+impl NewAllocation {
+    fn new(now: Now, place: u32, lifetime_s: u32) -> NewAllocation {
+        NewAllocation {
             place,
             allocation: Allocation {
                 opened_at: now.mono,
@@ -74,7 +74,7 @@ impl Server {
             self.refuse_opening(request.index, &opening, error);
             return true;
         }
-        let mut founding = Founding::new(now, request.index, opening.lifetime_s);
+        let mut founding = NewAllocation::new(now, request.index, opening.lifetime_s);
         for (which, (relay, result)) in opening.relays.into_iter().zip(results).enumerate() {
             let Some(relay) = relay else { continue };
             match result {
@@ -105,7 +105,7 @@ impl Server {
         else {
             return false;
         };
-        self.dissolve(request.index, &opening);
+        self.release_pending(request.index, &opening);
         let asked = &opening.asked;
         let five_tuple = &asked.path.five_tuple;
         self.moved
@@ -161,7 +161,7 @@ impl Server {
         asked: &Asked,
         lifetime_s: u32,
     ) {
-        let mut founding = Founding::new(now, place, lifetime_s);
+        let mut founding = NewAllocation::new(now, place, lifetime_s);
         self.go_live(now, &mut founding, relay, opened);
         self.found(founding, asked);
     }
@@ -170,7 +170,7 @@ impl Server {
     fn go_live(
         &mut self,
         now: Now,
-        founding: &mut Founding,
+        founding: &mut NewAllocation,
         relay: RelayIndex,
         opened: OpenedRelay,
     ) {
@@ -191,8 +191,8 @@ impl Server {
     }
 
     /// The allocation exists from now on: says so to the client and to the log.
-    fn found(&mut self, founding: Founding, asked: &Asked) {
-        let Founding {
+    fn found(&mut self, founding: NewAllocation, asked: &Asked) {
+        let NewAllocation {
             place,
             mut allocation,
             mut granted,
@@ -250,12 +250,12 @@ impl Server {
 
     /// Gives back everything that a request held, and refuses it.
     fn refuse_opening(&mut self, place: u32, opening: &Opening, error: ErrorCode<'static>) {
-        self.dissolve(place, opening);
+        self.release_pending(place, opening);
         self.refuse(&opening.asked, &error.into());
     }
 
     /// Gives back everything that a request held: the client's place, the relays' places and the quota.
-    fn dissolve(&mut self, place: u32, opening: &Opening) {
+    fn release_pending(&mut self, place: u32, opening: &Opening) {
         let relays = opening.relays.iter().flatten();
         for relay in relays.clone() {
             self.shared_ports.forget(relay.get());
@@ -297,7 +297,7 @@ impl Server {
             self.outputs
                 .push(Queued::CloseRelay(self.relay_key(relay.get())));
         }
-        self.dissolve(place, &opening);
+        self.release_pending(place, &opening);
         if let Some(error) = error {
             self.refuse(&opening.asked, &error.into());
         }

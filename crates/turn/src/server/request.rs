@@ -69,12 +69,12 @@ impl Server {
                     self.turn_request(now, path, &message, Source::of(moved))
                 }
                 (Method::CONNECTION_BIND, Class::Request)
-                    if self.tcp.is_spoken() && self.moves_connection(path, &message) =>
+                    if self.tcp.is_rfc6062_enabled() && self.moves_connection(path, &message) =>
                 {
                     Ok(())
                 }
                 (Method::CONNECT | Method::CONNECTION_BIND, Class::Request)
-                    if self.tcp.is_spoken() =>
+                    if self.tcp.is_rfc6062_enabled() =>
                 {
                     self.stats.count_request(message.method(), datagram.len());
                     self.turn_request(now, path, &message, Source::of(moved))

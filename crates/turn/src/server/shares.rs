@@ -25,14 +25,14 @@ impl Prefix {
 
 /// The counts of all prefixes that have any.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct PrefixCounts {
     counts: HashTable<(Prefix, u32)>,
     hash: KeyedHash,
 }
 
-impl Shares {
-    pub(super) fn new(hash: KeyedHash) -> Shares {
-        Shares {
+impl PrefixCounts {
+    pub(super) fn new(hash: KeyedHash) -> PrefixCounts {
+        PrefixCounts {
             counts: HashTable::new(),
             hash,
         }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn what_is_removed_leaves_no_entry() {
-        let mut shares = Shares::new(KeyedHash::new(1, 2));
+        let mut shares = PrefixCounts::new(KeyedHash::new(1, 2));
         let [one, two] = ["192.0.2.1", "192.0.3.1"].map(|text| Prefix::of(text.parse().unwrap()));
         for prefix in [one, one, two] {
             shares.add(prefix);

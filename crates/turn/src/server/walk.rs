@@ -13,7 +13,7 @@ const STEP: u32 = 64;
 
 /// How far the walks are.
 #[derive(Debug, Default)]
-pub(super) struct Walks {
+pub(super) struct PolicySweep {
     reclassify: Option<Reclassify>,
     close: Option<Close>,
 }
@@ -35,7 +35,7 @@ struct Close {
     since: Mono,
 }
 
-impl Walks {
+impl PolicySweep {
     /// When the oldest of them began; `None` if there is none.
     pub(super) fn since(&self) -> Option<Mono> {
         let reclassify = self.reclassify.map(|walk| walk.since);

@@ -12,7 +12,7 @@ use crate::cli::value;
 
 /// Which server.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Where {
+pub(crate) struct LoadTarget {
     /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS and DTLS)
     #[arg(value_name = "URI")]
     pub(crate) target: String,
@@ -47,7 +47,7 @@ pub(crate) struct How {
     pub(crate) pace: Pace,
     /// How long, and by which threads.
     #[command(flatten)]
-    pub(crate) course: Course,
+    pub(crate) course: TimingArgs,
     /// Where the results go.
     #[command(flatten)]
     pub(crate) results: Results,
@@ -110,7 +110,7 @@ pub(crate) struct Pace {
 /// How long, and by which threads.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Course")]
-pub(crate) struct Course {
+pub(crate) struct TimingArgs {
     /// Length of the measured part
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::run_time, conflicts_with = "find_max")]
     pub(crate) duration: Duration,

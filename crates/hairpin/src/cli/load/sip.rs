@@ -96,7 +96,7 @@ pub(crate) struct Args {
     pub(crate) no_resumption: bool,
     /// Who calls, registers and answers.
     #[command(flatten)]
-    pub(crate) who: Who,
+    pub(crate) who: UserArgs,
     /// Overload, and testStack.
     #[command(flatten)]
     pub(crate) special: Special,
@@ -147,7 +147,7 @@ pub(crate) enum Switch {
 /// Who calls, registers and answers.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "SIP")]
-pub(crate) struct Who {
+pub(crate) struct UserArgs {
     /// Local sockets, or connections, all threads together [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) clients: Option<u32>,

@@ -1,6 +1,6 @@
 //! `hairpin load stun`.
 
-use super::course::{How, Where};
+use super::course::{How, LoadTarget};
 use super::turn::Garbage;
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,7 @@ const GARBAGE: &[&str] = &["garbage"];
 pub(crate) struct Args {
     /// Which server.
     #[command(flatten)]
-    pub(crate) to: Where,
+    pub(crate) to: LoadTarget,
     /// What to send
     #[arg(long, value_enum, default_value_t = Workload::Binding)]
     pub(crate) workload: Workload,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use load::measure::Rate;
 
-use super::course::{How, Where};
+use super::course::{How, LoadTarget};
 use crate::cli::value::{self, Endpoints};
 
 const EXAMPLES: &str = "\
@@ -55,7 +55,7 @@ const GARBAGE: &[&str] = &["garbage"];
 pub(crate) struct Args {
     /// Which server.
     #[command(flatten)]
-    pub(crate) to: Where,
+    pub(crate) to: LoadTarget,
     /// What to send
     #[arg(long, value_enum, default_value_t = Workload::Relay)]
     pub(crate) workload: Workload,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use server::addresses;
-use server::offload::{Means, prospects};
+use server::offload::{OffloadMethod, prospects};
 use server::{AddressFamily, QueueInterrupt, queue_interrupts};
 
 /// The outcome of a program.
@@ -196,10 +196,10 @@ impl System {
             return text.lines().filter_map(of).collect();
         }
         let all = prospects().unwrap_or_default();
-        let one = |it: server::offload::Prospect| {
+        let one = |it: server::offload::OffloadProbe| {
             let obstacle = it.not_xdp.as_ref().or(it.not_tc.as_ref());
             let why = match it.auto {
-                Means::User => it.not_tc.as_ref().or(obstacle),
+                OffloadMethod::User => it.not_tc.as_ref().or(obstacle),
                 _ => obstacle,
             };
             (it.interface, it.auto.name(), why.map(ToString::to_string))

@@ -20,7 +20,7 @@ use load::generator::{PlanError, RehearsalError, RunError, SetupError};
 use load::probe::ProbeErrorKind;
 
 use super::{output, status};
-use crate::cli::load::course::Course;
+use crate::cli::load::course::TimingArgs;
 use crate::cli::load::{Args, What};
 
 /// Runs the command.
@@ -113,7 +113,7 @@ fn check_flags(workload: &str, flags: &[ForWorkloads]) -> Result<(), Fault> {
 }
 
 /// Refuses over connections what only plain UDP can do.
-fn check_transport(workload: &str, via: &Via, course: &Course) -> Result<(), Fault> {
+fn check_transport(workload: &str, via: &Via, course: &TimingArgs) -> Result<(), Fault> {
     let mistake = if !via.has_connections() {
         return Ok(());
     } else if workload == "garbage" {

@@ -8,7 +8,7 @@ use load::uri::{Scheme, Uri};
 use load::{Transport, Via};
 
 use super::Fault;
-use crate::cli::load::course::Where;
+use crate::cli::load::course::LoadTarget;
 use crate::commands::via;
 
 /// The server under load.
@@ -32,7 +32,7 @@ impl Place {
 }
 
 /// Finds the server; `scheme` is what a bare host means.
-pub(super) fn server(args: &Where, scheme: Scheme) -> Result<Place, Fault> {
+pub(super) fn server(args: &LoadTarget, scheme: Scheme) -> Result<Place, Fault> {
     let usage = |error: anyhow::Error| Fault::Usage(error);
     let uri = Uri::parse_target(&args.target, scheme).map_err(|error| usage(error.into()))?;
     let via = match via::of(&uri, &args.tls).map_err(usage)? {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn found(target: &str, mine: bool) -> Result<SocketAddr, String> {
-        let args = Where {
+        let args = LoadTarget {
             target: target.to_owned(),
             i_own_the_target: mine,
             local: None,

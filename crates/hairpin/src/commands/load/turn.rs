@@ -15,7 +15,7 @@ use server::AddressFamily;
 use super::place::Place;
 use super::run::{LINGER, Order, WARM_UP};
 use super::{Fault, check_flags, check_transport, place, stun};
-use crate::cli::load::turn::{Args, Credentials as Who, Direction as Way, Family, Workload};
+use crate::cli::load::turn::{Args, Credentials as UserArgs, Direction as Way, Family, Workload};
 use crate::commands::creds;
 
 /// Datagrams per second, unless said otherwise.
@@ -93,7 +93,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
 }
 
 /// As whom, if anybody.
-fn credentials(who: &Who) -> Result<Option<Credentials>, Fault> {
+fn credentials(who: &UserArgs) -> Result<Option<Credentials>, Fault> {
     if let Some(secret) = &who.secret {
         let expires = creds::now_unix_s() + CREDENTIALS_S;
         let name = who.user.as_deref().unwrap_or(NAME);
@@ -228,8 +228,8 @@ fn mixed(args: &Args, clients: TurnClients) -> MixedOptions {
 mod tests {
     use super::*;
 
-    fn who(user: Option<&str>, password: Option<&str>, secret: Option<&str>) -> Who {
-        Who {
+    fn who(user: Option<&str>, password: Option<&str>, secret: Option<&str>) -> UserArgs {
+        UserArgs {
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
             secret: secret.map(str::to_owned),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use server::offload::{Means, Obstacle, Prospect, prospects};
+use server::offload::{Obstacle, OffloadMethod, OffloadProbe, prospects};
 
 use super::USAGE;
 use crate::cli::probe::Offload;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Offload) -> Result<ExitCode> {
     if !args.interface.is_empty() {
         found.retain(|one| args.interface.contains(&one.interface));
     }
-    let all = found.iter().all(|one| one.auto != Means::User);
+    let all = found.iter().all(|one| one.auto != OffloadMethod::User);
     output::print(&if args.json {
         let list: Vec<Value> = found.iter().map(as_json).collect();
         format!("{}\n", json!({ "ok": all, "interfaces": list }))
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Offload) -> Result<ExitCode> {
     })
 }
 
-fn as_json(of: &Prospect) -> Value {
+fn as_json(of: &OffloadProbe) -> Value {
     let means = |obstacle: &Option<Obstacle>| {
         json!({
             "possible": obstacle.is_none(),
@@ -63,7 +63,7 @@ fn as_json(of: &Prospect) -> Value {
 }
 
 /// Column by column, with the reasons below.
-fn table(found: &[Prospect]) -> String {
+fn table(found: &[OffloadProbe]) -> String {
     let name = found.iter().map(|one| one.interface.len()).max();
     let width = name.unwrap_or(0).max("interface".len());
     let mut text = format!("{:<width$}  auto  xdp    tc\n", "interface");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use turn::client::{ClientConfig, Event};
 
 use super::{allocate_options, config, driver, io_error};
-use crate::bench::error::{Doing, SideError};
+use crate::bench::error::{IoContext, SideError};
 use crate::bench::layout::{self, server_address};
 use crate::bench::topology::Topology;
 use crate::client::{ClientId, Data, Driver, Handler};

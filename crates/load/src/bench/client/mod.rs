@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use stun::{Builder, Class, Message, Method, TransactionId};
 use turn::client::{AllocateOptions, Client, ClientConfig, Credentials, Retransmission, Security};
 
-use super::error::{Doing, SideError};
+use super::error::{IoContext, SideError};
 use super::layout::{self, server_address};
 use super::side::{PASSWORD, USERNAME};
 use super::topology::Topology;
 use crate::client::{AddError, ClientId, ClientParts, Driver, DriverOptions};
 pub(crate) use churn::{Churned, churn};
-use setup::Goal;
+use setup::SetupStep;
 
 /// Clients whose sockets stay open between requests when sockets send the load. With those of more clients, a benchmark of
 /// several servers would run out of descriptors.
@@ -76,7 +76,7 @@ fn io_error(error: AddError) -> io::Error {
 
 /// The client of a flow: in the driver, or without a socket.
 #[derive(Debug)]
-enum Seat {
+enum ClientSlot {
     Open(ClientId),
     Closed(Box<Client>),
 }
@@ -86,7 +86,7 @@ enum Seat {
 pub(crate) struct Allocations {
     driver: Driver,
     /// By flow.
-    seats: Vec<Seat>,
+    seats: Vec<ClientSlot>,
     relays: Vec<SocketAddr>,
     /// Second descriptors of the first flows' sockets, connected to the server.
     sockets: Vec<UdpSocket>,
@@ -111,8 +111,8 @@ impl Allocations {
         let open = || {
             let mut add =
                 |flow| driver.add(layout::client(flow), server_address(), Arc::clone(&config));
-            let ids =
-                (first..first + count).map(|flow| add(flow).map(Seat::Open).map_err(io_error));
+            let ids = (first..first + count)
+                .map(|flow| add(flow).map(ClientSlot::Open).map_err(io_error));
             ids.collect::<io::Result<Vec<_>>>()
         };
         let seats = topology.in_client(open).doing("open client sockets")?;
@@ -128,16 +128,16 @@ impl Allocations {
 
     /// Allocates for every client and binds its channel to its peer.
     pub(crate) fn allocate(&mut self) -> Result<(), SideError> {
-        self.relays = self.reach(Goal::Allocate)?;
+        self.relays = self.reach(SetupStep::Allocate)?;
         Ok(())
     }
 
     /// Lets every client reach a goal; returns the relayed transport addresses of those that have got one.
-    fn reach(&mut self, goal: Goal) -> Result<Vec<SocketAddr>, SideError> {
+    fn reach(&mut self, goal: SetupStep) -> Result<Vec<SocketAddr>, SideError> {
         self.renewed = Instant::now();
-        let open = |seat: &Seat| match seat {
-            Seat::Open(id) => Some(*id),
-            Seat::Closed(_) => None,
+        let open = |seat: &ClientSlot| match seat {
+            ClientSlot::Open(id) => Some(*id),
+            ClientSlot::Closed(_) => None,
         };
         let ids = self.seats.iter().filter_map(open).collect();
         setup::reach(&mut self.driver, ids, goal)
@@ -149,18 +149,18 @@ impl Allocations {
         self.held = held;
         for seat in self.seats.iter_mut().skip(held.into()) {
             let parts = match seat {
-                Seat::Open(id) => self.driver.release(*id),
-                Seat::Closed(_) => None,
+                ClientSlot::Open(id) => self.driver.release(*id),
+                ClientSlot::Closed(_) => None,
             };
             if let Some(parts) = parts {
-                *seat = Seat::Closed(parts.client);
+                *seat = ClientSlot::Closed(parts.client);
             }
         }
         if self.sockets.is_empty() {
             let held = self.seats.iter().take(held.into());
             let open = held.filter_map(|seat| match seat {
-                Seat::Open(id) => self.driver.socket(*id),
-                Seat::Closed(_) => None,
+                ClientSlot::Open(id) => self.driver.socket(*id),
+                ClientSlot::Closed(_) => None,
             });
             let sockets = open.map(|socket| connected(socket.as_fd().try_clone_to_owned()?.into()));
             self.sockets = sockets
@@ -177,7 +177,7 @@ impl Allocations {
             return Ok(());
         }
         self.reopen(topology)?;
-        self.reach(Goal::Renew)?;
+        self.reach(SetupStep::Renew)?;
         self.close_sockets(self.held)
     }
 
@@ -187,15 +187,15 @@ impl Allocations {
         let (driver, seats) = (&mut self.driver, std::mem::take(&mut self.seats));
         let reopen = || {
             let open = |(flow, seat)| match seat {
-                Seat::Open(id) => Ok(Seat::Open(id)),
-                Seat::Closed(client) => {
+                ClientSlot::Open(id) => Ok(ClientSlot::Open(id)),
+                ClientSlot::Closed(client) => {
                     let socket = ::io::UdpSocket::bind(layout::client(flow), &options)?;
                     let parts = ClientParts {
                         client,
                         socket: Arc::new(socket).into(),
                         server: server_address(),
                     };
-                    driver.adopt(parts).map(Seat::Open).map_err(io_error)
+                    driver.adopt(parts).map(ClientSlot::Open).map_err(io_error)
                 }
             };
             (0..).zip(seats).map(open).collect::<io::Result<Vec<_>>>()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use turn::client::{CallError, Event, RequestError};
 
 use super::allocate_options;
-use crate::bench::error::{Doing, SideError};
+use crate::bench::error::{IoContext, SideError};
 use crate::bench::layout;
 use crate::client::{ClientId, Data, Driver, Handler};
 
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// What every client is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
+pub(super) enum SetupStep {
     /// Allocate, and bind the channel.
     Allocate,
     /// Bind the channel again.
@@ -34,7 +34,7 @@ pub(super) enum Goal {
 pub(super) fn reach(
     driver: &mut Driver,
     ids: Vec<ClientId>,
-    goal: Goal,
+    goal: SetupStep,
 ) -> Result<Vec<SocketAddr>, SideError> {
     let flows = ids.iter().copied().zip(0..).collect();
     let mut setup = Setup {
@@ -65,7 +65,7 @@ pub(super) fn reach(
 
 /// The clients on their way.
 struct Setup {
-    goal: Goal,
+    goal: SetupStep,
     waiting: VecDeque<ClientId>,
     flows: HashMap<ClientId, u16>,
     active: usize,
@@ -84,11 +84,11 @@ impl Setup {
         };
         self.active += 1;
         match self.goal {
-            Goal::Allocate => {
+            SetupStep::Allocate => {
                 let call = driver.with(id, |client, now| client.allocate(now, allocate_options()));
                 self.note("Allocate", call);
             }
-            Goal::Renew => self.bind(driver, id),
+            SetupStep::Renew => self.bind(driver, id),
         }
     }
 

@@ -12,7 +12,7 @@ use turn::Now;
 use super::Recipe;
 use super::cycle::{Cycle, Step, Stepped};
 use super::ports::Ports;
-use crate::generator::end::{Came, End, Left};
+use crate::generator::end::{End, ReceiveStats, SendStats};
 use crate::generator::live::Live;
 use crate::generator::receiver::now;
 use crate::generator::share::Share;
@@ -49,8 +49,8 @@ pub(in crate::generator) struct Worker {
     under_way: usize,
     random: Seeds,
     next: u64,
-    left: Left,
-    came: Came,
+    left: SendStats,
+    came: ReceiveStats,
     live: Live,
 }
 
@@ -114,8 +114,8 @@ impl Worker {
             under_way: 0,
             random: Seeds::new()?,
             next: 0,
-            left: Left::default(),
-            came: Came::of_parts(parts),
+            left: SendStats::default(),
+            came: ReceiveStats::of_parts(parts),
             live: Live::default(),
         })
     }

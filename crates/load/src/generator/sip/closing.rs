@@ -1,17 +1,17 @@
 //! How calls end: by a BYE, by a CANCEL, and all of them at the end of a run.
 
-use super::core::{Around, Core};
+use super::core::{Core, WorkContext};
 use super::slots::Stage;
 
 impl Core {
     /// Ends a call that is up.
-    pub(super) fn hang_up(&mut self, place: u32, around: Around<'_>) {
+    pub(super) fn hang_up(&mut self, place: u32, around: WorkContext<'_>) {
         self.slots.get_mut(place).challenged = false;
         self.start(place, Stage::Bye, around);
     }
 
     /// Ends a call that rings (RFC 3261 §9.1): the CANCEL has the branch of the INVITE, and a To without a tag.
-    pub(super) fn cancel(&mut self, place: u32, around: Around<'_>) {
+    pub(super) fn cancel(&mut self, place: u32, around: WorkContext<'_>) {
         let challenged = self.slots.get(place).challenged;
         let peer = self.setting.peer(self.slots.get(place).aor);
         let uri = self.setting.words.uri(&mut self.text, peer).to_vec();
@@ -21,7 +21,7 @@ impl Core {
     }
 
     /// Ends the calls that are left when the run is over: cancels those that ring, and sends a BYE to those that are established.
-    pub(super) fn close(&mut self, around: Around<'_>) {
+    pub(super) fn close(&mut self, around: WorkContext<'_>) {
         let is_call = self.setting.options.workload.is_call();
         for place in self.slots.all() {
             let slot = self.slots.get(place);

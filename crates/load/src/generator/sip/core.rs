@@ -22,7 +22,7 @@ use super::slots::{Slot, Slots, Stage};
 use super::tally::Tally;
 use super::template::{FIRST_CSEQ, Fields, Template};
 use super::texts::{DialogRequest, FIRST_SERVER, InDialog, SALT, Words, leg};
-use crate::generator::end::Came;
+use crate::generator::end::ReceiveStats;
 use crate::generator::live::Live;
 use crate::generator::shared::Shared;
 use crate::measure::{Counter, Counters};
@@ -98,7 +98,7 @@ pub(super) struct Core {
     pub(super) wheel: Wheel<TICK_NS>,
     pub(super) out: Out,
     pub(super) tally: Tally,
-    pub(super) came: Came,
+    pub(super) came: ReceiveStats,
     pub(super) live: Live,
     pub(super) authorizer: Option<Authorizer>,
     pub(super) enrolment: Enrolment,
@@ -120,7 +120,7 @@ pub(super) struct Core {
 
 /// What surrounds a worker while it works.
 #[derive(Clone, Copy)]
-pub(super) struct Around<'a> {
+pub(super) struct WorkContext<'a> {
     pub(super) shared: &'a Shared,
     pub(super) counters: &'a Counters,
     pub(super) now_ns: u64,
@@ -184,7 +184,7 @@ impl Core {
             wheel: Wheel::new(),
             out: Out::default(),
             tally,
-            came: Came::of_parts(parts),
+            came: ReceiveStats::of_parts(parts),
             live: Live::default(),
             authorizer,
             enrolment: Enrolment::default(),
@@ -205,7 +205,7 @@ impl Core {
     }
 
     /// Begins a unit of work, if there is room for it and a server that may be asked.
-    pub(super) fn begin(&mut self, intended_ns: u64, around: Around<'_>) -> Begun {
+    pub(super) fn begin(&mut self, intended_ns: u64, around: WorkContext<'_>) -> Begun {
         let (turn, setting) = (self.begun, &self.setting);
         // Each worker has AORs of its own, and each AOR a link of its own: a binding keeps its address.
         let own = u64::from(setting.own_aors());
@@ -242,7 +242,7 @@ impl Core {
     }
 
     /// The link to the first server that may be asked, and how many before it may not.
-    fn open_link(&self, first: usize, around: Around<'_>) -> Option<(u16, u8)> {
+    fn open_link(&self, first: usize, around: WorkContext<'_>) -> Option<(u16, u8)> {
         let mut links = self.links[first..].iter().step_by(self.per_server);
         let index = match self.setting.options.obey {
             true => links.position(|link| link.spared_until_ns <= around.now_ns)?,
@@ -252,7 +252,7 @@ impl Core {
     }
 
     /// Sends the first request to the next server that may be asked (RFC 3263 §4.3); false if there is none.
-    pub(super) fn fail_over(&mut self, place: u32, around: Around<'_>) -> bool {
+    pub(super) fn fail_over(&mut self, place: u32, around: WorkContext<'_>) -> bool {
         let slot = self.slots.get(place);
         let next = usize::from(slot.link) + self.per_server;
         if !self.setting.options.obey || slot.stage != Stage::First || next >= self.links.len() {
@@ -291,7 +291,7 @@ impl Core {
     }
 
     /// Sends a request for the first time and sets its timer.
-    pub(super) fn start(&mut self, place: u32, stage: Stage, around: Around<'_>) {
+    pub(super) fn start(&mut self, place: u32, stage: Stage, around: WorkContext<'_>) {
         let udp = self.is_udp();
         let slot = self.slots.get_mut(place);
         slot.stage = stage;
@@ -381,7 +381,7 @@ impl Core {
     }
 
     /// Fires at most `limit` timers.
-    pub(super) fn fire(&mut self, limit: usize, around: Around<'_>) {
+    pub(super) fn fire(&mut self, limit: usize, around: WorkContext<'_>) {
         for _ in 0..limit {
             let Some(place) = self.wheel.pop_due(Mono(around.now_ns)) else {
                 break;
@@ -391,7 +391,7 @@ impl Core {
         self.repeat_answers(around);
     }
 
-    fn fired(&mut self, place: u32, around: Around<'_>) {
+    fn fired(&mut self, place: u32, around: WorkContext<'_>) {
         let is_call = self.setting.options.workload.is_call();
         let slot = self.slots.get_mut(place);
         if slot.stage == Stage::Talking {
@@ -421,14 +421,14 @@ impl Core {
     }
 
     /// No response came: tries the next server, or ends the unit of work.
-    fn unanswered(&mut self, place: u32, around: Around<'_>) {
+    fn unanswered(&mut self, place: u32, around: WorkContext<'_>) {
         if !self.fail_over(place, around) {
             self.failed(place, 0, around);
         }
     }
 
     /// A link is gone, and with it all that was out on it.
-    pub(super) fn link_lost(&mut self, link: u16, around: Around<'_>) {
+    pub(super) fn link_lost(&mut self, link: u16, around: WorkContext<'_>) {
         self.tally.report.connections_lost += 1;
         for place in self.slots.over(link) {
             self.unanswered(place, around);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::core::{Around, Core};
+use super::core::{Core, WorkContext};
 use super::slots::Stage;
 use super::template::FIRST_CSEQ;
 use super::texts::EXPIRES;
@@ -49,7 +49,7 @@ impl Core {
     }
 
     /// Sends the registrations that there is room for; false if all are over.
-    pub(super) fn enrol_some(&mut self, around: Around<'_>) -> bool {
+    pub(super) fn enrol_some(&mut self, around: WorkContext<'_>) -> bool {
         let own = self.setting.own_aors();
         while self.enrolment.next < own && self.enrolment.under_way < AT_ONCE {
             if !self.enrol_next(around) {
@@ -60,7 +60,7 @@ impl Core {
     }
 
     /// Renews registrations before they lapse.
-    pub(super) fn renew_enrolment(&mut self, around: Around<'_>) {
+    pub(super) fn renew_enrolment(&mut self, around: WorkContext<'_>) {
         let enrolment = &mut self.enrolment;
         if around.now_ns.saturating_sub(enrolment.began_ns) < RENEW_NS {
             return;
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    fn enrol_next(&mut self, around: Around<'_>) -> bool {
+    fn enrol_next(&mut self, around: WorkContext<'_>) -> bool {
         let Some(place) = self.slots.take() else {
             return false;
         };

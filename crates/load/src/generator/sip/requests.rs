@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::core::{Around, Core};
+use super::core::{Core, WorkContext};
 use super::slots::Stage;
 use super::template::{ID_LENGTH, read_id};
 use super::texts::SALT;
@@ -23,7 +23,7 @@ enum Dialog {
 
 impl Core {
     /// Takes what is no response.
-    pub(super) fn take_request(&mut self, origin: Origin, message: &[u8], around: Around<'_>) {
+    pub(super) fn take_request(&mut self, origin: Origin, message: &[u8], around: WorkContext<'_>) {
         let measuring = u64::from(around.shared.measured(around.now_ns));
         let Some(method) = Method::of(message) else {
             let blank = message.iter().all(u8::is_ascii_whitespace);
@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// The other side has ended the call.
-    fn hung_up(&mut self, place: u32, around: Around<'_>) {
+    fn hung_up(&mut self, place: u32, around: WorkContext<'_>) {
         let slot = self.slots.get_mut(place);
         slot.hung_up = true;
         // If the two BYEs cross, the other side still responds to ours.
@@ -134,7 +134,7 @@ impl Core {
     }
 
     /// Sends the callee's answers that are due.
-    pub(super) fn repeat_answers(&mut self, around: Around<'_>) {
+    pub(super) fn repeat_answers(&mut self, around: WorkContext<'_>) {
         if let Some(answerer) = &mut self.answerer {
             answerer.repeat(around.now_ns, &mut self.out);
         }

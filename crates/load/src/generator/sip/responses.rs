@@ -4,7 +4,7 @@ use memchr::memmem;
 
 use super::authorize::Asked;
 use super::core::{
-    Around, Core, LAST_TRY_OF_CALL, LAST_TRY_OF_REQUEST, MS, PREFIX, cseq_of, expected_leg,
+    Core, LAST_TRY_OF_CALL, LAST_TRY_OF_REQUEST, MS, PREFIX, WorkContext, cseq_of, expected_leg,
 };
 use super::slots::Stage;
 use super::template::{ID_LENGTH, read_id};
@@ -28,7 +28,7 @@ struct Branch {
 
 impl Core {
     /// Takes a message that came.
-    pub(super) fn take(&mut self, origin: Origin, message: &[u8], around: Around<'_>) {
+    pub(super) fn take(&mut self, origin: Origin, message: &[u8], around: WorkContext<'_>) {
         let Some(status) = status(message) else {
             return self.take_request(origin, message, around);
         };
@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    fn provisional(&mut self, place: u32, around: Around<'_>) {
+    fn provisional(&mut self, place: u32, around: WorkContext<'_>) {
         let invite = self.setting.options.workload.is_call();
         let slot = self.slots.get_mut(place);
         // A provisional response shows that the server is there, however long the call rings.
@@ -164,14 +164,14 @@ impl Core {
     }
 
     /// The CANCEL arrived; the INVITE's own final response follows, and is waited for as long as RFC 3261 §9.1 says.
-    fn cancel_answered(&mut self, place: u32, around: Around<'_>) {
+    fn cancel_answered(&mut self, place: u32, around: WorkContext<'_>) {
         around.counters.add(Counter::Heard, 1);
         self.slots.get_mut(place).interval_ms = 0;
         self.set_timer(place, around.now_ns + GIVE_UP_NS);
     }
 
     /// Takes a final response to what is out.
-    fn settle(&mut self, place: u32, status: u16, message: &[u8], around: Around<'_>) {
+    fn settle(&mut self, place: u32, status: u16, message: &[u8], around: WorkContext<'_>) {
         let success = (200..300).contains(&status);
         let slot = *self.slots.get(place);
         let is_invite = self.setting.options.workload.is_call()
@@ -230,7 +230,7 @@ impl Core {
         }
     }
 
-    fn answered(&mut self, place: u32, around: Around<'_>) {
+    fn answered(&mut self, place: u32, around: WorkContext<'_>) {
         self.write_in_dialog(place, "ACK", leg::ACK);
         let hold_ns = self.setting.options.hold.as_nanos() as u64;
         let slot = self.slots.get_mut(place);
@@ -253,7 +253,7 @@ impl Core {
         }
     }
 
-    fn authorize(&mut self, place: u32, status: u16, message: &[u8], around: Around<'_>) {
+    fn authorize(&mut self, place: u32, status: u16, message: &[u8], around: WorkContext<'_>) {
         let (method, uri, aor) = self.asked(place);
         let asked = Asked {
             method,
@@ -293,7 +293,7 @@ impl Core {
         }
     }
 
-    pub(super) fn succeed(&mut self, place: u32, around: Around<'_>) {
+    pub(super) fn succeed(&mut self, place: u32, around: WorkContext<'_>) {
         let slot = *self.slots.get(place);
         if slot.stage == Stage::Enrol {
             return self.enrolled(place, 0);
@@ -324,7 +324,7 @@ impl Core {
         self.over += u64::from(slot.measured);
     }
 
-    fn fail(&mut self, place: u32, status: u16, message: &[u8], around: Around<'_>) {
+    fn fail(&mut self, place: u32, status: u16, message: &[u8], around: WorkContext<'_>) {
         let retry_after = Lines::of(message).find(b"Retry-After", b"Retry-After");
         let within = around.shared.measured(around.now_ns);
         let retry_after = retry_after.map(leading_number);
@@ -343,7 +343,7 @@ impl Core {
     }
 
     /// A unit of work is over without success; 0 stands for no answer.
-    pub(super) fn failed(&mut self, place: u32, code: u16, around: Around<'_>) {
+    pub(super) fn failed(&mut self, place: u32, code: u16, around: WorkContext<'_>) {
         let slot = *self.slots.get(place);
         if slot.stage == Stage::Enrol {
             return self.enrolled(place, code.max(1));
@@ -362,7 +362,7 @@ impl Core {
     }
 
     /// A call that rang is over because we ended it.
-    fn cancelled(&mut self, place: u32, status: u16, around: Around<'_>) {
+    fn cancelled(&mut self, place: u32, status: u16, around: WorkContext<'_>) {
         if status != 487 {
             // It was refused before the CANCEL came.
             return self.failed(place, status, around);

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use ::io::{Events, Flushed, Poller, clock};
 
-use super::core::{Around, Begun, Core, LinkEnds, Setting};
+use super::core::{Begun, Core, LinkEnds, Setting, WorkContext};
 use super::runs::Runs;
 use super::tally::Tally;
 use super::tcp::Connections;
 use super::udp::{BURST, Datagrams};
-use crate::generator::end::{End, Left};
+use crate::generator::end::{End, SendStats};
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
 use crate::generator::warnings::WITHHELD;
@@ -53,7 +53,7 @@ pub(in crate::generator) struct Worker {
     runs: Runs,
     server: Server,
     next: u64,
-    left: Left,
+    left: SendStats,
     overflow: u64,
 }
 
@@ -125,7 +125,7 @@ impl Worker {
                 ..Server::default()
             },
             next: 0,
-            left: Left::default(),
+            left: SendStats::default(),
             overflow: 0,
         }
     }
@@ -142,7 +142,7 @@ impl Worker {
         self.core.enrol_all(ends, clock::monotonic_ns());
         loop {
             let now_ns = clock::monotonic_ns();
-            let around = Around {
+            let around = WorkContext {
                 shared,
                 counters: &counters,
                 now_ns,
@@ -246,7 +246,7 @@ impl Worker {
         if now_ns < shared.origin_ns {
             return (shared.origin_ns - now_ns).min(NAP_NS);
         }
-        let around = Around {
+        let around = WorkContext {
             shared,
             counters,
             now_ns,
@@ -279,7 +279,7 @@ impl Worker {
     }
 
     /// A window that is wider than what the sockets hold must not be sent in one go: as long as answers wait, they are read first.
-    fn fill_window(&mut self, around: Around<'_>) -> u64 {
+    fn fill_window(&mut self, around: WorkContext<'_>) -> u64 {
         // What the warm-up does is not one of the runs.
         let counts = around.shared.measured(around.now_ns);
         let behind = match &mut self.wire {
@@ -308,7 +308,7 @@ impl Worker {
         if room == 0 { 0 } else { NAP_NS }
     }
 
-    fn begin(&mut self, intended_ns: u64, around: Around<'_>) {
+    fn begin(&mut self, intended_ns: u64, around: WorkContext<'_>) {
         let reason = match self.core.begin(intended_ns, around) {
             Begun::Yes => return self.note_begun(intended_ns, around),
             Begun::Full => "too many in flight",
@@ -321,7 +321,7 @@ impl Worker {
         }
     }
 
-    fn note_begun(&mut self, intended_ns: u64, around: Around<'_>) {
+    fn note_begun(&mut self, intended_ns: u64, around: WorkContext<'_>) {
         let measured = around.shared.measured(intended_ns);
         let late = u64::from(around.now_ns.saturating_sub(intended_ns) > LATE_NS);
         around.counters.add(Counter::Late, late);
@@ -351,7 +351,7 @@ impl Worker {
         }
         for event in events.iter() {
             // Each socket's batch has its own time of arrival.
-            let around = Around {
+            let around = WorkContext {
                 shared,
                 counters,
                 now_ns: clock::monotonic_ns(),
@@ -371,7 +371,7 @@ impl Worker {
                 self.flush(counters);
             }
         }
-        let around = Around {
+        let around = WorkContext {
             shared,
             counters,
             now_ns: clock::monotonic_ns(),
@@ -421,7 +421,7 @@ impl Worker {
             }
         }
         // Calls must not stay at the server when the generator has ended.
-        self.core.close(Around {
+        self.core.close(WorkContext {
             shared,
             counters,
             now_ns: clock::monotonic_ns(),

@@ -9,7 +9,7 @@ mod ring;
 use super::advertise::source_address;
 use super::counters::SipCounters;
 use super::outgoing::Outgoing;
-use super::settings::Orders;
+use super::settings::SharedSipSettings;
 use hep::Collectors;
 use ring::Ring;
 use sip::engine;
@@ -98,7 +98,7 @@ pub(super) struct Trace {
 
 impl Trace {
     /// `None` if the settings ask for no copies.
-    pub(super) fn new(orders: &Orders) -> Option<Box<Trace>> {
+    pub(super) fn new(orders: &SharedSipSettings) -> Option<Box<Trace>> {
         let settings = &orders.settings.trace;
         let least = 2 * orders.message_bytes();
         let memory = orders.share(settings.memory).max(least);
@@ -114,7 +114,7 @@ impl Trace {
     }
 
     /// New settings. The copies in memory are lost if the settings of the trace change.
-    pub(super) fn obey(trace: &mut Option<Box<Trace>>, orders: &Orders) {
+    pub(super) fn apply_settings(trace: &mut Option<Box<Trace>>, orders: &SharedSipSettings) {
         let is_same = trace
             .as_ref()
             .is_some_and(|trace| trace.settings == orders.settings.trace);

@@ -21,10 +21,10 @@ use super::ice::IceServers;
 use super::lines::Abilities;
 use super::lookups::{AT_ONCE, SipKeys, Waiter};
 use super::registrar::{Place, Registrations};
-use super::settings::{Orders, SipSettings};
+use super::settings::{SharedSipSettings, SipSettings};
 use super::store::Kept;
 use probes::Probes;
-use registrations::AtTrunks;
+use registrations::TrunkRegistrations;
 use sip::dispatch::Failure;
 use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
 use sip::flow::{ConnectionKey, Flow, ListenerKey};
@@ -78,7 +78,7 @@ pub(super) enum Part {
     /// Probes of trunks.
     Probes = 1,
     /// Registrations at trunks.
-    AtTrunks = 2,
+    TrunkRegistrations = 2,
     /// The subscriptions to registrations.
     RegEvents = 3,
 }
@@ -95,7 +95,7 @@ struct Counts {
 /// The transaction user of a worker.
 #[derive(Debug)]
 pub(super) struct User {
-    orders: Arc<Orders>,
+    orders: Arc<SharedSipSettings>,
     uas: TestUas,
     /// Of the domains, if there are any.
     registrations: Option<Box<Registrations>>,
@@ -105,7 +105,7 @@ pub(super) struct User {
     forwarder: Option<Box<Forwarder>>,
     /// The first worker probes the trunks for all.
     probes: Probes,
-    at_trunks: AtTrunks,
+    trunk_registrations: TrunkRegistrations,
     /// The sockets that requests come to and leave by.
     listeners: Box<[(ListenerKey, SocketAddr)]>,
     /// The subscriptions to the registrations of this worker.
@@ -131,7 +131,7 @@ impl User {
         number: u16,
         listeners: Box<[(ListenerKey, SocketAddr)]>,
         secrets: &Secrets,
-        orders: &Arc<Orders>,
+        orders: &Arc<SharedSipSettings>,
         seed: u64,
     ) -> User {
         let registrations = Registrations::new(number, orders, secrets, seed);
@@ -151,7 +151,7 @@ impl User {
             spare: None,
             forwarder,
             probes: Probes::new(number, orders, seed),
-            at_trunks: AtTrunks::new(number, orders, secrets.key, seed),
+            trunk_registrations: TrunkRegistrations::new(number, orders, secrets.key, seed),
             listeners,
             gate: Gate::new(orders, secrets, seed),
             resumed: None,
@@ -168,14 +168,14 @@ impl User {
     }
 
     /// New settings.
-    pub(super) fn obey(&mut self, orders: &Arc<Orders>) {
+    pub(super) fn apply_settings(&mut self, orders: &Arc<SharedSipSettings>) {
         self.orders = orders.clone();
-        self.gate.obey(orders);
+        self.gate.apply_settings(orders);
         self.uas.service_time = orders.settings.service_time;
         self.abilities = Abilities::new(&User::abilities(&orders.settings));
         self.ice = IceServers::new(orders);
         match &mut self.registrations {
-            Some(registrations) => registrations.obey(orders),
+            Some(registrations) => registrations.apply_settings(orders),
             None => {
                 // Another seed for each registrar: what comes of it must be unique.
                 self.seed = self.seed.wrapping_add(1 << 48);
@@ -190,10 +190,10 @@ impl User {
                 }
             }
         }
-        self.probes.obey(orders);
-        self.at_trunks.obey(orders);
+        self.probes.apply_settings(orders);
+        self.trunk_registrations.apply_settings(orders);
         match (&mut self.forwarder, &self.registrations) {
-            (Some(forwarder), _) => forwarder.obey(orders),
+            (Some(forwarder), _) => forwarder.apply_settings(orders),
             (None, Some(_)) => {
                 let origin = self.secrets.origin(self.number);
                 let shared = (self.secrets.lasting, self.secrets.calls.clone());
@@ -564,9 +564,9 @@ impl TransactionUser for User {
             self.report_changes(transactions);
         } else if mark.user() == Part::Probes as u8 {
             self.probes.response(transactions.now.mono, mark, response);
-        } else if mark.user() == Part::AtTrunks as u8 {
+        } else if mark.user() == Part::TrunkRegistrations as u8 {
             let now = transactions.now.mono;
-            self.at_trunks.response(now, mark, response);
+            self.trunk_registrations.response(now, mark, response);
         } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
             let code = response.status_code().unwrap_or(0);
             events.response(transactions, mark, code);
@@ -582,8 +582,8 @@ impl TransactionUser for User {
             self.report_changes(transactions);
         } else if mark.user() == Part::Probes as u8 {
             self.probes.failed(transactions.now.mono, mark, failure);
-        } else if mark.user() == Part::AtTrunks as u8 {
-            self.at_trunks.failed(transactions.now.mono, mark);
+        } else if mark.user() == Part::TrunkRegistrations as u8 {
+            self.trunk_registrations.failed(transactions.now.mono, mark);
         } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
             events.failed(mark);
         } else {
@@ -634,7 +634,10 @@ impl TransactionUser for User {
         let proxy = forwarder.and_then(|forwarder| forwarder.proxy.poll_timeout());
         let call = forwarder.and_then(|forwarder| forwarder.calls.next_deadline());
         let events = self.events.as_ref().and_then(|it| it.poll_timeout());
-        let trunks = [self.probes.poll_timeout(), self.at_trunks.poll_timeout()];
+        let trunks = [
+            self.probes.poll_timeout(),
+            self.trunk_registrations.poll_timeout(),
+        ];
         let lookup = self.gate.lookups.next_deadline();
         let all = [self.uas.next_end(), binding, proxy, call, events]
             .into_iter()
@@ -656,7 +659,7 @@ impl TransactionUser for User {
         }
         self.expire_lookups(now);
         self.probes.handle_timeout(transactions);
-        self.at_trunks.handle_timeout(transactions);
+        self.trunk_registrations.handle_timeout(transactions);
         if let Some(registrations) = &mut self.registrations {
             registrations.save(now);
             let _ = (0..EXPIRED)

@@ -2,9 +2,9 @@
 
 use super::Part;
 use crate::sip::routes::{Outcome, Prober, Table};
-use crate::sip::settings::Orders;
+use crate::sip::settings::SharedSipSettings;
 use sip::congestion::Class;
-use sip::dispatch::{Failure, Order, Reach};
+use sip::dispatch::{AllowedDestination, Failure, Order};
 use sip::engine::Mark;
 use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
@@ -26,7 +26,7 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    pub(super) fn new(worker: u16, orders: &Orders, seed: u64) -> Probes {
+    pub(super) fn new(worker: u16, orders: &SharedSipSettings, seed: u64) -> Probes {
         let mut probes = Probes {
             is_prober: worker == PROBES,
             routes: Arc::default(),
@@ -34,12 +34,12 @@ impl Probes {
             host: String::new(),
             seed,
         };
-        probes.obey(orders);
+        probes.apply_settings(orders);
         probes
     }
 
     /// New settings. Probes that are under way are forgotten.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         self.routes = Arc::clone(&orders.routes);
         self.prober = None;
         let domain = orders.settings.domains.first();
@@ -80,7 +80,7 @@ impl Probes {
                 pieces: &[request.as_bytes()],
                 class: Class::Continuing,
                 mark: Mark::of(Part::Probes as u8, probe.number.into()),
-                reach: Reach::Anywhere,
+                reach: AllowedDestination::Anywhere,
                 loop_check: None,
                 flow: None,
                 from: None,

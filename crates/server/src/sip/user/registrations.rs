@@ -2,9 +2,9 @@
 
 use super::Part;
 use crate::sip::routes::{RegistrationChange, Registrations, Table};
-use crate::sip::settings::Orders;
+use crate::sip::settings::SharedSipSettings;
 use sip::congestion::Class;
-use sip::dispatch::{Order, Reach};
+use sip::dispatch::{AllowedDestination, Order};
 use sip::engine::Mark;
 use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
@@ -15,7 +15,7 @@ const REGISTERS: u16 = 0;
 
 /// What registers at trunks.
 #[derive(Debug)]
-pub(super) struct AtTrunks {
+pub(super) struct TrunkRegistrations {
     is_registrant: bool,
     routes: Arc<Table>,
     /// There is none before the time is known.
@@ -24,9 +24,14 @@ pub(super) struct AtTrunks {
     seed: u64,
 }
 
-impl AtTrunks {
-    pub(super) fn new(worker: u16, orders: &Orders, key: HashKey, seed: u64) -> AtTrunks {
-        AtTrunks {
+impl TrunkRegistrations {
+    pub(super) fn new(
+        worker: u16,
+        orders: &SharedSipSettings,
+        key: HashKey,
+        seed: u64,
+    ) -> TrunkRegistrations {
+        TrunkRegistrations {
             is_registrant: worker == REGISTERS,
             routes: Arc::clone(&orders.routes),
             all: None,
@@ -36,7 +41,7 @@ impl AtTrunks {
     }
 
     /// New settings: if a trunk is another one, all registrations begin anew.
-    pub(super) fn obey(&mut self, orders: &Orders) {
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         let is_same = {
             let trunks = self.routes.trunks().map(|(trunk, _)| trunk);
             trunks.eq(orders.routes.trunks().map(|(trunk, _)| trunk))
@@ -75,8 +80,8 @@ impl AtTrunks {
                 target: register.target.as_bytes(),
                 pieces: &[register.text.as_bytes()],
                 class: Class::Continuing,
-                mark: Mark::of(Part::AtTrunks as u8, register.number.into()),
-                reach: Reach::Anywhere,
+                mark: Mark::of(Part::TrunkRegistrations as u8, register.number.into()),
+                reach: AllowedDestination::Anywhere,
                 loop_check: None,
                 flow: None,
                 from: None,

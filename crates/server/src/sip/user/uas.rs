@@ -7,7 +7,7 @@ use crate::sip::lines::{self, Abilities, Bindings, Sips};
 use io::clock::monotonic_ns;
 use sip::build::request_of_uas;
 use sip::congestion::Class;
-use sip::dispatch::{Order, Reach, SendFrom};
+use sip::dispatch::{AllowedDestination, Order, SendFrom};
 use sip::engine::{Engine, Mark, NewRequest, Reply, RespondError, ServerKey, Signature};
 use sip::flow::Flow;
 use sip::tu::Transactions;
@@ -203,7 +203,7 @@ impl TestUas {
             pieces: &[bye.bytes],
             class: Class::Finishing,
             mark,
-            reach: Reach::Near(flow.remote.ip()),
+            reach: AllowedDestination::Near(flow.remote.ip()),
             // Who came by TCP has a Contact that can be connected to; of the others that is not known.
             flow: (!flow.carrier.is_reused() && flow.carrier.is_reliable()).then_some(*flow),
             from: Some(SendFrom {

@@ -14,7 +14,7 @@ const PER_CALL: u32 = 64;
 
 /// The connections from `next` on are to be judged by the policy again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rejudge {
+pub(super) struct RecheckConnections {
     next: u32,
     since: Mono,
 }
@@ -72,7 +72,7 @@ impl Server {
     /// The policy has changed.
     pub(in super::super) fn start_rejudging(&mut self, now: Now) {
         if !self.tcp.by_id.is_empty() {
-            self.tcp.rejudge = Some(Rejudge {
+            self.tcp.rejudge = Some(RecheckConnections {
                 next: 0,
                 since: now.mono,
             });
@@ -90,7 +90,7 @@ impl Server {
             }
         }
         let is_over = end as usize >= self.tcp.slab.bound();
-        self.tcp.rejudge = (!is_over).then_some(Rejudge { next: end, ..walk });
+        self.tcp.rejudge = (!is_over).then_some(RecheckConnections { next: end, ..walk });
     }
 
     /// Whether the policy denies the peer of a connection now. A peer that has connected may have any port.

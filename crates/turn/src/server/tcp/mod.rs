@@ -22,7 +22,7 @@ use crate::random::Random;
 use crate::{ConnectionKey, Mono};
 
 pub use connect::ConnectError;
-use end::Rejudge;
+use end::RecheckConnections;
 
 /// How long a Connect request waits for the peer, in seconds. RFC 6062 §5.2: "The timeout value MUST be at least 30 seconds".
 const CONNECT_S: u64 = 30;
@@ -67,7 +67,7 @@ pub(super) struct PeerConnections {
     /// The relays that are TCP, and how many connections each has.
     relays: BTreeMap<u32, usize>,
     deadlines: Deadlines,
-    rejudge: Option<Rejudge>,
+    rejudge: Option<RecheckConnections>,
 }
 
 impl PeerConnections {
@@ -101,7 +101,7 @@ impl PeerConnections {
 
     /// Whether clients may use the methods of RFC 6062. All servers that share a configuration agree on it, whichever has the TCP allocations
     /// that are left: a ConnectionBind request for another server's connection must not be dropped.
-    pub(super) fn is_spoken(&self) -> bool {
+    pub(super) fn is_rfc6062_enabled(&self) -> bool {
         self.was_allowed
     }
 

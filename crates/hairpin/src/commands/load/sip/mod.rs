@@ -196,7 +196,7 @@ fn tls(args: &Args, place: &Place) -> Result<Option<Tls>, Fault> {
     }))
 }
 
-fn credentials(who: &cli::Who) -> Result<Option<SipCredentials>, Fault> {
+fn credentials(who: &cli::UserArgs) -> Result<Option<SipCredentials>, Fault> {
     let Some(user) = &who.user else {
         return Ok(None);
     };
