@@ -163,7 +163,7 @@ fn sixteen_times_the_message_takes_no_more_than_sixteen_times_the_time() {
             "{name}: {small:?} to {large:?}"
         );
         assert!(
-            large < Duration::from_millis(50),
+            large < Duration::from_millis(200),
             "{name}: {large:?} for 60 kB"
         );
     }

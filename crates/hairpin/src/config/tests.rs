@@ -405,7 +405,7 @@ fn a_large_file_of_garbage_is_refused_at_once() {
     assert!(loaded.diagnostics(false).ends_with("more\n\n"));
     // A tenth of a second; looking up each line from the beginning of the text took half a minute.
     assert!(
-        start.elapsed() < Duration::from_secs(5),
+        start.elapsed() < Duration::from_secs(15),
         "{:?}",
         start.elapsed()
     );

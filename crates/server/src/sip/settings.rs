@@ -164,7 +164,10 @@ impl Default for SipSettings {
             scanners: SipSettings::SCANNERS.map(str::to_owned).into(),
             ice_servers: Vec::new(),
             push: None,
-            registrar: RegistrarConfig::default(),
+            registrar: RegistrarConfig {
+                flow_timer: Some(120),
+                ..RegistrarConfig::default()
+            },
             bindings: 1_000_000,
             bindings_per_user: 10,
             digest_algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
