@@ -115,7 +115,9 @@ fn the_sessions_of_a_user_end_on_all_nodes() {
     }
     // Who can write to the engine but has not the secret orders nothing.
     assert_eq!(clients[1].allocate(), OK);
-    let forged = format!("9999999999999 {}{{}}", "0".repeat(64));
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let ends = since.unwrap().as_millis() + 30_000;
+    let forged = format!("{ends} {}{{}}", "0".repeat(64));
     redis.ask(&["-n", "1", "hincrby", "{hairpin}:state", "sequence", "1"]);
     redis.ask(&["-n", "1", "zadd", "{hairpin}:messages", "2", &forged]);
     redis.ask(&["-n", "1", "hset", "{hairpin}:nodes", "evil", &forged]);

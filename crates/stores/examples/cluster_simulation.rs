@@ -222,7 +222,7 @@ fn directory(count: u64) {
             let all = engine.publish(&format!("node-{number}"), &text, TTL_MS, now);
             bytes += all.iter().map(String::len).sum::<usize>() as u64;
             exchanges += 1;
-            node.learn(&all, now);
+            node.learn(&all, now, 1_800_000_000);
         }
         now += 1;
     }

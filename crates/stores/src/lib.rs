@@ -31,6 +31,8 @@ pub mod source;
 pub mod sql;
 pub mod store;
 pub mod stores;
+#[cfg(test)]
+mod test_redis;
 
 pub use error::StoreError;
 pub use keys::Keys;

@@ -184,6 +184,9 @@ pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
     })
 }
 
+/// How URLs of engines with TLS begin.
+const TLS: [&str; 2] = ["rediss://", "valkeys://"];
+
 /// An engine without a secret would let anybody who reaches it be a node.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let has_secret = settings.cluster_secret.as_ref();
@@ -202,6 +205,15 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let message = "the engine has one file of certificates";
         report
             .push(Diagnostic::error(&second.at, message).help("put all issuers into one PEM file"));
+    }
+    if let (Some(first), Some(engine)) = (files.first(), &settings.cluster_engine) {
+        let url = &engine.value.0;
+        if !url.is_empty() && !TLS.iter().any(|scheme| url.starts_with(scheme)) {
+            let message = "cluster.engine_ca requires an engine with TLS";
+            let help =
+                "begin the URL of cluster.engine with rediss://, or remove cluster.engine_ca";
+            report.push(Diagnostic::error(&first.at, message).help(help));
+        }
     }
     for file in files {
         if let Err(error) = server::certificates::Certificates::roots(&[&file.value.0]) {
@@ -243,6 +255,18 @@ mod tests {
             ("node = \"a b\"", "`a b` is no name of a node"),
             ("prefix = \"\"", "no prefix of keys"),
             ("engine_ca = [\"/nonexistent\"]", "/nonexistent"),
+            (
+                "secret = \"0123456789abcdef0123456789abcdef\"\nengine = \"redis://localhost\"\nengine_ca = [\"/nonexistent\"]",
+                "test:4:14: cluster.engine_ca requires an engine with TLS",
+            ),
+            (
+                "secret = \"0123456789abcdef0123456789abcdef\"\nengine = \"redis-sentinel://a:1/main\"\nengine_ca = [\"/nonexistent\"]",
+                "cluster.engine_ca requires an engine with TLS",
+            ),
+            (
+                "secret = \"0123456789abcdef0123456789abcdef\"\nengine = \"rediss://localhost\"\nengine_ca = [\"/nonexistent\"]",
+                "/nonexistent",
+            ),
         ] {
             let said = of(text).one_line_each().remove(0);
             assert!(said.contains(part), "{said}");

@@ -60,7 +60,7 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
     );
     counter(
         "hairpin_cluster_forged_texts_total",
-        "Texts in the engine of the cluster that no node with the secret has written.",
+        "Nodes and orders in the engine of the cluster that no node with the secret has written.",
         status.forged,
     );
     counter(

@@ -1,6 +1,6 @@
 //! The nodes of the cluster as this one knows them, without I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,9 @@ pub const TTL_MS: u64 = 4_000;
 const LAST_KNOWN_MS: u64 = 30_000;
 const PURPOSE: &str = "node";
 /// Nodes of a cluster.
-const MOST: usize = 1_000;
+pub const MOST: usize = 1_000;
+/// Clocks of nodes differ by less. It bounds how long a text can be repeated by somebody who has not the secret.
+const VALID_S: u64 = 180;
 
 /// What a node says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,16 +63,42 @@ pub struct Known {
     pub is_own: bool,
 }
 
+/// The last text that a process has published, as far as this node knows.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    sequence: u64,
+    unix_s: u64,
+}
+
+/// What the engine had under the name of this node before an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnEntry {
+    /// The last text of this process, or nothing that says more.
+    Kept,
+    /// An earlier text, or none, although this process has published a later one: the engine has lost data.
+    Lost,
+    /// Another process has the same name, twice in a row. Once is an upgrade or a restart.
+    Twin,
+}
+
 /// All nodes.
 #[derive(Debug)]
 pub struct Directory {
     own: NodeInfo,
     others: BTreeMap<String, Entry>,
+    /// Of each process, by name and run.
+    last: HashMap<(String, u64), Last>,
+    /// The sequence that the engine has for sure, and when that was sent; `None` until then.
+    published: Option<(u64, u64)>,
+    /// How often in a row the own entry was of another process.
+    in_a_row: u32,
     seal: Seal,
     /// When the engine last responded.
     heard_ms: Option<u64>,
     /// Texts in the engine that no node has written.
     forged: u64,
+    /// Texts of nodes whose time differs too much.
+    untimely: u64,
     /// Another process has published the name of this node.
     twins: u64,
 }
@@ -82,9 +110,13 @@ impl Directory {
         Directory {
             own,
             others: BTreeMap::new(),
+            last: HashMap::new(),
+            published: None,
+            in_a_row: 0,
             seal,
             heard_ms: None,
             forged: 0,
+            untimely: 0,
             twins: 0,
         }
     }
@@ -97,32 +129,80 @@ impl Directory {
         self.seal.close(PURPOSE, &self.own)
     }
 
+    /// The engine has the last text of [`Directory::publish`], which was sent at `sent_ms`. Before, it had this one.
+    pub fn published(&mut self, before: Option<&str>, sent_ms: u64, now_ms: u64) -> OwnEntry {
+        let earlier = self.published.replace((self.own.sequence, sent_ms));
+        let Some((sequence, at_ms)) = earlier else {
+            // The first time: an entry is of the process before this one.
+            return OwnEntry::Kept;
+        };
+        let Some(before) = before else {
+            self.in_a_row = 0;
+            return match now_ms.saturating_sub(at_ms) < TTL_MS {
+                true => OwnEntry::Lost,
+                false => OwnEntry::Kept,
+            };
+        };
+        let Some(info) = self.seal.open::<NodeInfo>(PURPOSE, before) else {
+            self.forged += 1;
+            return OwnEntry::Kept;
+        };
+        if info.run == self.own.run {
+            self.in_a_row = 0;
+            return match info.sequence < sequence {
+                true => OwnEntry::Lost,
+                false => OwnEntry::Kept,
+            };
+        }
+        self.in_a_row += 1;
+        if self.in_a_row < 2 {
+            return OwnEntry::Kept;
+        }
+        self.twins += 1;
+        OwnEntry::Twin
+    }
+
+    /// Another process publishes this node now.
+    pub fn retire(&mut self) {
+        self.published = None;
+        self.in_a_row = 0;
+    }
+
     /// The engine has these texts of nodes.
-    pub fn learn(&mut self, texts: &[String], now_ms: u64) {
+    pub fn learn(&mut self, texts: &[String], now_ms: u64, unix_s: u64) {
         self.heard_ms = Some(now_ms);
+        // A text is refused for its time after that.
+        self.last
+            .retain(|_, last| last.unix_s.saturating_add(VALID_S) >= unix_s);
         let mut present = BTreeMap::new();
         for text in texts.iter().take(MOST) {
             match self.seal.open::<NodeInfo>(PURPOSE, text) {
                 None => self.forged += 1,
-                Some(info) if info.name == self.own.name => {
-                    self.twins += u64::from(info.run != self.own.run);
-                }
+                Some(info) if info.name == self.own.name => {}
+                Some(info) if info.unix_s.abs_diff(unix_s) > VALID_S => self.untimely += 1,
                 Some(info) => drop(present.insert(info.name.clone(), info)),
             }
         }
         // The engine removes a node that publishes no more. One that was cut off for a while has old entries; so this looks whether they change.
         self.others.retain(|name, _| present.contains_key(name));
         for (name, info) in present {
-            let entry = Entry {
-                info,
-                seen_ms: now_ms,
-            };
-            match self.others.get_mut(&name) {
-                Some(known) if known.info == entry.info => {}
-                Some(known) => *known = entry,
-                None => drop(self.others.insert(name, entry)),
+            if self.is_news(&info) {
+                let seen_ms = now_ms;
+                self.others.insert(name, Entry { info, seen_ms });
             }
         }
+    }
+
+    /// Whether the process has not yet published that, or a later text. Somebody who has not the secret can repeat an earlier one.
+    fn is_news(&mut self, info: &NodeInfo) -> bool {
+        let of = (info.name.clone(), info.run);
+        let last = self.last.get(&of);
+        if last.is_some_and(|last| info.sequence <= last.sequence) {
+            return false;
+        }
+        let (sequence, unix_s) = (info.sequence, info.unix_s);
+        self.last.insert(of, Last { sequence, unix_s });
+        true
     }
 
     /// Other nodes that are there, as far as this one knows.
@@ -163,10 +243,16 @@ impl Directory {
         all
     }
 
-    /// Texts of the engine that no node has written, and those of another process with the name of this node.
+    /// Texts of the engine that no node has written, and how often another process had the name of this node.
     #[must_use]
     pub fn strange(&self) -> (u64, u64) {
         (self.forged, self.twins)
+    }
+
+    /// Texts of nodes whose clock differs too much from the one of this node.
+    #[must_use]
+    pub fn untimely(&self) -> u64 {
+        self.untimely
     }
 }
 
@@ -184,11 +270,14 @@ mod tests {
         Directory::new(own, Seal::new(&[key; 32]))
     }
 
-    fn exchange(node: &mut Directory, engine: &mut Model, load: u32, now_ms: u64) {
+    fn exchange(node: &mut Directory, engine: &mut Model, load: u32, now_ms: u64) -> OwnEntry {
         let text = node.publish(0, |own| own.load = load);
         let name = node.own.name.clone();
+        let before = engine.own(&name, now_ms);
         let texts = engine.publish(&name, &text, TTL_MS, now_ms);
-        node.learn(&texts, now_ms);
+        let entry = node.published(before.as_deref(), now_ms, now_ms);
+        node.learn(&texts, now_ms, 0);
+        entry
     }
 
     fn names(node: &Directory, now_ms: u64) -> Vec<String> {
@@ -237,16 +326,80 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_the_secret_is_no_node_and_a_twin_is_noticed() {
+    fn who_has_not_the_secret_is_no_node() {
         let mut engine = Model::default();
-        let [mut own, mut stranger, mut twin] = [node("a", 1), node("b", 2), node("a", 1)];
-        twin.own.run = 2;
+        let [mut own, mut stranger] = [node("a", 1), node("b", 2)];
         exchange(&mut stranger, &mut engine, 0, 0);
         exchange(&mut own, &mut engine, 0, 0);
         assert_eq!((names(&own, 0), own.strange()), (Vec::new(), (1, 0)));
-        let text = twin.publish(0, |_| {});
-        own.learn(&[text], 0);
-        assert_eq!(own.strange(), (1, 1));
+    }
+
+    #[test]
+    fn two_processes_with_one_name_are_noticed_but_not_an_upgrade() {
+        let mut engine = Model::default();
+        let [mut own, mut twin] = [node("a", 1), node("a", 1)];
+        twin.own.run = 2;
+        for now in [0, 1_000, 2_000] {
+            assert_eq!(exchange(&mut own, &mut engine, 0, now), OwnEntry::Kept);
+        }
+        // The new process of an upgrade: both publish for a moment.
+        assert_eq!(exchange(&mut twin, &mut engine, 0, 2_500), OwnEntry::Kept);
+        assert_eq!(exchange(&mut own, &mut engine, 0, 3_000), OwnEntry::Kept);
+        own.retire();
+        for now in [3_500, 4_500, 5_500] {
+            assert_eq!(exchange(&mut twin, &mut engine, 0, now), OwnEntry::Kept);
+        }
+        // It has given up.
+        for now in [6_000, 7_000] {
+            assert_eq!(exchange(&mut own, &mut engine, 0, now), OwnEntry::Kept);
+        }
+        assert_eq!((own.strange(), twin.strange()), ((0, 0), (0, 0)));
+        // Two that stay.
+        for now in [8_000, 9_000, 10_000] {
+            exchange(&mut twin, &mut engine, 0, now - 500);
+            exchange(&mut own, &mut engine, 0, now);
+        }
+        assert_eq!(exchange(&mut own, &mut engine, 0, 10_500), OwnEntry::Kept);
+        assert_eq!((own.strange().1, twin.strange().1), (2, 2));
+    }
+
+    #[test]
+    fn an_engine_that_has_lost_the_own_entry_or_has_an_earlier_one_is_noticed() {
+        let mut engine = Model::default();
+        let mut own = node("a", 1);
+        exchange(&mut own, &mut engine, 0, 0);
+        let early = engine.own("a", 0).unwrap();
+        exchange(&mut own, &mut engine, 0, 1_000);
+        engine.restart();
+        assert_eq!(exchange(&mut own, &mut engine, 0, 2_000), OwnEntry::Lost);
+        assert_eq!(exchange(&mut own, &mut engine, 0, 3_000), OwnEntry::Kept);
+        // A replica that was behind.
+        engine.publish("a", &early, TTL_MS, 3_500);
+        assert_eq!(exchange(&mut own, &mut engine, 0, 4_000), OwnEntry::Lost);
+        // It was cut off, so its entry has ended.
+        assert_eq!(exchange(&mut own, &mut engine, 0, 9_000), OwnEntry::Kept);
+    }
+
+    #[test]
+    fn a_text_that_is_repeated_or_of_another_time_is_refused() {
+        let [mut own, mut other] = [node("a", 1), node("b", 1)];
+        let early = other.publish(1_000, |own| own.load = 1);
+        let late = other.publish(1_001, |own| own.load = 2);
+        own.learn(std::slice::from_ref(&early), 0, 1_000);
+        own.learn(&[late], 1_000, 1_001);
+        own.learn(std::slice::from_ref(&early), 2_000, 1_002);
+        assert_eq!(own.live(2_000).next().unwrap().load, 2);
+        assert_eq!(names(&own, 1_000 + TTL_MS), ["b"]);
+        // Not even after the node is gone, or as news.
+        own.learn(&[], 3_000, 1_003);
+        own.learn(std::slice::from_ref(&early), 4_000, 1_004);
+        assert_eq!(names(&own, 4_000), [""; 0]);
+        own.learn(&[early], 300_000, 1_000 + VALID_S + 1);
+        assert_eq!((names(&own, 300_000), own.untimely()), (Vec::new(), 1));
+        assert!(own.last.len() <= 1);
+        let text = other.publish(1_000 + 2 * VALID_S, |_| {});
+        own.learn(&[text], 400_000, 1_000 + VALID_S);
+        assert_eq!(names(&own, 400_000), ["b"]);
     }
 
     #[test]
@@ -254,7 +407,7 @@ mod tests {
         let seal = Seal::new(&[1; 32]);
         let later = serde_json::json!({ "name": "z", "run": 3, "new_in_this_version": [1] });
         let mut own = node("a", 1);
-        own.learn(&[seal.close(PURPOSE, &later)], 0);
+        own.learn(&[seal.close(PURPOSE, &later)], 0, 0);
         assert_eq!(names(&own, 0), ["z"]);
     }
 }

@@ -63,6 +63,8 @@ struct Lease {
     asked_used: u32,
     /// The last response granted nothing beyond what was in use.
     is_full: bool,
+    /// The last request has failed.
+    has_failed: bool,
     is_dirty: bool,
     /// No request before.
     not_before_ms: u64,
@@ -116,6 +118,8 @@ impl Lease {
     }
 
     fn decide(&self, now_ms: u64, is_engine_up: bool) -> Acquired {
+        // The engine may reject one key only, for example with NOPERM.
+        let is_engine_up = is_engine_up && !self.has_failed;
         let is_known = self.is_known(now_ms);
         let granted = if is_known { self.granted } else { 0 };
         if self.used < granted {
@@ -126,8 +130,11 @@ impl Lease {
             Acquired::Refused
         } else if self.used - granted < block(self.limit) {
             Acquired::Ahead
-        } else {
+        } else if is_engine_up {
             Acquired::Refused
+        } else {
+            // No response will come that could say more: a lease lasts up to a minute.
+            Acquired::Blind
         }
     }
 }
@@ -213,7 +220,7 @@ impl Leases {
         }
     }
 
-    /// Adds at most `most` requests that are due now.
+    /// Adds at most `most` requests that are due now, and removes leases that have ended and of which nothing is in use.
     pub fn collect(&mut self, now_ms: u64, most: usize, requests: &mut Vec<Request>) {
         while let Some(Reverse((due, _))) = self.renewals.peek()
             && *due <= now_ms
@@ -231,6 +238,11 @@ impl Leases {
             let Some(lease) = self.all.get_mut(&key) else {
                 continue;
             };
+            if lease.used == 0 && lease.asked_ms.is_none() && !lease.is_known(now_ms) {
+                // The engine forgets it without a request. Else they pile up while the engine is away.
+                self.all.remove(&key);
+                continue;
+            }
             let may = lease.asked_ms.is_none() && lease.not_before_ms <= now_ms;
             if !may || requests.len() >= most {
                 later.push(key);
@@ -272,6 +284,7 @@ impl Leases {
             return;
         }
         lease.granted = granted;
+        lease.has_failed = false;
         lease.is_full = request.block > 0 && granted <= request.used;
         // Nobody is refused for long by what an engine said that is away.
         let ttl_ms = match lease.is_full {
@@ -289,10 +302,11 @@ impl Leases {
         }
     }
 
-    /// The engine has not responded. Nothing is asked for this key before `retry_ms`.
+    /// The engine has not responded, or with an error. Nothing is asked for this key before `retry_ms`.
     pub fn failed(&mut self, request: &Request, retry_ms: u64) {
         if let Some(lease) = self.all.get_mut(&request.key) {
             lease.asked_ms = None;
+            lease.has_failed = true;
             lease.not_before_ms = retry_ms;
         }
         self.touch(&request.key);

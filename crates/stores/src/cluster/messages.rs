@@ -15,6 +15,9 @@ const VALID_S: u64 = 180;
 pub struct Message {
     /// The node that sends it.
     pub from: String,
+    /// The process that sends it: during an upgrade, two have the same name.
+    #[serde(default)]
+    pub run: u64,
     /// Random: a message is handled once.
     pub id: u64,
     /// When, by the clock of the sender.
@@ -34,22 +37,35 @@ pub enum Order {
     },
 }
 
+/// What a text of the engine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A message for this process.
+    New(Message),
+    /// A message of this process, or one that it has handled before.
+    Known,
+    /// A genuine message whose time differs too much from the clock here.
+    Untimely(Message),
+    /// No node has written it.
+    Forged,
+}
+
 /// Reads messages: each once, and none that is old.
 #[derive(Debug)]
 pub struct Inbox {
     seal: Seal,
-    own: String,
+    own_run: u64,
     /// IDs with the time when they may be forgotten.
     seen: HashMap<u64, u64>,
 }
 
 impl Inbox {
-    /// Of the node with this name.
+    /// Of the process with this number.
     #[must_use]
-    pub fn new(own: String, seal: Seal) -> Inbox {
+    pub fn new(own_run: u64, seal: Seal) -> Inbox {
         Inbox {
             seal,
-            own,
+            own_run,
             seen: HashMap::new(),
         }
     }
@@ -60,14 +76,23 @@ impl Inbox {
         self.seal.close(PURPOSE, message)
     }
 
-    /// The message of a text; `None` if it is not for this node: forged, old, its own, or handled before.
-    pub fn read(&mut self, text: &str, now_unix_s: u64) -> Option<Message> {
-        let message: Message = self.seal.open(PURPOSE, text)?;
+    /// Reads a text.
+    pub fn read(&mut self, text: &str, now_unix_s: u64) -> Read {
+        let Some(message) = self.seal.open::<Message>(PURPOSE, text) else {
+            return Read::Forged;
+        };
         self.seen.retain(|_, until| *until > now_unix_s);
-        let is_valid = now_unix_s.abs_diff(message.unix_s) <= VALID_S;
+        if message.run == self.own_run {
+            return Read::Known;
+        }
+        if now_unix_s.abs_diff(message.unix_s) > VALID_S {
+            return Read::Untimely(message);
+        }
         let until = now_unix_s.max(message.unix_s) + VALID_S + 1;
-        let is_new = is_valid && self.seen.insert(message.id, until).is_none();
-        (is_new && message.from != self.own).then_some(message)
+        match self.seen.insert(message.id, until) {
+            None => Read::New(message),
+            Some(_) => Read::Known,
+        }
     }
 }
 
@@ -75,30 +100,44 @@ impl Inbox {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_message_is_read_once_by_the_others_and_not_when_it_is_old_or_forged() {
-        let seal = Seal::new(&[1; 32]);
-        let [mut a, mut b] = ["a", "b"].map(|name| Inbox::new(name.to_owned(), seal.clone()));
-        let message = |id, unix_s| Message {
+    fn message(run: u64, id: u64, unix_s: u64) -> Message {
+        Message {
             from: "a".to_owned(),
+            run,
             id,
             unix_s,
             order: Order::EndSessions {
                 user: "alice".to_owned(),
             },
-        };
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_once_by_the_others_and_not_when_it_is_old_or_forged() {
+        let seal = Seal::new(&[1; 32]);
+        let [mut a, mut b] = [1, 2].map(|run| Inbox::new(run, seal.clone()));
         let now = 1_000_000;
-        let text = a.write(&message(1, now));
-        assert_eq!(a.read(&text, now), None);
+        let sent = message(1, 1, now);
+        let text = a.write(&sent);
+        assert_eq!(a.read(&text, now), Read::Known);
         // A clock that is a minute off.
-        assert_eq!(b.read(&text, now + 60), Some(message(1, now)));
-        assert_eq!(b.read(&text, now + 60), None);
-        assert_eq!(b.read(&text, now + VALID_S + 1), None, "it is old");
-        let ahead = a.write(&message(2, now + 60));
-        assert!(b.read(&ahead, now).is_some());
-        assert_eq!(b.read(&ahead, now + 61), None);
-        let stranger = Inbox::new("a".to_owned(), Seal::new(&[2; 32]));
-        assert_eq!(b.read(&stranger.write(&message(3, now)), now), None);
-        assert_eq!(b.read("nonsense", now), None);
+        assert_eq!(b.read(&text, now + 60), Read::New(sent.clone()));
+        assert_eq!(b.read(&text, now + 60), Read::Known);
+        assert_eq!(b.read(&text, now + VALID_S + 1), Read::Untimely(sent));
+        let ahead = a.write(&message(1, 2, now + 60));
+        assert!(matches!(b.read(&ahead, now), Read::New(_)));
+        assert_eq!(b.read(&ahead, now + 61), Read::Known);
+        let stranger = Inbox::new(1, Seal::new(&[2; 32]));
+        let forged = stranger.write(&message(1, 3, now));
+        assert_eq!(b.read(&forged, now), Read::Forged);
+        assert_eq!(b.read("nonsense", now), Read::Forged);
+    }
+
+    #[test]
+    fn an_order_of_the_new_process_reaches_the_old_one_of_the_same_node() {
+        let seal = Seal::new(&[1; 32]);
+        let [mut old, new] = [1, 2].map(|run| Inbox::new(run, seal.clone()));
+        let text = new.write(&message(2, 1, 1_000));
+        assert!(matches!(old.read(&text, 1_000), Read::New(_)));
     }
 }

@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::StoreError;
 use crate::kinds::Options;
 pub use directory::{Directory, Known, NodeInfo};
-pub use engine::Engine;
+pub use engine::{Engine, Leased};
 pub use messages::{Message, Order};
 pub use quota::{ClusterQuota, Limits, RealmLimits};
 pub use redis::RedisEngine;
@@ -71,7 +71,7 @@ pub struct Settings {
 /// How the engine does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// It has responded to the last request.
+    /// It has responded to the last exchange.
     pub is_up: bool,
     /// Since when.
     pub since: Duration,
@@ -103,12 +103,30 @@ pub(crate) struct Shared {
     answered: AtomicU64,
     failed: AtomicU64,
     orders: AtomicU64,
+    /// Orders, and entries that cannot be read, that no node has written.
+    forged: AtomicU64,
     restarts: AtomicU64,
     /// The node is not published any more: another process has its place.
     is_retired: AtomicBool,
 }
 
 impl Shared {
+    fn new(directory: Directory, quota: Arc<ClusterQuota>) -> Shared {
+        Shared {
+            directory: Mutex::new(directory),
+            quota,
+            started: Instant::now(),
+            is_up: AtomicBool::new(true),
+            changed_ms: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            orders: AtomicU64::new(0),
+            forged: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
+        }
+    }
+
     fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -118,15 +136,34 @@ impl Shared {
         directory.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine has responded, or not.
-    fn note(&self, error: Option<&StoreError>) {
-        let count = if error.is_some() {
-            &self.failed
-        } else {
-            &self.answered
+    fn count(&self, has_responded: bool) {
+        let count = match has_responded {
+            true => &self.answered,
+            false => &self.failed,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        self.quota.set_engine_up(error.is_none());
+    }
+
+    /// The engine has responded to a request for leases, or not. Only this shows that leases can be had: an exchange uses other keys.
+    fn note_leases(&self, outcome: &Result<Vec<Leased>, StoreError>) {
+        let has_leased = match outcome {
+            Ok(leased) => leased.iter().any(Result::is_ok),
+            Err(_) => false,
+        };
+        self.count(has_leased);
+        if has_leased {
+            self.quota.set_engine_up(true);
+        } else if outcome.is_err() {
+            self.quota.set_engine_up(false);
+        }
+    }
+
+    /// The engine has responded to an exchange, or not.
+    fn note_exchange(&self, error: Option<&StoreError>) {
+        self.count(error.is_none());
+        if error.is_some() {
+            self.quota.set_engine_up(false);
+        }
         if self.is_up.swap(error.is_none(), Ordering::Relaxed) == error.is_none() {
             return;
         }
@@ -161,18 +198,7 @@ impl Cluster {
         prepare: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<Cluster> {
         let directory = Directory::new(settings.own.clone(), Seal::new(&settings.key));
-        let shared = Arc::new(Shared {
-            directory: Mutex::new(directory),
-            quota,
-            started: Instant::now(),
-            is_up: AtomicBool::new(true),
-            changed_ms: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            orders: AtomicU64::new(0),
-            restarts: AtomicU64::new(0),
-            is_retired: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(directory, quota));
         let (orders, taken) = mpsc::channel(ORDERS);
         let (stop, stopped) = oneshot::channel();
         let with = Arc::clone(&shared);
@@ -255,7 +281,7 @@ impl Handle {
             answered: load(&shared.answered),
             failed: load(&shared.failed),
             nodes,
-            forged,
+            forged: forged + load(&shared.forged),
             twins,
             orders: load(&shared.orders),
             restarts: load(&shared.restarts),
@@ -275,4 +301,30 @@ impl Handle {
 /// The URL is wrong, or a file cannot be read.
 pub fn open(options: &Options, prefix: &str) -> Result<Arc<dyn Engine>, StoreError> {
     Ok(Arc::new(RedisEngine::new(options, prefix)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lease_shows_that_leases_can_be_had() {
+        let directory = Directory::new(NodeInfo::default(), Seal::new(&[1; 32]));
+        let shared = Shared::new(directory, Arc::default());
+        let refused = || StoreError::Query("NOPERM".to_owned());
+        assert!(shared.quota.is_engine_up());
+        shared.note_leases(&Err(refused()));
+        assert!(!shared.quota.is_engine_up());
+        shared.note_exchange(None);
+        assert!(!shared.quota.is_engine_up(), "an exchange is no lease");
+        // One key of many is of another type.
+        shared.note_leases(&Ok(vec![Err(refused()), Ok(1)]));
+        assert!(shared.quota.is_engine_up());
+        shared.note_leases(&Ok(vec![Err(refused())]));
+        assert!(shared.quota.is_engine_up(), "other keys keep their limit");
+        shared.note_exchange(Some(&refused()));
+        assert!(!shared.quota.is_engine_up());
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        assert_eq!((load(&shared.answered), load(&shared.failed)), (2, 3));
+    }
 }

@@ -74,6 +74,14 @@ impl Model {
         self.leases.len()
     }
 
+    /// What a node has published, if that has not ended.
+    #[must_use]
+    pub fn own(&self, name: &str, now_ms: u64) -> Option<String> {
+        let entry = self.nodes.get(name);
+        let live = entry.filter(|(_, until_ms)| *until_ms > now_ms);
+        live.map(|(text, _)| text.clone())
+    }
+
     /// Publishes what a node says of itself, and returns what all say.
     pub fn publish(&mut self, name: &str, text: &str, ttl_ms: u64, now_ms: u64) -> Vec<String> {
         let entry = (text.to_owned(), now_ms + ttl_ms);

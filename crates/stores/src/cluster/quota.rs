@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -50,6 +50,8 @@ pub struct Attempts {
 pub struct ClusterQuota {
     hasher: RandomState,
     shards: Vec<Mutex<Leases>>,
+    /// Where the next batch of requests begins: each shard has its turn.
+    next_shard: AtomicUsize,
     limits: RwLock<Arc<Limits>>,
     is_engine_up: AtomicBool,
     started: Instant,
@@ -63,6 +65,7 @@ impl Default for ClusterQuota {
         ClusterQuota {
             hasher: RandomState::new(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            next_shard: AtomicUsize::new(0),
             limits: RwLock::default(),
             is_engine_up: AtomicBool::new(true),
             started: Instant::now(),
@@ -108,6 +111,11 @@ impl ClusterQuota {
         self.is_engine_up.store(is_up, Ordering::Relaxed);
     }
 
+    #[cfg(test)]
+    pub(super) fn is_engine_up(&self) -> bool {
+        self.is_engine_up.load(Ordering::Relaxed)
+    }
+
     /// Waits until a worker wants something of the engine.
     pub(super) async fn wanted(&self) {
         self.wanted.notified().await;
@@ -117,11 +125,14 @@ impl ClusterQuota {
     pub(super) fn collect(&self, most: usize) -> Vec<Request> {
         let now = self.now_ms();
         let mut requests = Vec::new();
-        for shard in &self.shards {
+        let first = self.next_shard.load(Ordering::Relaxed);
+        for number in (first..first + SHARDS).map(|number| number % SHARDS) {
             if requests.len() >= most {
                 break;
             }
-            lock(shard).collect(now, most, &mut requests);
+            lock(&self.shards[number]).collect(now, most, &mut requests);
+            self.next_shard
+                .store((number + 1) % SHARDS, Ordering::Relaxed);
         }
         requests
     }
@@ -252,6 +263,24 @@ mod tests {
         let realms = HashMap::from([("r".to_owned(), limits)]);
         quota.set_limits(Limits { realms });
         quota
+    }
+
+    #[test]
+    fn users_of_each_shard_have_their_turn() {
+        let quota = quota();
+        let client = |number: u32| format!("user-{number}");
+        for number in 0..500 {
+            quota.acquire(&client(number), 2);
+        }
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..2_000 {
+            // The same requests are due again at once.
+            for request in quota.collect(10) {
+                quota.failed(&request, 0);
+                seen.insert(request.key);
+            }
+        }
+        assert_eq!(seen.len(), 500);
     }
 
     /// An engine that grants all that is asked for, up to the limit.

@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, cmd, pipe};
 use tokio::sync::Mutex;
 
-use super::engine::{Engine, Exchanged, Publication};
+use super::engine::{Engine, Exchanged, Leased, Publication};
 use super::leases::Request;
 use super::model::MESSAGE_TTL_MS;
 use crate::error::StoreError;
@@ -23,41 +23,71 @@ use crate::store::Answer;
 
 /// A connection, and a command. Nobody waits for these but the control thread.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Messages that are kept.
-const MESSAGES: usize = 1_000;
 /// A Sentinel is another server, with its own URL.
 const SENTINELS: [&str; 2] = ["redis-sentinel://", "valkey-sentinel://"];
 
-const NOW: &str = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)";
+/// The limits of what is read: anybody who can write to the engine can write more. Redis itself has no such limits.
+const PRELUDE: &str = r"
+local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local MOST, LONGEST, LATEST = 1000, 16384, now + 120000
+-- The text of an entry, and whether it has ended; nothing if no node has written it.
+local function open(entry)
+  if #entry > LONGEST + 16 then return nil end
+  local ends, text = string.match(entry, '^(%d+) (.*)$')
+  ends = tonumber(ends)
+  if not ends or ends > LATEST or #text > LONGEST then return nil end
+  return text, ends <= now
+end
+local function sequence(key)
+  local text = redis.call('HGET', key, 'sequence')
+  if not text then return 0 end
+  if #text < 16 and string.match(text, '^%d+$') then return tonumber(text) end
+  redis.call('HDEL', key, 'sequence')
+  return 0
+end
+";
 
-/// KEYS: nodes, messages, state. ARGV: name, text, time to live, last message or -1, identity.
+/// KEYS: nodes, messages, state. ARGV: name, text or nothing, time to live, last message or -1, identity.
 const EXCHANGE: &str = r"
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now + ARGV[3]) .. ' ' .. ARGV[2])
-redis.call('HSETNX', KEYS[3], 'identity', ARGV[5])
-local nodes, messages = {}, {}
+local own, has_ended = open(redis.call('HGET', KEYS[1], ARGV[1]) or '')
+if has_ended then own = nil end
+if ARGV[2] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now + ARGV[3]) .. ' ' .. ARGV[2])
+end
+local identity = redis.call('HGET', KEYS[3], 'identity')
+if not identity or #identity > 64 then
+  identity = ARGV[5]
+  redis.call('HSET', KEYS[3], 'identity', identity)
+end
+local nodes, messages, removed = {}, {}, 0
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
-  local ends, text = string.match(all[i + 1], '^(%d+) (.*)$')
-  if ends and tonumber(ends) > now then nodes[#nodes + 1] = text
-  else redis.call('HDEL', KEYS[1], all[i]) end
+  local text, has_ended = open(all[i + 1])
+  if text and not has_ended and #nodes < MOST then nodes[#nodes + 1] = text
+  elseif all[i] ~= ARGV[1] or ARGV[2] == '' then
+    redis.call('HDEL', KEYS[1], all[i])
+    if not has_ended then removed = removed + 1 end
+  end
 end
-local last = tonumber(redis.call('HGET', KEYS[3], 'sequence') or '0')
-local after = tonumber(ARGV[4])
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -MOST - 1)
+local last, after = sequence(KEYS[3]), tonumber(ARGV[4])
 if after > last then after = 0 end
 if after >= 0 and after < last then
   for _, entry in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], after + 1, '+inf')) do
-    local ends, text = string.match(entry, '^(%d+) (.*)$')
-    if ends and tonumber(ends) > now then messages[#messages + 1] = text end
+    local text, has_ended = open(entry)
+    if not text then removed = removed + redis.call('ZREM', KEYS[2], entry)
+    elseif not has_ended then messages[#messages + 1] = text end
   end
 end
-return { nodes, messages, last, redis.call('HGET', KEYS[3], 'identity') }
+return { nodes, own or '', messages, last, identity, removed }
 ";
 
-/// KEYS: messages, state. ARGV: text, time to live, most messages.
+/// KEYS: messages, state. ARGV: text, time to live.
 const SEND: &str = r"
+sequence(KEYS[2])
 local number = redis.call('HINCRBY', KEYS[2], 'sequence', 1)
 redis.call('ZADD', KEYS[1], number, string.format('%.0f', now + ARGV[2]) .. ' ' .. ARGV[1])
-redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -ARGV[3] - 1)
+redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -MOST - 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 ";
 
@@ -69,7 +99,7 @@ local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   local units, ends = string.match(all[i + 1], '^(%d+):(%d+)$')
   units, ends = tonumber(units), tonumber(ends)
-  if not ends or ends <= now then redis.call('HDEL', KEYS[1], all[i])
+  if not ends or ends <= now or ends > LATEST or units > 4294967295 then redis.call('HDEL', KEYS[1], all[i])
   elseif all[i] ~= ARGV[1] then
     others, holders, last = others + units, holders + 1, math.max(last, ends)
   end
@@ -116,7 +146,7 @@ impl Connected {
         for script in [EXCHANGE, SEND, LEASE] {
             load.cmd("SCRIPT")
                 .arg("LOAD")
-                .arg(format!("{NOW}\n{script}"));
+                .arg(format!("{PRELUDE}{script}"));
         }
         let (exchange, send, lease) = load.query_async(&mut connection).await?;
         Ok(Connected {
@@ -230,33 +260,36 @@ impl RedisEngine {
             .map_or(-1, |after| i64::try_from(after).unwrap_or(0));
         let mut identity = [0; 16];
         fill(&mut identity);
-        let outcome: Result<(Vec<String>, Vec<String>, u64, String), _> = cmd("EVALSHA")
+        let outcome: Result<ExchangeReply, _> = cmd("EVALSHA")
             .arg(&server.exchange)
             .arg(3)
             .arg(self.shared("nodes"))
             .arg(self.shared("messages"))
             .arg(self.shared("state"))
             .arg(&own.name)
-            .arg(&own.text)
+            .arg(own.text.as_deref().unwrap_or_default())
             .arg(own.ttl_ms)
             .arg(after)
             .arg(crate::keys::hex(&identity))
             .query_async(&mut server.connection)
             .await;
         match outcome {
-            Ok((nodes, messages, sequence, identity)) => Ok(Exchanged {
-                nodes,
-                messages,
+            Ok((nodes, before, messages, sequence, identity, removed)) => Ok(Exchanged {
+                nodes: nodes.into_iter().map(text).collect(),
+                before: (!before.is_empty()).then(|| text(before)),
+                messages: messages.into_iter().map(text).collect(),
                 sequence,
-                identity,
+                identity: text(identity),
+                removed,
             }),
             Err(error) => Err(self.failed(error).await),
         }
     }
 
-    async fn ask_lease(&self, holder: &str, all: &[Request]) -> Result<Vec<u32>, StoreError> {
+    async fn ask_lease(&self, holder: &str, all: &[Request]) -> Result<Vec<Leased>, StoreError> {
         let mut server = self.connected().await?;
         let mut commands = pipe();
+        commands.ignore_errors();
         for request in all {
             commands
                 .cmd("EVALSHA")
@@ -269,10 +302,18 @@ impl RedisEngine {
                 .arg(request.limit)
                 .arg(request.ttl_ms);
         }
-        match commands.query_async(&mut server.connection).await {
-            Ok(granted) => Ok(granted),
-            Err(error) => Err(self.failed(error).await),
+        let outcome = commands.query_async(&mut server.connection).await;
+        let leased: Vec<Result<u32, RedisError>> = match outcome {
+            Ok(leased) => leased,
+            Err(error) => return Err(self.failed(error).await),
+        };
+        if leased.iter().all(Result::is_err) {
+            // It may have become a replica, or lost the scripts.
+            *self.connection.lock().await = None;
         }
+        let one =
+            |leased: Result<u32, RedisError>| leased.map_err(|error| StoreError::query(&error));
+        Ok(leased.into_iter().map(one).collect())
     }
 
     async fn ask_send(&self, text: &str) -> Result<(), StoreError> {
@@ -284,7 +325,6 @@ impl RedisEngine {
             .arg(self.shared("state"))
             .arg(text)
             .arg(MESSAGE_TTL_MS)
-            .arg(MESSAGES)
             .query_async(&mut server.connection)
             .await;
         match outcome {
@@ -305,6 +345,15 @@ impl RedisEngine {
             Err(error) => Err(self.failed(error).await),
         }
     }
+}
+
+type Bytes = Vec<u8>;
+/// What [`EXCHANGE`] returns.
+type ExchangeReply = (Vec<Bytes>, Bytes, Vec<Bytes>, u64, Bytes, u64);
+
+/// A text of a node. Bytes that are no text have no MAC, so they are counted as forged.
+fn text(bytes: Bytes) -> String {
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Random bytes. Without them an identity is all zeros: then a restart of the engine is noticed later.
@@ -355,7 +404,7 @@ impl Engine for RedisEngine {
         Box::pin(self.ask_leave(name))
     }
 
-    fn lease<'a>(&'a self, holder: &'a str, requests: &'a [Request]) -> Answer<'a, Vec<u32>> {
+    fn lease<'a>(&'a self, holder: &'a str, requests: &'a [Request]) -> Answer<'a, Vec<Leased>> {
         Box::pin(self.ask_lease(holder, requests))
     }
 
@@ -367,6 +416,129 @@ impl Engine for RedisEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_redis::TestRedis;
+
+    fn exchange(redis: &TestRedis, engine: &RedisEngine, after: Option<u64>) -> Exchanged {
+        let own = Publication {
+            name: "a".to_owned(),
+            text: Some("says a".to_owned()),
+            ttl_ms: 4_000,
+            after,
+        };
+        redis.wait(engine.exchange(&own)).unwrap()
+    }
+
+    fn request(key: &str) -> Request {
+        Request {
+            key: key.into(),
+            used: 1,
+            block: 2,
+            limit: 8,
+            ttl_ms: 8_000,
+        }
+    }
+
+    #[test]
+    fn a_node_reads_what_it_had_before_and_publishes_nothing_when_it_is_retired() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let first = exchange(&redis, &engine, None);
+        assert_eq!(
+            (first.before, &*first.nodes),
+            (None, &["says a".to_owned()][..])
+        );
+        let second = exchange(&redis, &engine, None);
+        assert_eq!(second.before.as_deref(), Some("says a"));
+        assert_eq!(first.identity, second.identity);
+        redis.wait(engine.leave("a")).unwrap();
+        redis.wait(engine.send("order")).unwrap();
+        let retired = Publication {
+            name: "a".to_owned(),
+            text: None,
+            ttl_ms: 4_000,
+            after: Some(0),
+        };
+        let exchanged = redis.wait(engine.exchange(&retired)).unwrap();
+        assert_eq!((exchanged.nodes.len(), exchanged.sequence), (0, 1));
+        assert_eq!(exchanged.messages, ["order"]);
+        assert_eq!(redis.ask(&["hlen", "{test}:nodes"]), "0");
+    }
+
+    #[test]
+    fn entries_that_no_node_has_written_stop_nothing_and_go() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let before = exchange(&redis, &engine, None);
+        redis.wait(engine.send("order 1")).unwrap();
+        let endless = "9".repeat(400);
+        let soon = || {
+            let seconds = redis.ask(&["eval", "return redis.call('TIME')[1]", "0"]);
+            seconds.parse::<u64>().unwrap() * 1_000 + 30_000
+        };
+        let ends = soon();
+        for (name, entry) in [
+            ("endless", format!("{endless} x")),
+            ("late", "99999999999999 x".to_owned()),
+            ("long", format!("{ends} {}", "x".repeat(16_385))),
+            ("none", "nonsense".to_owned()),
+        ] {
+            redis.ask(&["hset", "{test}:nodes", name, &entry]);
+            redis.ask(&["zadd", "{test}:messages", "1", &entry]);
+        }
+        // No UTF-8.
+        let script = "for _, key in ipairs({'nodes', 'messages'}) do local entry = ARGV[1] .. ' \\255\\254' \
+             if key == 'nodes' then redis.call('HSET', '{test}:nodes', 'bytes', entry) \
+             else redis.call('ZADD', '{test}:messages', 1, entry) end end";
+        redis.ask(&["eval", script, "0", &ends.to_string()]);
+        redis.ask(&["hset", "{test}:state", "identity", &"i".repeat(65)]);
+        let exchanged = exchange(&redis, &engine, Some(0));
+        assert_eq!((exchanged.nodes.len(), exchanged.messages.len()), (2, 2));
+        assert!(exchanged.messages.contains(&"order 1".to_owned()));
+        assert_ne!(exchanged.identity, before.identity);
+        assert_eq!(exchanged.removed, 8);
+        assert_eq!(redis.ask(&["hlen", "{test}:nodes"]), "2");
+        assert_eq!(redis.ask(&["zcard", "{test}:messages"]), "2");
+        redis.ask(&["hset", "{test}:state", "sequence", "many"]);
+        assert_eq!(exchange(&redis, &engine, Some(1)).sequence, 0);
+        redis.ask(&["hset", "{test}:state", "sequence", &endless]);
+        redis.wait(engine.send("order 2")).unwrap();
+        assert_eq!(exchange(&redis, &engine, Some(0)).sequence, 1);
+        let script = "for i = 1, 2000 do redis.call('HSET', '{test}:nodes', 'n' .. i, ARGV[1] .. ' x') \
+             redis.call('ZADD', '{test}:messages', i, ARGV[1] .. ' ' .. i) end";
+        redis.ask(&["eval", script, "0", &ends.to_string()]);
+        let exchanged = exchange(&redis, &engine, Some(0));
+        assert_eq!(exchanged.nodes.len(), 1_000);
+        assert!(exchanged.messages.len() <= 1_000);
+        let left = redis.ask(&["hlen", "{test}:nodes"]);
+        assert!(["1000", "1001"].contains(&&*left), "{left}");
+        assert_eq!(redis.ask(&["hexists", "{test}:nodes", "a"]), "1");
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_leased_fails_alone() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        redis.ask(&["set", "test:lease:bad", "x"]);
+        redis.ask(&[
+            "hset",
+            "test:lease:odd",
+            "b",
+            &format!("5:{}", "9".repeat(400)),
+        ]);
+        redis.ask(&["hset", "test:lease:odd", "c", "no lease"]);
+        let all = [request("good"), request("bad"), request("odd")];
+        let leased = redis.wait(engine.lease("a", &all)).unwrap();
+        let granted: Vec<_> = leased.iter().map(|leased| leased.as_ref().ok()).collect();
+        assert_eq!(granted, [Some(&3), None, Some(&3)]);
+        assert!(redis.wait(engine.connection.lock()).is_some());
+        let leased = redis.wait(engine.lease("a", &all[1..2])).unwrap();
+        assert!(leased[0].is_err());
+        assert!(
+            redis.wait(engine.connection.lock()).is_none(),
+            "it may be another server now"
+        );
+        assert_eq!(redis.ask(&["hlen", "test:lease:odd"]), "1");
+    }
 
     #[test]
     fn a_url_of_sentinels_has_hosts_and_the_name_of_the_master() {

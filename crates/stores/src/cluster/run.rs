@@ -4,16 +4,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{join3, select};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::directory::{INTERVAL_MS, TTL_MS};
-use super::engine::{Engine, Exchanged, Publication};
-use super::messages::{Inbox, Message, Order};
-use super::{Event, Hear, Report, Seal, Settings, Shared};
+use super::directory::{INTERVAL_MS, OwnEntry, TTL_MS};
+use super::engine::{Engine, Exchanged, Leased, Publication};
+use super::leases::Request;
+use super::messages::{Inbox, Message, Order, Read};
+use super::{ClusterQuota, Event, Hear, Report, Seal, Settings, Shared};
 use crate::error::StoreError;
 
 /// Within this time the engine responds, connection and look-up of its name included.
@@ -29,6 +30,8 @@ const GATHER: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(200);
 /// How long an order is repeated until the engine has it.
 const ORDER: Duration = Duration::from_secs(60);
+/// A warning of one kind is repeated no earlier.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// A number between 0 and 1 that differs between nodes.
 fn random() -> f64 {
@@ -57,6 +60,20 @@ impl Backoff {
     }
 }
 
+/// Lets one warning per minute through.
+#[derive(Default)]
+struct Warned(Option<Instant>);
+
+impl Warned {
+    fn may(&mut self) -> bool {
+        let may = self.0.is_none_or(|last| last.elapsed() >= QUIET);
+        if may {
+            self.0 = Some(Instant::now());
+        }
+        may
+    }
+}
+
 fn unix_s() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
@@ -77,7 +94,8 @@ pub(super) async fn all(
     let engine = settings.engine;
     let own = settings.own.name.clone();
     let seal = Seal::new(&settings.key);
-    let inbox = Inbox::new(own.clone(), seal.clone());
+    let run = settings.own.run;
+    let inbox = Inbox::new(run, seal.clone());
     let exchanges = Exchanges {
         engine: Arc::clone(&engine),
         shared: Arc::clone(&shared),
@@ -86,14 +104,15 @@ pub(super) async fn all(
         inbox,
         after: None,
         identity: None,
+        warned: [Warned::default(), Warned::default(), Warned::default()],
     };
     let leases = lease(Arc::clone(&engine), Arc::clone(&shared), settings.holder);
-    let orders = send(
-        Arc::clone(&engine),
-        Inbox::new(own.clone(), seal),
-        own.clone(),
-        orders,
-    );
+    let outbox = Outbox {
+        seal: Inbox::new(run, seal),
+        from: own.clone(),
+        run,
+    };
+    let orders = outbox.send(Arc::clone(&engine), orders);
     let work = join3(exchanges.run(own.clone()), leases, orders);
     // The work has no end.
     drop(select(pin!(work), stopped).await);
@@ -112,31 +131,22 @@ struct Exchanges {
     inbox: Inbox,
     after: Option<u64>,
     identity: Option<String>,
+    /// Of another process with this name, of nodes with another time, and of orders with another time.
+    warned: [Warned; 3],
 }
 
 impl Exchanges {
     async fn run(mut self, name: String) {
         let mut backoff = Backoff(FIRST_PAUSE_MS);
         loop {
-            if self.shared.is_retired.load(Ordering::Relaxed) {
-                sleep(Duration::from_millis(INTERVAL_MS)).await;
-                continue;
-            }
-            let text = self
-                .shared
-                .directory()
-                .publish(unix_s(), |own| (self.report)(own));
-            let own = Publication {
-                name: name.clone(),
-                text,
-                ttl_ms: TTL_MS,
-                after: self.after,
-            };
+            let own = self.publication(&name);
+            let sent_ms = self.shared.now_ms();
             let outcome = within(self.engine.exchange(&own)).await;
-            self.shared.note(outcome.as_ref().err());
+            self.shared.note_exchange(outcome.as_ref().err());
             let pause = match outcome {
                 Ok(exchanged) => {
-                    self.learn(exchanged);
+                    let own = own.text.is_some().then_some(sent_ms);
+                    self.learn(exchanged, own);
                     backoff.reset();
                     // Nodes that were started together do not ask together.
                     Duration::from_millis(INTERVAL_MS * 9 / 10).mul_f64(0.9 + random() / 5.0)
@@ -150,23 +160,81 @@ impl Exchanges {
         }
     }
 
-    fn learn(&mut self, exchanged: Exchanged) {
+    /// What to send. A retired process publishes nothing, but its clients still end by orders.
+    fn publication(&self, name: &str) -> Publication {
+        let mut directory = self.shared.directory();
+        let text = match self.shared.is_retired.load(Ordering::Relaxed) {
+            true => {
+                directory.retire();
+                None
+            }
+            false => Some(directory.publish(unix_s(), |own| (self.report)(own))),
+        };
+        Publication {
+            name: name.to_owned(),
+            text,
+            ttl_ms: TTL_MS,
+            after: self.after,
+        }
+    }
+
+    /// `sent_ms`: when this node was published.
+    fn learn(&mut self, exchanged: Exchanged, sent_ms: Option<u64>) {
         let now = self.shared.now_ms();
-        self.shared.directory().learn(&exchanged.nodes, now);
+        let mut directory = self.shared.directory();
+        let untimely = directory.untimely();
+        directory.learn(&exchanged.nodes, now, unix_s());
+        let has_untimely = directory.untimely() > untimely;
+        let own = sent_ms.map_or(OwnEntry::Kept, |sent_ms| {
+            directory.published(exchanged.before.as_deref(), sent_ms, now)
+        });
+        drop(directory);
+        let [twin, nodes, _] = &mut self.warned;
+        if own == OwnEntry::Twin && twin.may() {
+            tracing::warn!(
+                "another process has the name of this node: give each node another cluster.node"
+            );
+        }
+        if has_untimely && nodes.may() {
+            tracing::warn!(
+                "a node is ignored: its clock and the one of this node differ by more than 180 s"
+            );
+        }
+        let forged = &self.shared.forged;
+        forged.fetch_add(exchanged.removed, Ordering::Relaxed);
+        self.after = Some(exchanged.sequence);
         let before = self.identity.replace(exchanged.identity);
-        if before.is_some() && before != self.identity {
+        let is_another = before.is_some() && before != self.identity;
+        if is_another || own == OwnEntry::Lost {
             tracing::warn!(
                 "the engine of the cluster has lost its data: this node enters its leases again"
             );
             self.shared.restarts.fetch_add(1, Ordering::Relaxed);
             self.shared.quota.renew_all();
+            // It counts orders again. The inbox knows those that were handled.
+            self.after = Some(0);
         }
-        self.after = Some(exchanged.sequence);
         for text in &exchanged.messages {
-            if let Some(message) = self.inbox.read(text, unix_s()) {
+            self.read(text);
+        }
+    }
+
+    fn read(&mut self, text: &str) {
+        match self.inbox.read(text, unix_s()) {
+            Read::New(message) => {
                 self.shared.orders.fetch_add(1, Ordering::Relaxed);
                 (self.hear)(Event::Order(message));
             }
+            Read::Known => {}
+            Read::Forged => {
+                self.shared.forged.fetch_add(1, Ordering::Relaxed);
+            }
+            Read::Untimely(message) if self.warned[2].may() => tracing::warn!(
+                from = message.from,
+                unix_s = message.unix_s,
+                "an order of another node is ignored: its clock and the one of this node differ by more than 180 s"
+            ),
+            Read::Untimely(_) => {}
         }
     }
 }
@@ -174,6 +242,7 @@ impl Exchanges {
 /// Leases what workers want.
 async fn lease(engine: Arc<dyn Engine>, shared: Arc<Shared>, holder: String) {
     let mut backoff = Backoff(FIRST_PAUSE_MS);
+    let mut warned = Warned::default();
     let quota = &shared.quota;
     loop {
         let requests = quota.collect(BATCH);
@@ -184,13 +253,11 @@ async fn lease(engine: Arc<dyn Engine>, shared: Arc<Shared>, holder: String) {
             continue;
         }
         let outcome = within(engine.lease(&holder, &requests)).await;
-        shared.note(outcome.as_ref().err());
+        shared.note_leases(&outcome);
         match outcome {
-            Ok(granted) => {
+            Ok(leased) => {
                 backoff.reset();
-                for (request, granted) in requests.iter().zip(granted) {
-                    quota.granted(request, granted);
-                }
+                keep(quota, &requests, leased, &mut warned);
             }
             Err(_) => {
                 let pause = backoff.next();
@@ -204,38 +271,66 @@ async fn lease(engine: Arc<dyn Engine>, shared: Arc<Shared>, holder: String) {
     }
 }
 
-/// Sends orders, each until the engine has it.
-async fn send(
-    engine: Arc<dyn Engine>,
-    seal: Inbox,
-    from: String,
-    mut orders: mpsc::Receiver<Order>,
-) {
-    while let Some(order) = orders.recv().await {
-        let message = Message {
-            from: from.clone(),
-            id: RandomState::new().hash_one(unix_s()),
-            unix_s: unix_s(),
-            order,
-        };
-        let text = seal.write(&message);
-        let mut backoff = Backoff(FIRST_PAUSE_MS);
-        let started = tokio::time::Instant::now();
-        while let Err(error) = within(engine.send(&text)).await {
-            if started.elapsed() > ORDER {
-                tracing::error!(%error, order = ?message.order, "other nodes have not got this order");
-                break;
+/// Keeps what the engine has leased. A key that it rejects is asked for again later.
+fn keep(quota: &ClusterQuota, requests: &[Request], leased: Vec<Leased>, warned: &mut Warned) {
+    let retry_ms = quota.now_ms() + LONGEST_PAUSE_MS;
+    for (request, leased) in requests.iter().zip(leased) {
+        match leased {
+            Ok(granted) => quota.granted(request, granted),
+            Err(error) => {
+                quota.failed(request, retry_ms);
+                if warned.may() {
+                    tracing::warn!(
+                        %error,
+                        key = ?request.key,
+                        "the engine of the cluster rejects a lease: this node does not limit the user or the realm"
+                    );
+                }
             }
-            sleep(backoff.next()).await;
         }
     }
-    // Nobody can order anything any more.
-    std::future::pending().await
+}
+
+/// What signs orders.
+struct Outbox {
+    seal: Inbox,
+    from: String,
+    run: u64,
+}
+
+impl Outbox {
+    /// Sends orders, each until the engine has it.
+    async fn send(self, engine: Arc<dyn Engine>, mut orders: mpsc::Receiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            let message = Message {
+                from: self.from.clone(),
+                run: self.run,
+                id: RandomState::new().hash_one(unix_s()),
+                unix_s: unix_s(),
+                order,
+            };
+            let text = self.seal.write(&message);
+            let mut backoff = Backoff(FIRST_PAUSE_MS);
+            let started = tokio::time::Instant::now();
+            while let Err(error) = within(engine.send(&text)).await {
+                if started.elapsed() > ORDER {
+                    tracing::error!(%error, order = ?message.order, "other nodes have not got this order");
+                    break;
+                }
+                sleep(backoff.next()).await;
+            }
+        }
+        // Nobody can order anything any more.
+        std::future::pending().await
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Directory, NodeInfo, open};
     use super::*;
+    use crate::kinds::Options;
+    use std::sync::Mutex;
 
     #[test]
     fn pauses_grow_to_the_longest_and_differ() {
@@ -247,5 +342,90 @@ mod tests {
         assert!(long.iter().any(|pause| *pause != long[0]));
         backoff.reset();
         assert!(backoff.next().as_millis() <= 375);
+    }
+
+    /// The first of two processes of the node `a`, and the orders that it hears.
+    fn exchanges() -> (Exchanges, Arc<Mutex<Vec<u64>>>) {
+        let seal = Seal::new(&[1; 32]);
+        let own = NodeInfo {
+            name: "a".to_owned(),
+            run: 1,
+            ..NodeInfo::default()
+        };
+        let options = Options {
+            url: "redis://127.0.0.1:1".to_owned(),
+            ..Options::default()
+        };
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&heard);
+        let directory = Directory::new(own, seal.clone());
+        let exchanges = Exchanges {
+            engine: open(&options, "test").unwrap(),
+            shared: Arc::new(Shared::new(directory, Arc::default())),
+            report: Box::new(|_| {}),
+            hear: Box::new(move |event| {
+                if let Event::Order(message) = event {
+                    to.lock().unwrap().push(message.id);
+                }
+            }),
+            inbox: Inbox::new(1, seal),
+            after: None,
+            identity: None,
+            warned: [Warned::default(), Warned::default(), Warned::default()],
+        };
+        (exchanges, heard)
+    }
+
+    /// An order of the second process of the same node.
+    fn order(id: u64) -> String {
+        let user = "alice".to_owned();
+        Inbox::new(2, Seal::new(&[1; 32])).write(&Message {
+            from: "a".to_owned(),
+            run: 2,
+            id,
+            unix_s: unix_s(),
+            order: Order::EndSessions { user },
+        })
+    }
+
+    fn exchanged(before: Option<String>, messages: &[String]) -> Exchanged {
+        Exchanged {
+            before,
+            messages: messages.to_vec(),
+            sequence: 7,
+            identity: "i".to_owned(),
+            ..Exchanged::default()
+        }
+    }
+
+    #[test]
+    fn a_retired_process_publishes_nothing_and_obeys_the_other_one_of_its_node() {
+        let (mut exchanges, heard) = exchanges();
+        assert!(exchanges.publication("a").text.is_some());
+        exchanges.shared.is_retired.store(true, Ordering::Relaxed);
+        assert_eq!(exchanges.publication("a").text, None);
+        exchanges.learn(exchanged(None, &[order(1)]), None);
+        assert_eq!(*heard.lock().unwrap(), [1]);
+        assert_eq!(exchanges.publication("a").after, Some(7));
+    }
+
+    #[test]
+    fn orders_are_read_again_when_the_engine_has_lost_data_and_forged_ones_count() {
+        let (mut exchanges, heard) = exchanges();
+        let text = exchanges.publication("a").text;
+        exchanges.learn(exchanged(None, &[order(1)]), Some(0));
+        let _ = exchanges.publication("a");
+        exchanges.learn(exchanged(text, &["nonsense".to_owned()]), Some(0));
+        assert_eq!(exchanges.after, Some(7));
+        let _ = exchanges.publication("a");
+        exchanges.learn(exchanged(None, &[]), Some(0));
+        assert_eq!(exchanges.after, Some(0));
+        let _ = exchanges.publication("a");
+        let text = Some(exchanges.publication("a").text.unwrap());
+        exchanges.learn(exchanged(text, &[order(1), order(2)]), Some(0));
+        assert_eq!(*heard.lock().unwrap(), [1, 2], "each once");
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let shared = &exchanges.shared;
+        assert_eq!((load(&shared.forged), load(&shared.restarts)), (1, 1));
     }
 }

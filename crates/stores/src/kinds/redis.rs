@@ -99,11 +99,15 @@ impl Redis {
             .await
     }
 
-    /// Sends commands at once, whose results nobody reads.
+    /// Sends commands at once, whose results nobody reads. The next ones connect again after any error: a master that has become a replica answers
+    /// READONLY as long as it is asked.
     pub(crate) async fn send(&self, commands: &Pipeline) -> Result<(), StoreError> {
         let mut connection = self.connection().await?;
-        self.checked(commands.query_async(&mut connection).await)
-            .await
+        let outcome = commands.query_async(&mut connection).await;
+        if outcome.is_err() {
+            *self.connection.lock().await = None;
+        }
+        self.checked(outcome).await
     }
 
     async fn checked<T>(&self, outcome: Result<T, RedisError>) -> Result<T, StoreError> {

@@ -47,3 +47,49 @@ impl Stream {
         Ok(self.redis.send(&pipe).await?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_redis::TestRedis;
+
+    #[test]
+    fn after_an_error_of_the_server_the_next_batch_connects_again() {
+        let redis = TestRedis::start();
+        let stream = Stream::new(&SinkOptions {
+            at: redis.options(),
+            topic: "events".to_owned(),
+            is_durable: true,
+        });
+        let (stream, line) = (
+            stream.unwrap(),
+            Line {
+                kind: "k",
+                json: "{}".to_owned(),
+            },
+        );
+        let add = || redis.wait(stream.add(std::slice::from_ref(&line)));
+        let connections = || {
+            let stats = redis.ask(&["client", "list"]);
+            let ids = stats
+                .split_whitespace()
+                .filter(|word| word.starts_with("id="));
+            // The last one is of redis-cli.
+            ids.map(str::to_owned).collect::<Vec<_>>()
+        };
+        add().unwrap();
+        let before = connections();
+        add().unwrap();
+        assert_eq!(connections()[0], before[0], "the same connection");
+        redis.ask(&["replicaof", "127.0.0.1", "1"]);
+        let error = add().unwrap_err().to_string();
+        assert!(
+            error.contains("READONLY") || error.contains("read only"),
+            "{error}"
+        );
+        redis.ask(&["replicaof", "no", "one"]);
+        add().unwrap();
+        assert!(!connections().contains(&before[0]), "another connection");
+        assert_eq!(redis.ask(&["xlen", "events"]), "3");
+    }
+}

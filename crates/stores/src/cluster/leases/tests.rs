@@ -11,7 +11,7 @@ struct InFlight {
     node: usize,
     requests: Vec<Request>,
     /// Responses on their way back; `None` on the way to the engine.
-    granted: Option<Vec<u32>>,
+    granted: Option<Vec<Option<u32>>>,
 }
 
 struct Node {
@@ -28,6 +28,8 @@ struct World {
     now_ms: u64,
     engine: Model,
     is_engine_up: bool,
+    /// The engine rejects requests of this key.
+    bad: Option<LeaseKey>,
     nodes: Vec<Node>,
     flying: Vec<InFlight>,
     delay_ms: u64,
@@ -49,6 +51,7 @@ impl World {
             now_ms: 1_000,
             engine: Model::default(),
             is_engine_up: true,
+            bad: None,
             nodes: (0..nodes).map(node).collect(),
             flying: Vec::new(),
             delay_ms,
@@ -115,7 +118,10 @@ impl World {
         match flight.granted.take() {
             None if self.is_engine_up && !node.is_cut_off => {
                 let name = flight.node.to_string();
-                let grant = |request: &Request| self.engine.lease(&name, request, now);
+                let grant = |request: &Request| {
+                    let is_bad = self.bad.as_ref() == Some(&request.key);
+                    (!is_bad).then(|| self.engine.lease(&name, request, now))
+                };
                 flight.granted = Some(flight.requests.iter().map(grant).collect());
                 flight.at_ms = now + self.delay_ms;
                 self.flying.push(flight);
@@ -130,9 +136,12 @@ impl World {
             }
             Some(granted) => {
                 node.waits = false;
-                node.is_engine_up = true;
+                node.is_engine_up |= granted.iter().any(Option::is_some);
                 for (request, granted) in flight.requests.iter().zip(granted) {
-                    node.leases.granted(request, granted, now);
+                    match granted {
+                        Some(granted) => node.leases.granted(request, granted, now),
+                        None => node.leases.failed(request, now + 500),
+                    }
                 }
             }
         }
@@ -335,4 +344,70 @@ fn a_node_that_is_cut_off_gives_too_much_and_all_is_counted_when_it_is_back() {
     assert_eq!(world.engine.leased(KEY, world.now_ms), limit + 11);
     assert_eq!(world.acquire(1, limit), Acquired::Refused);
     assert_eq!(world.acquire(0, limit), Acquired::Refused);
+}
+
+#[test]
+fn a_key_that_the_engine_rejects_limits_nobody_and_other_keys_keep_their_limit() {
+    let limit = 16;
+    let mut world = World::new(1, 5);
+    world.bad = Some(KEY.into());
+    let _ = world.acquire(0, limit);
+    world.run(100);
+    for _ in 0..3 * limit {
+        assert_ne!(world.acquire(0, limit), Acquired::Refused);
+        world.run(10);
+    }
+    let mut got = 0;
+    for _ in 0..3 * limit {
+        let (node, now) = (&mut world.nodes[0], world.now_ms);
+        let acquired = node
+            .leases
+            .acquire("u:r/other", limit, now, node.is_engine_up);
+        got += u32::from(acquired != Acquired::Refused);
+        world.run(30);
+    }
+    assert_eq!(got, limit);
+    // It is repaired.
+    world.bad = None;
+    world.run(1_000);
+    assert_eq!(world.acquire(0, limit), Acquired::Refused);
+}
+
+#[test]
+fn a_small_lease_refuses_nobody_while_the_engine_is_away() {
+    let limit = 100;
+    let mut world = World::new(1, 5);
+    let _ = world.acquire(0, limit);
+    world.run(1_000);
+    world.is_engine_up = false;
+    world.nodes[0].is_engine_up = false;
+    for attempt in 0..limit {
+        assert_ne!(world.acquire(0, limit), Acquired::Refused, "{attempt}");
+        world.run(10);
+    }
+}
+
+#[test]
+fn leases_that_nobody_uses_do_not_pile_up_while_the_engine_is_away() {
+    let limit = 100;
+    let mut world = World::new(1, 5);
+    for number in 0..50 {
+        let key = format!("u:r/{number}");
+        let now = world.now_ms;
+        let _ = world.nodes[0].leases.acquire(&key, limit, now, true);
+    }
+    world.run(1_000);
+    world.is_engine_up = false;
+    for number in 0..50 {
+        world.nodes[0].leases.release(&format!("u:r/{number}"));
+    }
+    for number in 50..100 {
+        let key = format!("u:r/{number}");
+        let now = world.now_ms;
+        let _ = world.nodes[0].leases.acquire(&key, limit, now, false);
+        world.run(100);
+        world.nodes[0].leases.release(&key);
+    }
+    world.run(SMALL_TTL_MS);
+    assert_eq!(world.nodes[0].leases.len(), 0);
 }
