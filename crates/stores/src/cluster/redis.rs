@@ -515,6 +515,31 @@ mod tests {
     }
 
     #[test]
+    fn the_permissions_of_the_page_are_enough() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cluster.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let line = page.lines().find(|line| line.starts_with("ACL SETUSER"));
+        let words: Vec<_> = line.unwrap().split(' ').collect();
+        let redis = TestRedis::start();
+        assert_eq!(redis.ask(&words), "OK");
+        let mut options = redis.options();
+        options.url += "?user=hairpin&pass=PASSWORD";
+        let engine = RedisEngine::new(&options, "hairpin").unwrap();
+        redis.ask(&["zadd", "{hairpin}:messages", "1", "nonsense"]);
+        redis.ask(&["hset", "{hairpin}:nodes", "b", "nonsense"]);
+        redis.ask(&["hset", "{hairpin}:state", "sequence", "many"]);
+        redis.wait(engine.send("order")).unwrap();
+        assert_eq!(exchange(&redis, &engine, Some(0)).removed, 2);
+        let mut released = request("key");
+        let leased = redis.wait(engine.lease("a", std::slice::from_ref(&released)));
+        assert_eq!(leased.unwrap().remove(0).unwrap(), 3);
+        (released.used, released.block) = (0, 0);
+        let leased = redis.wait(engine.lease("a", &[released]));
+        assert_eq!(leased.unwrap().remove(0).unwrap(), 0);
+        redis.wait(engine.leave("a")).unwrap();
+    }
+
+    #[test]
     fn a_key_that_cannot_be_leased_fails_alone() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
