@@ -128,7 +128,7 @@ impl Mobile {
 }
 
 #[test]
-fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_3_2() {
+fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_6_2() {
     let (address, pushes) = gateway(202);
     let (serve, sip, _folder) = serve(address, "");
     let mut mobile = Mobile::new(sip, "fcm");
@@ -200,7 +200,7 @@ fn a_gateway_that_refuses_and_a_phone_that_stays_asleep_are_480() {
 }
 
 #[test]
-fn a_phone_with_another_push_service_is_555_rfc8599_5_3_1() {
+fn a_phone_with_another_push_service_is_555_rfc8599_8_1() {
     let (address, _pushes) = gateway(200);
     let (_serve, sip, _folder) = serve(address, "");
     let response = Mobile::new(sip, "acme").register();

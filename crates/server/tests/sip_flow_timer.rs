@@ -5,6 +5,7 @@ mod sip_client;
 use hairpin_server::sip::{Domain, SipSettings};
 use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
+use sip_client::link::Link;
 use sip_client::phone::{Line, PASSWORD, Phone, credentials, value, values};
 use sip_client::status;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ fn serve(workers: usize) -> Running {
         .listen("127.0.0.1:0".parse().expect("an address"))
         .relay_address("127.0.0.1".parse().expect("an address"))
         .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .sip_listen_ws("127.0.0.1:0".parse().expect("an address"))
         .user("ann", PASSWORD)
         .user("bob", PASSWORD)
         .sip(settings)
@@ -93,6 +95,36 @@ fn a_flow_lives_as_long_as_keep_alives_come_and_its_bindings_end_with_it_rfc5626
         ann.ask(Method::Message, "sip:bob@example.com", "gone");
         let answer = ann.expect("SIP/2.0 4");
         assert_eq!(status(&answer), 480, "{answer}");
+    }
+}
+
+/// Browsers cannot send pings, so the server does.
+#[test]
+fn a_websocket_lives_as_long_as_it_answers_pings_rfc7118_6() {
+    for workers in [1, 4] {
+        let server = serve(workers);
+        let address = server.sip_ws_listeners()[0];
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let phone = std::thread::spawn(move || {
+            let link = Link::tcp(address).web();
+            let nobody = "127.0.0.9:9".parse().expect("an address");
+            let mut bob = Phone::other(Box::new(link), "WS", nobody, "bob");
+            let ok = register(&mut bob, Some(1));
+            assert_eq!(value(&ok, "Flow-Timer"), "1");
+            let incoming = bob.expect("MESSAGE ");
+            bob.respond(&incoming, "200 OK");
+            // Now it reads nothing, so it sends no Pong.
+            let _ = ended.recv();
+        });
+        wait(&server, 1);
+        std::thread::sleep(Duration::from_secs(5));
+        assert_eq!(server.stats().sip().bindings, 1);
+        let mut ann = Phone::udp(&server, "ann");
+        ann.ask(Method::Message, "sip:bob@example.com", "there");
+        ann.expect("SIP/2.0 200");
+        wait(&server, 0);
+        drop(end);
+        phone.join().expect("the phone");
     }
 }
 

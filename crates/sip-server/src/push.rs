@@ -31,23 +31,28 @@ impl PushParams {
         })
     }
 
-    /// Whether the phone can be woken by them.
+    /// Whether the phone can be woken by them, with these push services.
     #[must_use]
-    pub const fn can_wake(&self) -> bool {
-        self.provider.is_some() && self.prid.is_some()
+    pub fn can_wake(&self, providers: &[String]) -> bool {
+        let provider = self.provider.as_ref();
+        let is_known = |it: &String| providers.iter().any(|known| known.eq_ignore_ascii_case(it));
+        provider.is_some_and(is_known) && self.prid.is_some()
     }
 }
 
-/// The token of the phone with this contact, if it can be woken.
+/// The token of the phone with this contact, if it can be woken by one of these push services.
 #[must_use]
-pub(crate) fn prid_of(uri: &[u8]) -> Option<String> {
+pub fn prid_of(uri: &[u8], providers: &[String]) -> Option<String> {
+    if providers.is_empty() {
+        return None;
+    }
     // Most contacts have no such parameter, so they are not parsed.
     let name = b"pn-prid";
     uri.windows(name.len())
         .any(|part| part.eq_ignore_ascii_case(name))
         .then(|| PushParams::of(uri))
         .flatten()
-        .filter(PushParams::can_wake)?
+        .filter(|params| params.can_wake(providers))?
         .prid
 }
 
@@ -71,7 +76,11 @@ mod tests {
         assert_eq!(params.provider.as_deref(), Some("fcm"));
         assert_eq!(params.prid.as_deref(), Some("abc:d_e"));
         assert_eq!(params.param.as_deref(), Some("project;1"));
-        assert_eq!(prid_of(uri).as_deref(), Some("abc:d_e"));
+        let fcm = ["apns".to_owned(), "FCM".to_owned()];
+        assert_eq!(prid_of(uri, &fcm).as_deref(), Some("abc:d_e"));
+        for others in [&[][..], &fcm[..1]] {
+            assert_eq!(prid_of(uri, others), None, "{others:?}");
+        }
         let asks = PushParams::of(b"sip:a@h;pn-provider").expect("a parameter");
         assert_eq!(asks, PushParams::default());
         for uri in [
@@ -84,12 +93,12 @@ mod tests {
             b"tel:1;pn-provider=fcm;pn-prid=x",
             b"",
         ] {
-            assert_eq!(prid_of(uri), None, "{}", uri.escape_ascii());
+            assert_eq!(prid_of(uri, &fcm), None, "{}", uri.escape_ascii());
         }
         let long = format!(
             "sip:a@h;pn-provider=fcm;pn-prid={}",
             "x".repeat(MAX_VALUE + 1)
         );
-        assert_eq!(prid_of(long.as_bytes()), None);
+        assert_eq!(prid_of(long.as_bytes(), &fcm), None);
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Connection {
     pub(crate) heard: Mono,
     /// How often the other side sends something: it has registered with Outbound, and was told so (RFC 5626 §4.4).
     pub(crate) flow_timer: Option<Duration>,
+    /// When the last Ping of a WebSocket was sent.
+    pub(crate) pinged: Mono,
     /// Since when a message has been on its way: the first from the beginning on.
     pub(crate) begun: Option<Mono>,
     /// It comes from a load balancer, whose header of the PROXY protocol is not complete yet. The header's beginning is in `inbound`.
@@ -132,6 +134,7 @@ impl Connection {
             ciphertext_written: 0,
             heard: now,
             flow_timer: None,
+            pinged: now,
             begun: Some(now),
             awaits_proxy_header: false,
             proven: false,
@@ -164,11 +167,38 @@ impl Connection {
         }
     }
 
-    /// Notes the Flow-Timer of a response that is about to be written. Returns the deadline that follows from it.
+    /// When its timer has to fire: to send a Ping, or to close it.
+    pub(crate) fn next_timer(&self, settings: &SipSettings) -> Mono {
+        let deadline = self.deadline(settings);
+        self.next_ping().map_or(deadline, |ping| ping.min(deadline))
+    }
+
+    /// When the next Ping is due. Browsers cannot send pings, so this server sends them on a WebSocket with a Flow-Timer (RFC 7118 §6).
+    fn next_ping(&self) -> Option<Mono> {
+        let is_quiet = self.ended.is_none() && self.begun.is_none();
+        let timer = self
+            .flow_timer
+            .filter(|_| is_quiet && self.carrier.is_websocket())?;
+        Some(self.heard.max(self.pinged).plus(timer / 2))
+    }
+
+    /// Appends a Ping if one is due.
+    pub(crate) fn ping(&mut self, now: Mono, out: &mut Vec<u8>) {
+        if self.next_ping().is_some_and(|due| due <= now)
+            && let Some(web) = &mut self.layers.web
+        {
+            self.pinged = now;
+            web.ping(out);
+        }
+    }
+
+    /// Notes the Flow-Timer of a response that is about to be written. Returns when the timer has to fire because of it.
     pub(crate) fn follow_flow_timer(&mut self, response: &[u8]) -> Option<Mono> {
         let timer = flow_timer_of(response)?;
-        self.flow_timer = Some(timer);
-        Some(self.heard.plus(timer + slack(timer)))
+        self.flow_timer = (!timer.is_zero()).then_some(timer);
+        let timer = self.flow_timer?;
+        let deadline = self.heard.plus(timer + slack(timer));
+        Some(self.next_ping().map_or(deadline, |ping| ping.min(deadline)))
     }
 
     /// Adds a message to what is to be written; `false` if too much waits already.
@@ -372,21 +402,34 @@ fn slack(flow_timer: Duration) -> Duration {
     (flow_timer / 10).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// The Flow-Timer of a 200 to a REGISTER, of this server's registrar or of another one behind this server.
+/// What a response says about the Flow-Timer of the connection it is written to: `None` if it says nothing. A 200 to a REGISTER that the other side
+/// has sent says it, from this server's registrar or another one: zero if it has no Flow-Timer. With several Via values, the REGISTER is that of another element (RFC 5626 §5.4).
 fn flow_timer_of(response: &[u8]) -> Option<Duration> {
-    const NAME: &[u8] = b"\r\nFlow-Timer: ";
     if !response.starts_with(b"SIP/2.0 200 ") {
         return None;
     }
     let end = memchr::memmem::find(response, b"\r\n\r\n")?;
     let head = response.get(..end + 2)?;
-    let at = memchr::memmem::find(head, NAME)? + NAME.len();
     memchr::memmem::find(head, b" REGISTER\r\n")?;
-    let rest = head.get(at..)?;
-    let len = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-    let seconds = std::str::from_utf8(rest.get(..len)?).ok()?;
-    let seconds: u32 = seconds.parse().ok()?;
-    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    let (mut vias, mut is_register, mut timer) = (0, false, 0);
+    let mut rest = head;
+    while let Some(len) = memchr::memmem::find(rest, b"\r\n") {
+        let (line, after) = rest.split_at(len);
+        rest = after.get(2..)?;
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+            continue;
+        };
+        let (name, value) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"Via") || name.eq_ignore_ascii_case(b"v") {
+            vias += 1 + value.iter().filter(|byte| **byte == b',').count();
+        } else if name.eq_ignore_ascii_case(b"CSeq") {
+            is_register = value.ends_with(b" REGISTER");
+        } else if name.eq_ignore_ascii_case(b"Flow-Timer") {
+            let seconds = std::str::from_utf8(value).ok();
+            timer = seconds.and_then(|it| it.parse().ok()).unwrap_or(0_u32);
+        }
+    }
+    (is_register && vias == 1).then(|| Duration::from_secs(timer.into()))
 }
 
 /// Writes once; says why if nothing can be written.
@@ -419,24 +462,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flow_timer_is_that_of_a_200_to_a_register() {
-        let response = |code: &str, method: &str, timer: &str| {
-            format!("SIP/2.0 {code} X\r\nCSeq: 1 {method}\r\n{timer}Content-Length: 0\r\n\r\n")
+    fn the_flow_timer_is_that_of_a_200_to_a_register_with_one_via_rfc5626_5_4() {
+        let response = |code: &str, method: &str, lines: &str| {
+            format!(
+                "SIP/2.0 {code} X\r\nVia: SIP/2.0/TCP a\r\nCSeq: 1 {method}\r\n{lines}Content-Length: 0\r\n\r\n"
+            )
         };
         let of =
-            |code, method, timer: &str| flow_timer_of(response(code, method, timer).as_bytes());
+            |code, method, lines: &str| flow_timer_of(response(code, method, lines).as_bytes());
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(of("200", "REGISTER", "Flow-Timer: 120\r\n"), seconds(120));
-        assert_eq!(of("200", "REGISTER", ""), None);
+        assert_eq!(of("200", "REGISTER", "flow-timer:120\r\n"), seconds(120));
+        assert_eq!(of("200", "REGISTER", ""), seconds(0));
         assert_eq!(of("200", "INVITE", "Flow-Timer: 1\r\n"), None);
         assert_eq!(of("180", "REGISTER", "Flow-Timer: 1\r\n"), None);
+        // The REGISTER of a phone behind another proxy.
+        for via in ["Via: SIP/2.0/UDP b\r\n", "v: SIP/2.0/UDP b\r\n"] {
+            let lines = format!("{via}Flow-Timer: 1\r\n");
+            assert_eq!(of("200", "REGISTER", &lines), None);
+        }
+        let two = response("200", "REGISTER", "Flow-Timer: 1\r\n")
+            .replace("TCP a", "TCP a, SIP/2.0/UDP b");
+        assert_eq!(flow_timer_of(two.as_bytes()), None);
         for wrong in ["0", "x", "-1", "99999999999", ""] {
             let line = format!("Flow-Timer: {wrong}\r\n");
-            assert_eq!(of("200", "REGISTER", &line), None, "{wrong}");
+            assert_eq!(of("200", "REGISTER", &line), seconds(0), "{wrong}");
         }
         // It is no part of the body.
         let body = response("200", "REGISTER", "") + "\r\nFlow-Timer: 5\r\n";
-        assert_eq!(flow_timer_of(body.as_bytes()), None);
+        assert_eq!(flow_timer_of(body.as_bytes()), seconds(0));
         assert_eq!(flow_timer_of(b"SIP/2.0 200 OK\r\nFlow-Timer: 5"), None);
     }
 

@@ -539,7 +539,7 @@ impl Connections {
         let Some(connection) = self.get(slot) else {
             return;
         };
-        let deadline = connection.deadline(&orders.settings);
+        let deadline = connection.next_timer(&orders.settings);
         // A deadline that has moved away is looked at when the timer fires.
         if deadline >= connection.armed {
             return;
@@ -586,10 +586,15 @@ impl Connections {
             return true;
         };
         let slot = connection.slot;
-        let deadline = connection.deadline(&orders.settings);
-        if deadline > now {
-            connection.armed = deadline;
-            self.timers.set(index, deadline);
+        if connection.deadline(&orders.settings) > now {
+            let mut ping = Vec::new();
+            connection.ping(now, &mut ping);
+            let next = connection.next_timer(&orders.settings);
+            connection.armed = next;
+            self.timers.set(index, next);
+            if !ping.is_empty() {
+                self.queue_raw(slot, &ping, counters);
+            }
             return true;
         }
         let reason = match (connection.begun, connection.waiting()) {

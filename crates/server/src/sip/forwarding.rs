@@ -407,7 +407,7 @@ impl Lookup for ServerPolicy<'_> {
     }
 
     fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
-        self.registrations.remove(now, aor, flow);
+        self.registrations.flow_failed(now, aor, flow);
     }
 }
 

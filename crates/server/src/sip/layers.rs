@@ -40,6 +40,13 @@ impl WebSocketState {
         }
     }
 
+    /// Appends a Ping, if there is a WebSocket.
+    pub(crate) fn ping(&mut self, out: &mut Vec<u8>) {
+        if let WebSocketState::Open(socket) = self {
+            socket.ping(out);
+        }
+    }
+
     /// Appends a Close frame, if there is a WebSocket to close.
     pub(crate) fn close(&mut self, code: CloseCode, out: &mut Vec<u8>) {
         if let WebSocketState::Open(socket) = self {

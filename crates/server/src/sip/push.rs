@@ -69,7 +69,7 @@ pub struct PushSettings {
 /// The push notifications of a worker.
 #[derive(Debug)]
 pub(super) struct Pusher {
-    settings: Option<(PushSettings, usize)>,
+    settings: Option<(PushSettings, PushConfig)>,
     /// Notifications handed to the hook.
     pub(super) sent: u64,
     /// Notifications that the hook did not accept.
@@ -91,12 +91,8 @@ impl Pusher {
     }
 
     pub(super) fn config(&self) -> Option<PushConfig> {
-        let (settings, most) = self.settings.as_ref()?;
-        Some(PushConfig {
-            wait: settings.wait,
-            awake: settings.awake,
-            most: *most,
-        })
+        let (_, config) = self.settings.as_ref()?;
+        Some(config.clone())
     }
 
     pub(super) fn push(&mut self, request: &PushRequest<'_>) -> bool {
@@ -112,10 +108,15 @@ impl Pusher {
     }
 }
 
-fn settings(orders: &SharedSipSettings) -> Option<(PushSettings, usize)> {
+fn settings(orders: &SharedSipSettings) -> Option<(PushSettings, PushConfig)> {
     let settings = orders.settings.push.clone()?;
-    let most = orders.share(settings.calls);
-    Some((settings, most))
+    let config = PushConfig {
+        providers: settings.providers.clone().into(),
+        wait: settings.wait,
+        awake: settings.awake,
+        most: orders.share(settings.calls),
+    };
+    Some((settings, config))
 }
 
 fn push_of(request: &PushRequest<'_>) -> Option<Push> {

@@ -12,6 +12,7 @@ use sip::{Message, Mono, Now};
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
+use sip_server::push::prid_of;
 use sip_server::reg_event::Cause;
 use sip_server::registrar::{
     Access, Answer, Config, Domains, Examined, Outcome, Registrar, Request,
@@ -43,11 +44,8 @@ pub(super) struct Registrations {
     changes: Vec<(Aor, Cause)>,
     /// The addresses with flows (RFC 5626) by these connections.
     flows: HashMap<ConnectionKey, Vec<Box<[u8]>>>,
-}
-
-/// Whether a binding is of no use without its connection: it is a flow, and no push notification wakes the phone (RFC 8599).
-fn is_bound_to_flow(binding: &Binding) -> bool {
-    binding.reg_id() != 0 && memchr::memmem::find(binding.uri(), b";pn-provider=").is_none()
+    /// The push services; none if phones are not woken.
+    providers: Vec<String>,
 }
 
 impl Registrations {
@@ -69,6 +67,7 @@ impl Registrations {
             origin: secrets.origin(number),
             changes: Vec::new(),
             flows: HashMap::new(),
+            providers: config(orders).push_providers,
         })
     }
 
@@ -80,6 +79,7 @@ impl Registrations {
             let _ = self.registrar.configure(config(orders), domains);
         }
         self.location.set_limits(limits(orders));
+        self.providers = config(orders).push_providers;
     }
 
     /// Takes these bindings in place of its own.
@@ -212,8 +212,11 @@ impl Registrations {
         let Some(key) = flow.flow.connection else {
             return;
         };
-        let is_flow =
-            |binding: &Binding| is_bound_to_flow(binding) && binding.flow().as_ref() == Some(flow);
+        let providers = &self.providers;
+        let is_flow = |binding: &Binding| {
+            let may_end = binding.reg_id() != 0 || prid_of(binding.uri(), providers).is_some();
+            may_end && binding.flow().as_ref() == Some(flow)
+        };
         if let Found::Bindings(_, bindings) = self.location.find(aor)
             && bindings.iter().any(is_flow)
         {
@@ -224,25 +227,45 @@ impl Registrations {
         }
     }
 
-    /// A connection is gone: removes the bindings of its flows (RFC 5626 §7). Other bindings stay, because the server can connect to their
-    /// contacts.
+    /// A connection is gone: removes the bindings of its flows (RFC 5626 §7), except those of phones that can be woken (RFC 8599). Other
+    /// bindings stay, because the server can connect to their contacts.
     pub(super) fn connection_gone(&mut self, now: Now, key: ConnectionKey) {
         let run = self.origin.runs.own;
         let is_gone = |binding: &Binding| {
             let is_there = |id: FlowId| id.run == run && id.flow.connection == Some(key);
-            is_bound_to_flow(binding) && binding.flow().is_some_and(is_there)
+            binding.flow().is_some_and(is_there)
         };
         for address in self.flows.remove(&key).into_iter().flatten() {
             if let Some(aor) = Aor::from_canonical(&address) {
-                self.remove_if(now, &aor, is_gone);
+                self.lose_flow(now, &aor, is_gone);
+                self.remove_if(now, &aor, |it| it.reg_id() != 0 && is_gone(it));
             }
         }
     }
 
-    /// Removes the bindings with this flow.
-    pub(super) fn remove(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
+    /// A flow has failed: removes the bindings with this flow, except those of phones that can be woken.
+    pub(super) fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
         // A binding that was refreshed meanwhile has another flow and stays.
-        self.remove_if(now, aor, |binding| binding.flow().as_ref() == Some(flow));
+        let has_failed = |binding: &Binding| binding.flow().as_ref() == Some(flow);
+        self.lose_flow(now, aor, has_failed);
+        self.remove_if(now, aor, has_failed);
+    }
+
+    /// Removes the flow of each of these bindings whose phone can be woken. Until the phone registers again, it is asleep.
+    fn lose_flow(&mut self, now: Now, aor: &Aor, is_meant: impl Fn(&Binding) -> bool) {
+        let Found::Bindings(revision, bindings) = self.location.find(aor) else {
+            return;
+        };
+        let providers = &self.providers;
+        let lost = |(place, binding): (usize, &Binding)| {
+            let is_lost = is_meant(binding) && prid_of(binding.uri(), providers).is_some();
+            is_lost.then(|| Change::Replace(place, binding.without_flow()))
+        };
+        let mut changes: Vec<Change> = bindings.iter().enumerate().filter_map(lost).collect();
+        if !changes.is_empty() {
+            // On an error the binding stays as it is, and its phone is woken when it has been silent.
+            let _ = self.location.change(now, aor, revision, &mut changes);
+        }
     }
 
     /// Removes bindings of an address, and returns how many.

@@ -188,6 +188,8 @@ impl Link {
                     Event::Alive | Event::Need => None,
                 };
                 self.unread.drain(..used);
+                // Such as a Pong.
+                self.send_raw(&out);
                 if let Some(found) = found {
                     return found;
                 }

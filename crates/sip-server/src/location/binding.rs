@@ -190,6 +190,17 @@ impl Binding {
         FlowId::read(self.text.get(from..)?)
     }
 
+    /// The same binding, of a phone whose flow is lost: a push notification must wake it first (RFC 8599 §5.6.2).
+    #[must_use]
+    pub fn without_flow(&self) -> Binding {
+        let len = self.agent_at() + usize::from(self.agent_len);
+        let text = self.text.get(..len).unwrap_or_default();
+        Binding {
+            text: text.into(),
+            ..self.clone()
+        }
+    }
+
     /// CSeq of the request that made or refreshed it.
     #[must_use]
     pub const fn cseq(&self) -> u32 {

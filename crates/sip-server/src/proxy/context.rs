@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use sip::Now;
 use sip::branch::LoopCheck;
 use sip::build::Stamp;
 use sip::congestion::Class;
 use sip::dispatch::RequestKey;
 use sip::engine::{Mark, ServerKey};
+use sip::{Mono, Now};
 
 use super::best::Best;
 use super::calls::{Admitted, TrunkCall};
@@ -136,8 +136,10 @@ pub(super) struct Context {
     pub(super) is_answered: bool,
     /// The request came from a trunk.
     pub(super) is_trunk: bool,
-    /// It is timed.
+    /// The wheel has a timer for it.
     pub(super) is_timed: bool,
+    /// When the time of the group that rings, of the address of a trunk, or of a lookup is over.
+    pub(super) group_until: Option<Mono>,
     /// If nobody takes the call, it may go on to another URI.
     pub(super) may_divert: bool,
     /// The phones have rung for too long, and were cancelled.
@@ -169,6 +171,7 @@ impl Context {
             is_answered: false,
             is_trunk: false,
             is_timed: false,
+            group_until: None,
             may_divert: false,
             is_unanswered: false,
             branches: Vec::new(),
@@ -182,6 +185,12 @@ impl Context {
             aor: None,
             admitted: Admitted::default(),
         }
+    }
+
+    /// The earlier one of its two deadlines: of the group, and of the phones that it waits for.
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        let waking = self.waking.as_ref().map(|waking| waking.until);
+        self.group_until.into_iter().chain(waking).min()
     }
 
     /// Whether nothing is left to try but phones that may register.

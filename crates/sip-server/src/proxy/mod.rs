@@ -417,7 +417,7 @@ impl Proxy {
                     {
                         stack.engine.trust_source(context.server);
                     }
-                    self.wheel.remove(key.slot);
+                    self.clear_timer(key);
                     let stamped = (message, waiting.stamp);
                     let planned = (*plan, admitted);
                     return self.begin(now, stack, key, stamped, planned, &waiting.from);
@@ -485,14 +485,22 @@ impl Proxy {
             if let Some(waiting) = context.waiting.take() {
                 self.record_waiting(now, stack.policy, &waiting, (504, false));
                 self.answer(now, stack, key, &Reply::new(504));
-            } else if !self.woke_in_vain(now, stack, key) && !self.trunk_timeout(now, stack, key) {
-                self.rang_too_long(key);
-                self.cancel_branches(now, stack, key);
-                let waking = self.contexts.get(key).and_then(|it| it.waking.as_ref());
-                if let Some(until) = waking.map(|waking| waking.until) {
-                    self.set_timer(key, until);
-                }
+            } else {
+                context.is_timed = false;
+                self.group_timeout(now, stack, key);
+                self.waking_timeout(now, stack, key);
+                self.arm(key);
             }
+        }
+    }
+
+    /// If the time of the group is over: the phones have rung long enough, or the address of a trunk has not responded.
+    fn group_timeout(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let context = self.contexts.get(key);
+        let until = context.and_then(|it| it.group_until.take_if(|until| *until <= now));
+        if until.is_some() && !self.trunk_timeout(now, stack, key) {
+            self.rang_too_long(key);
+            self.cancel_branches(now, stack, key);
         }
     }
 
@@ -514,7 +522,9 @@ impl Proxy {
             record.cancelled();
         }
         let waited = context.waking.take().is_some();
-        if waited && context.best.is_own {
+        // A 480 of this server is no better than the 487 that the caller expects.
+        let best = &context.best;
+        if (waited && (best.is_own || best.code == 0)) || (best.is_own && best.code == 480) {
             context.best = Best::default();
             context.best.add_own(487);
         }
@@ -538,12 +548,34 @@ impl Proxy {
         }
     }
 
+    /// Sets the deadline of the group.
     fn set_timer(&mut self, key: ContextKey, at: Mono) {
         if let Some(context) = self.contexts.get(key) {
-            context.is_timed = true;
-            let until = context.waking.as_ref().map(|waking| waking.until);
-            self.wheel
-                .set(key.slot, until.map_or(at, |until| at.min(until)));
+            context.group_until = Some(at);
+        }
+        self.arm(key);
+    }
+
+    /// Removes the deadline of the group.
+    fn clear_timer(&mut self, key: ContextKey) {
+        if let Some(context) = self.contexts.get(key) {
+            context.group_until = None;
+        }
+        self.arm(key);
+    }
+
+    /// Sets the timer to the earlier deadline of a context.
+    fn arm(&mut self, key: ContextKey) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        match context.deadline() {
+            Some(at) => {
+                context.is_timed = true;
+                self.wheel.set(key.slot, at);
+            }
+            None if std::mem::take(&mut context.is_timed) => self.wheel.remove(key.slot),
+            None => {}
         }
     }
 

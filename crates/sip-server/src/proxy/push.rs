@@ -1,4 +1,4 @@
-//! Calls for phones that sleep (RFC 8599 §5.3.2).
+//! Calls for phones that sleep (RFC 8599 §5.6.2).
 //!
 //! ```text
 //! INVITE ──▶ policy: push ──▶ push service ──▶ phone
@@ -9,6 +9,7 @@
 //!
 //! Other phones of the user ring at once. A phone that registers while the call rings gets its copy then.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sip::dispatch::AllowedDestination;
@@ -17,15 +18,18 @@ use sip::{Message, Mono, Now};
 use super::context::ContextKey;
 use super::policy::LookedUp;
 use super::request::Plan;
-use super::target::{self, Wanted};
+use super::target::{self, Selection};
 use super::{Proxy, Stack};
 use crate::Aor;
+use crate::flow::{Runs, Standing};
 use crate::location::Binding;
 use crate::push::{PushParams, prid_of};
 
 /// How calls for phones that sleep are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushConfig {
+    /// The push services. A phone of another one is not woken.
+    pub providers: Arc<[String]>,
     /// How long a call waits for the REGISTER of the phone.
     pub wait: Duration,
     /// A phone that has registered within this time is awake.
@@ -68,6 +72,10 @@ pub(super) struct Waking {
     pub(super) until: Mono,
     /// The tokens of the phones that have not registered yet.
     prids: Vec<String>,
+    /// The push services.
+    providers: Arc<[String]>,
+    /// Which of their contacts get a copy.
+    selection: Selection,
     /// The Max-Breadth of each of their copies (RFC 5393 §5.3.3).
     breadth: u32,
 }
@@ -79,9 +87,15 @@ impl Waking {
     }
 }
 
-/// Whether a binding is that of a phone that must be woken.
-pub(super) fn is_asleep(now: Mono, binding: &Binding, config: &PushConfig) -> bool {
-    now.since(binding.updated()) >= config.awake && prid_of(binding.uri()).is_some()
+/// Whether a binding is that of a phone that must be woken: it has not registered lately, or its connection is gone.
+pub(super) fn is_asleep((now, runs): (Mono, Runs), binding: &Binding, config: &PushConfig) -> bool {
+    let is_gone = match binding.flow() {
+        Some(flow) => flow.standing(runs) == Standing::Gone,
+        // The flow was lost (`Binding::without_flow`).
+        None => binding.path().is_empty(),
+    };
+    (is_gone || now.since(binding.updated()) >= config.awake)
+        && prid_of(binding.uri(), &config.providers).is_some()
 }
 
 impl Proxy {
@@ -127,9 +141,9 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        // RFC 8599 §5.3.2: that is what the caller gets if the phone does not register.
-        context.best.add_own(480);
         if prids.is_empty() {
+            // RFC 8599 §5.6.2: nobody was woken.
+            context.best.add_own(480);
             return;
         }
         let copies = (plan.targets.len() + prids.len()) as u32;
@@ -138,10 +152,12 @@ impl Proxy {
             since: now,
             until,
             prids,
+            providers: config.providers,
+            selection: plan.selection.clone(),
             breadth: (plan.breadth / copies).max(1),
         }));
         self.waking.push(key);
-        self.set_timer(key, until);
+        self.arm(key);
     }
 
     /// Bindings of this address have changed: calls that wait for its phones go on.
@@ -171,24 +187,28 @@ impl Proxy {
         let LookedUp::Known(bindings) = stack.policy.find(now, aor) else {
             return true;
         };
+        let prid = |binding: &Binding| prid_of(binding.uri(), &waking.providers);
         let is_woken = |binding: &&Binding| {
-            let prid = prid_of(binding.uri());
+            let prid = prid(binding);
             binding.updated() >= waking.since && prid.is_some_and(|it| waking.prids.contains(&it))
         };
-        let woken: Vec<Binding> = bindings.iter().filter(is_woken).cloned().collect();
+        let mut woken: Vec<Binding> = bindings.iter().filter(is_woken).cloned().collect();
         if woken.is_empty() {
             return true;
         }
-        let prids: Vec<_> = woken.iter().map(|it| prid_of(it.uri())).collect();
-        waking
-            .prids
-            .retain(|prid| !prids.contains(&Some(prid.clone())));
+        target::remove_repeated(&mut woken, &waking.providers);
+        let prids: Vec<_> = woken.iter().filter_map(prid).collect();
+        waking.prids.retain(|prid| !prids.contains(prid));
         let (breadth, waits) = (waking.breadth, !waking.prids.is_empty());
         let reach = AllowedDestination::Near(base.from.flow.remote.ip());
         let bounds = (self.runs, reach, self.config.max_branches);
-        let targets = target::of_bindings(now.mono, &woken, Wanted::All, bounds);
+        let targets = waking.selection.targets(now.mono, &woken, bounds);
         if !waits {
             context.waking = None;
+        }
+        if targets.is_empty() {
+            // The Request-URI does not mean the contact that the phone has now.
+            context.best.add_own(480);
         }
         let Some(base) = context.base.take() else {
             return false;
@@ -199,33 +219,38 @@ impl Proxy {
         if let Some(context) = self.contexts.get(key) {
             context.base = Some(base);
         }
-        if let Some(time) = self.forward_time(stack, key).filter(|_| !waits) {
-            self.set_timer(key, now.mono.plus(time));
-        }
+        self.ring_anew(now.mono, stack, key);
         // If nothing could be sent, this was perhaps the last copy.
         self.branch_ended(now.mono, stack, key);
         waits
     }
 
-    /// The time of a call that waits for phones is over: it waits no longer. Returns `false` if it does not wait, or has time left.
-    pub(super) fn woke_in_vain(
-        &mut self,
-        now: Mono,
-        stack: &mut Stack<'_>,
-        key: ContextKey,
-    ) -> bool {
+    /// A woken phone has joined the group that rings: the time of the group begins anew.
+    fn ring_anew(&mut self, now: Mono, stack: &Stack<'_>, key: ContextKey) {
         let Some(context) = self.contexts.get(key) else {
-            return false;
+            return;
+        };
+        let time = match context.targets.is_empty() {
+            true => self.forward_time(stack, key),
+            false => Some(self.config.ring_time),
+        };
+        match time {
+            Some(time) => self.set_timer(key, now.plus(time)),
+            None => self.clear_timer(key),
+        }
+    }
+
+    /// The time of a call that waits for phones is over: it waits no longer.
+    pub(super) fn waking_timeout(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
         };
         if context.waking.as_ref().is_none_or(|it| now < it.until) {
-            return false;
+            return;
         }
         context.waking = None;
-        context.is_timed = false;
-        if let Some(time) = self.forward_time(stack, key) {
-            self.set_timer(key, now.plus(time));
-        }
+        // RFC 8599 §5.6.2: that is what the caller gets if the phone does not register.
+        context.best.add_own(480);
         self.branch_ended(now, stack, key);
-        true
     }
 }

@@ -9,8 +9,8 @@ use sip::{Message, Method, Now};
 use super::identity;
 use super::policy::{Authenticated, Inbound, IsUser, LookedUp, Place, Policy};
 use super::route::{Reader, Routed};
-use super::target::{self, Target, Wanted};
-use super::uris::{request_uri, starts_with_sips};
+use super::target::{Selection, Target};
+use super::uris::request_uri;
 use super::{Proxy, Refusal, divert, push};
 use crate::Aor;
 use crate::flow::FlowId;
@@ -38,6 +38,8 @@ pub(super) struct Plan<'m> {
     pub(super) targets: Vec<Target>,
     /// The contacts of phones that must be woken first.
     pub(super) asleep: Vec<Box<[u8]>>,
+    /// Which contacts of these phones get the request.
+    pub(super) selection: Selection,
     /// The address of record whose bindings the targets are.
     pub(super) aor: Option<Aor>,
     pub(super) breadth: u32,
@@ -48,6 +50,8 @@ struct Contacts {
     targets: Vec<Target>,
     /// The contacts of phones that must be woken first.
     asleep: Vec<Box<[u8]>>,
+    /// Which contacts of these phones get the request.
+    selection: Selection,
 }
 
 impl From<Vec<Target>> for Contacts {
@@ -55,6 +59,7 @@ impl From<Vec<Target>> for Contacts {
         Contacts {
             targets,
             asleep: Vec::new(),
+            selection: Selection::default(),
         }
     }
 }
@@ -399,34 +404,29 @@ impl Proxy {
             Ok(Uri::Sip(sip)) => Some(sip),
             _ => None,
         };
-        let which = match (wanted.number, sip.and_then(|sip| sip.params.value(b"gr"))) {
-            (Some(number), _) => Wanted::Number(number),
-            (None, Some(instance)) => Wanted::Instance(instance),
-            (None, None) => Wanted::All,
+        let selection = Selection {
+            instance: sip.and_then(|sip| sip.params.value(b"gr")).map(Box::from),
+            number: wanted.number,
+            only_sips: sip.is_some_and(|sip| sip.is_sips),
         };
         let bounds = (self.runs, wanted.reach, self.config.max_branches);
-        let only_sips = sip.is_some_and(|sip| sip.is_sips);
-        let targets = |bindings: &[Binding]| {
-            let mut targets = target::of_bindings(now.mono, bindings, which, bounds);
-            // RFC 5630 §5.2: a SIPS URI leads to SIPS contacts alone.
-            targets.retain(|target| !only_sips || starts_with_sips(&target.uri));
-            targets
-        };
         let is_asleep = |binding: &Binding| {
             let config = wanted.push.as_ref();
-            config.is_some_and(|config| push::is_asleep(now.mono, binding, config))
+            config.is_some_and(|config| push::is_asleep((now.mono, self.runs), binding, config))
         };
-        let contacts = match bindings.iter().any(is_asleep) {
-            false => targets(bindings).into(),
-            true => {
+        let contacts = match (bindings.iter().any(is_asleep), &wanted.push) {
+            (true, Some(config)) => {
                 let all = bindings.iter().cloned();
                 let (asleep, awake): (Vec<_>, Vec<_>) = all.partition(is_asleep);
-                let asleep = targets(&asleep).into_iter().map(|target| target.uri);
+                let targets = selection.targets(now.mono, &awake, bounds);
+                let parts = (&asleep[..], &awake[..]);
                 Contacts {
-                    targets: targets(&awake),
-                    asleep: asleep.collect(),
+                    targets,
+                    asleep: selection.asleep(now.mono, parts, &config.providers),
+                    selection,
                 }
             }
+            _ => selection.targets(now.mono, bindings, bounds).into(),
         };
         if contacts.is_empty() && wanted.is_known {
             match policy.exists(now, aor, wanted.flow) {
@@ -485,6 +485,7 @@ fn forward(
         routed,
         targets: contacts.targets,
         asleep: contacts.asleep,
+        selection: contacts.selection,
         aor,
         breadth,
     }))

@@ -164,10 +164,9 @@ impl Proxy {
                 branch.others = Vec::new();
                 branch.again = None;
             }
-            if std::mem::take(&mut context.is_timed) {
-                self.wheel.remove(key.slot);
-            }
+            context.waking = None;
         }
+        self.clear_timer(key);
         self.cancel_branches(now, stack, key);
     }
 
@@ -238,11 +237,15 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        if context.is_answered || !context.is_quiet() || context.waits_for_phones() {
+        if context.is_answered || !context.is_quiet() {
             return;
         }
-        if std::mem::take(&mut context.is_timed) {
-            self.wheel.remove(key.slot);
+        self.clear_timer(key);
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if context.waits_for_phones() {
+            return;
         }
         match context.targets.is_empty() || context.is_ending {
             true => self.finish(now, stack, key),

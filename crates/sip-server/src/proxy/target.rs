@@ -8,9 +8,10 @@ use sip::dispatch::{AllowedDestination, SendFrom};
 use sip::uri::Uri;
 
 use super::config::Forking;
-use super::uris::request_uri;
+use super::uris::{request_uri, starts_with_sips};
 use crate::flow::{FlowId, Runs, Standing};
 use crate::location::Binding;
+use crate::push::prid_of;
 use crate::registrar::is_same_instance;
 use crate::routes::{Hop, Next, Step};
 
@@ -153,6 +154,114 @@ pub(super) enum Wanted<'a> {
     Number(u64),
 }
 
+/// Which bindings the Request-URI of a call means, as long as the call waits for phones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Selection {
+    /// Of a public GRUU, with escapes.
+    pub(super) instance: Option<Box<[u8]>>,
+    /// Of a temporary GRUU.
+    pub(super) number: Option<u64>,
+    /// RFC 5630 §5.2: a SIPS URI leads to SIPS contacts alone.
+    pub(super) only_sips: bool,
+}
+
+impl Selection {
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        match (self.number, &self.instance) {
+            (Some(number), _) => Wanted::Number(number),
+            (None, Some(instance)) => Wanted::Instance(instance),
+            (None, None) => Wanted::All,
+        }
+    }
+
+    /// The targets among these bindings.
+    pub(super) fn targets(
+        &self,
+        now: Mono,
+        bindings: &[Binding],
+        bounds: (Runs, AllowedDestination, usize),
+    ) -> Vec<Target> {
+        let mut targets = of_bindings(now, bindings, self.wanted(), bounds);
+        targets.retain(|target| !self.only_sips || starts_with_sips(&target.uri));
+        targets
+    }
+
+    /// The contacts among these bindings whose phones are to be woken: one for each token, the one that was refreshed last. `awake`: the
+    /// bindings that need no push; their phones are not woken for another contact.
+    pub(super) fn asleep(
+        &self,
+        now: Mono,
+        (asleep, awake): (&[Binding], &[Binding]),
+        providers: &[String],
+    ) -> Vec<Box<[u8]>> {
+        let is_alive = |binding: &&Binding| !binding.is_expired(now);
+        let prid = |binding: &Binding| prid_of(binding.uri(), providers);
+        let awake: Vec<&Binding> = awake.iter().filter(is_alive).collect();
+        let mut prids: Vec<_> = awake.iter().map(|it| prid(it)).collect();
+        let is_awake = |binding: &Binding| {
+            let mut awake = awake.iter();
+            awake.any(|it| have_same_instance(it, binding))
+        };
+        let is_wanted = is_wanted(self.wanted());
+        let mut found: Vec<&Binding> = asleep.iter().filter(is_alive).collect();
+        found.retain(|it| is_wanted(it) && !is_awake(it));
+        found.retain(|it| !self.only_sips || starts_with_sips(it.uri()));
+        found.sort_by_key(|binding| Reverse(binding.updated()));
+        found.retain(|it| {
+            let prid = prid(it);
+            let is_new = !prids.contains(&prid);
+            prids.push(prid);
+            is_new
+        });
+        let contacts = found.into_iter();
+        contacts
+            .map(|it| request_uri(it.uri()).into_owned().into())
+            .collect()
+    }
+}
+
+/// Removes each binding that has the token of a later one, unless both are flows of one instance: a phone gets one copy.
+pub(super) fn remove_repeated(bindings: &mut Vec<Binding>, providers: &[String]) {
+    bindings.sort_by_key(|binding| Reverse((binding.updated(), binding.q().unwrap_or(FULL_Q))));
+    let mut kept: Vec<Binding> = Vec::new();
+    for binding in bindings.drain(..) {
+        let prid = prid_of(binding.uri(), providers);
+        let is_repeated = kept.iter().any(|it| {
+            prid.is_some()
+                && prid_of(it.uri(), providers) == prid
+                && !have_same_instance(it, &binding)
+        });
+        if !is_repeated {
+            kept.push(binding);
+        }
+    }
+    *bindings = kept;
+}
+
+fn have_same_instance(one: &Binding, other: &Binding) -> bool {
+    !one.instance().is_empty() && is_same_instance(one.instance(), other.instance())
+}
+
+/// Whether a binding is one of those.
+fn is_wanted(wanted: Wanted<'_>) -> impl Fn(&Binding) -> bool {
+    let mut buffer = [0; 256];
+    let instance = match wanted {
+        Wanted::Instance(escaped) => sip::uri::unescape(escaped, &mut buffer).map(<[u8]>::to_vec),
+        _ => None,
+    };
+    let number = match wanted {
+        Wanted::Number(number) => Some(number),
+        _ => None,
+    };
+    let is_all = matches!(wanted, Wanted::All);
+    move |binding| {
+        let instance = instance.as_deref();
+        is_all
+            || number.is_some_and(|number| binding.gruu() == number)
+            || instance.is_some_and(|it| is_same_instance(binding.instance(), it))
+    }
+}
+
 /// Makes at most `most` targets of bindings. All contacts of one instance are one target and its `others`. They are tried one after the other;
 /// the contact that was refreshed last is the first (RFC 5626 §7, RFC 5627 §6.1).
 pub(super) fn of_bindings(
@@ -161,18 +270,7 @@ pub(super) fn of_bindings(
     wanted: Wanted<'_>,
     (runs, reach, most): (Runs, AllowedDestination, usize),
 ) -> Vec<Target> {
-    let mut buffer = [0; 256];
-    let instance = match wanted {
-        Wanted::Instance(escaped) => sip::uri::unescape(escaped, &mut buffer),
-        _ => None,
-    };
-    let is_wanted = |binding: &Binding| match wanted {
-        Wanted::All => true,
-        Wanted::Number(number) => binding.gruu() == number,
-        Wanted::Instance(_) => {
-            instance.is_some_and(|instance| is_same_instance(binding.instance(), instance))
-        }
-    };
+    let is_wanted = is_wanted(wanted);
     let mut alive: Vec<&Binding> = bindings
         .iter()
         .filter(|binding| !binding.is_expired(now) && is_wanted(binding))
@@ -185,9 +283,8 @@ pub(super) fn of_bindings(
         let Some(target) = Target::binding(binding, runs, reach) else {
             continue;
         };
-        let same = targets.iter().position(|(_, other)| {
-            !binding.instance().is_empty() && is_same_instance(binding.instance(), other.instance())
-        });
+        let mut others = targets.iter();
+        let same = others.position(|(_, other)| have_same_instance(binding, other));
         let has_room = targets.len() < most;
         match same.and_then(|place| targets.get_mut(place)) {
             Some((first, _)) => first.others.push(target),

@@ -181,8 +181,8 @@ impl Proxy {
         let rings = any_follows(&context.targets, &hop, hop.failures.no_answer);
         if rings && context.is_invite {
             self.set_timer(key, now.plus(hop.ring_time));
-        } else if std::mem::take(&mut context.is_timed) {
-            self.wheel.remove(key.slot);
+        } else {
+            self.clear_timer(key);
         }
     }
 
@@ -366,7 +366,6 @@ impl Proxy {
         else {
             return false;
         };
-        context.is_timed = false;
         if branch.is_heard {
             branch.is_unanswered = true;
             self.cancel_branches(now, stack, key);

@@ -1,10 +1,10 @@
-//! Push services of phones (RFC 8599 §5.3.1).
+//! Push services of phones (RFC 8599 §5.6.1).
 
 use super::wishes::Wishes;
 use super::{Answer, Refusal};
 use crate::push::PushParams;
 
-/// RFC 8599 §6: no phone is woken by this service here.
+/// RFC 8599 §8.1: no phone is woken by this service here.
 pub(super) const NOT_SUPPORTED: Refusal =
     Refusal::of(555, "Push Notification Service Not Supported");
 

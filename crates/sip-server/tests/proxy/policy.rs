@@ -156,7 +156,7 @@ impl Calls for TestPolicy {
 
 impl Pushes for TestPolicy {
     fn push_config(&self) -> Option<PushConfig> {
-        self.push
+        self.push.clone()
     }
 
     fn push(&mut self, request: &PushRequest<'_>) -> bool {

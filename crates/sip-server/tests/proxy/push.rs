@@ -1,4 +1,4 @@
-//! Phones that sleep are woken for a call (RFC 8599 §5.3.2).
+//! Phones that sleep are woken for a call (RFC 8599 §5.6.2).
 
 use std::time::Duration;
 
@@ -10,11 +10,14 @@ use crate::node::{ALICE, UAC, UAS, address, answers, request};
 use crate::policy::Contact;
 use crate::world::World;
 
-const CONFIG: PushConfig = PushConfig {
-    wait: Duration::from_secs(20),
-    awake: Duration::from_secs(10),
-    most: 2,
-};
+fn config() -> PushConfig {
+    PushConfig {
+        providers: ["fcm".to_owned()].into(),
+        wait: Duration::from_secs(20),
+        awake: Duration::from_secs(10),
+        most: 2,
+    }
+}
 
 /// A phone of bob that can be woken by this token, at a node.
 fn mobile(node: usize, prid: &str) -> Contact {
@@ -26,10 +29,17 @@ fn mobile(node: usize, prid: &str) -> Contact {
     }
 }
 
+/// A desk phone of bob at a node.
+fn desk(node: usize) -> Contact {
+    let mut desk = Contact::at(&format!("sip:bob@{}", address(node)));
+    desk.flow = Some(World::datagrams_of(node));
+    desk
+}
+
 /// Bob has these phones, all of which registered long ago.
 fn world(contacts: &[Contact]) -> World {
     let mut world = World::new();
-    world.policy().push = Some(CONFIG);
+    world.policy().push = Some(config());
     for contact in contacts {
         world.policy().bind("bob", contact);
     }
@@ -53,7 +63,7 @@ fn finals(world: &World) -> Vec<&str> {
 }
 
 #[test]
-fn an_invite_waits_until_the_phone_has_registered_rfc8599_5_3_2() {
+fn an_invite_waits_until_the_phone_has_registered_rfc8599_5_6_2() {
     let phone = mobile(UAS, "t1");
     let mut world = world(std::slice::from_ref(&phone));
     call(&mut world, 1);
@@ -80,7 +90,7 @@ fn an_invite_waits_until_the_phone_has_registered_rfc8599_5_3_2() {
 }
 
 #[test]
-fn a_phone_that_does_not_register_is_480_and_a_cancel_does_not_wait_rfc8599_5_3_2() {
+fn a_phone_that_does_not_register_is_480_and_a_cancel_does_not_wait_rfc8599_5_6_2() {
     let mut world = world(&[mobile(UAS, "t1")]);
     call(&mut world, 1);
     world.run_until(19_500);
@@ -185,5 +195,190 @@ fn a_call_that_nobody_wakes_up_for_goes_on_as_configured() {
     assert_eq!(finals(&world), ["200 INVITE"]);
     assert!(!world.heard(UAS + 1).is_empty());
     world.in_dialog(UAC, "BYE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_woken_phone_rings_on_after_the_time_to_wake_it() {
+    let phone = mobile(UAS, "t1");
+    let mut world = world(std::slice::from_ref(&phone));
+    world.nodes[UAS].script = answers(&[(50, 180), (12_000, 200)]);
+    call(&mut world, 1);
+    world.run_until(15_000);
+    world.registered("bob", &phone);
+    world.run_until(28_000);
+    assert_eq!(finals(&world), ["200 INVITE"]);
+    world.in_dialog(UAC, "BYE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn the_time_to_wake_a_phone_and_that_of_a_group_are_two() {
+    // The desk phone of the first group is busy; that of the second one rings on.
+    let (mut first, mut second) = (desk(UAS), desk(UAS + 1));
+    (first.q, second.q) = (Some(1000), Some(500));
+    let mut sleeping = world(&[first.clone(), second.clone(), mobile(UAS + 2, "t1")]);
+    sleeping.nodes[UAS].script = answers(&[(50, 486)]);
+    sleeping.nodes[UAS + 1].script = answers(&[(50, 180), (15_000, 486)]);
+    call(&mut sleeping, 1);
+    sleeping.run_until(19_000);
+    assert!(finals(&sleeping).is_empty());
+    sleeping.run_until(21_000);
+    assert_eq!(finals(&sleeping), ["486 INVITE"]);
+    sleeping.nothing_is_left();
+    // The first group rings for its whole time, 30 s, though the time to wake the phone ends before.
+    let mut world = world(&[first, second, mobile(UAS + 2, "t1")]);
+    world.nodes[UAS].script = answers(&[(50, 180), (100_000, 200)]);
+    call(&mut world, 1);
+    world.run_until(29_000);
+    assert!(world.heard(UAS + 1).is_empty());
+    assert!(!world.heard(UAS).contains(&"CANCEL"));
+    world.run_until(32_000);
+    assert_eq!(finals(&world), ["200 INVITE"]);
+    world.in_dialog(UAC, "BYE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn what_a_woken_phone_decides_is_the_response() {
+    for (code, response) in [
+        (403, "403 INVITE"),
+        (404, "404 INVITE"),
+        (500, "500 INVITE"),
+    ] {
+        let phone = mobile(UAS, "t1");
+        let mut world = world(std::slice::from_ref(&phone));
+        world.nodes[UAS].script = answers(&[(50, 180), (500, code)]);
+        call(&mut world, 1);
+        world.registered("bob", &phone);
+        world.run_until(4_000);
+        assert_eq!(finals(&world), [response]);
+        world.nothing_is_left();
+    }
+    let phone = mobile(UAS, "t1");
+    let mut world = world(std::slice::from_ref(&phone));
+    world.nodes[UAS].script = answers(&[(50, 180), (100_000, 200)]);
+    let key = call(&mut world, 1);
+    world.registered("bob", &phone);
+    world.run_until(3_000);
+    world.cancel(key);
+    world.run_until(4_000);
+    assert_eq!(finals(&world), ["487 INVITE"]);
+    world.nothing_is_left();
+}
+
+/// The same phone once more, with a connection of a run before this one.
+fn with_lost_flow(contact: &Contact, carrier: Carrier) -> Contact {
+    let mut lost = contact.clone();
+    if let Some(id) = &mut lost.flow {
+        id.run = id.run.wrapping_sub(1);
+        id.flow.carrier = carrier;
+        id.flow.connection = Some(sip::flow::ConnectionKey(7));
+    }
+    lost
+}
+
+#[test]
+fn a_phone_whose_connection_is_gone_is_woken_rfc8599_5_6_2() {
+    for (carrier, reg_id) in [(Carrier::Tls, 1), (Carrier::Wss, 0), (Carrier::Tcp, 0)] {
+        let mut phone = mobile(UAS, "t1");
+        (phone.instance, phone.reg_id) = ("urn:uuid:1".to_owned(), reg_id);
+        let mut lost = with_lost_flow(&phone, carrier);
+        let mut world = world(&[]);
+        world.run_until(15_000);
+        // It has registered just before the restart.
+        lost.updated = World::new().now().mono.0 + 14_000_000_000;
+        world.policy().bind("bob", &lost);
+        call(&mut world, 1);
+        assert_eq!(world.policy().pushes.len(), 1);
+        world.registered("bob", &phone);
+        world.run_until(18_000);
+        assert_eq!(finals(&world), ["200 INVITE"], "{carrier:?}");
+        world.in_dialog(UAC, "BYE");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_phone_gets_one_copy_whatever_contacts_it_has() {
+    // Two contacts that sleep are one phone.
+    let (old, new) = (mobile(UAS, "t1"), mobile(UAS + 1, "t1"));
+    let mut asleep = world(&[old.clone(), new.clone()]);
+    call(&mut asleep, 1);
+    assert_eq!(asleep.policy().pushes.len(), 1);
+    // One REGISTER refreshes both.
+    let at = asleep.now().mono.0;
+    asleep.policy().bindings.clear();
+    let refreshed = Contact {
+        updated: at,
+        ..old.clone()
+    };
+    asleep.policy().bind("bob", &refreshed);
+    asleep.registered("bob", &new);
+    asleep.run_until(4_000);
+    let invites = |world: &World, node| {
+        let heard = world.heard(node).into_iter();
+        heard.filter(|it| *it == "INVITE").count()
+    };
+    assert_eq!(invites(&asleep, UAS) + invites(&asleep, UAS + 1), 1);
+    asleep.in_dialog(UAC, "BYE");
+    asleep.nothing_is_left();
+    // One contact is awake: the other one is not woken, by token or by instance.
+    for (prid, instance) in [("t1", ""), ("t2", "urn:uuid:1")] {
+        let mut phones = [mobile(UAS, "t1"), mobile(UAS + 1, prid)];
+        for phone in &mut phones {
+            phone.instance = instance.to_owned();
+        }
+        let [old, new] = phones;
+        let mut world = world(std::slice::from_ref(&old));
+        world.run_until(20_000);
+        world.registered("bob", &new);
+        call(&mut world, 1);
+        assert!(world.policy().pushes.is_empty(), "{prid}");
+        assert_eq!(finals(&world), ["200 INVITE"]);
+        assert_eq!(invites(&world, UAS), 0);
+        world.in_dialog(UAC, "BYE");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_contact_with_another_push_service_is_awake() {
+    let mut phone = mobile(UAS, "t1");
+    phone.uri = phone.uri.replace("fcm", "acme");
+    let mut world = world(&[phone]);
+    call(&mut world, 1);
+    assert_eq!(finals(&world), ["200 INVITE"]);
+    assert!(world.policy().pushes.is_empty());
+    world.in_dialog(UAC, "BYE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_woken_contact_must_be_one_that_the_uri_means_rfc5627_5_1_rfc5630_5_2() {
+    // Another instance with the token gets no call for this one.
+    let mut phone = mobile(UAS, "t1");
+    phone.instance = "urn:uuid:1".to_owned();
+    let mut asleep = world(std::slice::from_ref(&phone));
+    let uri = "sip:bob@example.com;gr=urn:uuid:1";
+    let text = request("INVITE", uri, 1, ALICE);
+    asleep.send(UAC, Carrier::Udp, &text);
+    asleep.run_until(1_000);
+    assert_eq!(asleep.policy().pushes.len(), 1);
+    asleep.policy().bindings.clear();
+    let mut other = phone.clone();
+    other.instance = "urn:uuid:2".to_owned();
+    asleep.registered("bob", &other);
+    asleep.run_until(30_000);
+    assert!(asleep.heard(UAS).is_empty());
+    assert_eq!(finals(&asleep), ["480 INVITE"]);
+    asleep.nothing_is_left();
+    // A SIPS call leads to SIPS contacts alone: the phone is not woken for its other contact.
+    let mut world = world(&[mobile(UAS, "t1")]);
+    let text = request("INVITE", "sips:bob@example.com", 1, ALICE);
+    world.send(UAC, Carrier::Udp, &text);
+    world.run_until(1_000);
+    assert!(world.policy().pushes.is_empty());
+    assert_eq!(finals(&world), ["480 INVITE"]);
     world.nothing_is_left();
 }

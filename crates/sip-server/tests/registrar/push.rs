@@ -1,4 +1,4 @@
-//! Push services of phones (RFC 8599 §5.3.1).
+//! Push services of phones (RFC 8599 §5.6.1).
 
 use sip_server::location::Limits;
 use sip_server::registrar::Config;
@@ -17,7 +17,7 @@ const FCM: &str = "*;+sip.pns=\"fcm\"";
 const APNS: &str = "*;+sip.pns=\"apns\"";
 
 #[test]
-fn a_200_names_the_push_service_of_the_phone_rfc8599_5_3_1() {
+fn a_200_names_the_push_service_of_the_phone_rfc8599_8_2() {
     let mut world = world(&["apns", "fcm"]);
     let contact = "Contact: <sip:alice@192.0.2.9;pn-provider=FCM;pn-prid=t>";
     let reply = world.register("a", 1, contact);
@@ -32,7 +32,7 @@ fn a_200_names_the_push_service_of_the_phone_rfc8599_5_3_1() {
 }
 
 #[test]
-fn a_push_service_that_is_not_supported_is_555_and_binds_nothing_rfc8599_5_3_1() {
+fn a_push_service_that_is_not_supported_is_555_and_binds_nothing_rfc8599_8_1() {
     let mut world = world(&["apns", "fcm"]);
     let reply = world.register(
         "a",
@@ -48,7 +48,7 @@ fn a_push_service_that_is_not_supported_is_555_and_binds_nothing_rfc8599_5_3_1()
 }
 
 #[test]
-fn a_phone_may_ask_for_the_push_services_rfc8599_4_1() {
+fn a_phone_may_ask_for_the_push_services_rfc8599_8_2() {
     let mut world = world(&["apns", "fcm"]);
     let reply = world.register("a", 1, "Contact: <sip:alice@192.0.2.9;pn-provider>");
     assert_eq!(reply.code, 200);

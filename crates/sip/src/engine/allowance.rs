@@ -50,6 +50,16 @@ fn bounded(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX).min(u32::MAX - 1)
 }
 
+/// Whether a response is a reliable provisional one. It is not replaced by a shorter one: without RSeq there would be no PRACK for it
+/// (RFC 3262 §3).
+pub(super) fn has_rseq(response: &[u8]) -> bool {
+    let lines = response.split(|byte| *byte == b'\n');
+    lines
+        .take_while(|line| !line.trim_ascii().is_empty())
+        .filter_map(|line| line.split(|byte| *byte == b':').next())
+        .any(|name| name.trim_ascii().eq_ignore_ascii_case(b"RSeq"))
+}
+
 /// Of IP and UDP.
 fn header_bytes(flow: &Flow) -> usize {
     match flow.remote.ip().to_canonical() {

@@ -327,7 +327,9 @@ impl Engine {
         let length = match reply.content {
             Content::Pieces(pieces) => {
                 let length = compose::concat(&mut self.scratch, pieces)?.len();
-                match self.has_allowance(key, reply.code / 100, length) {
+                let is_whole = self.has_allowance(key, reply.code / 100, length)
+                    || super::allowance::has_rseq(self.scratch.get(..length).unwrap_or_default());
+                match is_whole {
                     true => length,
                     // The shortest response with this code.
                     false => self.build_reply(key, &Reply::new(reply.code))?,

@@ -205,6 +205,32 @@ fn a_long_180_is_replaced_by_the_shortest_one() {
 }
 
 #[test]
+fn a_reliable_183_keeps_its_rseq_or_is_not_sent_rfc3262_3() {
+    let text = invite(200);
+    let long = |rseq: &str| {
+        format!(
+            "SIP/2.0 183 Progress\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK7\r\n{rseq}Record-Route: <sip:{}>\r\n\r\n",
+            "x".repeat(1500)
+        )
+    };
+    for (rseq, sent) in [
+        ("RSeq: 1\r\nRequire: 100rel\r\n", 0),
+        ("RSEQ : 1\r\n", 0),
+        ("X: RSeq:\r\n", 1),
+        ("", 1),
+    ] {
+        let mut bed = Bed::new("203.0.113.5:40000");
+        bed.receive(&text, |_| ());
+        let long = long(rseq);
+        bed.respond(first(), &Reply::forwarded(183, &[long.as_bytes()]));
+        assert_eq!(bed.codes.len(), sent, "{rseq}");
+        assert_eq!(bed.amplified(), u64::from(sent == 0), "{rseq}");
+        bed.respond(first(), &Reply::new(486));
+        assert_eq!(bed.codes.last().unwrap(), "486");
+    }
+}
+
+#[test]
 fn a_2xx_to_an_invite_is_sent_in_any_case_and_others_have_no_bound() {
     let body = "x".repeat(3000);
     let mut bed = Bed::new("203.0.113.5:40000");
