@@ -25,6 +25,8 @@ const SANS_IO: &[&str] = &[
 
 /// Part of the name of every module whose unit tests need root.
 const NEEDS_ROOT: &str = "needs_root";
+/// The same for unit tests that start programs of Debian packages.
+const NEEDS_PACKAGES: &str = "needs_packages";
 
 /// What to compare with.
 #[derive(Debug, clap::Args)]
@@ -75,7 +77,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     }
     println!("=== quick: {:.0} s", started.elapsed().as_secs_f32());
     println!(
-        "    left to `cargo xtask test`: unit tests in modules named *needs_root*; integration tests of io, bpf, server, load and hairpin; BPF objects; fuzz targets; documentation; \
+        "    left to `cargo xtask test`: unit tests in modules named *needs_root* or *needs_packages*; integration tests of io, bpf, server, load and hairpin; BPF objects; fuzz targets; documentation; \
          budgets; clients of other projects; the benchmark"
     );
     Ok(total)
@@ -112,7 +114,7 @@ fn unit_tests(root: &Path, packages: &[&Package]) -> Result<Tally> {
                 .iter()
                 .filter(|target| has_library || **target != "--lib"),
         );
-        arguments.extend(["--", "--skip", NEEDS_ROOT]);
+        arguments.extend(["--", "--skip", NEEDS_ROOT, "--skip", NEEDS_PACKAGES]);
         total.add(cargo::test(root, &arguments)?);
     }
     Ok(total)

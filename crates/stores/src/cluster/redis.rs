@@ -414,7 +414,7 @@ impl Engine for RedisEngine {
 }
 
 #[cfg(test)]
-mod tests {
+mod needs_packages {
     use super::*;
     use crate::test_redis::TestRedis;
 

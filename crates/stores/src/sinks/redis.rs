@@ -49,7 +49,7 @@ impl Stream {
 }
 
 #[cfg(test)]
-mod tests {
+mod needs_packages {
     use super::*;
     use crate::test_redis::TestRedis;
 
