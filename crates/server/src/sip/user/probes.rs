@@ -115,6 +115,12 @@ impl Probes {
     pub(super) fn failed(&mut self, now: Mono, mark: Mark, failure: Failure) {
         let outcome = match failure {
             Failure::TimedOut => Outcome::Silent,
+            Failure::LeftAlone | Failure::Refused(_) | Failure::Cancelled => {
+                if let Some(prober) = &mut self.prober {
+                    prober.held_back(now, mark.number() as u32);
+                }
+                return;
+            }
             _ => Outcome::NotSent,
         };
         self.concluded(now, mark, outcome);
