@@ -18,7 +18,7 @@ pub(super) struct End {
     pub(super) place: usize,
     pub(super) left: SendStats,
     pub(super) came: ReceiveStats,
-    pub(super) troubles: ClientErrors,
+    pub(super) client_errors: ClientErrors,
     /// Mean deviation of each flow, RFC 3550 §6.4.1.
     pub(super) jitter_ns: Vec<f64>,
     pub(super) cpu_ns: u64,

@@ -37,7 +37,7 @@ pub(super) struct Receiver {
     /// Taps whose clients have something to send, and no room for it.
     full: Vec<usize>,
     book: ReceiveLog,
-    troubles: ClientErrors,
+    client_errors: ClientErrors,
 }
 
 /// What has arrived.
@@ -79,7 +79,7 @@ impl Receiver {
             chunk: vec![0; if streams { CHUNK } else { 0 }].into(),
             full: Vec::new(),
             book: ReceiveLog::new(ledger, starts),
-            troubles: ClientErrors::default(),
+            client_errors: ClientErrors::default(),
         })
     }
 
@@ -152,7 +152,7 @@ impl Receiver {
         End {
             jitter_ns: self.book.flows.iter().filter_map(jitter).collect(),
             came: self.book.came,
-            troubles: self.troubles,
+            client_errors: self.client_errors,
             taps: self.taps,
             ..End::default()
         }
@@ -205,7 +205,7 @@ impl Receiver {
             }
         }
         if control {
-            tap.service(&mut self.troubles);
+            tap.service(&mut self.client_errors);
             self.schedule(index);
         }
     }
@@ -237,7 +237,7 @@ impl Receiver {
             }
         });
         if let Err(error) = read {
-            self.troubles.disconnected(&error);
+            self.client_errors.disconnected(&error);
             // It is watched, so this can only fail for lack of memory; its next event then says the same.
             let _ = self.poller.remove(connection);
         }
@@ -250,7 +250,7 @@ impl Receiver {
     /// Sends what the client of a tap wants sent, later if there is no room for it.
     fn serve(&mut self, index: usize) {
         let tap = &mut self.taps[index];
-        tap.service(&mut self.troubles);
+        tap.service(&mut self.client_errors);
         if tap.socket.connection().is_some() && tap.is_full() && !self.full.contains(&index) {
             self.full.push(index);
         }

@@ -41,11 +41,11 @@ pub(super) fn head(plan: &Plan) -> LoadReport {
 pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], ends: &[End]) {
     let mut came = ReceiveStats::default();
     let mut left = SendStats::default();
-    let mut troubles = ClientErrors::default();
+    let mut client_errors = ClientErrors::default();
     for end in ends {
         came.add(&end.came);
         left.add(&end.left);
-        troubles.add(&end.troubles);
+        client_errors.add(&end.client_errors);
     }
     let all = Snapshot::of(counters);
     totals(report, plan, &came, &left, &all);
@@ -65,7 +65,7 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     let sum = jitter.iter().fold(0.0, |sum, one| sum + one);
     report.jitter_us = sum / (jitter.len().max(1) as f64) / 1e3;
     report.errors = came.errors;
-    for (&code, count) in &troubles.codes {
+    for (&code, count) in &client_errors.codes {
         *report.errors.entry(code).or_default() += count;
     }
     if report.run.pace == Pace::Open {
@@ -103,7 +103,7 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
         }
     }
     report.ended_early = ended_early(report);
-    report.warnings = warnings::of(report, &troubles);
+    report.warnings = warnings::of(report, &client_errors);
 }
 
 fn totals(

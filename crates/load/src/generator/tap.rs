@@ -193,7 +193,7 @@ impl Tap {
     }
 
     /// Sends what a client wants sent, and takes note of what befell it.
-    pub(super) fn service(&mut self, troubles: &mut ClientErrors) {
+    pub(super) fn service(&mut self, client_errors: &mut ClientErrors) {
         let Decoder::Turn { client, server } = &mut self.decoder else {
             return;
         };
@@ -202,7 +202,7 @@ impl Tap {
             let _ = self.socket.send(request, *server);
         }
         while let Some(event) = client.poll_event() {
-            troubles.note(&event);
+            client_errors.note(&event);
         }
     }
 

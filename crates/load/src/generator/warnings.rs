@@ -13,7 +13,7 @@ pub(super) const WITHHELD: &str = "every server said Retry-After";
 const BUSY: f64 = 0.9;
 
 /// Everything worth a warning in a finished report.
-pub(super) fn of(report: &LoadReport, troubles: &ClientErrors) -> Vec<String> {
+pub(super) fn of(report: &LoadReport, client_errors: &ClientErrors) -> Vec<String> {
     let mut found = Vec::new();
     generator(report, &mut found);
     sending(report, &mut found);
@@ -38,23 +38,23 @@ pub(super) fn of(report: &LoadReport, troubles: &ClientErrors) -> Vec<String> {
             "nothing came back: is the server there, and does it admit these peers?".to_owned(),
         );
     }
-    if troubles.lost > 0 {
+    if client_errors.lost > 0 {
         found.push(format!(
             "{} allocations were lost during the run: the server forgot them, or did not refresh them",
-            troubles.lost
+            client_errors.lost
         ));
     }
-    if troubles.disconnected > 0 {
+    if client_errors.disconnected > 0 {
         found.push(format!(
             "{} connections to the server ended during the run: {}",
-            troubles.disconnected,
-            troubles.why.as_deref().unwrap_or("no reason known")
+            client_errors.disconnected,
+            client_errors.why.as_deref().unwrap_or("no reason known")
         ));
     }
-    if troubles.refused > 0 {
+    if client_errors.refused > 0 {
         found.push(format!(
             "{} requests to keep allocations, permissions or channels alive failed",
-            troubles.refused
+            client_errors.refused
         ));
     }
     found

@@ -153,7 +153,7 @@ impl Plan {
         Ok(shared)
     }
 
-    fn worker(&self, outfit: WorkerParts) -> Result<Worker, StartError> {
+    fn worker(&self, parts: WorkerParts) -> Result<Worker, StartError> {
         let WorkerParts {
             place,
             numbering,
@@ -164,7 +164,7 @@ impl Plan {
             placement,
             part,
             shared,
-        } = outfit;
+        } = parts;
         let seed = random::seed().map_err(StartError::Randomness)?;
         let gro = self.relay_gro && self.offloads.is_some_and(|offloads| offloads.gro);
         let (gso, max_segments) = self

@@ -441,7 +441,7 @@ impl Connections {
         queued
     }
 
-    /// The same of bytes that are no message.
+    /// Queues bytes that are no SIP message. Unlike `queue`, it reads no Flow-Timer from them.
     pub(crate) fn queue_raw(
         &mut self,
         slot: Slot,

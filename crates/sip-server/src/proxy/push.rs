@@ -34,7 +34,7 @@ pub struct PushConfig {
     pub wait: Duration,
     /// A phone that has registered within this time is awake.
     pub awake: Duration,
-    /// Calls of this worker that wait at a time. Further calls do not wait.
+    /// Calls of this worker that wait at a time. Further calls wake no phone.
     pub most: usize,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn is_asleep((now, runs): (Mono, Runs), binding: &Binding, config: &P
 }
 
 impl Proxy {
-    /// Has the phones of a plan woken that sleep. The call waits for them, unless too many calls do.
+    /// Asks for pushes to the sleeping phones of a plan, and lets the call wait. If too many calls wait, it pushes to nobody.
     pub(super) fn wake(
         &mut self,
         now: Mono,
@@ -240,7 +240,7 @@ impl Proxy {
         }
     }
 
-    /// The time of a call that waits for phones is over: it waits no longer.
+    /// Ends the wait of a call for phones if its time is over, and adds 480.
     pub(super) fn waking_timeout(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
         let Some(context) = self.contexts.get(key) else {
             return;

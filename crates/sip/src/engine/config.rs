@@ -50,8 +50,8 @@ pub struct Config {
     /// RFC 3261 §18.2.2 has it try what the DNS says of sent-by. Else it is lost, which its transaction is told.
     pub redirects_responses: bool,
     /// Whether [`congestion::Config::peers`] alone are trusted, and senders that the TU trusts
-    /// ([`NewRequest::trust`](super::NewRequest::trust)). Then `maddr` of the Via of others counts for nothing, and the responses that a
-    /// transaction sends to their datagrams have at most 2.5 times the bytes of the request, repetitions and headers of IP and UDP included.
+    /// ([`NewRequest::trust`](super::NewRequest::trust)). Then the engine ignores `maddr` in the Via of others. All
+    /// responses of a transaction to their datagram have at most 2.5 times its bytes together, with repetitions and IP and UDP headers.
     /// Otherwise anybody can have responses, which are longer than requests and repeated, sent to a third party (RFC 3261 §18.2.2 has no
     /// bound).
     pub trusts_peers_only: bool,

@@ -5,8 +5,8 @@
 //! accepted. A list has them in the order in which they finished.
 //!
 //! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are free
-//! places: one alone gets four fifths, two get four ninths each, and there is always room for another. They are counted in an
-//! array of fixed size by a keyed hash of the source's prefix.
+//! places. One source alone gets four fifths, two get four ninths each, and there is always room for another. They are counted in
+//! an array of fixed size by a keyed hash of the source's prefix.
 
 use std::net::IpAddr;
 

@@ -193,13 +193,13 @@ impl Leases {
         self.all.get(key).map_or(0, |lease| lease.used)
     }
 
-    /// Keys with a lease.
+    /// Keys that this node keeps an entry for, with or without a granted lease.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is no lease.
+    /// Whether this node keeps no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -286,7 +286,7 @@ impl Leases {
         lease.granted = granted;
         lease.has_failed = false;
         lease.is_full = request.block > 0 && granted <= request.used;
-        // Nobody is refused for long by what an engine said that is away.
+        // If the engine goes away, its last refusal lasts no longer than `TTL_MS`.
         let ttl_ms = match lease.is_full {
             true => request.ttl_ms.min(TTL_MS),
             false => request.ttl_ms,

@@ -215,7 +215,7 @@ fn mask(processors: &[usize]) -> String {
     parts.join(",")
 }
 
-/// Whether the receive ring is as long as bursts.
+/// Warns if the receive ring could be longer, and is below `RING` or has lost packets.
 pub(super) fn rings(patient: &Patient<'_>) -> Vec<Finding> {
     each(patient, |name| {
         let missed = patient.system.number(&format!(

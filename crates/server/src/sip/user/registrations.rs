@@ -40,7 +40,7 @@ impl TrunkRegistrations {
         }
     }
 
-    /// New settings: if a trunk is another one, all registrations begin anew.
+    /// Takes new settings. If any trunk has changed, all registrations begin anew.
     pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
         let is_same = {
             let trunks = self.routes.trunks().map(|(trunk, _)| trunk);
