@@ -151,12 +151,18 @@ impl Link {
 
     /// Sends bytes above TLS.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        self.try_send_raw(bytes).expect("an open connection");
+    }
+
+    fn try_send_raw(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let mut out = Vec::new();
         match &mut self.tls {
             None => out.extend_from_slice(bytes),
-            Some(tls) => tls.encrypt(bytes, &mut out).expect("an open connection"),
+            Some(tls) => tls
+                .encrypt(bytes, &mut out)
+                .map_err(std::io::Error::other)?,
         }
-        self.socket.write_all(&out).expect("room");
+        self.socket.write_all(&out)
     }
 
     /// What a message is on the wire, above TLS.
@@ -188,6 +194,11 @@ impl Link {
                     Event::Alive | Event::Need => None,
                 };
                 self.unread.drain(..used);
+                if let Some(Err(end)) = found {
+                    // The server may have closed the connection before our Close arrives.
+                    let _ = self.try_send_raw(&out);
+                    return Err(end);
+                }
                 // Such as a Pong.
                 self.send_raw(&out);
                 if let Some(found) = found {
