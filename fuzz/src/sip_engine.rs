@@ -10,7 +10,7 @@ use sip::congestion::{Backlog, Class};
 use sip::engine::{
     ClientKey, Config, Engine, Mark, Outgoing, Output, Received, Reply, SentBy, ServerKey,
 };
-use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use sip::verdict::Rules;
 use sip::{HashKey, Mono, Now, Spans};
 use std::time::Duration;
@@ -25,9 +25,12 @@ struct Target {
 /// Takes the steps; whatever they are, the timers alive are the transactions alive, and in the end nothing is left.
 pub fn engine(input: &[u8]) {
     let mut config = Config::new(0, HashKey::new([7; 16]));
-    config
-        .sent_by
-        .push(SentBy::new(ListenerKey(0), Carrier::Udp, "192.0.2.1", 5060));
+    config.sent_by.push(SentBy::new(
+        ListenerKey(0),
+        Transport::Udp,
+        "192.0.2.1",
+        5060,
+    ));
     let mut target = Target {
         engine: Engine::new(config, 1),
         now: Mono(1_000_000_000),
@@ -55,7 +58,11 @@ pub fn engine(input: &[u8]) {
 
 fn flow(stream: bool) -> Flow {
     Flow {
-        carrier: if stream { Carrier::Tcp } else { Carrier::Udp },
+        transport: if stream {
+            Transport::Tcp
+        } else {
+            Transport::Udp
+        },
         listener: ListenerKey(0),
         connection: stream.then_some(ConnectionKey(1)),
         local: ([192, 0, 2, 1], 5060).into(),
@@ -127,7 +134,11 @@ impl Target {
 
     fn request(&mut self, bytes: &[u8]) {
         let out = Outgoing {
-            to: Destination::new(Carrier::Udp, ([192, 0, 2, 2], 5060).into(), ListenerKey(0)),
+            to: Destination::new(
+                Transport::Udp,
+                ([192, 0, 2, 2], 5060).into(),
+                ListenerKey(0),
+            ),
             connection: None,
             pieces: &[bytes],
             class: Class::New,

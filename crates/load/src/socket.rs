@@ -89,7 +89,7 @@ impl AsFd for Socket {
 
 /// A TCP, TLS or DTLS connection to a server.
 pub struct Connection {
-    socket: Carrier,
+    socket: OsSocket,
     via: Via,
     /// Whoever reads and whoever writes take turns, a batch at a time: TLS is one state for both.
     writer: Mutex<Writer>,
@@ -97,7 +97,7 @@ pub struct Connection {
 }
 
 /// The system's part of a connection.
-enum Carrier {
+enum OsSocket {
     Tcp(TcpConnection),
     /// Connected, and it does not block.
     Udp(stdnet::UdpSocket),
@@ -121,7 +121,7 @@ struct Writer {
 
 /// The right to write to a connection.
 pub(crate) struct Writing<'a> {
-    socket: &'a Carrier,
+    socket: &'a OsSocket,
     writer: MutexGuard<'a, Writer>,
 }
 
@@ -164,13 +164,13 @@ impl Connection {
                 let socket = udp(server, local)?;
                 let session = Datagrams::new(tls).map_err(invalid)?;
                 let protocol = Protocol::Dtls(Box::new(session));
-                (Carrier::Udp(socket), protocol, Incoming::default())
+                (OsSocket::Udp(socket), protocol, Incoming::default())
             }
             via => {
                 let stream = via.stream().unwrap_or_else(|| Ok(Stream::tcp()));
                 let (wire, incoming) = stream.map_err(invalid)?.into_parts();
                 let socket = TcpConnection::connect(server, bound.then_some(local))?;
-                (Carrier::Tcp(socket), Protocol::Stream(wire), incoming)
+                (OsSocket::Tcp(socket), Protocol::Stream(wire), incoming)
             }
         };
         let connection = Connection {
@@ -192,8 +192,8 @@ impl Connection {
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
         let address = match &self.socket {
-            Carrier::Tcp(socket) => socket.local_addr(),
-            Carrier::Udp(socket) => socket.local_addr(),
+            OsSocket::Tcp(socket) => socket.local_addr(),
+            OsSocket::Udp(socket) => socket.local_addr(),
         };
         // An open socket has an address; the call cannot fail.
         address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
@@ -202,7 +202,7 @@ impl Connection {
     /// Whether it is connected, with the TLS or DTLS handshake if there is one.
     pub(crate) fn is_established(&self) -> bool {
         match (&self.socket, &self.lock().protocol) {
-            (Carrier::Tcp(socket), Protocol::Stream(wire)) => {
+            (OsSocket::Tcp(socket), Protocol::Stream(wire)) => {
                 socket.peer_addr().is_ok() && wire.is_established()
             }
             (_, Protocol::Dtls(datagrams)) => datagrams.is_established(),
@@ -224,8 +224,8 @@ impl Connection {
     /// What the poller watches until the connection is established.
     pub(crate) fn first_interest(&self) -> Interest {
         match self.socket {
-            Carrier::Tcp(_) => Interest::ReadWrite,
-            Carrier::Udp(_) => Interest::Read,
+            OsSocket::Tcp(_) => Interest::ReadWrite,
+            OsSocket::Udp(_) => Interest::Read,
         }
     }
 
@@ -235,8 +235,8 @@ impl Connection {
     /// The connection is of no more use; the error says why, also that of a connection that never came about.
     pub(crate) fn read(&self, chunk: &mut [u8], on: impl FnMut(&[u8])) -> stdio::Result<()> {
         match &self.socket {
-            Carrier::Tcp(socket) => self.read_stream(socket, chunk, on),
-            Carrier::Udp(socket) => self.read_datagrams(socket, chunk, on),
+            OsSocket::Tcp(socket) => self.read_stream(socket, chunk, on),
+            OsSocket::Udp(socket) => self.read_datagrams(socket, chunk, on),
         }
     }
 
@@ -345,8 +345,8 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
-            Carrier::Tcp(socket) => socket.as_fd(),
-            Carrier::Udp(socket) => socket.as_fd(),
+            OsSocket::Tcp(socket) => socket.as_fd(),
+            OsSocket::Udp(socket) => socket.as_fd(),
         }
     }
 }
@@ -386,8 +386,10 @@ impl Writing<'_> {
     pub(crate) fn flush(&mut self, calls: &mut u64) -> stdio::Result<bool> {
         self.writer.is_touched = false;
         match (self.socket, &mut self.writer.protocol) {
-            (Carrier::Tcp(socket), Protocol::Stream(wire)) => wire.flush(&mut Calls(socket, calls)),
-            (Carrier::Udp(socket), Protocol::Dtls(datagrams)) => {
+            (OsSocket::Tcp(socket), Protocol::Stream(wire)) => {
+                wire.flush(&mut Calls(socket, calls))
+            }
+            (OsSocket::Udp(socket), Protocol::Dtls(datagrams)) => {
                 datagrams.flush(socket, calls).map_err(ended)
             }
             _ => Ok(true),

@@ -29,7 +29,7 @@ use crate::quota::{QuotaLimits, SourcePrefix};
 use crate::realms::RealmSettings;
 use crate::running::Running;
 use crate::settings::Settings;
-use crate::sip::{Carrier, SipAddresses, SipSettings};
+use crate::sip::{SipAddresses, SipSettings, Transport};
 use crate::steering::Steering;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
@@ -197,21 +197,21 @@ impl Builder {
     /// Serves SIP over TLS on this address. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one
     /// ([`Running::sip_tls_listeners`] tells which).
     pub fn sip_listen_tls(mut self, address: SocketAddr) -> Self {
-        self.sip_listen.streams.push((Carrier::Tls, address));
+        self.sip_listen.streams.push((Transport::Tls, address));
         self
     }
 
     /// Serves SIP over WebSocket (RFC 7118) on this address, without TLS: for a reverse proxy in front, or for tests. Port 0 takes a free
     /// one ([`Running::sip_ws_listeners`] tells which).
     pub fn sip_listen_ws(mut self, address: SocketAddr) -> Self {
-        self.sip_listen.streams.push((Carrier::Ws, address));
+        self.sip_listen.streams.push((Transport::Ws, address));
         self
     }
 
     /// Serves SIP over WebSocket and TLS on this address, as browsers require it. Requires [`certificates`](Self::certificates) or
     /// [`tls`](Self::tls). Port 0 takes a free one ([`Running::sip_wss_listeners`] tells which).
     pub fn sip_listen_wss(mut self, address: SocketAddr) -> Self {
-        self.sip_listen.streams.push((Carrier::Wss, address));
+        self.sip_listen.streams.push((Transport::Wss, address));
         self
     }
 

@@ -51,20 +51,20 @@ impl Talker {
         }
     }
 
-    fn compose(&mut self, method: &str, carrier: &str) {
+    fn compose(&mut self, method: &str, transport: &str) {
         let number = self.number;
         self.message.clear();
         write!(
             self.message,
             "{method} sip:bob@127.0.0.1 SIP/2.0\r\n\
-             Via: SIP/2.0/{carrier} 192.0.2.1:5060;rport;branch=z9hG4bK{carrier}{method}{number}\r\n\
+             Via: SIP/2.0/{transport} 192.0.2.1:5060;rport;branch=z9hG4bK{transport}{method}{number}\r\n\
              From: <sip:a@example.org>;tag=1\r\nTo: <sip:bob@127.0.0.1>"
         )
         .expect("room");
         self.message.extend_from_slice(&self.tag);
         write!(
             self.message,
-            "\r\nCall-ID: {number}@{carrier}\r\nCSeq: 1 {method}\r\nMax-Forwards: 70\r\n\
+            "\r\nCall-ID: {number}@{transport}\r\nCSeq: 1 {method}\r\nMax-Forwards: 70\r\n\
              Contact: <sip:a@192.0.2.1>\r\nContent-Length: 0\r\n\r\n"
         )
         .expect("room");

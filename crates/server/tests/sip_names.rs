@@ -4,7 +4,7 @@ mod dns_server;
 
 use dns_server::{DnsServer, Manner, Zone};
 use hairpin_server::sip::{LocateError, NameResolver};
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip::routing::{Candidate, Locate, Locator};
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ fn locate_with(
     seed: u64,
 ) -> Result<Vec<Candidate>, LocateError> {
     let target = Locate::of(uri.as_bytes()).expect("a URI");
-    let mut locator = Locator::new(&[Carrier::Udp, Carrier::Tcp], seed);
+    let mut locator = Locator::new(&[Transport::Udp, Transport::Tcp], seed);
     resolver.locate(&mut locator, &target)
 }
 
-fn candidate(carrier: Carrier, remote: &str) -> Candidate {
+fn candidate(transport: Transport, remote: &str) -> Candidate {
     Candidate {
-        carrier,
+        transport,
         remote: remote.parse().expect("an address"),
     }
 }
@@ -47,9 +47,9 @@ fn naptr_leads_to_srv_and_srv_to_addresses_rfc3263_4() {
     assert_eq!(
         found,
         [
-            candidate(Carrier::Tcp, "[2001:db8::1]:5080"),
-            candidate(Carrier::Tcp, "192.0.2.1:5080"),
-            candidate(Carrier::Tcp, "192.0.2.2:5070"),
+            candidate(Transport::Tcp, "[2001:db8::1]:5080"),
+            candidate(Transport::Tcp, "192.0.2.1:5080"),
+            candidate(Transport::Tcp, "192.0.2.2:5070"),
         ]
     );
     let asked = server.asked();
@@ -68,17 +68,17 @@ fn without_naptr_srv_is_asked_of_every_transport() {
             .host("a.example.org", "192.0.2.3"),
     );
     let found = locate(&server, "sip:example.org").expect("a server");
-    assert_eq!(found, [candidate(Carrier::Tcp, "192.0.2.3:5090")]);
+    assert_eq!(found, [candidate(Transport::Tcp, "192.0.2.3:5090")]);
 }
 
 #[test]
 fn without_srv_the_host_itself_is_it_and_a_port_spares_the_questions() {
     let server = DnsServer::new(Zone::new().host("a.example", "192.0.2.4"));
     let found = locate(&server, "sip:a.example").expect("a server");
-    assert_eq!(found, [candidate(Carrier::Udp, "192.0.2.4:5060")]);
+    assert_eq!(found, [candidate(Transport::Udp, "192.0.2.4:5060")]);
     let before = server.asked().len();
     let found = locate(&server, "sip:a.example:5099;transport=tcp").expect("a server");
-    assert_eq!(found, [candidate(Carrier::Tcp, "192.0.2.4:5099")]);
+    assert_eq!(found, [candidate(Transport::Tcp, "192.0.2.4:5099")]);
     let mut asked = server.asked().split_off(before);
     asked.sort();
     assert_eq!(asked, ["udp A a.example", "udp AAAA a.example"]);
@@ -150,7 +150,7 @@ fn aliases_are_followed_and_loops_end() {
             .alias("pool.example", "loop.example"),
     );
     let found = locate(&server, "sip:alias.example:5060").expect("a server");
-    assert_eq!(found, [candidate(Carrier::Udp, "192.0.2.8:5060")]);
+    assert_eq!(found, [candidate(Transport::Udp, "192.0.2.8:5060")]);
     assert!(locate(&server, "sip:loop.example:5060").is_err());
 }
 
@@ -170,5 +170,5 @@ fn the_second_name_server_is_asked_when_the_first_is_gone() {
     let server = DnsServer::new(Zone::new().host("a.example", "192.0.2.9"));
     let resolver = NameResolver::new(&[nobody, server.address()]);
     let found = locate_with(&resolver, "sip:a.example:5060", 1).expect("a server");
-    assert_eq!(found, [candidate(Carrier::Udp, "192.0.2.9:5060")]);
+    assert_eq!(found, [candidate(Transport::Udp, "192.0.2.9:5060")]);
 }

@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sip::flow::{Carrier, Flow, ListenerKey};
+use sip::flow::{Flow, ListenerKey, Transport};
 use sip::{HashKey, Message, Mono, Now, Spans};
 use sip_server::AorHash;
 use sip_server::flow::FlowId;
@@ -113,7 +113,7 @@ fn flow() -> Result<FlowId, Failed> {
         worker: 0,
         run: 1,
         flow: Flow {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             listener: ListenerKey(0),
             connection: None,
             local: "192.0.2.1:5060".parse()?,

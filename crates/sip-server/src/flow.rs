@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sip::HashKey;
-use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 
 /// Bytes of the longest flow as it is kept.
 pub(crate) const FLOW_LEN: usize = 1 + 2 + 2 + 4 + 8 + 2 * ADDRESS_LEN;
@@ -24,14 +24,14 @@ const MAC_LEN: usize = 8;
 pub const MAX_TOKEN: usize = (FLOW_LEN + MAC_LEN).div_ceil(3) * 4;
 
 /// The transport is in the lower bits of the first byte.
-const CARRIERS: [Carrier; 5] = [
-    Carrier::Udp,
-    Carrier::Tcp,
-    Carrier::Tls,
-    Carrier::Ws,
-    Carrier::Wss,
+const TRANSPORTS: [Transport; 5] = [
+    Transport::Udp,
+    Transport::Tcp,
+    Transport::Tls,
+    Transport::Ws,
+    Transport::Wss,
 ];
-const CARRIER_BITS: u8 = 0b111;
+const TRANSPORT_BITS: u8 = 0b111;
 const LOCAL_IS_V6: u8 = 0x10;
 const REMOTE_IS_V6: u8 = 0x20;
 const HAS_CONNECTION: u8 = 0x40;
@@ -90,8 +90,8 @@ impl FlowId {
     /// Writes the flow as it is kept.
     pub(crate) fn write<'b>(&self, buffer: &'b mut [u8; FLOW_LEN]) -> &'b [u8] {
         let flow = &self.flow;
-        let carrier = CARRIERS.iter().position(|known| *known == flow.carrier);
-        let mut kind = carrier.unwrap_or_default() as u8;
+        let transport = TRANSPORTS.iter().position(|known| *known == flow.transport);
+        let mut kind = transport.unwrap_or_default() as u8;
         for (bit, is_set) in [
             (LOCAL_IS_V6, flow.local.is_ipv6()),
             (REMOTE_IS_V6, flow.remote.is_ipv6()),
@@ -117,7 +117,7 @@ impl FlowId {
     pub(crate) fn read(bytes: &[u8]) -> Option<FlowId> {
         let mut rest = Reader(bytes);
         let [kind] = rest.take()?;
-        let carrier = *CARRIERS.get(usize::from(kind & CARRIER_BITS))?;
+        let transport = *TRANSPORTS.get(usize::from(kind & TRANSPORT_BITS))?;
         let worker = u16::from_be_bytes(rest.take()?);
         let listener = ListenerKey(u16::from_be_bytes(rest.take()?));
         let run = u32::from_be_bytes(rest.take()?);
@@ -128,7 +128,7 @@ impl FlowId {
         let local = rest.take_address(kind & LOCAL_IS_V6 != 0)?;
         let remote = rest.take_address(kind & REMOTE_IS_V6 != 0)?;
         let flow = Flow {
-            carrier,
+            transport,
             listener,
             connection,
             local,
@@ -249,14 +249,14 @@ fn purpose(key: HashKey) -> HashKey {
 mod tests {
     use super::*;
 
-    fn flow(carrier: Carrier, local: &str, remote: &str) -> FlowId {
+    fn flow(transport: Transport, local: &str, remote: &str) -> FlowId {
         FlowId {
             worker: 0x0102,
             run: 0x0304_0506,
             flow: Flow {
-                carrier,
+                transport,
                 listener: ListenerKey(0x0708),
-                connection: carrier
+                connection: transport
                     .is_reliable()
                     .then_some(ConnectionKey(0x090a_0b0c_0d0e_0f10)),
                 local: local.parse().unwrap(),
@@ -272,8 +272,8 @@ mod tests {
             ("[fe80::1%3]:5060", "[fe80::2%3]:5060"),
         ];
         let mut flows = Vec::new();
-        for carrier in CARRIERS {
-            flows.extend(addresses.map(|(local, remote)| flow(carrier, local, remote)));
+        for transport in TRANSPORTS {
+            flows.extend(addresses.map(|(local, remote)| flow(transport, local, remote)));
         }
         flows
     }
@@ -328,7 +328,7 @@ mod tests {
         let run = 0x0304_0506;
         for flow in all() {
             assert_eq!(flow.standing(Runs::of(run)), Standing::Current);
-            let is_udp = flow.flow.carrier == Carrier::Udp;
+            let is_udp = flow.flow.transport == Transport::Udp;
             let later = match is_udp {
                 true => Standing::Datagrams,
                 false => Standing::Gone,

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::{HashKey, Message, Mono, Now, Spans};
 use sip_server::Aor;
 use sip_server::calls::{CallRecord, Counted, DialogId, Dialogs, Leg, Span};
@@ -82,7 +82,7 @@ impl World {
                 worker: 1,
                 run: 1,
                 flow: Flow {
-                    carrier: Carrier::Tls,
+                    transport: Transport::Tls,
                     listener: ListenerKey(1),
                     connection: Some(ConnectionKey(user.into())),
                     local: v6(5061),
@@ -158,7 +158,7 @@ fn a_recorded_call_costs_at_most_512_bytes() {
     let mut spans = Spans::new();
     let message = Message::parse(text.as_bytes(), &mut spans).unwrap();
     let flow = Flow {
-        carrier: Carrier::Tls,
+        transport: Transport::Tls,
         listener: ListenerKey(1),
         connection: None,
         local: "[2001:db8::1]:5061".parse().unwrap(),

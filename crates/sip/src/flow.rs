@@ -7,7 +7,7 @@ use crate::Host;
 
 /// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Carrier {
+pub enum Transport {
     /// Datagrams.
     Udp,
     /// A TCP connection.
@@ -20,17 +20,17 @@ pub enum Carrier {
     Wss,
 }
 
-impl Carrier {
+impl Transport {
     /// Nothing is lost or out of order while the connection lives: transactions need not retransmit.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
-        !matches!(self, Carrier::Udp)
+        !matches!(self, Transport::Udp)
     }
 
     /// A WebSocket: each of its messages is one SIP message (RFC 7118 §5), and only the client can open one.
     #[must_use]
     pub const fn is_websocket(self) -> bool {
-        matches!(self, Carrier::Ws | Carrier::Wss)
+        matches!(self, Transport::Ws | Transport::Wss)
     }
 
     /// Whether a connection that a peer has opened may carry requests to the address that it came from (RFC 3261 §18). Over TLS
@@ -38,23 +38,23 @@ impl Carrier {
     /// else (RFC 7118 §7).
     #[must_use]
     pub const fn is_reused(self) -> bool {
-        matches!(self, Carrier::Tcp)
+        matches!(self, Transport::Tcp)
     }
 
     /// Fit for a SIPS URI.
     #[must_use]
     pub const fn is_secure(self) -> bool {
-        matches!(self, Carrier::Tls | Carrier::Wss)
+        matches!(self, Transport::Tls | Transport::Wss)
     }
 
     /// The port where none is named (RFC 3261 §19.1.2, RFC 7118 §5.1).
     #[must_use]
     pub const fn default_port(self) -> u16 {
         match self {
-            Carrier::Udp | Carrier::Tcp => 5060,
-            Carrier::Tls => 5061,
-            Carrier::Ws => 80,
-            Carrier::Wss => 443,
+            Transport::Udp | Transport::Tcp => 5060,
+            Transport::Tls => 5061,
+            Transport::Ws => 80,
+            Transport::Wss => 443,
         }
     }
 
@@ -62,11 +62,11 @@ impl Carrier {
     #[must_use]
     pub const fn via_name(self) -> &'static str {
         match self {
-            Carrier::Udp => "UDP",
-            Carrier::Tcp => "TCP",
-            Carrier::Tls => "TLS",
-            Carrier::Ws => "WS",
-            Carrier::Wss => "WSS",
+            Transport::Udp => "UDP",
+            Transport::Tcp => "TCP",
+            Transport::Tls => "TLS",
+            Transport::Ws => "WS",
+            Transport::Wss => "WSS",
         }
     }
 }
@@ -83,7 +83,7 @@ pub struct ConnectionKey(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// How it travels.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// The socket it came to, or from which the connection was accepted.
     pub listener: ListenerKey,
     /// The connection; `None` for datagrams.
@@ -127,7 +127,7 @@ impl PeerName {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
     /// How.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// The address and port.
     pub remote: SocketAddr,
     /// The socket to send from, which also names the sent-by of the Via.
@@ -142,9 +142,13 @@ pub struct Destination {
 impl Destination {
     /// An address, with nothing said of our own or of a name.
     #[must_use]
-    pub const fn new(carrier: Carrier, remote: SocketAddr, listener: ListenerKey) -> Destination {
+    pub const fn new(
+        transport: Transport,
+        remote: SocketAddr,
+        listener: ListenerKey,
+    ) -> Destination {
         Destination {
-            carrier,
+            transport,
             remote,
             listener,
             local: None,

@@ -17,7 +17,7 @@ pub use kind::HeaderKind;
 pub use list::{Contacts, NameAddrs, Tokens, Vias};
 pub use params::{Param, ParamIter, Params, unquote};
 pub use small::{CSeq, MediaType, RetryAfter};
-pub use via::{MAGIC_COOKIE, Rport, Transport, Via};
+pub use via::{MAGIC_COOKIE, Rport, Via, ViaTransport};
 
 /// Why a header field cannot be used. A request with it is answered with 400 (Bad Request) where the RFC allows an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]

@@ -5,7 +5,7 @@ mod escape;
 
 use crate::chars::{self, DIGIT, PASSWORD, SCHEME, URI_HEADER, URI_PARAM, URIC, USER};
 use crate::cursor::Cursor;
-use crate::header::Transport;
+use crate::header::ViaTransport;
 use crate::host::Host;
 pub use escape::{escape_user, unescape};
 
@@ -186,7 +186,7 @@ impl<'a> SipUri<'a> {
     #[must_use]
     pub fn port_or_default(&self) -> u16 {
         self.port.unwrap_or(match (self.is_sips, self.transport()) {
-            (true, Some(Transport::Wss)) => 443,
+            (true, Some(ViaTransport::Wss)) => 443,
             (true, _) => 5061,
             (false, Some(transport)) => transport.default_port(),
             (false, None) => 5060,
@@ -195,8 +195,8 @@ impl<'a> SipUri<'a> {
 
     /// `transport`.
     #[must_use]
-    pub fn transport(&self) -> Option<Transport<'a>> {
-        self.params.value(b"transport").map(Transport::of)
+    pub fn transport(&self) -> Option<ViaTransport<'a>> {
+        self.params.value(b"transport").map(ViaTransport::of)
     }
 
     /// `maddr`, if it is a host.
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(uri.password, Some(&b"pa$$"[..]));
         assert_eq!(uri.host.as_bytes(), b"[2001:db8::1]");
         assert_eq!((uri.port, uri.port_or_default()), (Some(5070), 5070));
-        assert_eq!(uri.transport(), Some(Transport::Tcp));
+        assert_eq!(uri.transport(), Some(ViaTransport::Tcp));
         assert!(uri.is_loose());
         assert_eq!(uri.headers.iter().count(), 2);
     }

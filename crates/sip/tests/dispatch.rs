@@ -7,7 +7,7 @@ use hairpin_sip::dispatch::{
 use hairpin_sip::engine::{
     self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, SendTo,
 };
-use hairpin_sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use hairpin_sip::routing::{Answer, DnsFailed, DnsName, Naptr, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 use std::net::SocketAddr;
@@ -55,13 +55,13 @@ impl World {
         let key = HashKey::new([7; 16]);
         let mut of_engine = engine::Config::new(0, key);
         of_engine.overload_control = false;
-        let carriers = [Carrier::Udp, Carrier::Tcp];
-        of_engine.sent_by = carriers
-            .map(|carrier| engine::SentBy::new(ListenerKey(0), carrier, "192.0.2.1", 5060))
+        let transports = [Transport::Udp, Transport::Tcp];
+        of_engine.sent_by = transports
+            .map(|transport| engine::SentBy::new(ListenerKey(0), transport, "192.0.2.1", 5060))
             .to_vec();
-        let sources = carriers.map(|carrier| Source {
+        let sources = transports.map(|transport| Source {
             listener: ListenerKey(0),
-            carrier,
+            transport,
             is_v4: true,
         });
         let mut config = Config::new(sources.to_vec());
@@ -190,7 +190,7 @@ impl World {
             lines.join("\r\n")
         );
         let flow = Flow {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             listener: ListenerKey(0),
             connection: None,
             local: ([192, 0, 2, 1], 5060).into(),
@@ -464,7 +464,7 @@ fn a_long_request_goes_over_tcp_and_over_udp_where_there_is_none_rfc3261_18_1_1(
         .expect("an address");
     let connect = world.connects.pop().expect("a connection is asked for");
     let flow = Flow {
-        carrier: Carrier::Tcp,
+        transport: Transport::Tcp,
         listener: ListenerKey(0),
         connection: Some(ConnectionKey(3)),
         local: ([192, 0, 2, 1], 40_000).into(),

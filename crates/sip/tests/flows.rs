@@ -8,7 +8,7 @@ use hairpin_sip::dispatch::{self, AllowedDestination, Dispatcher, Failure, Order
 use hairpin_sip::engine::{
     self, Engine, Event, Mark, Outgoing, Output, Received, Reply, SendTo, SentBy, ServerFailure,
 };
-use hairpin_sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use hairpin_sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use hairpin_sip::{HashKey, Mono, Now, Spans};
 
 fn key() -> HashKey {
@@ -24,27 +24,27 @@ fn remote() -> SocketAddr {
     ([192, 0, 2, 9], 40_000).into()
 }
 
-fn flow(carrier: Carrier) -> Flow {
+fn flow(transport: Transport) -> Flow {
     Flow {
-        carrier,
+        transport,
         listener: ListenerKey(0),
         connection: Some(CONNECTION),
-        local: ([192, 0, 2, 1], carrier.default_port()).into(),
+        local: ([192, 0, 2, 1], transport.default_port()).into(),
         remote: remote(),
     }
 }
 
-fn engine(carrier: Carrier) -> Engine {
+fn engine(transport: Transport) -> Engine {
     let mut config = engine::Config::new(0, key());
     config.redirects_responses = true;
     config.sent_by = vec![SentBy::new(
         ListenerKey(0),
-        carrier,
+        transport,
         "192.0.2.1",
-        carrier.default_port(),
+        transport.default_port(),
     )];
     let mut engine = Engine::new(config, 1);
-    engine.accepted(NOW.mono, &flow(carrier));
+    engine.accepted(NOW.mono, &flow(transport));
     engine
 }
 
@@ -52,10 +52,10 @@ const BYE: &[u8] = b"BYE sip:x@a1b2.invalid;transport=ws SIP/2.0\r\nFrom: <sip:a
     Call-ID: 1@192.0.2.1\r\nCSeq: 2 BYE\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n";
 
 /// What the engine does with a request for the address that a connection came from.
-fn request_to_the_source(carrier: Carrier) -> &'static str {
-    let mut engine = engine(carrier);
+fn request_to_the_source(transport: Transport) -> &'static str {
+    let mut engine = engine(transport);
     let out = Outgoing {
-        to: Destination::new(carrier, remote(), ListenerKey(0)),
+        to: Destination::new(transport, remote(), ListenerKey(0)),
         connection: None,
         pieces: &[BYE],
         class: Class::New,
@@ -73,28 +73,28 @@ fn request_to_the_source(carrier: Carrier) -> &'static str {
 
 #[test]
 fn a_connection_of_a_peer_is_used_for_requests_over_tcp_only() {
-    assert_eq!(request_to_the_source(Carrier::Tcp), "sends");
-    assert_eq!(request_to_the_source(Carrier::Ws), "connects");
+    assert_eq!(request_to_the_source(Transport::Tcp), "sends");
+    assert_eq!(request_to_the_source(Transport::Ws), "connects");
     // Over TLS there must be somebody to verify.
-    assert_eq!(request_to_the_source(Carrier::Tls), "nothing");
-    assert_eq!(request_to_the_source(Carrier::Wss), "nothing");
+    assert_eq!(request_to_the_source(Transport::Tls), "nothing");
+    assert_eq!(request_to_the_source(Transport::Wss), "nothing");
 }
 
 /// What a TU hears whose response comes after the connection has gone.
-fn answer_after_the_end(carrier: Carrier) -> &'static str {
-    let mut engine = engine(carrier);
-    let via = carrier.via_name();
+fn answer_after_the_end(transport: Transport) -> &'static str {
+    let mut engine = engine(transport);
+    let via = transport.via_name();
     let invite = format!(
         "INVITE sip:b@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/{via} a1b2.invalid;branch=z9hG4bKx\r\nFrom: <sip:a@example.org>;tag=1\r\n\
          To: <sip:b@192.0.2.1>\r\nCall-ID: 1\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContact: <sip:x@a1b2.invalid;transport=ws>\r\n{}\r\n",
-        if carrier.is_websocket() {
+        if transport.is_websocket() {
             ""
         } else {
             "Content-Length: 0\r\n"
         }
     );
     let mut spans = Spans::default();
-    let received = engine.handle_message(NOW, &flow(carrier), invite.as_bytes(), &mut spans);
+    let received = engine.handle_message(NOW, &flow(transport), invite.as_bytes(), &mut spans);
     let Received::Request(request) = received else {
         panic!("{received:?}");
     };
@@ -123,21 +123,24 @@ fn answer_after_the_end(carrier: Carrier) -> &'static str {
 
 #[test]
 fn nobody_connects_to_a_websocket_client_rfc7118_7() {
-    assert_eq!(answer_after_the_end(Carrier::Tcp), "connects");
-    assert_eq!(answer_after_the_end(Carrier::Tls), "asks where sent-by is");
-    assert_eq!(answer_after_the_end(Carrier::Ws), "fails");
-    assert_eq!(answer_after_the_end(Carrier::Wss), "fails");
+    assert_eq!(answer_after_the_end(Transport::Tcp), "connects");
+    assert_eq!(
+        answer_after_the_end(Transport::Tls),
+        "asks where sent-by is"
+    );
+    assert_eq!(answer_after_the_end(Transport::Ws), "fails");
+    assert_eq!(answer_after_the_end(Transport::Wss), "fails");
 }
 
 /// Where a request goes that names a flow, and what is told of it.
-fn by_flow(carrier: Carrier, is_open: bool) -> (Option<SendTo>, Option<Failure>, bool) {
-    let mut engine = engine(carrier);
+fn by_flow(transport: Transport, is_open: bool) -> (Option<SendTo>, Option<Failure>, bool) {
+    let mut engine = engine(transport);
     if !is_open {
         engine.disconnected(NOW.mono, CONNECTION);
     }
     let source = Source {
         listener: ListenerKey(0),
-        carrier,
+        transport,
         is_v4: true,
     };
     let mut dispatcher = Dispatcher::new(dispatch::Config::new(vec![source]), key(), 1);
@@ -147,7 +150,7 @@ fn by_flow(carrier: Carrier, is_open: bool) -> (Option<SendTo>, Option<Failure>,
         class: Class::Finishing,
         mark: Mark(3),
         reach: AllowedDestination::Anywhere,
-        flow: Some(flow(carrier)),
+        flow: Some(flow(transport)),
         from: None,
         loop_check: None,
     };
@@ -158,7 +161,7 @@ fn by_flow(carrier: Carrier, is_open: bool) -> (Option<SendTo>, Option<Failure>,
         Some(Output::Send { to, bytes, .. }) => {
             let via = format!(
                 "BYE sip:x@a1b2.invalid;transport=ws SIP/2.0\r\nVia: SIP/2.0/{}",
-                carrier.via_name()
+                transport.via_name()
             );
             assert!(bytes.starts_with(via.as_bytes()));
             Some(to)
@@ -173,19 +176,24 @@ fn by_flow(carrier: Carrier, is_open: bool) -> (Option<SendTo>, Option<Failure>,
 #[test]
 fn a_request_may_name_the_flow_that_it_goes_by() {
     let by = Some(SendTo::Stream(CONNECTION));
-    for carrier in [Carrier::Tcp, Carrier::Tls, Carrier::Ws, Carrier::Wss] {
-        assert_eq!(by_flow(carrier, true), (by, None, false), "{carrier:?}");
+    for transport in [
+        Transport::Tcp,
+        Transport::Tls,
+        Transport::Ws,
+        Transport::Wss,
+    ] {
+        assert_eq!(by_flow(transport, true), (by, None, false), "{transport:?}");
     }
     // Without the flow the target says where to, but never for a WebSocket.
-    assert_eq!(by_flow(Carrier::Tcp, false), (None, None, true));
+    assert_eq!(by_flow(Transport::Tcp, false), (None, None, true));
     let failed = (None, Some(Failure::TransportFailed), false);
-    assert_eq!(by_flow(Carrier::Ws, false), failed);
-    assert_eq!(by_flow(Carrier::Wss, false), failed);
+    assert_eq!(by_flow(Transport::Ws, false), failed);
+    assert_eq!(by_flow(Transport::Wss, false), failed);
 }
 
 #[test]
 fn a_flow_that_ends_before_the_response_fails_its_request() {
-    let mut engine = engine(Carrier::Wss);
+    let mut engine = engine(Transport::Wss);
     let mut dispatcher = Dispatcher::new(dispatch::Config::new(Vec::new()), key(), 1);
     let order = Order {
         target: b"sip:x@a1b2.invalid;transport=ws",
@@ -193,7 +201,7 @@ fn a_flow_that_ends_before_the_response_fails_its_request() {
         class: Class::Finishing,
         mark: Mark(3),
         reach: AllowedDestination::Anywhere,
-        flow: Some(flow(Carrier::Wss)),
+        flow: Some(flow(Transport::Wss)),
         from: None,
         loop_check: None,
     };

@@ -11,7 +11,7 @@ use hairpin_sip::dispatch::{
 use hairpin_sip::engine::{
     self, ConnectKey, Engine, Mark, Outgoing, Output, Received, Reply, SendTo, SentBy,
 };
-use hairpin_sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey, PeerName};
+use hairpin_sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, PeerName, Transport};
 use hairpin_sip::routing::{Answer, DnsName, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 
@@ -39,17 +39,17 @@ fn engine() -> Engine {
     config.redirects_responses = true;
     config.overload_control = false;
     config.sent_by = [
-        (ListenerKey(0), Carrier::Udp, 5060),
-        (TLS, Carrier::Tls, 5061),
+        (ListenerKey(0), Transport::Udp, 5060),
+        (TLS, Transport::Tls, 5061),
     ]
-    .map(|(listener, carrier, port)| SentBy::new(listener, carrier, "192.0.2.1", port))
+    .map(|(listener, transport, port)| SentBy::new(listener, transport, "192.0.2.1", port))
     .to_vec();
     Engine::new(config, 1)
 }
 
 fn flow(connection: u64, remote: SocketAddr) -> Flow {
     Flow {
-        carrier: Carrier::Tls,
+        transport: Transport::Tls,
         listener: TLS,
         connection: Some(ConnectionKey(connection)),
         local: local(),
@@ -60,7 +60,7 @@ fn flow(connection: u64, remote: SocketAddr) -> Flow {
 fn to(name: Option<&str>) -> Destination {
     Destination {
         name: name.map(PeerName::new),
-        ..Destination::new(Carrier::Tls, address(5061), TLS)
+        ..Destination::new(Transport::Tls, address(5061), TLS)
     }
 }
 
@@ -235,10 +235,10 @@ fn an_alias_ends_with_its_connection_and_there_are_few_of_one() {
 
 /// A dispatcher over UDP and TLS.
 fn dispatcher() -> Dispatcher {
-    let sources = [(ListenerKey(0), Carrier::Udp), (TLS, Carrier::Tls)];
-    let sources = sources.map(|(listener, carrier)| Source {
+    let sources = [(ListenerKey(0), Transport::Udp), (TLS, Transport::Tls)];
+    let sources = sources.map(|(listener, transport)| Source {
         listener,
-        carrier,
+        transport,
         is_v4: true,
     });
     Dispatcher::new(dispatch::Config::new(sources.to_vec()), key(), 1)
@@ -294,7 +294,7 @@ fn the_name_to_verify_is_the_one_before_the_dns_and_sips_goes_over_tls_alone() {
     let Does::Connects(_, to) = next(&mut engine) else {
         panic!("it connects");
     };
-    assert_eq!(to.carrier, Carrier::Tls);
+    assert_eq!(to.transport, Transport::Tls);
     assert_eq!((to.remote, to.local), (address(5071), Some(local())));
     assert_eq!(to.name, Some(PeerName::new("example.org")));
 }
@@ -303,7 +303,7 @@ fn the_name_to_verify_is_the_one_before_the_dns_and_sips_goes_over_tls_alone() {
 fn sips_goes_nowhere_without_tls() {
     let source = Source {
         listener: ListenerKey(0),
-        carrier: Carrier::Udp,
+        transport: Transport::Udp,
         is_v4: true,
     };
     let mut engine = engine();

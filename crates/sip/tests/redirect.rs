@@ -4,7 +4,7 @@ use hairpin_sip::dispatch::{Config, Dispatcher, Source};
 use hairpin_sip::engine::{
     self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, Reply, SendTo, ServerFailure,
 };
-use hairpin_sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use hairpin_sip::routing::{Answer, DnsFailed, DnsName, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ fn client() -> SocketAddr {
 
 fn flow(connection: u64, remote: SocketAddr) -> Flow {
     Flow {
-        carrier: Carrier::Tcp,
+        transport: Transport::Tcp,
         listener: ListenerKey(0),
         connection: Some(ConnectionKey(connection)),
         local: ([192, 0, 2, 1], 5060).into(),
@@ -55,7 +55,7 @@ impl World {
         of_engine.redirects_responses = true;
         let tcp = Source {
             listener: ListenerKey(0),
-            carrier: Carrier::Tcp,
+            transport: Transport::Tcp,
             is_v4: true,
         };
         let mut config = Config::new(vec![tcp]);

@@ -4,7 +4,7 @@ use hairpin_sip::dispatch::{Config as DispatchConfig, Dispatcher, Failure};
 use hairpin_sip::engine::{
     Ack, Config, Engine, Event, Mark, NewRequest, Output, Received, Reply, ServerKey,
 };
-use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+use hairpin_sip::flow::{Flow, ListenerKey, Transport};
 use hairpin_sip::tu::{Taken, TransactionUser, Transactions, dispatch_event};
 use hairpin_sip::{HashKey, Message, Mono, Now, Spans};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const KEY: [u8; 16] = [7; 16];
 
 fn flow() -> Flow {
     Flow {
-        carrier: Carrier::Udp,
+        transport: Transport::Udp,
         listener: ListenerKey(0),
         connection: None,
         local: ([192, 0, 2, 1], 5060).into(),

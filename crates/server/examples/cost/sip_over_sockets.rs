@@ -62,10 +62,10 @@ impl Bed {
     }
 
     /// A request of the transaction with this number.
-    fn request(number: u64, method: &str, carrier: &str, to_tag: &str) -> String {
+    fn request(number: u64, method: &str, transport: &str, to_tag: &str) -> String {
         format!(
             "{method} sip:bob@192.0.2.1 SIP/2.0\r\n\
-             Via: SIP/2.0/{carrier} 192.0.2.2:5060;branch=z9hG4bK{method}{number:012x};rport\r\n\
+             Via: SIP/2.0/{transport} 192.0.2.2:5060;branch=z9hG4bK{method}{number:012x};rport\r\n\
              Max-Forwards: 70\r\nFrom: <sip:alice@192.0.2.2>;tag={number:08x}\r\n\
              To: <sip:bob@192.0.2.1>{to_tag}\r\nCall-ID: {number:016x}@192.0.2.2\r\n\
              CSeq: 1 {method}\r\nContact: <sip:alice@192.0.2.2:5060>\r\nContent-Length: 0\r\n\r\n"

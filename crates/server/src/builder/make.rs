@@ -25,7 +25,7 @@ use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::routes::Table;
-use crate::sip::{self, Carrier, Sip, SipUpgrade, Surroundings, TakingSip};
+use crate::sip::{self, Sip, SipUpgrade, Surroundings, TakingSip, Transport};
 use crate::state_dir::StateDir;
 use crate::steering::{Numbering, Tables};
 use crate::worker::{Worker, WorkerMessage, now};
@@ -233,9 +233,9 @@ impl Builder {
                 dtls: with(ListenerProtocols::Plain),
                 tcp,
                 tls,
-                sip_tls: sip_addresses.of(Carrier::Tls),
-                sip_ws: sip_addresses.of(Carrier::Ws),
-                sip_wss: sip_addresses.of(Carrier::Wss),
+                sip_tls: sip_addresses.of(Transport::Tls),
+                sip_ws: sip_addresses.of(Transport::Ws),
+                sip_wss: sip_addresses.of(Transport::Wss),
                 sip: sip_addresses.plain,
             },
             groups,

@@ -4,7 +4,7 @@
 use super::settings::SipSettings;
 use io::interfaces;
 use sip::engine::{SentBy, SentByHost};
-use sip::flow::{Carrier, ListenerKey};
+use sip::flow::{ListenerKey, Transport};
 use sip::{Host, Mono};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ pub struct Advertised {
 pub(super) fn signatures(
     settings: &SipSettings,
     listener: ListenerKey,
-    carrier: Carrier,
+    transport: Transport,
     bound: SocketAddr,
 ) -> Vec<SentBy> {
     let own = SentBy {
@@ -35,7 +35,7 @@ pub(super) fn signatures(
             true => SentByHost::Local,
             false => SentByHost::Named(host_text(bound.ip()).into()),
         },
-        ..SentBy::new(listener, carrier, "", bound.port())
+        ..SentBy::new(listener, transport, "", bound.port())
     };
     let mut advertised: Vec<SentBy> = settings
         .advertise
@@ -167,7 +167,7 @@ mod tests {
             ..SipSettings::default()
         };
         let bound = bound.parse().unwrap();
-        let all = signatures(&settings, ListenerKey(0), Carrier::Udp, bound);
+        let all = signatures(&settings, ListenerKey(0), Transport::Udp, bound);
         let name = |one: SentBy| {
             let host = match one.host {
                 SentByHost::Named(name) => name.into_string(),

@@ -6,7 +6,7 @@ use super::token::Slot;
 use io::TcpConnection;
 use sip::Mono;
 use sip::engine::ConnectKey;
-use sip::flow::{Carrier, ConnectionKey, PeerName};
+use sip::flow::{ConnectionKey, PeerName, Transport};
 use sip::frame::{Framer, Opened};
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ const ENOUGH_UNWRITTEN: usize = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: TcpConnection,
-    pub(crate) carrier: Carrier,
+    pub(crate) transport: Transport,
     pub(crate) layers: Layers,
     pub(crate) slot: Slot,
     /// Its name, in all engines.
@@ -119,7 +119,7 @@ impl Connection {
     ) -> Connection {
         Connection {
             stream,
-            carrier: Carrier::Tcp,
+            transport: Transport::Tcp,
             layers: Layers::default(),
             slot,
             key,
@@ -178,7 +178,7 @@ impl Connection {
         let is_quiet = self.ended.is_none() && self.begun.is_none();
         let timer = self
             .flow_timer
-            .filter(|_| is_quiet && self.carrier.is_websocket())?;
+            .filter(|_| is_quiet && self.transport.is_websocket())?;
         Some(self.heard.max(self.pinged).plus(timer / 2))
     }
 
@@ -203,7 +203,7 @@ impl Connection {
 
     /// Adds a message to what is to be written; `false` if too much waits already.
     pub(crate) fn queue(&mut self, bytes: &[u8], now: Mono, spare: &mut ChunkPool) -> bool {
-        if self.carrier.is_websocket() {
+        if self.transport.is_websocket() {
             let header = FrameHeader::message(Kind::of(bytes), bytes.len());
             self.queue_parts(&[header.as_bytes(), bytes], now, spare)
         } else {

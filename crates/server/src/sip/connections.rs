@@ -251,7 +251,7 @@ impl Connections {
             return false;
         };
         if let Some(connection) = self.get(slot) {
-            connection.carrier = to.carrier;
+            connection.transport = to.transport;
             connection.layers = layers;
             connection.connecting = Some(key);
             connection.verifies.clone_from(&to.name);

@@ -26,7 +26,7 @@ use crate::worker::now;
 use exchange::wants_no_answer;
 use sip::build::{Stamp, Tag};
 use sip::engine::{Ack, Config, Engine, NewRequest, Output, Received, SendTo};
-use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::frame::Packet;
 use sip::header::{Rport, Via};
 use sip::routing;
@@ -113,19 +113,19 @@ impl Endpoint {
         config.offers_rate_control = false;
         config.source_address = Some(source_address);
         for (listener, address) in (0..).map(ListenerKey).zip(listeners) {
-            for carrier in [Carrier::Udp, Carrier::Tcp] {
-                let signatures = signatures(settings, listener, carrier, *address);
+            for transport in [Transport::Udp, Transport::Tcp] {
+                let signatures = signatures(settings, listener, transport, *address);
                 config.sent_by.extend(signatures);
             }
         }
         let addresses_of_streams: Vec<_> = streams.iter().map(|stream| stream.local).collect();
         let streams = (listeners.len() as u16..).map(ListenerKey).zip(streams);
         for (listener, stream) in streams.clone() {
-            let signatures = signatures(settings, listener, stream.carrier, stream.local);
+            let signatures = signatures(settings, listener, stream.transport, stream.local);
             config.sent_by.extend(signatures);
         }
         let tls: Vec<_> = streams
-            .filter(|(_, stream)| stream.carrier == Carrier::Tls && stream.connect.is_some())
+            .filter(|(_, stream)| stream.transport == Transport::Tls && stream.connect.is_some())
             .map(|(listener, stream)| (listener, stream.local))
             .collect();
         let names = secrets.names.clone();
@@ -655,5 +655,5 @@ fn reply_address(flow: &Flow, via: &Via<'_>) -> SocketAddr {
         rport: via.rport != Rport::Absent,
         maddr: via.maddr.and_then(|maddr| maddr.ip()),
     };
-    routing::response_address(flow.carrier, flow.remote, sent_by)
+    routing::response_address(flow.transport, flow.remote, sent_by)
 }

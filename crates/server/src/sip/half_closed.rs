@@ -23,7 +23,7 @@ impl Sip {
             return;
         };
         // A WebSocket ends with Close frames (RFC 6455 §7). A client that has sent no message gets no response.
-        let is_stream = !connection.carrier.is_websocket() && !connection.layers.is_handshaking();
+        let is_stream = !connection.transport.is_websocket() && !connection.layers.is_handshaking();
         if !is_stream || !connection.proven || connection.ended.is_some() {
             return self.close(slot, Reason::Peer);
         }

@@ -15,7 +15,7 @@ use crate::mailbox::Mailbox;
 use crate::observer::Observer;
 use crate::worker::{WorkerMessage, now};
 use sip::Mono;
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::Aor;
 use sip_server::calls::{CallRecord, DialogsPlace, Leg};
 use sip_server::location::{Binding, Found, Location as _};
@@ -109,7 +109,7 @@ pub struct BindingInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindingFlow {
     /// The transport.
-    pub transport: Carrier,
+    pub transport: Transport,
     /// The address of the user agent, or of its NAT.
     pub remote: SocketAddr,
     /// The address of this server.
@@ -552,7 +552,7 @@ fn call(record: &CallRecord, now: Mono, left: Option<Duration>) -> CallInfo {
 
 fn info(aor: &[u8], binding: &Binding, now: Mono) -> BindingInfo {
     let flow = binding.flow().map(|id| BindingFlow {
-        transport: id.flow.carrier,
+        transport: id.flow.transport,
         remote: id.flow.remote,
         local: id.flow.local,
     });

@@ -7,7 +7,7 @@ use super::reading::now;
 use super::token::Slot;
 use super::{MESSAGES, Sip};
 use io::Poller;
-use sip::flow::{Carrier, Flow, PeerName};
+use sip::flow::{Flow, PeerName, Transport};
 use sip::frame::{PONG, Packet};
 use streams::tls::TlsError;
 use streams::websocket::{CloseCode, End, Event, WebSocket};
@@ -47,7 +47,7 @@ impl Sip {
         let Some(slot) = flow.connection.map(slot_of) else {
             return;
         };
-        if flow.carrier == Carrier::Ws {
+        if flow.transport == Transport::Ws {
             self.take_websocket(bytes, unread, flow, poller);
         } else {
             let mut plain = std::mem::take(&mut self.plain);
@@ -58,7 +58,7 @@ impl Sip {
             }
             if plain.is_empty() {
                 self.settle(slot, false);
-            } else if flow.carrier == Carrier::Wss {
+            } else if flow.transport == Transport::Wss {
                 self.take_websocket(&mut plain, unread, flow, poller);
             } else {
                 self.take_messages(&plain, unread, flow, poller);

@@ -1,7 +1,7 @@
 //! What lies between the bytes of a connection and its messages: TLS, and a WebSocket (RFC 7118).
 
 use io::TcpListener;
-use sip::flow::{Carrier, PeerName};
+use sip::flow::{PeerName, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::Tls;
@@ -16,7 +16,7 @@ use super::settings::{SharedSipSettings, SipSettings};
 pub(crate) struct StreamListener {
     pub(crate) socket: TcpListener,
     pub(crate) local: SocketAddr,
-    pub(crate) carrier: Carrier,
+    pub(crate) transport: Transport,
     /// For TLS and WSS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
     /// For connections from here to others over TLS.
@@ -67,12 +67,15 @@ pub(crate) struct Layers {
 
 impl Layers {
     /// What a connection that was accepted here needs. `None` if the configuration of TLS cannot be used.
-    pub(crate) fn accepted(carrier: Carrier, tls: Option<&Arc<ServerConfig>>) -> Option<Layers> {
+    pub(crate) fn accepted(
+        transport: Transport,
+        tls: Option<&Arc<ServerConfig>>,
+    ) -> Option<Layers> {
         let tls = match tls {
             Some(config) => Some(Box::new(Tls::server(Arc::clone(config)).ok()?)),
             None => None,
         };
-        let web = carrier
+        let web = transport
             .is_websocket()
             .then(|| WebSocketState::Accepting(Accept::default()));
         Some(Layers {

@@ -2,7 +2,7 @@
 
 use sip::build::{BuildError, Builder, Part};
 use sip::engine::Signature;
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip::header::Contact;
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message, Method};
@@ -80,14 +80,14 @@ pub(super) fn contact<'b>(
 ) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
     // Without a transport it would be UDP for an address (RFC 3263 §4.1), and the ACK would leave the connection.
-    let end = match own.carrier {
-        Carrier::Udp => &b">"[..],
+    let end = match own.transport {
+        Transport::Udp => &b">"[..],
         // RFC 5630 §3.1.2: SIPS over TCP is TLS.
-        Carrier::Tls if is_sips => b";transport=tcp>",
-        Carrier::Tcp => b";transport=tcp>",
-        Carrier::Tls => b";transport=tls>",
+        Transport::Tls if is_sips => b";transport=tcp>",
+        Transport::Tcp => b";transport=tcp>",
+        Transport::Tls => b";transport=tls>",
         // RFC 7118 §5.2: one parameter for both.
-        Carrier::Ws | Carrier::Wss => b";transport=ws>",
+        Transport::Ws | Transport::Wss => b";transport=ws>",
     };
     let scheme = if is_sips { &b"<sips:"[..] } else { b"<sip:" };
     let parts = [
@@ -177,7 +177,7 @@ pub(super) enum Sips {
 }
 
 impl Sips {
-    pub(super) fn of(message: &Message<'_>, contact: Option<&[u8]>, carrier: Carrier) -> Sips {
+    pub(super) fn of(message: &Message<'_>, contact: Option<&[u8]>, transport: Transport) -> Sips {
         let is_asked = message.request_uri().is_some_and(is_sips);
         let contact = contact.map(is_sips);
         let route = message.record_routes().next().and_then(Result::ok);
@@ -185,7 +185,7 @@ impl Sips {
         match () {
             () if !is_asked && is_route != Some(true) => Sips::No,
             () if is_asked && contact == Some(false) => Sips::Inconsistent,
-            () if !carrier.is_secure() => Sips::NotHere,
+            () if !transport.is_secure() => Sips::NotHere,
             () => Sips::Yes,
         }
     }

@@ -14,7 +14,7 @@ use crate::steering::Numbering;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use ipnet::IpNet;
 use sip::HashKey;
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::location::{Limits, MemoryLocation};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ pub(crate) struct SipAddresses {
     /// Over UDP and TCP.
     pub(crate) plain: Vec<SocketAddr>,
     /// Over TLS or WebSocket.
-    pub(crate) streams: Vec<(Carrier, SocketAddr)>,
+    pub(crate) streams: Vec<(Transport, SocketAddr)>,
 }
 
 impl SipAddresses {
-    pub(crate) fn of(&self, carrier: Carrier) -> Vec<SocketAddr> {
-        let of = self.streams.iter().filter(|(other, _)| *other == carrier);
+    pub(crate) fn of(&self, transport: Transport) -> Vec<SocketAddr> {
+        let of = self.streams.iter().filter(|(other, _)| *other == transport);
         of.map(|(_, address)| *address).collect()
     }
 }
@@ -175,9 +175,9 @@ fn bind_all(
     }
     let accept = tls.accept.clone().map(without_alpn);
     let mut of_streams: Vec<Vec<StreamListener>> = (0..workers).map(|_| Vec::new()).collect();
-    for &(carrier, address) in &addresses.streams {
-        let accept = accept.clone().filter(|_| carrier.is_secure());
-        if carrier.is_secure() && accept.is_none() {
+    for &(transport, address) in &addresses.streams {
+        let accept = accept.clone().filter(|_| transport.is_secure());
+        if transport.is_secure() && accept.is_none() {
             return Err(StartError::NoCertificate);
         }
         let (local, group) = match inherited.tcp(address, workers)? {
@@ -185,12 +185,12 @@ fn bind_all(
             None => bind_stream(address, workers)
                 .map_err(|source| StartError::Bind { address, source })?,
         };
-        bound.streams.push((carrier, local));
+        bound.streams.push((transport, local));
         for (list, socket) in of_streams.iter_mut().zip(group) {
             list.push(StreamListener {
                 socket,
                 local,
-                carrier,
+                transport,
                 tls: accept.clone(),
                 connect: tls.connect.clone(),
             });

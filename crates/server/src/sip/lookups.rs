@@ -14,7 +14,7 @@
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
 use sip::engine::TransactionId;
-use sip::flow::{Carrier, Flow};
+use sip::flow::Flow;
 use sip_server::proxy::ContextKey;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -53,10 +53,10 @@ pub(super) struct Wanted {
 impl Wanted {
     /// The query for the keys of this user, for the client of `flow`. WS counts as TCP, and WSS as TLS.
     pub(super) fn query<'q>(&'q self, flow: &Flow, unix_s: u64) -> KeyQuery<'q> {
-        let transport = match flow.carrier {
-            Carrier::Udp => Transport::Udp,
-            Carrier::Tcp | Carrier::Ws => Transport::Tcp,
-            Carrier::Tls | Carrier::Wss => Transport::Tls,
+        let transport = match flow.transport {
+            sip::flow::Transport::Udp => Transport::Udp,
+            sip::flow::Transport::Tcp | sip::flow::Transport::Ws => Transport::Tcp,
+            sip::flow::Transport::Tls | sip::flow::Transport::Wss => Transport::Tls,
         };
         KeyQuery {
             claim: Claim::Username(&self.name),
@@ -270,7 +270,7 @@ mod tests {
     fn flow() -> Flow {
         let at = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
         Flow {
-            carrier: Carrier::Udp,
+            transport: sip::flow::Transport::Udp,
             listener: sip::flow::ListenerKey(0),
             connection: None,
             local: at(5060),

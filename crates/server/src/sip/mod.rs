@@ -82,7 +82,7 @@ pub use settings::{
 pub use sip::Host;
 pub use sip::congestion::Peer as SipPeer;
 pub use sip::digest::Algorithm as DigestAlgorithm;
-pub use sip::flow::Carrier;
+pub use sip::flow::Transport;
 pub use sip::routing::{Candidate, Locate, Locator};
 pub use sip_server::calls::{CallLine, EndedBy, Leg, Limit as CallLimit};
 pub use sip_server::proxy::{Forking, Inbound};

@@ -8,7 +8,7 @@ use super::token::{SipToken, Slot};
 use io::{Outbox, Poller, SendTo};
 use sip::Mono;
 use sip::engine::{self, ConnectKey};
-use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use std::net::{IpAddr, SocketAddr};
 
 use super::counters::SipCounters;
@@ -58,11 +58,11 @@ impl Outgoing<'_, '_, '_> {
     pub(super) fn ends_of(
         &mut self,
         to: &engine::SendTo,
-    ) -> Option<(Carrier, SocketAddr, SocketAddr)> {
+    ) -> Option<(Transport, SocketAddr, SocketAddr)> {
         match *to {
             engine::SendTo::Stream(key) => {
                 let connection = self.connections.get(slot_of(key))?;
-                Some((connection.carrier, connection.local, connection.remote))
+                Some((connection.transport, connection.local, connection.remote))
             }
             engine::SendTo::Datagram {
                 listener,
@@ -70,7 +70,7 @@ impl Outgoing<'_, '_, '_> {
                 remote,
             } => {
                 let listener = self.listeners.get(usize::from(listener.0))?;
-                Some((Carrier::Udp, local.unwrap_or(listener.local), remote))
+                Some((Transport::Udp, local.unwrap_or(listener.local), remote))
             }
         }
     }
@@ -95,16 +95,16 @@ impl Outgoing<'_, '_, '_> {
     /// client alone (RFC 7118 §7), and TLS must have somebody to verify (RFC 5922 §7.3).
     fn layers_for(&self, to: &Destination) -> Option<(SocketAddr, Layers)> {
         let number = usize::from(to.listener.0);
-        match to.carrier {
-            Carrier::Tcp => Some((self.listeners.get(number)?.local, Layers::default())),
-            Carrier::Tls => {
+        match to.transport {
+            Transport::Tcp => Some((self.listeners.get(number)?.local, Layers::default())),
+            Transport::Tls => {
                 let listener = self
                     .streams
                     .get(number.checked_sub(self.listeners.len())?)?;
                 let layers = Layers::connecting(listener.connect.as_ref()?, to.name.as_ref()?)?;
                 Some((listener.local, layers))
             }
-            Carrier::Udp | Carrier::Ws | Carrier::Wss => None,
+            Transport::Udp | Transport::Ws | Transport::Wss => None,
         }
     }
 
@@ -167,7 +167,7 @@ pub(super) fn udp_flow(
     remote: SocketAddr,
 ) -> Flow {
     Flow {
-        carrier: Carrier::Udp,
+        transport: Transport::Udp,
         listener: ListenerKey(number),
         connection: None,
         local: SocketAddr::new(local_ip.unwrap_or(listener.ip()), listener.port()),

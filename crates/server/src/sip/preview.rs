@@ -3,7 +3,7 @@
 use super::advertise::Advertised;
 use super::settings::{DomainCredentials, SipSettings};
 use ipnet::IpNet;
-use sip::flow::{Carrier, Flow, ListenerKey};
+use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{HashKey, Host, Message, Mono, Now, Spans, Uri};
@@ -110,7 +110,7 @@ pub fn preview(
         worker: 0,
         run: 0,
         flow: Flow {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             listener: ListenerKey(0),
             connection: None,
             local: local.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5060))),

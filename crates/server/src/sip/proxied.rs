@@ -5,7 +5,7 @@ use super::connections::Reason;
 use super::reading::flow_of;
 use super::token::Slot;
 use io::Poller;
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use std::net::SocketAddr;
 use streams::proxy::{self, Carried, Proxy};
 
@@ -61,7 +61,7 @@ impl Sip {
         if rest.is_empty() {
             return;
         }
-        if flow.carrier == Carrier::Tcp {
+        if flow.transport == Transport::Tcp {
             self.take_messages(rest, 0, &flow, poller);
         } else {
             self.take_layered(rest, 0, &flow, poller);

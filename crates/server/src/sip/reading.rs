@@ -10,7 +10,7 @@ use super::{ACCEPTS, BREATH, MESSAGES, ROUNDS, Sip};
 use crate::worker::Token;
 use io::{Event, Interest, Poller, TcpConnection, TcpListener};
 use sip::Now;
-use sip::flow::{Carrier, Flow, ListenerKey};
+use sip::flow::{Flow, ListenerKey, Transport};
 use sip::frame::{Frame, PONG};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -311,11 +311,11 @@ impl Sip {
         let layered = usize::from(number).checked_sub(self.listeners.len());
         if let Some(listener) = layered.and_then(|at| self.streams.get(at)) {
             let tls = listener.tls.as_ref();
-            let Some(layers) = Layers::accepted(listener.carrier, tls) else {
+            let Some(layers) = Layers::accepted(listener.transport, tls) else {
                 self.connections.close(slot, Reason::Malformed, counters);
                 return;
             };
-            connection.carrier = listener.carrier;
+            connection.transport = listener.transport;
             connection.layers = layers;
         }
         // The engine must not know a client by the address of its load balancer.
@@ -421,7 +421,7 @@ impl Sip {
         let mut scratch = std::mem::take(&mut self.scratch);
         if self.awaits_proxy_header(slot) {
             self.take_proxy_header(slot, &scratch[..read], poller);
-        } else if flow.carrier == Carrier::Tcp {
+        } else if flow.transport == Transport::Tcp {
             self.take_messages(&scratch[..read], unread, &flow, poller);
         } else {
             self.take_layered(&mut scratch[..read], unread, &flow, poller);
@@ -581,7 +581,7 @@ impl Sip {
 
 pub(super) fn flow_of(connection: &Connection) -> Flow {
     Flow {
-        carrier: connection.carrier,
+        transport: connection.transport,
         listener: ListenerKey(connection.listener),
         connection: Some(connection.key),
         local: connection.local,

@@ -1,6 +1,6 @@
 //! What a program that embeds the server learns of SIP: the life of calls, and failed authentications.
 
-use super::Carrier;
+use super::Transport;
 use sip::flow::Flow;
 use sip_server::calls::{CallLine, EndedBy};
 use std::fmt;
@@ -30,7 +30,7 @@ pub enum SipEvent<'a> {
         /// Where the request came from.
         source: SocketAddr,
         /// Its transport.
-        transport: Carrier,
+        transport: Transport,
         /// The realm of the credentials.
         realm: &'a str,
         /// The user name that the request claims; anybody can have written it.
@@ -96,7 +96,7 @@ impl FailureReports {
         self.last_unix_s = unix_s;
         self.reporter.report(&SipEvent::AuthenticationFailed {
             source: flow.remote,
-            transport: flow.carrier,
+            transport: flow.transport,
             realm,
             user,
             omitted: std::mem::take(&mut self.omitted),

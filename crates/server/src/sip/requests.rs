@@ -7,7 +7,7 @@ use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
 use sip::dispatch::{Allowed, Config, Dispatcher, Source};
 use sip::engine::Engine;
-use sip::flow::{Carrier, ListenerKey};
+use sip::flow::{ListenerKey, Transport};
 use sip::routing::{Answer, DnsFailed, Query};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -39,19 +39,19 @@ impl Requests {
         key: sip::HashKey,
         seed: u64,
     ) -> Requests {
-        let sources = [Carrier::Udp, Carrier::Tcp]
+        let sources = [Transport::Udp, Transport::Tcp]
             .into_iter()
-            .flat_map(|carrier| {
+            .flat_map(|transport| {
                 let of = move |(listener, address): (u16, &SocketAddr)| Source {
                     listener: ListenerKey(listener),
-                    carrier,
+                    transport,
                     is_v4: address.is_ipv4(),
                 };
                 (0..).zip(listeners).map(of)
             });
         let tls = tls.iter().map(|(listener, address)| Source {
             listener: *listener,
-            carrier: Carrier::Tls,
+            transport: Transport::Tls,
             is_v4: address.is_ipv4(),
         });
         let mut config = Config::new(sources.chain(tls.clone()).collect());

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sip::flow::{Carrier, Flow};
+use sip::flow::{Flow, Transport};
 use sip::{HashKey, Message, Mono, Now};
 
 /// The most bytes that a record has of the Call-ID, of each URI, and of each name of a trunk or user. Longer texts are cut.
@@ -20,7 +20,7 @@ const NEVER: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leg {
     /// The transport.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// The address of the next element: the phone, its NAT, or another server.
     pub remote: SocketAddr,
 }
@@ -28,7 +28,7 @@ pub struct Leg {
 impl From<&Flow> for Leg {
     fn from(flow: &Flow) -> Leg {
         Leg {
-            carrier: flow.carrier,
+            transport: flow.transport,
             remote: flow.remote,
         }
     }

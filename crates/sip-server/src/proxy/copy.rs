@@ -202,7 +202,7 @@ impl Proxy {
                     &mut users.without_flow,
                 ),
                 is_sips,
-                unless: both_pass.then_some((from.listener, from.carrier)),
+                unless: both_pass.then_some((from.listener, from.transport)),
             });
         }
         base.is_path.then(|| {

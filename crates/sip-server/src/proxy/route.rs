@@ -198,7 +198,9 @@ impl Reader<'_> {
 
 /// Whether two flows lead to the same place. Datagrams may come to several sockets.
 fn is_same(one: &Flow, other: &Flow) -> bool {
-    one.carrier == other.carrier && one.connection == other.connection && one.remote == other.remote
+    one.transport == other.transport
+        && one.connection == other.connection
+        && one.remote == other.remote
 }
 
 /// Whether a request with this method may begin a dialog, so that the proxy adds Record-Route (RFC 3261 §16.6 step 4). Unknown methods

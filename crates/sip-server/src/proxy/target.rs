@@ -116,7 +116,7 @@ impl Target {
         target.reach = AllowedDestination::Near(flow.flow.remote.ip());
         target.near = Some(flow);
         match flow.standing(runs) {
-            Standing::Gone if is_outbound || flow.flow.carrier.is_websocket() => return None,
+            Standing::Gone if is_outbound || flow.flow.transport.is_websocket() => return None,
             // Its contact may take a new connection.
             Standing::Gone => return Some(target),
             Standing::Current | Standing::Datagrams => {}

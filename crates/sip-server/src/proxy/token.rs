@@ -139,7 +139,7 @@ impl RouteTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+    use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 
     fn tokens() -> RouteTokens {
         RouteTokens::new(HashKey::new([1; 16]))
@@ -151,7 +151,7 @@ mod tests {
                 worker: 3,
                 run: 7,
                 flow: Flow {
-                    carrier: Carrier::Tcp,
+                    transport: Transport::Tcp,
                     listener: ListenerKey(1),
                     connection,
                     local: "[2001:db8::1]:5060".parse().unwrap(),

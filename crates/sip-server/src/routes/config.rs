@@ -53,7 +53,7 @@ impl NextHop {
     /// # Errors
     /// [`NextHopError`].
     pub fn new(text: &str) -> Result<NextHop, NextHopError> {
-        use sip::header::Transport;
+        use sip::header::ViaTransport;
         let Ok(Uri::Sip(uri)) = Uri::parse(text.as_bytes()) else {
             return Err(NextHopError::NotSip);
         };
@@ -62,7 +62,7 @@ impl NextHop {
             return Err(NextHopError::HasMore);
         }
         match uri.transport() {
-            None | Some(Transport::Udp | Transport::Tcp | Transport::Tls) => {
+            None | Some(ViaTransport::Udp | ViaTransport::Tcp | ViaTransport::Tls) => {
                 Ok(NextHop(text.to_owned()))
             }
             Some(_) => Err(NextHopError::Transport),

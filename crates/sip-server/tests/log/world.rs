@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::{HashKey, Mono, Now};
 use sip_server::flow::FlowId;
 use sip_server::location::{
@@ -164,7 +164,7 @@ pub(crate) fn aor(user: &str) -> Aor {
 pub(crate) fn binding(uri: &str, now: Now, seconds: u64) -> Binding {
     let connection = Some(ConnectionKey(9));
     let flow = Flow {
-        carrier: Carrier::Tcp,
+        transport: Transport::Tcp,
         listener: ListenerKey(1),
         connection,
         local: "192.0.2.1:5060".parse().unwrap(),

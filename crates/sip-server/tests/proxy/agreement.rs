@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip::{Message, Spans};
 use sip_server::proxy::Preview;
 use sip_server::routes::{
@@ -172,7 +172,7 @@ fn the_preview_and_the_proxy_agree_on_10000_random_requests() {
             let text = message(&mut random, number);
             let expected = previewed(&mut world, &text);
             let before = world.nodes[PROXY].sent.len();
-            world.send(UAC, Carrier::Udp, &text);
+            world.send(UAC, Transport::Udp, &text);
             world.run_until(world.ms() + 30);
             let sent = &world.nodes[PROXY].sent[before..];
             let first = sent.iter().find(|(_, to, _)| *to != UAC);

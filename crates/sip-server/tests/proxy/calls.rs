@@ -1,7 +1,7 @@
 //! Limits of calls, numbers that nobody may call, and session timers (RFC 4028).
 
 use sip::Mono;
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::calls::{Limit, Numbers};
 use sip_server::proxy::SessionTimer;
 
@@ -32,7 +32,7 @@ fn world(concurrent: u32, per_second: u32) -> World {
 fn invite(world: &mut World, number: u32, extra: &str) {
     let lines = format!("{ALICE}{extra}");
     let invite = request("INVITE", "sip:bob@example.com", number, &lines);
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     let until = world.ms() + 1_000;
     world.run_until(until);
 }
@@ -55,7 +55,7 @@ fn finals(world: &World) -> Vec<&str> {
 fn a_call_counts_from_its_invite_to_its_bye() {
     let mut world = world(1, 0);
     let text = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(200);
     assert_eq!(calls_of_alice(&mut world), 1, "while it rings");
     world.run_until(1_000);
@@ -98,12 +98,12 @@ fn the_bye_of_the_callee_ends_a_call_and_one_that_is_challenged_does_not() {
         value(ok, "Call-ID").unwrap(),
     );
     world.nodes[UAC].script.other = vec![(10, 401, "WWW-Authenticate: Test x=y\r\n".to_owned())];
-    world.send(UAS, Carrier::Udp, &bye);
+    world.send(UAS, Transport::Udp, &bye);
     world.run_until(2_000);
     assert_eq!(world.heard(UAS).last(), Some(&"401 BYE"));
     assert_eq!(calls_of_alice(&mut world), 1);
     world.nodes[UAC].script.other.clear();
-    world.send(UAS, Carrier::Udp, &bye.replace("CSeq: 9", "CSeq: 10"));
+    world.send(UAS, Transport::Udp, &bye.replace("CSeq: 9", "CSeq: 10"));
     world.run_until(3_000);
     assert_eq!(world.heard(UAS).last(), Some(&"200 BYE"));
     assert_eq!(calls_of_alice(&mut world), 0);
@@ -118,7 +118,7 @@ fn a_call_that_comes_to_nothing_does_not_count() {
     assert_eq!(calls_of_alice(&mut world), 0);
     world.nodes[UAS].script = answers(&[(50, 180)]);
     let text = request("INVITE", "sip:bob@example.com", 2, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &text);
+    let key = world.send(UAC, Transport::Udp, &text);
     let until = world.ms() + 500;
     world.run_until(until);
     assert_eq!(calls_of_alice(&mut world), 1);
@@ -175,7 +175,7 @@ fn a_2xx_without_a_to_tag_begins_a_dialog_that_counts_and_ends_rfc3261_12_1_2() 
     // Another call with the same identifiers counts as well.
     let again = request("INVITE", "sip:bob@example.com", 1, ALICE);
     let again = again.replace("CSeq: 1 ", "CSeq: 2 ");
-    world.send(UAC, Carrier::Udp, &again);
+    world.send(UAC, Transport::Udp, &again);
     let until = world.ms() + 100;
     world.run_until(until);
     answer_without_tag(&mut world);
@@ -203,7 +203,7 @@ fn an_invented_to_tag_evades_no_limit() {
         "To: <sip:bob@example.com>",
         "To: <sip:bob@example.com>;tag=x",
     );
-    world.send(UAC, Carrier::Udp, &second);
+    world.send(UAC, Transport::Udp, &second);
     world.run_until(3_000);
     assert_eq!(finals(&world).last(), Some(&"486 INVITE"));
 }
@@ -213,7 +213,7 @@ fn calls_that_come_too_fast_are_480_with_retry_after() {
     let mut world = world(0, 2);
     for number in 1..=3 {
         let text = request("INVITE", "sip:bob@example.com", number, ALICE);
-        world.send(UAC, Carrier::Udp, &text);
+        world.send(UAC, Transport::Udp, &text);
     }
     world.run_until(400);
     assert_eq!(finals(&world), ["480 INVITE"]);
@@ -238,7 +238,7 @@ fn nobody_calls_a_forbidden_number() {
     world.nodes[UAS].script = answers(&[(10, 200)]);
     let ask = |world: &mut World, method: &str, user: &str, number: u32| {
         let uri = format!("sip:{user}@{}", address(UAS));
-        world.send(UAC, Carrier::Udp, &request(method, &uri, number, ALICE));
+        world.send(UAC, Transport::Udp, &request(method, &uri, number, ALICE));
         let until = world.ms() + 300;
         world.run_until(until);
         world.heard(UAC).last().unwrap().to_string()
@@ -331,7 +331,7 @@ fn without_limits_timers_and_intervals_pass_as_they_are() {
     assert_eq!(value(got, "Session-Expires"), Some("10;refresher=uac"));
     assert_eq!(value(got, "Min-SE"), Some("5"));
     let bye = in_dialog(world.last(UAC), "BYE");
-    world.send(UAC, Carrier::Udp, &bye);
+    world.send(UAC, Transport::Udp, &bye);
     world.nothing_is_left();
 }
 
@@ -365,7 +365,7 @@ fn calls_that_are_refused_have_a_record_with_the_reason() {
     records(&mut world);
     let call = |world: &mut World, uri: &str, number: u32, lines: &str| {
         let text = request("INVITE", uri, number, lines);
-        world.send(UAC, Carrier::Udp, &text);
+        world.send(UAC, Transport::Udp, &text);
         let until = world.ms() + 1_000;
         world.run_until(until);
     };
@@ -385,7 +385,7 @@ fn calls_that_are_refused_have_a_record_with_the_reason() {
     call(&mut world, "sip:bob@example.com", 4, "");
     assert_eq!(finals(&world).last(), Some(&"407 INVITE"));
     let text = request("MESSAGE", "sip:nobody@example.com", 5, ALICE);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     let until = world.ms() + 1_000;
     world.run_until(until);
     assert_eq!(finals(&world).last(), Some(&"404 MESSAGE"));
@@ -404,7 +404,7 @@ fn calls_that_wait_in_vain_have_a_record() {
     let line = "504 alice> rang false answered false tried 0 by proxy";
     assert_eq!(records(&mut world), [line]);
     let text = request("INVITE", "sip:bob@example.com", 2, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &text);
+    let key = world.send(UAC, Transport::Udp, &text);
     world.run_until(15_500);
     world.cancel(key);
     world.run_until(16_500);
@@ -451,7 +451,7 @@ fn a_record_names_a_limit_and_a_cancel() {
     records(&mut world);
     world.nodes[UAS].script = answers(&[(50, 180)]);
     let text = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &text);
+    let key = world.send(UAC, Transport::Udp, &text);
     world.run_until(500);
     invite(&mut world, 2, "");
     let line = "486 alice> rang false answered false tried 0 by proxy (Too Many Calls)";

@@ -1,6 +1,6 @@
 //! Single sentences of RFC 3261 §16, RFC 5626 §7 and RFC 5627 §6 that no other scenario shows.
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::{Config, Forking};
 use sip_server::routes::{Forward, Forwards};
 
@@ -13,7 +13,7 @@ const INSTANCE: &str = "urn:uuid:1";
 const GRUU: &str = "sip:bob@example.com;gr=urn:uuid:1";
 
 fn answer(world: &mut World, text: &str) -> String {
-    world.send(UAC, Carrier::Udp, text);
+    world.send(UAC, Transport::Udp, text);
     let until = world.ms() + 1_000;
     world.run_until(until);
     world.heard(UAC).last().unwrap().to_string()

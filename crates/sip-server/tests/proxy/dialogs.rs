@@ -1,6 +1,6 @@
 //! Requests within dialogs, by Record-Route and nothing else (RFC 3261 §16.6 step 4, §16.11; RFC 5658).
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::Config;
 
 use crate::network::Weather;
@@ -9,13 +9,13 @@ use crate::policy::Contact;
 use crate::world::World;
 
 /// A call from alice, a phone with a password, to bob, a phone on UDP. It is answered.
-fn call(world: &mut World, carrier: Carrier) {
+fn call(world: &mut World, transport: Transport) {
     let mut contact = Contact::at(&format!("sip:bob@{}", address(UAS)));
     contact.flow = Some(World::datagrams_of(UAS));
     world.policy().bind("bob", &contact);
     world.nodes[UAS].script = answers(&[(50, 180), (500, 200)]);
     let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, carrier, &invite);
+    world.send(UAC, transport, &invite);
     let until = world.ms() + 1_000;
     world.run_until(until);
     assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
@@ -31,7 +31,7 @@ fn invite_of(world: &World) -> &str {
 #[test]
 fn ack_bye_and_reinvite_go_by_their_routes_both_ways() {
     let mut world = World::new();
-    call(&mut world, Carrier::Udp);
+    call(&mut world, Transport::Udp);
     // From the caller.
     world.nodes[UAS].script = answers(&[(10, 200)]);
     world.in_dialog(UAC, "INVITE");
@@ -49,13 +49,13 @@ fn ack_bye_and_reinvite_go_by_their_routes_both_ways() {
 #[test]
 fn credentials_for_this_proxy_are_consumed_within_a_dialog_too_rfc3261_22_3() {
     let mut world = World::new();
-    call(&mut world, Carrier::Udp);
+    call(&mut world, Transport::Udp);
     let ok = world.nodes[UAC].texts.last().unwrap().clone();
     let other = "Proxy-Authorization: Digest username=\"a\", realm=\"other\"\r\n";
     let lines = format!("{ALICE}{other}Content-Length");
     let info = in_dialog(&ok, "INFO").replace("Content-Length", &lines);
     world.nodes[UAS].script = answers(&[(10, 200)]);
-    world.send(UAC, Carrier::Udp, &info);
+    world.send(UAC, Transport::Udp, &info);
     world.run_until(3_000);
     let got = world.last(UAS);
     assert!(got.starts_with("INFO "), "{got}");
@@ -65,9 +65,9 @@ fn credentials_for_this_proxy_are_consumed_within_a_dialog_too_rfc3261_22_3() {
 
 #[test]
 fn the_callee_reaches_the_caller_by_the_callers_flow() {
-    for carrier in [Carrier::Udp, Carrier::Tcp] {
+    for transport in [Transport::Udp, Transport::Tcp] {
         let mut world = World::new();
-        call(&mut world, carrier);
+        call(&mut world, transport);
         let invite = invite_of(&world);
         // What a callee makes of the INVITE and its own 200: the routes in their order.
         let routes = values(invite, "Record-Route");
@@ -81,11 +81,11 @@ fn the_callee_reaches_the_caller_by_the_callers_flow() {
             value(&ok, "From").unwrap(),
             value(&ok, "Call-ID").unwrap(),
         );
-        world.send(UAS, Carrier::Udp, &bye);
+        world.send(UAS, Transport::Udp, &bye);
         world.run_until(3_000);
-        assert_eq!(world.heard(UAC).last(), Some(&"BYE"), "{carrier:?}");
+        assert_eq!(world.heard(UAC).last(), Some(&"BYE"), "{transport:?}");
         let got = world.last(UAC);
-        assert!(got.contains(&format!("Via: SIP/2.0/{} ", carrier.via_name())));
+        assert!(got.contains(&format!("Via: SIP/2.0/{} ", transport.via_name())));
         assert!(value(got, "Route").is_none(), "both own values are removed");
         assert_eq!(world.heard(UAS).last(), Some(&"200 BYE"));
         // Nobody was asked for a password.
@@ -97,7 +97,7 @@ fn the_callee_reaches_the_caller_by_the_callers_flow() {
 #[test]
 fn there_is_a_record_route_for_each_side_and_transport_rfc5658_4_2() {
     let mut world = World::new();
-    call(&mut world, Carrier::Tcp);
+    call(&mut world, Transport::Tcp);
     let [callee, caller] = values(invite_of(&world), "Record-Route")[..] else {
         panic!("two values: {}", invite_of(&world));
     };
@@ -119,7 +119,7 @@ fn between_trunks_one_value_is_enough() {
     assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
     // By TCP there are two again.
     let invite = request("INVITE", "sip:bob@example.com", 2, "");
-    world.send(UAC, Carrier::Tcp, &invite);
+    world.send(UAC, Transport::Tcp, &invite);
     world.run_until(2_000);
     let second = world.nodes[UAS].texts.iter().rev();
     let second = second.clone().find(|text| text.starts_with("INVITE"));
@@ -149,7 +149,7 @@ fn requests_within_a_dialog_and_those_that_begin_none_are_not_recorded() {
     world.bind_bob(&[None]);
     for method in ["MESSAGE", "OPTIONS", "SUBSCRIBE", "REFER", "UNHEARDOF"] {
         let text = request(method, "sip:bob@example.com", 1, "");
-        world.send(UAC, Carrier::Udp, &text);
+        world.send(UAC, Transport::Udp, &text);
         let until = world.ms() + 500;
         world.run_until(until);
         let is_recorded = !matches!(method, "MESSAGE" | "OPTIONS");
@@ -161,7 +161,7 @@ fn requests_within_a_dialog_and_those_that_begin_none_are_not_recorded() {
 #[test]
 fn a_dialog_that_did_not_begin_here_is_none() {
     let mut world = World::new();
-    call(&mut world, Carrier::Udp);
+    call(&mut world, Transport::Udp);
     let ok = world.last(UAC).to_owned();
     let bye = in_dialog(&ok, "BYE");
     let route = value(&bye, "Route").unwrap();
@@ -186,7 +186,7 @@ fn a_dialog_that_did_not_begin_here_is_none() {
         // Not there: as any other request, of somebody who must show a password.
         (&routes_gone, "407"),
     ] {
-        world.send(UAC, Carrier::Udp, wrong);
+        world.send(UAC, Transport::Udp, wrong);
         let until = world.ms() + 500;
         world.run_until(until);
         let wanted = format!("{code} BYE");
@@ -204,7 +204,7 @@ fn a_dialog_that_did_not_begin_here_is_none() {
     }
     assert_eq!(world.proxy().stats().stray_acks, 3);
     // One value replaced by a route of one's own: the other still says where to.
-    world.send(UAC, Carrier::Udp, &plain);
+    world.send(UAC, Transport::Udp, &plain);
     let until = world.ms() + 500;
     world.run_until(until);
     assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
@@ -227,7 +227,7 @@ fn a_strict_router_in_front_gets_its_request_through_rfc3261_16_4() {
     let strict = bye
         .replacen(target.trim_matches(['<', '>']), own, 1)
         .replacen(&format!("Route: {route}"), &format!("Route: {target}"), 1);
-    world.send(UAC, Carrier::Udp, &strict);
+    world.send(UAC, Transport::Udp, &strict);
     world.run_until(2_000);
     let got = world.last(UAS);
     assert!(got.starts_with(&format!(
@@ -247,7 +247,7 @@ fn a_strict_router_behind_gets_its_request_rfc3261_16_6_6() {
     contact.path = format!("<{next}>, <sip:192.0.2.99;lr>");
     world.policy().bind("bob", &contact);
     let message = request("MESSAGE", "sip:bob@example.com", 1, "");
-    world.send(UAC, Carrier::Udp, &message);
+    world.send(UAC, Transport::Udp, &message);
     world.run_until(500);
     let got = world.last(UAS);
     assert!(
@@ -263,7 +263,7 @@ fn a_strict_router_behind_gets_its_request_rfc3261_16_6_6() {
 #[test]
 fn an_ack_is_forwarded_byte_by_byte_the_same_when_it_comes_again() {
     let mut world = World::new();
-    call(&mut world, Carrier::Udp);
+    call(&mut world, Transport::Udp);
     let acks: Vec<String> = world.nodes[UAC]
         .sent
         .iter()

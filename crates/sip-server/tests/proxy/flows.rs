@@ -1,6 +1,6 @@
 //! Requests that go by the flow of a phone (RFC 5626 §5.3), and Path (RFC 3327).
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 
 use crate::network::Weather;
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, in_dialog, request, value, values};
@@ -39,14 +39,14 @@ fn a_registered_udp_flow_stays_udp_whatever_the_size() {
     world.bind_bob(&[]);
     let long = format!("X-Long: {}\r\n", "x".repeat(2_000));
     let message = request("MESSAGE", "sip:bob@example.com", 1, &long);
-    world.send(UAC, Carrier::Tcp, &message);
+    world.send(UAC, Transport::Tcp, &message);
     world.run_until(500);
     assert!(world.last(UAS).contains("Via: SIP/2.0/UDP 192.0.2.2"));
     // To a next hop that was resolved it goes over TCP (RFC 3261 §18.1.1).
     let mut world = World::new();
     world.bind_bob(&[None]);
     let message = request("MESSAGE", "sip:bob@example.com", 1, &long);
-    world.send(UAC, Carrier::Tcp, &message);
+    world.send(UAC, Transport::Tcp, &message);
     world.run_until(500);
     assert!(world.last(UAS).contains("Via: SIP/2.0/TCP 192.0.2.2"));
     world.nothing_is_left();
@@ -102,7 +102,7 @@ fn a_connection_that_is_gone_is_made_anew_where_the_contact_takes_one() {
 
 #[test]
 fn a_dialog_goes_by_the_contact_if_the_connection_was_another_workers_and_is_gone() {
-    for carrier in [Carrier::Udp, Carrier::Tcp] {
+    for transport in [Transport::Udp, Transport::Tcp] {
         let mut world = World::new();
         let mut flow = world.phone_connects(UAS);
         world.disconnect(UAS);
@@ -111,7 +111,7 @@ fn a_dialog_goes_by_the_contact_if_the_connection_was_another_workers_and_is_gon
         bound_by(&mut world, &contact, flow, 0);
         world.nodes[UAS].script = answers(&[(50, 200)]);
         let invite = request("INVITE", "sip:bob@example.com", 1, "");
-        world.send(UAC, carrier, &invite);
+        world.send(UAC, transport, &invite);
         world.run_until(15);
         // The other worker says that it has no such connection.
         let now = world.now;
@@ -175,7 +175,7 @@ fn phones_of_two_hosts_end_their_call_where_nothing_else_is_allowed() {
         world.nodes[UAS].script = answers(&[(50, 200)]);
         let lines = if by_trunk { "" } else { ALICE };
         let invite = request("INVITE", "sip:bob@example.com", 1, lines);
-        world.send(UAC, Carrier::Udp, &invite);
+        world.send(UAC, Transport::Udp, &invite);
         world.run_until(1_000);
         assert_eq!(world.heard(UAS), ["INVITE", "ACK"], "{by_trunk}");
         world.in_dialog(UAC, "BYE");
@@ -225,7 +225,7 @@ fn a_register_for_elsewhere_gets_a_path_that_leads_back_to_its_flow_rfc3327_5_2(
         1,
         &format!("{ALICE}Supported: path, outbound\r\n"),
     );
-    world.send(UAC, Carrier::Udp, &phone);
+    world.send(UAC, Transport::Udp, &phone);
     world.run_until(500);
     assert_eq!(world.heard(UAC), ["200 REGISTER"]);
     let register = world.last(UAS).to_owned();
@@ -239,7 +239,7 @@ fn a_register_for_elsewhere_gets_a_path_that_leads_back_to_its_flow_rfc3327_5_2(
         2,
         &format!("Route: {path}\r\n"),
     );
-    world.send(UAS, Carrier::Udp, &invite);
+    world.send(UAS, Transport::Udp, &invite);
     world.run_until(1_000);
     assert_eq!(world.heard(UAC).last(), Some(&"MESSAGE"));
     assert!(
@@ -254,7 +254,7 @@ fn a_register_for_elsewhere_gets_a_path_that_leads_back_to_its_flow_rfc3327_5_2(
         3,
         &format!("Route: {path}\r\n"),
     );
-    world.send(UAC, Carrier::Udp, &out);
+    world.send(UAC, Transport::Udp, &out);
     world.run_until(1_500);
     assert_eq!(world.heard(UAC).last(), Some(&"407 MESSAGE"));
     let forged = path.replacen("sip:A", "sip:B", 1);
@@ -265,12 +265,12 @@ fn a_register_for_elsewhere_gets_a_path_that_leads_back_to_its_flow_rfc3327_5_2(
         4,
         &format!("Route: {forged}\r\n"),
     );
-    world.send(UAS, Carrier::Udp, &invite);
+    world.send(UAS, Transport::Udp, &invite);
     world.run_until(2_000);
     assert_eq!(world.heard(UAS).last(), Some(&"403 MESSAGE"));
     // A phone that does not say it knows Path gets none.
     let phone = request("REGISTER", &registrar, 5, ALICE);
-    world.send(UAC, Carrier::Udp, &phone);
+    world.send(UAC, Transport::Udp, &phone);
     world.run_until(2_500);
     assert!(value(world.last(UAS), "Path").is_none());
     world.nothing_is_left();
@@ -298,7 +298,7 @@ fn the_path_of_a_response_is_not_changed_rfc3327_5_2() {
     world.nodes[UAS].script.other = vec![(10, 200, line)];
     let lines = format!("{ALICE}Supported: path\r\n");
     let text = request("REGISTER", &registrar, 1, &lines);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(500);
     assert_eq!(values(world.last(UAC), "Path"), [path]);
     world.nothing_is_left();
@@ -312,7 +312,7 @@ fn a_binding_with_path_is_reached_by_it_rfc3327_5_4() {
     contact.path = format!("<sip:{};lr>, <sip:inner.example;lr>", address(UAS));
     world.policy().bind("bob", &contact);
     let message = request("MESSAGE", "sip:bob@example.com", 1, "");
-    world.send(UAC, Carrier::Udp, &message);
+    world.send(UAC, Transport::Udp, &message);
     world.run_until(500);
     let got = world.last(UAS);
     assert!(got.starts_with("MESSAGE sip:bob@10.9.9.9 SIP/2.0\r\n"));
@@ -328,11 +328,11 @@ fn a_dialog_survives_a_new_connection_of_the_phone_that_began_it() {
     world.policy().trunks.clear();
     world.nodes[UAS].script = answers(&[(50, 200)]);
     let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Tcp, &invite);
+    world.send(UAC, Transport::Tcp, &invite);
     world.run_until(1_000);
     world.disconnect(UAC);
     let ok = world.last(UAC).to_owned();
-    world.send(UAC, Carrier::Tcp, &in_dialog(&ok, "BYE"));
+    world.send(UAC, Transport::Tcp, &in_dialog(&ok, "BYE"));
     world.run_until(2_000);
     assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
     assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
@@ -357,7 +357,7 @@ fn a_contact_with_ob_is_reached_by_its_flow_within_the_dialog_rfc5626_5_3_2() {
         };
         let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
         let invite = invite.replace("Contact: <sip:alice@192.0.2.1>", contact);
-        world.send(UAC, Carrier::Tcp, &invite);
+        world.send(UAC, Transport::Tcp, &invite);
         world.run_until(1_000);
         let texts = world.nodes[UAS].texts.clone();
         let got = texts
@@ -379,7 +379,7 @@ fn a_contact_with_ob_is_reached_by_its_flow_within_the_dialog_rfc5626_5_3_2() {
             value(&ok, "From").unwrap(),
             value(&ok, "Call-ID").unwrap(),
         );
-        world.send(UAS, Carrier::Udp, &bye);
+        world.send(UAS, Transport::Udp, &bye);
         world.run_until(3_000);
         assert_eq!(world.heard(UAC).last(), Some(&"BYE"));
         assert_eq!(world.heard(UAS).last(), Some(&"200 BYE"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::{Config, Forking};
 
 use crate::network::Weather;
@@ -240,7 +240,7 @@ fn max_breadth_is_divided_and_never_exceeded_rfc5393_5_3() {
         let mut world = with(Forking::ByQ);
         world.bind_bob(&vec![None; agents]);
         let invite = request("INVITE", "sip:bob@example.com", 1, line);
-        world.send(UAC, Carrier::Udp, &invite);
+        world.send(UAC, Transport::Udp, &invite);
         world.run_until(50);
         let got: Vec<&str> = (0..agents)
             .map(|place| {
@@ -255,7 +255,7 @@ fn max_breadth_is_divided_and_never_exceeded_rfc5393_5_3() {
     let mut world = with(Forking::Parallel);
     world.bind_bob(&[None, None, None]);
     let invite = request("INVITE", "sip:bob@example.com", 1, "Max-Breadth: 2\r\n");
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     world.run_until(1_000);
     assert_eq!(world.heard(UAC), ["440 INVITE"]);
     assert!(
@@ -269,7 +269,7 @@ fn max_breadth_is_divided_and_never_exceeded_rfc5393_5_3() {
         &[(None, &[(10, 404)]), (None, &[(10, 200)])],
     );
     let invite = request("INVITE", "sip:bob@example.com", 1, "Max-Breadth: 1\r\n");
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     world.run_until(1_000);
     assert_eq!(world.heard(UAC), ["200 INVITE"]);
 }
@@ -283,7 +283,7 @@ fn a_request_that_is_no_invite_is_forked_and_its_first_2xx_forwarded() {
             vec![(100 + 200 * place as u64, 200, String::new())];
     }
     let message = request("MESSAGE", "sip:bob@example.com", 1, "");
-    world.send(UAC, Carrier::Udp, &message);
+    world.send(UAC, Transport::Udp, &message);
     world.run_until(3_000);
     assert_eq!(world.heard(UAC), ["200 MESSAGE"]);
     world.nothing_is_left();

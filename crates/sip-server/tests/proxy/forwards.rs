@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::routes::{Forward, Forwards};
 
 use crate::node::{ALICE, UAC, UAS, address, answers, request, value};
@@ -41,7 +41,7 @@ fn forwarding(is_registered: bool) -> World {
 
 fn call_bob(world: &mut World, until: u64) {
     let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     world.run_until(until);
 }
 
@@ -119,7 +119,7 @@ fn who_declines_or_cancels_is_not_forwarded() {
     let mut world = forwarding(true);
     world.nodes[UAS].script = answers(&[(50, 180)]);
     let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &invite);
+    let key = world.send(UAC, Transport::Udp, &invite);
     world.run_until(1_000);
     world.cancel(key);
     world.run_until(8_000);

@@ -1,6 +1,6 @@
 //! P-Asserted-Identity and Privacy (RFC 3325), and credentials of several proxies (RFC 3261 §22.3).
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 
 use crate::node::{ALICE, Script, UAC, UAS, address, request, value, values};
 use crate::world::World;
@@ -9,7 +9,7 @@ const CLAIM: &str = "P-Asserted-Identity: <sip:ceo@example.com>\r\n";
 
 fn forwarded(world: &mut World, uri: &str, extra: &str) -> String {
     let text = request("MESSAGE", uri, 1, extra);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(500);
     world.last(UAS).to_owned()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::{Config, Forking};
 
 use crate::network::Weather;
@@ -281,7 +281,7 @@ fn every_method_is_forwarded_whatever_it_is_rfc3261_16_3() {
             world.bind_bob(&[None]);
             world.nodes[UAS].script.other = vec![(50, code, String::new())];
             let text = request(method, "sip:bob@example.com", 1, "");
-            world.send(UAC, Carrier::Udp, &text);
+            world.send(UAC, Transport::Udp, &text);
             world.run_until(3_000);
             assert_eq!(world.heard(UAS), [method]);
             let heard = world.heard(UAC);
@@ -302,7 +302,7 @@ fn a_forked_request_that_is_no_invite_has_one_final_response_rfc3261_16_7() {
             world.nodes[UAS].script.other = vec![(100, *first, String::new())];
             world.nodes[UAS + 1].script.other = vec![(400, *second, String::new())];
             let text = request("MESSAGE", "sip:bob@example.com", 1, "");
-            world.send(UAC, Carrier::Udp, &text);
+            world.send(UAC, Transport::Udp, &text);
             world.run_until(40_000);
             let wanted = match (*first, *second) {
                 (200, _) | (_, 200) => 200,
@@ -321,23 +321,23 @@ fn a_forked_request_that_is_no_invite_has_one_final_response_rfc3261_16_7() {
 }
 
 /// The ways of both sides.
-const WAYS: [(Carrier, Carrier); 4] = [
-    (Carrier::Udp, Carrier::Udp),
-    (Carrier::Udp, Carrier::Tcp),
-    (Carrier::Tcp, Carrier::Udp),
-    (Carrier::Tcp, Carrier::Tcp),
+const WAYS: [(Transport, Transport); 4] = [
+    (Transport::Udp, Transport::Udp),
+    (Transport::Udp, Transport::Tcp),
+    (Transport::Tcp, Transport::Udp),
+    (Transport::Tcp, Transport::Tcp),
 ];
 
 /// Bob by his contact, or by the connection of his registration.
-fn bob_by(world: &mut World, carrier: Carrier, by_flow: bool) {
-    let transport = match carrier {
-        Carrier::Udp => "udp",
+fn bob_by(world: &mut World, transport: Transport, by_flow: bool) {
+    let name = match transport {
+        Transport::Udp => "udp",
         _ => "tcp",
     };
-    let mut contact = Contact::at(&format!("sip:bob@{};transport={transport}", address(UAS)));
+    let mut contact = Contact::at(&format!("sip:bob@{};transport={name}", address(UAS)));
     if by_flow {
-        contact.flow = Some(match carrier {
-            Carrier::Udp => World::datagrams_of(UAS),
+        contact.flow = Some(match transport {
+            Transport::Udp => World::datagrams_of(UAS),
             _ => world.phone_connects(UAS),
         });
     }

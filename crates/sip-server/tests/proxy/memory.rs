@@ -1,7 +1,7 @@
 //! What a call costs: while it is in progress, and after that.
 
 use allocation_counter::measure;
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::calls::Limit;
 
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request};
@@ -40,7 +40,7 @@ fn begin(world: &mut World, first: u32) {
             number,
             &format!("{ALICE}{body}"),
         );
-        world.send(UAC, Carrier::Udp, &text);
+        world.send(UAC, Transport::Udp, &text);
     }
     let until = world.ms() + 1_000;
     world.run_until(until);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use sip::congestion::Class;
 use sip::dispatch::{self, Dispatcher, Source};
 use sip::engine::{Config, Engine, Mark, NewRequest, Outgoing, Received, Reply, SentBy, ServerKey};
-use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use sip::{HashKey, Method, Mono, Now, Spans};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{Config as ProxyConfig, Handled, Proxy, Stack};
@@ -76,10 +76,10 @@ pub(crate) struct Node {
 
 fn engine(index: usize, is_proxy: bool) -> Engine {
     let mut config = Config::new(index as u16, HashKey::new([9 + index as u8; 16]));
-    for carrier in [Carrier::Udp, Carrier::Tcp] {
+    for transport in [Transport::Udp, Transport::Tcp] {
         config.sent_by.push(SentBy::new(
             ListenerKey(0),
-            carrier,
+            transport,
             &address(index).ip().to_string(),
             5060,
         ));
@@ -93,9 +93,9 @@ fn engine(index: usize, is_proxy: bool) -> Engine {
 
 fn proxied(config: ProxyConfig) -> Proxied {
     let key = HashKey::new([3; 16]);
-    let sources = [Carrier::Udp, Carrier::Tcp].map(|carrier| Source {
+    let sources = [Transport::Udp, Transport::Tcp].map(|transport| Source {
         listener: ListenerKey(0),
-        carrier,
+        transport,
         is_v4: true,
     });
     let mut dispatch = dispatch::Config::new(sources.to_vec());
@@ -138,9 +138,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 pub(crate) fn flow_of(node: usize, remote: SocketAddr, connection: Option<u64>) -> Flow {
     Flow {
-        carrier: match connection {
-            Some(_) => Carrier::Tcp,
-            None => Carrier::Udp,
+        transport: match connection {
+            Some(_) => Transport::Tcp,
+            None => Transport::Udp,
         },
         listener: ListenerKey(0),
         connection: connection.map(ConnectionKey),
@@ -286,7 +286,7 @@ impl Node {
             text.starts_with("SIP/2.0 2") && value(text, "Call-ID") == value(ok, "Call-ID")
         });
         let bytes = with_routes(ok, method, first.unwrap());
-        let to = Destination::new(flow.carrier, flow.remote, ListenerKey(0));
+        let to = Destination::new(flow.transport, flow.remote, ListenerKey(0));
         let out = Outgoing {
             to,
             connection: flow.connection,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::PushConfig;
 use sip_server::routes::{Forward, Forwards};
 
@@ -51,7 +51,7 @@ fn world(contacts: &[Contact]) -> World {
 
 fn call(world: &mut World, number: u32) -> sip::engine::ClientKey {
     let text = request("INVITE", "sip:bob@example.com", number, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &text);
+    let key = world.send(UAC, Transport::Udp, &text);
     let until = world.ms() + 1_000;
     world.run_until(until);
     key
@@ -153,7 +153,7 @@ fn a_phone_that_has_just_registered_is_not_woken() {
     world.in_dialog(UAC, "BYE");
     world.run_until(30_000);
     let text = request("MESSAGE", "sip:bob@example.com", 2, ALICE);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(31_000);
     assert_eq!(finals(&world).last(), Some(&"200 MESSAGE"));
     assert!(world.policy().pushes.is_empty());
@@ -268,11 +268,11 @@ fn what_a_woken_phone_decides_is_the_response() {
 }
 
 /// The same phone once more, with a connection of a run before this one.
-fn with_lost_flow(contact: &Contact, carrier: Carrier) -> Contact {
+fn with_lost_flow(contact: &Contact, transport: Transport) -> Contact {
     let mut lost = contact.clone();
     if let Some(id) = &mut lost.flow {
         id.run = id.run.wrapping_sub(1);
-        id.flow.carrier = carrier;
+        id.flow.transport = transport;
         id.flow.connection = Some(sip::flow::ConnectionKey(7));
     }
     lost
@@ -280,10 +280,14 @@ fn with_lost_flow(contact: &Contact, carrier: Carrier) -> Contact {
 
 #[test]
 fn a_phone_whose_connection_is_gone_is_woken_rfc8599_5_6_2() {
-    for (carrier, reg_id) in [(Carrier::Tls, 1), (Carrier::Wss, 0), (Carrier::Tcp, 0)] {
+    for (transport, reg_id) in [
+        (Transport::Tls, 1),
+        (Transport::Wss, 0),
+        (Transport::Tcp, 0),
+    ] {
         let mut phone = mobile(UAS, "t1");
         (phone.instance, phone.reg_id) = ("urn:uuid:1".to_owned(), reg_id);
-        let mut lost = with_lost_flow(&phone, carrier);
+        let mut lost = with_lost_flow(&phone, transport);
         let mut world = world(&[]);
         world.run_until(15_000);
         // It has registered just before the restart.
@@ -293,7 +297,7 @@ fn a_phone_whose_connection_is_gone_is_woken_rfc8599_5_6_2() {
         assert_eq!(world.policy().pushes.len(), 1);
         world.registered("bob", &phone);
         world.run_until(18_000);
-        assert_eq!(finals(&world), ["200 INVITE"], "{carrier:?}");
+        assert_eq!(finals(&world), ["200 INVITE"], "{transport:?}");
         world.in_dialog(UAC, "BYE");
         world.nothing_is_left();
     }
@@ -362,7 +366,7 @@ fn a_woken_contact_must_be_one_that_the_uri_means_rfc5627_5_1_rfc5630_5_2() {
     let mut asleep = world(std::slice::from_ref(&phone));
     let uri = "sip:bob@example.com;gr=urn:uuid:1";
     let text = request("INVITE", uri, 1, ALICE);
-    asleep.send(UAC, Carrier::Udp, &text);
+    asleep.send(UAC, Transport::Udp, &text);
     asleep.run_until(1_000);
     assert_eq!(asleep.policy().pushes.len(), 1);
     asleep.policy().bindings.clear();
@@ -376,7 +380,7 @@ fn a_woken_contact_must_be_one_that_the_uri_means_rfc5627_5_1_rfc5630_5_2() {
     // A SIPS call leads to SIPS contacts alone: the phone is not woken for its other contact.
     let mut world = world(&[mobile(UAS, "t1")]);
     let text = request("INVITE", "sips:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(1_000);
     assert!(world.policy().pushes.is_empty());
     assert_eq!(finals(&world), ["480 INVITE"]);

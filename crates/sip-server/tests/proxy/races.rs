@@ -1,6 +1,6 @@
 //! Orders of events that a network makes: CANCEL against 200, several 2xx, loss, silence.
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::{Config, Forking};
 
 use crate::network::Weather;
@@ -128,7 +128,7 @@ fn silence_is_a_408_for_an_invite_and_nothing_for_others_rfc3261_16_7_rfc4320_4_
     world.run_until(33_000);
     assert_eq!(world.heard(UAC), ["100 INVITE", "408 INVITE"]);
     let message = request("MESSAGE", "sip:bob@example.com", 2, "");
-    world.send(UAC, Carrier::Udp, &message);
+    world.send(UAC, Transport::Udp, &message);
     world.run_until(80_000);
     assert_eq!(world.heard(UAC).last(), Some(&"TimedOut"));
     world.nothing_is_left();

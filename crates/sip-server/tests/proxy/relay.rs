@@ -1,6 +1,6 @@
 //! Who may send where: never an open relay.
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::Inbound;
 
 use crate::node::{ALICE, UAC, UAS, address, request, value};
@@ -13,7 +13,7 @@ fn answer(world: &mut World, uri: &str, extra: &str) -> String {
 }
 
 fn answer_to(world: &mut World, text: &str) -> String {
-    world.send(UAC, Carrier::Udp, text);
+    world.send(UAC, Transport::Udp, text);
     let until = world.ms() + 1_000;
     world.run_until(until);
     world.heard(UAC).last().unwrap().to_string()
@@ -164,7 +164,7 @@ fn what_is_for_the_server_itself_is_not_forwarded() {
     ] {
         let mut world = with_bob();
         let text = request("OPTIONS", uri, 1, "");
-        world.send(UAC, Carrier::Udp, &text);
+        world.send(UAC, Transport::Udp, &text);
         world.run_until(100);
         assert_eq!(world.heard(1), ["Own"], "{uri}");
     }
@@ -194,7 +194,7 @@ fn another_worker_is_named_before_a_password_is_checked() {
     let mut world = with_bob();
     world.policy().elsewhere = Some(3);
     let text = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(100);
     assert_eq!(world.heard(1), ["Elsewhere(3)"]);
     assert_eq!(world.policy().checks, 0);
@@ -207,7 +207,7 @@ fn answers_of_others_may_come_later() {
     world.policy().is_authentication_pending = true;
     world.policy().is_location_pending = true;
     let text = request("MESSAGE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(300);
     world.policy().is_authentication_pending = false;
     world.resume();
@@ -228,12 +228,12 @@ fn an_answer_that_never_comes_is_504_and_a_cancel_does_not_wait_for_it() {
     let mut world = with_bob();
     world.policy().is_location_pending = true;
     let text = request("INVITE", "sip:bob@example.com", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(15_000);
     assert_eq!(world.heard(UAC), ["100 INVITE", "504 INVITE"]);
     world.nothing_is_left();
     let text = request("INVITE", "sip:bob@example.com", 2, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &text);
+    let key = world.send(UAC, Transport::Udp, &text);
     let now = world.ms();
     world.run_until(now + 500);
     world.cancel(key);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 
 use crate::node::{Script, UAC, UAS, request};
 use crate::world::World;
@@ -55,7 +55,7 @@ proptest! {
         let extra = fields.concat();
         let text = request(&method, "sip:bob@example.com", 1, &extra);
         let text = text.replace("Content-Length: 0", &format!("Content-Length: {}", body.len()));
-        world.send(UAC, Carrier::Tcp, &(text + &body));
+        world.send(UAC, Transport::Tcp, &(text + &body));
         world.run_until(1_000);
         let got = world.last(UAS);
         let start = format!("{method} sip:bob@192.0.2.3:5060 SIP/2.0\r\n");
@@ -73,7 +73,7 @@ fn malformed_fields_that_no_proxy_needs_pass_as_well_rfc3261_16_3_1() {
     world.bind_bob(&[None]);
     let wrong = "Date: yesterday\r\nContact: \"open <sip:x\r\nExpires: soon\r\nSupported: a,,b\r\n";
     let text = request("NOTIFY", "sip:bob@example.com", 1, wrong);
-    world.send(UAC, Carrier::Udp, &text);
+    world.send(UAC, Transport::Udp, &text);
     world.run_until(500);
     assert!(world.last(UAS).contains(wrong), "{}", world.last(UAS));
     assert_eq!(world.heard(UAC), ["200 NOTIFY"]);

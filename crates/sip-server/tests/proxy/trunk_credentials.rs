@@ -1,6 +1,6 @@
 //! Trunks that ask for credentials, and what the caller hears of it.
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::routes::{Failures, Trunk};
 
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
@@ -100,7 +100,7 @@ fn without_credentials_the_caller_hears_the_challenge() {
     let mut world = challenged(407, 407);
     world.policy().credentials = None;
     let invite = request("INVITE", NUMBER, 9, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     world.run_until(3_000);
     assert!(caller(&world).contains(&"407 INVITE"));
     world.nothing_is_left();

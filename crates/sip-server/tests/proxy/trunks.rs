@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use sip_server::proxy::{Inbound, IsUser};
 use sip_server::routes::{Action, Failures, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts};
 
@@ -64,7 +64,7 @@ pub(crate) fn world_of(routes: Vec<Route>, trunks: Vec<Trunk>) -> World {
 
 pub(crate) fn call(world: &mut World) {
     let invite = request("INVITE", NUMBER, 1, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
 }
 
 /// What the caller heard, but for the 100 that the proxy sends when it has waited for 200 ms.
@@ -239,7 +239,7 @@ fn a_cancel_of_the_caller_ends_the_hunt() {
     let mut world = world(on(Next::NextTrunk, Next::NextTrunk, Next::NextTrunk));
     world.nodes[UAS].script = answers(&[(20, 180)]);
     let invite = request("INVITE", NUMBER, 1, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &invite);
+    let key = world.send(UAC, Transport::Udp, &invite);
     world.run_until(1_000);
     world.cancel(key);
     world.run_until(5_000);
@@ -285,7 +285,7 @@ fn a_trunk_may_answer_a_cancel_late_never_or_with_a_200() {
         world.nodes[UAS].script = answers(script);
         world.nodes[UAS].script.ignores_cancel = true;
         let invite = request("INVITE", NUMBER, 1, ALICE);
-        let key = world.send(UAC, Carrier::Udp, &invite);
+        let key = world.send(UAC, Transport::Udp, &invite);
         world.run_until(1_000);
         world.cancel(key);
         world.run_until(until);
@@ -307,7 +307,7 @@ fn a_cancelled_call_to_a_silent_trunk_ends_and_goes_nowhere_else() {
     let mut world = world(on(Next::NextTrunk, Next::NextTrunk, Next::NextTrunk));
     world.dead = vec![UAS];
     let invite = request("INVITE", NUMBER, 1, ALICE);
-    let key = world.send(UAC, Carrier::Udp, &invite);
+    let key = world.send(UAC, Transport::Udp, &invite);
     world.run_until(1_000);
     world.cancel(key);
     world.run_until(40_000);
@@ -324,11 +324,11 @@ fn the_calls_of_a_trunk_go_to_a_trunk_only_where_a_route_names_it() {
     world.nodes[UAS].script = answers(&[(20, 200)]);
     // A trunk that no route names gets 404 for a number that is nobody here.
     let invite = request("INVITE", NUMBER, 1, "");
-    world.send(UAS + 2, Carrier::Udp, &invite);
+    world.send(UAS + 2, Transport::Udp, &invite);
     world.run_until(500);
     assert_eq!(world.heard(UAS + 2), ["404 INVITE"]);
     let foreign = request("INVITE", "sip:+49301234@other.example", 2, "");
-    world.send(UAS + 2, Carrier::Udp, &foreign);
+    world.send(UAS + 2, Transport::Udp, &foreign);
     world.run_until(1_000);
     assert_eq!(world.heard(UAS + 2).last(), Some(&"403 INVITE"));
     assert_eq!(world.heard(UAS).len(), 0);
@@ -337,13 +337,13 @@ fn the_calls_of_a_trunk_go_to_a_trunk_only_where_a_route_names_it() {
     let trunks = vec![trunk("a", &[UAS]), trunk("c", &[UAS + 2])];
     world.policy().set_routes(vec![named], trunks);
     let invite = request("INVITE", NUMBER, 3, "");
-    world.send(UAS + 2, Carrier::Udp, &invite);
+    world.send(UAS + 2, Transport::Udp, &invite);
     world.run_until(1_500);
     assert_eq!(world.heard(UAS + 2).last(), Some(&"200 INVITE"));
     assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
     // The route that names a trunk is not for users.
     let invite = request("INVITE", NUMBER, 4, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     world.run_until(2_000);
     assert_eq!(caller(&world), ["404 INVITE"]);
     world.nothing_is_left();
@@ -356,12 +356,12 @@ fn strangers_never_reach_a_trunk() {
         world.policy().inbound = inbound;
         let mut stranger = request("INVITE", NUMBER, 1, "");
         stranger = stranger.replace("sip:alice@example.com", "sip:mallory@other.example");
-        world.send(UAC, Carrier::Udp, &stranger);
+        world.send(UAC, Transport::Udp, &stranger);
         let local = request("INVITE", NUMBER, 2, "");
-        world.send(UAC, Carrier::Udp, &local);
+        world.send(UAC, Transport::Udp, &local);
         let foreign = stranger.replace("@example.com", "@elsewhere.example");
         let foreign = foreign.replace("1@192.0.2.1", "3@192.0.2.1");
-        world.send(UAC, Carrier::Udp, &foreign);
+        world.send(UAC, Transport::Udp, &foreign);
         world.run_until(1_000);
         let first = match inbound {
             Inbound::Known => "407 INVITE",
@@ -402,12 +402,12 @@ fn a_trunk_reaches_users_by_a_route_that_rewrites_the_number() {
     world.nodes[UAS].script = answers(&[(20, 200)]);
     // To the address of this server, as carriers send it.
     let uri = format!("sip:+49301234@{}", address(PROXY));
-    world.send(UAS + 2, Carrier::Udp, &request("INVITE", &uri, 1, ""));
+    world.send(UAS + 2, Transport::Udp, &request("INVITE", &uri, 1, ""));
     world.run_until(500);
     assert_eq!(world.heard(UAS + 2), ["200 INVITE"]);
     assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
     let uri = format!("sip:+49311234@{}", address(PROXY));
-    world.send(UAS + 2, Carrier::Udp, &request("INVITE", &uri, 2, ""));
+    world.send(UAS + 2, Transport::Udp, &request("INVITE", &uri, 2, ""));
     world.run_until(1_000);
     assert_eq!(world.heard(UAS + 2).last(), Some(&"403 INVITE"));
     assert!(world.last(UAS + 2).starts_with("SIP/2.0 403 Not From Here"));
@@ -419,7 +419,7 @@ fn a_telephone_number_reaches_a_trunk() {
     let mut world = world(Failures::default());
     world.nodes[UAS].script = answers(&[(20, 200)]);
     let invite = request("INVITE", "tel:+49-30-1234", 1, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     world.run_until(500);
     assert_eq!(caller(&world), ["200 INVITE"]);
     let line = format!("INVITE sip:+49301234@{} SIP/2.0", address(UAS));
@@ -439,7 +439,7 @@ fn retry_after_and_the_limit_of_calls_send_calls_elsewhere() {
     world.nodes[UAS + 1].script = answers(&[(10, 200)]);
     for number in 1..=3 {
         let invite = request("INVITE", NUMBER, number, ALICE);
-        world.send(UAC, Carrier::Udp, &invite);
+        world.send(UAC, Transport::Udp, &invite);
     }
     world.run_until(200);
     let invites = |world: &World, node| {
@@ -463,7 +463,11 @@ fn retry_after_and_the_limit_of_calls_send_calls_elsewhere() {
     world.nodes[UAS].script.invite = busy;
     for (number, ms) in [(4, 1_000), (5, 2_000), (6, 22_000)] {
         world.run_until(ms);
-        world.send(UAC, Carrier::Udp, &request("INVITE", NUMBER, number, ALICE));
+        world.send(
+            UAC,
+            Transport::Udp,
+            &request("INVITE", NUMBER, number, ALICE),
+        );
     }
     world.run_until(23_000);
     // The second call did not even try it.
@@ -499,7 +503,7 @@ fn while_nobody_can_say_whether_the_callee_is_a_user_the_request_waits_or_gets_5
     world.policy().other_users = IsUser::Pending;
     let checks = world.policy().checks;
     let invite = request("INVITE", NUMBER, 2, ALICE);
-    world.send(UAC, Carrier::Udp, &invite);
+    world.send(UAC, Transport::Udp, &invite);
     world.run_until(1_500);
     assert_eq!(caller(&world), ["503 INVITE"]);
     world.policy().other_users = IsUser::No;
@@ -527,7 +531,7 @@ fn a_trunk_with_all_its_calls_gets_no_more_until_one_ends() {
     let in_progress = |world: &mut World| [0, 1].map(|trunk| counts(world, trunk).in_progress);
     let invite = |world: &mut World, number: u32| {
         let invite = request("INVITE", NUMBER, number, ALICE);
-        world.send(UAC, Carrier::Udp, &invite);
+        world.send(UAC, Transport::Udp, &invite);
         let until = world.ms() + 500;
         world.run_until(until);
     };

@@ -1,14 +1,14 @@
 //! RFC 3261 §16.3 and §16.6 step 3: what is refused, in which order, and how many hops are left.
 
 use sip::engine::DropReason;
-use sip::flow::Carrier;
+use sip::flow::Transport;
 
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
 use crate::policy::Contact;
 use crate::world::World;
 
 fn answer(world: &mut World, text: &str) -> String {
-    world.send(UAC, Carrier::Udp, text);
+    world.send(UAC, Transport::Udp, text);
     let until = world.ms() + 1_000;
     world.run_until(until);
     world.heard(UAC).last().unwrap().to_string()
@@ -157,7 +157,7 @@ fn merged_requests_are_no_error_for_a_proxy_rfc3261_16_3() {
 fn a_tampered_via_of_ours_is_dropped_on_the_way_back() {
     let mut world = with_bob();
     let (_, _, forwarded) = {
-        world.send(UAC, Carrier::Udp, &message(1, ""));
+        world.send(UAC, Transport::Udp, &message(1, ""));
         world.run_until(15);
         world.nodes[PROXY].sent[0].clone()
     };
@@ -216,7 +216,7 @@ fn a_response_whose_only_via_is_this_servers_is_dropped_rfc3261_16_7_3() {
         let mut world = with_bob();
         world.nodes[UAS].script = answers(&[(50, 200)]);
         let text = request(method, "sip:bob@example.com", 1, "");
-        world.send(UAC, Carrier::Udp, &text);
+        world.send(UAC, Transport::Udp, &text);
         world.run_until(15);
         let (_, _, forwarded) = world.nodes[PROXY].sent.last().unwrap().clone();
         assert!(forwarded.starts_with(method), "{forwarded}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sip::congestion::Class;
 use sip::engine::{ClientKey, ConnectKey, Event, Mark, Outgoing, Output, SendTo};
-use sip::flow::{Carrier, ConnectionKey, Destination, ListenerKey};
+use sip::flow::{ConnectionKey, Destination, ListenerKey, Transport};
 use sip::routing::DnsFailed;
 use sip::{Mono, Now};
 use sip_server::flow::FlowId;
@@ -72,10 +72,10 @@ impl World {
     }
 
     /// A node sends a request to the proxy.
-    pub(crate) fn send(&mut self, from: usize, carrier: Carrier, request: &str) -> ClientKey {
+    pub(crate) fn send(&mut self, from: usize, transport: Transport, request: &str) -> ClientKey {
         let now = self.now;
         let out = Outgoing {
-            to: Destination::new(carrier, address(PROXY), ListenerKey(0)),
+            to: Destination::new(transport, address(PROXY), ListenerKey(0)),
             connection: None,
             pieces: &[request.as_bytes()],
             class: Class::New,
@@ -90,7 +90,7 @@ impl World {
     /// The caller invites bob, over UDP.
     pub(crate) fn invite(&mut self) -> ClientKey {
         let invite = request("INVITE", "sip:bob@example.com", 1, "");
-        self.send(UAC, Carrier::Udp, &invite)
+        self.send(UAC, Transport::Udp, &invite)
     }
 
     /// A node sends these bytes to the proxy as they are, over UDP.

@@ -1,6 +1,6 @@
 //! A registrar with bindings in memory, and requests to it.
 
-use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::{HashKey, Message, Mono, Now, Spans};
 use sip_server::Aor;
 use sip_server::flow::FlowId;
@@ -88,7 +88,7 @@ pub(crate) fn udp_flow(remote: &str) -> FlowId {
         worker: 3,
         run: 7,
         flow: Flow {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             listener: ListenerKey(1),
             connection: None,
             local: "192.0.2.1:5060".parse().unwrap(),
@@ -99,7 +99,7 @@ pub(crate) fn udp_flow(remote: &str) -> FlowId {
 
 pub(crate) fn tcp_flow(connection: u64) -> FlowId {
     let mut id = udp_flow("198.51.100.1:40000");
-    id.flow.carrier = Carrier::Tcp;
+    id.flow.transport = Transport::Tcp;
     id.flow.connection = Some(ConnectionKey(connection));
     id
 }

@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use sip::congestion::{Backlog, Class};
 use sip::engine::{Config, Engine, Outgoing, Output, Received, Reply, SentBy};
-use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use sip::{HashKey, Mono, Now, Spans};
 
 /// What an operation may fail with.
@@ -96,7 +96,7 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
         flow,
         ..
     } = bed;
-    let to = Destination::new(Carrier::Udp, flow.remote, ListenerKey(0));
+    let to = Destination::new(Transport::Udp, flow.remote, ListenerKey(0));
     let out = Outgoing {
         to,
         connection: None,
@@ -142,9 +142,12 @@ impl Bed {
             Operation::Drop | Operation::Filter => 0,
             _ => config.congestion.refusal_permille,
         };
-        config
-            .sent_by
-            .push(SentBy::new(ListenerKey(0), Carrier::Udp, "192.0.2.1", 5060));
+        config.sent_by.push(SentBy::new(
+            ListenerKey(0),
+            Transport::Udp,
+            "192.0.2.1",
+            5060,
+        ));
         let mut bed = Bed {
             operation,
             engine: Engine::new(config, 1),
@@ -159,7 +162,7 @@ impl Bed {
             count: 0,
             gap_ns: 1_000_000_000 / per_second,
             flow: Flow {
-                carrier: Carrier::Udp,
+                transport: Transport::Udp,
                 listener: ListenerKey(0),
                 connection: None,
                 local: "192.0.2.1:5060".parse()?,
@@ -168,7 +171,7 @@ impl Bed {
         };
         match operation {
             Operation::RegisterOverTcp => {
-                bed.flow.carrier = Carrier::Tcp;
+                bed.flow.transport = Transport::Tcp;
                 bed.flow.connection = Some(ConnectionKey(1));
                 bed.engine.accepted(bed.now.mono, &bed.flow);
             }

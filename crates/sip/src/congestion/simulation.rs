@@ -306,7 +306,7 @@ fn hundred(number: usize) -> IpAddr {
     [198, 51, 100, (number % 100) as u8].into()
 }
 
-fn carrier(_: usize) -> IpAddr {
+fn transport(_: usize) -> IpAddr {
     [203, 0, 113, 9].into()
 }
 
@@ -435,7 +435,7 @@ fn a_flooder_takes_nothing_from_those_who_ask_for_little() {
 }
 
 #[test]
-fn a_thousand_forged_sources_do_not_shut_out_a_carrier() {
+fn a_thousand_forged_sources_do_not_shut_out_a_trunk() {
     let peer = Peer {
         address: [203, 0, 113, 0].into(),
         prefix: 24,
@@ -448,7 +448,7 @@ fn a_thousand_forged_sources_do_not_shut_out_a_carrier() {
     let groups = [
         Group {
             factor: 0.6,
-            source: carrier,
+            source: transport,
         },
         Group {
             factor: 10.0,

@@ -264,12 +264,15 @@ mod tests {
     }
 
     fn fairness() -> (Fairness, Peers) {
-        let carrier = Peer {
+        let transport = Peer {
             address: [203, 0, 113, 0].into(),
             prefix: 24,
             weight: 2,
         };
-        (Fairness::new(HashKey::new([1; 16])), Peers::new(&[carrier]))
+        (
+            Fairness::new(HashKey::new([1; 16])),
+            Peers::new(&[transport]),
+        )
     }
 
     #[test]
@@ -314,17 +317,17 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_forged_sources_leave_a_carrier_its_share() {
+    fn a_thousand_forged_sources_leave_a_trunk_its_share() {
         let (mut fairness, peers) = fairness();
         let now = Mono::default().plus_secs(9);
         for number in 0..2000u32 {
             let forged = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number * 7919);
             fairness.count(now, &peers, forged.into());
         }
-        let carrier = [203, 0, 113, 7].into();
+        let transport = [203, 0, 113, 7].into();
         let mut served = 0;
-        while fairness.is_below_share(now, (&peers, carrier), PER_SECOND) {
-            fairness.count(now, &peers, carrier);
+        while fairness.is_below_share(now, (&peers, transport), PER_SECOND) {
+            fairness.count(now, &peers, transport);
             served += 1;
         }
         // Two thirds of what is shared: weight 2 of 3.

@@ -6,7 +6,7 @@ use super::{DispatchError, Dispatcher, Order, RequestKey};
 use crate::Mono;
 use crate::build::{BuildError, Builder, Part};
 use crate::engine::{ClientKey, Engine, Outgoing, RequestError, Signature};
-use crate::flow::{Carrier, Destination, ListenerKey};
+use crate::flow::{Destination, ListenerKey, Transport};
 use crate::header::HeaderKind;
 
 /// Bytes of the longest Record-Route line: a token, a host of 255 bytes, and what belongs to them.
@@ -35,7 +35,7 @@ pub struct RecordRoute<'a> {
     /// Whether its scheme is `sips`, as that of the Request-URI (RFC 3261 §16.6 step 4).
     pub is_sips: bool,
     /// No value is put on top if the request leaves by this socket: the value in the request serves for both sides.
-    pub unless: Option<(ListenerKey, Carrier)>,
+    pub unless: Option<(ListenerKey, Transport)>,
 }
 
 /// The same, as it is kept.
@@ -46,7 +46,7 @@ pub(super) struct KeptRoute {
     user: Box<[u8]>,
     user_without_flow: Box<[u8]>,
     is_sips: bool,
-    unless: Option<(ListenerKey, Carrier)>,
+    unless: Option<(ListenerKey, Transport)>,
 }
 
 impl KeptRoute {
@@ -72,12 +72,12 @@ pub fn write_route(
     signature: &Signature<'_>,
     params: &[u8],
 ) {
-    let transport: &[u8] = match (signature.carrier, is_sips) {
-        (Carrier::Udp, _) | (Carrier::Tls, true) => b"",
-        (Carrier::Tcp, _) => b";transport=tcp",
-        (Carrier::Tls, false) => b";transport=tls",
-        (Carrier::Wss, true) | (Carrier::Ws, _) => b";transport=ws",
-        (Carrier::Wss, false) => b";transport=wss",
+    let transport: &[u8] = match (signature.transport, is_sips) {
+        (Transport::Udp, _) | (Transport::Tls, true) => b"",
+        (Transport::Tcp, _) => b";transport=tcp",
+        (Transport::Tls, false) => b";transport=tls",
+        (Transport::Wss, true) | (Transport::Ws, _) => b";transport=ws",
+        (Transport::Wss, false) => b";transport=wss",
     };
     line.header_of(
         kind,
@@ -160,7 +160,7 @@ impl Request {
         (to, by_flow): (&Destination, bool),
         buffer: &'b mut [u8],
     ) -> Result<&'b [u8], BuildError> {
-        let leaves_by = Some((to.listener, to.carrier));
+        let leaves_by = Some((to.listener, to.transport));
         let route = self.record_route.as_ref();
         let Some(route) = route.filter(|route| route.unless != leaves_by) else {
             return Ok(&[]);

@@ -20,16 +20,16 @@
 //! use hairpin_sip::congestion::Class;
 //! use hairpin_sip::dispatch::{Config, Dispatcher, Order, Reach, Source};
 //! use hairpin_sip::engine::{self, Engine, Mark, Output};
-//! use hairpin_sip::flow::{Carrier, ListenerKey};
+//! use hairpin_sip::flow::{Transport, ListenerKey};
 //! use hairpin_sip::routing::{Answer, Query};
 //! use hairpin_sip::{HashKey, Mono};
 //! use std::time::Duration;
 //!
 //! let key = HashKey::new([7; 16]);
 //! let mut config = engine::Config::new(0, key);
-//! config.sent_by = vec![engine::SentBy::new(ListenerKey(0), Carrier::Udp, "192.0.2.1", 5060)];
+//! config.sent_by = vec![engine::SentBy::new(ListenerKey(0), Transport::Udp, "192.0.2.1", 5060)];
 //! let mut engine = Engine::new(config, 1);
-//! let udp = Source { listener: ListenerKey(0), carrier: Carrier::Udp, is_v4: true };
+//! let udp = Source { listener: ListenerKey(0), transport: Transport::Udp, is_v4: true };
 //! let mut dispatcher = Dispatcher::new(Config::new(vec![udp]), key, 1);
 //!
 //! let options = b"OPTIONS sip:example.org:5070 SIP/2.0\r\nFrom: <sip:a@192.0.2.1>;tag=1\r\nTo: <sip:example.org>\r\n\
@@ -119,7 +119,7 @@ impl Dispatcher {
     pub fn new(config: Config, key: HashKey, seed: u64) -> Dispatcher {
         let key = key.derive(u64::from_le_bytes(*b"dispatch"));
         Dispatcher {
-            locator: Locator::new(&config.carriers(), seed),
+            locator: Locator::new(&config.transports(), seed),
             cache: DnsCache::new(key),
             penalties: Penalties::new(key),
             requests: Slab::new(),

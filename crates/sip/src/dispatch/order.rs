@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::branch::LoopCheck;
 use crate::congestion::Class;
 use crate::engine::{Mark, RequestError};
-use crate::flow::{Carrier, Destination, Flow, ListenerKey, PeerName};
+use crate::flow::{Destination, Flow, ListenerKey, PeerName, Transport};
 use crate::routing::{Candidate, TargetError};
 
 /// A socket that requests can leave by.
@@ -16,7 +16,7 @@ pub struct Source {
     /// Its name.
     pub listener: ListenerKey,
     /// Its transport; a listener that has two is here twice.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// IPv4, or else IPv6.
     pub is_v4: bool,
 }
@@ -64,11 +64,11 @@ impl Config {
     }
 
     /// The transports, each once.
-    pub(super) fn carriers(&self) -> Vec<Carrier> {
+    pub(super) fn transports(&self) -> Vec<Transport> {
         let mut all = Vec::new();
         for source in &self.sources {
-            if !all.contains(&source.carrier) {
-                all.push(source.carrier);
+            if !all.contains(&source.transport) {
+                all.push(source.transport);
             }
         }
         all
@@ -81,8 +81,9 @@ impl Config {
         from: Option<SendFrom>,
         name: Option<&PeerName>,
     ) -> Option<Destination> {
-        let Candidate { carrier, remote } = server;
-        let fits = |source: &&Source| source.carrier == carrier && source.is_v4 == remote.is_ipv4();
+        let Candidate { transport, remote } = server;
+        let fits =
+            |source: &&Source| source.transport == transport && source.is_v4 == remote.is_ipv4();
         let wanted = from.map(|from| from.listener);
         let mut fitting = self.sources.iter().filter(fits);
         let first = fitting.next()?;
@@ -93,11 +94,11 @@ impl Config {
         };
         let is_ours = |local: &SocketAddr| local.is_ipv4() == source.is_v4;
         Some(Destination {
-            carrier,
+            transport,
             remote,
             listener: source.listener,
             local: from.and_then(|from| from.local).filter(is_ours),
-            name: name.filter(|_| carrier.is_secure()).cloned(),
+            name: name.filter(|_| transport.is_secure()).cloned(),
         })
     }
 

@@ -130,7 +130,7 @@ impl Dispatcher {
         // RFC 3261 §21.5.4: "SHOULD NOT forward any other requests to that server". What belongs to a dialog may go nowhere else.
         if request.class == Class::New {
             let penalties = &self.penalties;
-            servers.retain(|server| !penalties.has_asked(now, server.carrier, server.remote));
+            servers.retain(|server| !penalties.has_asked(now, server.transport, server.remote));
         }
         if servers.is_empty() {
             return self.fail(key, Failure::LeftAlone);
@@ -151,7 +151,7 @@ impl Dispatcher {
         let Some(request) = self.requests.get(key.slot, key.generation) else {
             return false;
         };
-        let mut to = Destination::new(flow.carrier, flow.remote, flow.listener);
+        let mut to = Destination::new(flow.transport, flow.remote, flow.listener);
         to.local = Some(flow.local);
         let out = Outgoing {
             to,
@@ -162,7 +162,7 @@ impl Dispatcher {
             loop_check: request.loop_check,
         };
         // RFC 7118 §7: nobody can connect to a WebSocket client.
-        let may_locate = !flow.carrier.is_websocket() && !request.only_by_flow;
+        let may_locate = !flow.transport.is_websocket() && !request.only_by_flow;
         match request.give(now, engine, out, true) {
             Ok(Some(client)) => {
                 request.client = Some(client);

@@ -102,12 +102,12 @@ impl Dispatcher {
             Located::Servers(mut servers) => {
                 // Without a name nobody was asked there.
                 let tried = &response.tried;
-                let was_tried = !tried.carrier.is_secure() || tried.name.is_some();
+                let was_tried = !tried.transport.is_secure() || tried.name.is_some();
                 let config = &self.config;
                 let near = AllowedDestination::Near(tried.remote.ip());
                 servers.retain(|server| {
                     !(was_tried && server.remote == tried.remote)
-                        && server.carrier.is_reliable()
+                        && server.transport.is_reliable()
                         && config.permits(near, server.remote)
                 });
                 response.servers = Some(servers.into_iter());

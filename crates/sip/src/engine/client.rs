@@ -10,7 +10,7 @@ use super::server::release;
 use super::{Engine, store};
 use crate::branch::{Branch, LoopCheck};
 use crate::congestion::Class;
-use crate::flow::{Carrier, ConnectionKey, Destination};
+use crate::flow::{ConnectionKey, Destination, Transport};
 use crate::message::Message;
 use crate::routing::wants_stream;
 use crate::transaction::{Sending, Step, TuEvent};
@@ -42,8 +42,8 @@ impl Engine {
     /// # Errors
     /// [`RequestError`]; nothing was sent then.
     pub fn request(&mut self, now: Mono, out: &Outgoing<'_>) -> Result<ClientKey, RequestError> {
-        let carrier = self.choose_carrier(out);
-        self.request_to(now, out, carrier)
+        let transport = self.choose_transport(out);
+        self.request_to(now, out, transport)
     }
 
     /// The same by a flow that the other end has opened, whatever the size: a phone behind a NAT has a path back over UDP and takes
@@ -77,7 +77,7 @@ impl Engine {
         let bytes = self.scratch.get(..length).unwrap_or_default();
         let message = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
         let timers = self.config.timers;
-        let reliable = to.carrier.is_reliable();
+        let reliable = to.transport.is_reliable();
         self.clients.slab.insert(Client {
             machine: Machine::start(now, &timers, method, reliable),
             method: self.matcher.method(method),
@@ -115,15 +115,15 @@ impl Engine {
     }
 
     /// The destination, with TCP for what is too large for UDP; and whether UDP would do if there is no TCP.
-    pub(super) fn choose_carrier(&self, out: &Outgoing<'_>) -> (Destination, bool) {
+    pub(super) fn choose_transport(&self, out: &Outgoing<'_>) -> (Destination, bool) {
         let mut to = out.to.clone();
         let size: usize = out.pieces.iter().map(|piece| piece.len()).sum();
-        let has_tcp = self.config.has_carrier(to.listener, Carrier::Tcp);
+        let has_tcp = self.config.has_transport(to.listener, Transport::Tcp);
         let has_tcp = has_tcp && self.config.large_over_tcp;
         // Our Via is part of the message.
-        let is_large = wants_stream(to.carrier, size + VIA_LEN, self.config.path_mtu);
+        let is_large = wants_stream(to.transport, size + VIA_LEN, self.config.path_mtu);
         if is_large && has_tcp && out.connection.is_none() {
-            to.carrier = Carrier::Tcp;
+            to.transport = Transport::Tcp;
             return (to, true);
         }
         (to, false)
@@ -171,7 +171,7 @@ impl Engine {
             return;
         };
         // It is cancelled before a connection exists, so it is never sent.
-        let is_unsent = client.to.carrier.is_reliable() && client.connection.is_none();
+        let is_unsent = client.to.transport.is_reliable() && client.connection.is_none();
         if is_unsent && matches!(client.machine, Machine::Invite(_)) {
             return self.abandon_unsent(now, key);
         }
@@ -198,7 +198,7 @@ impl Engine {
             return;
         };
         let Some(cell) = &client.message else { return };
-        if !client.to.carrier.is_reliable() {
+        if !client.to.transport.is_reliable() {
             let to = datagram(&client.to);
             self.outputs
                 .send(to, Origin::Client(key), self.store.get(cell));
@@ -302,7 +302,7 @@ impl Engine {
         };
         compose::make_udp(self.store.get_mut(cell));
         client.may_be_udp = false;
-        client.to.carrier = Carrier::Udp;
+        client.to.transport = Transport::Udp;
         client.machine = Machine::start(now, &timers, method, false);
         self.transmit(now, key);
         self.set_client_timer(key.slot);

@@ -8,7 +8,7 @@ use crate::branch::{BRANCH_LEN, LoopCheck};
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
 use crate::congestion::{OcReply, is_oc_parameter};
 use crate::cursor::Cursor;
-use crate::flow::Carrier;
+use crate::flow::Transport;
 use crate::header::{HeaderKind, Via};
 use crate::message::{Header, Lines, Message};
 use crate::{Method, reason_phrase};
@@ -237,7 +237,7 @@ fn write_via(
     (first, second): (&[u8; BRANCH_LEN], Option<LoopCheck>),
     overload_offer: &[u8],
 ) {
-    let name = signature.carrier.via_name().as_bytes();
+    let name = signature.transport.via_name().as_bytes();
     builder.raw(b"Via: SIP/2.0/").raw(name).raw(b" ");
     builder.part(signature.host_part()).raw(b":");
     builder.part(Part::Number(signature.port.into()));
@@ -254,7 +254,7 @@ pub(super) fn make_udp(request: &mut [u8]) {
     if let Some(at) = memchr::memmem::find(request, TCP)
         && let Some(place) = request.get_mut(at + TCP.len() - 4..at + TCP.len() - 1)
     {
-        place.copy_from_slice(Carrier::Udp.via_name().as_bytes());
+        place.copy_from_slice(Transport::Udp.via_name().as_bytes());
     }
 }
 

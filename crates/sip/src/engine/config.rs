@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::sent_by::{Hop, SentBy, Signature, SourceAddress, signature};
 use crate::congestion;
-use crate::flow::{Carrier, ListenerKey};
+use crate::flow::{ListenerKey, Transport};
 use crate::message::Limits;
 use crate::timer::Timers;
 use crate::verdict::Rules;
@@ -100,9 +100,9 @@ impl Config {
     }
 
     /// Whether a listener has this transport.
-    pub(super) fn has_carrier(&self, listener: ListenerKey, carrier: Carrier) -> bool {
+    pub(super) fn has_transport(&self, listener: ListenerKey, transport: Transport) -> bool {
         let mut all = self.sent_by.iter();
-        all.any(|sent_by| sent_by.listener == listener && sent_by.carrier == carrier)
+        all.any(|sent_by| sent_by.listener == listener && sent_by.transport == transport)
     }
 
     /// RFC 3261 §18.1.2: whether a response's topmost Via is one of ours.

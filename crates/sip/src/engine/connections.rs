@@ -10,7 +10,7 @@ use super::key::{ClientKey, ConnectKey, ServerKey};
 use super::output::Mark;
 use super::slab::Slab;
 use super::store::Cell;
-use crate::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey, PeerName};
+use crate::flow::{ConnectionKey, Destination, Flow, ListenerKey, PeerName, Transport};
 use crate::hash::Seeded;
 use crate::{HashKey, Mono};
 
@@ -28,11 +28,11 @@ const MOST_NAMES: usize = 16;
 
 /// RFC 3261 §18: a connection is found by address, port and transport at the far end; over TLS also by the name that was verified, so
 /// that nothing for one domain goes to another that has the same address (RFC 5923 §9.3).
-type Remote = (Carrier, SocketAddr, Option<PeerName>);
+type Remote = (Transport, SocketAddr, Option<PeerName>);
 
 fn remote_of(to: &Destination) -> Remote {
-    let name = to.name.as_ref().filter(|_| to.carrier.is_secure());
-    (to.carrier, to.remote, name.cloned())
+    let name = to.name.as_ref().filter(|_| to.transport.is_secure());
+    (to.transport, to.remote, name.cloned())
 }
 
 /// What waits for a connection.
@@ -54,7 +54,7 @@ struct Connecting {
 
 #[derive(Debug)]
 struct Connection {
-    carrier: Carrier,
+    transport: Transport,
     remote: SocketAddr,
     /// The name that it was opened for and that its server has proved.
     name: Option<PeerName>,
@@ -172,7 +172,7 @@ impl Connections {
         let ours = opened_for.is_some();
         let name = opened_for.and_then(|to| remote_of(to).2);
         let connection = Connection {
-            carrier: flow.carrier,
+            transport: flow.transport,
             remote: flow.remote,
             name: name.clone(),
             client: None,
@@ -185,9 +185,9 @@ impl Connections {
         if self.open.insert(key, connection).is_none() {
             self.ours += usize::from(ours);
         }
-        if ours || flow.carrier.is_reused() {
+        if ours || flow.transport.is_reused() {
             self.by_remote
-                .insert((flow.carrier, flow.remote, name), key);
+                .insert((flow.transport, flow.remote, name), key);
         }
     }
 
@@ -215,14 +215,14 @@ impl Connections {
         let Some(connection) = self.open.get_mut(&key) else {
             return;
         };
-        let carrier = connection.carrier;
+        let transport = connection.transport;
         let Some(client) = &mut connection.client else {
             return;
         };
         let names = Arc::clone(&client.names);
         let most = MOST_ALIASES * names.len().min(MOST_NAMES);
         for name in names.iter().take(MOST_NAMES) {
-            let alias = (carrier, remote, Some(name.clone()));
+            let alias = (transport, remote, Some(name.clone()));
             if !client.aliases.contains(&alias) {
                 if client.aliases.len() >= most {
                     return;
@@ -249,8 +249,8 @@ impl Connections {
         };
         let client = connection.client.as_mut();
         let aliases = client.map(|client| std::mem::take(&mut client.aliases));
-        let (carrier, remote) = (connection.carrier, connection.remote);
-        let own = (carrier, remote, connection.name.clone());
+        let (transport, remote) = (connection.transport, connection.remote);
+        let own = (transport, remote, connection.name.clone());
         for remote in aliases.into_iter().flatten().chain([own]) {
             if self.by_remote.get(&remote) == Some(&key) {
                 self.by_remote.remove(&remote);
@@ -287,7 +287,7 @@ impl Connections {
             return Path::Open(*key, waiting);
         }
         // RFC 5922 §7.3: without a name to compare, nobody could be authenticated.
-        if to.carrier.is_secure() && to.name.is_none() {
+        if to.transport.is_secure() && to.name.is_none() {
             return Path::Refused(waiting);
         }
         let index = (remote, to.listener);

@@ -20,13 +20,13 @@
 //!
 //! ```
 //! use hairpin_sip::engine::{Config, Engine, Output, Received, Reply};
-//! use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+//! use hairpin_sip::flow::{Transport, Flow, ListenerKey};
 //! use hairpin_sip::{HashKey, Now, Spans};
 //!
 //! let mut engine = Engine::new(Config::new(0, HashKey::new([7; 16])), 1);
 //! let mut spans = Spans::new();
 //! let flow = Flow {
-//!     carrier: Carrier::Udp,
+//!     transport: Transport::Udp,
 //!     listener: ListenerKey(0),
 //!     connection: None,
 //!     local: "192.0.2.1:5060".parse()?,

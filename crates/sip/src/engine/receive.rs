@@ -11,7 +11,7 @@ use super::received::{Ack, NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
 use crate::congestion::{Admission, Class, Dialog, Filter, Traits, offers_loss};
-use crate::flow::{Carrier, Flow};
+use crate::flow::{Flow, Transport};
 use crate::header::{HeaderKind, Rport, Via};
 use crate::message::{Framing, Message, Spans};
 use crate::verdict::request::{CommonHeaders, check_behind_via};
@@ -48,7 +48,7 @@ impl Engine {
             }
         }
         // RFC 7118 §5: a WebSocket has messages of its own.
-        let framing = if flow.connection.is_some() && !flow.carrier.is_websocket() {
+        let framing = if flow.connection.is_some() && !flow.transport.is_websocket() {
             Framing::Stream
         } else {
             Framing::Datagram
@@ -158,10 +158,10 @@ impl Engine {
     /// came from, with the port of sent-by.
     fn note_alias(&mut self, flow: &Flow, via: &Via<'_>) {
         if let Some(connection) = flow.connection
-            && flow.carrier == Carrier::Tls
+            && flow.transport == Transport::Tls
             && via.params.get(b"alias").is_some()
         {
-            let port = via.port.unwrap_or(Carrier::Tls.default_port());
+            let port = via.port.unwrap_or(Transport::Tls.default_port());
             let remote = SocketAddr::new(flow.remote.ip(), port);
             self.connections.alias(connection, remote);
         }

@@ -98,7 +98,7 @@ pub(super) fn reply_address(flow: &Flow, via: &Via<'_>) -> SocketAddr {
         rport: via.rport != Rport::Absent,
         maddr: via.maddr.and_then(|maddr| maddr.ip()),
     };
-    response_address(flow.carrier, flow.remote, sent_by)
+    response_address(flow.transport, flow.remote, sent_by)
 }
 
 /// An ACK for a 2xx, which is the TU's: a UAS takes note of it, a proxy forwards it without a transaction.

@@ -132,7 +132,7 @@ impl Engine {
         let is_open = client
             .connection
             .is_some_and(|connection| self.connections.is_open(connection));
-        if is_open || !client.to.carrier.is_reliable() {
+        if is_open || !client.to.transport.is_reliable() {
             self.transmit(now, key);
         } else if let Some(ack) = client.message.take() {
             // The transaction ends before a connection can open: the ACK waits for it alone.
@@ -156,7 +156,7 @@ impl Engine {
         };
         let (to, connection, is_named) = (client.to.clone(), client.connection, client.is_named);
         let message = self.store.keep(cancel);
-        let reliable = to.carrier.is_reliable();
+        let reliable = to.transport.is_reliable();
         let (slot, generation) = self.clients.slab.insert(Client {
             machine: Machine::start(now, &timers, Method::Cancel, reliable),
             method: self.matcher.method(Method::Cancel),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::Host;
 use crate::build::Part;
-use crate::flow::{Carrier, Destination, Flow, ListenerKey};
+use crate::flow::{Destination, Flow, ListenerKey, Transport};
 
 /// What stands in the Via of requests sent from a listener (RFC 3261 §18.1.1). The first of [`Config::sent_by`](super::Config::sent_by)
 /// that fits a request is used.
@@ -14,7 +14,7 @@ pub struct SentBy {
     /// The listener.
     pub listener: ListenerKey,
     /// The transport; a listener may have UDP and TCP.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// The name or address.
     pub host: SentByHost,
     /// The port.
@@ -37,10 +37,10 @@ pub enum SentByHost {
 impl SentBy {
     /// For all requests of this listener and transport. An IPv6 address has brackets.
     #[must_use]
-    pub fn new(listener: ListenerKey, carrier: Carrier, host: &str, port: u16) -> SentBy {
+    pub fn new(listener: ListenerKey, transport: Transport, host: &str, port: u16) -> SentBy {
         SentBy {
             listener,
-            carrier,
+            transport,
             host: SentByHost::Named(host.into()),
             port,
             local: None,
@@ -63,7 +63,7 @@ impl SentBy {
     /// Whether it is for requests of this hop from this address.
     fn is_for(&self, hop: &Hop, local: Option<IpAddr>) -> bool {
         self.listener == hop.listener
-            && self.carrier == hop.carrier
+            && self.transport == hop.transport
             && self.local.is_none_or(|own| local == Some(own))
             && self
                 .network
@@ -92,7 +92,7 @@ pub struct Hop {
     /// The socket.
     pub listener: ListenerKey,
     /// The transport.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// The address that it leaves from, if that is known.
     pub local: Option<IpAddr>,
     /// The address that it goes to.
@@ -101,28 +101,28 @@ pub struct Hop {
 
 impl From<&Destination> for Hop {
     fn from(to: &Destination) -> Hop {
-        Hop::new(to.listener, to.carrier, to.local, to.remote)
+        Hop::new(to.listener, to.transport, to.local, to.remote)
     }
 }
 
 impl From<&Flow> for Hop {
     /// The way back to where a message came from.
     fn from(flow: &Flow) -> Hop {
-        Hop::new(flow.listener, flow.carrier, Some(flow.local), flow.remote)
+        Hop::new(flow.listener, flow.transport, Some(flow.local), flow.remote)
     }
 }
 
 impl Hop {
     fn new(
         listener: ListenerKey,
-        carrier: Carrier,
+        transport: Transport,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Hop {
         let local = local.map(|local| local.ip().to_canonical());
         Hop {
             listener,
-            carrier,
+            transport,
             local: local.filter(|ip| !ip.is_unspecified()),
             remote: remote.ip().to_canonical(),
         }
@@ -136,7 +136,7 @@ pub type SourceAddress = fn(IpAddr) -> Option<IpAddr>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature<'a> {
     /// The transport.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// The host.
     pub host: SignatureHost<'a>,
     /// The port.
@@ -171,7 +171,7 @@ pub(super) fn signature<'a>(
 ) -> Option<Signature<'a>> {
     let mut of_listener = all
         .iter()
-        .filter(|one| one.listener == hop.listener && one.carrier == hop.carrier);
+        .filter(|one| one.listener == hop.listener && one.transport == hop.transport);
     // Only a listener on all addresses leaves open which one a request leaves from.
     let is_open = |one: &SentBy| one.local.is_some() || one.host == SentByHost::Local;
     let local = match hop.local {
@@ -186,7 +186,7 @@ pub(super) fn signature<'a>(
             SentByHost::Local => SignatureHost::Ip(local?),
         };
         one.is_for(hop, local).then_some(Signature {
-            carrier: one.carrier,
+            transport: one.transport,
             host,
             port: one.port,
         })
@@ -204,14 +204,14 @@ mod tests {
     fn hop(local: Option<&str>, remote: &str) -> Hop {
         Hop {
             listener: ListenerKey(1),
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             local: local.map(ip),
             remote: ip(remote),
         }
     }
 
     fn named(host: &str) -> SentBy {
-        SentBy::new(ListenerKey(1), Carrier::Udp, host, 5060)
+        SentBy::new(ListenerKey(1), Transport::Udp, host, 5060)
     }
 
     fn host_of(all: &[SentBy], hop: &Hop) -> Option<String> {

@@ -201,7 +201,7 @@ impl Engine {
         if method == Method::Ack {
             return Err(AcceptError::Ack);
         }
-        let reliable = request.flow.carrier.is_reliable();
+        let reliable = request.flow.transport.is_reliable();
         let related = match found {
             ByOthers::Yes => self.related_key_of(request, method),
             ByOthers::Lately => self.related_key_of(request, method).map(answered_at_once),
@@ -279,7 +279,7 @@ impl Engine {
         if method == Method::Ack {
             return Err(RespondError::Unanswerable);
         }
-        let reliable = request.flow.carrier.is_reliable();
+        let reliable = request.flow.transport.is_reliable();
         if reliable && method != Method::Invite && reply.code != 408 {
             self.answer_without_state(request, reply)?;
             return Ok(None);
@@ -413,14 +413,14 @@ impl Engine {
             return;
         }
         // RFC 7118 §7: nobody can connect to a WebSocket client.
-        if flow.carrier.is_websocket() {
+        if flow.transport.is_websocket() {
             return self.server_transport_failed(now, key);
         }
         let bytes = self.scratch.get(..length).unwrap_or_default();
         // Whom sent-by names must be asked for anew: over TLS nobody can be connected to without a name.
-        let mut to = Destination::new(flow.carrier, *remote, flow.listener);
+        let mut to = Destination::new(flow.transport, *remote, flow.listener);
         to.local = Some(flow.local);
-        if to.carrier.is_secure() && self.config.redirects_responses {
+        if to.transport.is_secure() && self.config.redirects_responses {
             return self.outputs.undelivered(key, to, bytes);
         }
         let Some(cell) = self.store.keep(bytes) else {

@@ -57,7 +57,7 @@ impl Engine {
         out: &Outgoing<'_>,
         number: u128,
     ) -> Result<(), RequestError> {
-        let (to, _) = self.choose_carrier(out);
+        let (to, _) = self.choose_transport(out);
         self.send_stateless_to(now, out, to, number)
     }
 
@@ -94,7 +94,7 @@ impl Engine {
             self.connections.touch(now, connection);
             let to = SendTo::Stream(connection);
             self.outputs.send(to, Origin::Nobody, bytes);
-        } else if to.carrier.is_reliable() {
+        } else if to.transport.is_reliable() {
             let cell = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
             self.send_over_stream(now, to, Waiting::Response(None, cell));
         } else {

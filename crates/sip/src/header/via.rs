@@ -12,7 +12,7 @@ pub const MAGIC_COOKIE: &[u8] = b"z9hG4bK";
 
 /// The transport of a Via.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport<'a> {
+pub enum ViaTransport<'a> {
     /// `UDP`
     Udp,
     /// `TCP`
@@ -31,25 +31,25 @@ pub enum Transport<'a> {
     Other(&'a [u8]),
 }
 
-impl<'a> Transport<'a> {
-    const KNOWN: [Transport<'static>; 7] = [
-        Transport::Udp,
-        Transport::Tcp,
-        Transport::Tls,
-        Transport::Ws,
-        Transport::Wss,
-        Transport::Sctp,
-        Transport::TlsSctp,
+impl<'a> ViaTransport<'a> {
+    const KNOWN: [ViaTransport<'static>; 7] = [
+        ViaTransport::Udp,
+        ViaTransport::Tcp,
+        ViaTransport::Tls,
+        ViaTransport::Ws,
+        ViaTransport::Wss,
+        ViaTransport::Sctp,
+        ViaTransport::TlsSctp,
     ];
 
     /// The transport with this name, in any case.
     #[inline]
     #[must_use]
-    pub fn of(name: &'a [u8]) -> Transport<'a> {
-        Transport::KNOWN
+    pub fn of(name: &'a [u8]) -> ViaTransport<'a> {
+        ViaTransport::KNOWN
             .into_iter()
             .find(|known| known.as_bytes().eq_ignore_ascii_case(name))
-            .unwrap_or(Transport::Other(name))
+            .unwrap_or(ViaTransport::Other(name))
     }
 
     /// As it stands in a Via.
@@ -57,30 +57,30 @@ impl<'a> Transport<'a> {
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         match self {
-            Transport::Udp => b"UDP",
-            Transport::Tcp => b"TCP",
-            Transport::Tls => b"TLS",
-            Transport::Ws => b"WS",
-            Transport::Wss => b"WSS",
-            Transport::Sctp => b"SCTP",
-            Transport::TlsSctp => b"TLS-SCTP",
-            Transport::Other(name) => name,
+            ViaTransport::Udp => b"UDP",
+            ViaTransport::Tcp => b"TCP",
+            ViaTransport::Tls => b"TLS",
+            ViaTransport::Ws => b"WS",
+            ViaTransport::Wss => b"WSS",
+            ViaTransport::Sctp => b"SCTP",
+            ViaTransport::TlsSctp => b"TLS-SCTP",
+            ViaTransport::Other(name) => name,
         }
     }
 
     /// Whether it delivers everything, in order, or says that it cannot: no retransmissions by transactions.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
-        !matches!(self, Transport::Udp | Transport::Other(_))
+        !matches!(self, ViaTransport::Udp | ViaTransport::Other(_))
     }
 
     /// The port where a sent-by names none (RFC 3261 §18.2.2, RFC 7118 §5).
     #[must_use]
     pub const fn default_port(self) -> u16 {
         match self {
-            Transport::Tls | Transport::TlsSctp => 5061,
-            Transport::Ws => 80,
-            Transport::Wss => 443,
+            ViaTransport::Tls | ViaTransport::TlsSctp => 5061,
+            ViaTransport::Ws => 80,
+            ViaTransport::Wss => 443,
             _ => 5060,
         }
     }
@@ -106,7 +106,7 @@ pub struct Via<'a> {
     /// Whether the protocol is `SIP/2.0`. The grammar allows any other too.
     pub is_sip_2_0: bool,
     /// The transport it was sent over.
-    pub transport: Transport<'a>,
+    pub transport: ViaTransport<'a>,
     /// The host of sent-by.
     pub host: Host<'a>,
     /// The port of sent-by, if it names one; not 0.
@@ -221,12 +221,12 @@ impl<'a> Via<'a> {
 
 /// `SIP/2.0/UDP` and the white space behind it: whether it is SIP/2.0, and the transport.
 #[inline(always)]
-fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<(bool, Transport<'a>)> {
+fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<(bool, ViaTransport<'a>)> {
     // Nearly everybody writes it without white space.
     if cursor.rest().starts_with(b"SIP/2.0/UDP ") {
         cursor.skip(12);
         cursor.skip_lws();
-        return Some((true, Transport::Udp));
+        return Some((true, ViaTransport::Udp));
     }
     let name = cursor.take(TOKEN);
     if name.is_empty() || !cursor.eat_separator(b'/') {
@@ -241,7 +241,7 @@ fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<(bool, Transport<'a>)> {
     let from = cursor.at();
     cursor.skip_lws();
     let is_whole = !transport.is_empty() && cursor.at() > from;
-    is_whole.then(|| (is_sip_2_0, Transport::of(transport)))
+    is_whole.then(|| (is_sip_2_0, ViaTransport::of(transport)))
 }
 
 /// `:port` with white space around the colon (RFC 3261 §25.1, `sent-by`): outer `None` if there is a colon and no port.
@@ -266,7 +266,7 @@ mod tests {
     fn a_usual_one() {
         let text = b"SIP/2.0/UDP 192.0.2.1:5066;rport;branch=z9hG4bKabc";
         let via = via(text).expect("well-formed");
-        assert_eq!(via.transport, Transport::Udp);
+        assert_eq!(via.transport, ViaTransport::Udp);
         assert_eq!(via.host.ip(), Some("192.0.2.1".parse().expect("address")));
         assert_eq!((via.port, via.rport), (Some(5066), Rport::Asked));
         assert_eq!(via.branch, Some(&b"z9hG4bKabc"[..]));
@@ -278,7 +278,7 @@ mod tests {
     fn white_space_is_allowed_around_every_separator() {
         let text = b"  SIP  / 2.0\r\n  / tls   [2001:db8::9] : 5061 ;\t branch = Z9HG4BKx ; received=[2001:db8::1];ttl=7 \t";
         let via = via(text).expect("well-formed");
-        assert_eq!(via.transport, Transport::Tls);
+        assert_eq!(via.transport, ViaTransport::Tls);
         assert_eq!(via.port, Some(5061));
         assert!(via.has_magic_cookie());
         assert_eq!(via.received, Some("2001:db8::1".parse().expect("address")));
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(first.bytes, b"SIP/2.0/TCP a.example");
         assert!(cursor.eat(b','));
         let second = Via::read(&mut cursor).expect("well-formed");
-        assert_eq!(second.transport, Transport::Wss);
+        assert_eq!(second.transport, ViaTransport::Wss);
         assert!(!second.has_magic_cookie(), "a cookie alone is no branch");
     }
 

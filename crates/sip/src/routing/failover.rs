@@ -57,18 +57,20 @@ impl Failover {
             .next
             .checked_sub(1)
             .and_then(|last| self.servers.get(last));
-        let Some(Candidate { carrier, remote }) = tried.copied() else {
+        let Some(Candidate { transport, remote }) = tried.copied() else {
             return false;
         };
         match outcome {
             Outcome::Answered => {
-                penalties.answered(carrier, remote);
+                penalties.answered(transport, remote);
                 return false;
             }
             Outcome::Unavailable { retry_after_s } => {
-                penalties.unavailable(now, carrier, remote, retry_after_s.unwrap_or(0));
+                penalties.unavailable(now, transport, remote, retry_after_s.unwrap_or(0));
             }
-            Outcome::TimedOut | Outcome::TransportFailed => penalties.silent(now, carrier, remote),
+            Outcome::TimedOut | Outcome::TransportFailed => {
+                penalties.silent(now, transport, remote)
+            }
         }
         self.next < self.servers.len() && now < self.until
     }
@@ -78,11 +80,11 @@ impl Failover {
 mod tests {
     use super::*;
     use crate::HashKey;
-    use crate::flow::Carrier;
+    use crate::flow::Transport;
 
     fn server(last: u8) -> Candidate {
         Candidate {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             remote: ([192, 0, 2, last], 5060).into(),
         }
     }
@@ -102,8 +104,8 @@ mod tests {
         assert_eq!(failover.next_server(Mono(0)), Some(server(3)));
         assert!(!failover.ended(Mono(0), Outcome::Answered, &mut penalties));
         let listed = [1, 2, 3].map(|last| {
-            let Candidate { carrier, remote } = server(last);
-            penalties.is_listed(Mono(0), carrier, remote)
+            let Candidate { transport, remote } = server(last);
+            penalties.is_listed(Mono(0), transport, remote)
         });
         assert_eq!(listed, [true, true, false]);
     }

@@ -11,7 +11,7 @@ use super::name::DnsName;
 use super::penalties::Penalties;
 use super::weigh;
 use crate::Mono;
-use crate::flow::Carrier;
+use crate::flow::Transport;
 
 /// The scheme of the URI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Locate {
         /// The port, if named.
         port: Option<u16>,
         /// The transport, if named.
-        carrier: Option<Carrier>,
+        transport: Option<Transport>,
         /// The scheme.
         scheme: Scheme,
     },
@@ -43,7 +43,7 @@ pub enum Locate {
         /// The port, if named.
         port: Option<u16>,
         /// The transport, if named.
-        carrier: Option<Carrier>,
+        transport: Option<Transport>,
         /// The scheme.
         scheme: Scheme,
     },
@@ -53,7 +53,7 @@ pub enum Locate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Candidate {
     /// The transport.
-    pub carrier: Carrier,
+    pub transport: Transport,
     /// The address and port.
     pub remote: SocketAddr,
 }
@@ -78,16 +78,16 @@ const MOST: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Locator {
     /// Our transports, the preferred first.
-    carriers: Vec<Carrier>,
+    transports: Vec<Transport>,
     random: u64,
 }
 
 impl Locator {
     /// With these transports, the preferred first. The seed decides among SRV records of equal priority.
     #[must_use]
-    pub fn new(carriers: &[Carrier], seed: u64) -> Locator {
+    pub fn new(transports: &[Transport], seed: u64) -> Locator {
         Locator {
-            carriers: carriers.to_vec(),
+            transports: transports.to_vec(),
             random: seed | 1,
         }
     }
@@ -104,49 +104,49 @@ impl Locator {
             Locate::Address {
                 ip,
                 port,
-                carrier,
+                transport,
                 scheme,
-            } => Found::server(self.carrier_of(*carrier, *scheme), |carrier| {
-                SocketAddr::new(*ip, port.unwrap_or(carrier.default_port()))
+            } => Found::server(self.transport_of(*transport, *scheme), |transport| {
+                SocketAddr::new(*ip, port.unwrap_or(transport.default_port()))
             }),
             Locate::Name {
                 host,
                 port: Some(port),
-                carrier,
+                transport,
                 scheme,
             } => {
-                let carrier = self.carrier_of(*carrier, *scheme);
+                let transport = self.transport_of(*transport, *scheme);
                 let mut found = Found::default();
-                if let Some(carrier) = carrier {
-                    found.add_host(now, cache, carrier, host, *port);
+                if let Some(transport) = transport {
+                    found.add_host(now, cache, transport, host, *port);
                 }
                 found
             }
             Locate::Name {
                 host,
                 port: None,
-                carrier,
+                transport,
                 scheme,
-            } => self.by_records(now, cache, host, *carrier, *scheme),
+            } => self.by_records(now, cache, host, *transport, *scheme),
         };
         // A stable sort: the order within each half stays.
         found
             .servers
-            .sort_by_key(|server| penalties.is_listed(now, server.carrier, server.remote));
+            .sort_by_key(|server| penalties.is_listed(now, server.transport, server.remote));
         found.servers.truncate(MOST);
         found.result()
     }
 
     /// RFC 3263 §4.1: the named transport; else, for an address or a port, UDP, or TLS for SIPS.
-    fn carrier_of(&self, named: Option<Carrier>, scheme: Scheme) -> Option<Carrier> {
-        let carrier = match (named, scheme) {
-            (None, Scheme::Sip) => Carrier::Udp,
-            (None, Scheme::Sips) | (Some(Carrier::Tcp), Scheme::Sips) => Carrier::Tls,
-            (Some(Carrier::Ws), Scheme::Sips) => Carrier::Wss,
+    fn transport_of(&self, named: Option<Transport>, scheme: Scheme) -> Option<Transport> {
+        let transport = match (named, scheme) {
+            (None, Scheme::Sip) => Transport::Udp,
+            (None, Scheme::Sips) | (Some(Transport::Tcp), Scheme::Sips) => Transport::Tls,
+            (Some(Transport::Ws), Scheme::Sips) => Transport::Wss,
             (Some(named), _) => named,
         };
-        let fits = scheme == Scheme::Sip || carrier.is_secure();
-        (fits && self.carriers.contains(&carrier)).then_some(carrier)
+        let fits = scheme == Scheme::Sip || transport.is_secure();
+        (fits && self.transports.contains(&transport)).then_some(transport)
     }
 
     fn by_records(
@@ -154,13 +154,13 @@ impl Locator {
         now: Mono,
         cache: &DnsCache,
         host: &DnsName,
-        named: Option<Carrier>,
+        named: Option<Transport>,
         scheme: Scheme,
     ) -> Found {
         if named.is_some() {
             // RFC 3263 §4.2: the transport was named, so the SRV name follows.
-            let carriers: Vec<_> = self.carrier_of(named, scheme).into_iter().collect();
-            return self.by_srv(now, cache, host, &carriers, scheme);
+            let transports: Vec<_> = self.transport_of(named, scheme).into_iter().collect();
+            return self.by_srv(now, cache, host, &transports, scheme);
         }
         match cache.get(now, &Query::Naptr(host.clone())) {
             None => Found::asking(Query::Naptr(host.clone())),
@@ -168,30 +168,31 @@ impl Locator {
                 let chosen = self.choose(records, scheme);
                 if chosen.is_empty() {
                     // RFC 3263 §4.1: no NAPTR records: SRV queries for each transport we have.
-                    let carriers = self.fitting(scheme);
-                    return self.by_srv(now, cache, host, &carriers, scheme);
+                    let transports = self.fitting(scheme);
+                    return self.by_srv(now, cache, host, &transports, scheme);
                 }
                 let mut found = Found::default();
-                for (carrier, replacement) in chosen {
-                    self.add_srv(now, cache, &mut found, carrier, &replacement);
+                for (transport, replacement) in chosen {
+                    self.add_srv(now, cache, &mut found, transport, &replacement);
                 }
                 found
             }
             // A name server that fails for NAPTR may well know the rest.
             Some(Ok(_) | Err(DnsFailed)) => {
-                let carriers = self.fitting(scheme);
-                self.by_srv(now, cache, host, &carriers, scheme)
+                let transports = self.fitting(scheme);
+                self.by_srv(now, cache, host, &transports, scheme)
             }
         }
     }
 
     /// The records we can use, of the lowest order that has any, in order of preference.
-    fn choose(&self, records: &[Naptr], scheme: Scheme) -> Vec<(Carrier, DnsName)> {
-        let mut usable: Vec<(&Naptr, Carrier)> = records
+    fn choose(&self, records: &[Naptr], scheme: Scheme) -> Vec<(Transport, DnsName)> {
+        let mut usable: Vec<(&Naptr, Transport)> = records
             .iter()
             .filter_map(|record| Some((record, service(&record.service)?)))
-            .filter(|(_, carrier)| {
-                self.carriers.contains(carrier) && (scheme == Scheme::Sip || carrier.is_secure())
+            .filter(|(_, transport)| {
+                self.transports.contains(transport)
+                    && (scheme == Scheme::Sip || transport.is_secure())
             })
             .collect();
         usable.sort_by_key(|(record, _)| (record.order, record.preference));
@@ -199,17 +200,17 @@ impl Locator {
         usable
             .into_iter()
             .filter(|(record, _)| Some(record.order) == order)
-            .map(|(record, carrier)| (carrier, record.replacement.clone()))
+            .map(|(record, transport)| (transport, record.replacement.clone()))
             .collect()
     }
 
-    fn fitting(&self, scheme: Scheme) -> Vec<Carrier> {
-        let fits = |carrier: &Carrier| {
-            let has_srv = !matches!(carrier, Carrier::Ws | Carrier::Wss);
+    fn fitting(&self, scheme: Scheme) -> Vec<Transport> {
+        let fits = |transport: &Transport| {
+            let has_srv = !matches!(transport, Transport::Ws | Transport::Wss);
             // RFC 3263 §4.1: the service of the SRV name is the scheme of the URI.
-            has_srv && carrier.is_secure() == (scheme == Scheme::Sips)
+            has_srv && transport.is_secure() == (scheme == Scheme::Sips)
         };
-        self.carriers.iter().copied().filter(fits).collect()
+        self.transports.iter().copied().filter(fits).collect()
     }
 
     /// SRV records of each transport; where none has any, the addresses of the host itself.
@@ -218,23 +219,25 @@ impl Locator {
         now: Mono,
         cache: &DnsCache,
         host: &DnsName,
-        carriers: &[Carrier],
+        transports: &[Transport],
         scheme: Scheme,
     ) -> Found {
         let mut found = Found::default();
-        for &carrier in carriers {
-            if let Some(name) = host.under(srv_labels(carrier)) {
-                self.add_srv(now, cache, &mut found, carrier, &name);
+        for &transport in transports {
+            if let Some(name) = host.under(srv_labels(transport)) {
+                self.add_srv(now, cache, &mut found, transport, &name);
             }
         }
         if found.servers.is_empty() && found.ask.is_empty() && !found.has_records {
             // RFC 3263 §4.2: no SRV records: A and AAAA of the host, default port.
-            let carrier = match carriers {
+            let transport = match transports {
                 [only] => Some(*only),
-                _ => self.carrier_of(None, scheme).or(carriers.first().copied()),
+                _ => self
+                    .transport_of(None, scheme)
+                    .or(transports.first().copied()),
             };
-            if let Some(carrier) = carrier {
-                found.add_host(now, cache, carrier, host, carrier.default_port());
+            if let Some(transport) = transport {
+                found.add_host(now, cache, transport, host, transport.default_port());
             }
         }
         found
@@ -245,7 +248,7 @@ impl Locator {
         now: Mono,
         cache: &DnsCache,
         found: &mut Found,
-        carrier: Carrier,
+        transport: Transport,
         name: &DnsName,
     ) {
         let query = Query::Srv(name.clone());
@@ -254,7 +257,7 @@ impl Locator {
             Some(Ok(Answer::Srv(records))) => {
                 for record in weigh::order(records, || self.dice()) {
                     let Srv { port, target, .. } = record;
-                    found.add_host(now, cache, carrier, target, *port);
+                    found.add_host(now, cache, transport, target, *port);
                 }
             }
             Some(Ok(_)) => {}
@@ -271,27 +274,27 @@ impl Locator {
 }
 
 /// RFC 3263 §4.1, RFC 7118 §7.
-fn service(name: &str) -> Option<Carrier> {
+fn service(name: &str) -> Option<Transport> {
     let known = [
-        ("SIP+D2U", Carrier::Udp),
-        ("SIP+D2T", Carrier::Tcp),
-        ("SIPS+D2T", Carrier::Tls),
-        ("SIP+D2W", Carrier::Ws),
-        ("SIPS+D2W", Carrier::Wss),
+        ("SIP+D2U", Transport::Udp),
+        ("SIP+D2T", Transport::Tcp),
+        ("SIPS+D2T", Transport::Tls),
+        ("SIP+D2W", Transport::Ws),
+        ("SIPS+D2W", Transport::Wss),
     ];
     let mut known = known.into_iter();
     known
         .find(|(service, _)| name.eq_ignore_ascii_case(service))
-        .map(|(_, carrier)| carrier)
+        .map(|(_, transport)| transport)
 }
 
-fn srv_labels(carrier: Carrier) -> &'static str {
-    match carrier {
-        Carrier::Udp => "_sip._udp",
-        Carrier::Tcp => "_sip._tcp",
-        Carrier::Tls => "_sips._tcp",
-        Carrier::Ws => "_sip._ws",
-        Carrier::Wss => "_sips._wss",
+fn srv_labels(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Udp => "_sip._udp",
+        Transport::Tcp => "_sip._tcp",
+        Transport::Tls => "_sips._tcp",
+        Transport::Ws => "_sip._ws",
+        Transport::Wss => "_sips._wss",
     }
 }
 
@@ -305,10 +308,10 @@ struct Found {
 }
 
 impl Found {
-    fn server(carrier: Option<Carrier>, address: impl Fn(Carrier) -> SocketAddr) -> Found {
-        let servers = carrier.map(|carrier| Candidate {
-            carrier,
-            remote: address(carrier),
+    fn server(transport: Option<Transport>, address: impl Fn(Transport) -> SocketAddr) -> Found {
+        let servers = transport.map(|transport| Candidate {
+            transport,
+            remote: address(transport),
         });
         Found {
             servers: servers.into_iter().collect(),
@@ -327,7 +330,7 @@ impl Found {
         &mut self,
         now: Mono,
         cache: &DnsCache,
-        carrier: Carrier,
+        transport: Transport,
         host: &DnsName,
         port: u16,
     ) {
@@ -345,7 +348,7 @@ impl Found {
             None => self.ask.push(query),
             Some(Ok(Answer::Addresses(addresses))) => {
                 let server = |ip: &IpAddr| Candidate {
-                    carrier,
+                    transport,
                     remote: SocketAddr::new(*ip, port),
                 };
                 self.servers.extend(addresses.iter().map(server));

@@ -67,7 +67,7 @@ impl Zone {
 
     /// Asks until there is nothing to ask.
     fn locate(&mut self, what: &Locate) -> Located {
-        let mut locator = Locator::new(&[Carrier::Tls, Carrier::Tcp, Carrier::Udp], 5);
+        let mut locator = Locator::new(&[Transport::Tls, Transport::Tcp, Transport::Udp], 5);
         let mut cache = DnsCache::new(HashKey::new([1; 16]));
         let penalties = Penalties::new(HashKey::new([1; 16]));
         for _ in 0..10 {
@@ -93,16 +93,16 @@ fn uri(host: &str) -> Locate {
     Locate::Name {
         host: name(host),
         port: None,
-        carrier: None,
+        transport: None,
         scheme: Scheme::Sip,
     }
 }
 
-fn servers(list: &[(Carrier, u8, u16)]) -> Located {
+fn servers(list: &[(Transport, u8, u16)]) -> Located {
     Located::Servers(
         list.iter()
-            .map(|(carrier, last, port)| Candidate {
-                carrier: *carrier,
+            .map(|(transport, last, port)| Candidate {
+                transport: *transport,
                 remote: ([192, 0, 2, *last], *port).into(),
             })
             .collect(),
@@ -111,11 +111,11 @@ fn servers(list: &[(Carrier, u8, u16)]) -> Located {
 
 #[test]
 fn an_address_needs_no_question() {
-    let at = |port, carrier, scheme| {
+    let at = |port, transport, scheme| {
         let what = Locate::Address {
             ip: [192, 0, 2, 9].into(),
             port,
-            carrier,
+            transport,
             scheme,
         };
         let mut zone = Zone::default();
@@ -125,22 +125,25 @@ fn an_address_needs_no_question() {
     };
     assert_eq!(
         at(None, None, Scheme::Sip),
-        servers(&[(Carrier::Udp, 9, 5060)])
+        servers(&[(Transport::Udp, 9, 5060)])
     );
     assert_eq!(
         at(None, None, Scheme::Sips),
-        servers(&[(Carrier::Tls, 9, 5061)])
+        servers(&[(Transport::Tls, 9, 5061)])
     );
     assert_eq!(
-        at(Some(7), Some(Carrier::Tcp), Scheme::Sip),
-        servers(&[(Carrier::Tcp, 9, 7)])
+        at(Some(7), Some(Transport::Tcp), Scheme::Sip),
+        servers(&[(Transport::Tcp, 9, 7)])
     );
     assert_eq!(
-        at(None, Some(Carrier::Tcp), Scheme::Sips),
-        servers(&[(Carrier::Tls, 9, 5061)])
+        at(None, Some(Transport::Tcp), Scheme::Sips),
+        servers(&[(Transport::Tls, 9, 5061)])
     );
-    assert_eq!(at(None, Some(Carrier::Udp), Scheme::Sips), Located::Nowhere);
-    assert_eq!(at(None, Some(Carrier::Ws), Scheme::Sip), Located::Nowhere);
+    assert_eq!(
+        at(None, Some(Transport::Udp), Scheme::Sips),
+        Located::Nowhere
+    );
+    assert_eq!(at(None, Some(Transport::Ws), Scheme::Sip), Located::Nowhere);
 }
 
 #[test]
@@ -151,10 +154,10 @@ fn a_name_with_a_port_is_asked_for_its_addresses_only() {
     let what = Locate::Name {
         host: name("example.org"),
         port: Some(5080),
-        carrier: None,
+        transport: None,
         scheme: Scheme::Sip,
     };
-    let expected = servers(&[(Carrier::Udp, 1, 5080), (Carrier::Udp, 2, 5080)]);
+    let expected = servers(&[(Transport::Udp, 1, 5080), (Transport::Udp, 2, 5080)]);
     assert_eq!(zone.locate(&what), expected);
     assert_eq!(zone.asked, ["A example.org"]);
 }
@@ -170,7 +173,7 @@ fn naptr_chooses_the_transport_and_srv_the_servers() {
         .srv("_sip._tcp.example.com", 0, 5062, "server1.example.com")
         .host("server1.example.com", 1)
         .host("server2.example.com", 2);
-    let expected = servers(&[(Carrier::Tcp, 1, 5062), (Carrier::Tcp, 2, 5060)]);
+    let expected = servers(&[(Transport::Tcp, 1, 5062), (Transport::Tcp, 2, 5060)]);
     assert_eq!(zone.locate(&uri("example.com")), expected);
     assert!(!zone.asked.iter().any(|query| query.contains("_udp")));
 }
@@ -187,10 +190,10 @@ fn a_sips_uri_goes_over_tls_only() {
     let sips = Locate::Name {
         host: name("example.com"),
         port: None,
-        carrier: None,
+        transport: None,
         scheme: Scheme::Sips,
     };
-    assert_eq!(zone().locate(&sips), servers(&[(Carrier::Tls, 3, 5061)]));
+    assert_eq!(zone().locate(&sips), servers(&[(Transport::Tls, 3, 5061)]));
 }
 
 #[test]
@@ -200,22 +203,22 @@ fn without_naptr_every_transport_has_its_srv_query() {
         .srv("_sip._tcp.example.org", 0, 5071, "a.example.org")
         .host("a.example.org", 4);
     // Ours are preferred in the order TLS, TCP, UDP.
-    let expected = servers(&[(Carrier::Tcp, 4, 5071), (Carrier::Udp, 4, 5070)]);
+    let expected = servers(&[(Transport::Tcp, 4, 5071), (Transport::Udp, 4, 5070)]);
     assert_eq!(zone.locate(&uri("example.org")), expected);
 }
 
 #[test]
 fn without_any_record_the_host_itself_is_tried() {
     let mut zone = Zone::default().host("example.org", 5);
-    let expected = servers(&[(Carrier::Udp, 5, 5060)]);
+    let expected = servers(&[(Transport::Udp, 5, 5060)]);
     assert_eq!(zone.locate(&uri("example.org")), expected);
     let tcp = Locate::Name {
         host: name("example.org"),
         port: None,
-        carrier: Some(Carrier::Tcp),
+        transport: Some(Transport::Tcp),
         scheme: Scheme::Sip,
     };
-    assert_eq!(zone.locate(&tcp), servers(&[(Carrier::Tcp, 5, 5060)]));
+    assert_eq!(zone.locate(&tcp), servers(&[(Transport::Tcp, 5, 5060)]));
 }
 
 #[test]
@@ -241,7 +244,7 @@ fn srv_records_whose_hosts_are_missing_do_not_lead_to_the_host_itself() {
 
 #[test]
 fn penalised_servers_come_last_and_are_not_lost() {
-    let mut locator = Locator::new(&[Carrier::Udp], 5);
+    let mut locator = Locator::new(&[Transport::Udp], 5);
     let mut cache = DnsCache::new(HashKey::new([1; 16]));
     let mut penalties = Penalties::new(HashKey::new([1; 16]));
     let addresses = (1..=3).map(|last| [192, 0, 2, last].into()).collect();
@@ -252,21 +255,21 @@ fn penalised_servers_come_last_and_are_not_lost() {
         Answer::Addresses(addresses),
         Duration::from_secs(60),
     );
-    penalties.silent(Mono(0), Carrier::Udp, ([192, 0, 2, 1], 5060).into());
+    penalties.silent(Mono(0), Transport::Udp, ([192, 0, 2, 1], 5060).into());
     let what = Locate::Name {
         host: name("example.org"),
         port: Some(5060),
-        carrier: None,
+        transport: None,
         scheme: Scheme::Sip,
     };
     let located = locator.locate(Mono(0), &what, &cache, &penalties);
-    let udp = |last| (Carrier::Udp, last, 5060);
+    let udp = |last| (Transport::Udp, last, 5060);
     assert_eq!(located, servers(&[udp(2), udp(3), udp(1)]));
 }
 
 #[test]
 fn a_zone_of_many_records_is_cut() {
-    let mut locator = Locator::new(&[Carrier::Udp], 5);
+    let mut locator = Locator::new(&[Transport::Udp], 5);
     let mut cache = DnsCache::new(HashKey::new([1; 16]));
     let penalties = Penalties::new(HashKey::new([1; 16]));
     let addresses = (0..200).map(|last| [192, 0, 2, last].into()).collect();
@@ -276,7 +279,7 @@ fn a_zone_of_many_records_is_cut() {
     let what = Locate::Name {
         host: name("example.org"),
         port: Some(5060),
-        carrier: None,
+        transport: None,
         scheme: Scheme::Sip,
     };
     match locator.locate(Mono(0), &what, &cache, &penalties) {

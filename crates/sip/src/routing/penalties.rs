@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use crate::flow::Carrier;
+use crate::flow::Transport;
 use crate::{HashKey, Mono};
 
 /// Servers remembered at a time.
@@ -25,7 +25,7 @@ struct Entry {
 /// The list. It belongs to one worker, as its transactions do.
 #[derive(Debug)]
 pub struct Penalties {
-    entries: HashMap<(Carrier, SocketAddr), Entry, crate::hash::Seeded>,
+    entries: HashMap<(Transport, SocketAddr), Entry, crate::hash::Seeded>,
 }
 
 impl Penalties {
@@ -41,26 +41,26 @@ impl Penalties {
     pub fn unavailable(
         &mut self,
         now: Mono,
-        carrier: Carrier,
+        transport: Transport,
         server: SocketAddr,
         retry_after_s: u32,
     ) {
         if retry_after_s > 0 {
             let pause = Duration::from_secs(u64::from(retry_after_s)).min(LONGEST);
-            self.put(now, carrier, server, pause, true);
+            self.put(now, transport, server, pause, true);
         }
     }
 
     /// It did not answer, or cannot be reached (RFC 3263 §4.3).
-    pub fn silent(&mut self, now: Mono, carrier: Carrier, server: SocketAddr) {
-        if !self.has_asked(now, carrier, server) {
-            self.put(now, carrier, server, SILENT, false);
+    pub fn silent(&mut self, now: Mono, transport: Transport, server: SocketAddr) {
+        if !self.has_asked(now, transport, server) {
+            self.put(now, transport, server, SILENT, false);
         }
     }
 
     /// It answered, so it is not silent. What it asked for stays: it may answer what belongs to a dialog meanwhile.
-    pub fn answered(&mut self, carrier: Carrier, server: SocketAddr) {
-        let key = (carrier, server);
+    pub fn answered(&mut self, transport: Transport, server: SocketAddr) {
+        let key = (transport, server);
         if self.entries.get(&key).is_some_and(|entry| !entry.has_asked) {
             self.entries.remove(&key);
         }
@@ -68,29 +68,29 @@ impl Penalties {
 
     /// Whether it is to be left alone now.
     #[must_use]
-    pub fn is_listed(&self, now: Mono, carrier: Carrier, server: SocketAddr) -> bool {
-        self.entry(now, carrier, server).is_some()
+    pub fn is_listed(&self, now: Mono, transport: Transport, server: SocketAddr) -> bool {
+        self.entry(now, transport, server).is_some()
     }
 
     /// Whether it has asked by Retry-After to be left alone now: nothing new is sent to it (RFC 3261 §21.5.4).
     #[must_use]
-    pub fn has_asked(&self, now: Mono, carrier: Carrier, server: SocketAddr) -> bool {
-        self.entry(now, carrier, server)
+    pub fn has_asked(&self, now: Mono, transport: Transport, server: SocketAddr) -> bool {
+        self.entry(now, transport, server)
             .is_some_and(|entry| entry.has_asked)
     }
 
-    fn entry(&self, now: Mono, carrier: Carrier, server: SocketAddr) -> Option<&Entry> {
+    fn entry(&self, now: Mono, transport: Transport, server: SocketAddr) -> Option<&Entry> {
         if self.entries.is_empty() {
             return None;
         }
-        let entry = self.entries.get(&(carrier, server));
+        let entry = self.entries.get(&(transport, server));
         entry.filter(|entry| entry.until > now)
     }
 
     fn put(
         &mut self,
         now: Mono,
-        carrier: Carrier,
+        transport: Transport,
         server: SocketAddr,
         pause: Duration,
         has_asked: bool,
@@ -104,7 +104,7 @@ impl Penalties {
         }
         let until = now.plus(pause);
         self.entries
-            .insert((carrier, server), Entry { until, has_asked });
+            .insert((transport, server), Entry { until, has_asked });
     }
 }
 
@@ -117,24 +117,24 @@ mod tests {
         let mut list = Penalties::new(HashKey::new([1; 16]));
         let server = ([192, 0, 2, 1], 5060).into();
         let is_listed = |list: &Penalties, s| {
-            list.is_listed(Mono::default().plus_secs(s), Carrier::Udp, server)
+            list.is_listed(Mono::default().plus_secs(s), Transport::Udp, server)
         };
-        list.unavailable(Mono(0), Carrier::Udp, server, 0);
+        list.unavailable(Mono(0), Transport::Udp, server, 0);
         assert!(!is_listed(&list, 0));
-        list.unavailable(Mono(0), Carrier::Udp, server, 20);
+        list.unavailable(Mono(0), Transport::Udp, server, 20);
         assert!(is_listed(&list, 19) && !is_listed(&list, 20));
-        assert!(!list.is_listed(Mono(0), Carrier::Tcp, server));
-        assert!(list.has_asked(Mono(0), Carrier::Udp, server));
-        list.answered(Carrier::Udp, server);
-        list.silent(Mono(0), Carrier::Udp, server);
+        assert!(!list.is_listed(Mono(0), Transport::Tcp, server));
+        assert!(list.has_asked(Mono(0), Transport::Udp, server));
+        list.answered(Transport::Udp, server);
+        list.silent(Mono(0), Transport::Udp, server);
         assert!(is_listed(&list, 19) && !is_listed(&list, 20));
         let later = Mono::default().plus_secs(20);
-        list.silent(later, Carrier::Udp, server);
+        list.silent(later, Transport::Udp, server);
         assert!(is_listed(&list, 51) && !is_listed(&list, 52));
-        assert!(!list.has_asked(later, Carrier::Udp, server));
-        list.answered(Carrier::Udp, server);
+        assert!(!list.has_asked(later, Transport::Udp, server));
+        list.answered(Transport::Udp, server);
         assert!(!is_listed(&list, 21));
-        list.unavailable(Mono(0), Carrier::Udp, server, u32::MAX);
+        list.unavailable(Mono(0), Transport::Udp, server, u32::MAX);
         assert!(!is_listed(&list, 3600));
     }
 
@@ -142,7 +142,7 @@ mod tests {
     fn the_list_is_bounded() {
         let mut list = Penalties::new(HashKey::new([1; 16]));
         for port in 1..10_000 {
-            list.silent(Mono(0), Carrier::Udp, ([192, 0, 2, 1], port).into());
+            list.silent(Mono(0), Transport::Udp, ([192, 0, 2, 1], port).into());
             assert!(list.entries.len() <= MOST);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::flow::Carrier;
+use crate::flow::Transport;
 
 /// RFC 3261 §18.1.1: a larger request goes over a transport with congestion control, where the path's MTU is not known.
 pub const LARGEST_DATAGRAM: usize = 1300;
@@ -10,9 +10,9 @@ pub const LARGEST_DATAGRAM: usize = 1300;
 /// Whether a request of this size may not go over this transport (RFC 3261 §18.1.1: within 200 bytes of the path MTU, or
 /// above 1300 bytes where that is not known).
 #[must_use]
-pub fn wants_stream(carrier: Carrier, bytes: usize, path_mtu: Option<usize>) -> bool {
+pub fn wants_stream(transport: Transport, bytes: usize, path_mtu: Option<usize>) -> bool {
     let largest = path_mtu.map_or(LARGEST_DATAGRAM, |mtu| mtu.saturating_sub(200));
-    carrier == Carrier::Udp && bytes > largest
+    transport == Transport::Udp && bytes > largest
 }
 
 /// What the top Via of a request says of its sender.
@@ -35,12 +35,12 @@ pub struct SentBy {
 ///
 /// For a stream this is where a new connection is opened when the request's own is gone.
 #[must_use]
-pub fn response_address(carrier: Carrier, source: SocketAddr, via: SentBy) -> SocketAddr {
-    let port = via.port.unwrap_or(carrier.default_port());
+pub fn response_address(transport: Transport, source: SocketAddr, via: SentBy) -> SocketAddr {
+    let port = via.port.unwrap_or(transport.default_port());
     // With its scope: a link-local address means nothing without.
     let mut at_source = source;
     at_source.set_port(port);
-    if carrier.is_reliable() {
+    if transport.is_reliable() {
         return at_source;
     }
     let may = |maddr: &IpAddr| is_unicast(*maddr) && depth(*maddr) <= depth(source.ip());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn to(via: SentBy) -> SocketAddr {
-        response_address(Carrier::Udp, source(), via)
+        response_address(Transport::Udp, source(), via)
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
                 maddr: Some(maddr.parse().unwrap()),
             };
             let source = SocketAddr::new(source.parse().unwrap(), 40_000);
-            response_address(Carrier::Udp, source, via) != source
+            response_address(Transport::Udp, source, via) != source
         };
         for inside in [
             "127.0.0.1",
@@ -159,7 +159,7 @@ mod tests {
             rport: true,
             maddr: None,
         };
-        let address = response_address(Carrier::Tls, source(), via);
+        let address = response_address(Transport::Tls, source(), via);
         assert_eq!(address, ([192, 0, 2, 1], 5061).into());
     }
 
@@ -170,18 +170,18 @@ mod tests {
             port: Some(5070),
             ..SentBy::default()
         };
-        for carrier in [Carrier::Udp, Carrier::Tcp] {
-            let address = response_address(carrier, source, via);
+        for transport in [Transport::Udp, Transport::Tcp] {
+            let address = response_address(transport, source, via);
             assert_eq!(address, "[fe80::2%3]:5070".parse().unwrap());
         }
     }
 
     #[test]
     fn large_requests_want_a_stream() {
-        assert!(!wants_stream(Carrier::Udp, 1300, None));
-        assert!(wants_stream(Carrier::Udp, 1301, None));
-        assert!(!wants_stream(Carrier::Tcp, 9000, None));
-        assert!(wants_stream(Carrier::Udp, 1100, Some(1280)));
-        assert!(!wants_stream(Carrier::Udp, 8000, Some(9000)));
+        assert!(!wants_stream(Transport::Udp, 1300, None));
+        assert!(wants_stream(Transport::Udp, 1301, None));
+        assert!(!wants_stream(Transport::Tcp, 9000, None));
+        assert!(wants_stream(Transport::Udp, 1100, Some(1280)));
+        assert!(!wants_stream(Transport::Udp, 8000, Some(9000)));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::locate::{Locate, Scheme};
 use super::name::DnsName;
-use crate::flow::{Carrier, PeerName};
-use crate::header::{Transport, Via};
+use crate::flow::{PeerName, Transport};
+use crate::header::{Via, ViaTransport};
 use crate::uri::{SipUri, Uri};
 
 /// Why a URI leads nowhere, whatever the DNS says.
@@ -45,20 +45,20 @@ impl Locate {
     /// transport that is named there. `None` if that can be no name.
     #[must_use]
     pub fn of_sent_by(via: &Via<'_>) -> Option<Locate> {
-        let carrier = Some(carrier(via.transport).ok()?);
+        let transport = Some(supported(via.transport).ok()?);
         let (port, scheme) = (via.port, Scheme::Sip);
         if let Some(ip) = via.host.ip() {
             return Some(Locate::Address {
                 ip,
                 port,
-                carrier,
+                transport,
                 scheme,
             });
         }
         Some(Locate::Name {
             host: DnsName::new(via.host.as_bytes())?,
             port,
-            carrier,
+            transport,
             scheme,
         })
     }
@@ -71,13 +71,13 @@ impl Locate {
         } else {
             Scheme::Sip
         };
-        let carrier = uri.transport().map(carrier).transpose()?;
+        let transport = uri.transport().map(supported).transpose()?;
         let port = uri.port;
         if let Some(ip) = host.ip() {
             return Ok(Locate::Address {
                 ip,
                 port,
-                carrier,
+                transport,
                 scheme,
             });
         }
@@ -85,19 +85,19 @@ impl Locate {
         Ok(Locate::Name {
             host,
             port,
-            carrier,
+            transport,
             scheme,
         })
     }
 }
 
-fn carrier(transport: Transport<'_>) -> Result<Carrier, TargetError> {
+fn supported(transport: ViaTransport<'_>) -> Result<Transport, TargetError> {
     match transport {
-        Transport::Udp => Ok(Carrier::Udp),
-        Transport::Tcp => Ok(Carrier::Tcp),
-        Transport::Tls => Ok(Carrier::Tls),
-        Transport::Ws => Ok(Carrier::Ws),
-        Transport::Wss => Ok(Carrier::Wss),
+        ViaTransport::Udp => Ok(Transport::Udp),
+        ViaTransport::Tcp => Ok(Transport::Tcp),
+        ViaTransport::Tls => Ok(Transport::Tls),
+        ViaTransport::Ws => Ok(Transport::Ws),
+        ViaTransport::Wss => Ok(Transport::Wss),
         _ => Err(TargetError::Transport),
     }
 }
@@ -108,25 +108,25 @@ mod tests {
 
     #[test]
     fn uris_name_hosts_ports_and_transports() {
-        let name = |host: &str, port, carrier, scheme| {
+        let name = |host: &str, port, transport, scheme| {
             Ok(Locate::Name {
                 host: DnsName::new(host.as_bytes()).unwrap(),
                 port,
-                carrier,
+                transport,
                 scheme,
             })
         };
         let of = |uri: &str| Locate::of(uri.as_bytes());
         let plain = name("example.org", None, None, Scheme::Sip);
         assert_eq!(of("sip:bob@Example.org"), plain);
-        let full = name("h.example", Some(5070), Some(Carrier::Tcp), Scheme::Sip);
+        let full = name("h.example", Some(5070), Some(Transport::Tcp), Scheme::Sip);
         assert_eq!(of("sip:h.example:5070;transport=TCP;lr"), full);
         let secure = name("h.example", None, None, Scheme::Sips);
         assert_eq!(of("sips:h.example"), secure);
         let address = Ok(Locate::Address {
             ip: "2001:db8::1".parse().unwrap(),
             port: Some(5071),
-            carrier: None,
+            transport: None,
             scheme: Scheme::Sip,
         });
         assert_eq!(of("sip:a@[2001:db8::1]:5071"), address);
@@ -138,7 +138,7 @@ mod tests {
         let wanted = Ok(Locate::Address {
             ip: [192, 0, 2, 7].into(),
             port: Some(5070),
-            carrier: None,
+            transport: None,
             scheme: Scheme::Sip,
         });
         assert_eq!(found, wanted);

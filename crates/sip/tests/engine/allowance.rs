@@ -2,7 +2,7 @@
 
 use hairpin_sip::congestion::Peer;
 use hairpin_sip::engine::{Config, DropReason, Engine, Output, Received, Reply, ServerKey};
-use hairpin_sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use hairpin_sip::{HashKey, Mono, Now, Spans};
 
 const START: u64 = 1_000_000_000;
@@ -27,7 +27,7 @@ impl Bed {
         }];
         let remote: std::net::SocketAddr = source.parse().unwrap();
         let flow = Flow {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             listener: ListenerKey(0),
             connection: None,
             local: match remote.is_ipv4() {
@@ -245,7 +245,7 @@ fn a_2xx_to_an_invite_is_sent_in_any_case_and_others_have_no_bound() {
         let mut bed = Bed::new(source);
         bed.flow.connection = connection;
         if connection.is_some() {
-            bed.flow.carrier = Carrier::Tcp;
+            bed.flow.transport = Transport::Tcp;
             bed.engine.accepted(bed.now.mono, &bed.flow.clone());
         }
         bed.receive(

@@ -1,6 +1,6 @@
 //! Foul weather: loss, repetition and overtaking. Everything ends, and what has ended was told once.
 
-use hairpin_sip::flow::Carrier;
+use hairpin_sip::flow::Transport;
 
 use crate::network::Weather;
 use crate::world::{UAC, World, request};
@@ -12,7 +12,7 @@ fn requests_end_in_any_weather_and_are_told_once() {
         let mut world = World::new(Weather::FOUL, seed);
         world.uas().script.other = vec![(seed % 7 * 300, 200)];
         for number in 1..=5 {
-            world.send(Carrier::Udp, &request("OPTIONS", number, ""));
+            world.send(Transport::Udp, &request("OPTIONS", number, ""));
         }
         world.run_until(80_000);
         let heard = world.heard(UAC);
@@ -42,7 +42,7 @@ fn calls_end_in_any_weather() {
     for seed in 1..60u64 {
         let mut world = World::new(Weather::FOUL, seed);
         world.uas().script.invite = scripts[seed as usize % 4].to_vec();
-        let key = world.send(Carrier::Udp, &request("INVITE", 1, ""));
+        let key = world.send(Transport::Udp, &request("INVITE", 1, ""));
         if seed % 5 == 0 {
             world.run_until(seed * 20);
             world.cancel(key);
@@ -71,7 +71,7 @@ fn the_same_seed_gives_the_same_run() {
     let run = |seed| {
         let mut world = World::new(Weather::FOUL, seed);
         world.uas().script.invite = vec![(50, 180), (900, 200)];
-        world.send(Carrier::Udp, &request("INVITE", 1, ""));
+        world.send(Transport::Udp, &request("INVITE", 1, ""));
         world.run_until(60_000);
         (world.nodes[0].sent.clone(), world.nodes[1].sent.clone())
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hairpin_sip::congestion::{Backlog, Class};
 use hairpin_sip::engine::{Outgoing, RequestError};
-use hairpin_sip::flow::{Carrier, Destination, ListenerKey};
+use hairpin_sip::flow::{Destination, ListenerKey, Transport};
 use hairpin_sip::verdict::Rules;
 use hairpin_sip::{Mono, Now};
 
@@ -193,13 +193,13 @@ fn dialogs_and_second_halves_of_challenges_outlast_new_work() {
 fn the_tus_own_requests_are_refused_and_retransmissions_put_off() {
     let mut world = world();
     world.network.weather = Weather::DEAD;
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     congest(&mut world, UAC, 5_000);
     world.run_until(2_000);
     assert_eq!(world.times(UAC, "OPTIONS"), [0], "put off");
     let bytes = request("OPTIONS", 2, "");
     let out = Outgoing {
-        to: Destination::new(Carrier::Udp, address(UAS), ListenerKey(0)),
+        to: Destination::new(Transport::Udp, address(UAS), ListenerKey(0)),
         connection: None,
         pieces: &[&bytes],
         class: Class::New,
@@ -228,7 +228,7 @@ fn a_next_hop_that_speaks_rfc_7339_is_told_and_obeyed() {
     }
     world.run_until(2_200);
     congest(&mut world, UAS, 5_000);
-    world.send(Carrier::Udp, &request("BYE", 1, ""));
+    world.send(Transport::Udp, &request("BYE", 1, ""));
     let asked = text(&world.uac().last);
     assert!(asked.contains(";oc;oc-algo=\"loss,rate\"\r\n"), "{asked}");
     world.run_until(2_215);
@@ -249,7 +249,7 @@ fn a_next_hop_that_speaks_rfc_7339_is_told_and_obeyed() {
     for number in 10..1010 {
         let bytes = request("OPTIONS", number, "");
         let out = Outgoing {
-            to: Destination::new(Carrier::Udp, address(UAS), ListenerKey(0)),
+            to: Destination::new(Transport::Udp, address(UAS), ListenerKey(0)),
             connection: None,
             pieces: &[&bytes],
             class: Class::New,

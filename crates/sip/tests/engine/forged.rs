@@ -2,7 +2,7 @@
 
 use hairpin_sip::HashKey;
 use hairpin_sip::engine::{DropReason, SendTo};
-use hairpin_sip::flow::Carrier;
+use hairpin_sip::flow::Transport;
 
 use crate::network::Weather;
 use crate::world::{UAC, UAS, World, address, request, text};
@@ -40,7 +40,7 @@ fn dropped(reason: DropReason) -> String {
 #[test]
 fn responses_find_their_transaction_or_nothing() {
     let mut world = world();
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(15);
     let ok = text(&world.uas().last);
     let with = |from: &str, to: &str| ok.replacen(from, to, 1).into_bytes();
@@ -80,7 +80,7 @@ fn a_response_for_another_worker_is_handed_over() {
         config.key = HashKey::new([4; 16]);
     });
     world.uas().script.other = vec![(0, 200)];
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(15);
     let ok = text(&world.uas().last);
     // The other node is another worker of the same process, and owns the address as well.
@@ -172,7 +172,7 @@ fn a_cancel_for_nothing_is_the_tus() {
 #[test]
 fn a_late_ringing_after_the_refusal_is_not_told() {
     let mut world = world();
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(61);
     let ringing = world.uas().last.clone();
     world.run_until(2_000);

@@ -1,6 +1,6 @@
 //! Calls over UDP, from end to end.
 
-use hairpin_sip::flow::Carrier;
+use hairpin_sip::flow::Transport;
 
 use crate::network::Weather;
 use crate::world::{UAC, UAS, World, request, text};
@@ -14,7 +14,7 @@ fn world(script: &[(u64, u16)]) -> World {
 #[test]
 fn a_call_rings_is_answered_and_acknowledged() {
     let mut world = world(&[(50, 180), (3_000, 200)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(10_000);
     assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
     assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
@@ -32,11 +32,11 @@ fn a_call_rings_is_answered_and_acknowledged() {
 #[test]
 fn a_100_is_built_only_when_it_is_due() {
     let mut world = world(&[(150, 180), (500, 486)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(5_000);
     assert_eq!(world.times(UAS, "SIP/2.0 100"), []);
     let mut slow = self::world(&[(900, 180), (1_000, 486)]);
-    slow.send(Carrier::Udp, &request("INVITE", 1, ""));
+    slow.send(Transport::Udp, &request("INVITE", 1, ""));
     slow.run_until(5_000);
     assert_eq!(slow.times(UAS, "SIP/2.0 100"), [210]);
     assert_eq!(slow.heard(UAC), ["100 INVITE", "180 INVITE", "486 INVITE"]);
@@ -48,7 +48,7 @@ fn a_100_is_built_only_when_it_is_due() {
 fn a_refusal_is_acknowledged_by_the_transaction() {
     let mut world = world(&[(0, 486)]);
     world.send(
-        Carrier::Udp,
+        Transport::Udp,
         &request("INVITE", 1, "Route: <sip:192.0.2.2;lr>\r\n"),
     );
     world.run_until(1_000);
@@ -76,7 +76,7 @@ fn a_refusal_is_acknowledged_by_the_transaction() {
 #[test]
 fn lost_acks_make_the_refusal_come_again_and_each_is_acknowledged() {
     let mut world = world(&[(0, 486)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(15);
     world.network.weather = Weather::DEAD;
     world.run_until(25);
@@ -93,7 +93,7 @@ fn lost_acks_make_the_refusal_come_again_and_each_is_acknowledged() {
 #[test]
 fn without_any_ack_timers_g_and_h_run_their_course() {
     let mut world = world(&[(5, 486)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(12);
     world.network.weather = Weather::DEAD;
     world.run_until(60_000);
@@ -116,7 +116,7 @@ fn without_any_ack_timers_g_and_h_run_their_course() {
 #[test]
 fn a_2xx_whose_ack_is_lost_is_repeated_and_each_goes_to_the_tu() {
     let mut world = world(&[(5, 180), (20, 200)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(35);
     world.network.weather = Weather::DEAD;
     world.run_until(600);
@@ -132,7 +132,7 @@ fn a_2xx_whose_ack_is_lost_is_repeated_and_each_goes_to_the_tu() {
 #[test]
 fn a_2xx_without_any_ack_is_given_up_after_64_t1() {
     let mut world = world(&[(5, 180), (20, 200)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(29);
     world.network.weather = Weather::DEAD;
     world.run_until(60_000);
@@ -147,7 +147,7 @@ fn a_2xx_without_any_ack_is_given_up_after_64_t1() {
 #[test]
 fn a_cancel_before_any_response_waits_for_the_first_one() {
     let mut world = world(&[(400, 180), (60_000, 200)]);
-    let key = world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    let key = world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(50);
     world.cancel(key);
     world.run_until(200);
@@ -164,7 +164,10 @@ fn a_cancel_before_any_response_waits_for_the_first_one() {
 #[test]
 fn a_cancel_and_its_invite_have_one_branch_and_one_to_tag() {
     let mut world = world(&[(50, 180), (60_000, 200)]);
-    let key = world.send(Carrier::Udp, &request("INVITE", 1, "Route: <sip:a;lr>\r\n"));
+    let key = world.send(
+        Transport::Udp,
+        &request("INVITE", 1, "Route: <sip:a;lr>\r\n"),
+    );
     let invite = text(&world.uac().last);
     world.run_until(1_000);
     let ringing = text(&world.uas().last);
@@ -191,7 +194,7 @@ fn a_cancel_and_its_invite_have_one_branch_and_one_to_tag() {
 #[test]
 fn a_cancel_that_loses_the_race_changes_nothing() {
     let mut world = world(&[(50, 180), (200, 200)]);
-    let key = world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    let key = world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(205);
     world.cancel(key);
     world.run_until(2_000);
@@ -209,7 +212,7 @@ fn a_cancel_that_loses_the_race_changes_nothing() {
 fn a_cancelled_call_without_a_final_response_is_given_up() {
     let mut world = world(&[(50, 180)]);
     world.uas().script.ignores_cancel = true;
-    let key = world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    let key = world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(1_000);
     world.cancel(key);
     world.run_until(40_000);
@@ -224,7 +227,7 @@ fn a_cancelled_call_without_a_final_response_is_given_up() {
 #[test]
 fn timer_c_cancels_a_call_that_rings_for_ever() {
     let mut world = world(&[(50, 180), (100_000, 183)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(400_000);
     assert_eq!(world.times(UAC, "CANCEL")[0], 300_020);
     assert_eq!(world.heard(UAC).last(), Some(&"client ended"));
@@ -236,7 +239,7 @@ fn timer_c_cancels_a_call_that_rings_for_ever() {
 fn a_tu_that_forgets_a_call_leaves_nothing_behind() {
     let mut world = world(&[(50, 180)]);
     world.uas().script.ignores_cancel = true;
-    world.send(Carrier::Udp, &request("INVITE", 1, ""));
+    world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(901_000);
     assert!(world.heard(UAS).contains(&"server failed: Abandoned"));
     world.nothing_is_left();
@@ -245,7 +248,7 @@ fn a_tu_that_forgets_a_call_leaves_nothing_behind() {
 #[test]
 fn a_100_has_the_timestamp_of_its_request() {
     let mut world = world(&[(900, 486)]);
-    world.send(Carrier::Udp, &request("INVITE", 1, "Timestamp: 54\r\n"));
+    world.send(Transport::Udp, &request("INVITE", 1, "Timestamp: 54\r\n"));
     world.run_until(215);
     let trying = text(&world.uas().last);
     assert!(trying.starts_with("SIP/2.0 100"), "{trying}");
@@ -258,7 +261,7 @@ fn a_100_has_the_timestamp_of_its_request() {
 fn record_route_is_copied_into_what_begins_a_dialog() {
     let mut world = world(&[(5, 180), (20, 200)]);
     let routes = "Record-Route: <sip:p1;lr>,\r\n <sip:p2;lr>\r\nRecord-Route: <sip:p3;lr>\r\n";
-    world.send(Carrier::Udp, &request("INVITE", 1, routes));
+    world.send(Transport::Udp, &request("INVITE", 1, routes));
     world.run_until(31);
     let ok = text(&world.uas().last);
     assert!(ok.starts_with("SIP/2.0 200"), "{ok}");

@@ -2,7 +2,7 @@
 
 use hairpin_sip::congestion::Peer;
 use hairpin_sip::engine::{Config, Engine, Output, Received, Reply, SendTo};
-use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+use hairpin_sip::flow::{Flow, ListenerKey, Transport};
 use hairpin_sip::{HashKey, Now, Spans};
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ fn answered_at(source: &str, of_peers_only: bool) -> [(SocketAddr, String); 2] {
     }];
     let mut engine = Engine::new(config, 1);
     let flow = Flow {
-        carrier: Carrier::Udp,
+        transport: Transport::Udp,
         listener: ListenerKey(0),
         connection: None,
         local: "192.0.2.1:5060".parse().unwrap(),
@@ -79,7 +79,7 @@ fn one_answered_at(source: &str, via: &str, is_trusted: bool) -> SocketAddr {
     }];
     let mut engine = Engine::new(config, 1);
     let flow = Flow {
-        carrier: Carrier::Udp,
+        transport: Transport::Udp,
         listener: ListenerKey(0),
         connection: None,
         local: "192.0.2.1:5060".parse().unwrap(),

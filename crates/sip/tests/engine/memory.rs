@@ -5,7 +5,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use hairpin_sip::congestion::Backlog;
 use hairpin_sip::engine::{Engine, Received, Reply};
-use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+use hairpin_sip::flow::{Flow, ListenerKey, Transport};
 use hairpin_sip::{HashKey, Mono, Now, Spans};
 
 use crate::world::{address, config, text};
@@ -16,9 +16,9 @@ const NOW: Now = Now {
 };
 const COUNT: u64 = 4_000;
 
-fn flow(carrier: Carrier) -> Flow {
+fn flow(transport: Transport) -> Flow {
     Flow {
-        carrier,
+        transport,
         listener: ListenerKey(0),
         connection: None,
         local: address(1),
@@ -55,7 +55,7 @@ fn bytes_each(engine: &mut Engine, method: &str, reply: &Reply<'_>) -> u64 {
 }
 
 fn answer(engine: &mut Engine, spans: &mut Spans, bytes: &[u8], reply: &Reply<'_>) {
-    match engine.handle_message(NOW, &flow(Carrier::Udp), bytes, spans) {
+    match engine.handle_message(NOW, &flow(Transport::Udp), bytes, spans) {
         Received::Request(request) => {
             engine.answer(NOW.mono, request, reply).unwrap();
         }
@@ -86,7 +86,7 @@ fn a_refused_invite_takes_two_kilobytes_at_most_until_its_ack_and_less_than_one_
     let mut spans = Spans::new();
     for number in 0..COUNT {
         let ack = text(&message("INVITE", number)).replace("INVITE", "ACK");
-        let _ = engine.handle_message(NOW, &flow(Carrier::Udp), ack.as_bytes(), &mut spans);
+        let _ = engine.handle_message(NOW, &flow(Transport::Udp), ack.as_bytes(), &mut spans);
     }
     assert_eq!(engine.stats().message_bytes, 0, "only the key");
 }
@@ -154,7 +154,7 @@ fn a_refusal_by_congestion_control_allocates_nothing() {
     let mut spans = Spans::new();
     let mut round = |engine: &mut Engine| {
         for bytes in &messages {
-            match engine.handle_message(NOW, &flow(Carrier::Udp), bytes, &mut spans) {
+            match engine.handle_message(NOW, &flow(Transport::Udp), bytes, &mut spans) {
                 Received::Refused(503) => {}
                 other => panic!("{other:?}"),
             }

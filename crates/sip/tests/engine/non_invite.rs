@@ -1,6 +1,6 @@
 //! Requests other than INVITE over UDP, from end to end.
 
-use hairpin_sip::flow::Carrier;
+use hairpin_sip::flow::Transport;
 
 use crate::network::Weather;
 use crate::world::{Script, UAC, UAS, World, fail, request};
@@ -14,7 +14,7 @@ fn world(script: &[(u64, u16)]) -> World {
 #[test]
 fn a_request_is_answered_and_both_sides_forget_it() {
     let mut world = world(&[(0, 200)]);
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(100);
     assert_eq!(world.heard(UAC), ["200 OPTIONS"]);
     let stats = world.uas().engine.stats();
@@ -35,7 +35,7 @@ fn a_request_is_answered_and_both_sides_forget_it() {
 #[test]
 fn nobody_answers_and_timer_f_ends_it() {
     let mut world = World::new(Weather::DEAD, 1);
-    world.send(Carrier::Udp, &request("REGISTER", 1, ""));
+    world.send(Transport::Udp, &request("REGISTER", 1, ""));
     world.run_until(60_000);
     let expected = [
         0, 500, 1500, 3500, 7500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500,
@@ -48,7 +48,7 @@ fn nobody_answers_and_timer_f_ends_it() {
 #[test]
 fn a_slow_tu_is_covered_by_a_100_and_answers_later() {
     let mut world = world(&[(6_000, 200)]);
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(40_000);
     // RFC 4320 §4.1: not before 3.5 s, and then at once.
     assert_eq!(world.times(UAS, "SIP/2.0 100"), [3_510]);
@@ -63,7 +63,7 @@ fn a_slow_tu_is_covered_by_a_100_and_answers_later() {
 #[test]
 fn a_tu_that_never_answers_is_told_and_no_408_is_sent() {
     let mut world = world(&[(9_000, 408), (50_000, 200)]);
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(60_000);
     assert_eq!(world.times(UAS, "SIP/2.0 408"), []);
     assert_eq!(world.times(UAS, "SIP/2.0 200"), []);
@@ -80,7 +80,7 @@ fn a_tu_that_never_answers_is_told_and_no_408_is_sent() {
 #[test]
 fn a_lost_answer_is_repeated_for_the_repeated_request() {
     let mut world = world(&[(0, 200)]);
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(5);
     world.network.weather = Weather::DEAD;
     world.run_until(400);
@@ -100,7 +100,7 @@ fn a_stateless_answer_keeps_nothing_and_is_the_same_each_time() {
         stateless: true,
         ..Script::default()
     };
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(15);
     assert_eq!(world.uas().engine.stats().servers, 0);
     let first = world.uas().last.clone();
@@ -116,7 +116,7 @@ fn a_stateless_answer_keeps_nothing_and_is_the_same_each_time() {
 #[test]
 fn a_transport_error_is_told_at_once() {
     let mut world = World::new(Weather::DEAD, 1);
-    let key = world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    let key = world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(700);
     fail(&mut world, UAC, key);
     assert_eq!(world.heard(UAC), ["transport failed"]);

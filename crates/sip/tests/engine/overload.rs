@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hairpin_sip::congestion::Backlog;
 use hairpin_sip::engine::{Engine, Output, Received, Reply};
-use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+use hairpin_sip::flow::{Flow, ListenerKey, Transport};
 use hairpin_sip::verdict::Rules;
 use hairpin_sip::{Method, Mono, Now, Spans};
 
@@ -272,7 +272,7 @@ impl Sim {
     fn handle(&mut self, from: usize, bytes: &[u8]) -> u64 {
         let mut spans = Spans::new();
         let flow = Flow {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             listener: ListenerKey(0),
             connection: None,
             local: address(1),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hairpin_sip::build::{Edits, forward};
 use hairpin_sip::congestion::Class;
 use hairpin_sip::engine::{ClientFailure, ClientKey, Mark, NewRequest, Outgoing, Reply, ServerKey};
-use hairpin_sip::flow::{Carrier, Destination, Flow, ListenerKey};
+use hairpin_sip::flow::{Destination, Flow, ListenerKey, Transport};
 use hairpin_sip::{Message, Mono};
 
 use crate::network::Weather;
@@ -21,7 +21,7 @@ pub(crate) struct Proxied {
 impl Node {
     fn next_hop(&self, flow: &Flow) -> Destination {
         Destination::new(
-            flow.carrier,
+            flow.transport,
             address(self.script.proxy_to.unwrap()),
             ListenerKey(0),
         )
@@ -124,10 +124,10 @@ fn world(weather: Weather, seed: u64) -> World {
 
 #[test]
 fn a_call_goes_through_a_stateful_proxy() {
-    for carrier in [Carrier::Udp, Carrier::Tcp] {
+    for transport in [Transport::Udp, Transport::Tcp] {
         let mut world = world(Weather::FINE, 1);
         world.uas().script.invite = vec![(50, 180), (2_000, 200)];
-        world.send_to(PROXY, carrier, &request("INVITE", 1, ""));
+        world.send_to(PROXY, transport, &request("INVITE", 1, ""));
         world.run_until(5_000);
         // The 100 is the proxy's own.
         assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
@@ -145,7 +145,7 @@ fn overload_control_is_between_neighbours_rfc7339_5_4_5_6() {
     });
     world.nodes[PROXY].script.proxy_to = Some(UAS);
     world.uas().script.invite = vec![(50, 180), (2_000, 200)];
-    world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    world.send_to(PROXY, Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(15);
     let forwarded = text(&world.nodes[PROXY].last);
     let vias = |message: &str| -> Vec<String> {
@@ -183,7 +183,7 @@ fn a_request_that_comes_back_as_it_was_has_looped_and_with_another_uri_it_spiral
     for method in ["OPTIONS", "INVITE"] {
         let mut world = World::new(Weather::FINE, 1);
         world.nodes[PROXY].script.proxy_to = Some(PROXY);
-        world.send_to(PROXY, Carrier::Udp, &request(method, 1, ""));
+        world.send_to(PROXY, Transport::Udp, &request(method, 1, ""));
         world.run_until(100);
         assert_eq!(world.heard(UAC), [format!("482 {method}")]);
         let sent = world.nodes[PROXY].sent.clone();
@@ -194,7 +194,7 @@ fn a_request_that_comes_back_as_it_was_has_looped_and_with_another_uri_it_spiral
     // As the proxy gets it back, but for the URI, or the Via of another.
     let mut world = World::new(Weather::FINE, 1);
     world.nodes[PROXY].script.proxy_to = Some(UAS);
-    world.send_to(PROXY, Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send_to(PROXY, Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(15);
     let back = text(&world.nodes[PROXY].last);
     let has_looped = |message: &str| {
@@ -219,7 +219,7 @@ fn a_request_that_comes_back_as_it_was_has_looped_and_with_another_uri_it_spiral
 fn a_refusal_is_acknowledged_hop_by_hop() {
     let mut world = world(Weather::FINE, 1);
     world.uas().script.invite = vec![(400, 486)];
-    world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    world.send_to(PROXY, Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(5_000);
     assert_eq!(world.heard(UAC), ["100 INVITE", "486 INVITE"]);
     assert_eq!(world.times(PROXY, "ACK"), [430]);
@@ -231,7 +231,7 @@ fn a_refusal_is_acknowledged_hop_by_hop() {
 fn a_cancel_goes_hop_by_hop_and_the_487_comes_back() {
     let mut world = world(Weather::FINE, 1);
     world.uas().script.invite = vec![(50, 180), (60_000, 200)];
-    let key = world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    let key = world.send_to(PROXY, Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(1_000);
     world.cancel(key);
     world.run_until(3_000);
@@ -246,12 +246,12 @@ fn a_cancel_goes_hop_by_hop_and_the_487_comes_back() {
 fn a_next_hop_that_is_gone_gives_a_408() {
     let mut world = world(Weather::FINE, 1);
     world.nodes[PROXY].script.proxy_to = Some(7);
-    world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    world.send_to(PROXY, Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(60_000);
     let heard = world.heard(UAC);
     assert_eq!(heard[..2], ["100 INVITE", "408 INVITE"]);
     // RFC 4320 §4.2: to a request that is no INVITE there is no 408.
-    world.send_to(PROXY, Carrier::Udp, &request("OPTIONS", 2, ""));
+    world.send_to(PROXY, Transport::Udp, &request("OPTIONS", 2, ""));
     world.run_until(160_000);
     assert!(!world.heard(UAC).contains(&"408 OPTIONS"));
     world.nothing_is_left();
@@ -260,7 +260,7 @@ fn a_next_hop_that_is_gone_gives_a_408() {
 #[test]
 fn an_icmp_error_is_a_transport_failure() {
     let mut world = world(Weather::DEAD, 1);
-    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     let datagram = world.uac().last.clone();
     assert!(text(&datagram).starts_with("OPTIONS"));
     let now = world.now;
@@ -282,7 +282,7 @@ fn calls_through_a_proxy_end_in_any_weather() {
         let mut world = world(Weather::FOUL, seed);
         let answer = if seed % 2 == 0 { 200 } else { 486 };
         world.uas().script.invite = vec![(100, 180), (1_000 + seed * 50, answer)];
-        let key = world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+        let key = world.send_to(PROXY, Transport::Udp, &request("INVITE", 1, ""));
         if seed % 4 == 0 {
             world.run_until(seed * 40);
             world.cancel(key);

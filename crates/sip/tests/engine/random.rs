@@ -3,7 +3,7 @@
 use hairpin_sip::congestion::Class;
 use hairpin_sip::engine::{ClientKey, Engine, Event};
 use hairpin_sip::engine::{Mark, Origin, Outgoing, Output, Received, Reply, SendTo, ServerKey};
-use hairpin_sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use hairpin_sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use hairpin_sip::{Mono, Now, Spans};
 use proptest::prelude::*;
 
@@ -119,7 +119,7 @@ impl Test {
 
     fn flow(&self, stream: Option<u64>) -> Flow {
         Flow {
-            carrier: stream.map_or(Carrier::Udp, |_| Carrier::Tcp),
+            transport: stream.map_or(Transport::Udp, |_| Transport::Tcp),
             listener: ListenerKey(0),
             connection: stream.map(ConnectionKey),
             local: address(0),
@@ -194,7 +194,7 @@ impl Test {
         let bytes = request(method, self.clients.len() as u32 + 1, "");
         let out = Outgoing {
             to: Destination::new(
-                if tcp { Carrier::Tcp } else { Carrier::Udp },
+                if tcp { Transport::Tcp } else { Transport::Udp },
                 address(1),
                 ListenerKey(0),
             ),

@@ -1,7 +1,7 @@
 //! When there are as many transactions as may be: finished ones give way, and one source does not get all.
 
 use hairpin_sip::engine::{AcceptError, Engine, Received, Reply, RespondError};
-use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+use hairpin_sip::flow::{Flow, ListenerKey, Transport};
 use hairpin_sip::{Mono, Now, Spans};
 
 use crate::world::{address, config, request};
@@ -56,7 +56,7 @@ impl Full {
         let more = "x".repeat(more);
         let via = format!("Via: SIP/2.0/UDP c.example;branch=z9hG4bK{number};more={more}\r\n");
         let flow = Flow {
-            carrier: Carrier::Udp,
+            transport: Transport::Udp,
             listener: ListenerKey(0),
             connection: None,
             local: address(1),

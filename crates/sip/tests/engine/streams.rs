@@ -2,7 +2,7 @@
 
 use hairpin_sip::congestion::Class;
 use hairpin_sip::engine::{ClientFailure, Event, Mark, Outgoing, Output};
-use hairpin_sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use hairpin_sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 
 use crate::network::Weather;
 use crate::world::{UAC, UAS, World, request, text};
@@ -16,7 +16,7 @@ fn world() -> World {
 #[test]
 fn over_tcp_a_completed_request_leaves_nothing_on_either_side() {
     let mut world = world();
-    world.send(Carrier::Tcp, &request("REGISTER", 1, ""));
+    world.send(Transport::Tcp, &request("REGISTER", 1, ""));
     let kept = world.uac().engine.stats().message_bytes;
     assert_eq!(kept, 0, "nothing is sent again over a stream");
     world.run_until(25);
@@ -32,7 +32,7 @@ fn over_tcp_a_completed_request_leaves_nothing_on_either_side() {
 fn requests_to_one_address_share_a_connection() {
     let mut world = world();
     for number in 1..=5 {
-        world.send(Carrier::Tcp, &request("OPTIONS", number, ""));
+        world.send(Transport::Tcp, &request("OPTIONS", number, ""));
     }
     world.run_until(100);
     assert_eq!(world.uac().engine.stats().connections, 1);
@@ -43,7 +43,7 @@ fn requests_to_one_address_share_a_connection() {
 #[test]
 fn our_idle_connections_are_closed_and_theirs_are_not() {
     let mut world = world();
-    world.send(Carrier::Tcp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Tcp, &request("OPTIONS", 1, ""));
     world.run_until(299_000);
     assert_eq!(world.uac().engine.stats().connections, 1);
     world.run_until(330_000);
@@ -56,7 +56,7 @@ fn our_idle_connections_are_closed_and_theirs_are_not() {
 fn a_refused_connection_is_a_transport_failure() {
     let mut world = world();
     world.refuses_tcp = true;
-    world.send(Carrier::Tcp, &request("OPTIONS", 1, ""));
+    world.send(Transport::Tcp, &request("OPTIONS", 1, ""));
     assert_eq!(world.heard(UAC), ["transport failed"]);
     world.nothing_is_left();
 }
@@ -66,9 +66,9 @@ fn a_lost_connection_fails_requests_without_a_response_and_no_ringing_call() {
     let mut world = world();
     world.uas().script.other = vec![(60_000, 200)];
     world.uas().script.invite = vec![(50, 180), (1_000, 486)];
-    world.send(Carrier::Tcp, &request("INVITE", 1, ""));
+    world.send(Transport::Tcp, &request("INVITE", 1, ""));
     world.run_until(500);
-    world.send(Carrier::Tcp, &request("OPTIONS", 2, ""));
+    world.send(Transport::Tcp, &request("OPTIONS", 2, ""));
     world.run_until(600);
     world.disconnect();
     assert_eq!(world.heard(UAC), ["180 INVITE", "transport failed"]);
@@ -85,7 +85,7 @@ fn a_lost_connection_fails_requests_without_a_response_and_no_ringing_call() {
 fn a_large_request_goes_over_tcp_and_its_via_says_so() {
     let mut world = world();
     let padding = format!("Subject: {}\r\n", "x".repeat(1200));
-    world.send(Carrier::Udp, &request("MESSAGE", 1, &padding));
+    world.send(Transport::Udp, &request("MESSAGE", 1, &padding));
     let sent = text(&world.uac().last);
     assert!(
         sent.contains("\r\nVia: SIP/2.0/TCP 192.0.2.1:5060;"),
@@ -98,12 +98,12 @@ fn a_large_request_goes_over_tcp_and_its_via_says_so() {
 }
 
 /// An INVITE is cancelled while its connection is being made, which then comes to be, or not.
-fn cancelled_before_it_is_sent(carrier: Carrier, padding: &str, is_refused: bool) {
+fn cancelled_before_it_is_sent(transport: Transport, padding: &str, is_refused: bool) {
     let mut world = world();
     let (now, remote) = (world.now, ([192, 0, 2, 9], 5060).into());
     let invite = request("INVITE", 1, padding);
     let out = Outgoing {
-        to: Destination::new(carrier, remote, ListenerKey(0)),
+        to: Destination::new(transport, remote, ListenerKey(0)),
         connection: None,
         pieces: &[&invite],
         class: Class::New,
@@ -129,7 +129,7 @@ fn cancelled_before_it_is_sent(carrier: Carrier, padding: &str, is_refused: bool
         engine.connect_failed(now, key);
     } else {
         let flow = Flow {
-            carrier: Carrier::Tcp,
+            transport: Transport::Tcp,
             listener: ListenerKey(0),
             connection: Some(ConnectionKey(99)),
             local: ([192, 0, 2, 1], 5060).into(),
@@ -147,9 +147,9 @@ fn cancelled_before_it_is_sent(carrier: Carrier, padding: &str, is_refused: bool
 fn a_call_that_is_cancelled_before_its_connection_is_up_is_never_sent_rfc3261_9_1() {
     let long = format!("Subject: {}\r\n", "x".repeat(1200));
     for is_refused in [false, true] {
-        cancelled_before_it_is_sent(Carrier::Tcp, "", is_refused);
+        cancelled_before_it_is_sent(Transport::Tcp, "", is_refused);
         // One that would go over UDP where there is no TCP.
-        cancelled_before_it_is_sent(Carrier::Udp, &long, is_refused);
+        cancelled_before_it_is_sent(Transport::Udp, &long, is_refused);
     }
 }
 
@@ -158,10 +158,10 @@ fn all_requests_of_a_lost_connection_fail_once() {
     let mut world = world();
     world.uas().script.other = vec![(60_000, 200)];
     for number in 1..=5 {
-        world.send(Carrier::Tcp, &request("OPTIONS", number, ""));
+        world.send(Transport::Tcp, &request("OPTIONS", number, ""));
     }
     for number in 6..=8 {
-        world.send_to(2, Carrier::Tcp, &request("OPTIONS", number, ""));
+        world.send_to(2, Transport::Tcp, &request("OPTIONS", number, ""));
     }
     world.run_until(100);
     world.disconnect();
@@ -176,7 +176,7 @@ fn a_large_request_falls_back_to_udp_where_there_is_no_tcp() {
     let mut world = world();
     world.refuses_tcp = true;
     let padding = format!("Subject: {}\r\n", "x".repeat(1200));
-    world.send(Carrier::Udp, &request("MESSAGE", 1, &padding));
+    world.send(Transport::Udp, &request("MESSAGE", 1, &padding));
     let sent = text(&world.uac().last);
     assert!(
         sent.contains("\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;"),
@@ -192,7 +192,7 @@ fn a_large_request_falls_back_to_udp_where_there_is_no_tcp() {
 fn a_call_over_tcp_keeps_its_key_until_h_l_or_m() {
     let mut world = world();
     world.uas().script.invite = vec![(50, 180), (100, 200)];
-    world.send(Carrier::Tcp, &request("INVITE", 1, ""));
+    world.send(Transport::Tcp, &request("INVITE", 1, ""));
     world.run_until(200);
     for node in &world.nodes[..2] {
         let stats = node.engine.stats();

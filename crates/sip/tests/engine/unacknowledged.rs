@@ -1,7 +1,7 @@
 //! A 2xx that nobody acknowledges (RFC 3261 §13.3.1.4): the TU gets what it takes to end the dialog.
 
 use hairpin_sip::engine::{Ack, Config, Engine, Output, Received, Reply};
-use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+use hairpin_sip::flow::{Flow, ListenerKey, Transport};
 use hairpin_sip::ua::Dialogs;
 use hairpin_sip::{HashKey, Mono, Now, Spans};
 
@@ -11,7 +11,7 @@ const INVITE: &str = "INVITE sip:b@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2
 
 fn flow() -> Flow {
     Flow {
-        carrier: Carrier::Udp,
+        transport: Transport::Udp,
         listener: ListenerKey(0),
         connection: None,
         local: ([192, 0, 2, 1], 5060).into(),

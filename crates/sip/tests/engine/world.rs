@@ -8,7 +8,7 @@ use hairpin_sip::engine::{
     ClientFailure, ClientKey, Config, ConnectKey, Engine, Event, Mark, NewRequest, Origin,
     Outgoing, Output, Received, Reply, SendTo, SentBy, ServerKey,
 };
-use hairpin_sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use hairpin_sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use hairpin_sip::{HashKey, Message, Method, Mono, Now, Spans};
 
 use crate::network::{Network, Packet, Weather};
@@ -66,10 +66,10 @@ pub(crate) fn address(node: usize) -> SocketAddr {
 
 pub(crate) fn config(node: usize) -> Config {
     let mut config = Config::new(node as u16, HashKey::new([9 + node as u8; 16]));
-    for carrier in [Carrier::Udp, Carrier::Tcp] {
+    for transport in [Transport::Udp, Transport::Tcp] {
         config.sent_by.push(SentBy::new(
             ListenerKey(0),
-            carrier,
+            transport,
             &address(node).ip().to_string(),
             5060,
         ));
@@ -109,7 +109,7 @@ impl Node {
 
     pub(crate) fn flow(&self, from: SocketAddr, stream: Option<u64>) -> Flow {
         Flow {
-            carrier: stream.map_or(Carrier::Udp, |_| Carrier::Tcp),
+            transport: stream.map_or(Transport::Udp, |_| Transport::Tcp),
             listener: ListenerKey(0),
             connection: stream.map(ConnectionKey),
             local: self.address,
@@ -225,7 +225,7 @@ impl Node {
             ok.cseq().unwrap().number
         );
         let out = Outgoing {
-            to: Destination::new(flow.carrier, flow.remote, ListenerKey(0)),
+            to: Destination::new(flow.transport, flow.remote, ListenerKey(0)),
             connection: flow.connection,
             pieces: &[ack.as_bytes()],
             class: Class::Finishing,
@@ -280,15 +280,15 @@ impl World {
     }
 
     /// The UAC sends a request.
-    pub(crate) fn send(&mut self, carrier: Carrier, bytes: &[u8]) -> ClientKey {
-        self.send_to(UAS, carrier, bytes)
+    pub(crate) fn send(&mut self, transport: Transport, bytes: &[u8]) -> ClientKey {
+        self.send_to(UAS, transport, bytes)
     }
 
     /// The UAC sends a request to a node.
-    pub(crate) fn send_to(&mut self, to: usize, carrier: Carrier, bytes: &[u8]) -> ClientKey {
+    pub(crate) fn send_to(&mut self, to: usize, transport: Transport, bytes: &[u8]) -> ClientKey {
         let now = self.now;
         let out = Outgoing {
-            to: Destination::new(carrier, address(to), ListenerKey(0)),
+            to: Destination::new(transport, address(to), ListenerKey(0)),
             connection: None,
             pieces: &[bytes],
             class: Class::New,

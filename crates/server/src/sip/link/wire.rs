@@ -7,7 +7,7 @@
 
 use super::Frame;
 use crate::sip::balance::{Item, Kind, SipBatch};
-use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Bytes of a frame's length.
@@ -16,12 +16,12 @@ pub(super) const PREFIX: usize = 4;
 /// Bytes of a frame. A batch has at most 128 KiB and one message more.
 pub(super) const MOST: usize = 64 << 20;
 
-const CARRIERS: [Carrier; 5] = [
-    Carrier::Udp,
-    Carrier::Tcp,
-    Carrier::Tls,
-    Carrier::Ws,
-    Carrier::Wss,
+const TRANSPORTS: [Transport; 5] = [
+    Transport::Udp,
+    Transport::Tcp,
+    Transport::Tls,
+    Transport::Ws,
+    Transport::Wss,
 ];
 
 /// Writes a frame in place of what `out` has.
@@ -139,8 +139,8 @@ fn take_kind(rest: &mut Rest<'_>) -> Option<Kind> {
 }
 
 fn put_flow(flow: &Flow, out: &mut Vec<u8>) {
-    let carrier = CARRIERS.iter().position(|known| *known == flow.carrier);
-    out.push(carrier.unwrap_or_default() as u8);
+    let transport = TRANSPORTS.iter().position(|known| *known == flow.transport);
+    out.push(transport.unwrap_or_default() as u8);
     out.push(flow.connection.is_some().into());
     out.extend_from_slice(&flow.listener.0.to_le_bytes());
     out.extend_from_slice(&flow.connection.map_or(0, |key| key.0).to_le_bytes());
@@ -149,11 +149,11 @@ fn put_flow(flow: &Flow, out: &mut Vec<u8>) {
 }
 
 fn take_flow(rest: &mut Rest<'_>) -> Option<Flow> {
-    let [carrier, has_connection] = rest.take()?;
+    let [transport, has_connection] = rest.take()?;
     let listener = u16::from_le_bytes(rest.take()?);
     let connection = u64::from_le_bytes(rest.take()?);
     Some(Flow {
-        carrier: *CARRIERS.get(usize::from(carrier))?,
+        transport: *TRANSPORTS.get(usize::from(transport))?,
         listener: ListenerKey(listener),
         connection: (has_connection != 0).then_some(ConnectionKey(connection)),
         local: take_address(rest)?,
@@ -208,11 +208,13 @@ impl Rest<'_> {
 mod tests {
     use super::*;
 
-    fn flow(carrier: Carrier, local: &str, remote: &str) -> Flow {
+    fn flow(transport: Transport, local: &str, remote: &str) -> Flow {
         Flow {
-            carrier,
+            transport,
             listener: ListenerKey(7),
-            connection: carrier.is_reliable().then_some(ConnectionKey(u64::MAX - 1)),
+            connection: transport
+                .is_reliable()
+                .then_some(ConnectionKey(u64::MAX - 1)),
             local: local.parse().unwrap(),
             remote: remote.parse().unwrap(),
         }
@@ -221,9 +223,9 @@ mod tests {
     fn all() -> SipBatch {
         let message = |flow| Kind::Message { flow, asked: 3 };
         let kinds = [
-            message(flow(Carrier::Udp, "192.0.2.1:5060", "198.51.100.1:1")),
+            message(flow(Transport::Udp, "192.0.2.1:5060", "198.51.100.1:1")),
             Kind::Names(ConnectionKey(1)),
-            message(flow(Carrier::Wss, "[fe80::1%2]:443", "[2001:db8::2]:9")),
+            message(flow(Transport::Wss, "[fe80::1%2]:443", "[2001:db8::2]:9")),
             Kind::Bytes(ConnectionKey(2)),
             Kind::Gone(ConnectionKey(3)),
             Kind::Unreachable,

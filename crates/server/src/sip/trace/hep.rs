@@ -11,7 +11,7 @@
 use super::{TraceSettings, Way, mapped};
 use crate::sip::counters::SipCounters;
 use io::{SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket};
-use sip::flow::Carrier;
+use sip::flow::Transport;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Packets that wait for the end of a turn; then they are sent at once.
@@ -175,7 +175,7 @@ fn write(out: &mut Vec<u8>, way: &Way, (capture_id, password): (u32, &[u8]), mes
         }
     }
     let protocol = match way.transport {
-        Carrier::Udp => PROTOCOL_UDP,
+        Transport::Udp => PROTOCOL_UDP,
         _ => PROTOCOL_TCP,
     };
     put(out, chunk::PROTOCOL, &[protocol]);
@@ -219,7 +219,7 @@ mod tests {
         let way = Way {
             unix_ns: 1_795_000_000_123_456_789,
             is_sent: true,
-            transport: Carrier::Tls,
+            transport: Transport::Tls,
             local: "[2001:db8::1]:5061".parse().unwrap(),
             remote: "[2001:db8::2]:40000".parse().unwrap(),
         };

@@ -13,7 +13,7 @@ use super::settings::SharedSipSettings;
 use hep::Collectors;
 use ring::Ring;
 use sip::engine;
-use sip::flow::{Carrier, Flow};
+use sip::flow::{Flow, Transport};
 use sip::{Limits, Scan};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub struct TracedMessage {
     /// Whether the server has sent it. Otherwise the server has received it.
     pub is_sent: bool,
     /// The transport.
-    pub transport: Carrier,
+    pub transport: Transport,
     /// The address of this server.
     pub local: SocketAddr,
     /// The address of the other side.
@@ -83,7 +83,7 @@ pub const fn mapped(address: IpAddr) -> Ipv6Addr {
 pub(super) struct Way {
     unix_ns: u64,
     is_sent: bool,
-    transport: Carrier,
+    transport: Transport,
     local: SocketAddr,
     remote: SocketAddr,
 }
@@ -125,13 +125,13 @@ impl Trace {
 
     /// Copies a message that came by this flow.
     pub(super) fn received(&mut self, flow: &Flow, bytes: &[u8], counters: &mut SipCounters) {
-        let ends = (flow.carrier, flow.local, flow.remote);
+        let ends = (flow.transport, flow.local, flow.remote);
         self.copy(false, ends, bytes, counters);
     }
 
     /// Copies a message that goes back by this flow.
     pub(super) fn sent_back(&mut self, flow: &Flow, bytes: &[u8], counters: &mut SipCounters) {
-        let ends = (flow.carrier, flow.local, flow.remote);
+        let ends = (flow.transport, flow.local, flow.remote);
         self.copy(true, ends, bytes, counters);
     }
 
@@ -151,7 +151,7 @@ impl Trace {
     fn copy(
         &mut self,
         is_sent: bool,
-        (transport, mut local, remote): (Carrier, SocketAddr, SocketAddr),
+        (transport, mut local, remote): (Transport, SocketAddr, SocketAddr),
         bytes: &[u8],
         counters: &mut SipCounters,
     ) {

@@ -84,13 +84,13 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sip::flow::Carrier;
+    use sip::flow::Transport;
 
     fn way(unix_ns: u64) -> Way {
         Way {
             unix_ns,
             is_sent: false,
-            transport: Carrier::Udp,
+            transport: Transport::Udp,
             local: ([127, 0, 0, 1], 5060).into(),
             remote: ([127, 0, 0, 1], 5062).into(),
         }

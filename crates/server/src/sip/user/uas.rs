@@ -123,7 +123,7 @@ impl TestUas {
         let callee = callee(&message);
         let contact = message.contact().ok().flatten();
         let uri = contact.map(|contact| contact.uri);
-        let sips = Sips::of(&message, uri, flow.carrier);
+        let sips = Sips::of(&message, uri, flow.transport);
         let is_sips = sips == Sips::Yes;
         let mut later = *b"Retry-After: 0\r\n";
         let refusal = self.refusal_of_invite(&request, transactions.engine, sips, &mut later);
@@ -205,7 +205,7 @@ impl TestUas {
             mark,
             reach: AllowedDestination::Near(flow.remote.ip()),
             // Who came by TCP has a Contact that can be connected to; of the others that is not known.
-            flow: (!flow.carrier.is_reused() && flow.carrier.is_reliable()).then_some(*flow),
+            flow: (!flow.transport.is_reused() && flow.transport.is_reliable()).then_some(*flow),
             from: Some(SendFrom {
                 listener: flow.listener,
                 local: Some(flow.local),

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use anyhow::{Context, anyhow};
 use load::sip::Transport;
 use load::uri::{Host, Scheme, Uri, foreign_scheme};
-use server::sip::{Candidate, Carrier, Locate, LocateError, Locator, NameResolver};
+use server::sip::{self, Candidate, Locate, LocateError, Locator, NameResolver};
 
 use crate::cli::load::sip::{Args, Workload};
 use crate::commands::load::Fault;
@@ -222,11 +222,11 @@ impl Wanted {
         let seed = std::process::id().into();
         let mut locator = Locator::new(
             &[
-                Carrier::Udp,
-                Carrier::Tcp,
-                Carrier::Tls,
-                Carrier::Ws,
-                Carrier::Wss,
+                sip::Transport::Udp,
+                sip::Transport::Tcp,
+                sip::Transport::Tls,
+                sip::Transport::Ws,
+                sip::Transport::Wss,
             ],
             seed,
         );
@@ -234,15 +234,16 @@ impl Wanted {
         let reachable = |server: &&Candidate| is_reachable(server.remote);
         let server = servers.iter().find(reachable).or(servers.first());
         let server = server.ok_or(LocateError::Nowhere)?;
-        let transport = match server.carrier {
-            Carrier::Udp => Transport::Udp,
-            Carrier::Tcp => Transport::Tcp,
-            Carrier::Tls => Transport::Tls,
-            Carrier::Ws => Transport::Ws,
-            Carrier::Wss => Transport::Wss,
+        let transport = match server.transport {
+            sip::Transport::Udp => Transport::Udp,
+            sip::Transport::Tcp => Transport::Tcp,
+            sip::Transport::Tls => Transport::Tls,
+            sip::Transport::Ws => Transport::Ws,
+            sip::Transport::Wss => Transport::Wss,
         };
-        let same =
-            |other: &&Candidate| other.carrier == server.carrier && other.remote != server.remote;
+        let same = |other: &&Candidate| {
+            other.transport == server.transport && other.remote != server.remote
+        };
         let further = servers.iter().filter(same).map(|other| other.remote);
         Ok(Found {
             address: server.remote,
