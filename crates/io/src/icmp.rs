@@ -49,7 +49,7 @@ impl IcmpReport {
 const PASSED_OVER: usize = 16;
 
 /// How often a call is repeated after an error that only ICMP can be to blame for, each for an error that arrived meanwhile.
-const PATIENCE: usize = 4;
+const TRIES: usize = 4;
 
 /// The same for errors that the call itself may have met.
 const DOUBT: usize = 2;
@@ -162,7 +162,7 @@ fn again<T>(
     mut call: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
     let mut tries = 0;
-    while tries < patience(socket, &error) {
+    while tries < most_tries(socket, &error) {
         tries += 1;
         match call() {
             Ok(value) => return Ok(value),
@@ -173,11 +173,11 @@ fn again<T>(
 }
 
 /// How often a call that failed like this is repeated at most.
-fn patience(socket: &UdpSocket, error: &io::Error) -> usize {
+fn most_tries(socket: &UdpSocket, error: &io::Error) -> usize {
     match error.raw_os_error().unwrap_or(0) {
         // No call on an unconnected socket fails like this by itself, and no signal comes that often.
-        libc::ECONNREFUSED | libc::EINTR => PATIENCE,
-        libc::EPROTO | libc::ENONET | libc::EHOSTDOWN if socket.reports_icmp() => PATIENCE,
+        libc::ECONNREFUSED | libc::EINTR => TRIES,
+        libc::EPROTO | libc::ENONET | libc::EHOSTDOWN if socket.reports_icmp() => TRIES,
         libc::EHOSTUNREACH
         | libc::ENETUNREACH
         | libc::EMSGSIZE

@@ -142,8 +142,8 @@ impl Reflector {
         let done = Arc::new(AtomicBool::new(false));
         let stop = done.clone();
         let thread = std::thread::spawn(move || {
-            let patience = Some(Duration::from_millis(20));
-            server.set_read_timeout(patience).unwrap();
+            let timeout = Some(Duration::from_millis(20));
+            server.set_read_timeout(timeout).unwrap();
             let mut buffer = [0; 2048];
             let mut count = 0;
             while !stop.load(Ordering::Relaxed) {

@@ -6,7 +6,7 @@
 use crate::addresses::host_addresses;
 use crate::error::StartError;
 use crate::live::Changes;
-use crate::privileges::Kept;
+use crate::privileges::KeptCapabilities;
 use io::netlink::NetworkChanges;
 use io::{Events, Interest, Poller, Waker};
 use std::sync::Arc;
@@ -31,7 +31,10 @@ impl HostWatch {
     ///
     /// # Errors
     /// If the thread cannot be started. If the kernel sends no notifications, this logs a warning and returns `Ok`.
-    pub(crate) fn start(changes: Arc<Changes>, kept: Kept) -> Result<HostWatch, StartError> {
+    pub(crate) fn start(
+        changes: Arc<Changes>,
+        kept: KeptCapabilities,
+    ) -> Result<HostWatch, StartError> {
         let watch = match Watch::open(changes) {
             Ok(watch) => watch,
             Err(error) => {

@@ -72,23 +72,23 @@ pub fn can_do_without(work: impl FnOnce() -> bool + Send) -> bool {
 
 /// What threads keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct KeptCapabilities {
     /// Nothing is given up.
     everything: bool,
     /// Before Linux 5.19, tables take CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
     bpf: bool,
 }
 
-impl Kept {
+impl KeptCapabilities {
     /// Every thread keeps what it has.
-    pub(crate) const EVERYTHING: Kept = Kept {
+    pub(crate) const EVERYTHING: KeptCapabilities = KeptCapabilities {
         everything: true,
         bpf: false,
     };
 
     /// Only what is needed; `tables` says whether tables can be written without any.
-    pub(crate) const fn needed(tables: bool) -> Kept {
-        Kept {
+    pub(crate) const fn needed(tables: bool) -> KeptCapabilities {
+        KeptCapabilities {
             everything: false,
             bpf: !tables,
         }

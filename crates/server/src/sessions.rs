@@ -107,13 +107,13 @@ pub struct SessionPage {
 #[derive(Debug)]
 pub(crate) enum SessionQuery {
     /// Lists allocations from this place on.
-    List(u32, Arc<SessionFilter>, SyncSender<Part>),
+    List(u32, Arc<SessionFilter>, SyncSender<WorkerPage>),
     /// Closes an allocation.
     End(AllocationKey, SyncSender<bool>),
 }
 
 /// A part of the list of one worker, and the place of the next part if there is one.
-pub(crate) type Part = (Vec<Session>, Option<u32>);
+pub(crate) type WorkerPage = (Vec<Session>, Option<u32>);
 
 impl SessionQuery {
     /// Runs the query on the worker's thread, and sends the result.

@@ -47,8 +47,8 @@ fn server(four: Four, workers: usize, padding: bool) -> Running {
 
 fn client(last: u8) -> UdpSocket {
     let socket = UdpSocket::bind((private_loopback(last), 0)).expect("loopback has free ports");
-    let patience = Duration::from_secs(10);
-    socket.set_read_timeout(Some(patience)).expect("a timeout");
+    let timeout = Duration::from_secs(10);
+    socket.set_read_timeout(Some(timeout)).expect("a timeout");
     socket
 }
 

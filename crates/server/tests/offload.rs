@@ -295,11 +295,11 @@ fn settings() -> Settings {
 
 /// Whether nothing arrives at a socket for a short while.
 fn hears_nothing(socket: &UdpSocket) -> bool {
-    let patience = Some(Duration::from_millis(150));
-    socket.set_read_timeout(patience).expect("a timeout");
+    let timeout = Some(Duration::from_millis(150));
+    socket.set_read_timeout(timeout).expect("a timeout");
     let silent = socket.recv_from(&mut [0; 2048]).is_err();
-    let patience = Some(Duration::from_secs(5));
-    socket.set_read_timeout(patience).expect("a timeout");
+    let timeout = Some(Duration::from_secs(5));
+    socket.set_read_timeout(timeout).expect("a timeout");
     silent
 }
 

@@ -36,10 +36,10 @@ impl Talker {
     fn new(server: SocketAddr) -> Talker {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         socket.connect(server).expect("a route");
-        let patience = Some(Duration::from_secs(10));
-        socket.set_read_timeout(patience).expect("a timeout");
+        let timeout = Some(Duration::from_secs(10));
+        socket.set_read_timeout(timeout).expect("a timeout");
         let stream = TcpStream::connect(server).expect("a connection");
-        stream.set_read_timeout(patience).expect("a timeout");
+        stream.set_read_timeout(timeout).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         Talker {
             socket,

@@ -137,7 +137,9 @@ fn a_flood_costs_little_of_the_goodput_and_calls_end_meanwhile() {
     // Wide: whatever else runs on this machine takes from either.
     let costs_little = (0..ATTEMPTS).any(|attempt| {
         let peak = closed_loop(address, 8, attempt);
-        assert!(peak > 0);
+        if peak == 0 {
+            return false;
+        }
         let goodput = goodput_around_a_call(address, &caller, attempt);
         seen.push((goodput, peak));
         goodput * 2 >= peak

@@ -17,8 +17,8 @@ fn server() -> Running {
 /// A socket on this loopback address; port 0 takes a free one.
 fn socket(ip: &str, port: u16) -> UdpSocket {
     let socket = UdpSocket::bind((ip, port)).expect("a socket");
-    let patience = Duration::from_secs(10);
-    socket.set_read_timeout(Some(patience)).expect("a timeout");
+    let timeout = Duration::from_secs(10);
+    socket.set_read_timeout(Some(timeout)).expect("a timeout");
     socket
 }
 

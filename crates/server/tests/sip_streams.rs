@@ -497,7 +497,7 @@ fn a_source_with_many_silent_connections_makes_room_for_another() {
 #[test]
 fn who_reads_no_answers_is_closed_and_others_are_served() {
     let mut settings = SipSettings::default();
-    (settings.message_deadline, settings.idle) = (Duration::from_secs(2), Duration::from_secs(2));
+    (settings.message_deadline, settings.idle) = (Duration::from_secs(5), Duration::from_secs(5));
     let (server, config) = serve(settings, 1);
     for (number, transport) in (1..).zip(["TLS", "WS", "WSS"]) {
         let mut deaf = Link::of(transport, &server, &config);

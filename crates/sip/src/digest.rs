@@ -26,7 +26,7 @@ pub use confirmation::Confirmation;
 pub use hash::{Algorithm, Ha1, Hex, Proof, Qop};
 pub use nonce::{NONCE_LEN, NonceCheck, NonceKeys};
 pub use replay::{Replay, Use};
-pub use server::{Asked, Credentials, DigestMismatch, Outcome, Policy, Server, challenge};
+pub use server::{Credentials, DigestMismatch, DigestRequest, Outcome, Policy, Server, challenge};
 
 use crate::build::{Builder, Part};
 

@@ -38,7 +38,7 @@ pub struct Timers {
     pub c: Duration,
     /// How long an INVITE server transaction waits for its TU altogether; a quarter of an hour by default. It is a guard
     /// against a TU that forgets a call, not a protocol timer.
-    pub patience: Duration,
+    pub answer_limit: Duration,
 }
 
 impl Default for Timers {
@@ -49,7 +49,7 @@ impl Default for Timers {
             t4: Duration::from_secs(5),
             trying: Duration::from_millis(200),
             c: Duration::from_secs(200),
-            patience: Duration::from_secs(900),
+            answer_limit: Duration::from_secs(900),
         }
     }
 }

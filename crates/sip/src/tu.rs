@@ -118,7 +118,7 @@ impl Transactions<'_> {
 /// What became of a message that was given to a TU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Taken {
+pub enum RequestOwner {
     /// The TU has answered the request, or will. An ACK has been handled, or dropped.
     Here,
     /// The TU has kept nothing of it. It belongs to this other worker, with all other messages of its transaction.
@@ -131,10 +131,14 @@ pub trait TransactionUser {
     type Answer;
 
     /// A request that belongs to no transaction.
-    fn request(&mut self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) -> Taken;
+    fn request(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> RequestOwner;
 
     /// An ACK for a 2xx.
-    fn ack(&mut self, transactions: &mut Transactions<'_>, ack: &Ack<'_>) -> Taken;
+    fn ack(&mut self, transactions: &mut Transactions<'_>, ack: &Ack<'_>) -> RequestOwner;
 
     /// An INVITE that was accepted and has no final response is cancelled (RFC 3261 §9.2). The CANCEL has its 200.
     fn cancel(

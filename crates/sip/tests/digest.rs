@@ -3,8 +3,8 @@
 use hairpin_sip as sip;
 use sip::build::Builder;
 use sip::digest::{
-    Algorithm, Answer, Asked, Challenge, Confirmation, Credentials, DigestMismatch, Ha1, NONCE_LEN,
-    NonceKeys, Outcome, Policy, Proof, Qop, Replay, Server, challenge, choose,
+    Algorithm, Answer, Challenge, Confirmation, Credentials, DigestMismatch, DigestRequest, Ha1,
+    NONCE_LEN, NonceKeys, Outcome, Policy, Proof, Qop, Replay, Server, challenge, choose,
 };
 use sip::{HashKey, HeaderKind, Message, Method, Spans};
 
@@ -112,7 +112,7 @@ impl World {
             policy: &policy,
             keys: &keys,
         };
-        let asked = Asked {
+        let asked = DigestRequest {
             method,
             uri: message.request_uri().expect("a request"),
             body: message.body(),

@@ -14,7 +14,8 @@ use core::hint::black_box;
 use bed::{Bed, Operation};
 use sip::build::{Builder, Edits, Stamp, Tag, forward};
 use sip::digest::{
-    Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Policy, Replay, Server, challenge,
+    Algorithm, Credentials, DigestRequest, Ha1, NONCE_LEN, NonceKeys, Policy, Replay, Server,
+    challenge,
 };
 use sip::frame::{Framer, Opened};
 use sip::verdict::{Rules, Verdict, judge};
@@ -151,7 +152,7 @@ fn authentication_does_not_allocate() {
             .and_then(|authorization| Credentials::of(&authorization))
             .expect("whole");
         let ha1 = Ha1::of(Algorithm::Md5, b"a", b"b", b"p");
-        let asked = Asked {
+        let asked = DigestRequest {
             method: Method::Register,
             uri: b"sip:example.com",
             body: b"",

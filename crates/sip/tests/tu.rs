@@ -5,7 +5,7 @@ use hairpin_sip::engine::{
     Ack, Config, Engine, Event, Mark, NewRequest, Output, Received, Reply, ServerKey,
 };
 use hairpin_sip::flow::{Flow, ListenerKey, Transport};
-use hairpin_sip::tu::{Taken, TransactionUser, Transactions, dispatch_event};
+use hairpin_sip::tu::{RequestOwner, TransactionUser, Transactions, dispatch_event};
 use hairpin_sip::{HashKey, Message, Mono, Now, Spans};
 use std::time::Duration;
 
@@ -40,20 +40,24 @@ struct Asking {
 impl TransactionUser for Asking {
     type Answer = (usize, u16);
 
-    fn request(&mut self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) -> Taken {
+    fn request(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> RequestOwner {
         if request.message.call_id() == Ok(b"elsewhere") {
-            return Taken::Elsewhere(3);
+            return RequestOwner::Elsewhere(3);
         }
         let mark = Mark::of(2, self.waiting.len() as u64);
         if let Ok(key) = transactions.accept(request, Some(mark)) {
             let until = transactions.now.mono.plus(Duration::from_secs(10));
             self.waiting.push((key, until));
         }
-        Taken::Here
+        RequestOwner::Here
     }
 
-    fn ack(&mut self, _: &mut Transactions<'_>, _: &Ack<'_>) -> Taken {
-        Taken::Here
+    fn ack(&mut self, _: &mut Transactions<'_>, _: &Ack<'_>) -> RequestOwner {
+        RequestOwner::Here
     }
 
     fn cancel(
@@ -151,7 +155,7 @@ impl World {
     }
 
     /// What becomes of a message.
-    fn receive(&mut self, text: &str) -> Option<Taken> {
+    fn receive(&mut self, text: &str) -> Option<RequestOwner> {
         let mut spans = Spans::new();
         let received = self
             .engine
@@ -221,11 +225,11 @@ fn an_answer_may_come_later_from_elsewhere_or_by_a_timer_of_the_user() {
     let mut world = World::with(|_| {});
     assert_eq!(
         world.receive(&request("OPTIONS", "1", "")),
-        Some(Taken::Here)
+        Some(RequestOwner::Here)
     );
     assert_eq!(
         world.receive(&request("OPTIONS", "2", "")),
-        Some(Taken::Here)
+        Some(RequestOwner::Here)
     );
     assert_eq!(world.receive(&request("OPTIONS", "1", "")), None, "again");
     assert_eq!((world.codes(), world.user.backlog()), (vec![], 2));
@@ -245,7 +249,7 @@ fn an_answer_may_come_later_from_elsewhere_or_by_a_timer_of_the_user() {
 fn a_cancel_ends_what_waits_and_elsewhere_keeps_nothing() {
     let mut world = World::with(|_| {});
     let elsewhere = world.receive(&request("INVITE", "elsewhere", ""));
-    assert_eq!(elsewhere, Some(Taken::Elsewhere(3)));
+    assert_eq!(elsewhere, Some(RequestOwner::Elsewhere(3)));
     assert_eq!(world.engine.stats().servers, 0);
     world.receive(&request("INVITE", "1", ""));
     world.receive(&request("CANCEL", "1", ""));

@@ -34,7 +34,7 @@ const PARTS: usize = 16;
 /// The results of look-ups.
 #[derive(Debug)]
 pub struct Cache {
-    parts: Box<[Mutex<Part>]>,
+    parts: Box<[Mutex<Shard>]>,
     first: RandomState,
     second: RandomState,
     /// Entries of an earlier generation are stale.
@@ -44,7 +44,7 @@ pub struct Cache {
 }
 
 #[derive(Debug, Default)]
-struct Part {
+struct Shard {
     index: HashMap<Id, usize>,
     slots: Vec<Slot>,
     /// The slot that the second-chance algorithm examines next.
@@ -64,7 +64,7 @@ struct Slot {
     was_used: bool,
 }
 
-impl Part {
+impl Shard {
     fn put(&mut self, slot: Slot, most: usize) {
         self.unknown.remove(&slot.id);
         if let Some(place) = self.index.get(&slot.id) {
@@ -134,7 +134,7 @@ impl Cache {
         Id(u128::from(halves[0]) << 64 | u128::from(halves[1]))
     }
 
-    fn part(&self, id: Id) -> MutexGuard<'_, Part> {
+    fn part(&self, id: Id) -> MutexGuard<'_, Shard> {
         let part = &self.parts[(id.0 >> 124) as usize % PARTS];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +195,7 @@ impl Cache {
     /// The number of known users.
     #[must_use]
     pub fn len(&self) -> usize {
-        let lock = |part: &Mutex<Part>| {
+        let lock = |part: &Mutex<Shard>| {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
             part.slots.len()
         };

@@ -24,7 +24,7 @@ use crate::rig::{Path, Rig, skipped};
 
 const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 1];
 const FAR_MAC: [u8; 6] = LEAVING[0];
-const WAIT: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(10);
 
 /// Both ends of the wire. The near end is in the calling thread's namespace, with the program attached.
 struct Wire {

@@ -49,8 +49,8 @@ fn start() -> (Running, Serving, SocketAddr) {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it listens");
-    let patience = Some(Duration::from_secs(20));
-    stream.set_read_timeout(patience).expect("a timeout");
+    let timeout = Some(Duration::from_secs(20));
+    stream.set_read_timeout(timeout).expect("a timeout");
     stream
 }
 

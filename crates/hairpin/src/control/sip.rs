@@ -53,7 +53,7 @@ impl From<SipError> for Refusal {
 
 /// Which page of a list is wanted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct PageQuery {
     /// `next` of the previous page.
     pub(crate) after: Option<String>,
     /// Limit of entries.
@@ -64,7 +64,7 @@ pub(crate) struct Wanted {
     pub(crate) aor: Option<String>,
 }
 
-impl Wanted {
+impl PageQuery {
     /// Whether an entry with these texts is wanted.
     fn fits(&self, texts: &[&str]) -> bool {
         let Some(search) = &self.search else {
@@ -94,7 +94,7 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
         ));
     };
     let text = |name: &str| arguments[name].as_str().map(str::to_owned);
-    let wanted = Wanted {
+    let wanted = PageQuery {
         after: text("after"),
         limit: ENTRIES,
         search: text("search"),
@@ -113,7 +113,7 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
 }
 
 /// A page of the list of bindings.
-pub(crate) fn bindings(sip: &SipInspector, wanted: &Wanted) -> Result<Value, SipError> {
+pub(crate) fn bindings(sip: &SipInspector, wanted: &PageQuery) -> Result<Value, SipError> {
     let fits = |it: &BindingInfo| {
         wanted
             .fits(&[&it.aor, &it.contact, &it.agent])
@@ -125,7 +125,7 @@ pub(crate) fn bindings(sip: &SipInspector, wanted: &Wanted) -> Result<Value, Sip
         return Ok(json!({ "bindings": bindings, "next": null }));
     }
     let after = wanted.after.as_deref().unwrap_or("0-0-0");
-    let [worker, place, skip] = Wanted::numbers(after)?.map(index);
+    let [worker, place, skip] = PageQuery::numbers(after)?.map(index);
     let part = |place| {
         let page = sip.bindings(place)?;
         Ok((page.bindings, page.next))
@@ -161,10 +161,10 @@ pub(crate) fn remove(
 pub(crate) fn calls(
     sip: &SipInspector,
     shared: &Shared,
-    wanted: &Wanted,
+    wanted: &PageQuery,
 ) -> Result<Value, SipError> {
     let after = wanted.after.as_deref().unwrap_or("0-0-0-0");
-    let [is_answered, part, place, skip] = Wanted::numbers(after)?;
+    let [is_answered, part, place, skip] = PageQuery::numbers(after)?;
     let first = match is_answered {
         0 => CallsPlace::Ringing(index(part), index(place)),
         _ => CallsPlace::Answered(index(part), place),

@@ -216,10 +216,10 @@ impl Loop {
     }
 
     fn give_up(&mut self, now_ns: u64) {
-        let patience_ns = self.settings.patience.as_nanos() as u64;
+        let timeout_ns = self.settings.timeout.as_nanos() as u64;
         for window in &mut self.lanes {
             while let Some(&(_, left_ns)) = window.waiting.front() {
-                if now_ns.saturating_sub(left_ns) < patience_ns {
+                if now_ns.saturating_sub(left_ns) < timeout_ns {
                     break;
                 }
                 window.waiting.pop_front();

@@ -89,7 +89,7 @@ pub struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Closed {
     pub(super) window: u32,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Closed {
@@ -128,7 +128,7 @@ pub enum PlanError {
 }
 
 /// A request that was not answered for so long is lost, and the next takes its place.
-const CLOSED_PATIENCE: Duration = Duration::from_secs(1);
+const CLOSED_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Stream {
     /// A stream of these lanes, one datagram each in turn, as fast as it leaves.
@@ -224,7 +224,7 @@ impl Plan {
         self.flat_out();
         self.closed = Some(Closed {
             window,
-            patience: CLOSED_PATIENCE,
+            timeout: CLOSED_TIMEOUT,
         });
     }
 
@@ -402,7 +402,7 @@ mod tests {
     fn a_window_is_shared_without_remainder() {
         let closed = Closed {
             window: 7,
-            patience: CLOSED_PATIENCE,
+            timeout: CLOSED_TIMEOUT,
         };
         let parts: Vec<u32> = (0..3).map(|index| closed.part(index, 3).window).collect();
         assert_eq!(parts, [3, 2, 2]);

@@ -11,8 +11,8 @@ use crate::client::{ClientId, ClientParts, Data, Driver, DriverOptions, Handler}
 const IN_FLIGHT: usize = 64;
 
 /// Deletes the allocations behind `taps` (RFC 8656 §8: a Refresh with a lifetime of 0) and returns how many were not
-/// confirmed. Gives up when nothing has been confirmed for `patience`.
-pub(super) fn release(taps: Vec<Tap>, patience: Duration) -> u64 {
+/// confirmed. Gives up when nothing has been confirmed for `timeout`.
+pub(super) fn release(taps: Vec<Tap>, timeout: Duration) -> u64 {
     let clients = taps.into_iter().filter_map(Tap::into_client);
     let clients: Vec<ClientParts> = clients
         .filter(|parts| parts.client.relayed().is_some())
@@ -28,11 +28,11 @@ pub(super) fn release(taps: Vec<Tap>, patience: Duration) -> u64 {
         .into_iter()
         .filter_map(|parts| driver.adopt(parts).ok())
         .collect();
-    count - release_all(&mut driver, adopted, patience)
+    count - release_all(&mut driver, adopted, timeout)
 }
 
 /// Deletes the allocations of these clients and returns how many were confirmed.
-pub(super) fn release_all(driver: &mut Driver, clients: Vec<ClientId>, patience: Duration) -> u64 {
+pub(super) fn release_all(driver: &mut Driver, clients: Vec<ClientId>, timeout: Duration) -> u64 {
     let mut releases = Releases {
         waiting: clients,
         under_way: 0,
@@ -45,7 +45,7 @@ pub(super) fn release_all(driver: &mut Driver, clients: Vec<ClientId>, patience:
     while releases.under_way > 0 && last != Some(releases.under_way + releases.waiting.len()) {
         last = Some(releases.under_way + releases.waiting.len());
         let done = |_: &Driver, releases: &Releases| releases.under_way == 0;
-        if driver.run_until(patience, &mut releases, done).is_err() {
+        if driver.run_until(timeout, &mut releases, done).is_err() {
             break;
         }
     }

@@ -171,11 +171,11 @@ impl Run {
         let Some((mut report, mut plan)) = self.conclude() else {
             return LoadReport::empty();
         };
-        let patience = match report.ended {
+        let timeout = match report.ended {
             Ending::ServerSilent | Ending::CannotSend => SILENT_PATIENCE,
             _ => RELEASE_PATIENCE,
         };
-        let unconfirmed = release(plan.take_taps(), patience);
+        let unconfirmed = release(plan.take_taps(), timeout);
         if unconfirmed > 0 {
             report.warnings.push(format!(
                 "{unconfirmed} allocations were not confirmed as deleted: they lapse within their lifetime, ten minutes mostly"

@@ -11,7 +11,7 @@ const SENDS_AT_LEAST: u64 = 10;
 /// Watches a run from second to second.
 #[derive(Debug)]
 pub(super) struct Watch {
-    patience_ns: u64,
+    timeout_ns: u64,
     answers_expected: bool,
     /// When something last came back, or left.
     heard_ns: u64,
@@ -22,14 +22,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Nothing matters before `start_ns`; a `patience` of 0 has no end.
-    pub(super) fn new(patience: Duration, answers_expected: bool, start_ns: u64) -> Watch {
-        let patience_ns = match patience.as_nanos() as u64 {
+    /// Nothing matters before `start_ns`; a `timeout` of 0 has no end.
+    pub(super) fn new(timeout: Duration, answers_expected: bool, start_ns: u64) -> Watch {
+        let timeout_ns = match timeout.as_nanos() as u64 {
             0 => u64::MAX,
-            patience_ns => patience_ns,
+            timeout_ns => timeout_ns,
         };
         Watch {
-            patience_ns,
+            timeout_ns,
             answers_expected,
             heard_ns: start_ns,
             spoken_ns: start_ns,
@@ -56,7 +56,7 @@ impl Watch {
         if sent > 0 {
             (self.spoken_ns, self.unspoken) = (now_ns, 0);
         }
-        let long_ago = |since_ns: u64| now_ns.saturating_sub(since_ns) >= self.patience_ns;
+        let long_ago = |since_ns: u64| now_ns.saturating_sub(since_ns) >= self.timeout_ns;
         if long_ago(self.spoken_ns) && self.unspoken >= SENDS_AT_LEAST {
             return Some(Ending::CannotSend);
         }

@@ -16,7 +16,7 @@ const READS: usize = 4;
 
 /// What became of a connection while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum PipeState {
     /// It goes on.
     Open,
     /// The other side has ended it, or it failed, or what comes is not SIP.
@@ -87,7 +87,7 @@ impl Pipe {
             let Some(event) = wait(&poller)? else {
                 continue;
             };
-            if self.take(event, &mut |_| {}) == Taken::Closed {
+            if self.take(event, &mut |_| {}) == PipeState::Closed {
                 // What TLS has to say of it, too.
                 let _ = self.flush(&poller);
                 return Err(io::Error::other(
@@ -121,9 +121,9 @@ impl Pipe {
     }
 
     /// Reads what is there and hands over each whole message.
-    pub(crate) fn take(&mut self, event: Event, on: &mut impl FnMut(&[u8])) -> Taken {
+    pub(crate) fn take(&mut self, event: Event, on: &mut impl FnMut(&[u8])) -> PipeState {
         if event.error && self.connection.take_error().is_err() {
-            return Taken::Closed;
+            return PipeState::Closed;
         }
         for _ in 0..READS {
             if !event.readable {
@@ -135,20 +135,20 @@ impl Pipe {
             let room = &mut self.incoming[self.filled..];
             let asked = room.len();
             let count = match self.connection.read(room) {
-                Ok(0) => return Taken::Closed,
+                Ok(0) => return PipeState::Closed,
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return Taken::Closed,
+                Err(_) => return PipeState::Closed,
             };
             self.filled += count;
             if !self.cut(on) {
-                return Taken::Closed;
+                return PipeState::Closed;
             }
             if count < asked {
                 break;
             }
         }
-        Taken::Open
+        PipeState::Open
     }
 
     /// Hands over the whole messages and moves what is left to the front; false if no message can follow.

@@ -3,7 +3,7 @@
 use super::AlternateServer;
 use crate::error::StartError;
 use crate::live::Changes;
-use crate::privileges::Kept;
+use crate::privileges::KeptCapabilities;
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -29,7 +29,10 @@ impl Checks {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub(crate) fn start(changes: Arc<Changes>, kept: Kept) -> Result<Checks, StartError> {
+    pub(crate) fn start(
+        changes: Arc<Changes>,
+        kept: KeptCapabilities,
+    ) -> Result<Checks, StartError> {
         let ended = Arc::new(AtomicBool::new(false));
         let (of_thread, changes_of_thread) = (Arc::clone(&ended), Arc::clone(&changes));
         let thread = std::thread::Builder::new()

@@ -20,7 +20,7 @@ use crate::offload::{Prepared, PublishedStatus};
 use crate::pinning::Pinning;
 use crate::policy::OwnAddresses;
 use crate::ports::PortRange;
-use crate::privileges::Kept;
+use crate::privileges::KeptCapabilities;
 use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
@@ -73,7 +73,7 @@ pub(crate) struct Made {
     pub(crate) first_port: u16,
     /// The kernel relays, too.
     pub(crate) offload: Option<Prepared>,
-    pub(crate) kept: Kept,
+    pub(crate) kept: KeptCapabilities,
     /// Those whose files are watched.
     pub(crate) certificates: Vec<Certificates>,
 }

@@ -4,9 +4,9 @@ use super::Builder;
 use crate::addresses::RelayAddresses;
 use crate::error::StartError;
 use crate::handover::TakeOver;
-use crate::offload::{OffloadMode, Prepared, PublishedStatus, Wanted};
+use crate::offload::{OffloadConfig, OffloadMode, Prepared, PublishedStatus};
 use crate::ports::PortRange;
-use crate::privileges::Kept;
+use crate::privileges::KeptCapabilities;
 use crate::rates::TableSize;
 use crate::steering::Tables;
 use crate::worker::Worker;
@@ -27,7 +27,7 @@ impl Builder {
         let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.local).collect();
         let offer = self.take_over.as_ref().map(TakeOver::offer);
         let may_be_xdp = matches!(self.offload.mode, OffloadMode::Auto | OffloadMode::Xdp);
-        let wanted = Wanted {
+        let wanted = OffloadConfig {
             offload: self.offload,
             binding: self.settings.answered_by_kernel(&self.discovery),
             listeners,
@@ -48,15 +48,15 @@ impl Builder {
         workers: &mut [Worker],
         offload: Option<&mut Prepared>,
         tables: &mut Tables,
-    ) -> Kept {
+    ) -> KeptCapabilities {
         if !self.drop_privileges {
-            return Kept::EVERYTHING;
+            return KeptCapabilities::EVERYTHING;
         }
         // All workers' tables are alike.
         let sip = workers.first_mut().and_then(|worker| worker.sip.as_mut());
         let sip = sip.is_none_or(|sip| sip.can_write_unprivileged());
         let relaying = offload.is_none_or(|offload| offload.can_write_unprivileged());
-        Kept::needed(sip && relaying && tables.can_write_unprivileged())
+        KeptCapabilities::needed(sip && relaying && tables.can_write_unprivileged())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::StartError;
 use crate::handover::Predecessor;
 use crate::live::Published;
 use crate::mailbox::Mailbox;
-use crate::offload::Part;
+use crate::offload::WorkerTables;
 use crate::ports::PortRange;
 use crate::random;
 use crate::rates::{Numbers, RateTable, Rates};
@@ -59,7 +59,7 @@ struct WorkerParts {
     listeners: Vec<Listener>,
     mailboxes: Mailboxes,
     placement: Placement,
-    part: Option<Part>,
+    part: Option<WorkerTables>,
     shared: Vec<SharedPort>,
 }
 
@@ -71,7 +71,7 @@ impl Plan {
         groups: Vec<Vec<UdpSocket>>,
         count: usize,
         tables: &mut Tables,
-        parts: Vec<Part>,
+        parts: Vec<WorkerTables>,
     ) -> Result<Workers, StartError> {
         let pollers: Vec<Poller> = (0..count)
             .map(|_| Poller::new())
@@ -236,7 +236,7 @@ impl Plan {
     }
 
     /// Has a worker's channels relayed in the kernel.
-    fn flows(&self, part: Part, numbers: Arc<Numbers>) -> Flows {
+    fn flows(&self, part: WorkerTables, numbers: Arc<Numbers>) -> Flows {
         let mut flows = Flows::new(
             Box::new(part.table),
             part.next_hops,

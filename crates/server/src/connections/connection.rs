@@ -42,7 +42,7 @@ pub(super) enum Watching {
 
 /// The received bytes that a connection keeps after its complete messages have been handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum KeptBytes {
     Nothing,
     /// Messages that must wait, because a response or the credentials of an earlier request do.
     Messages,
@@ -56,11 +56,11 @@ pub(crate) enum Kept {
     },
 }
 
-impl Kept {
+impl KeptBytes {
     const fn need(self) -> usize {
         match self {
-            Kept::Nothing | Kept::Messages => 0,
-            Kept::Same { need } | Kept::New { need } => need,
+            KeptBytes::Nothing | KeptBytes::Messages => 0,
+            KeptBytes::Same { need } | KeptBytes::New { need } => need,
         }
     }
 }
@@ -337,14 +337,14 @@ impl Connection {
     }
 
     /// Keeps received bytes that were not handled.
-    pub(super) fn keep(&mut self, rest: &[u8], kept: Kept, now: Mono) {
+    pub(super) fn keep(&mut self, rest: &[u8], kept: KeptBytes, now: Mono) {
         self.inbound.extend_from_slice(rest);
         self.need = kept.need();
         self.begun = match kept {
-            Kept::Nothing | Kept::Messages => None,
+            KeptBytes::Nothing | KeptBytes::Messages => None,
             // The deadline runs from the first bytes of a message, however many parts it arrives in.
-            Kept::Same { .. } => self.begun.or(Some(now)),
-            Kept::New { .. } => Some(now),
+            KeptBytes::Same { .. } => self.begun.or(Some(now)),
+            KeptBytes::New { .. } => Some(now),
         };
     }
 

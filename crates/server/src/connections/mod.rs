@@ -29,7 +29,7 @@ pub use streams::tls::Failure as TlsFailure;
 
 use crate::descriptors::ForClients;
 use crate::sources::Sources;
-pub(crate) use connection::Kept;
+pub(crate) use connection::KeptBytes;
 use connection::{Connection, Written};
 use io::Poller;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What clients send: from the socket through TLS to the arena.
 
-use super::connection::{Kept, Outcome};
+use super::connection::{KeptBytes, Outcome};
 use super::{Arena, Connections, EndReason, Slot, UNPROVEN_NS};
 use io::{Event, Poller};
 use std::io::ErrorKind;
@@ -178,7 +178,7 @@ impl Connections {
     }
 
     /// Keeps the bytes that were not handled.
-    pub(crate) fn keep(&mut self, slot: Slot, rest: &[u8], kept: Kept, now: Mono) {
+    pub(crate) fn keep(&mut self, slot: Slot, rest: &[u8], kept: KeptBytes, now: Mono) {
         if let Some(connection) = self.get(slot) {
             connection.keep(rest, kept, now);
             if !rest.is_empty() {

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// What the kernel is to relay.
 #[derive(Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct OffloadConfig<'a> {
     pub(crate) offload: Offload,
     /// `None`: user space answers all Binding requests.
     pub(crate) binding: Option<KernelBinding>,
@@ -72,7 +72,7 @@ pub(crate) struct Attachments {
 /// Most next hops: a program knows them by 16 bits.
 const MOST_NEXT_HOPS: u32 = u16::MAX as u32;
 
-impl Wanted<'_> {
+impl OffloadConfig<'_> {
     /// How many next hops there can be: two for each channel, which hardly ever differ that much.
     pub(crate) fn next_hops(&self) -> u32 {
         self.channels().saturating_mul(2).min(MOST_NEXT_HOPS)
@@ -190,7 +190,7 @@ pub(crate) fn binding_limit(binding: KernelBinding) -> Option<BindingLimit> {
 /// How programs are attached to an interface.
 struct How<'a> {
     mode: OffloadMode,
-    /// See [`Wanted::tcx`].
+    /// See [`OffloadConfig::tcx`].
     tcx: bool,
     /// By which another process has attached its XDP program.
     link: Option<BorrowedFd<'a>>,
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn the_program_knows_lower_devices_while_they_are_there() {
         let listeners = ["192.0.2.1:3478".parse().expect("an address")];
-        let wanted = Wanted {
+        let wanted = OffloadConfig {
             offload: Offload {
                 mode: OffloadMode::Xdp,
                 channels: 1,

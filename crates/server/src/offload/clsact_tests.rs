@@ -1,7 +1,7 @@
 //! tc by clsact, in network namespaces, on any kernel: that it relays, what a killed process leaves, and what a start removes.
 //! Needs root.
 
-use super::attach::{Attachments, Wanted};
+use super::attach::{Attachments, OffloadConfig};
 use super::choice::OffloadMethod;
 use super::{KernelBinding, Offload, OffloadMode};
 use crate::ports::PortRange;
@@ -47,7 +47,7 @@ fn wired(test: impl FnOnce(&NetNs, &NetNs) + Send + 'static) {
 /// Attaches by clsact to `near` what answers Binding requests to the listener.
 fn attach() -> Attachments {
     let listeners = [LISTENER.parse().unwrap()];
-    let wanted = Wanted {
+    let wanted = OffloadConfig {
         offload: Offload {
             mode: OffloadMode::Tc,
             channels: 64,

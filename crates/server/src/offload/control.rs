@@ -1,12 +1,12 @@
 //! The control thread's beginning and end: what it is made of before any worker runs, and the handle that ends it.
 
-use super::attach::{Attachments, InterfaceAttachment, Wanted};
+use super::attach::{Attachments, InterfaceAttachment, OffloadConfig};
 use super::choice::OffloadMethod;
 use super::fallback::{Fallback, OnFallback};
 use super::hops::Hops;
 use super::machine::on;
 use super::next_hops::NextHopTable;
-use super::part::Part;
+use super::part::WorkerTables;
 use super::redirects::note_redirects;
 use super::status::PublishedStatus;
 use super::thread::{Reroute, Table, Thread};
@@ -14,7 +14,7 @@ use super::upgrade::UpgradeStep;
 use super::{KernelBinding, OffloadMode};
 use crate::error::StartError;
 use crate::handover::XdpPrograms;
-use crate::privileges::{Kept, can_do_without};
+use crate::privileges::{KeptCapabilities, can_do_without};
 use crate::rates::RateTable;
 use bpf::relay::Relay;
 use io::netlink::{Drivers, Ipsec, Netlink, NetworkChanges};
@@ -105,7 +105,7 @@ impl Prepared {
     /// # Errors
     /// If an interface cannot have what is insisted on, or the system refuses a descriptor.
     pub(crate) fn new(
-        wanted: &Wanted<'_>,
+        wanted: &OffloadConfig<'_>,
         published: &Arc<PublishedStatus>,
     ) -> Result<Option<Prepared>, StartError> {
         let mut attachments = wanted.attach()?;
@@ -127,7 +127,7 @@ impl Prepared {
 
     fn watched(
         mut attachments: Attachments,
-        wanted: &Wanted<'_>,
+        wanted: &OffloadConfig<'_>,
         published: &Arc<PublishedStatus>,
     ) -> std_io::Result<Option<Prepared>> {
         let Some(relay) = attachments.relay.take() else {
@@ -163,8 +163,8 @@ impl Prepared {
     }
 
     /// What each worker gets.
-    pub(crate) fn parts(&self, workers: usize) -> Vec<Part> {
-        let part = |_| Part {
+    pub(crate) fn parts(&self, workers: usize) -> Vec<WorkerTables> {
+        let part = |_| WorkerTables {
             table: self.relay.table(),
             next_hops: Arc::clone(&self.next_hops),
         };
@@ -206,7 +206,7 @@ impl Prepared {
     pub(crate) fn start(
         self,
         listeners: &[SocketAddr],
-        kept: Kept,
+        kept: KeptCapabilities,
         on_fallback: OnFallback,
     ) -> std_io::Result<Control> {
         let settings = Arc::new(ControlSettings {

@@ -1,15 +1,15 @@
 //! The control thread against network namespaces: a gateway that nobody has talked to yet, a neighbour that goes, checksums that
 //! are not finished. Needs root.
 
-use super::attach::Wanted;
+use super::attach::OffloadConfig;
 use super::choice::{Obstacle, OffloadMethod};
 use super::control::{Control, Prepared};
 use super::next_hops::NextHopTable;
-use super::part::Part;
+use super::part::WorkerTables;
 use super::status::{OffloadStatus, PublishedStatus};
 use super::{Offload, OffloadMode};
 use crate::ports::PortRange;
-use crate::privileges::Kept;
+use crate::privileges::KeptCapabilities;
 use crate::rates::TableSize;
 use bpf::relay::{FlowEntry, FlowKey};
 use io::NetNs;
@@ -58,7 +58,7 @@ struct Running {
     next_hops: Arc<NextHopTable>,
     published: Arc<PublishedStatus>,
     separated: Arc<AtomicBool>,
-    part: Part,
+    part: WorkerTables,
 }
 
 fn start(mode: OffloadMode, then: OffloadMode) -> Running {
@@ -76,7 +76,7 @@ const LISTENER: &str = "192.0.2.1:3478";
 /// Attaches under `mode`, and goes on under `then`.
 fn prepare(mode: OffloadMode, then: OffloadMode) -> (Prepared, Arc<PublishedStatus>) {
     let listeners = [LISTENER.parse().unwrap()];
-    let wanted = Wanted {
+    let wanted = OffloadConfig {
         offload: Offload { mode, channels: 64 },
         binding: None,
         listeners: &listeners,
@@ -110,7 +110,11 @@ fn run(
     let next_hops = Arc::clone(&prepared.next_hops);
     let listeners = [LISTENER.parse().unwrap()];
     let control = prepared
-        .start(&listeners, Kept::needed(true), Box::new(on_fallback))
+        .start(
+            &listeners,
+            KeptCapabilities::needed(true),
+            Box::new(on_fallback),
+        )
         .unwrap();
     Running {
         _control: control,

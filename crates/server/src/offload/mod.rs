@@ -33,7 +33,7 @@ mod status;
 mod thread;
 mod upgrade;
 
-pub(crate) use attach::Wanted;
+pub(crate) use attach::OffloadConfig;
 pub use bpf::relay::{PathTotals, Totals};
 #[cfg(test)]
 pub(crate) use cells::Cells;
@@ -41,7 +41,7 @@ pub use choice::{Obstacle, OffloadMethod};
 pub(crate) use control::{Control, Prepared};
 pub(crate) use fallback::OnFallback;
 pub(crate) use next_hops::NextHopTable;
-pub(crate) use part::{Flowing, Part};
+pub(crate) use part::{Flowing, WorkerTables};
 pub use prospects::{OffloadProbe, prospects};
 pub(crate) use status::PublishedStatus;
 pub use status::{InterfaceOffload, OffloadStatus};

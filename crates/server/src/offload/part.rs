@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A worker's handles to the tables that it shares with the BPF programs.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct WorkerTables {
     /// The flows; one handle per worker.
     pub(crate) table: Table,
     /// Shared by all workers.

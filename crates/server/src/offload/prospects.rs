@@ -1,6 +1,6 @@
 //! What this machine could do for relaying, found out without serving anything.
 
-use super::attach::{Attachment, Wanted, attach_tc, load_tc, refused};
+use super::attach::{Attachment, OffloadConfig, attach_tc, load_tc, refused};
 use super::choice::{Facts, Obstacle, OffloadMethod, choose};
 use super::machine::survey;
 use super::{Offload, OffloadMode};
@@ -46,7 +46,7 @@ pub fn prospects() -> std::io::Result<Vec<OffloadProbe>> {
         channels: 1,
         ..Offload::default()
     };
-    let wanted = Wanted {
+    let wanted = OffloadConfig {
         offload,
         binding: None,
         listeners: &listeners,

@@ -4,7 +4,7 @@ use super::{ANSWER, Running};
 use crate::handover::{ForeignMessage, HandoverError, Joining, Offer, OpenListeners};
 use crate::offload::Control;
 use crate::ports::ForeignPorts;
-use crate::privileges::Kept;
+use crate::privileges::KeptCapabilities;
 use crate::sip::SipUpgrade;
 use crate::steering::{Groups, Numbering};
 use crate::worker::{Job, WorkerMessage};
@@ -28,7 +28,7 @@ pub(super) struct Upgrade {
     /// SIP's part, if it is served.
     pub(super) sip: Option<Mutex<SipUpgrade>>,
     /// What threads keep.
-    pub(super) kept: Kept,
+    pub(super) kept: KeptCapabilities,
     /// The first port that relays may have.
     pub(super) first_port: u16,
 }

@@ -9,14 +9,14 @@
 use super::Secrets;
 use super::bans::{Bans, Failed};
 use super::counters::DIGEST_OUTCOMES;
-use super::lookups::{Asked as Query, Lookups, Wanted};
+use super::lookups::{Lookups, QueuedQuery as Query, UserQuery};
 use super::report::FailureReports;
 use super::screen::log_ban;
 use super::settings::{DomainCredentials, SharedSipSettings, UserSecret};
 use sip::build::{BuildError, Builder};
 use sip::digest::{
-    Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server, Use,
-    challenge,
+    Algorithm, Credentials, DigestRequest, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay,
+    Server, Use, challenge,
 };
 use sip::flow::Flow;
 use sip::header::Authorization;
@@ -198,10 +198,10 @@ impl RealmUsers {
     }
 
     /// The query to the sources for this name and algorithm; `None` if no source can have such a user.
-    fn wanted(&self, name: &[u8], algorithm: Algorithm) -> Option<Wanted> {
+    fn wanted(&self, name: &[u8], algorithm: Algorithm) -> Option<UserQuery> {
         let name = std::str::from_utf8(name).ok();
         let name = name.filter(|name| !name.is_empty() && !self.is_of_another(name))?;
-        Some(Wanted {
+        Some(UserQuery {
             realm: self.realm.as_str().into(),
             name: name.into(),
             algorithm: password_algorithm(algorithm)?,
@@ -362,7 +362,7 @@ pub(super) struct Gate {
     pub(super) lookups: Lookups,
     failures: FailureReports,
     /// The result of a query, while the worker handles the request that waited for it.
-    told: Option<(Wanted, KeyLookup)>,
+    told: Option<(UserQuery, KeyLookup)>,
     /// The most keys that a user has had: a source may have the old key and the new one.
     most_keys: usize,
     /// The user whose request was let through last.
@@ -427,7 +427,7 @@ impl Gate {
     }
 
     /// Sets the result that the next request has waited for; `None` removes it.
-    pub(super) fn tell(&mut self, told: Option<(Wanted, KeyLookup)>) {
+    pub(super) fn tell(&mut self, told: Option<(UserQuery, KeyLookup)>) {
         self.told = told;
     }
 
@@ -464,7 +464,7 @@ impl Gate {
     fn seek(
         &mut self,
         source: &Arc<dyn KeySource>,
-        wanted: Wanted,
+        wanted: UserQuery,
         flow: &Flow,
         unix_s: u64,
     ) -> UserLookupResult {
@@ -579,7 +579,7 @@ impl Gate {
         let (Some(method), Some(uri)) = (message.method(), message.request_uri()) else {
             return Err(Stop::Bad("Bad Request"));
         };
-        let asked = Asked {
+        let asked = DigestRequest {
             method,
             uri,
             body: message.body(),
@@ -621,7 +621,7 @@ impl Gate {
     fn verify(
         &mut self,
         realm: RealmKey,
-        (credentials, asked, flow): (&Credentials<'_>, &Asked<'_>, &Flow),
+        (credentials, asked, flow): (&Credentials<'_>, &DigestRequest<'_>, &Flow),
         keys: &[Ha1],
         unix_s: u64,
     ) -> Result<(), Stop> {

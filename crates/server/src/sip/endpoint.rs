@@ -18,7 +18,7 @@ use super::requests::Requests;
 use super::screen::SourceFilter;
 use super::settings::SharedSipSettings;
 use super::slack::FreedMemory;
-use super::store::Kept;
+use super::store::WorkerBindings;
 use super::trace::Trace;
 use super::user::User;
 use super::{Secrets, stun};
@@ -30,7 +30,7 @@ use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::frame::Packet;
 use sip::header::{Rport, Via};
 use sip::routing;
-use sip::tu::{Taken, TransactionUser as _, Transactions, dispatch_event, dispatch_told};
+use sip::tu::{RequestOwner, TransactionUser as _, Transactions, dispatch_event, dispatch_told};
 use sip::verdict::{Refusal, Verdict, judge_bytes};
 use sip::{Limits, Method, Mono, Now, ParseError, Spans};
 use sip_server::Aor;
@@ -177,7 +177,7 @@ impl Endpoint {
     }
 
     /// The bindings, for an upgrade.
-    pub(super) fn kept(&mut self) -> Option<&mut Kept> {
+    pub(super) fn kept(&mut self) -> Option<&mut WorkerBindings> {
         self.user.kept()
     }
 
@@ -196,7 +196,7 @@ impl Endpoint {
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.
-    pub(super) fn restore(&mut self, kept: Kept) {
+    pub(super) fn restore(&mut self, kept: WorkerBindings) {
         self.user.restore(kept);
     }
 
@@ -511,7 +511,7 @@ impl Endpoint {
             return Some(worker);
         }
         let taken = self.with_user(|user, transactions| user.request(transactions, request));
-        if let Taken::Elsewhere(worker) = taken {
+        if let RequestOwner::Elsewhere(worker) = taken {
             self.handed.note(transaction, worker);
             return Some(worker);
         }
@@ -525,8 +525,8 @@ impl Endpoint {
     fn ack(&mut self, ack: &Ack<'_>) -> Option<u16> {
         self.counters.stray_acks += u64::from(ack.invite.is_none());
         match self.with_user(|user, transactions| user.ack(transactions, ack)) {
-            Taken::Here => None,
-            Taken::Elsewhere(worker) => Some(worker),
+            RequestOwner::Here => None,
+            RequestOwner::Elsewhere(worker) => Some(worker),
         }
     }
 

@@ -3,8 +3,8 @@
 
 use super::layers::StreamListener;
 use super::settings::SharedSipSettings;
-use super::store::{Kept, SharedLog};
-use super::taking::{SipUpgrade, Taken, TakingSip};
+use super::store::{SharedLog, WorkerBindings};
+use super::taking::{InheritedSip, SipUpgrade, TakingSip};
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
 use crate::features::Buffers;
@@ -111,7 +111,7 @@ pub(crate) fn set_up(
     let (bound, listeners) = bind_all(addresses, tls, buffers, (workers, inherited))?;
     let names = NameResolver::new(&orders.settings.resolvers);
     let lasting = cluster.or(state.as_ref().map(|state| state.key));
-    let mut taken = Taken::of(taking)?;
+    let mut taken = InheritedSip::of(taking)?;
     let secrets = Secrets::new(numbering, names, taken.key, lasting, taken.runs);
     let orders = Arc::new(orders);
     let proxies: Arc<[IpNet]> = Arc::from(proxies);
@@ -201,8 +201,8 @@ fn bind_all(
 }
 
 /// Bindings of each worker that are in no log; none yet.
-fn in_memory(workers: usize, key: HashKey) -> Vec<Kept> {
-    let none = |_| Kept::InMemory(MemoryLocation::new(key, Limits::default()));
+fn in_memory(workers: usize, key: HashKey) -> Vec<WorkerBindings> {
+    let none = |_| WorkerBindings::InMemory(MemoryLocation::new(key, Limits::default()));
     (0..workers).map(none).collect()
 }
 

@@ -44,13 +44,13 @@ pub(super) const AT_ONCE: u32 = 64;
 
 /// The user of a query to a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct UserQuery {
     pub(super) realm: Box<str>,
     pub(super) name: Box<str>,
     pub(super) algorithm: PasswordAlgorithm,
 }
 
-impl Wanted {
+impl UserQuery {
     /// The query for the keys of this user, for the client of `flow`. WS counts as TCP, and WSS as TLS.
     pub(super) fn query<'q>(&'q self, flow: &Flow, unix_s: u64) -> KeyQuery<'q> {
         let transport = match flow.transport {
@@ -77,8 +77,8 @@ impl Wanted {
 
 /// A query that has not begun.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) wanted: Wanted,
+pub(super) struct QueuedQuery {
+    pub(super) wanted: UserQuery,
     pub(super) source: Arc<dyn Credentials>,
     pub(super) flow: Flow,
     pub(super) unix_s: u64,
@@ -102,7 +102,7 @@ pub(crate) struct SipKeys {
 
 #[derive(Debug)]
 struct Entry {
-    wanted: Wanted,
+    wanted: UserQuery,
     waiter: Waiter,
     until: Mono,
     /// Its sender is a trunk, or has valid credentials.
@@ -150,16 +150,16 @@ pub(super) struct Lookups {
     unknown: Waiting,
     next: u64,
     /// The query that the current request needs.
-    wanted: Option<Asked>,
+    wanted: Option<QueuedQuery>,
     /// Queries that have not begun, with the numbers of their entries.
-    asks: Vec<(u64, Asked)>,
+    asks: Vec<(u64, QueuedQuery)>,
     /// Requests that have resumed, with a result or after [`TIME`].
     ended: u64,
 }
 
 impl Lookups {
     /// Notes the query that the current request needs. Returns `false` if no further request may wait.
-    pub(super) fn want(&mut self, asked: Asked) -> bool {
+    pub(super) fn want(&mut self, asked: QueuedQuery) -> bool {
         let has_room = self.all.requests < MOST && self.all.bytes < MOST_BYTES;
         if has_room {
             self.wanted = Some(asked);
@@ -177,7 +177,12 @@ impl Lookups {
     ///
     /// # Errors
     /// The user of the query, if no further request of an unknown sender may wait.
-    pub(super) fn wait(&mut self, now: Mono, waiter: Waiter, is_known: bool) -> Result<(), Wanted> {
+    pub(super) fn wait(
+        &mut self,
+        now: Mono,
+        waiter: Waiter,
+        is_known: bool,
+    ) -> Result<(), UserQuery> {
         let Some(asked) = self.wanted.take() else {
             return Ok(());
         };
@@ -227,7 +232,7 @@ impl Lookups {
     }
 
     /// Removes the request that waits for this result, and returns it; `None` if its time was over before.
-    pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, Wanted, KeyLookup)> {
+    pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, UserQuery, KeyLookup)> {
         let entry = self.entries.remove(&keys.number)?;
         self.ended += 1;
         self.all.remove(entry.bytes());
@@ -278,9 +283,9 @@ mod tests {
         }
     }
 
-    fn asked() -> Asked {
-        Asked {
-            wanted: Wanted {
+    fn asked() -> QueuedQuery {
+        QueuedQuery {
+            wanted: UserQuery {
                 realm: "r".into(),
                 name: "n".into(),
                 algorithm: PasswordAlgorithm::Md5,

@@ -116,7 +116,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use store::Kept;
+use store::WorkerBindings;
 use upgrade::Stage;
 
 /// Messages handled between two looks at the timers.
@@ -249,7 +249,7 @@ impl Sip {
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.
-    fn restore(&mut self, kept: Kept) {
+    fn restore(&mut self, kept: WorkerBindings) {
         self.endpoint.restore(kept);
     }
 

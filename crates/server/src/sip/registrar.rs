@@ -4,7 +4,7 @@
 use super::Secrets;
 use super::peer::Origin;
 use super::settings::SharedSipSettings;
-use super::store::{Kept, StoreCounts};
+use super::store::{StoreCounts, WorkerBindings};
 use sip::engine::NewRequest;
 use sip::flow::ConnectionKey;
 use sip::uri::{SipUri, Uri};
@@ -38,7 +38,7 @@ pub(super) enum Place<'b> {
 #[derive(Debug)]
 pub(super) struct Registrations {
     registrar: Registrar,
-    location: Kept,
+    location: WorkerBindings,
     origin: Origin,
     /// Addresses whose bindings have changed since somebody asked, and why.
     changes: Vec<(Aor, Cause)>,
@@ -63,7 +63,7 @@ impl Registrations {
         let registrar = Registrar::new(config(orders), domains, key, seed).ok()?;
         (!settings.domains.is_empty()).then(|| Registrations {
             registrar,
-            location: Kept::InMemory(MemoryLocation::new(key, limits(orders))),
+            location: WorkerBindings::InMemory(MemoryLocation::new(key, limits(orders))),
             origin: secrets.origin(number),
             changes: Vec::new(),
             flows: HashMap::new(),
@@ -83,13 +83,13 @@ impl Registrations {
     }
 
     /// Takes these bindings in place of its own.
-    pub(super) fn restore(&mut self, mut kept: Kept, orders: &SharedSipSettings) {
+    pub(super) fn restore(&mut self, mut kept: WorkerBindings, orders: &SharedSipSettings) {
         kept.set_limits(limits(orders));
         self.location = kept;
     }
 
     /// The bindings, for an upgrade.
-    pub(super) fn kept(&mut self) -> &mut Kept {
+    pub(super) fn kept(&mut self) -> &mut WorkerBindings {
         &mut self.location
     }
 

@@ -61,7 +61,7 @@ impl Requests {
         };
         config.most_questions = QUESTIONS;
         // As long as a caller's transaction may take, for each of two servers.
-        config.patience = orders.settings.t1.saturating_mul(128);
+        config.failover_time = orders.settings.t1.saturating_mul(128);
         config.allowed = allowed(orders);
         Requests {
             dispatcher: Dispatcher::new(config, key, seed),

@@ -212,7 +212,7 @@ impl SharedLog {
         key: HashKey,
         workers: u16,
         now: Now,
-    ) -> Result<(SharedLog, Vec<Kept>), StateError> {
+    ) -> Result<(SharedLog, Vec<WorkerBindings>), StateError> {
         let log = SharedLog {
             directory,
             key,
@@ -246,12 +246,12 @@ impl SharedLog {
     ///
     /// # Errors
     /// [`StateError`] if another process has it, or it cannot be read.
-    pub(crate) fn reopen(&self, now: Now) -> Result<Vec<Kept>, StateError> {
+    pub(crate) fn reopen(&self, now: Now) -> Result<Vec<WorkerBindings>, StateError> {
         let (store, locations) = Store::open(&self.directory, self.key, self.workers, now)?;
         *self.store() = Some(Arc::clone(&store));
         let kept = locations.into_iter();
         Ok(kept
-            .map(|location| Kept::saved(location, Arc::clone(&store)))
+            .map(|location| WorkerBindings::saved(location, Arc::clone(&store)))
             .collect())
     }
 }
@@ -367,31 +367,31 @@ impl Writer {
 
 /// One worker's bindings, which may be saved.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum WorkerBindings {
     /// Until the process ends.
     InMemory(MemoryLocation),
     /// In the log as well.
     Saved(Persistent, Arc<Store>),
 }
 
-impl Kept {
+impl WorkerBindings {
     /// These bindings, whose changes are saved.
-    pub(crate) fn saved(memory: MemoryLocation, store: Arc<Store>) -> Kept {
+    pub(crate) fn saved(memory: MemoryLocation, store: Arc<Store>) -> WorkerBindings {
         let journal = Journal::new(DELAY);
-        Kept::Saved(Persistent { memory, journal }, store)
+        WorkerBindings::Saved(Persistent { memory, journal }, store)
     }
 
     fn memory(&self) -> &MemoryLocation {
         match self {
-            Kept::InMemory(memory) => memory,
-            Kept::Saved(persistent, _) => &persistent.memory,
+            WorkerBindings::InMemory(memory) => memory,
+            WorkerBindings::Saved(persistent, _) => &persistent.memory,
         }
     }
 
     fn memory_mut(&mut self) -> &mut MemoryLocation {
         match self {
-            Kept::InMemory(memory) => memory,
-            Kept::Saved(persistent, _) => &mut persistent.memory,
+            WorkerBindings::InMemory(memory) => memory,
+            WorkerBindings::Saved(persistent, _) => &mut persistent.memory,
         }
     }
 
@@ -411,15 +411,15 @@ impl Kept {
 
     /// Hands over all changes at once: another process is to have the log.
     pub(super) fn flush(&mut self) {
-        if let Kept::Saved(persistent, store) = self {
+        if let WorkerBindings::Saved(persistent, store) = self {
             store.save(persistent.journal.take_all());
         }
     }
 
     /// Saves nothing any more. The bindings stay.
     pub(super) fn release(&mut self) {
-        if let Kept::Saved(persistent, _) = self {
-            *self = Kept::InMemory(persistent.memory.take());
+        if let WorkerBindings::Saved(persistent, _) = self {
+            *self = WorkerBindings::InMemory(persistent.memory.take());
         }
     }
 
@@ -463,8 +463,8 @@ impl Kept {
     /// When bindings end, or changes are to be saved.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let journal = match self {
-            Kept::InMemory(_) => None,
-            Kept::Saved(persistent, _) => persistent.journal.next_deadline(),
+            WorkerBindings::InMemory(_) => None,
+            WorkerBindings::Saved(persistent, _) => persistent.journal.next_deadline(),
         };
         let ends = self.memory().next_deadline();
         [journal, ends].into_iter().flatten().min()
@@ -478,7 +478,7 @@ impl Kept {
 
     /// Hands over the changes whose time has come.
     pub(super) fn save(&mut self, now: Mono) {
-        if let Kept::Saved(persistent, store) = self
+        if let WorkerBindings::Saved(persistent, store) = self
             && let Some(batch) = persistent.journal.take(now)
         {
             store.save(batch);
@@ -488,28 +488,28 @@ impl Kept {
     /// The counters of the log, for all workers.
     pub(super) fn counts(&self) -> StoreCounts {
         match self {
-            Kept::InMemory(_) => StoreCounts::default(),
-            Kept::Saved(_, store) => store.counts(),
+            WorkerBindings::InMemory(_) => StoreCounts::default(),
+            WorkerBindings::Saved(_, store) => store.counts(),
         }
     }
 
     fn location(&mut self) -> &mut dyn Location {
         match self {
-            Kept::InMemory(memory) => memory,
-            Kept::Saved(persistent, _) => persistent,
+            WorkerBindings::InMemory(memory) => memory,
+            WorkerBindings::Saved(persistent, _) => persistent,
         }
     }
 }
 
-impl Drop for Kept {
+impl Drop for WorkerBindings {
     fn drop(&mut self) {
-        if let Kept::Saved(persistent, store) = self {
+        if let WorkerBindings::Saved(persistent, store) = self {
             store.save(persistent.journal.take_all());
         }
     }
 }
 
-impl Location for Kept {
+impl Location for WorkerBindings {
     fn find(&mut self, aor: &Aor) -> Found<'_> {
         self.location().find(aor)
     }

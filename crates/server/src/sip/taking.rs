@@ -2,7 +2,7 @@
 
 use super::link::{self, HandedOver, Link, LinkThreads};
 use super::peer::Peer;
-use super::store::{Kept, SharedLog};
+use super::store::{SharedLog, WorkerBindings};
 use crate::error::StartError;
 use crate::handover::{HandoverError, JoiningSip, OfferedSip};
 use crate::random;
@@ -61,12 +61,12 @@ impl TakingSip {
         Ok((taking, joining))
     }
 
-    fn finish(self) -> io::Result<Taken> {
+    fn finish(self) -> io::Result<InheritedSip> {
         // A panic there was reported there.
         let handed = self.receiver.join();
         let handed = handed.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         let (link, threads) = Link::new(self.stream)?;
-        Ok(Taken {
+        Ok(InheritedSip {
             key: self.offered.key,
             runs: Runs {
                 own: self.run,
@@ -90,7 +90,7 @@ fn new_run(seed: [u8; 32]) -> u32 {
 
 /// What SIP starts with.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct InheritedSip {
     pub(super) key: [u8; 16],
     pub(super) runs: Runs,
     pub(super) peer: Option<Peer>,
@@ -98,9 +98,9 @@ pub(super) struct Taken {
     threads: Option<LinkThreads>,
 }
 
-impl Taken {
+impl InheritedSip {
     /// What the running server hands over; without one, a fresh key and run.
-    pub(super) fn of(taking: Option<TakingSip>) -> Result<Taken, StartError> {
+    pub(super) fn of(taking: Option<TakingSip>) -> Result<InheritedSip, StartError> {
         if let Some(taking) = taking {
             let taken = taking.finish();
             return taken.map_err(|error| HandoverError::Sip(error).into());
@@ -108,7 +108,7 @@ impl Taken {
         let seed = random::seed().map_err(StartError::Randomness)?;
         let mut key = [0; 16];
         key.copy_from_slice(&seed[16..]);
-        Ok(Taken {
+        Ok(InheritedSip {
             key,
             runs: Runs::of(new_run(seed)),
             peer: None,
@@ -118,7 +118,7 @@ impl Taken {
     }
 
     /// Gives each worker its part of the bindings that are in no log. `key` is that of addresses of record.
-    pub(super) fn give_bindings(&mut self, kept: &mut [Kept], key: HashKey, now: Now) {
+    pub(super) fn give_bindings(&mut self, kept: &mut [WorkerBindings], key: HashKey, now: Now) {
         if self.bindings.is_empty() {
             return;
         }

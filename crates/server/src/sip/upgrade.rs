@@ -17,7 +17,7 @@ use super::endpoint::Endpoint;
 use super::link::{Frame, IDS, Link};
 use super::outgoing::{slot_of, worker_of};
 use super::peer::Peer;
-use super::store::Kept;
+use super::store::WorkerBindings;
 use super::{Sip, connections::Reason};
 use io::Poller;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) enum SipUpgradeStep {
     /// Close connections without a transaction.
     Close,
     /// The new process has ended or given up. These are the bindings, if it had the log.
-    Resume(Option<Box<Kept>>),
+    Resume(Option<Box<WorkerBindings>>),
     /// The old process has ended.
     PredecessorEnded,
 }
@@ -102,13 +102,19 @@ impl Sip {
                 });
             }
             SipUpgradeStep::Release(done) => {
-                self.endpoint.kept().into_iter().for_each(Kept::release);
+                self.endpoint
+                    .kept()
+                    .into_iter()
+                    .for_each(WorkerBindings::release);
                 // The receiver is gone if it has waited for too long.
                 let _ = done.send(());
             }
             SipUpgradeStep::Follow { has_log } => {
                 if has_log {
-                    self.endpoint.kept().into_iter().for_each(Kept::clear);
+                    self.endpoint
+                        .kept()
+                        .into_iter()
+                        .for_each(WorkerBindings::clear);
                 }
                 self.stage.keeps_connections = true;
                 self.endpoint.follow();
@@ -204,7 +210,7 @@ impl Sip {
 impl Endpoint {
     /// Writes all changes of bindings, and names the server transactions of this worker.
     fn hand_over_to(&mut self, link: &Link) {
-        self.kept().into_iter().for_each(Kept::flush);
+        self.kept().into_iter().for_each(WorkerBindings::flush);
         let ids: Vec<u64> = self.engine.server_transactions().map(|id| id.0).collect();
         for ids in ids.chunks(IDS) {
             link.send(Frame::Transactions {

@@ -4,7 +4,7 @@ use super::Worker;
 use super::batches::each_datagram;
 use super::session::Session;
 use super::sockets::Token;
-use crate::connections::{EndReason, Kept, Slot};
+use crate::connections::{EndReason, KeptBytes, Slot};
 use io::Events;
 use std::net::SocketAddr;
 use streams::Content;
@@ -104,14 +104,14 @@ impl<'buf> Session<'_, '_, 'buf> {
         let mut rest = bytes;
         let kept = loop {
             if rest.is_empty() {
-                break Kept::Nothing;
+                break KeptBytes::Nothing;
             }
             if !self.core.connections.may_go_on(slot) {
-                break Kept::Messages;
+                break KeptBytes::Messages;
             }
             match frame_rfc5766(rest) {
-                Frame::Need(need) if rest.len() == bytes.len() => break Kept::Same { need },
-                Frame::Need(need) => break Kept::New { need },
+                Frame::Need(need) if rest.len() == bytes.len() => break KeptBytes::Same { need },
+                Frame::Need(need) => break KeptBytes::New { need },
                 Frame::Message { len, padded_len } => {
                     let (run, used) = equal_messages(rest, len, padded_len);
                     self.core.connections.count_messages(run.count());

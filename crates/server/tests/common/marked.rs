@@ -58,10 +58,10 @@ impl Marked {
 
     /// The next datagram, where it is from and its mark.
     pub(crate) fn receive(&self) -> (Vec<u8>, SocketAddr, u8) {
-        let patience = Some(Duration::from_secs(5));
+        let timeout = Some(Duration::from_secs(5));
         let ready = self
             .poller
-            .wait(&mut Events::with_capacity(1), patience)
+            .wait(&mut Events::with_capacity(1), timeout)
             .expect("epoll");
         assert_eq!(ready, 1, "nothing came");
         let batch = &mut self.buffers.borrow_mut().0;

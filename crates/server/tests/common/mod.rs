@@ -258,8 +258,8 @@ impl Client {
     /// request, but only if the kernel says that this socket has dropped something. A server that forgets an answer is found out.
     pub(crate) fn flooded(mut self) -> Client {
         if let Link::Plain(socket) = &self.link {
-            let patience = std::time::Duration::from_millis(500);
-            socket.set_read_timeout(Some(patience)).expect("not zero");
+            let timeout = std::time::Duration::from_millis(500);
+            socket.set_read_timeout(Some(timeout)).expect("not zero");
         }
         self.flooded = Some(0);
         self

@@ -125,11 +125,11 @@ impl CallAccount {
 /// have authenticated, as each with a call takes memory.
 #[derive(Debug)]
 pub struct Counters<K> {
-    parts: Box<[Part<K>]>,
+    parts: Box<[Shard<K>]>,
 }
 
 /// A part of the accounts.
-type Part<K> = Mutex<BTreeMap<K, Arc<Account>>>;
+type Shard<K> = Mutex<BTreeMap<K, Arc<Account>>>;
 
 impl<K> Default for Counters<K> {
     fn default() -> Counters<K> {
@@ -173,7 +173,7 @@ impl<K: Ord + Hash + Clone> Counters<K> {
         lens.sum()
     }
 
-    fn part(&self, key: &K) -> &Part<K> {
+    fn part(&self, key: &K) -> &Shard<K> {
         // Not for attackers to choose: keys are configured. So no secret is needed.
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);

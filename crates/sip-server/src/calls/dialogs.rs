@@ -76,7 +76,7 @@ pub struct DialogsPlace {
 }
 
 #[derive(Debug, Default)]
-struct Part {
+struct Shard {
     dialogs: BTreeMap<DialogId, Dialog>,
     /// Their ends, the first in front.
     ends: BTreeSet<(u64, DialogId)>,
@@ -85,7 +85,7 @@ struct Part {
 /// All of them, for all workers.
 #[derive(Debug)]
 pub struct Dialogs {
-    parts: Box<[Mutex<Part>]>,
+    parts: Box<[Mutex<Shard>]>,
     /// No dialog ends before this second.
     next_s: AtomicU64,
     /// Dialogs that have come to their end without a BYE.
@@ -275,7 +275,7 @@ impl Dialogs {
         self.expired.load(Ordering::Relaxed)
     }
 
-    fn part(&self, id: DialogId) -> MutexGuard<'_, Part> {
+    fn part(&self, id: DialogId) -> MutexGuard<'_, Shard> {
         let part = self.parts[id.0 as usize % PARTS].lock();
         part.unwrap_or_else(PoisonError::into_inner)
     }

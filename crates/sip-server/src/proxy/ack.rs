@@ -4,7 +4,7 @@ use sip::build::{Edits, Stamp};
 use sip::dispatch::AllowedDestination;
 use sip::engine::Mark;
 use sip::flow::Flow;
-use sip::tu::Taken;
+use sip::tu::RequestOwner;
 use sip::uri::Uri;
 use sip::{Message, Mono, Now};
 
@@ -25,7 +25,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-    ) -> Taken {
+    ) -> RequestOwner {
         match self.ack_target(now, stack, message, from) {
             Ok((target, removed, strict_routes)) => {
                 let sent = self.send_ack(
@@ -40,12 +40,12 @@ impl Proxy {
                     Some(()) => self.stats.acks += 1,
                     None => self.stats.stray_acks += 1,
                 }
-                Taken::Here
+                RequestOwner::Here
             }
-            Err(Taken::Elsewhere(worker)) => Taken::Elsewhere(worker),
+            Err(RequestOwner::Elsewhere(worker)) => RequestOwner::Elsewhere(worker),
             Err(_) => {
                 self.stats.stray_acks += 1;
-                Taken::Here
+                RequestOwner::Here
             }
         }
     }
@@ -57,22 +57,24 @@ impl Proxy {
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-    ) -> Result<(Target, usize, Option<Vec<u8>>), Taken> {
+    ) -> Result<(Target, usize, Option<Vec<u8>>), RequestOwner> {
         let reader = Reader {
             tokens: &self.tokens,
             routing: &*stack.policy,
             runs: self.runs,
         };
-        let routed = reader.read(message, &from.flow).map_err(|_| Taken::Here)?;
+        let routed = reader
+            .read(message, &from.flow)
+            .map_err(|_| RequestOwner::Here)?;
         if !routed.is_known_dialog {
             // The ACK for a final response that is none of 2xx: its INVITE was another worker's.
             let uri = Uri::parse(&routed.uri);
             return match &uri {
                 Ok(Uri::Sip(uri)) if routed.routes.is_empty() => match stack.policy.place(uri) {
-                    Place::Elsewhere(worker) => Err(Taken::Elsewhere(worker)),
-                    _ => Err(Taken::Here),
+                    Place::Elsewhere(worker) => Err(RequestOwner::Elsewhere(worker)),
+                    _ => Err(RequestOwner::Here),
                 },
-                _ => Err(Taken::Here),
+                _ => Err(RequestOwner::Here),
             };
         }
         let reach = AllowedDestination::Near(from.flow.remote.ip());
@@ -80,7 +82,7 @@ impl Proxy {
             _ if routed.is_gruu(&*stack.policy) => {
                 self.instance_of(now, &mut *stack.policy, &routed, &from.flow)?
             }
-            _ if routed.is_flow_gone => return Err(Taken::Here),
+            _ if routed.is_flow_gone => return Err(RequestOwner::Here),
             Some(flow) => Target::by_flow(&routed.uri, flow),
             None => Target::uri(
                 &routed.uri,
@@ -102,14 +104,14 @@ impl Proxy {
         policy: &mut dyn Policy,
         routed: &Routed<'_>,
         flow: &Flow,
-    ) -> Result<Target, Taken> {
+    ) -> Result<Target, RequestOwner> {
         let targets = match self.instance_targets(now, policy, routed, flow) {
             Ok(Instance::Here(_, targets)) => targets,
-            Ok(Instance::Elsewhere(worker)) => return Err(Taken::Elsewhere(worker)),
+            Ok(Instance::Elsewhere(worker)) => return Err(RequestOwner::Elsewhere(worker)),
             // An ACK has no transaction, so it cannot wait for a lookup. The UAS repeats its 2xx, and the UAC its ACK (RFC 3261 §13.3.1.4).
-            Ok(Instance::Pending) | Err(_) => return Err(Taken::Here),
+            Ok(Instance::Pending) | Err(_) => return Err(RequestOwner::Here),
         };
-        targets.into_iter().next().ok_or(Taken::Here)
+        targets.into_iter().next().ok_or(RequestOwner::Here)
     }
 
     fn send_ack(

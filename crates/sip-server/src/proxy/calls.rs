@@ -11,7 +11,7 @@ use sip::{HashKey, Message, Method, Mono, Now, Spans};
 use super::context::{ContextKey, Waiting};
 use super::policy::{Denied, NewCall, Policy};
 use super::request::{Plan, Sender, is_within};
-use super::session::{self, Asked, SessionChanges};
+use super::session::{self, RefreshRequest, SessionChanges};
 use super::{Proxy, Refusal, Stack};
 use crate::calls::{CallAccount, CallEnd, CallRecord, Counted, DialogId, Ticket, tag_hash};
 
@@ -26,7 +26,7 @@ pub(super) struct Admitted {
     /// The dialog that it belongs to, if dialogs count.
     pub(super) dialog: Option<DialogId>,
     /// It refreshes a session.
-    pub(super) session: Option<Asked>,
+    pub(super) session: Option<RefreshRequest>,
     /// The hash of the From tag, if the request is a BYE or refreshes a session.
     pub(super) tag: u64,
 }

@@ -63,7 +63,7 @@ use crate::flow::{FlowId, Runs};
 use best::Best;
 use calls::Admitted;
 use context::{Base, Context, Contexts, Waiting};
-use request::{Asked, Decision, Plan, Sender};
+use request::{Decision, Plan, ReceivedRequest, Sender};
 use session::SessionChanges;
 use token::RouteTokens;
 
@@ -292,7 +292,7 @@ impl Proxy {
         if stack.engine.has_looped(message, check) {
             return self.refuse(now, stack, (request, from), Refusal::of(482, ""));
         }
-        let asked = Asked {
+        let asked = ReceivedRequest {
             now,
             message,
             from,
@@ -402,7 +402,7 @@ impl Proxy {
         message: &Message<'_>,
         waiting: &Waiting,
     ) {
-        let asked = Asked {
+        let asked = ReceivedRequest {
             now,
             message,
             from: &waiting.from,

@@ -2,7 +2,7 @@
 
 use sip::{Message, Now};
 
-use super::request::{Asked, Decision, Sender};
+use super::request::{Decision, ReceivedRequest, Sender};
 use super::{Policy, Proxy};
 use crate::flow::FlowId;
 
@@ -43,7 +43,7 @@ impl Proxy {
         message: &Message<'_>,
         from: &FlowId,
     ) -> Preview {
-        let asked = Asked {
+        let asked = ReceivedRequest {
             now,
             message,
             from,

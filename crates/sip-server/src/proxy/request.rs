@@ -77,7 +77,7 @@ impl Contacts {
 }
 
 /// How phones are woken for a request: for an INVITE alone.
-fn push_for(asked: &Asked<'_, '_>, policy: &dyn Policy) -> Option<push::PushConfig> {
+fn push_for(asked: &ReceivedRequest<'_, '_>, policy: &dyn Policy) -> Option<push::PushConfig> {
     match asked.message.method() {
         Some(Method::Invite) => policy.push_config(),
         _ => None,
@@ -139,7 +139,7 @@ pub(super) enum Instance {
 }
 
 /// A request that is looked at.
-pub(super) struct Asked<'a, 'm> {
+pub(super) struct ReceivedRequest<'a, 'm> {
     pub(super) now: Now,
     pub(super) message: &'a Message<'m>,
     pub(super) from: &'a FlowId,
@@ -150,10 +150,10 @@ pub(super) struct Asked<'a, 'm> {
 impl Proxy {
     pub(super) fn decide<'m>(
         &mut self,
-        asked: Asked<'_, 'm>,
+        asked: ReceivedRequest<'_, 'm>,
         policy: &mut dyn Policy,
     ) -> Result<Decision<'m>, Refusal> {
-        let Asked { message, from, .. } = asked;
+        let ReceivedRequest { message, from, .. } = asked;
         let breadth = self.breadth_of(message)?;
         let reader = Reader {
             tokens: &self.tokens,
@@ -244,7 +244,7 @@ impl Proxy {
     /// The decision about a request that belongs to no dialog of this proxy.
     fn decide_anew<'m>(
         &mut self,
-        asked: Asked<'_, 'm>,
+        asked: ReceivedRequest<'_, 'm>,
         policy: &mut dyn Policy,
         (routed, breadth, is_trunk): (Routed<'m>, u32, bool),
     ) -> Result<Decision<'m>, Refusal> {
@@ -324,7 +324,7 @@ impl Proxy {
     /// Who has sent a request, or what becomes of the request instead.
     fn sender_of<'m>(
         &mut self,
-        asked: &Asked<'_, 'm>,
+        asked: &ReceivedRequest<'_, 'm>,
         is_trunk: bool,
         is_open: bool,
         policy: &mut dyn Policy,
@@ -348,7 +348,7 @@ impl Proxy {
     /// The name of the user, or what becomes of the request instead.
     fn authenticate<'m>(
         &mut self,
-        asked: &Asked<'_, 'm>,
+        asked: &ReceivedRequest<'_, 'm>,
         policy: &mut dyn Policy,
     ) -> Result<Result<Box<[u8]>, Decision<'m>>, Refusal> {
         let from = &asked.from.flow;
@@ -550,7 +550,7 @@ const fn unavailable(sender: &Sender) -> Refusal {
 /// Whether routes apply to a request. They do not if it is for the server itself or for a user here, or if Route values are left.
 fn may_route(
     named: &Named,
-    asked: &Asked<'_, '_>,
+    asked: &ReceivedRequest<'_, '_>,
     routed: &Routed<'_>,
     policy: &mut dyn Policy,
 ) -> MayRoute {
@@ -573,7 +573,7 @@ fn may_route(
 
 /// What the routes say of a request. Its sender is whom From names, who must prove it before anything is forwarded.
 fn route(
-    asked: &Asked<'_, '_>,
+    asked: &ReceivedRequest<'_, '_>,
     uri: &[u8],
     is_open: bool,
     policy: &mut dyn Policy,
@@ -602,7 +602,7 @@ fn route(
 /// # Errors
 /// 480 if there are none.
 fn not_registered(
-    asked: &Asked<'_, '_>,
+    asked: &ReceivedRequest<'_, '_>,
     aor: &Aor,
     called: &[u8],
     policy: &mut dyn Policy,

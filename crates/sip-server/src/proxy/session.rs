@@ -17,7 +17,7 @@ pub struct SessionTimer {
 
 /// What is remembered of a session refresh request until its 2xx (§8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct RefreshRequest {
     /// Session-Expires of the forwarded request.
     pub(super) interval: u32,
     /// Supported of the request has `timer`.
@@ -68,7 +68,7 @@ pub(super) fn is_refresh(method: Option<Method<'_>>) -> bool {
 pub(super) fn of_request(
     message: &Message<'_>,
     timer: SessionTimer,
-) -> Result<(Asked, SessionChanges), TooSmall> {
+) -> Result<(RefreshRequest, SessionChanges), TooSmall> {
     let is_supported = supports_timer(message);
     let least = timer.min.max(LEAST_MIN_SE);
     let min_se = seconds(message, HeaderKind::MinSe);
@@ -101,7 +101,7 @@ pub(super) fn of_request(
         changes.drops.push(HeaderKind::SessionExpires);
         write(&mut changes.lines, "Session-Expires", interval, params);
     }
-    let asked = Asked {
+    let asked = RefreshRequest {
         interval,
         is_supported,
     };
@@ -109,7 +109,7 @@ pub(super) fn of_request(
 }
 
 /// The session interval that a 2xx sets, and the lines that are added to it (§8.2). `None` if the session does not expire.
-pub(super) fn of_success(message: &Message<'_>, asked: Asked) -> (Option<u32>, Vec<u8>) {
+pub(super) fn of_success(message: &Message<'_>, asked: RefreshRequest) -> (Option<u32>, Vec<u8>) {
     if message.has(HeaderKind::SessionExpires) {
         return (seconds(message, HeaderKind::SessionExpires), Vec::new());
     }
@@ -239,7 +239,7 @@ mod tests {
             );
             let mut spans = Spans::new();
             let message = Message::parse(text.as_bytes(), &mut spans).unwrap();
-            let asked = Asked {
+            let asked = RefreshRequest {
                 interval: 1800,
                 is_supported,
             };

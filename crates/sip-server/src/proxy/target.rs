@@ -146,7 +146,7 @@ fn is_at(uri: &[u8], flow: &FlowId) -> bool {
 
 /// Which bindings of an address a URI means.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wanted<'a> {
+pub(super) enum BindingSelector<'a> {
     All,
     /// A public GRUU: those of this instance, with escapes (RFC 5627 §5.1).
     Instance(&'a [u8]),
@@ -166,11 +166,11 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn wanted(&self) -> Wanted<'_> {
+    pub(super) fn wanted(&self) -> BindingSelector<'_> {
         match (self.number, &self.instance) {
-            (Some(number), _) => Wanted::Number(number),
-            (None, Some(instance)) => Wanted::Instance(instance),
-            (None, None) => Wanted::All,
+            (Some(number), _) => BindingSelector::Number(number),
+            (None, Some(instance)) => BindingSelector::Instance(instance),
+            (None, None) => BindingSelector::All,
         }
     }
 
@@ -243,17 +243,19 @@ fn have_same_instance(one: &Binding, other: &Binding) -> bool {
 }
 
 /// Whether a binding is one of those.
-fn is_wanted(wanted: Wanted<'_>) -> impl Fn(&Binding) -> bool {
+fn is_wanted(wanted: BindingSelector<'_>) -> impl Fn(&Binding) -> bool {
     let mut buffer = [0; 256];
     let instance = match wanted {
-        Wanted::Instance(escaped) => sip::uri::unescape(escaped, &mut buffer).map(<[u8]>::to_vec),
+        BindingSelector::Instance(escaped) => {
+            sip::uri::unescape(escaped, &mut buffer).map(<[u8]>::to_vec)
+        }
         _ => None,
     };
     let number = match wanted {
-        Wanted::Number(number) => Some(number),
+        BindingSelector::Number(number) => Some(number),
         _ => None,
     };
-    let is_all = matches!(wanted, Wanted::All);
+    let is_all = matches!(wanted, BindingSelector::All);
     move |binding| {
         let instance = instance.as_deref();
         is_all
@@ -267,7 +269,7 @@ fn is_wanted(wanted: Wanted<'_>) -> impl Fn(&Binding) -> bool {
 pub(super) fn of_bindings(
     now: Mono,
     bindings: &[Binding],
-    wanted: Wanted<'_>,
+    wanted: BindingSelector<'_>,
     (runs, reach, most): (Runs, AllowedDestination, usize),
 ) -> Vec<Target> {
     let is_wanted = is_wanted(wanted);

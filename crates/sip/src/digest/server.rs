@@ -160,7 +160,7 @@ pub struct Policy<'r> {
 
 /// The request that the credentials came with.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct DigestRequest<'a> {
     /// Its method.
     pub method: Method<'a>,
     /// Its Request-URI.
@@ -227,7 +227,7 @@ impl Server<'_> {
     pub fn check(
         &self,
         credentials: &Credentials<'_>,
-        asked: &Asked<'_>,
+        asked: &DigestRequest<'_>,
         now_unix_s: u64,
     ) -> Result<(), Outcome> {
         let is_offered = |algorithm| self.policy.algorithms.contains(&algorithm);
@@ -291,7 +291,7 @@ impl Server<'_> {
     pub fn verify(
         &self,
         credentials: &Credentials<'_>,
-        asked: &Asked<'_>,
+        asked: &DigestRequest<'_>,
         ha1: Option<&Ha1>,
         now_unix_s: u64,
         note: impl FnOnce(u64, u64, u32) -> Use,
@@ -323,7 +323,7 @@ impl Server<'_> {
     pub fn verify_any<'k>(
         &self,
         credentials: &Credentials<'_>,
-        asked: &Asked<'_>,
+        asked: &DigestRequest<'_>,
         (keys, rounds): (&'k [Ha1], usize),
         now_unix_s: u64,
         note: impl Fn(u64, u64, u32) -> Use,
@@ -463,7 +463,7 @@ mod tests {
             cnonce: Some(b"c"),
             opaque: None,
         };
-        let asked = Asked {
+        let asked = DigestRequest {
             method: Method::Register,
             uri: b"sip:example.com",
             body: b"",

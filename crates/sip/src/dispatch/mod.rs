@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use hairpin_sip::congestion::Class;
-//! use hairpin_sip::dispatch::{Config, Dispatcher, Order, Reach, Source};
+//! use hairpin_sip::dispatch::{AllowedDestination, Config, Dispatcher, Order, Source};
 //! use hairpin_sip::engine::{self, Engine, Mark, Output};
 //! use hairpin_sip::flow::{Transport, ListenerKey};
 //! use hairpin_sip::routing::{Answer, Query};
@@ -39,7 +39,7 @@
 //!     pieces: &[options],
 //!     class: Class::New,
 //!     mark: Mark(1),
-//!     reach: Reach::Anywhere,
+//!     reach: AllowedDestination::Anywhere,
 //!     flow: None,
 //!     from: None,
 //!     loop_check: None,

@@ -35,7 +35,7 @@ pub struct Config {
     /// Responses at a time that are tried elsewhere; 32 by default.
     pub most_responses: usize,
     /// For how long after the first attempt another server is tried; twice 64*T1 by default, so that one may be silent.
-    pub patience: Duration,
+    pub failover_time: Duration,
     /// See [`AllowedDestination::Near`]; nowhere by default.
     pub allowed: Allowed,
 }
@@ -58,7 +58,7 @@ impl Config {
             most: 10_000,
             most_questions: 64,
             most_responses: 32,
-            patience: Duration::from_secs(64),
+            failover_time: Duration::from_secs(64),
             allowed: Box::new(|_| false),
         }
     }

@@ -136,7 +136,7 @@ impl Dispatcher {
             return self.fail(key, Failure::LeftAlone);
         }
         request.asked = Vec::new();
-        request.servers = Some(Failover::new(servers, now, config.patience));
+        request.servers = Some(Failover::new(servers, now, config.failover_time));
         self.try_next(now, engine, key, Failure::TransportFailed);
     }
 

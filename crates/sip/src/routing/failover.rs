@@ -33,11 +33,11 @@ pub struct Failover {
 impl Failover {
     /// These servers, in this order, until so much time has passed: a TU that waits has other plans after 64*T1.
     #[must_use]
-    pub fn new(servers: Vec<Candidate>, now: Mono, patience: Duration) -> Failover {
+    pub fn new(servers: Vec<Candidate>, now: Mono, failover_time: Duration) -> Failover {
         Failover {
             servers,
             next: 0,
-            until: now.plus(patience),
+            until: now.plus(failover_time),
         }
     }
 

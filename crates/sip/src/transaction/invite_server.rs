@@ -45,7 +45,7 @@ impl InviteServer {
             clocks: Clocks {
                 // RFC 3261 §17.2.1: a 100 unless the TU answers within 200 ms.
                 again: now.plus(timers.trying),
-                end: now.plus(timers.patience),
+                end: now.plus(timers.answer_limit),
             },
         }
     }
@@ -73,7 +73,7 @@ impl InviteServer {
         let step = Step::send(Sending::Response);
         match (self.state, status / 100) {
             (State::Proceeding, 1) => {
-                self.clocks = Clocks::ending(now.plus(timers.patience));
+                self.clocks = Clocks::ending(now.plus(timers.answer_limit));
                 Some(step)
             }
             (State::Proceeding, 2) => {

@@ -8,14 +8,14 @@ use stun::{ErrorCode, Lifetime, Message};
 use super::Server;
 use super::allocation::{Client, Opening, Plan, RelayIndex, Stage};
 use super::answer::Refusal;
-use super::asked::Asked;
 use super::config::Config;
 use super::output::{RelayRequest, RelayTransport};
 use super::outputs::Queued;
 use super::packed::PackedPath;
 use super::relay::Relay;
+use super::request_context::RequestContext;
+use super::requested_relay::RequestedRelay;
 use super::user::User;
-use super::wanted::Wanted;
 use crate::{Now, RelayKey, RequestKey};
 
 /// How long the embedder may take to open a socket, in seconds. Clients give up after 40 (RFC 8489 §6.2.1).
@@ -26,7 +26,7 @@ impl Server {
     pub(super) fn allocate(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
         // RFC 8656 §21.4: "a TURN server MUST NOT accept Teredo or 6to4 addresses in these requests".
@@ -34,26 +34,26 @@ impl Server {
             return Err(ErrorCode::FORBIDDEN.into());
         }
         let transport = asked.path.five_tuple.transport;
-        let wanted = Wanted::read(message, transport, &self.config)?;
+        let requested_relay = RequestedRelay::read(message, transport, &self.config)?;
         self.check_ticket_wish(message)?;
         let Some(user) = asked.user.clone() else {
             return Err(ErrorCode::SERVER_ERROR.into());
         };
-        let reserved = match wanted {
-            Wanted::Reserved(token) if self.is_own_token(token) => {
+        let reserved = match requested_relay {
+            RequestedRelay::Reserved(token) if self.is_own_token(token) => {
                 let client = Self::identity(&user, asked.path);
                 let relay = self.reserved_relay(now, token, &client);
                 Some(relay.ok_or(ErrorCode::INSUFFICIENT_CAPACITY)?)
             }
             // The server that made the token would have to be another one.
-            Wanted::Reserved(_) if !asked.may_move => {
+            RequestedRelay::Reserved(_) if !asked.may_move => {
                 return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
             }
             _ => None,
         };
         let lifetime_s = lifetime(now, asked, message, &self.config)?;
         // A reservation is at this server only.
-        let may_leave = !matches!(wanted, Wanted::Reserved(_));
+        let may_leave = !matches!(requested_relay, RequestedRelay::Reserved(_));
         if may_leave && let Some(server) = self.alternate_for(asked) {
             return Err(Refusal::Alternate(server));
         }
@@ -63,33 +63,33 @@ impl Server {
         if let Some(relay) = reserved {
             return Ok(self.use_reservation(now, asked, user, relay, lifetime_s)?);
         }
-        Ok(self.ask_for_relays(now, asked, message, user, wanted, lifetime_s)?)
+        Ok(self.ask_for_relays(now, asked, message, user, requested_relay, lifetime_s)?)
     }
 
     /// Takes quota and hands the request for sockets, or for another worker's reservation, to the embedder.
     fn ask_for_relays(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         user: Arc<User>,
-        wanted: Wanted,
+        requested_relay: RequestedRelay,
         lifetime_s: u32,
     ) -> Result<(), ErrorCode<'static>> {
         let is_full = self.stats.pending >= self.config.max_pending as u64;
-        if is_full || wanted.plan() == Plan::Pair && !self.may_reserve() {
+        if is_full || requested_relay.plan() == Plan::Pair && !self.may_reserve() {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY);
         }
         // The worker that holds a reservation also holds its quota: it is taken over when the claim succeeds.
-        if wanted.plan() != Plan::Claim {
-            let units = wanted.wishes().iter().flatten().count();
+        if requested_relay.plan() != Plan::Claim {
+            let units = requested_relay.wishes().iter().flatten().count();
             self.acquire(&user, asked.path, units)?;
         }
-        let (request, relays) = self.await_embedder(now, asked, &user, wanted, lifetime_s);
+        let (request, relays) = self.await_embedder(now, asked, &user, requested_relay, lifetime_s);
         let [Some(first), second] = relays else {
             return Err(ErrorCode::SERVER_ERROR);
         };
-        if let Wanted::Reserved(token) = wanted {
+        if let RequestedRelay::Reserved(token) = requested_relay {
             self.outputs.push(Queued::ClaimReservation {
                 request,
                 token,
@@ -109,16 +109,16 @@ impl Server {
     fn await_embedder(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         user: &Arc<User>,
-        wanted: Wanted,
+        requested_relay: RequestedRelay,
         lifetime_s: u32,
     ) -> (RequestKey, [Option<RelayRequest>; 2]) {
         let opening = Opening {
             asked: asked.clone(),
             lifetime_s,
-            plan: wanted.plan(),
-            is_tcp: wanted.transport() == RelayTransport::Tcp,
+            plan: requested_relay.plan(),
+            is_tcp: requested_relay.transport() == RelayTransport::Tcp,
             relays: [None; 2],
         };
         let stage = Stage::Opening(Box::new(opening));
@@ -129,13 +129,13 @@ impl Server {
         };
         let (place, generation) = self.clients.insert(client);
         self.stats.pending += 1;
-        let relays = wanted.wishes().map(|wish| {
+        let relays = requested_relay.wishes().map(|wish| {
             let (family, port) = wish?;
             let (index, generation) = self.relays.insert(Relay::Opening(place));
             self.deadlines.set(index, now.mono.plus_secs(OPENING_S));
             Some(RelayRequest {
                 key: RelayKey { index, generation },
-                transport: wanted.transport(),
+                transport: requested_relay.transport(),
                 family,
                 port,
             })
@@ -162,15 +162,15 @@ impl Server {
 /// before.
 pub(super) fn lifetime(
     now: Now,
-    asked: &Asked,
+    asked: &RequestContext,
     message: &Message<'_>,
     config: &Config,
 ) -> Result<u32, ErrorCode<'static>> {
-    let wanted = message
+    let requested_relay = message
         .get::<Lifetime>()
         .map_err(|_| ErrorCode::BAD_REQUEST)?;
-    let wanted = wanted.map_or(0, |lifetime| lifetime.0);
-    let granted = wanted
+    let requested_relay = requested_relay.map_or(0, |lifetime| lifetime.0);
+    let granted = requested_relay
         .min(config.max_lifetime_s)
         .max(config.default_lifetime_s);
     let ends_with_it = |user: &&Arc<User>| config.strict_expiry || user.is_by_token();

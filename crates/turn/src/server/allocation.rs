@@ -5,12 +5,12 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use stun::TransactionId;
 
-use super::asked::Asked;
 use super::granted::Missing;
 use super::hash::KeyedHash;
 use super::output::Traffic;
 use super::packed::PackedPath;
 use super::policy::ClientIdentity;
+use super::request_context::RequestContext;
 use super::slab::Slab;
 use super::user::User;
 use crate::{ClientPath, FiveTuple, Mono};
@@ -59,7 +59,7 @@ pub(super) enum Stage {
 /// An Allocate request whose checks have all passed.
 #[derive(Debug)]
 pub(super) struct Opening {
-    pub(super) asked: Asked,
+    pub(super) asked: RequestContext,
     pub(super) lifetime_s: u32,
     pub(super) plan: Plan,
     /// Whether the relays are TCP (RFC 6062).

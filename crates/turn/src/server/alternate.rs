@@ -7,8 +7,8 @@ use std::sync::Arc;
 use stun::{AlternateDomain, AlternateServer, BuildError, Builder, ErrorCode};
 
 use super::Server;
-use super::asked::Asked;
 use super::policy::ClientIdentity;
+use super::request_context::RequestContext;
 use crate::Transport;
 
 /// Decides which clients are sent to another server.
@@ -31,7 +31,7 @@ pub struct Alternate {
 
 impl Server {
     /// The server that this client shall ask instead. A request that another worker has sent here stays.
-    pub(super) fn alternate_for(&mut self, asked: &Asked) -> Option<Box<Alternate>> {
+    pub(super) fn alternate_for(&mut self, asked: &RequestContext) -> Option<Box<Alternate>> {
         let alternates = self.config.alternates.as_ref()?;
         let user = asked.user.as_ref().filter(|_| asked.may_move)?;
         let random = self.random.word() as u32;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use stun::{BuildError, Builder, Class, ErrorCode, Software, UnknownAttributes};
 
 use super::alternate::{self, Alternate};
-use super::asked::Asked;
 use super::config::Config;
+use super::request_context::RequestContext;
 use super::{DropReason, Server};
 use crate::{ClientPath, Transport};
 
@@ -35,7 +35,7 @@ impl Server {
     /// Answers with success. `attributes` adds those of the method.
     pub(super) fn succeed(
         &mut self,
-        asked: &Asked,
+        asked: &RequestContext,
         attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
     ) {
         self.stats.count_success(asked.method);
@@ -43,7 +43,7 @@ impl Server {
     }
 
     /// Answers with an error.
-    pub(super) fn refuse(&mut self, asked: &Asked, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, asked: &RequestContext, refusal: &Refusal) {
         match refusal {
             Refusal::Code(error) => {
                 self.stats.count_error(asked.method, error.code);
@@ -73,7 +73,7 @@ impl Server {
     /// Writes and queues the response.
     pub(super) fn answer(
         &mut self,
-        asked: &Asked,
+        asked: &RequestContext,
         class: Class,
         attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
     ) {
@@ -107,7 +107,7 @@ impl Config {
 /// Writes a response.
 fn write<'b>(
     buffer: &'b mut [u8],
-    asked: &Asked,
+    asked: &RequestContext,
     class: Class,
     software: Option<&str>,
     attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,

@@ -19,11 +19,11 @@ use stun::{
     PasswordAlgorithm, Realm, Userhash, Username, opaque_string,
 };
 
-use super::asked::Asked;
 use super::auth_failure::AuthFailure;
 use super::challenge::Offer;
 use super::credentials::{Claim, KeyLookup, KeyQuery, KnownUser};
 use super::request::Source;
+use super::request_context::RequestContext;
 use super::user::{Protection, User, hmac_key};
 use super::{DropReason, Server};
 use crate::Now;
@@ -81,7 +81,7 @@ impl Server {
     pub(super) fn authenticate(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
@@ -117,7 +117,7 @@ impl Server {
     fn find_user(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         (claim, protection): (Claim<'_>, Protection),
         source: Source,

@@ -7,8 +7,8 @@ use stun::{
 };
 
 use super::answer::Refusal;
-use super::asked::Asked;
 use super::request::Source;
+use super::request_context::RequestContext;
 use super::{DropReason, Server};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, Now, Transport};
@@ -36,13 +36,13 @@ impl Server {
             FingerprintState::Invalid => return Err(DropReason::WrongFingerprint),
         };
         if self.has_unknown_of_binding(path, message) {
-            let asked = Asked::by_anybody(path, message);
+            let asked = RequestContext::by_anybody(path, message);
             let unknown = self.unknown_of_binding(path, message, is_known);
             self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
         } else if self.config.discovery.listeners.is_empty() {
             return self.mapped(path, message, fingerprint);
         } else {
-            let asked = Asked::by_anybody(path, message);
+            let asked = RequestContext::by_anybody(path, message);
             return self.discovered(now, asked, message);
         }
         Ok(())
@@ -72,7 +72,7 @@ impl Server {
     fn discovered(
         &mut self,
         now: Now,
-        mut asked: Asked,
+        mut asked: RequestContext,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
         match self.config.discovery.response(&asked.path, message) {

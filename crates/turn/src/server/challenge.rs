@@ -8,10 +8,10 @@ use stun::{
 };
 
 use super::answer::{RESPONSE_MAX, amplification_limit};
-use super::asked::Asked;
 use super::config::Config;
 use super::credentials::Credentials;
 use super::realms::Realm;
+use super::request_context::RequestContext;
 use super::{DropReason, Server};
 use crate::Now;
 
@@ -106,7 +106,7 @@ impl Server {
     pub(super) fn challenge(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         request_len: usize,
         error: ErrorCode<'static>,
         issuer: Option<Issuer>,
@@ -149,7 +149,7 @@ impl Server {
 fn fit<'a>(
     config: &'a Config,
     realm: &Realm,
-    asked: &Asked,
+    asked: &RequestContext,
     error: ErrorCode<'static>,
     limit: usize,
 ) -> Option<Content<'a>> {
@@ -191,7 +191,7 @@ fn fit<'a>(
 
 fn write<'b>(
     buffer: &'b mut [u8],
-    asked: &Asked,
+    asked: &RequestContext,
     realm: &str,
     nonce: &[u8],
     content: &Content<'_>,

@@ -6,11 +6,11 @@ use stun::{AttributeType, ChannelNumber, ErrorCode, Message, XorPeerAddress};
 
 use super::Server;
 use super::answer::Refusal;
-use super::asked::Asked;
 use super::channel::{Channel, Traits};
 use super::outputs::Change;
 use super::policy::{PeerClass, class_of_peer};
 use super::relay::Relay;
+use super::request_context::RequestContext;
 use crate::{Mono, Now};
 
 impl Server {
@@ -18,7 +18,7 @@ impl Server {
     pub(super) fn channel_bind(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {

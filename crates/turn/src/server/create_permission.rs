@@ -6,11 +6,11 @@ use stun::{AttributeType, Decode, ErrorCode, Message, XorPeerAddress};
 
 use super::Server;
 use super::answer::Refusal;
-use super::asked::Asked;
 use super::config::PERMISSION_LIFETIME_S;
 use super::outputs::Change;
 use super::policy::{PeerClass, class_of_address};
 use super::relay::Relay;
+use super::request_context::RequestContext;
 use crate::Now;
 
 impl Server {
@@ -18,7 +18,7 @@ impl Server {
     pub(super) fn create_permission(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use stun::TransactionId;
 
-use super::asked::Asked;
 use super::hash::KeyedHash;
 use super::packed::PackedPath;
+use super::request_context::RequestContext;
 use super::shares::{Prefix, PrefixCounts};
 use super::user::User;
 use crate::{ClientPath, FiveTuple, Mono};
@@ -72,7 +72,7 @@ impl Deletions {
     }
 
     /// Who deleted an allocation with this transaction.
-    pub(super) fn find(&self, asked: &Asked, now: Mono) -> Option<&Arc<User>> {
+    pub(super) fn find(&self, asked: &RequestContext, now: Mono) -> Option<&Arc<User>> {
         if self.queue.is_empty() {
             return None;
         }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::Server;
 use super::allocation::{AllocateTransaction, Extra};
-use super::asked::Asked;
 use super::deletions::WINDOW_S;
 use super::mobility;
 use super::output::RelayedAddresses;
+use super::request_context::RequestContext;
 use crate::Now;
 
 /// ADDRESS-ERROR-CODE for those who ask as the draft did: see
@@ -62,7 +62,7 @@ impl Missing {
 
 impl Granted {
     /// Data to answer a retransmission of this Allocate request with.
-    pub(super) fn retransmission_record(&self, asked: &Asked) -> AllocateTransaction {
+    pub(super) fn retransmission_record(&self, asked: &RequestContext) -> AllocateTransaction {
         let Granted { token, missing, .. } = *self;
         let has_extra = token.is_some() || missing.is_some();
         AllocateTransaction {
@@ -87,13 +87,13 @@ impl Granted {
 
 impl Server {
     /// Answers an Allocate request with success.
-    pub(super) fn grant(&mut self, asked: &Asked, granted: &Granted) {
+    pub(super) fn grant(&mut self, asked: &RequestContext, granted: &Granted) {
         self.stats.count_success(asked.method);
         self.respond_granted(asked, granted);
     }
 
     /// Answers the very request that made the allocation at this place once more (RFC 8656 §7.2). `false` if it did not, or not of late.
-    pub(super) fn grant_again(&mut self, now: Now, asked: &Asked, place: u32) -> bool {
+    pub(super) fn grant_again(&mut self, now: Now, asked: &RequestContext, place: u32) -> bool {
         let relayed = self.relayed(place);
         let (Some(allocation), Some(client)) =
             (self.clients.allocation(place), self.clients.get(place))
@@ -114,7 +114,7 @@ impl Server {
         true
     }
 
-    fn respond_granted(&mut self, asked: &Asked, granted: &Granted) {
+    fn respond_granted(&mut self, asked: &RequestContext, granted: &Granted) {
         let mapped = asked.path.five_tuple.remote;
         self.answer(asked, Class::Success, |message| {
             for relayed in [granted.relayed.v4, granted.relayed.v6]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use stun::{ErrorCode, Message, Method};
 
-use super::asked::Asked;
 use super::auth::Unauthenticated;
 use super::credentials::{KeyLookup, KeyQuery};
 use super::deadlines::Deadlines;
 use super::hash::KeyedHash;
 use super::outputs::QueuedAuth;
 use super::request::Source;
+use super::request_context::RequestContext;
 use super::shares::{Prefix, PrefixCounts};
 use super::slab::Slab;
 use super::{DropReason, Server};
@@ -112,7 +112,7 @@ impl Lookups {
 
 impl Server {
     /// Whether this very request waits for its user's keys.
-    pub(super) fn is_looked_up(&self, asked: &Asked) -> bool {
+    pub(super) fn is_looked_up(&self, asked: &RequestContext) -> bool {
         let same = |parked: &Parked| {
             parked.bytes.get(8..20) == Some(&asked.transaction_id.0[..])
                 && parked
@@ -128,7 +128,7 @@ impl Server {
     pub(super) fn park(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         query: &KeyQuery<'_>,
         message: &Message<'_>,
     ) -> Unauthenticated {
@@ -227,7 +227,7 @@ impl Server {
             return;
         };
         if let Ok(message) = Message::parse(&parked.bytes) {
-            let asked = Asked::by_anybody(&parked.path, &message);
+            let asked = RequestContext::by_anybody(&parked.path, &message);
             self.refuse(&asked, &ErrorCode::SERVER_ERROR.into());
         }
     }

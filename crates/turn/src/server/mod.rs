@@ -59,7 +59,6 @@ mod allocate;
 mod allocation;
 mod alternate;
 mod answer;
-mod asked;
 mod auth;
 mod auth_failure;
 mod binding;
@@ -98,6 +97,8 @@ mod refresh;
 mod relay;
 mod report;
 mod request;
+mod request_context;
+mod requested_relay;
 mod reservation;
 mod send;
 mod sessions;
@@ -111,7 +112,6 @@ mod unverified;
 mod user;
 mod verdict;
 mod walk;
-mod wanted;
 
 use std::sync::Arc;
 

@@ -6,11 +6,11 @@ use stun::{AddressFamily, ErrorCode, TransactionId};
 
 use super::Server;
 use super::allocation::{Allocation, Client, Opening, Plan, RelayIndex, Stage};
-use super::asked::Asked;
 use super::granted::{Granted, Missing};
 use super::output::{OpenError, OpenedRelay};
 use super::outputs::Queued;
 use super::relay::{LiveRelay, Relay};
+use super::request_context::RequestContext;
 use super::reservation::{ClaimError, ClaimedRelay};
 use crate::{FiveTuple, Now, RelayKey, RequestKey};
 
@@ -158,7 +158,7 @@ impl Server {
         place: u32,
         relay: RelayIndex,
         opened: OpenedRelay,
-        asked: &Asked,
+        asked: &RequestContext,
         lifetime_s: u32,
     ) {
         let mut founding = NewAllocation::new(now, place, lifetime_s);
@@ -191,7 +191,7 @@ impl Server {
     }
 
     /// The allocation exists from now on: says so to the client and to the log.
-    fn found(&mut self, founding: NewAllocation, asked: &Asked) {
+    fn found(&mut self, founding: NewAllocation, asked: &RequestContext) {
         let NewAllocation {
             place,
             mut allocation,

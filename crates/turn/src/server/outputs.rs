@@ -10,7 +10,6 @@ use std::time::Duration;
 use stun::{ChannelNumber, Method};
 
 use super::Server;
-use super::asked::Asked;
 use super::channel::Channel;
 use super::credentials::{Credentials, OwnedKeyQuery};
 use super::output::{
@@ -19,6 +18,7 @@ use super::output::{
 use super::permission::Permission;
 use super::relay::Relay;
 use super::report::Failure;
+use super::request_context::RequestContext;
 use super::user::{User, VerifiedUser};
 use crate::{
     AllocationKey, ClientPath, ConnectionKey, FiveTuple, LookupKey, Mono, RelayKey, RequestKey,
@@ -500,7 +500,7 @@ impl Server {
     }
 
     /// Reports that a request has proven its user's key, if the embedder wants to know.
-    pub(super) fn report_authenticated(&mut self, asked: &Asked) {
+    pub(super) fn report_authenticated(&mut self, asked: &RequestContext) {
         if let Some(user) = asked.user.as_ref().filter(|_| self.config.report_changes) {
             let change = Change::Authenticated {
                 method: asked.method,

@@ -12,12 +12,12 @@ use super::Server;
 use super::allocate::lifetime;
 use super::allocation::RelayIndex;
 use super::answer::Refusal;
-use super::asked::Asked;
 use super::deletions::WINDOW_S;
 use super::mobility::has_ticket;
 use super::output::CloseReason;
 use super::outputs::Change;
 use super::relay::Relay;
+use super::request_context::RequestContext;
 use crate::Now;
 
 /// The IPv4 and the IPv6 relay of an allocation.
@@ -28,7 +28,7 @@ impl Server {
     pub(super) fn refresh(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {
@@ -80,7 +80,7 @@ impl Server {
         Ok(())
     }
 
-    fn remember_deletion(&mut self, now: Now, asked: &Asked) {
+    fn remember_deletion(&mut self, now: Now, asked: &RequestContext) {
         if !asked.path.five_tuple.transport.is_stream() {
             let limit = self.config.max_deletions;
             if let Some(user) = asked.user.clone() {
@@ -93,7 +93,7 @@ impl Server {
 
     /// Remembers the Allocate request of an allocation that is about to be deleted, if it may still be retransmitted: processed again, it
     /// would make an allocation that nobody wants.
-    fn remember_deleted_allocate(&mut self, now: Now, asked: &Asked, place: u32) {
+    fn remember_deleted_allocate(&mut self, now: Now, asked: &RequestContext, place: u32) {
         let Some(allocation) = self.clients.allocation(place) else {
             return;
         };
@@ -109,7 +109,7 @@ impl Server {
     }
 
     /// Answers a Refresh to zero that has been carried out already. `false` if none is known.
-    pub(super) fn confirm_deletion(&mut self, now: Now, asked: &Asked) -> bool {
+    pub(super) fn confirm_deletion(&mut self, now: Now, asked: &RequestContext) -> bool {
         let Some(user) = self.deletions.find(asked, now.mono).map(Arc::clone) else {
             return false;
         };

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use stun::{AttributeType, Class, ErrorCode, FingerprintState, Message, Method};
 
 use super::answer::Refusal;
-use super::asked::Asked;
 use super::auth::Unauthenticated;
 use super::auth_failure::AuthFailure;
 use super::credentials::KeyLookup;
 use super::mobility::has_ticket;
+use super::request_context::RequestContext;
 use super::user::{User, VerifiedUser};
 use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
@@ -137,11 +137,11 @@ impl Server {
         path: &ClientPath,
         message: &Message<'_>,
         source: Source,
-    ) -> Result<Option<Asked>, DropReason> {
+    ) -> Result<Option<RequestContext>, DropReason> {
         if message.fingerprint() == FingerprintState::Invalid {
             return Err(DropReason::WrongFingerprint);
         }
-        let mut asked = Asked::by_anybody(path, message);
+        let mut asked = RequestContext::by_anybody(path, message);
         asked.may_move = source.may_move;
         asked.realm = self.realm_for(path, message);
         if self.answer_again(now, &asked)? {
@@ -168,7 +168,7 @@ impl Server {
     fn refuse_unauthenticated(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         reason: Unauthenticated,
     ) -> Result<(), DropReason> {
@@ -215,7 +215,7 @@ impl Server {
     }
 
     /// RFC 8489 §6.3.1: a request that comes again gets the response it got, if it is not idempotent.
-    fn answer_again(&mut self, now: Now, asked: &Asked) -> Result<bool, DropReason> {
+    fn answer_again(&mut self, now: Now, asked: &RequestContext) -> Result<bool, DropReason> {
         let five_tuple = &asked.path.five_tuple;
         if five_tuple.transport.is_stream() {
             return Ok(false);
@@ -241,7 +241,7 @@ impl Server {
     fn turn_method(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
         if asked.method == Method::CONNECTION_BIND {

@@ -14,13 +14,13 @@ use stun::{ErrorCode, HmacKey, HmacTag};
 
 use super::Server;
 use super::allocation::{Allocation, Client, RelayIndex, Stage};
-use super::asked::Asked;
 use super::output::OpenedRelay;
 use super::outputs::Queued;
 use super::packed::PackedPath;
 use super::policy::ClientIdentity;
 use super::quota::{QuotaExceeded, QuotaUnit};
 use super::relay::{Relay, Reservation};
+use super::request_context::RequestContext;
 use super::user::User;
 use crate::{Now, RelayKey};
 
@@ -179,7 +179,7 @@ impl Server {
     pub(super) fn use_reservation(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         user: Arc<User>,
         relay: u32,
         lifetime_s: u32,

@@ -12,7 +12,7 @@ use crate::types::attribute::is_known;
 use crate::{ClientPath, FiveTuple, Now, RelayKey};
 
 /// What a Send indication asks for.
-struct Wanted<'a> {
+struct SendIndication<'a> {
     peer: SocketAddr,
     data: &'a [u8],
     dont_fragment: bool,
@@ -42,7 +42,7 @@ impl Server {
         path: &ClientPath,
         message: &Message<'_>,
     ) -> Result<ClientVerdict, DropReason> {
-        let Wanted {
+        let SendIndication {
             peer,
             data,
             dont_fragment,
@@ -134,7 +134,7 @@ fn may_send(
 }
 
 /// The checks that the message itself decides.
-fn read<'a>(message: &Message<'a>, can_set_df: bool) -> Result<Wanted<'a>, DropReason> {
+fn read<'a>(message: &Message<'a>, can_set_df: bool) -> Result<SendIndication<'a>, DropReason> {
     if message.fingerprint() == FingerprintState::Invalid {
         return Err(DropReason::WrongFingerprint);
     }
@@ -156,7 +156,7 @@ fn read<'a>(message: &Message<'a>, can_set_df: bool) -> Result<Wanted<'a>, DropR
     if dont_fragment && !can_set_df {
         return Err(DropReason::DontFragmentUnsupported);
     }
-    Ok(Wanted {
+    Ok(SendIndication {
         peer: peer.0,
         data: data.0,
         dont_fragment,

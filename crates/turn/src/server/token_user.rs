@@ -7,11 +7,11 @@ use stun::{
 };
 
 use super::Server;
-use super::asked::Asked;
 use super::auth::{Unauthenticated, is_signed_with};
 use super::auth_failure::AuthFailure;
 use super::credentials::{Claim, TokenContent, TokenError};
 use super::request::Source;
+use super::request_context::RequestContext;
 use super::user::User;
 use crate::Now;
 use crate::types::attribute::is_known;
@@ -21,7 +21,7 @@ impl Server {
     pub(super) fn find_token_user(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         claim: Claim<'_>,
         token: Result<AccessToken<'_>, AttributeError>,
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// From now on, the allocation's requests are signed with the key of the token that refreshed it (RFC 7635 §9).
-    pub(super) fn renew_token(&mut self, asked: &Asked, place: u32) {
+    pub(super) fn renew_token(&mut self, asked: &RequestContext, place: u32) {
         let newer = asked.user.as_ref().filter(|user| user.is_by_token());
         if let (Some(newer), Some(client)) = (newer, self.clients.get_mut(place)) {
             client.user = Arc::new(client.user.renewed(newer));
@@ -79,7 +79,7 @@ impl Server {
     /// The attributes of an authenticated request that this server must understand and does not.
     pub(super) fn unknown_attributes(
         &self,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
     ) -> UnknownAttributes {
         message
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// Whether every request may have this attribute.
-    pub(super) fn understands(&self, asked: &Asked, attribute: AttributeType) -> bool {
+    pub(super) fn understands(&self, asked: &RequestContext, attribute: AttributeType) -> bool {
         let takes_tokens = self.config.access_tokens_of(asked.realm).is_some();
         is_known(attribute) || attribute == AttributeType::ACCESS_TOKEN && takes_tokens
     }

@@ -11,7 +11,7 @@ use super::limit;
 use super::problem::Problem;
 use super::values::Query;
 use crate::control::Shared;
-use crate::control::sip::{self, SipError, Wanted};
+use crate::control::sip::{self, PageQuery, SipError};
 
 /// A page of the bindings.
 pub(super) async fn bindings(shared: &Arc<Shared>, query: &Query) -> Result<Value, Problem> {
@@ -50,9 +50,9 @@ pub(super) async fn remove(
     wait(shared, remove).await.unwrap_or_else(|| Err(none()))
 }
 
-fn wanted(query: &Query) -> Result<Wanted, Problem> {
+fn wanted(query: &Query) -> Result<PageQuery, Problem> {
     let text = |name: &str| query.get(name).map(str::to_owned);
-    Ok(Wanted {
+    Ok(PageQuery {
         after: text("after"),
         limit: limit(query)?,
         search: text("search"),

@@ -132,7 +132,7 @@ fn clients(args: &Args, place: Place, credentials: Option<Credentials>) -> TurnC
     });
     clients.lifetime_s = setup.lifetime;
     clients.in_flight = setup.in_flight.unwrap_or(clients.in_flight);
-    clients.patience = setup.timeout;
+    clients.timeout = setup.timeout;
     clients
 }
 

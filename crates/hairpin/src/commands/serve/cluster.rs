@@ -104,7 +104,7 @@ pub(super) fn join(
         report: Box::new(move |own| report(&observer, own)),
         hear: Box::new(move |event| match event {
             Event::Nodes(all) => nodes.set(all.iter().filter_map(open_to_clients).collect()),
-            Event::Order(message) => obey(&ended, message),
+            Event::Order(message) => execute(&ended, message),
         }),
     };
     // The thread opens no port and loads nothing.
@@ -163,7 +163,7 @@ fn open_to_clients(node: &NodeInfo) -> Option<LiveNode> {
 }
 
 /// Does what another node orders. Waits for workers, so it has a thread of its own.
-fn obey(all: &server::sessions::Sessions, message: Message) {
+fn execute(all: &server::sessions::Sessions, message: Message) {
     let all = all.clone();
     let body = move || {
         let by = format!("node {}", message.from);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use server::InheritedSockets;
 use server::certificates::{CertificateFiles, Certificates};
 
-use super::upgrade::Taken;
+use super::upgrade::InheritedProcess;
 use crate::acme;
 use crate::admin::{self, Serving};
 use crate::config::Config;
@@ -40,7 +40,7 @@ impl Endpoints {
     pub(super) fn bind(
         config: &Config,
         inherited: &mut InheritedSockets,
-        taken: Option<&mut Taken>,
+        taken: Option<&mut InheritedProcess>,
     ) -> Result<Self> {
         let acme = acme::bind(&config.acme, inherited)?;
         let handed_over = taken.map(|taken| taken.control(&config.control_socket));

@@ -49,7 +49,7 @@ pub(crate) use engine::sip_settings;
 use engine::{Engine, Sources};
 use plan::Machine;
 pub(crate) use plan::random_secret;
-use upgrade::{Link, Successor, Taken};
+use upgrade::{InheritedProcess, Link, Successor};
 
 /// How long the credentials of the banner are good for.
 const BANNER_CREDENTIALS: Duration = Duration::from_secs(86_400);
@@ -77,10 +77,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let machine = engine::machine();
     let mut taken = args
         .take_over
-        .then(|| Taken::begin(&config.control_socket))
+        .then(|| InheritedProcess::begin(&config.control_socket))
         .transpose()?;
-    let mut inherited = taken.as_mut().map_or(inherited, Taken::sockets);
-    let mut made_up_secret = taken.as_ref().and_then(Taken::made_up_secret);
+    let mut inherited = taken.as_mut().map_or(inherited, InheritedProcess::sockets);
+    let mut made_up_secret = taken.as_ref().and_then(InheritedProcess::made_up_secret);
     let databases = open_databases(&config, &signals)?;
     let denied = Denied::of(with_a_way_in(config, &mut made_up_secret, &databases)?);
     let mut config = denied.with_rules()?;
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let external = find_external_addresses(&mut config, &relays)?;
     let sources = Sources {
         inherited,
-        take_over: taken.as_mut().and_then(Taken::take_over),
+        take_over: taken.as_mut().and_then(InheritedProcess::take_over),
         batch_limit: args.batch_limit,
     };
     let others = endpoints.addresses();
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
     endpoints.serve(&shared, &changes, engine.certificates())?;
     output::print(&banner.render())?;
-    let take = |taken: Taken| taken.serving(changes.clone(), args.adopt_output);
+    let take = |taken: InheritedProcess| taken.serving(changes.clone(), args.adopt_output);
     let predecessor = taken.map(take).transpose()?;
     Service {
         args,

@@ -120,7 +120,7 @@ impl Churn {
         let count = count.min(window.unwrap_or(u32::MAX) as usize);
         let limit = Closed {
             window: window.unwrap_or(self.options.under_way),
-            patience: turn.patience,
+            timeout: turn.timeout,
         };
         let mut seed = [0; 4];
         getrandom::fill(&mut seed).map_err(|error| std::io::Error::other(error.to_string()))?;

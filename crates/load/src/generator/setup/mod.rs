@@ -44,7 +44,7 @@ pub struct TurnClients {
     /// Clients being set up at once.
     pub in_flight: u32,
     /// How long one request is repeated and waited for.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// How data travels between client and server.
@@ -83,7 +83,7 @@ impl TurnClients {
             family: None,
             lifetime_s: None,
             in_flight: 64,
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
         }
     }
 
@@ -92,7 +92,7 @@ impl TurnClients {
         ClientConfig {
             credentials: self.credentials.clone(),
             security: self.security,
-            retransmission: retransmission(self.patience, self.via.transport().is_stream()),
+            retransmission: retransmission(self.timeout, self.via.transport().is_stream()),
             transport: self.via.transport(),
             ..ClientConfig::default()
         }
@@ -158,13 +158,13 @@ pub(super) fn socket_options() -> UdpOptions {
     }
 }
 
-/// Repeats as RFC 8489 §6.2.1 advises, but gives up after `patience`.
-pub(super) fn retransmission(patience: Duration, is_stream: bool) -> Retransmission {
+/// Repeats as RFC 8489 §6.2.1 advises, but gives up after `timeout`.
+pub(super) fn retransmission(timeout: Duration, is_stream: bool) -> Retransmission {
     let standard = Retransmission::default();
     if is_stream {
         // RFC 8489 §6.2.2: no request is repeated, and each is given up after Ti.
         return Retransmission {
-            reliable_timeout: patience,
+            reliable_timeout: timeout,
             ..standard
         };
     }
@@ -173,12 +173,12 @@ pub(super) fn retransmission(patience: Duration, is_stream: bool) -> Retransmiss
     let sent_after = |transmissions: u8| first * ((1 << (transmissions - 1)) - 1);
     let transmissions = (1..=standard.transmissions)
         .rev()
-        .find(|&count| sent_after(count) < patience)
+        .find(|&count| sent_after(count) < timeout)
         .unwrap_or(1);
-    let rest = patience.saturating_sub(sent_after(transmissions));
+    let rest = timeout.saturating_sub(sent_after(transmissions));
     if transmissions == 1 {
         return Retransmission {
-            timeout: patience,
+            timeout,
             transmissions,
             last_wait: 1,
             ..standard
@@ -210,7 +210,7 @@ pub(super) fn reserve_descriptors(sockets: u64) -> Result<(), SetupError> {
 pub(super) fn knock(clients: &TurnClients) -> Result<(), SetupError> {
     let server = clients.server.address();
     if clients.via.has_connections() {
-        return reach(&clients.address(), clients.patience);
+        return reach(&clients.address(), clients.timeout);
     }
     let answer = UdpSocket::bind(clients.local())
         .and_then(|socket| {
@@ -232,8 +232,8 @@ pub(super) fn knock(clients: &TurnClients) -> Result<(), SetupError> {
 }
 
 /// Connects once: what goes wrong with one connection goes wrong with all.
-pub(super) fn reach(server: &ServerAddress, patience: Duration) -> Result<(), SetupError> {
-    match probe::stun(server.clone(), patience) {
+pub(super) fn reach(server: &ServerAddress, timeout: Duration) -> Result<(), SetupError> {
+    match probe::stun(server.clone(), timeout) {
         Err(source)
             if matches!(
                 source.kind(),
@@ -421,10 +421,10 @@ mod tests {
     #[test]
     fn requests_are_given_up_when_patience_ends() {
         for (ms, transmissions) in [(100, 1), (500, 1), (2_000, 3), (5_000, 4), (39_500, 7)] {
-            let patience = Duration::from_millis(ms);
-            let settings = retransmission(patience, false);
+            let timeout = Duration::from_millis(ms);
+            let settings = retransmission(timeout, false);
             assert_eq!(settings.transmissions, transmissions, "{ms} ms");
-            let off = total(&settings).abs_diff(patience);
+            let off = total(&settings).abs_diff(timeout);
             assert!(off < Duration::from_millis(500), "{ms} ms: {off:?}");
         }
     }

@@ -29,12 +29,12 @@ pub(super) struct Authorizer {
     /// Counts answers: each has a cnonce of its own.
     answers: u64,
     /// The challenges to answer again, by AOR number; `None` if none is.
-    kept: Option<Vec<Kept>>,
+    kept: Option<Vec<SavedChallenge>>,
 }
 
 /// A challenge that can be answered again.
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct SavedChallenge {
     /// Realm, opaque and nonce.
     bytes: Vec<u8>,
     realm_end: usize,
@@ -49,7 +49,7 @@ struct Kept {
     count: u32,
 }
 
-impl Kept {
+impl SavedChallenge {
     fn put(&mut self, challenge: &Challenge<'_>, by_proxy: bool, cnonce: [u8; ID_LENGTH]) {
         let opaque = challenge.opaque;
         self.bytes.clear();
@@ -90,7 +90,7 @@ impl Kept {
 
 /// The request that an answer stands in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct CurrentRequest<'a> {
     pub(super) method: Method<'a>,
     pub(super) uri: &'a [u8],
     /// Number of the AOR that asks.
@@ -136,7 +136,7 @@ impl Authorizer {
         line: &mut Vec<u8>,
         status: u16,
         response: &[u8],
-        asked: Asked<'_>,
+        asked: CurrentRequest<'_>,
     ) -> Option<Answered> {
         let aor = asked.aor;
         let header = match status {
@@ -151,7 +151,7 @@ impl Authorizer {
             if let Some(kept) = &mut self.kept {
                 let least = aor as usize + 1;
                 if kept.len() < least {
-                    kept.resize_with(least, Kept::default);
+                    kept.resize_with(least, SavedChallenge::default);
                 }
                 kept[aor as usize].put(&challenge, status == 407, proof.1);
             }
@@ -164,7 +164,7 @@ impl Authorizer {
     }
 
     /// Writes the line that answers the last challenge of an AOR once more; false if there was none.
-    pub(super) fn answer_again(&mut self, line: &mut Vec<u8>, asked: Asked<'_>) -> bool {
+    pub(super) fn answer_again(&mut self, line: &mut Vec<u8>, asked: CurrentRequest<'_>) -> bool {
         let aor = asked.aor;
         let kept = self.kept.as_mut();
         let Some(place) = kept.and_then(|kept| kept.get_mut(aor as usize)) else {
@@ -207,7 +207,7 @@ impl Authorizer {
         challenge: &Challenge<'_>,
         by_proxy: bool,
         (count, cnonce): (u32, [u8; ID_LENGTH]),
-        asked: Asked<'_>,
+        asked: CurrentRequest<'_>,
     ) -> bool {
         self.user.clear();
         self.user_pattern.write(&mut self.user, asked.aor);
@@ -277,8 +277,8 @@ mod tests {
         Authorizer::new(&credentials, 4, true)
     }
 
-    fn asked(aor: u32) -> Asked<'static> {
-        Asked {
+    fn asked(aor: u32) -> CurrentRequest<'static> {
+        CurrentRequest {
             method: Method::Register,
             uri: b"sip:127.0.0.1:5060",
             aor,

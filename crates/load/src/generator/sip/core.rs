@@ -15,7 +15,7 @@ use std::sync::Arc;
 use timers::{Mono, Wheel};
 
 use super::answer::Dialog;
-use super::authorize::{Asked, Authorizer};
+use super::authorize::{Authorizer, CurrentRequest};
 use super::enrol::Enrolment;
 use super::options::SipOptions;
 use super::slots::{Slot, Slots, Stage};
@@ -285,7 +285,7 @@ impl Core {
                 .setting
                 .words
                 .uri(&mut self.text, self.setting.peer(aor));
-            authorizer.answer_again(&mut line, Asked { method, uri, aor });
+            authorizer.answer_again(&mut line, CurrentRequest { method, uri, aor });
         }
         self.memories[place as usize].authorization = line;
     }

@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-use super::authorize::Asked;
+use super::authorize::CurrentRequest;
 use super::core::{
     Core, LAST_TRY_OF_CALL, LAST_TRY_OF_REQUEST, MS, PREFIX, WorkContext, cseq_of, expected_leg,
 };
@@ -255,7 +255,7 @@ impl Core {
 
     fn authorize(&mut self, place: u32, status: u16, message: &[u8], around: WorkContext<'_>) {
         let (method, uri, aor) = self.asked(place);
-        let asked = Asked {
+        let asked = CurrentRequest {
             method,
             uri: &uri,
             aor,

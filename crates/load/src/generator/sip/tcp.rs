@@ -8,7 +8,7 @@ use ::io::{Event, Flushed, Poller, TcpConnection};
 
 use crate::sip::layers::Way;
 use crate::sip::out::{Origin, Out};
-use crate::sip::stream::{Pipe, Taken};
+use crate::sip::stream::{Pipe, PipeState};
 
 /// How long a connection, with its handshakes, may take to come about before the run.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -103,7 +103,7 @@ impl Connections {
             link: index as u32,
             from: link.target,
         };
-        if pipe.take(event, &mut |message| on(origin, message)) == Taken::Closed {
+        if pipe.take(event, &mut |message| on(origin, message)) == PipeState::Closed {
             self.lose(index, now_ns);
         } else {
             // It may be writable, or have a ping to answer.

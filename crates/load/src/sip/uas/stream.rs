@@ -9,7 +9,7 @@ use super::answer::Ends;
 use super::answerer::Answerer;
 use crate::sip::Transport;
 use crate::sip::out::Out;
-use crate::sip::stream::{Pipe, Taken};
+use crate::sip::stream::{Pipe, PipeState};
 
 /// Connections accepted per look at a listener.
 const ACCEPTS: usize = 64;
@@ -113,7 +113,7 @@ impl Streams {
             connection.pipe.queue(&self.out.bytes[entry.range.clone()]);
         }
         self.out.clear();
-        let open = taken == Taken::Open && connection.pipe.flush(poller).is_ok();
+        let open = taken == PipeState::Open && connection.pipe.flush(poller).is_ok();
         if !open {
             self.close(place);
         }

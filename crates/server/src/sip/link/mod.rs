@@ -12,7 +12,7 @@ mod wire;
 
 use super::balance::SipBatch;
 use crate::mailbox::Mailbox;
-use crate::privileges::Kept;
+use crate::privileges::KeptCapabilities;
 use crate::steering::Numbering;
 use crate::worker::WorkerMessage;
 use std::collections::HashMap;
@@ -147,7 +147,7 @@ impl LinkThreads {
         self,
         boxes: Arc<[Mailbox<WorkerMessage>]>,
         numbering: Numbering,
-        kept: Kept,
+        kept: KeptCapabilities,
     ) -> io::Result<()> {
         let LinkThreads {
             stream,

@@ -3,7 +3,7 @@
 use super::User;
 use crate::sip::lines;
 use sip::engine::{NewRequest, Reply, RespondError};
-use sip::tu::{Taken, Transactions};
+use sip::tu::{RequestOwner, Transactions};
 use sip::{HeaderKind, Message, Uri};
 use sip_server::proxy::{LookedUp, Place};
 use sip_server::reg_event::RegEvents;
@@ -41,7 +41,7 @@ impl User {
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
-    ) -> Result<Taken, RespondError> {
+    ) -> Result<RequestOwner, RespondError> {
         let worker = self.events.as_ref().and_then(|it| it.worker_of(&request));
         match worker {
             Some(worker) if worker == self.number => {
@@ -49,9 +49,9 @@ impl User {
                 if let Some(events) = &mut self.events {
                     events.refresh(transactions, request, &contact)?;
                 }
-                Ok(Taken::Here)
+                Ok(RequestOwner::Here)
             }
-            Some(worker) => Ok(Taken::Elsewhere(worker)),
+            Some(worker) => Ok(RequestOwner::Elsewhere(worker)),
             None => self.subscribed_anew(transactions, request),
         }
     }
@@ -61,10 +61,10 @@ impl User {
         &mut self,
         transactions: &mut Transactions<'_>,
         mut request: NewRequest<'_>,
-    ) -> Result<Taken, RespondError> {
+    ) -> Result<RequestOwner, RespondError> {
         let place = self.place_of(&request.message);
         if let Place::Elsewhere(worker) = place {
-            return Ok(Taken::Elsewhere(worker));
+            return Ok(RequestOwner::Elsewhere(worker));
         }
         let message = &request.message;
         let registrations = self.registrations.as_ref();
@@ -74,7 +74,7 @@ impl User {
         let unix_s = transactions.now.unix_s;
         if let Err(stop) = self.gate.check(realm, asked, &request.flow, unix_s) {
             self.stop(transactions, request, (realm, stop))?;
-            return Ok(Taken::Here);
+            return Ok(RequestOwner::Here);
         }
         request.trust();
         let aor = match place {
@@ -82,13 +82,13 @@ impl User {
             Place::Here(aor, None) if self.gate.owns(self.gate.user(), &aor) => aor,
             _ => {
                 transactions.answer_statelessly(request, &Reply::new(403))?;
-                return Ok(Taken::Here);
+                return Ok(RequestOwner::Here);
             }
         };
         let contact = self.contact(transactions, &request)?;
         let (Some(events), Some(registrations)) = (&mut self.events, &mut self.registrations)
         else {
-            return Ok(Taken::Here);
+            return Ok(RequestOwner::Here);
         };
         match registrations.look_up(&aor) {
             LookedUp::Known(bindings) => {
@@ -99,7 +99,7 @@ impl User {
                 transactions.answer_statelessly(request, &Reply::new(500))?;
             }
         }
-        Ok(Taken::Here)
+        Ok(RequestOwner::Here)
     }
 
     fn place_of(&mut self, message: &Message<'_>) -> Place {

@@ -2,7 +2,7 @@
 //!
 //! With domains, the registrar answers REGISTER for one of them, and the proxy forwards all other requests, except those for the server itself.
 //! Without domains, OPTIONS is answered, and REGISTER, INVITE and BYE go to the user agent server for tests if it is on.
-//! Each application has marks of its own ([`Part`]).
+//! Each application has marks of its own ([`MarkOwner`]).
 
 mod events;
 mod parked;
@@ -22,13 +22,13 @@ use super::lines::Abilities;
 use super::lookups::{AT_ONCE, SipKeys, Waiter};
 use super::registrar::{Place, Registrations};
 use super::settings::{SharedSipSettings, SipSettings};
-use super::store::Kept;
+use super::store::WorkerBindings;
 use probes::Probes;
 use registrations::TrunkRegistrations;
 use sip::dispatch::Failure;
 use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
 use sip::flow::{ConnectionKey, Flow, ListenerKey};
-use sip::tu::{Taken, TransactionUser, Transactions};
+use sip::tu::{RequestOwner, TransactionUser, Transactions};
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message, Method, Mono, Now};
 use sip_server::Aor;
@@ -72,7 +72,7 @@ const LINES: usize = 72 << 10;
 /// The application that a mark belongs to: the first byte of the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Part {
+pub(super) enum MarkOwner {
     /// The user agent server for tests.
     TestUas = 0,
     /// Probes of trunks.
@@ -100,7 +100,7 @@ pub(super) struct User {
     /// Of the domains, if there are any.
     registrations: Option<Box<Registrations>>,
     /// Bindings of an earlier run, as long as there is no domain.
-    spare: Option<Kept>,
+    spare: Option<WorkerBindings>,
     /// The proxy of the domains, if there are any.
     forwarder: Option<Box<Forwarder>>,
     /// The first worker probes the trunks for all.
@@ -205,12 +205,12 @@ impl User {
     }
 
     fn reg_events(secrets: &Secrets, number: u16) -> RegEvents {
-        let (config, part) = (Config::default(), Part::RegEvents as u8);
+        let (config, part) = (Config::default(), MarkOwner::RegEvents as u8);
         RegEvents::new(config, secrets.key, number, part)
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.
-    pub(super) fn restore(&mut self, kept: Kept) {
+    pub(super) fn restore(&mut self, kept: WorkerBindings) {
         match &mut self.registrations {
             Some(registrations) => registrations.restore(kept, &self.orders),
             None => self.spare = Some(kept),
@@ -218,7 +218,7 @@ impl User {
     }
 
     /// The bindings, also those that wait for a domain.
-    pub(super) fn kept(&mut self) -> Option<&mut Kept> {
+    pub(super) fn kept(&mut self) -> Option<&mut WorkerBindings> {
         match &mut self.registrations {
             Some(registrations) => Some(registrations.kept()),
             None => self.spare.as_mut(),
@@ -326,7 +326,7 @@ impl User {
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
-    ) -> Result<Taken, RespondError> {
+    ) -> Result<RequestOwner, RespondError> {
         match request.message.method() {
             // There is nothing to cancel, whoever asks.
             method if method != Some(Method::Cancel) && self.is_refused(&request) => {
@@ -361,7 +361,7 @@ impl User {
                 transactions.answer_statelessly(request, &reply)?;
             }
         }
-        Ok(Taken::Here)
+        Ok(RequestOwner::Here)
     }
 
     /// The server is about to end, and the request would begin something.
@@ -378,9 +378,9 @@ impl User {
         &mut self,
         transactions: &mut Transactions<'_>,
         mut request: NewRequest<'_>,
-    ) -> Result<Taken, RespondError> {
+    ) -> Result<RequestOwner, RespondError> {
         let Some(registrations) = &mut self.registrations else {
-            return Ok(Taken::Here);
+            return Ok(RequestOwner::Here);
         };
         let message = &request.message;
         let aor = match registrations.place_of(message, &mut self.lines) {
@@ -388,9 +388,9 @@ impl User {
                 let reply = Reply::new(answer.code).reason(answer.reason.as_bytes());
                 let reply = reply.headers(answer.headers);
                 transactions.answer_statelessly(request, &reply)?;
-                return Ok(Taken::Here);
+                return Ok(RequestOwner::Here);
             }
-            Place::Elsewhere(worker) => return Ok(Taken::Elsewhere(worker)),
+            Place::Elsewhere(worker) => return Ok(RequestOwner::Elsewhere(worker)),
             Place::Here(aor) => aor,
         };
         let now = transactions.now;
@@ -399,7 +399,7 @@ impl User {
         let asked = (message, HeaderKind::Authorization);
         if let Err(stop) = self.gate.check(realm, asked, &request.flow, now.unix_s) {
             self.stop(transactions, request, (realm, stop))?;
-            return Ok(Taken::Here);
+            return Ok(RequestOwner::Here);
         }
         request.trust();
         let access = match &aor {
@@ -424,7 +424,7 @@ impl User {
         let reply = Reply::new(code).reason(reason.as_bytes()).headers(headers);
         transactions.answer(request, &reply)?;
         self.report_changes(transactions);
-        Ok(Taken::Here)
+        Ok(RequestOwner::Here)
     }
 
     /// Adds credentials for TURN to the header lines, which end at `end`. Returns where they end now.
@@ -508,22 +508,27 @@ impl User {
 
 /// Whether a mark is of a NOTIFY for a subscription to registrations.
 fn is_of_events(mark: Mark) -> bool {
-    mark.user() == Part::RegEvents as u8
+    mark.user() == MarkOwner::RegEvents as u8
 }
 
 impl TransactionUser for User {
     /// The result of a query to a source of credentials.
     type Answer = SipKeys;
 
-    fn request(&mut self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) -> Taken {
+    fn request(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> RequestOwner {
         // What cannot be answered was no fault of the client's: it sends its request again.
-        self.answer(transactions, request).unwrap_or(Taken::Here)
+        self.answer(transactions, request)
+            .unwrap_or(RequestOwner::Here)
     }
 
-    fn ack(&mut self, transactions: &mut Transactions<'_>, ack: &Ack<'_>) -> Taken {
+    fn ack(&mut self, transactions: &mut Transactions<'_>, ack: &Ack<'_>) -> RequestOwner {
         // The engine has already handled ACKs for the user agent server.
         let Some(from) = self.forwarder.as_ref().map(|it| it.flow_id(&ack.flow)) else {
-            return Taken::Here;
+            return RequestOwner::Here;
         };
         let now = transactions.now;
         let handled = self.with_proxy(transactions, Some(ack.flow.local), |proxy, stack| {
@@ -531,7 +536,7 @@ impl TransactionUser for User {
         });
         // An ACK does not wait.
         self.gate.lookups.forget_wanted();
-        handled.unwrap_or(Taken::Here)
+        handled.unwrap_or(RequestOwner::Here)
     }
 
     fn cancel(
@@ -562,9 +567,9 @@ impl TransactionUser for User {
                 proxy.response(now, stack, mark, response, flow);
             });
             self.report_changes(transactions);
-        } else if mark.user() == Part::Probes as u8 {
+        } else if mark.user() == MarkOwner::Probes as u8 {
             self.probes.response(transactions.now.mono, mark, response);
-        } else if mark.user() == Part::TrunkRegistrations as u8 {
+        } else if mark.user() == MarkOwner::TrunkRegistrations as u8 {
             let now = transactions.now.mono;
             self.trunk_registrations.response(now, mark, response);
         } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
@@ -580,9 +585,9 @@ impl TransactionUser for User {
                 proxy.failed(now, stack, mark, &failure);
             });
             self.report_changes(transactions);
-        } else if mark.user() == Part::Probes as u8 {
+        } else if mark.user() == MarkOwner::Probes as u8 {
             self.probes.failed(transactions.now.mono, mark, failure);
-        } else if mark.user() == Part::TrunkRegistrations as u8 {
+        } else if mark.user() == MarkOwner::TrunkRegistrations as u8 {
             self.trunk_registrations.failed(transactions.now.mono, mark);
         } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
             events.failed(mark);
@@ -606,7 +611,7 @@ impl TransactionUser for User {
     ) {
         let dialog = (flow, response, remote_target);
         // The user agent server keeps none that it would have to know again.
-        let mark = Mark::of(Part::TestUas as u8, 0);
+        let mark = Mark::of(MarkOwner::TestUas as u8, 0);
         let with = (mark, &mut self.lines[..]);
         self.uas
             .end_dialog(transactions, dialog, with, &mut self.counts);

@@ -1,6 +1,6 @@
 //! OPTIONS to the addresses of trunks (RFC 3261 §11): by the first worker, for all of them.
 
-use super::Part;
+use super::MarkOwner;
 use crate::sip::routes::{Outcome, Prober, Table};
 use crate::sip::settings::SharedSipSettings;
 use sip::congestion::Class;
@@ -79,7 +79,7 @@ impl Probes {
                 target: to.as_bytes(),
                 pieces: &[request.as_bytes()],
                 class: Class::Continuing,
-                mark: Mark::of(Part::Probes as u8, probe.number.into()),
+                mark: Mark::of(MarkOwner::Probes as u8, probe.number.into()),
                 reach: AllowedDestination::Anywhere,
                 loop_check: None,
                 flow: None,

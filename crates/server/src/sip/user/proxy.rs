@@ -3,7 +3,7 @@
 use super::{REGISTRAR, User};
 use sip::build::Builder;
 use sip::engine::{NewRequest, Reply, RespondError};
-use sip::tu::{Taken, Transactions};
+use sip::tu::{RequestOwner, Transactions};
 use sip::{HeaderKind, Message, Method, Uri};
 use sip_server::proxy::{Handled, Proxy, Stack};
 use std::net::SocketAddr;
@@ -33,9 +33,9 @@ impl User {
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
-    ) -> Result<Taken, RespondError> {
+    ) -> Result<RequestOwner, RespondError> {
         let Some(from) = self.forwarder.as_ref().map(|it| it.flow_id(&request.flow)) else {
-            return Ok(Taken::Here);
+            return Ok(RequestOwner::Here);
         };
         let (now, local) = (transactions.now, Some(request.flow.local));
         let handled = self.with_proxy(transactions, local, |proxy, stack| {
@@ -48,9 +48,13 @@ impl User {
             _ => self.gate.lookups.forget_wanted(),
         }
         match handled {
-            Some(Handled::Elsewhere(worker)) => Ok(Taken::Elsewhere(worker)),
-            Some(Handled::Own(request)) => self.own(transactions, request).map(|()| Taken::Here),
-            Some(Handled::Yes | Handled::NoRoom | Handled::Waits(_)) | None => Ok(Taken::Here),
+            Some(Handled::Elsewhere(worker)) => Ok(RequestOwner::Elsewhere(worker)),
+            Some(Handled::Own(request)) => {
+                self.own(transactions, request).map(|()| RequestOwner::Here)
+            }
+            Some(Handled::Yes | Handled::NoRoom | Handled::Waits(_)) | None => {
+                Ok(RequestOwner::Here)
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Registrations of this server at its trunks (RFC 3261 §10.2): by the first worker.
 
-use super::Part;
+use super::MarkOwner;
 use crate::sip::routes::{RegistrationChange, Registrations, Table};
 use crate::sip::settings::SharedSipSettings;
 use sip::congestion::Class;
@@ -80,7 +80,7 @@ impl TrunkRegistrations {
                 target: register.target.as_bytes(),
                 pieces: &[register.text.as_bytes()],
                 class: Class::Continuing,
-                mark: Mark::of(Part::TrunkRegistrations as u8, register.number.into()),
+                mark: Mark::of(MarkOwner::TrunkRegistrations as u8, register.number.into()),
                 reach: AllowedDestination::Anywhere,
                 loop_check: None,
                 flow: None,

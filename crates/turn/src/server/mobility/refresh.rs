@@ -6,8 +6,8 @@ use stun::{Class, ErrorCode, Lifetime, Message, MobilityTicket};
 
 use super::super::Server;
 use super::super::answer::Refusal;
-use super::super::asked::Asked;
 use super::super::outputs::{PathChange, Queued};
+use super::super::request_context::RequestContext;
 use super::super::user::User;
 use super::{LEN, LastRefresh, Ticket};
 use crate::{ClientPath, Now, Transport};
@@ -58,7 +58,7 @@ impl Server {
     pub(in super::super) fn refresh_by_ticket(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
         let keys = self.config.mobility.as_ref();
@@ -103,7 +103,7 @@ impl Server {
     fn send_after_ticket(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         ticket: &Ticket,
     ) -> Result<(), Refusal> {
@@ -129,7 +129,7 @@ impl Server {
     /// 441 for anybody but the user who made the allocation.
     pub(in super::super) fn check_owner(
         &self,
-        asked: &Asked,
+        asked: &RequestContext,
         index: u32,
     ) -> Result<(), ErrorCode<'static>> {
         let owner = self.clients.get(index).map(|client| &client.user);
@@ -139,7 +139,11 @@ impl Server {
     }
 
     /// RFC 6062 §4.1: the client of a TCP allocation uses TCP or TLS.
-    fn check_transport(&self, asked: &Asked, index: u32) -> Result<(), ErrorCode<'static>> {
+    fn check_transport(
+        &self,
+        asked: &RequestContext,
+        index: u32,
+    ) -> Result<(), ErrorCode<'static>> {
         let allocation = self.clients.allocation(index);
         let mut relays = allocation.into_iter().flat_map(|found| found.relays());
         let is_tcp = relays.any(|relay| self.tcp.has_relay(relay));
@@ -154,7 +158,7 @@ impl Server {
     }
 
     /// Answers the Refresh request that used up this ticket once more. `false` if this is another request.
-    fn answer_refresh_again(&mut self, now: Now, asked: &Asked, ticket: &Ticket) -> bool {
+    fn answer_refresh_again(&mut self, now: Now, asked: &RequestContext, ticket: &Ticket) -> bool {
         let Some(mobile) = self.mobility.mobile.get(&ticket.index) else {
             return false;
         };
@@ -180,7 +184,7 @@ impl Server {
     pub(in super::super) fn begin_move(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         index: u32,
         lifetime_s: u32,
     ) -> Result<[u8; LEN], ErrorCode<'static>> {
@@ -205,7 +209,7 @@ impl Server {
     }
 
     /// Counts the allocation for where its client is now.
-    fn transfer_quota(&self, asked: &Asked, index: u32) -> Result<(), ErrorCode<'static>> {
+    fn transfer_quota(&self, asked: &RequestContext, index: u32) -> Result<(), ErrorCode<'static>> {
         let (Some(client), Some(allocation)) =
             (self.clients.get(index), self.clients.allocation(index))
         else {
@@ -229,7 +233,7 @@ impl Server {
     /// The success response to a Refresh request.
     pub(in super::super) fn respond_refreshed(
         &mut self,
-        asked: &Asked,
+        asked: &RequestContext,
         lifetime_s: u32,
         ticket: Option<&[u8; LEN]>,
     ) {

@@ -7,10 +7,10 @@ use stun::{ConnectionId, ErrorCode, Message, Method};
 
 use super::super::Server;
 use super::super::answer::Refusal;
-use super::super::asked::Asked;
 use super::super::outputs::{ConnectionStep, Queued};
 use super::super::relay::Relay;
 use super::super::request::Source;
+use super::super::request_context::RequestContext;
 use super::Stage;
 use crate::{ClientPath, Now};
 
@@ -86,7 +86,7 @@ impl Server {
     pub(in super::super) fn connection_bind(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
         let five_tuple = &asked.path.five_tuple;
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// RFC 6062 §4.3: the credentials are those of the control connection.
-    fn owns_connection(&self, asked: &Asked, index: u32) -> bool {
+    fn owns_connection(&self, asked: &RequestContext, index: u32) -> bool {
         let relay = self.tcp.slab.get(index).map(|connection| connection.relay);
         let live = relay.and_then(|relay| self.relays.get(relay)?.live());
         let owner = live.and_then(|live| self.clients.get(live.client));

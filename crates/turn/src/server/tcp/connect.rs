@@ -6,10 +6,10 @@ use stun::{Builder, Class, ConnectionId, ErrorCode, Message, Method, XorPeerAddr
 
 use super::super::Server;
 use super::super::answer::Refusal;
-use super::super::asked::Asked;
 use super::super::data::live;
 use super::super::outputs::{ConnectionStep, Queued};
 use super::super::policy::{PeerClass, class_of_address, class_of_connection};
+use super::super::request_context::RequestContext;
 use super::{BIND_S, CONNECT_S, Stage, plain};
 use crate::{ConnectionKey, Now, RelayKey};
 
@@ -26,7 +26,7 @@ impl Server {
     pub(in super::super) fn connect(
         &mut self,
         now: Now,
-        asked: &Asked,
+        asked: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {

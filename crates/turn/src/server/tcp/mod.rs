@@ -15,8 +15,8 @@ mod flow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::asked::Asked;
 use super::deadlines::Deadlines;
+use super::request_context::RequestContext;
 use super::slab::Slab;
 use crate::random::Random;
 use crate::{ConnectionKey, Mono};
@@ -34,7 +34,7 @@ const BIND_S: u64 = 30;
 #[derive(Debug)]
 enum Stage {
     /// The embedder dials for this request.
-    Dialling(Box<Asked>),
+    Dialling(Box<RequestContext>),
     /// It waits for a ConnectionBind.
     Unbound,
     /// It has a data connection.

@@ -44,7 +44,7 @@ impl Place {
             // Where one listens, port 0 is any that is free.
             return Ok(Place::at(address));
         }
-        let mut wanted = Wanted::read(text)?;
+        let mut wanted = ParsedTarget::read(text)?;
         if let Some(transport) = args.transport {
             wanted.transport = Some(transport.into());
         }
@@ -64,7 +64,7 @@ impl Place {
 
     /// Another server over the same transport.
     pub(super) fn beside(&self, text: &str) -> Result<SocketAddr, Fault> {
-        let mut wanted = Wanted::read(text)?;
+        let mut wanted = ParsedTarget::read(text)?;
         if wanted.transport.is_some_and(|one| one != self.transport) {
             return Err(usage(format!(
                 "{text}: all servers are reached over {}",
@@ -96,7 +96,7 @@ impl Found {
 
 /// What stands on the command line.
 #[derive(Debug)]
-struct Wanted {
+struct ParsedTarget {
     user: Option<String>,
     /// Host and port as they were written.
     written: String,
@@ -105,8 +105,8 @@ struct Wanted {
     transport: Option<Transport>,
 }
 
-impl Wanted {
-    fn read(text: &str) -> Result<Wanted, Fault> {
+impl ParsedTarget {
+    fn read(text: &str) -> Result<ParsedTarget, Fault> {
         let scheme = |name: &str| {
             let start = text.get(..name.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(name))
@@ -144,7 +144,7 @@ impl Wanted {
         // Host and port are written as everywhere.
         let uri = Uri::parse_target(host, Scheme::Stun)
             .map_err(|error| usage(format!("{text}: {error}")))?;
-        Ok(Wanted {
+        Ok(ParsedTarget {
             user,
             written: host.to_owned(),
             host: uri.host,
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Place, String> {
-        let place = Wanted::read(text).and_then(Wanted::find);
+        let place = ParsedTarget::read(text).and_then(ParsedTarget::find);
         place.map_err(|fault| match fault {
             Fault::Usage(error) | Fault::Run(error) => format!("{error:#}"),
         })

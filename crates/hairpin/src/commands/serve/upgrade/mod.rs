@@ -16,5 +16,5 @@ mod messages;
 mod new;
 mod old;
 
-pub(super) use new::{Link, Taken};
+pub(super) use new::{InheritedProcess, Link};
 pub(super) use old::Successor;

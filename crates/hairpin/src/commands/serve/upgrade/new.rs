@@ -24,7 +24,7 @@ const TIME: Duration = Duration::from_secs(30);
 const WAITING: usize = 256;
 
 /// The sockets and keys that the old process has handed over.
-pub(in super::super) struct Taken {
+pub(in super::super) struct InheritedProcess {
     stream: Arc<UnixStream>,
     process: Process,
     control: Option<[OwnedFd; 2]>,
@@ -34,7 +34,7 @@ pub(in super::super) struct Taken {
     requests: Option<Receiver<ForeignMessage>>,
 }
 
-impl Taken {
+impl InheritedProcess {
     /// Asks the running server at its control socket.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::ClientPath;
 
 /// A request as its answer needs it.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestContext {
     /// Where it came from, and where the answer goes (RFC 8489 §6.3.1.2).
     pub(super) path: ClientPath,
     pub(super) method: Method,
@@ -29,10 +29,10 @@ pub(super) struct Asked {
     pub(super) may_move: bool,
 }
 
-impl Asked {
+impl RequestContext {
     /// A request that nobody has proven yet to have made.
-    pub(super) fn by_anybody(path: &ClientPath, message: &Message<'_>) -> Asked {
-        Asked {
+    pub(super) fn by_anybody(path: &ClientPath, message: &Message<'_>) -> RequestContext {
+        RequestContext {
             path: *path,
             method: message.method(),
             transaction_id: message.transaction_id(),

@@ -19,7 +19,7 @@ const DRAFT_ADDITIONAL_ADDRESS_FAMILY: AttributeType = AttributeType(0x8032);
 
 /// Which relayed transport addresses are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RequestedRelay {
     Any(AddressFamily),
     Even(AddressFamily),
     EvenAndReserve(AddressFamily),
@@ -40,16 +40,16 @@ pub(super) enum Wanted {
 }
 
 /// The sockets it takes.
-pub(super) type Wishes = [Option<(AddressFamily, PortRequest)>; 2];
+pub(super) type RequestedSockets = [Option<(AddressFamily, PortRequest)>; 2];
 
-impl Wanted {
+impl RequestedRelay {
     pub(super) fn read(
         message: &Message<'_>,
         client: Transport,
         config: &Config,
-    ) -> Result<Wanted, Refusal> {
+    ) -> Result<RequestedRelay, Refusal> {
         if transport(message, config)? == RelayTransport::Tcp {
-            return Ok(Wanted::read_tcp(message, client, config)?);
+            return Ok(RequestedRelay::read_tcp(message, client, config)?);
         }
         // 4: DONT-FRAGMENT is an unknown attribute to a server that cannot do it.
         if message.contains(AttributeType::DONT_FRAGMENT) && !config.dont_fragment {
@@ -65,7 +65,7 @@ impl Wanted {
             return if chooses {
                 Err(ErrorCode::BAD_REQUEST.into())
             } else {
-                Ok(Wanted::Reserved(token.0))
+                Ok(RequestedRelay::Reserved(token.0))
             };
         }
         // 6: one family or both.
@@ -77,9 +77,9 @@ impl Wanted {
         match additional {
             Some(attribute) => Ok(both(message, config, attribute, even_port)?),
             None => Ok(match even_port {
-                Some(EvenPort { reserve: true }) => Wanted::EvenAndReserve(family),
-                Some(EvenPort { reserve: false }) => Wanted::Even(family),
-                None => Wanted::Any(family),
+                Some(EvenPort { reserve: true }) => RequestedRelay::EvenAndReserve(family),
+                Some(EvenPort { reserve: false }) => RequestedRelay::Even(family),
+                None => RequestedRelay::Any(family),
             }),
         }
     }
@@ -89,7 +89,7 @@ impl Wanted {
         message: &Message<'_>,
         client: Transport,
         config: &Config,
-    ) -> Result<Wanted, ErrorCode<'static>> {
+    ) -> Result<RequestedRelay, ErrorCode<'static>> {
         const UDP_ONLY: [AttributeType; 3] = [
             AttributeType::DONT_FRAGMENT,
             AttributeType::EVEN_PORT,
@@ -104,10 +104,10 @@ impl Wanted {
         }
         let family = family(message, config)?;
         let Some(attribute) = additional else {
-            return Ok(Wanted::Tcp(family));
+            return Ok(RequestedRelay::Tcp(family));
         };
         match both(message, config, attribute, None)? {
-            Wanted::Both { v6, draft, .. } => Ok(Wanted::TcpBoth { v6, draft }),
+            RequestedRelay::Both { v6, draft, .. } => Ok(RequestedRelay::TcpBoth { v6, draft }),
             other => Ok(other),
         }
     }
@@ -115,38 +115,44 @@ impl Wanted {
     /// The transport protocol between the server and its peers.
     pub(super) const fn transport(self) -> RelayTransport {
         match self {
-            Wanted::Tcp(_) | Wanted::TcpBoth { .. } => RelayTransport::Tcp,
+            RequestedRelay::Tcp(_) | RequestedRelay::TcpBoth { .. } => RelayTransport::Tcp,
             _ => RelayTransport::Udp,
         }
     }
 
     pub(super) fn plan(self) -> Plan {
         match self {
-            Wanted::Any(_) | Wanted::Even(_) | Wanted::Tcp(_) => Plan::Single,
-            Wanted::EvenAndReserve(_) => Plan::Pair,
-            Wanted::Both { draft, .. } | Wanted::TcpBoth { draft, .. } => Plan::Dual { draft },
-            Wanted::Reserved(_) => Plan::Claim,
+            RequestedRelay::Any(_) | RequestedRelay::Even(_) | RequestedRelay::Tcp(_) => {
+                Plan::Single
+            }
+            RequestedRelay::EvenAndReserve(_) => Plan::Pair,
+            RequestedRelay::Both { draft, .. } | RequestedRelay::TcpBoth { draft, .. } => {
+                Plan::Dual { draft }
+            }
+            RequestedRelay::Reserved(_) => Plan::Claim,
         }
     }
 
-    pub(super) fn wishes(self) -> Wishes {
+    pub(super) fn wishes(self) -> RequestedSockets {
         match self {
-            Wanted::Any(family) | Wanted::Tcp(family) => [Some((family, PortRequest::Any)), None],
-            Wanted::Even(family) => [Some((family, PortRequest::Even)), None],
-            Wanted::EvenAndReserve(family) => [
+            RequestedRelay::Any(family) | RequestedRelay::Tcp(family) => {
+                [Some((family, PortRequest::Any)), None]
+            }
+            RequestedRelay::Even(family) => [Some((family, PortRequest::Even)), None],
+            RequestedRelay::EvenAndReserve(family) => [
                 Some((family, PortRequest::Even)),
                 Some((family, PortRequest::Next)),
             ],
-            Wanted::Both { v6, port, .. } => [
+            RequestedRelay::Both { v6, port, .. } => [
                 Some((AddressFamily::V4, port)),
                 v6.then_some((AddressFamily::V6, port)),
             ],
-            Wanted::TcpBoth { v6, .. } => [
+            RequestedRelay::TcpBoth { v6, .. } => [
                 Some((AddressFamily::V4, PortRequest::Any)),
                 v6.then_some((AddressFamily::V6, PortRequest::Any)),
             ],
             // Its family and port are those that the other worker holds.
-            Wanted::Reserved(_) => [Some((AddressFamily::V4, PortRequest::Any)), None],
+            RequestedRelay::Reserved(_) => [Some((AddressFamily::V4, PortRequest::Any)), None],
         }
     }
 }
@@ -202,7 +208,7 @@ fn both(
     config: &Config,
     attribute: AttributeType,
     even_port: Option<EvenPort>,
-) -> Result<Wanted, ErrorCode<'static>> {
+) -> Result<RequestedRelay, ErrorCode<'static>> {
     let value = message
         .find(attribute)
         .map(|found| found.value)
@@ -213,7 +219,7 @@ fn both(
     if reserve || additional.0 == AddressFamily::V4 {
         return Err(ErrorCode::BAD_REQUEST);
     }
-    Ok(Wanted::Both {
+    Ok(RequestedRelay::Both {
         v6: config.relay_v6,
         port: even_port.map_or(PortRequest::Any, |_| PortRequest::Even),
         draft: attribute == DRAFT_ADDITIONAL_ADDRESS_FAMILY,
