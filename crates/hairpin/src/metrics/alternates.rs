@@ -14,7 +14,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
     let mut up = page.family(
         "hairpin_alternate_up",
         Kind::Gauge,
-        "1 while an alternate server answers the checks, else 0; by its place in alternate.servers.",
+        "1 while an alternate server responds to the checks, else 0; by its place in alternate.servers.",
     );
     for (number, server) in servers() {
         up.put(&[("alternate", &number)], u8::from(!server.is_down()));

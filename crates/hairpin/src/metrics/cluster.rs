@@ -50,22 +50,22 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
         |name, help, value: u64| page.family(name, Kind::Counter, help).put(&[], value);
     counter(
         "hairpin_cluster_orders_total",
-        "Orders of other nodes that this one has received.",
+        "Commands of other nodes that this node has received.",
         status.orders,
     );
     counter(
         "hairpin_cluster_engine_restarts_total",
-        "How often the engine of the cluster had lost its data.",
+        "Times that the engine of the cluster had lost its data.",
         status.restarts,
     );
     counter(
         "hairpin_cluster_forged_texts_total",
-        "Nodes and orders in the engine of the cluster that no node with the secret has written.",
+        "Entries in the engine of the cluster (nodes and commands) that no node with the secret has written.",
         status.forged,
     );
     counter(
         "hairpin_cluster_twins_total",
-        "How often another process had the name of this node.",
+        "Times that another process had the name of this node.",
         status.twins,
     );
 }

@@ -17,11 +17,15 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
 }
 
 fn workers(page: &mut Page, observer: &Observer, stats: &Stats) {
-    page.gauge("hairpin_workers", "Workers.", stats.workers.len());
+    page.gauge(
+        "hairpin_workers",
+        "Workers of the server.",
+        stats.workers.len(),
+    );
     let mut family = page.family(
         "hairpin_worker_idle_seconds",
         Kind::Gauge,
-        "How long ago a worker's loop turned: at most about a second, unless it hangs.",
+        "Time since a worker's loop last turned, in seconds: at most about one, unless the worker hangs.",
     );
     for (worker, idle) in observer.idle().into_iter().enumerate() {
         let idle = idle.map_or(0.0, |idle: Duration| idle.as_secs_f64());
@@ -38,7 +42,7 @@ fn workers(page: &mut Page, observer: &Observer, stats: &Stats) {
     page.family(
         "hairpin_worker_timer_lateness_seconds",
         Kind::Summary,
-        "How much later than due timers were seen to.",
+        "Delay of timers, in seconds.",
     )
     .seconds(&[], counters.expiries, counters.expiry_lateness_ns);
     page.counter(
@@ -65,7 +69,7 @@ fn threads(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_worker_cpu_seconds_total",
         Kind::Counter,
-        "Processor time of a worker; near 1 a second, it has no more to give.",
+        "Processor time of a worker, in seconds; at a rate near 1 the worker is saturated.",
     );
     for (worker, times) in &known {
         family.put(&[("worker", worker)], nanoseconds(times.ran_ns));
@@ -73,7 +77,7 @@ fn threads(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_worker_waited_seconds_total",
         Kind::Counter,
-        "How long a worker was ready to run and had to wait for a processor.",
+        "Time that a worker was ready to run and had no processor, in seconds.",
     );
     for (worker, times) in &known {
         family.put(&[("worker", worker)], nanoseconds(times.waited_ns));
@@ -88,7 +92,7 @@ fn features(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_io_feature",
         Kind::Gauge,
-        "1 if the kernel does this for the server, else 0.",
+        "1 if the server uses this feature of the kernel, else 0.",
     );
     for (feature, on) in [
         ("gro", features.gro),
@@ -134,7 +138,7 @@ fn listeners(page: &mut Page, observer: &Observer) {
     );
     put(
         "hairpin_io_receive_buffer_wanted_bytes",
-        "The same, as asked for (server.receive_buffer).",
+        "Receive buffer of each socket of a listener, as configured (server.receive_buffer).",
         |listener| listener.receive_buffer.wanted,
     );
     put(
@@ -144,7 +148,7 @@ fn listeners(page: &mut Page, observer: &Observer) {
     );
     put(
         "hairpin_io_send_buffer_wanted_bytes",
-        "The same, as asked for (server.send_buffer).",
+        "Send buffer of each socket of a listener, as configured (server.send_buffer).",
         |listener| listener.send_buffer.wanted,
     );
 }

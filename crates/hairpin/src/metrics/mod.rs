@@ -180,22 +180,22 @@ fn about(page: &mut Page, source: &Source) {
     );
     page.gauge(
         "hairpin_draining",
-        "1 while no new allocations and SIP transactions are admitted because the server drains or stops, else 0.",
+        "1 while the server admits no new allocations and SIP transactions because it drains or stops, else 0.",
         u8::from(source.observer.is_draining()),
     );
     page.gauge(
         "hairpin_config_last_reload_successful",
-        "1 if the last attempt to reload the configuration, or the start, went well, else 0: the old one stays in force.",
+        "1 if the last reload of the configuration, or the start, was successful, else 0: the previous configuration still applies.",
         u8::from(source.reloads.was_successful()),
     );
     page.gauge(
         "hairpin_config_last_reload_success_timestamp_seconds",
-        "When the configuration in force was loaded, in seconds since 1970.",
+        "Time at which the server loaded the configuration in use, in seconds since 1970.",
         source.reloads.last_success_unix_s(),
     );
     page.counter(
         "hairpin_log_lines_dropped_total",
-        "Log lines dropped because nobody read stderr in time, or because it is closed.",
+        "Log lines dropped because the reader of stderr was too slow, or because stderr is closed.",
         crate::log_queue::QUEUE.dropped(),
     );
     let checks = &source.external_address;

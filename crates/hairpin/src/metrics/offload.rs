@@ -12,7 +12,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_offload_mode",
         Kind::Gauge,
-        "1 for the means by which datagrams that arrive on an interface are relayed, and why by no better one.",
+        "1 for the mode in which datagrams that arrive on an interface are relayed, and the reason why no better mode is in use.",
     );
     for interface in &status.interfaces {
         let (mode, reason) = (interface.means.name(), interface.reason_name());
@@ -28,7 +28,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_offload_packets_total",
         Kind::Counter,
-        "Packets that the kernel's programs saw for this server, and what became of them; pass_ ones went to user space.",
+        "Packets for this server that the kernel's programs handled, by outcome; user space got those with pass_.",
     );
     for (path, totals) in [("xdp", &status.totals.xdp), ("tc", &status.totals.tc)] {
         let named = totals.named();

@@ -132,7 +132,7 @@ pub(crate) fn probe_page(all: &[Rounds]) -> String {
     );
     counter(
         "hairpin_probe_returned_datagrams_total",
-        "Datagrams that came back through the relay; the difference to those sent is the loss.",
+        "Datagrams received again through the relay; the difference to those sent is the loss.",
         |it| it.returned,
     );
     page.finish()
@@ -169,7 +169,7 @@ fn last_round(page: &mut Page, all: &[Rounds]) {
     );
     gauge(
         "hairpin_probe_loss_ratio",
-        "Share of the datagrams of the last round that did not come back, 0 to 1.",
+        "Share of the datagrams of the last round that were lost, 0 to 1.",
         |round| {
             let lost = round.sent.saturating_sub(round.returned);
             (round.sent > 0).then(|| f64::from(lost) / f64::from(round.sent))

@@ -120,13 +120,13 @@ pub(super) fn write(page: &mut Page) {
     let gauges = [
         (
             "process_resident_memory_bytes",
-            "Memory in use, kernel memory of sockets excluded.",
+            "Resident memory in bytes, without kernel memory of sockets.",
             kilobytes(&read("self/status"), "VmRSS"),
         ),
         ("process_open_fds", "Open file descriptors.", open_files()),
         (
             "process_max_fds",
-            "Most file descriptors that may be open; each relayed address takes one.",
+            "Limit of open file descriptors; each relayed address uses one.",
             max_open_files(&read("self/limits")),
         ),
     ];

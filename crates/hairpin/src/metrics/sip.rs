@@ -29,17 +29,17 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
 fn own_requests(page: &mut Page, sum: &SipCounters) {
     page.counter(
         "hairpin_sip_unacknowledged_total",
-        "2xx for INVITEs that were repeated until the time was over, as no ACK came.",
+        "2xx responses to INVITE that got no ACK in time.",
         sum.unacknowledged,
     );
     page.counter(
         "hairpin_sip_responses_redirected_total",
-        "Responses that went to another server of their client, as it was gone from where its request came from.",
+        "Responses over TCP that went to another server of their client, because the client's address did not accept them.",
         sum.redirected,
     );
     page.counters(
         "hairpin_sip_own_requests_total",
-        "Requests of the server's own, by what was done with them; failed_over counts attempts after the first.",
+        "Requests of the server itself, by event; failed_over counts attempts after the first.",
         "event",
         [
             ("ordered", sum.own_requests),
@@ -54,23 +54,23 @@ fn own_requests(page: &mut Page, sum: &SipCounters) {
 fn names(page: &mut Page, sum: &SipCounters) {
     page.counters(
         "hairpin_sip_dns_questions_total",
-        "Questions to the DNS, by what came of them.",
+        "DNS queries, by outcome.",
         "outcome",
         DNS_OUTCOMES.into_iter().zip(sum.dns_questions),
     );
     page.counter(
         "hairpin_sip_dns_seconds_total",
-        "How long these questions took, all together.",
+        "Time that all DNS queries took together, in seconds.",
         nanoseconds(sum.dns_time_ns),
     );
     page.gauge(
         "hairpin_sip_dns_questions_open",
-        "Questions to the DNS that are open.",
+        "DNS queries that are open.",
         sum.dns_open,
     );
     page.gauge(
         "hairpin_sip_dns_cache_entries",
-        "Answers of the DNS that are kept, in all workers.",
+        "DNS results in the caches of all workers.",
         sum.dns_cached,
     );
 }
@@ -78,32 +78,32 @@ fn names(page: &mut Page, sum: &SipCounters) {
 fn messages(page: &mut Page, sum: &SipCounters) {
     page.counters(
         "hairpin_sip_received_messages_total",
-        "Messages of SIP received.",
+        "SIP messages received, by transport; tcp includes TLS and WebSocket.",
         "transport",
         [("udp", sum.udp_messages), ("tcp", sum.tcp_messages)],
     );
     page.counters(
         "hairpin_sip_bytes_total",
-        "Bytes of messages, headers of the transports excluded.",
+        "Bytes of SIP messages, without headers of the transports.",
         "direction",
         [("received", sum.bytes_received), ("sent", sum.bytes_sent)],
     );
     page.counters(
         "hairpin_sip_requests_total",
-        "Requests that were fit to be dealt with, by method; retransmissions are not among them.",
+        "Well-formed SIP requests, by method, without retransmissions.",
         "method",
         SIP_METHODS.into_iter().zip(sum.requests),
     );
     page.counters(
         "hairpin_sip_digest_total",
-        "Requests that need credentials, by what became of them.",
+        "SIP requests that require credentials, by outcome.",
         "outcome",
         DIGEST_OUTCOMES.into_iter().zip(sum.digest),
     );
     let mut family = page.family(
         "hairpin_sip_responses_total",
         Kind::Counter,
-        "Responses, by direction and class; retransmissions of a transaction are not among them.",
+        "SIP responses, by direction and class, without retransmissions.",
     );
     for (direction, row) in [
         ("received", sum.responses_received),
@@ -121,7 +121,7 @@ fn messages(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_retransmissions_total",
-        "Messages that came again and were absorbed, and messages that were sent again.",
+        "Retransmitted SIP messages: received ones were absorbed, sent ones were sent by a timer.",
         "direction",
         [
             ("received", sum.request_retransmissions),
@@ -130,7 +130,7 @@ fn messages(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_keepalives_total",
-        "Keep-alives: newlines over UDP, pings over TCP that were answered, STUN Binding requests that were answered.",
+        "Keep-alives: CRLF over UDP, pings over TCP that were answered, STUN Binding requests that were answered.",
         "kind",
         [("newline", sum.pings), ("stun", sum.stun_answers)],
     );
@@ -149,7 +149,7 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_forwarded_total",
-        "Requests that came to the proxy, and copies that it sent.",
+        "Requests at the proxy and the copies that it sent, by event.",
         "event",
         [
             ("forwarded", sum.forwarded),
@@ -160,7 +160,7 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
     );
     page.gauge(
         "hairpin_sip_forwarding",
-        "Requests that the proxy is at.",
+        "Requests that the proxy handles now.",
         sum.forwarding,
     );
     calls(page, sum);
@@ -177,7 +177,7 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
     );
     page.gauge(
         "hairpin_sip_state_bytes",
-        "Bytes of messages that transactions keep.",
+        "Bytes of messages that transactions store.",
         sum.state_bytes,
     );
 }
@@ -236,27 +236,27 @@ fn overload(page: &mut Page, stats: &Stats, sum: &SipCounters) {
     page.per_worker(
         "hairpin_sip_expected_wait_seconds",
         Kind::Gauge,
-        "How long a message that arrives now is expected to wait.",
+        "Expected wait of a message that arrives now, in seconds.",
         stats,
         |of| of.sip.expected_wait_ns as f64 / 1e9,
     );
     page.per_worker(
         "hairpin_sip_service_time_seconds",
         Kind::Gauge,
-        "How long an accepted message takes on average.",
+        "Average time that an accepted message takes, in seconds.",
         stats,
         |of| of.sip.service_time_ns as f64 / 1e9,
     );
     page.per_worker(
         "hairpin_sip_overload_state",
         Kind::Gauge,
-        "What admission control does: 0 accepts everything, 1 refuses some new requests, 2 refuses all of them and some that continue others.",
+        "State of admission control: 0 accepts everything, 1 refuses some new requests, 2 refuses all of them and some requests within dialogs.",
         stats,
         |of| of.sip.overload_state,
     );
     page.counters(
         "hairpin_sip_shed_total",
-        "What admission control and the limit of transactions have refused, dropped or put off, by place.",
+        "Messages that admission control and the limit of transactions refused, dropped or delayed, by place.",
         "place",
         [
             ("refused", sum.shed_refused),
@@ -273,12 +273,12 @@ fn overload(page: &mut Page, stats: &Stats, sum: &SipCounters) {
 fn dropped(page: &mut Page, sum: &SipCounters) {
     page.counter(
         "hairpin_sip_refused_total",
-        "Requests answered with an error because they ask for what is not there, or are not what they should be.",
+        "Requests with an error response because they are malformed or not supported.",
         sum.refused,
     );
     page.counters(
         "hairpin_sip_dropped_total",
-        "Messages and datagrams that came to nothing, by reason.",
+        "Messages and datagrams that were dropped, by reason.",
         "reason",
         [
             ("malformed", sum.malformed),
@@ -311,12 +311,12 @@ fn screen(page: &mut Page, sum: &SipCounters) {
 fn connections(page: &mut Page, sum: &SipCounters) {
     page.gauge(
         "hairpin_sip_connections",
-        "Connections of SIP that are open.",
+        "Open SIP connections.",
         sum.connections,
     );
     page.counters(
         "hairpin_sip_connections_opened_total",
-        "Connections of SIP that were accepted, made by us, or closed at once because there were too many.",
+        "SIP connections that were accepted, opened by the server, or closed at once because there were too many.",
         "how",
         [
             ("accepted", sum.connections_accepted),
@@ -326,7 +326,7 @@ fn connections(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_connections_closed_total",
-        "Connections of SIP that were closed, by reason.",
+        "SIP connections that ended, by reason.",
         "reason",
         [
             ("peer", sum.closed_by_peer),
@@ -342,7 +342,7 @@ fn connections(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_tls_handshakes_total",
-        "TLS handshakes of SIP, completed, failed, or put off to the next wake-up of the worker.",
+        "TLS handshakes of SIP, completed, failed, or deferred to the next wake-up of the worker.",
         "result",
         [
             ("completed", sum.tls_handshakes),
@@ -357,7 +357,7 @@ fn connections(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_websockets_total",
-        "WebSockets that were opened, refused in the handshake, or closed because the client broke the protocol.",
+        "WebSockets that were opened, refused in the handshake, or closed because the client violated the protocol.",
         "result",
         [
             ("opened", sum.websockets),
@@ -371,20 +371,20 @@ fn workers(page: &mut Page, stats: &Stats) {
     page.per_worker(
         "hairpin_sip_handed_over_total",
         Kind::Counter,
-        "Messages that a worker received and handed to the one that they belong to.",
+        "Messages that a worker received and handed to the worker that they belong to.",
         stats,
         |of| of.sip.handed_over,
     );
     page.per_worker(
         "hairpin_sip_handed_back_total",
         Kind::Counter,
-        "Messages that a worker handed to the one that has the connection they go by.",
+        "Messages that a worker handed to the worker that has their connection.",
         stats,
         |of| of.sip.handed_back,
     );
     page.counter(
         "hairpin_sip_cancels_passed_on_total",
-        "CANCELs that a worker passed to the next, as it knows nothing of what they cancel.",
+        "CANCELs that a worker passed to the next one, because it has no matching transaction.",
         stats.sip().cancels_passed_on,
     );
 }

@@ -42,7 +42,7 @@ fn relayed(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
     let families: [(_, _, Number); 2] = [
         (
             "hairpin_turn_relayed_packets_total",
-            "Datagrams relayed: to peers outside, to other relayed addresses of this server, and to clients.",
+            "Datagrams relayed: to external peers, to other relayed addresses of this server, and to clients.",
             |traffic| traffic.packets,
         ),
         (
@@ -77,7 +77,7 @@ fn relayed(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
     let counters = stats.counters();
     page.counters(
         "hairpin_turn_handed_over_packets_total",
-        "Datagrams handed from one relayed address of this server to another, by whether that is the same worker's.",
+        "Datagrams from one relayed address of this server to another, by whether the same worker has both.",
         "to",
         [
             ("same_worker", counters.handed_over_here),
@@ -127,7 +127,7 @@ fn dropped(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
     ];
     page.counters(
         "hairpin_turn_dropped_packets_total",
-        "Datagrams that the server discarded, by reason.",
+        "Datagrams that the server dropped, by reason.",
         "reason",
         by_engines.chain(by_workers),
     );
@@ -158,7 +158,7 @@ fn received(page: &mut Page, stats: &Stats) {
         page,
         stats,
         "hairpin_io_receive_overflow_total",
-        "Messages that the kernel discarded because a receive buffer was full (SO_RXQ_OVFL), at listeners and at relays. A train counts as one.",
+        "Messages that the kernel dropped because a receive buffer was full (SO_RXQ_OVFL), at listeners and at relays. A GRO batch counts as one.",
         [
             ("client", |worker| worker.counters.listener_overflow),
             ("peer", |worker| worker.counters.relay_overflow),
@@ -171,7 +171,7 @@ fn received(page: &mut Page, stats: &Stats) {
     );
     page.counter(
         "hairpin_turn_icmp_errors_total",
-        "ICMP errors that came back for datagrams relayed to peers.",
+        "ICMP errors received for datagrams relayed to peers.",
         stats.counters().icmp_errors,
     );
 }
@@ -180,12 +180,12 @@ fn batches_received(page: &mut Page, stats: &Stats) {
     let received = stats.received();
     page.counter(
         "hairpin_io_gro_trains_total",
-        "Trains of datagrams that the kernel handed over as one (UDP GRO).",
+        "Batches of datagrams received as one (UDP GRO).",
         received.gro_trains,
     );
     page.counter(
         "hairpin_io_gro_segments_total",
-        "Datagrams that came in trains.",
+        "Datagrams in batches that were received as one.",
         received.gro_segments,
     );
     page.sizes(
@@ -204,21 +204,21 @@ fn sent(page: &mut Page, stats: &Stats) {
     page.per_worker(
         "hairpin_io_sent_datagrams_total",
         Kind::Counter,
-        "Datagrams that the kernel took, to clients and to peers.",
+        "Datagrams that the kernel accepted, to clients and to peers.",
         stats,
         |of| of.sends.sent,
     );
     page.per_worker(
         "hairpin_io_sent_bytes_total",
         Kind::Counter,
-        "Their bytes, headers of UDP and IP excluded.",
+        "Bytes that the kernel accepted, without headers of UDP and IP.",
         stats,
         |of| of.sends.sent_bytes,
     );
     let sends = stats.sends();
     page.counters(
         "hairpin_io_send_errors_total",
-        "Datagrams that the kernel did not take, by reason.",
+        "Datagrams that the kernel rejected, by reason.",
         "reason",
         [
             ("would_block", sends.would_block),
@@ -245,17 +245,17 @@ fn segmented(page: &mut Page, stats: &Stats) {
     let sends = stats.sends();
     page.counter(
         "hairpin_io_gso_super_packets_total",
-        "Sends that carried several datagrams as one (UDP GSO).",
+        "Sends with several datagrams as one (UDP GSO).",
         sends.gso_runs,
     );
     page.counter(
         "hairpin_io_gso_segments_total",
-        "Datagrams that such sends carried.",
+        "Datagrams in sends with several datagrams as one.",
         sends.gso_segments,
     );
     page.counters(
         "hairpin_io_gso_refused_total",
-        "Such sends that the kernel refused and that were repeated one by one: a size that the path does not take, or any size. Both are remembered for the destination.",
+        "Sends with GSO that the kernel refused and that were repeated datagram by datagram, by reason. The server remembers it per destination.",
         "reason",
         [
             ("size", sends.gso_wrong_size),

@@ -60,17 +60,17 @@ fn allocations(page: &mut Page, observer: &Observer, stats: &Stats) {
 fn held(page: &mut Page, stats: &Stats) {
     page.gauge(
         "hairpin_turn_permissions",
-        "Permissions that exist; some may have lapsed a moment ago.",
+        "Permissions that exist; an expired one counts until the server next checks its allocation.",
         stats.sum(|worker| worker.engine.permissions),
     );
     page.gauge(
         "hairpin_turn_channels",
-        "Channels that exist; some may have lapsed a moment ago.",
+        "Channels that exist; an expired one counts until the server next checks its allocation.",
         stats.sum(|worker| worker.engine.channels),
     );
     page.gauge(
         "hairpin_turn_reservations",
-        "Ports held for a reservation token.",
+        "Relay ports reserved for clients with a RESERVATION-TOKEN.",
         stats.sum(|worker| worker.engine.reservations),
     );
     page.gauge(
@@ -86,18 +86,18 @@ fn held(page: &mut Page, stats: &Stats) {
     connections(page, stats);
     page.counter(
         "hairpin_turn_relays_moved_total",
-        "Reserved relays that went from one worker to another, because the client with the token is there.",
+        "Reserved relays that moved to another worker, which has the client with the RESERVATION-TOKEN.",
         stats.counters().relays_received,
     );
     page.counter(
         "hairpin_turn_requests_moved_total",
-        "Requests that went from the worker they arrived at to the one that was to have their allocation.",
+        "Requests that moved from the worker that received them to the one that made their allocation.",
         stats.counters().requests_taken,
     );
     page.per_worker(
         "hairpin_turn_steered_flows",
         Kind::Gauge,
-        "Clients of a worker whom the kernel's hash would send to another one.",
+        "Clients whose datagrams the steering program delivers to this worker, although the kernel's hash selects another one.",
         stats,
         |of| of.flows_steered,
     );
@@ -109,7 +109,7 @@ fn connections(page: &mut Page, stats: &Stats) {
     let engine = |number: fn(&EngineStats) -> u64| stats.sum(|worker| number(&worker.engine));
     page.gauge(
         "hairpin_turn_peer_connections",
-        "TCP connections between TCP relayed addresses and peers, those being made included.",
+        "TCP connections between TCP relayed addresses and peers, including those in progress.",
         engine(|of| of.peer_connections),
     );
     page.gauge(
@@ -119,18 +119,18 @@ fn connections(page: &mut Page, stats: &Stats) {
     );
     page.counter(
         "hairpin_turn_peer_connections_opened_total",
-        "TCP connections with peers that were made, by either side.",
+        "TCP connections between TCP relayed addresses and peers, opened by either side.",
         engine(|of| of.peer_connections_opened),
     );
     page.counter(
         "hairpin_turn_peer_connections_refused_total",
-        "TCP connections of peers that were closed at once, for want of a permission or of room.",
+        "TCP connections of peers that the server closed at once, because of a missing permission or a limit.",
         engine(|of| of.peer_connections_refused),
     );
     let counters = stats.counters();
     page.counters(
         "hairpin_turn_stream_bytes_total",
-        "Bytes relayed between data connections and peers, by how.",
+        "Bytes relayed between data connections and peers: spliced by the kernel or copied by the worker.",
         "how",
         [
             ("spliced", counters.stream_bytes_spliced),
@@ -143,19 +143,19 @@ fn offloaded(page: &mut Page, stats: &Stats) {
     page.per_worker(
         "hairpin_offload_channels",
         Kind::Gauge,
-        "Channels of a worker that the kernel may relay: each has an entry for each direction in its table.",
+        "Channels of a worker in the kernel's table.",
         stats,
         |of| of.channels_offloaded,
     );
     let counters = stats.counters();
     page.counter(
         "hairpin_offload_channels_entered_total",
-        "Channels that were entered into the kernel's table.",
+        "Channels that were added to the kernel's table.",
         counters.offload_entered,
     );
     page.counters(
         "hairpin_offload_channels_refused_total",
-        "Times that a channel was not entered, or could not stay, so that user space relays it.",
+        "Times that a channel was not added to the kernel's table or was removed, so that user space relays it.",
         "reason",
         [
             ("full", counters.offload_full),
@@ -168,7 +168,7 @@ fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
     let mut family = page.family(
         "hairpin_turn_ports",
         Kind::Gauge,
-        "Relay ports of all relay addresses, by what has become of them.",
+        "Relay ports of all relay addresses, by state.",
     );
     for (name, of) in [("ipv4", AddressFamily::V4), ("ipv6", AddressFamily::V6)] {
         let Some(counts) = observer.ports(of) else {
@@ -196,7 +196,7 @@ fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
     );
     page.counter(
         "hairpin_turn_foreign_ports_total",
-        "Times that a relay port was passed over because another process holds it.",
+        "Times that the server skipped a relay port because another process uses it.",
         counters.foreign_ports,
     );
 }
@@ -229,7 +229,7 @@ fn requests(page: &mut Page, observer: &Observer, stats: &Stats) {
         page,
         stats,
         "hairpin_stun_requests_total",
-        "Requests received, retransmissions included.",
+        "Requests received, including retransmissions.",
         |engine, method| engine.requests(method).packets,
         answered,
     );
@@ -245,7 +245,7 @@ fn requests(page: &mut Page, observer: &Observer, stats: &Stats) {
         page,
         stats,
         "hairpin_stun_successes_total",
-        "Requests answered with success.",
+        "Success responses.",
         EngineStats::successes,
         answered,
     );
@@ -260,7 +260,7 @@ fn errors(page: &mut Page, stats: &Stats) {
     let mut family = page.family(
         "hairpin_stun_errors_total",
         Kind::Counter,
-        "Requests answered with an error, by method and code. The first request of a client gets 401, which is no failure.",
+        "Error responses, by method and code. The first request of a client gets 401, which is no failure.",
     );
     for (method, name) in METHODS {
         for code in ERROR_CODES {
@@ -271,7 +271,7 @@ fn errors(page: &mut Page, stats: &Stats) {
     let mut family = page.family(
         "hairpin_turn_auth_failures_total",
         Kind::Counter,
-        "Requests whose credentials were not accepted, by reason. Every client meets stale_nonce now and then.",
+        "Requests whose credentials the server rejected, by reason. stale_nonce is normal for every client.",
     );
     for reason in AuthFailure::ALL {
         let count = stats.sum(|worker| worker.engine.auth_failed(*reason));
@@ -279,13 +279,13 @@ fn errors(page: &mut Page, stats: &Stats) {
     }
     page.counter(
         "hairpin_turn_key_lookups_total",
-        "Look-ups begun at sources of credentials that answer later.",
+        "Look-ups begun at sources of credentials that respond later.",
         stats.sum(|worker| worker.engine.lookups_begun),
     );
     let mut family = page.family(
         "hairpin_turn_key_lookups_failed_total",
         Kind::Counter,
-        "Look-ups that ended without an answer, by reason; their clients got 500.",
+        "Look-ups without a result, by reason; their clients got 500.",
     );
     for (reason, count) in [
         (
