@@ -123,7 +123,7 @@ impl Task {
         tracing::warn!(
             sink = self.name,
             events = lost,
-            "events lost: the server has ended before the sink took them"
+            "events lost: the server has ended before the sink received them"
         );
     }
 }

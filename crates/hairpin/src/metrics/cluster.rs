@@ -50,7 +50,7 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
         |name, help, value: u64| page.family(name, Kind::Counter, help).put(&[], value);
     counter(
         "hairpin_cluster_orders_total",
-        "Commands of other nodes that this node has received.",
+        "Orders of other nodes that this node has received.",
         status.orders,
     );
     counter(
@@ -60,7 +60,7 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
     );
     counter(
         "hairpin_cluster_forged_texts_total",
-        "Entries in the engine of the cluster (nodes and commands) that no node with the secret has written.",
+        "Entries in the engine of the cluster (nodes and orders) that no node with the secret has written.",
         status.forged,
     );
     counter(

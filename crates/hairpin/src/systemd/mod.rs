@@ -125,7 +125,7 @@ impl Manager {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.send(message.as_bytes())
         {
-            tracing::warn!("systemd was not told `{}`: {error}", one_line(message));
+            tracing::warn!("cannot send `{}` to systemd: {error}", one_line(message));
         }
     }
 }

@@ -171,7 +171,7 @@ impl Shared {
         match error {
             Some(error) => tracing::warn!(
                 %error,
-                "the engine of the cluster does not respond: this node goes on with the limits and nodes that it knew last"
+                "the engine of the cluster does not respond: this node continues with the last known limits and nodes"
             ),
             None => tracing::info!("the engine of the cluster responds"),
         }

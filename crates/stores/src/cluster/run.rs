@@ -314,7 +314,7 @@ impl Outbox {
             let started = tokio::time::Instant::now();
             while let Err(error) = within(engine.send(&text)).await {
                 if started.elapsed() > ORDER {
-                    tracing::error!(%error, order = ?message.order, "other nodes have not got this order");
+                    tracing::error!(%error, order = ?message.order, "cannot send this order to other nodes");
                     break;
                 }
                 sleep(backoff.next()).await;

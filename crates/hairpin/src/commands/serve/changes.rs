@@ -63,7 +63,7 @@ impl Service<'_> {
         let ended = self.engine.end_drain();
         ended.map_err(|error| Refusal::new(format!("still draining: {error:#}")))?;
         self.manager.status(&self.serving());
-        tracing::info!("not draining any more: new allocations and SIP transactions are admitted");
+        tracing::info!("drain ended: new allocations and SIP transactions are admitted");
         Ok(json!({}))
     }
 }

@@ -183,7 +183,7 @@ fn execute(all: &server::sessions::Sessions, message: Message) {
     };
     let thread = std::thread::Builder::new().name("cluster-order".to_owned());
     if let Err(error) = thread.spawn(body) {
-        tracing::error!("an order of another node is not obeyed: no thread: {error}");
+        tracing::error!("cannot carry out an order of another node: no thread: {error}");
     }
 }
 

@@ -93,7 +93,7 @@ impl Service<'_> {
     /// Another process asks to take over.
     pub(in super::super) fn hand_over(&mut self, stream: UnixStream) {
         if let Err(error) = self.offer(&stream) {
-            tracing::warn!("upgrade failed, this process goes on: {error:#}");
+            tracing::warn!("upgrade failed, this process continues: {error:#}");
             let refusal: Reply = Err(Refusal::new(format!("{error:#}")));
             // It may be gone.
             let _ = std::io::Write::write_all(&mut &stream, protocol::reply(&refusal).as_bytes());
@@ -185,7 +185,7 @@ impl Service<'_> {
             .map(|error| format!("{error:#}"))
             .unwrap_or_default();
         if !why.is_empty() {
-            tracing::warn!("upgrade failed, this process goes on: {why}");
+            tracing::warn!("upgrade failed, this process continues: {why}");
         }
         if let Some(successor) = &self.successor {
             // Its end is noticed by the thread that listens.
