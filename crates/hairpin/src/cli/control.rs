@@ -17,9 +17,9 @@ Status 0 if the server is there and healthy, else 1.";
 const RELOAD: &str = "\
 Examples:
   hairpin reload
-        have the server read its configuration again, and say what came of it
+        the server reads its configuration again; prints the result
   hairpin check /etc/hairpin/hairpin.toml && hairpin reload
-        the same, with mistakes shown in their places first
+        first prints each mistake with its place; reloads only if there is none
   hairpin reload --or-upgrade
         upgrade instead, if another version of the program was installed
 
@@ -29,13 +29,13 @@ keeps the configuration that it has.";
 const DRAIN: &str = "\
 Examples:
   hairpin drain
-        no new allocations and SIP transactions from now on; clients that are there stay
+        no new allocations and SIP transactions from now on; existing clients stay
   hairpin drain --wait --timeout 30m && systemctl stop hairpin
         stop as soon as the last client has gone, or after half an hour
   hairpin drain --cancel
         admit new clients again
 
-A server that drains goes on until it is stopped or restarted. With --wait: status 0 if
+A server that drains runs until it is stopped or restarted. With --wait: status 0 if
 nothing is left, 1 if the time is over.";
 
 const UPGRADE: &str = "\

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   sudo hairpin doctor --config /etc/hairpin/hairpin.toml
-        what is wrong on this machine for a server with this configuration, and what mends it
+        what is wrong on this machine for a server with this configuration, and how to fix it
   hairpin doctor --json
         the same for the defaults, as one JSON object, for a script
   hairpin doctor --only ports --only conntrack

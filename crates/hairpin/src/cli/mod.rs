@@ -30,7 +30,7 @@ Examples:
   hairpin check hairpin.toml            every mistake in a configuration at once
   hairpin probe turn turn.example.org --secret \"$SECRET\"
 
-Every command has examples of its own: hairpin COMMAND --help";
+Examples of each command: hairpin COMMAND --help";
 
 /// STUN server and TURN relay.
 #[derive(Debug, Parser)]
@@ -48,15 +48,15 @@ pub(crate) enum Command {
     Serve(Box<serve::Args>),
     /// Check a configuration file and report every mistake at once
     Check(check::Args),
-    /// Find what is wrong on this machine for a server, and the command that mends it
+    /// Find what is wrong on this machine for a server, and the command that fixes it
     Doctor(doctor::Args),
     /// Convert the configuration of another server into one of hairpin
     Import(import::Args),
     /// Say what the server on this machine does
     Status(control::Status),
-    /// Have the server on this machine read its configuration again
+    /// Make the server on this machine read its configuration again
     Reload(control::Reload),
-    /// Have the server on this machine admit no new clients
+    /// Make the server on this machine admit no new clients
     Drain(control::Drain),
     /// Replace the server on this machine by a new process, without the loss of an allocation
     Upgrade(control::Upgrade),

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Listen here (repeatable; port 3480 unless said; port 0 picks a free one)
     #[arg(long, value_name = "ADDRESS[:PORT[-PORT]]", value_parser = value::endpoints, default_value = "127.0.0.1:3480")]
     pub(crate) listen: Vec<Endpoints>,
-    /// Number of threads, each with sockets of its own on every port
+    /// Number of threads, each with its own sockets on every port
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
     /// Send nothing back: check and count

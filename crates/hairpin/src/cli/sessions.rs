@@ -27,7 +27,7 @@ Examples:
 
 The next request of the client gets 437, and the client may allocate again: to prevent
 that, delete the user first. The exit status is 1 if no session was ended, and no other
-node was told.";
+node got the order.";
 
 /// Arguments of `hairpin sessions`.
 #[derive(Debug, clap::Args)]

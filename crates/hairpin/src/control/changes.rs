@@ -121,7 +121,7 @@ impl ChangeSender {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Err(Refusal::new("the server has ended")),
             Err(_) => Err(Refusal::new(format!(
-                "no result within {} s; the log will say what came of it",
+                "no result within {} s; the log will have the result",
                 TIME.as_secs()
             ))),
         }

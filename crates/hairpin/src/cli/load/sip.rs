@@ -22,7 +22,7 @@ Examples:
   hairpin load sip sip:phone.example.org:8443 --transport wss --ca ca.crt --workload register
         registrations over ten WebSockets
   hairpin load sip 127.0.0.1:5070 --workload uas
-        the other end: answers whatever comes, until Ctrl-C
+        the other end: answers all requests, until Ctrl-C
   hairpin load sip 10.0.0.5 --workload call --sweep 0.5..10 --html overload.html
         what is left of its peak at up to ten times the load, and how soon it recovers
   hairpin load sip --teststack

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// What to send
     #[arg(long, value_enum, default_value_t = Workload::Binding)]
     pub(crate) workload: Workload,
-    /// binding: sockets that send, each with a port of its own [default: 10]
+    /// binding: sockets that send, each with its own port [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) clients: Option<u32>,
     /// Workload garbage.

@@ -128,7 +128,7 @@ pub(crate) struct Setup {
     /// Ask for relayed addresses of this family [default: what the server gives: IPv4]
     #[arg(long, value_enum)]
     pub(crate) relay_family: Option<Family>,
-    /// Speak as clients of RFC 5389 do: HMAC-SHA1 and MD5 whatever the server offers
+    /// Use HMAC-SHA1 and MD5, as clients of RFC 5389 do
     #[arg(long)]
     pub(crate) classic: bool,
     /// Lifetime to ask for, in seconds [default: the server's]
