@@ -382,7 +382,7 @@ impl fmt::Display for SipReport {
             ("went on to another server", self.failovers),
             ("withheld, as Retry-After asked", self.withheld),
             ("stray responses", self.stray),
-            ("second responses, and those to what is over", self.second),
+            ("repeated and late responses", self.second),
             ("responses with another CSeq", self.wrong_cseq),
             ("requests outside our calls", self.foreign_requests),
             ("not understood", self.broken),
