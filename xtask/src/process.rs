@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_has_started_is_killed_too() {
+    fn a_kill_reaches_child_processes() {
         let mut shell = command("sh");
         shell.args(["-c", "sleep 60 & echo child $!; wait"]);
         let mut process = Process::start("sh", shell, log("family")).unwrap();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_verifier_rejects_is_told_in_one_line_and_its_log_is_kept() {
+    fn verifier_errors_have_one_line_and_the_log_is_kept() {
         let sizes = ["FLOWS_V4", "FLOWS_V6", "COUNTS", "SETTLING", "BUCKETS"].map(|map| (map, 2));
         let mut object = match Object::load("broken", &broken(), &sizes) {
             Ok(object) => object,

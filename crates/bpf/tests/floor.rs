@@ -82,7 +82,7 @@ fn channel_data_leaves_as_a_datagram_and_a_datagram_as_channel_data() {
 }
 
 #[test]
-fn what_has_no_entry_goes_on_to_the_stack() {
+fn packets_without_an_entry_pass_to_the_stack() {
     for kind in [Kind::RelayXdp, Kind::RelayTc] {
         let mut floor = load(kind);
         let other_channel = channel_data(0x4002, &[7; 40]);

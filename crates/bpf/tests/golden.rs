@@ -188,7 +188,7 @@ fn loads_that_cannot_be_sent_are_refused_with_a_reason() {
 }
 
 #[test]
-fn what_the_injector_sends_the_counter_takes() {
+fn the_counter_counts_the_frames_of_the_injector() {
     for (hook, v6) in [
         (Hook::Tc, false),
         (Hook::Tc, true),

@@ -236,7 +236,7 @@ async fn silence(mut socket: TcpStream) {
 }
 
 #[tokio::test]
-async fn what_is_not_stun_or_not_tls_is_named() {
+async fn bytes_without_stun_or_tls_are_named() {
     let address = listener(bad_http).await;
     let client = Client::connect(Server::new(address).tcp())
         .await

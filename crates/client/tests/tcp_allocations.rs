@@ -234,7 +234,7 @@ async fn two_clients_of_one_server_connect_to_each_other_and_streams_end_with_th
 }
 
 #[tokio::test]
-async fn what_cannot_be_connected_has_its_error() {
+async fn a_failed_connect_returns_its_error() {
     let certificate = Certificate::new("errors", &[NAME]);
     let running = ours(&certificate);
     let [tcp, _] = both(&running, &certificate);

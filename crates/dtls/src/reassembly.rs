@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_the_bounds_or_contradicts_is_refused() {
+    fn oversized_and_contradictory_fragments_are_refused() {
         let mut reassembly = Reassembly::new(0, BOUNDS);
         assert_eq!(reassembly.add(&fragment(4, b"far", 0, 3)), Added::Refused);
         assert_eq!(

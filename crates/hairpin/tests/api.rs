@@ -212,7 +212,7 @@ fn a_page_of_another_site_gets_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_a_problem() {
+fn invalid_requests_get_a_problem_document() {
     let api = Api::start();
     api.read("/nothing").fails(404, "openapi.json");
     let other = api.call("PUT", "/drain", None);

@@ -251,7 +251,7 @@ fn commands_without_a_server_say_what_is_wrong() {
 }
 
 #[test]
-fn what_is_no_request_gets_the_reason_and_ends_nothing() {
+fn malformed_requests_get_the_reason_and_end_nothing() {
     let server = Controlled::start("");
     let long = [b'x'; 10_000];
     let cases: [(&[u8], &str); 5] = [

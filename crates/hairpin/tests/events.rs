@@ -274,7 +274,7 @@ fn a_service_that_fails_for_a_while_gets_each_event_in_the_end() {
 }
 
 #[test]
-fn what_a_service_rejects_is_not_sent_again() {
+fn rejected_events_are_not_sent_again() {
     let service = Service::start(422);
     let (_config, server) = serve(&service.sink("kinds = [\"allocation_opened\"]\n"));
     assert!(probe(&server, "ann:secret"));

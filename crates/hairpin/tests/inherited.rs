@@ -234,7 +234,7 @@ fn sockets_that_no_listener_has_are_an_error_with_the_reason() {
 }
 
 #[test]
-fn what_is_announced_for_another_process_or_makes_no_sense_is_told_apart() {
+fn sockets_of_other_processes_and_malformed_variables_are_distinguished() {
     let _alone = alone();
     let socket = udp(None);
     let args = ["--listen", "127.0.0.1:0", "--workers", "1"];

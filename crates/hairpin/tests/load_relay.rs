@@ -151,7 +151,7 @@ fn a_closed_loop_keeps_its_window_and_loses_nothing() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_words_that_help() {
+fn errors_say_what_to_do() {
     let server = Server::start();
     let fails = |change: &dyn Fn(&mut RelayOptions)| {
         let mut options = RelayOptions::new(clients(&server));

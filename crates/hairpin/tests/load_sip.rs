@@ -278,7 +278,7 @@ fn thresholds_and_silence_have_their_statuses() {
 }
 
 #[test]
-fn what_it_cannot_do_is_said() {
+fn unsupported_options_are_reported() {
     for (target, part) in [
         ("sips:127.0.0.1;transport=udp", "never goes over UDP"),
         ("sip:127.0.0.1;transport=sctp", "transport=sctp"),

@@ -197,7 +197,7 @@ fn software_is_told_to_clients_with_credentials_if_it_is_set() {
 }
 
 #[test]
-fn what_the_kernel_could_do_is_told_with_reasons_and_a_status() {
+fn possible_offload_modes_are_reported_with_reasons_and_a_status() {
     let output = run(&["probe", "offload", "lo", "--json"]);
     let value = json(&output);
     let lo = &value["interfaces"][0];

@@ -78,7 +78,7 @@ fn a_good_pair_is_fine_and_its_key_is_never_shown() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pair_is_said_with_the_line_of_the_configuration() {
+fn faults_of_a_pair_name_the_line_of_the_configuration() {
     let pair = made(|_| {});
     let other = made(|_| {});
     let files = Files::new(&(pair.0.clone(), other.1));

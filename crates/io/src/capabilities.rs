@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_gives_up_is_gone_for_it_and_its_children_only() {
+    fn a_thread_drops_capabilities_for_itself_and_its_children_only() {
         let before = held();
         let work = move || {
             keep_only(&[Capability::NetAdmin]).unwrap();

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_ends_as_soon_as_the_socket_is_empty_and_stays_off() {
+    fn forbidden_gro_ends_when_the_socket_is_empty_and_stays_off() {
         let socket = socket(true);
         let mut watch = GroWatch::new(&socket);
         watch.forbid();

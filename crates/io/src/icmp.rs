@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_told_from_what_was_too_large() {
+    fn unreachable_and_too_large_are_distinguished() {
         let is_final = |to: &str, kind, code| {
             let report = IcmpReport {
                 to: to.parse().unwrap(),

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_is_consistent() {
+    fn detected_offloads_are_consistent() {
         let found = Offloads::probe();
         assert_eq!(found.gso, found.max_segments > 1);
         assert!([1, 64, 128].contains(&found.max_segments));

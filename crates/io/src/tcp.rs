@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_unacknowledged_and_then_refused() {
+    fn unread_data_is_unacknowledged_and_then_refused() {
         let (near, _far) = pair();
         let chunk = vec![0; 1 << 16];
         let mut written = 0;

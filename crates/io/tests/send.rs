@@ -340,7 +340,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_pushed_arrives_once_and_in_its_flows_order(
+    fn datagrams_arrive_once_and_in_order_per_flow(
         pushes in prop::collection::vec(push(), 1..150),
         capacity in prop_oneof![Just(1usize), Just(7), Just(1024)],
         gso in any::<bool>(),

@@ -207,7 +207,7 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
 }
 
 #[test]
-fn what_comes_twice_is_no_goodput_and_is_named() {
+fn duplicates_are_no_goodput_and_are_reported() {
     let _turn = in_turn();
     let repeating = format!("static:{} repeat 1", entry().join(" "));
     let report = measure(

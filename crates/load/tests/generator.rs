@@ -227,7 +227,7 @@ fn a_run_that_is_stopped_still_reports() {
 }
 
 #[test]
-fn what_cannot_be_sent_ends_the_run_and_says_why() {
+fn a_failed_send_ends_the_run_and_says_why() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
     // More than UDP over IPv4 takes.
     let mut plan = framed_plan(nobody.local_addr().unwrap(), 2, 500.0, 65_500);

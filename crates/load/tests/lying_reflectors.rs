@@ -106,7 +106,7 @@ fn agrees(report: &LoadReport, account: &Account) {
 }
 
 #[test]
-fn what_is_cut_or_grows_is_truncated_and_not_received() {
+fn changed_lengths_count_as_truncated_and_not_as_received() {
     let liar = Liar::<Account>::start(|number, bytes, from, account, sends| match number % 5 {
         0 => {
             account.truncated += 1;
@@ -244,7 +244,7 @@ fn delays_show_in_the_latencies_and_a_stall_in_those_it_touches() {
 }
 
 #[test]
-fn what_another_run_or_another_client_sent_is_neither_received_nor_in_the_way() {
+fn datagrams_of_other_runs_and_clients_change_no_counts() {
     let mut recorded: Vec<Vec<u8>> = Vec::new();
     let mut clients: Vec<SocketAddr> = Vec::new();
     let mut first_run = true;
@@ -297,7 +297,7 @@ fn what_another_run_or_another_client_sent_is_neither_received_nor_in_the_way() 
 }
 
 #[test]
-fn what_came_in_the_warm_up_is_not_in_the_measured_part() {
+fn datagrams_of_the_warm_up_are_not_measured() {
     let liar = Liar::<Account>::start(|_, bytes, from, account, sends| {
         account.passed += 1;
         // Only the warm-up is lied to.

@@ -111,7 +111,7 @@ fn a_source_streams_to_whoever_has_spoken() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_a_reason() {
+fn impossible_peers_are_refused_with_a_reason() {
     let mut options = PeerOptions::echo(loopback());
     options.mode = Mode::Source {
         rate: Rate(1.0),

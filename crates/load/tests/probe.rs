@@ -61,7 +61,7 @@ fn a_server_on_ipv6_is_tried_out_too() {
 }
 
 #[test]
-fn what_a_server_lacks_is_said() {
+fn missing_features_of_a_server_are_reported() {
     let server = TestServer::start(&Wishes {
         change: |config| {
             config.relay_v6 = false;

@@ -107,7 +107,7 @@ fn listener(answer: &'static [u8], stay: bool) -> SocketAddr {
 }
 
 #[test]
-fn what_goes_wrong_over_streams_is_told_apart() {
+fn stream_failures_are_distinguished() {
     let any = || Via::Tls(Tls::insecure(NAME).expect("a configuration"));
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let closed = closed.expect("loopback");
@@ -237,7 +237,7 @@ fn relayed_data_of_any_length_arrives_whole_over_tcp_and_tls() {
 }
 
 #[test]
-fn what_is_due_at_once_leaves_in_one_write() {
+fn messages_due_together_leave_in_one_write() {
     let certificate = Certificate::new("gather", &[NAME]);
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
@@ -350,7 +350,7 @@ fn server_that_stops_reading() -> SocketAddr {
 }
 
 #[test]
-fn what_a_server_does_not_read_is_counted_as_not_sent() {
+fn unread_data_counts_as_not_sent() {
     let target = Target::admit(server_that_stops_reading(), false).expect("loopback");
     let mut options = BindingOptions::new(target);
     (options.via, options.clients) = (Via::Tcp, 1);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read() {
         let boards: Arc<[PublishedCounters]> =
             Arc::new([PublishedCounters::new(), PublishedCounters::new()]);
         let mut stats = WorkerStats::default();

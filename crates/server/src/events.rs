@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn events_beyond_the_queue_are_counted() {
         let (sender, mut receiver) = channel(2);
         for name in ["one", "two", "three"] {
             sender.send(&opened(name));

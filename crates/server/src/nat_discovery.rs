@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_two_addresses_and_two_ports_is_refused() {
+    fn discovery_requires_two_addresses_and_two_ports() {
         use NatDiscoveryError as E;
         let first = ["192.0.2.1:3478"];
         let error = |others: &[&str], udp_listeners: &[&str]| add(&udp(others), udp_listeners);

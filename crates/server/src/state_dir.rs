@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_read_or_change_is_refused() {
+    fn directories_that_others_can_access_are_refused() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("state");
         drop(StateDir::open(&path).expect("it can be made"));

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_fills_in_the_same() {
+    fn counters_are_read_in_the_order_in_which_they_are_written() {
         let mut stats = WorkerStats::default();
         let mut number = 0;
         stats.fill(&mut || {

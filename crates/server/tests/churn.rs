@@ -28,7 +28,7 @@ fn assert_clean(server: Running) {
 }
 
 #[test]
-fn what_was_sent_before_a_release_still_leaves() {
+fn data_sent_before_a_release_still_leaves() {
     let server = start(loopback(1));
     let peer = socket("127.0.0.1:0");
     let mut client = Client::new(server.listeners()[0]);

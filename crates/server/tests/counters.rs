@@ -220,7 +220,7 @@ fn a_wrong_password_is_a_failure_and_a_first_request_is_none() {
 }
 
 #[test]
-fn what_overflows_a_receive_buffer_is_counted_to_the_last_datagram() {
+fn receive_overflows_count_each_datagram() {
     // No more than a few datagrams fit, so a burst loses some on any machine.
     let server = start(loopback(1).receive_buffer(2304));
     let granted = server.observer().features().listeners[0].receive_buffer;

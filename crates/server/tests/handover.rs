@@ -452,7 +452,7 @@ fn relays_of_the_two_servers_reach_each_other() {
 }
 
 #[test]
-fn what_cannot_be_handed_over_says_why() {
+fn a_refused_handover_says_why() {
     let shared = loopback(1).relay_ports(40_000, 40_003).shared_ports(true);
     let old = shared.start().expect("it starts");
     assert!(matches!(old.offer(), Err(HandoverError::SharedPorts)));

@@ -144,7 +144,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
 }
 
 #[test]
-fn whoever_insists_gets_it_or_no_server() {
+fn a_required_mode_is_in_use_or_the_server_does_not_start() {
     wired(|| {
         let running = start_at("192.0.2.1", OffloadMode::Xdp).unwrap();
         assert_eq!(of(&running).means, OffloadMethod::Xdp);

@@ -140,7 +140,7 @@ fn df_is_set_on_demand_and_only_between_ipv4_and_ipv4() {
 
 /// The link's MTU is 1,500.
 #[test]
-fn what_is_too_large_for_the_link_is_fragmented() {
+fn datagrams_too_large_for_the_link_are_fragmented() {
     with_wire(|far: &Far| {
         let server = server();
         for pair in pairs(&server) {

@@ -55,7 +55,7 @@ fn options_is_answered_with_what_is_served_rfc3261_11_2() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_and_said_so() {
+fn unsupported_requests_are_refused_with_a_reason() {
     let server = plain();
     let client = Client::new(address(&server));
     let asked = |method: &str| client.ask(&options("b", "UDP", "").replace("OPTIONS", method));
@@ -246,7 +246,7 @@ fn a_source_has_no_more_connections_than_its_share() {
 }
 
 #[test]
-fn who_does_not_read_its_answers_is_given_up() {
+fn a_client_that_does_not_read_responses_is_closed() {
     let server = plain();
     let stream = Stream::new(address(&server));
     let request = options("u", "TCP", "");

@@ -122,7 +122,7 @@ fn a_request_without_a_flow_is_signed_with_the_address_that_the_kernel_sends_fro
 }
 
 #[test]
-fn what_is_advertised_stands_in_via_and_record_route_and_is_this_server() {
+fn via_and_record_route_have_the_advertised_address() {
     let mut settings = proxy();
     settings.advertise = vec![advertised("sip.example.net", None)];
     let server = serve(settings, "127.0.0.1:0");

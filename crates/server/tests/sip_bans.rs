@@ -56,7 +56,7 @@ fn guess(phone: &mut Phone, user: &str, number: u32) -> String {
 }
 
 #[test]
-fn who_guesses_the_password_of_one_user_is_slowed_and_nobody_else_is() {
+fn password_guessing_for_one_user_slows_only_its_source() {
     let server = serve(|_| {});
     let mut guesser = Phone::udp(&server, "user0");
     let codes: Vec<u16> = (0..7)
@@ -78,7 +78,7 @@ fn who_guesses_the_password_of_one_user_is_slowed_and_nobody_else_is() {
 }
 
 #[test]
-fn who_tries_many_users_is_banned_but_not_by_forged_datagrams() {
+fn a_source_that_tries_many_users_is_banned_but_not_by_forged_datagrams() {
     let server = serve(|_| {});
     // Credentials with a made-up nonce prove no source.
     let mut forger = Phone::udp(&server, "user0");

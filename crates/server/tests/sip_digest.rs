@@ -181,7 +181,7 @@ fn the_operator_chooses_the_algorithms_and_their_order_rfc8760_2_3() {
 }
 
 #[test]
-fn what_is_malformed_gets_400_with_the_reason_and_what_is_another_s_a_challenge_rfc7616_3_4() {
+fn malformed_credentials_get_400_and_foreign_ones_a_challenge_rfc7616_3_4() {
     let mut world = World::new(challenging());
     let challenge = world.ask("");
     let mut with = |from: &str, to: &str| {

@@ -50,7 +50,7 @@ fn request(method: &str, transport: &str, call: &str) -> String {
 const LATER: Duration = Duration::from_millis(300);
 
 #[test]
-fn who_sends_nothing_more_over_tcp_gets_the_final_response_and_then_the_end() {
+fn a_half_closed_tcp_client_gets_the_final_response_and_then_the_end() {
     let authority = Authority::new();
     for workers in [1, 3] {
         let server = serve(settings(), &authority, workers);
@@ -81,7 +81,7 @@ fn who_sends_nothing_more_over_tcp_gets_the_final_response_and_then_the_end() {
 }
 
 #[test]
-fn who_sends_nothing_more_over_tls_gets_the_final_response_and_then_the_end() {
+fn a_half_closed_tls_client_gets_the_final_response_and_then_the_end() {
     let authority = Authority::new();
     let server = serve(settings(), &authority, 2);
     let mut phone = Phone::udp(&server, "user1");

@@ -111,7 +111,7 @@ fn weights_are_shares_and_a_dot_is_no_service_rfc2782() {
 }
 
 #[test]
-fn what_is_not_there_is_told_from_name_servers_that_fail_or_are_silent() {
+fn missing_names_and_failing_name_servers_are_distinguished() {
     let server = DnsServer::new(
         Zone::new()
             .manner("fails.example", Manner::Failing)

@@ -286,7 +286,7 @@ fn a_registration_that_expires_and_a_subscription_that_expires_say_so() {
 }
 
 #[test]
-fn who_may_not_or_asks_wrongly_gets_the_code_that_says_so() {
+fn forbidden_and_malformed_subscriptions_get_their_code() {
     let server = serve(2);
     let mut phone = Phone::udp(&server, "user0");
     for (place, (user, lines, code)) in [

@@ -362,7 +362,7 @@ fn domains_can_be_added_while_the_server_runs() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_at_the_start() {
+fn invalid_sip_settings_are_refused_at_startup() {
     let refused = |change: fn(&mut SipSettings)| {
         let mut settings = settings();
         change(&mut settings);

@@ -234,7 +234,7 @@ fn of_a_stranger(to: &str, call: &str) -> String {
 }
 
 #[test]
-fn who_is_known_learns_whether_a_user_of_a_source_exists_and_others_do_not() {
+fn only_known_senders_learn_whether_a_user_of_a_store_exists() {
     let mut settings = settings();
     settings.domains[0].inbound = Inbound::Anyone;
     let source = slow(5);

@@ -221,7 +221,7 @@ fn a_handshake_that_is_none_is_refused_in_http() {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_told_and_closed() {
+fn protocol_violations_get_a_close_frame_and_end() {
     let (server, config) = serve(SipSettings::default(), 1);
     let mut link = Link::of("WSS", &server, &config);
     // A frame without a mask.
@@ -495,7 +495,7 @@ fn a_source_with_many_silent_connections_makes_room_for_another() {
 }
 
 #[test]
-fn who_reads_no_answers_is_closed_and_others_are_served() {
+fn a_client_that_reads_no_responses_is_closed_and_others_are_served() {
     let mut settings = SipSettings::default();
     (settings.message_deadline, settings.idle) = (Duration::from_secs(5), Duration::from_secs(5));
     let (server, config) = serve(settings, 1);

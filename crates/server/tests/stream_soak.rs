@@ -349,7 +349,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn whatever_connections_do_nothing_is_left_behind() {
+fn connections_leave_nothing_behind() {
     let lab = Lab::new();
     // Tables and the allocator's arenas of all threads have their size after that.
     load(&lab, duration() / 4, 1);

@@ -235,7 +235,7 @@ fn a_peer_connects_to_a_client_rfc6062_5_3() {
 }
 
 #[test]
-fn what_the_client_sends_behind_its_bind_request_reaches_the_peer() {
+fn data_after_a_bind_request_reaches_the_peer() {
     let (builder, config) = builder(3);
     let server = start(builder);
     for access in Access::both(&server, &config) {

@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_in_either_case(worker: u16, slot: u32, generation: u32) {
+        fn written_branches_are_read_in_upper_and_lower_case(worker: u16, slot: u32, generation: u32) {
             let branch = Branch { worker, slot, generation };
             let text = codec().write(branch);
             prop_assert_eq!(codec().read(&text), BranchKind::Ours(branch));

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_framed_is_named() {
+    fn framing_errors_are_named() {
         for (text, error) in [
             ("\x16\x03\x01", ParseError::RequestLine),
             ("\rx", ParseError::LineEnd),

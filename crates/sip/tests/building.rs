@@ -150,7 +150,7 @@ fn the_stamp_says_only_what_sent_by_does_not() {
 }
 
 #[test]
-fn who_cannot_be_answered_is_not() {
+fn requests_without_a_return_path_get_no_response() {
     for (from, to) in [
         ("INVITE sip:bob", "ACK sip:bob"),
         ("v: SIP / 2.0/UDP p", "v: SIP/2.0 p"),

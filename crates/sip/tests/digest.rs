@@ -352,7 +352,7 @@ fn without_qop_a_nonce_is_good_once() {
 }
 
 #[test]
-fn what_is_not_supported_is_not_chosen() {
+fn unsupported_algorithms_are_not_chosen() {
     let pick = |fields: &str| {
         let text = format!("SIP/2.0 401 Unauthorized\r\n{fields}\r\n");
         let mut spans = Spans::new();

@@ -352,7 +352,7 @@ fn a_server_that_cannot_be_reached_or_is_silent_is_passed_over_rfc3263_4_3() {
 }
 
 #[test]
-fn who_works_on_it_is_not_passed_over_rfc3263_4_3() {
+fn a_server_that_handles_the_request_is_not_skipped_rfc3263_4_3() {
     let mut world = World::new();
     world.send("OPTIONS", "sip:example.org");
     world.resolve();
@@ -383,7 +383,7 @@ fn every_2xx_of_an_invite_is_for_the_tu_until_its_transaction_ends() {
 }
 
 #[test]
-fn what_a_stranger_has_chosen_goes_to_that_stranger_only() {
+fn a_request_with_a_target_of_the_caller_goes_only_to_the_caller() {
     let near = AllowedDestination::Near([192, 0, 2, 20].into());
     let mut world = World::new();
     world
@@ -441,7 +441,7 @@ fn many_requests_share_a_question_and_all_hear_that_there_is_no_answer() {
 }
 
 #[test]
-fn what_leads_nowhere_or_is_too_much_is_refused_at_once() {
+fn unroutable_and_excess_requests_are_refused_at_once() {
     let mut world = World::with(|config| config.most = 1);
     let refused = world.order("OPTIONS", "tel:+1", AllowedDestination::Anywhere, 0);
     assert!(matches!(refused, Err(DispatchError::Target(_))));

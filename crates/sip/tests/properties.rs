@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_again(
+    fn written_messages_are_read_again(
         headers in prop::collection::vec(header(), 0..20),
         body in prop::collection::vec(any::<u8>(), 0..100),
     ) {

@@ -186,7 +186,7 @@ fn a_response_goes_on_to_the_servers_that_sent_by_names_rfc3263_5() {
 }
 
 #[test]
-fn who_is_nowhere_is_told_to_the_tu_and_the_next_response_tries_again() {
+fn an_unreachable_client_is_reported_and_the_next_response_tries_again() {
     let (mut world, server) = World::ringing("client.example:5070");
     world.respond(server, 180);
     world.nobody_at("192.0.2.9:5070");

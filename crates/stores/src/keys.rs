@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn malformed_keys_are_refused() {
         let wrong = [
             "",
             "7da2",

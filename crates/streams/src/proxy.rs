@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused() {
+    fn unusable_proxy_headers_are_refused() {
         let mut nobody = V4;
         nobody[..4].fill(0);
         let mut no_port = V4;

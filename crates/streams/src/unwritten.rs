@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_been_begun_is_written_to_its_end() {
+    fn a_begun_message_is_written_completely() {
         let (mut queue, mut spare) = (WriteQueue::default(), ChunkPool::default());
         queue
             .push(&[b"first"], Content::Data, ms(0), &LIMITS, &mut spare)

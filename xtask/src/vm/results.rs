@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_hangs_dies_or_says_nothing_has_failed() {
+    fn skipped_hanging_and_silent_checks_have_failed() {
         let skipped = "@begin it\n@test a\ntest a ... ok\n@skipped no root\n@end it 0 3.0\n@done\n";
         assert_eq!(
             outcomes(skipped)[1],

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_together_is_one_record() {
+    fn data_queued_together_is_one_record() {
         let (config, tls) = pair(&rustls::version::TLS13);
         let (mut client, mut server) = (Stream::tls(&tls).expect("a stream"), connection(&config));
         carry(&mut client, &mut server, 5000).expect("TLS");

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_socket_does_not_accept_waits() {
+    fn data_that_the_socket_does_not_accept_waits() {
         let mut stream = Stream::tcp();
         let mut socket = Narrow(Vec::new(), 10);
         stream.queue(&[&CHANNEL[..4], &CHANNEL[4..]]);

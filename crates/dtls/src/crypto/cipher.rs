@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn oversized_records_are_refused() {
         let (mut sealer, _) = pair(&SUITES[0]);
         let mut out = vec![0; 1 << 15];
         let too_long = vec![0; (1 << 14) + 1];

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_offered_is_refused() {
+    fn extensions_without_an_offer_are_refused() {
         let mut body = Vec::new();
         HELLO.write(&mut body);
         let at = body.len() - 4 - 12;

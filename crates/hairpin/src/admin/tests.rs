@@ -95,7 +95,7 @@ fn a_server_is_alive_and_ready_until_it_drains() {
 }
 
 #[test]
-fn what_is_not_there_is_said_so() {
+fn unknown_paths_get_404_and_other_methods_405() {
     let (_running, _serving, address) = start();
     assert_eq!(get(address, "/nothing").0, 404);
     assert!(get(address, "/").1.contains("<title>hairpin</title>"));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_with_advice() {
+    fn irregular_files_are_refused_with_advice() {
         let refused = read(&["/dev/zero".into()]).unwrap_err();
         let text = refused[0].one_line();
         assert!(text.contains("/dev/zero: it is not a regular"), "{text}");

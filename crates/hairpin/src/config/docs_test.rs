@@ -75,7 +75,7 @@ fn the_example_is_without_fault_and_names_every_key() {
 }
 
 #[test]
-fn what_the_example_comments_out_is_the_default() {
+fn values_commented_out_in_the_example_are_the_defaults() {
     let uncommented: String = EXAMPLE
         .lines()
         .filter(|line| {

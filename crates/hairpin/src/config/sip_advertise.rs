@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_advertised_is_read_and_written() {
+    fn advertised_addresses_are_read_and_written() {
         for text in [
             "203.0.113.5",
             "203.0.113.5/10.0.0.5",

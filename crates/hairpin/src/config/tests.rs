@@ -285,7 +285,7 @@ fn a_listener_on_an_address_without_relays_may_use_any_port() {
 }
 
 #[test]
-fn what_is_hardly_meant_is_a_warning() {
+fn unlikely_settings_are_warnings() {
     let loaded = load_file("[auth]\nsecrets = [\"short\"]\n[relay]\naddresses = [\"10.0.0.5\"]\n");
     assert_eq!(loaded.count(), "2 warnings");
     assert!(loaded.config.is_some());
@@ -386,7 +386,7 @@ fn mistakes_in_the_environment_name_the_variable() {
 }
 
 #[test]
-fn what_only_a_restart_changes_is_named() {
+fn keys_that_require_a_restart_are_named() {
     let old = load_file("[auth]\nrealm = \"a\"\n");
     let new =
         load_file("[auth]\nrealm = \"b\"\n[relay]\nports = \"5000-6000\"\n[server]\nworkers = 2\n");

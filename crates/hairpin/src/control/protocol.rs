@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read() {
         for command in Command::ALL {
             let read = read_request(request(command).as_bytes());
             assert_eq!(read, Ok((command, Value::Null)));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_with_the_reason() {
+    fn malformed_requests_are_refused_with_the_reason() {
         let cases = [
             ("", "one JSON object"),
             ("[]", "one JSON object"),

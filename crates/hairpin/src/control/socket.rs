@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_replace_is_refused() {
+    fn paths_that_others_can_replace_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         let set = |mode| {

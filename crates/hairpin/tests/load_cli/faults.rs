@@ -113,7 +113,7 @@ fn behind_a_queue(queue: &str, load: &str) -> Output {
 }
 
 #[test]
-fn what_the_generator_itself_loses_is_told() {
+fn losses_of_the_generator_are_reported() {
     // Two megabits a second are 3,600 Binding requests with their headers, without the answers.
     let output = behind_a_queue(
         "tbf rate 2mbit burst 4k limit 4k",

@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delivered_late_counts_over_the_time_it_took() {
+    fn late_deliveries_count_over_their_real_time() {
         let start = Instant::now();
         let end = start + Duration::from_secs(2);
         let sent = Injected {

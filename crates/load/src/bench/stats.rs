@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_does_not_count() {
+    fn nan_does_not_count() {
         assert_eq!(Summary::of([]), None);
         assert_eq!(Summary::of([f64::NAN, f64::INFINITY]), None);
         assert_eq!(Summary::of([f64::NAN, 2.0]).map(|one| one.rounds), Some(1));

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claims_to_be_a_message_is_one() {
+    fn generated_messages_are_well_formed() {
         let mut random = SplitMix(3);
         for kind in [Kind::Unauthenticated, Kind::Forged, Kind::Binding] {
             let datagram = make(kind, &mut random);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_is_admitted_and_what_is_far_has_to_be_confirmed() {
+    fn near_targets_are_admitted_and_far_ones_need_confirmation() {
         for near in [
             "127.0.0.1:3478",
             "[::1]:3478",

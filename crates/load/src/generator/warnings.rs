@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_on_this_machine_is_not_left_to_the_server() {
+    fn losses_on_this_machine_are_not_blamed_on_the_server() {
         let mut report = sample(1.0);
         report.kernel.send = 7;
         report.kernel.receive = 8;

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_drops_has_not_left() {
+    fn datagrams_dropped_by_the_kernel_count_as_not_sent() {
         let sent = [(Counter::Sent, 100)];
         assert_eq!(
             ends_with_drops(&mut watch(true), &sent, 100, 9),

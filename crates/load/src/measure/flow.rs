@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_late_as_often_as_it_is_missing() {
+    fn forgotten_gaps_count_as_late_when_they_arrive() {
         let mut tracker = FlowTracker::with_memory(2);
         // One number in three arrives of four pieces: two are forgotten.
         let sent = 4 * PIECE;

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_payloads_are_read() {
         for length in [Payload::MIN, 25, 120, 1200, Payload::MAX] {
             let (payload, buffer) = sample(length);
             let stamp = Stamp {

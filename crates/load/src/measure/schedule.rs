@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_due_was_intended_before(rate in 1.0f64..1e6, end in 0.0f64..1e6, burst in 1u64..100, ms in 1u64..100_000) {
+        fn due_sends_were_intended_earlier(rate in 1.0f64..1e6, end in 0.0f64..1e6, burst in 1u64..100, ms in 1u64..100_000) {
             let schedule = Schedule::ramp(&format!("0:{rate},20s:{end}")).unwrap().with_burst(burst);
             let elapsed = Duration::from_millis(ms);
             let due = schedule.due(elapsed);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_measured_is_not_fast() {
+    fn missing_measurements_fail_a_threshold() {
         let verdict = |text: &str| {
             text.parse::<Threshold>()
                 .unwrap()

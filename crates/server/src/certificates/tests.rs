@@ -69,7 +69,7 @@ fn a_name_gets_its_certificate_and_others_get_the_first() {
 }
 
 #[test]
-fn what_cannot_be_used_says_why() {
+fn unusable_certificates_say_why() {
     let (certificate, key) = made(&["a.example"]);
     let (other, _) = made(&["b.example"]);
     assert!(matches!(

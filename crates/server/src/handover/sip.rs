@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_sip_arrives_as_it_was() {
+    fn offered_sip_state_is_decoded_unchanged() {
         let key = [7; KEY];
         let run = 3;
         for offered in [None, Some(OfferedSip { key, run })] {

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inside_a_prefix_that_separates_is_separate_too() {
+    fn destinations_within_a_separating_prefix_are_separate() {
         // A multipath default in one table, a gateway for a part of it in another: a rule decides which is used.
         let cells = Cells::new(&[prefix("0.0.0.0/0", true), prefix("10.0.0.0/8", false)]);
         assert!(!cells.of(ip("10.1.2.3")).is_shared());

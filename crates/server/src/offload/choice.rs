@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_insists_gets_xdp_on_a_veth_but_never_at_others_cost() {
+    fn required_xdp_works_on_a_veth_and_never_replaces_other_programs() {
         assert_eq!(choose(OffloadMode::Xdp, &veth()).xdp, None);
         let foreign = changed(|facts| facts.link.xdp = Some(7));
         let choice = choose(OffloadMode::Xdp, &foreign);

@@ -156,7 +156,7 @@ fn a_changed_route_moves_the_hop_and_a_lost_one_ends_it() {
 }
 
 #[test]
-fn what_leads_to_nobody_to_many_or_through_a_tunnel_is_left_to_user_space() {
+fn missing_special_and_tunnel_routes_stay_in_user_space() {
     let (mut hops, mut table) = (hops(), Table::default());
     hops.neighbour(&neighbour(7, NeighbourState::Sure), 0, &mut table);
     let changed = |change: fn(&mut Route)| {

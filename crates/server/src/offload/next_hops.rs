@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_before_it_was_seen_is_not_reported_as_new() {
+    fn withdrawn_next_hops_are_not_reported_as_new() {
         let table = NextHopTable::new(8, None);
         table.release(table.acquire(ip(1), ip(2)));
         assert_eq!(withdrawn(&table).len(), 1);

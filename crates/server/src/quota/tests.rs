@@ -119,7 +119,7 @@ fn a_unit_moves_to_another_source_and_user_or_stays() {
 }
 
 #[test]
-fn what_is_released_leaves_no_entry() {
+fn a_released_quota_leaves_no_entry() {
     let quotas = quotas(10, 10, 10);
     for name in ["a", "b", "a"] {
         quotas

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_advertised_is_this_server() {
+    fn an_advertised_address_is_this_server() {
         let listeners = [
             "10.0.0.5:5060".parse().unwrap(),
             "10.0.0.5:5071".parse().unwrap(),

@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_all_hands_over_and_stops_long_after_it_is_even_again() {
+    fn a_worker_with_all_load_hands_over_until_the_load_is_even_for_long() {
         let commons = SharedBalance::new(Numbering::alone(2));
         let mut first = Balance::new(0, commons.clone());
         let mut second = Balance::new(1, commons);

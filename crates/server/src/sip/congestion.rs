@@ -295,7 +295,7 @@ mod tests {
 
     /// Needs a receive buffer like that of a listener, which the kernel grants only to CAP_NET_ADMIN or up to net.core.rmem_max.
     #[test]
-    fn what_waits_in_a_socket_of_this_kernel_is_known() {
+    fn messages_that_wait_in_a_socket_are_counted() {
         let options = io::UdpOptions {
             recv_buffer: Some(4 << 20),
             ..io::UdpOptions::default()

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_relayed_never_makes_room() {
+    fn datagrams_that_are_not_relayed_do_not_raise_the_limit() {
         let mut limit_of = BatchLimit::new(BatchLimit::MOST);
         for _ in 0..20 {
             limit_of.judge(&batch(64, 31, 1));

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted_and_its_batch_is_used_again() {
+    fn messages_beyond_the_mailbox_are_counted_and_their_batch_is_reused() {
         let (mut mailboxes, _pollers) = mailboxes_of(2, 1);
         let long = vec![0; 60_004];
         let lost: u64 = (0..100)

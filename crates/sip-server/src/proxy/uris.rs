@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_this_server_is_left_out_rfc3261_16_4() {
+    fn maddr_of_this_server_is_removed_rfc3261_16_4() {
         for (uri, wanted) in [
             (
                 "sip:bob@h:5070;maddr=192.0.2.2;transport=tcp;x=y",

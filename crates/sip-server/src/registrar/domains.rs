@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_refused() {
+    fn invalid_domains_are_refused() {
         let twice = Domains::new(vec![domain("a", &[]), domain("b", &["A"])]);
         assert_eq!(twice.err(), Some(DomainError::Twice("A".to_owned())));
         let no_host = Domains::new(vec![domain("a b", &[])]);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_failure_is_reachable() {
+    fn routes_after_a_failure_are_reachable() {
         let mut first = route(&["1"]);
         first.failures.unreachable = Next::NextTrunk;
         assert_eq!(lint(&[first, route(&["1"])]), []);

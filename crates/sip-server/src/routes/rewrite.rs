@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_part_may_not_have_is_escaped() {
+    fn forbidden_characters_of_a_user_part_are_escaped() {
         let made = uri(false, b"a b@c", b"192.0.2.7:5070;transport=tcp");
         assert_eq!(&*made, b"sip:a%20b%40c@192.0.2.7:5070;transport=tcp");
         assert_eq!(&*uri(true, b"+49", b"h.example"), b"sips:+49@h.example");

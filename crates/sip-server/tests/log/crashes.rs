@@ -13,7 +13,7 @@ use crate::world::{
 /// Registers, removes, writes, synchronizes, compacts, fails and loses power, all by chance. What is there afterwards is what was there
 /// after some change: not before the last synchronization, nor behind what was written.
 #[test]
-fn what_a_crash_leaves_is_a_state_that_was() {
+fn a_crash_leaves_an_earlier_state() {
     for seed in 0..60 {
         crash(seed);
     }

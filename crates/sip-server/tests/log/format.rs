@@ -205,7 +205,7 @@ fn a_log_of_the_version_without_user_agents_is_read_and_continued() {
 }
 
 #[test]
-fn what_is_not_a_log_is_not_touched() {
+fn a_file_that_is_no_log_is_not_changed() {
     let open = |log: &[u8]| {
         let tape = Tape::holding(log.to_vec());
         Log::open(tape, Settings::default(), key())
@@ -273,7 +273,7 @@ fn changes_are_refused_if_nobody_takes_the_batches() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_record_is_not_changed() {
+fn bindings_too_large_for_a_record_are_not_changed() {
     let mut location = persistent();
     location.memory.set_limits(sip_server::location::Limits {
         per_user: usize::MAX,

@@ -320,7 +320,7 @@ fn a_gruu_of_another_user_in_contact_is_403_rfc5627_6_2() {
 }
 
 #[test]
-fn what_a_response_has_of_other_hops_stays_rfc3261_16_7() {
+fn a_response_keeps_fields_of_other_hops_rfc3261_16_7() {
     let mut world = World::new();
     world.bind_bob(&[None]);
     let before = "Via: SIP/2.0/UDP 10.0.0.1;branch=z9hG4bKa;received=192.0.2.200;rport=7\r\n";

@@ -109,7 +109,7 @@ fn a_user_who_cannot_be_reached_or_is_not_registered_is_forwarded() {
 }
 
 #[test]
-fn who_declines_or_cancels_is_not_forwarded() {
+fn declined_and_cancelled_calls_are_not_forwarded() {
     let mut world = forwarding(true);
     world.nodes[UAS].script = answers(&[(50, 603)]);
     call_bob(&mut world, 2_000);

@@ -22,7 +22,7 @@ fn bob() -> World {
 }
 
 #[test]
-fn what_an_untrusted_sender_asserts_is_replaced_by_who_it_is_rfc3325_5() {
+fn identity_of_an_untrusted_sender_is_replaced_by_the_authenticated_one_rfc3325_5() {
     let mut world = bob();
     let got = forwarded(
         &mut world,
@@ -37,7 +37,7 @@ fn what_an_untrusted_sender_asserts_is_replaced_by_who_it_is_rfc3325_5() {
 }
 
 #[test]
-fn what_a_trunk_asserts_stays() {
+fn identity_asserted_by_a_trunk_stays() {
     let mut world = bob();
     world.policy().trunks.insert(address(UAC).ip());
     let got = forwarded(&mut world, "sip:bob@example.com", CLAIM);
@@ -90,7 +90,7 @@ fn a_private_identity_goes_to_trusted_elements_alone_rfc3325_7() {
 }
 
 #[test]
-fn what_a_phone_asserts_in_a_response_is_removed() {
+fn identity_asserted_by_a_phone_in_a_response_is_removed() {
     for is_trunk in [false, true] {
         let mut world = bob();
         if is_trunk {

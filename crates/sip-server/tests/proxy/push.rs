@@ -240,7 +240,7 @@ fn the_time_to_wake_a_phone_and_that_of_a_group_are_two() {
 }
 
 #[test]
-fn what_a_woken_phone_decides_is_the_response() {
+fn the_response_of_a_woken_phone_is_forwarded() {
     for (code, response) in [
         (403, "403 INVITE"),
         (404, "404 INVITE"),

@@ -104,7 +104,7 @@ fn a_final_response_behind_a_200_is_not_forwarded() {
 }
 
 #[test]
-fn who_rings_too_long_is_cancelled_by_timer_c_rfc3261_16_8() {
+fn timer_c_cancels_a_phone_that_rings_too_long_rfc3261_16_8() {
     let mut world = World::new();
     world.bind_bob(&[None]);
     // The second 180 sets the timer anew.

@@ -47,7 +47,7 @@ fn a_stranger_must_show_a_password_for_everything() {
 }
 
 #[test]
-fn who_has_a_password_reaches_local_users_and_what_is_allowed() {
+fn an_authenticated_caller_reaches_local_users_and_allowed_targets() {
     let mut world = with_bob();
     assert_eq!(
         answer(&mut world, "sip:bob@example.com", ALICE),
@@ -65,7 +65,7 @@ fn who_has_a_password_reaches_local_users_and_what_is_allowed() {
 }
 
 #[test]
-fn who_has_a_password_learns_who_exists_and_others_do_not() {
+fn only_authenticated_callers_learn_which_users_exist() {
     for (extra, unknown, silent) in [(ALICE, "404", "480"), ("", "480", "480")] {
         let mut world = with_bob();
         world.policy().inbound = Inbound::Anyone;
@@ -156,7 +156,7 @@ fn credentials_that_contradict_the_request_are_400() {
 }
 
 #[test]
-fn what_is_for_the_server_itself_is_not_forwarded() {
+fn requests_for_the_server_itself_are_not_forwarded() {
     for uri in [
         "sip:192.0.2.2",
         "sip:example.com",

@@ -147,7 +147,7 @@ fn a_100_is_an_answer() {
 }
 
 #[test]
-fn what_has_rung_is_not_moved() {
+fn a_call_that_has_rung_stays_at_its_trunk() {
     let mut world = world(Failures::default());
     world.nodes[UAS].script = answers(&[(50, 180), (60_000, 500)]);
     world.nodes[UAS + 1].script = answers(&[(50, 200)]);
@@ -221,7 +221,7 @@ fn behind_the_last_trunk_comes_the_next_route_that_matches() {
 }
 
 #[test]
-fn who_rings_too_long_has_no_answer() {
+fn a_trunk_that_rings_too_long_counts_as_no_answer() {
     let mut world = world(on(Next::Stop, Next::NextTrunk, Next::Stop));
     world.nodes[UAS].script = answers(&[(20, 180)]);
     world.nodes[UAS + 1].script = answers(&[(20, 200)]);

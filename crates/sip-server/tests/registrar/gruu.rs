@@ -152,7 +152,7 @@ fn temporary_gruus_end_with_the_last_contact_of_the_instance_rfc5627_5_3() {
 }
 
 #[test]
-fn what_would_loop_or_is_no_sip_uri_gets_403_rfc5627_5_1() {
+fn looping_and_non_sip_contacts_get_403_rfc5627_5_1() {
     let mut world = World::new();
     let own = temp(&mut world, "a", 1, &contact("sip:a@h"));
     let bob = |lines: &str| request_to("sip:example.com", "sip:bob@example.com", "b", 1, lines);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_long_is_said() {
+    fn a_bye_for_a_response_without_dialog_fields_is_malformed() {
         let mut spans = Spans::new();
         let response = Message::parse(b"SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP h\r\n\r\n", &mut spans);
         let response = response.unwrap();

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finishes_work_is_above_what_continues_it_above_what_begins_it() {
+    fn classes_rank_ending_above_continuing_above_beginning() {
         let classifier = Classifier::new(&["esnet.0"], true);
         let class = |change: fn(&mut Traits<'_>)| {
             let mut request = Traits {

@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_protected_passes_at_the_expense_of_the_rest_rfc7415_3_5_2() {
+    fn protected_requests_pass_at_the_expense_of_others_rfc7415_3_5_2() {
         let mut downstream = Downstream::new(7);
         let mut passed = [0, 0, 0];
         for ms in 0..10_000_u64 {
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finishes_passes_beyond_the_rate_and_is_made_up_for_later() {
+    fn final_requests_may_exceed_the_rate_and_reduce_it_later() {
         let mut downstream = Downstream::new(7);
         let report = Feedback {
             rate: true,

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_ten_times_as_long_is_known_after_some_hundred_messages() {
+    fn a_tenfold_service_time_is_known_after_some_hundred_messages() {
         let mut time = ServiceTime::new(5_000.0);
         for _ in 0..64 {
             time.observe(16, Duration::from_micros(16 * 50));

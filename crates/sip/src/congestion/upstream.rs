@@ -186,7 +186,7 @@ mod tests {
 
     /// Two workers under one address: see [`OcReply::set`].
     #[test]
-    fn what_a_calm_worker_says_ends_nothing_that_a_busy_one_asked_for_rfc7339_4_4() {
+    fn a_calm_worker_does_not_end_the_reduction_of_a_busy_one_rfc7339_4_4() {
         for calm_was_busy in [false, true] {
             let (mut busy, mut calm) = (OcReply::new(), OcReply::new());
             let hop = ([192, 0, 2, 1], 5060).into();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lists_algorithms_takes_part_only_with_loss_among_them_rfc7339_4_2() {
+    fn senders_that_list_algorithms_must_include_loss_rfc7339_4_2() {
         let offers = |params: &str| {
             let via = format!("SIP/2.0/UDP a.example;branch=x{params}");
             offers_loss(&Via::read(&mut Cursor::new(via.as_bytes())).unwrap())

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_read_and_the_rest_ignored_rfc7616_3_5() {
+    fn known_parameters_are_read_and_others_ignored_rfc7616_3_5() {
         let text = b"nextnonce=\"47364c23432d2e131a5fb210812c\", QOP=auth-int, x=y, nc=00000001, cnonce=\"c\"";
         let read = Confirmation::parse(text).expect("well-formed");
         assert_eq!(read.next_nonce, Some(&b"47364c23432d2e131a5fb210812c"[..]));

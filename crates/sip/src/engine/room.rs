@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_counted_no_more() {
+    fn ended_transactions_no_longer_count() {
         let mut room = Room::new(HashKey::new([3; 16]));
         let mut none = Slab::new();
         let [one, two] = [1, 2].map(|last| room.place(source(last)));

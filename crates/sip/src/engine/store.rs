@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn oversized_messages_are_refused() {
         let mut store = Store::new();
         assert!(store.keep(&vec![1; LONGEST + 1]).is_none());
         assert!(store.keep(&vec![1; LONGEST]).is_some());
     }
 
     #[test]
-    fn what_is_not_used_is_given_back_and_what_is_stays() {
+    fn unused_memory_is_released_and_used_memory_stays() {
         let mut store = Store::new();
         let message = |number: usize| vec![number as u8; 400];
         let mut kept: Vec<_> = (0..10_000)

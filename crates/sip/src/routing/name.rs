@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn malformed_names_are_refused() {
         let long = [b'a'; 64];
         for wrong in [&b""[..], b".", b"a..b", b"a b", b"a@b", b"[::1]", &long] {
             assert_eq!(DnsName::new(wrong), None);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_says_why() {
+    fn unroutable_targets_say_why() {
         for (uri, why) in [
             ("tel:+123", TargetError::Scheme),
             ("http://example.org", TargetError::Scheme),

@@ -83,7 +83,7 @@ fn a_refusal_has_a_to_tag_the_right_via_and_a_retry_after() {
 }
 
 #[test]
-fn what_is_known_or_finishes_something_is_never_refused() {
+fn known_and_final_requests_are_never_refused() {
     let mut world = world();
     world.run_until(2_000);
     let invite = message("INVITE", 1, same);
@@ -276,7 +276,7 @@ fn a_refusal_to_one_that_speaks_rfc_7339_has_no_retry_after() {
 }
 
 #[test]
-fn who_offers_overload_control_hears_in_calm_that_there_is_nothing_to_hold_back_rfc7339_5_1() {
+fn senders_that_offer_overload_control_get_oc_0_without_an_overload_rfc7339_5_1() {
     let mut world = world();
     world.run_until(2_000);
     let answer_to = |world: &mut World, number: u32, offer: &str| {

@@ -182,7 +182,7 @@ fn a_late_ringing_after_the_refusal_is_not_told() {
 }
 
 #[test]
-fn what_is_no_message_is_dropped_or_refused() {
+fn malformed_messages_are_dropped_or_refused() {
     let mut world = world();
     let via = "Via: SIP/2.0/UDP a;branch=z9hG4bKx;rport\r\n";
     let good = text(&request("OPTIONS", 1, via));

@@ -252,7 +252,7 @@ fn pick<T: Clone>(list: &[T], of: usize) -> Option<T> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_happens_timers_are_transactions_and_all_ends(ops in prop::collection::vec(op(), 0..60)) {
+    fn there_are_as_many_timers_as_transactions_and_all_end(ops in prop::collection::vec(op(), 0..60)) {
         let mut test = Test {
             engine: Engine::new(config(0), 1),
             now: Mono(5_000_000_000),

@@ -115,7 +115,7 @@ fn the_oldest_finished_transaction_gives_way_when_no_repetition_of_it_is_likely(
 }
 
 #[test]
-fn what_still_waits_for_its_ack_does_not_give_way_and_leaves_room_for_other_sources() {
+fn transactions_that_wait_for_an_ack_stay_and_leave_a_share_to_other_sources() {
     let mut full = Full::new();
     for number in 0..8 {
         assert_eq!(full.ask("INVITE", number, 1, 486), Ok(true));

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_the_secret_is_no_node() {
+    fn a_process_without_the_secret_is_no_node() {
         let mut engine = Model::default();
         let [mut own, mut stranger] = [node("a", 1), node("b", 2)];
         exchange(&mut stranger, &mut engine, 0, 0);

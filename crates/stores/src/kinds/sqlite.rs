@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_also_by_another_process() {
+    fn written_users_are_read_also_by_another_process() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("hairpin.db");
         let tables = Tables::new(Sqlite::open(path.clone()).expect("it is made"));

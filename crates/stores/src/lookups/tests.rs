@@ -200,7 +200,7 @@ fn a_store_that_is_silent_is_down_and_the_cache_goes_on() {
 }
 
 #[test]
-fn what_changes_during_a_query_is_not_kept() {
+fn a_change_during_a_query_is_not_cached() {
     let (sender, receiver) = mpsc::unbounded_channel();
     let store = Fake {
         delay: Duration::from_millis(50),

@@ -117,7 +117,7 @@ fn nothing_is_encrypted_before_the_handshake_is_over() {
 }
 
 #[test]
-fn what_is_no_tls_is_answered_by_an_alert() {
+fn bytes_without_tls_get_an_alert() {
     let (mut server, _) = pair();
     server.receive(b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(server.result.clone().unwrap_err().failure, Failure::NotTls);

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read() {
         let masks = [None, Some([1, 2, 3, 4])];
         for (length, mask) in [0, 1, 125, 126, 127, 65_535, 65_536, 1 << 20]
             .into_iter()

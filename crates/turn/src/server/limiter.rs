@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_below_the_rate_is_never_refused() {
+    fn traffic_below_the_rate_is_never_refused() {
         let through = passed(&mut limiter(10_000), 50, 9_900);
         assert_eq!(through, 50 * 9_900);
     }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_leaves_no_entry() {
+    fn a_removed_share_leaves_no_entry() {
         let mut shares = PrefixCounts::new(KeyedHash::new(1, 2));
         let [one, two] = ["192.0.2.1", "192.0.3.1"].map(|text| Prefix::of(text.parse().unwrap()));
         for prefix in [one, one, two] {

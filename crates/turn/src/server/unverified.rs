@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn who_proves_the_address_gets_one_back() {
+    fn a_source_that_proves_its_address_gets_one_response_back() {
         let (mut unverified, mut random) = (Unverified::default(), Random::new([7; 32]));
         for _ in 0..1000 {
             assert!(unverified.take(ip(1), 10, Mono(SECOND), &mut random));

@@ -132,7 +132,7 @@ fn a_network_that_comes_back_finds_everybody_agreed() {
 /// Random wishes in random order under random weather: no panic, nothing endless, and when all is quiet the client believes
 /// in exactly what the server has.
 #[test]
-fn whatever_is_asked_client_and_server_agree_when_all_is_quiet() {
+fn client_and_server_agree_after_random_requests() {
     for seed in 1..=60 {
         let mut dice = Dice(seed * 7919);
         let mut pair = Pair::new(Weather::FOUL, seed);

@@ -287,7 +287,7 @@ fn keys_of_nonces_that_are_all_new_cost_a_challenge_and_nothing_else() {
 }
 
 #[test]
-fn what_is_not_refreshed_lapses_on_both_sides() {
+fn an_allocation_without_a_refresh_expires_on_both_sides() {
     let mut pair = Pair::new(Weather::FINE, 1);
     let client = pair.add_client(ClientConfig {
         keep_alive: false,

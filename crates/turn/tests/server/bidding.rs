@@ -12,7 +12,7 @@ use stun::{
 use crate::world::{Client, REALM, Signing, World, bare, path};
 
 #[test]
-fn who_names_a_password_algorithm_always_gets_sha256() {
+fn a_client_that_names_a_password_algorithm_gets_sha256() {
     let mut world = World::new();
     let mut client = Client::modern(&mut world, "alice", "198.51.100.1:4000");
     let key = long_term_key(

@@ -78,7 +78,7 @@ fn an_unknown_required_attribute_is_listed_in_a_420() {
 }
 
 #[test]
-fn whoever_uses_long_term_credentials_gets_an_authenticated_answer() {
+fn requests_with_long_term_credentials_get_authenticated_responses() {
     let mut world = World::new();
     let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
     let reply = client.ask(&mut world, Method::BINDING, |_| {});
@@ -158,7 +158,7 @@ fn a_binding_indication_is_taken_in_silence() {
 }
 
 #[test]
-fn what_is_not_a_request_for_us_is_dropped_with_its_reason() {
+fn foreign_messages_are_dropped_with_their_reason() {
     let mut world = World::new();
     let path = path("198.51.100.1:4000");
     let message = |class, method| {
@@ -239,7 +239,7 @@ fn answers_to_strangers_are_at_most_twice_the_request_for_binding() {
 }
 
 #[test]
-fn what_follows_the_integrity_is_not_obeyed() {
+fn attributes_after_the_integrity_are_ignored() {
     let mut world = World::new();
     let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
     let mut buffer = [0; 512];

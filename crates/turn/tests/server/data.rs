@@ -173,7 +173,7 @@ fn a_run_from_a_peer_goes_to_the_client_as_a_whole() {
 }
 
 #[test]
-fn what_does_not_fit_behind_a_header_is_dropped() {
+fn datagrams_too_long_for_a_header_are_dropped() {
     let mut world = World::new();
     let (_, relay) = ready(&mut world);
     let long = vec![0; 65_507];

@@ -104,7 +104,7 @@ fn a_request_waits_for_its_user_and_goes_on_as_if_it_came_then() {
 }
 
 #[test]
-fn what_a_source_says_decides_the_answer() {
+fn the_source_of_credentials_decides_the_response() {
     let mut world = world();
     let mut client = Client::new(&mut world, "alice", REMOTE);
     let wrong_algorithm = |query: &OwnedKeyQuery| {

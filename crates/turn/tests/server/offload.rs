@@ -123,7 +123,7 @@ fn every_move_of_the_end_is_told() {
 }
 
 #[test]
-fn what_is_offloaded_is_described_again_relay_by_relay() {
+fn offloaded_channels_are_described_again_relay_by_relay() {
     let (mut world, mut client) = client_of_an_hour();
     client.bind(&mut world, 0x4000, PEER);
     client.bind(&mut world, 0x4001, OTHER_HOST);

@@ -105,7 +105,7 @@ fn a_retransmission_follows_for_40_seconds() {
 }
 
 #[test]
-fn whatever_had_arrived_by_then_follows_too() {
+fn requests_that_arrive_meanwhile_are_forwarded_too() {
     let mut world = asked_world();
     let mut client = Client::new(&mut world, "alice", REMOTE);
     let request = client.allocate_request(|_| {});

@@ -52,7 +52,7 @@ fn both_directions_draw_on_one_bucket() {
 }
 
 #[test]
-fn what_is_refused_is_neither_counted_as_relayed_nor_charged() {
+fn refused_data_is_neither_counted_nor_charged() {
     let mut world = limited();
     let mut client = Client::new(&mut world, "alice", REMOTE);
     client.allocate(&mut world);

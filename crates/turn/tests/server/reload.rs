@@ -107,7 +107,7 @@ fn lower_limits_hold_for_what_is_added() {
 }
 
 #[test]
-fn what_one_quota_has_counted_is_released_to_it() {
+fn units_are_released_to_the_quota_that_counted_them() {
     let mut world = World::new();
     let first = Arc::clone(&world.quota);
     let mut client = Client::new(&mut world, "alice", REMOTE);

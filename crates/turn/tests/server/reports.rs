@@ -108,7 +108,7 @@ fn a_refresh_ends_nothing() {
 
 /// Permissions and channels of one family end with its relay, though the allocation stays.
 #[test]
-fn what_ends_with_one_family_is_reported_and_what_ends_with_the_allocation_is_not() {
+fn permissions_and_channels_are_reported_if_only_their_family_ends() {
     let mut world = World::with(reporting);
     let mut client = Client::new(&mut world, "alice", REMOTE);
     let reply = client.try_allocate(&mut world, |request| {

@@ -75,7 +75,7 @@ fn a_peer_that_another_client_has_claimed_is_508() {
 }
 
 #[test]
-fn what_nobody_has_claimed_is_for_the_only_client_with_a_permission() {
+fn data_of_an_unclaimed_peer_goes_to_the_only_client_with_a_permission() {
     let mut world = World::new();
     let (mut a, of_a) = allocate(&mut world, "198.51.100.1:4000");
     let (mut b, of_b) = allocate(&mut world, "198.51.100.2:4000");

@@ -184,7 +184,7 @@ fn a_tcp_allocation_has_a_tcp_relay_rfc6062_5_1() {
 }
 
 #[test]
-fn what_tcp_allocations_cannot_have_is_400_rfc6062_5_1() {
+fn unsupported_attributes_of_tcp_allocations_get_400_rfc6062_5_1() {
     let wrong: [Attributes; 4] = [
         |request| {
             request.push(&DontFragment).unwrap();

@@ -56,7 +56,7 @@ fn streams_dtls_and_loopback_have_no_such_budget() {
 }
 
 #[test]
-fn who_authenticates_does_not_use_the_budget_up() {
+fn authenticated_requests_do_not_use_up_the_limit() {
     let mut world = world(5);
     for port in 1..100 {
         let remote = format!("198.51.100.1:{port}");

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_turn_server_is_refused() {
+    fn targets_without_a_turn_server_are_refused() {
         assert!(found("turn:127.0.0.1?transport=tcp", true).is_ok());
         for (target, part) in [
             ("stun:127.0.0.1", "load stun"),

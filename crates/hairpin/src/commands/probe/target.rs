@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused() {
+    fn malformed_targets_are_refused() {
         for text in [
             "turn:192.0.2.1?transport=udp",
             "turn:192.0.2.1?transport=tcp",

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_said() {
+    fn kernel_features_in_use_are_reported() {
         let text = features(|features| {
             (features.gro, features.gso, features.max_segments) = (true, true, 128);
             features.busy_poll = BusyPoll::On(50);

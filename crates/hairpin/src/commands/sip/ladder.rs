@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_the_network_cannot_drive_the_terminal() {
+    fn network_data_cannot_control_the_terminal() {
         let reason = format!(
             "SIP/2.0 486 \u{1b}[2J{}\r\nCSeq: 1 INVITE\r\n\r\n",
             "x".repeat(90)

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_the_gate_is_measured_again_with_the_floor() {
+    fn results_below_the_gate_are_measured_again_with_the_floor() {
         let mut report = report();
         assert!(report.withdraw_doubtful(&RELAY, 1).is_empty());
         set(&mut report, 5, |packets| packets.best.delivered = 155e3);

@@ -605,7 +605,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whoever_damages_or_repeats_is_named() {
+    fn servers_that_damage_or_repeat_are_named() {
         let mut report = report();
         assert!(report.damage().is_empty());
         match &mut report.cells[1].outcome {

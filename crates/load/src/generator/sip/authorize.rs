@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_challenge_is_not_answered() {
+    fn responses_without_a_challenge_get_no_credentials() {
         let mut line = Vec::new();
         let mut one = authorizer("bob");
         assert_eq!(one.answer(&mut line, 407, CHALLENGE, asked(0)), None);

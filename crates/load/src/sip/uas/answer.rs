@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_none() {
+    fn other_texts_are_not_parsed_as_requests() {
         for text in [
             &b"SIP/2.0 200 OK\r\n\r\n"[..],
             b"",

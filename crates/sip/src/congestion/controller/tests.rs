@@ -153,7 +153,7 @@ fn each_request_gets_its_503_up_to_8_percent_of_the_time_as_measured() {
 }
 
 #[test]
-fn what_comes_by_a_stream_is_refused_or_accepted_but_never_dropped() {
+fn requests_of_streams_are_never_dropped() {
     let counts = refusals(4, |controller, now| {
         let admission = controller.admit_from_stream(now, Class::New, SOURCE);
         assert_ne!(admission, Admission::Drop);

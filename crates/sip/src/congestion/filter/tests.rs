@@ -148,7 +148,7 @@ fn sources_that_ask_for_little_pass_whole_and_peers_by_weight() {
 }
 
 #[test]
-fn what_was_dropped_stays_so_until_the_worker_is_calm_and_then_all_is_forgotten() {
+fn dropped_requests_stay_dropped_until_the_worker_is_calm() {
     let mut world = World::new();
     world.steps(40, &[(1, 5000)]);
     let dropped: Vec<Vec<u8>> = (0..2000u32)

@@ -189,7 +189,7 @@ fn a_user_at_the_limit_gets_at_most_a_block_more_per_node_and_is_refused_within_
 }
 
 #[test]
-fn what_one_node_releases_another_one_can_use_within_a_second() {
+fn a_node_can_use_released_quota_of_another_within_a_second() {
     let limit = 16;
     let mut world = World::new(2, 5);
     for _ in 0..limit {

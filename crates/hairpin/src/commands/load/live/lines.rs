@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_late_for_the_second_before_is_no_gain() {
+    fn late_datagrams_of_the_previous_second_are_no_gain() {
         let loss = |second: &Second| loss(second, &Title::default());
         assert_eq!(loss(&sample(1010.0, -10, false)), Some(0.0));
         assert_eq!(loss(&sample(0.0, 1000, false)), Some(1.0));

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_loaded_is_refused() {
+    fn unsupported_targets_are_refused() {
         for (text, part) in [
             ("sips:127.0.0.1;transport=udp", "never goes over UDP"),
             ("tel:+123", "says nothing of its server"),
