@@ -1,16 +1,15 @@
 //! Sinks of events, as the user writes them.
 
-use stores::Options;
 use stores::sinks::{self, SinkKind, SinkOptions};
+use stores::{Options, StoreError};
 
 use super::diagnostics::{Diagnostic, Report};
-use super::node::{Node, Raw};
+use super::node::Node;
+use super::remote::{Destination, Remote};
 use super::schema::Settings;
-use super::setting::{Bounded, FromText, List, Mistake, Setting, one_of, wrong_type};
-use super::sip_tls::RootFile;
-use super::source::Located;
-use super::stores::{located, password};
-use super::walk::unknown_key;
+use super::setting::{Bounded, FromText, List, Mistake, Setting, one_of};
+use super::source::Location;
+use super::table::{self, Table, Writer};
 use crate::events::{Delivery, EventKind, SinkSettings};
 
 /// Each sink has a thread.
@@ -25,13 +24,11 @@ const MAX_TOPIC: usize = 128;
 /// One sink.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written {
-    url: Option<Located<Url>>,
+    remote: Remote<Sink>,
     kinds: Option<List<EventKind>>,
     delivery: Option<Delivery>,
     queue: Option<Queue>,
     topic: Option<Topic>,
-    password_file: Option<Located<RootFile>>,
-    ca: Option<Located<RootFile>>,
 }
 
 const FIELDS: [&str; 7] = [
@@ -44,86 +41,55 @@ const FIELDS: [&str; 7] = [
     "ca",
 ];
 
-const EXAMPLE: &str = "write it like { url = \"file:/var/log/hairpin/events.jsonl\" }";
+/// What the URL of a sink leads to.
+#[derive(Clone, Debug)]
+struct Sink;
+
+impl Destination for Sink {
+    const NAME: &'static str = "sink";
+    const EXAMPLE: &'static str = "write it like { url = \"file:/var/log/hairpin/events.jsonl\" }";
+    const EXPECTED: &'static str = "a URL like \"file:/var/log/hairpin/events.jsonl\"";
+    const HELP: &'static str = "docs/events.md has an example for each kind";
+
+    fn check(options: &Options) -> Result<(), StoreError> {
+        sinks::check(options).map(|_| ())
+    }
+}
+
+impl Table for Written {
+    const WHAT: &'static str = "a sink of events";
+    const FIELDS: &'static [&'static str] = &FIELDS;
+    const EXAMPLE: &'static str = Sink::EXAMPLE;
+
+    fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
+        match name {
+            "kinds" => self.kinds = List::read(value, report),
+            "delivery" => self.delivery = Delivery::read(value, report),
+            "queue" => self.queue = Queue::read(value, report),
+            "topic" => self.topic = Topic::read(value, report),
+            other => return self.remote.set(other, value, report),
+        }
+        true
+    }
+
+    fn check(&self, at: &Location, report: &mut Report) {
+        self.remote.needs_url(at, report);
+    }
+}
 
 impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
-            let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(wrong_type(node, "a sink of events").help(&help));
-            return None;
-        };
-        let source = node.at.source;
-        let errors = report.errors();
-        let mut sink = Written::default();
-        for (name, value) in table.iter() {
-            let value = Node::toml(source, value);
-            match &name.get_ref()[..] {
-                "url" => sink.url = located(&value, report),
-                "kinds" => sink.kinds = List::read(&value, report),
-                "delivery" => sink.delivery = Delivery::read(&value, report),
-                "queue" => sink.queue = Queue::read(&value, report),
-                "topic" => sink.topic = Topic::read(&value, report),
-                "password_file" => sink.password_file = located(&value, report),
-                "ca" => sink.ca = located(&value, report),
-                _ => report.push(unknown_key(source, name, "a sink of events", &FIELDS, &[])),
-            }
-        }
-        if sink.url.is_none() && report.errors() == errors {
-            report.push(Diagnostic::error(&node.at, "the sink has no url").help(EXAMPLE));
-        }
-        (report.errors() == errors).then_some(sink)
+        table::read(node, report)
     }
 
     fn write(&self, reveal: bool) -> String {
-        fn one<T: Setting>(name: &str, value: Option<&T>, reveal: bool) -> Option<String> {
-            value.map(|value| format!("{name} = {}", value.write(reveal)))
-        }
-        fn bare<T>(value: &Option<Located<T>>) -> Option<&T> {
-            value.as_ref().map(|value| &value.value)
-        }
-        let fields = [
-            one("url", bare(&self.url), reveal),
-            one("kinds", self.kinds.as_ref(), reveal),
-            one("delivery", self.delivery.as_ref(), reveal),
-            one("queue", self.queue.as_ref(), reveal),
-            one("topic", self.topic.as_ref(), reveal),
-            one("password_file", bare(&self.password_file), reveal),
-            one("ca", bare(&self.ca), reveal),
-        ];
-        let fields: Vec<_> = fields.into_iter().flatten().collect();
-        format!("{{ {} }}", fields.join(", "))
-    }
-}
-
-/// Where a sink is. It may have a password in it.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Url(String);
-
-impl std::fmt::Debug for Url {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Url(***)")
-    }
-}
-
-impl FromText for Url {
-    const EXPECTED: &'static str = "a URL like \"file:/var/log/hairpin/events.jsonl\"";
-    const SECRET: bool = true;
-
-    fn from_text(text: &str) -> Result<Self, Mistake> {
-        let at = Options {
-            url: text.to_owned(),
-            ..Options::default()
-        };
-        match sinks::check(&at) {
-            Ok(_) => Ok(Self(text.to_owned())),
-            Err(error) => Err(Mistake::new(format!("the URL cannot be used: {error}"))
-                .help("docs/events.md has an example for each kind")),
-        }
-    }
-
-    fn to_text(&self) -> String {
-        self.0.clone()
+        let writer = self.remote.write(Writer::new(reveal));
+        writer
+            .one("kinds", self.kinds.as_ref())
+            .one("delivery", self.delivery.as_ref())
+            .one("queue", self.queue.as_ref())
+            .one("topic", self.topic.as_ref())
+            .finish()
     }
 }
 
@@ -194,17 +160,11 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<SinkSettings>> {
 
 impl Written {
     fn resolve(self) -> Option<SinkSettings> {
-        let file = self.password_file.as_ref();
         let delivery = self.delivery.unwrap_or(Delivery::AtLeastOnce);
         let kinds = self.kinds.filter(|list| !list.is_empty());
         Some(SinkSettings {
             options: SinkOptions {
-                at: Options {
-                    url: self.url?.value.0,
-                    // Files have been checked.
-                    password: file.and_then(|file| password(&file.value.0).ok()),
-                    ca: self.ca.map(|file| file.value.0),
-                },
+                at: self.remote.options()?,
                 topic: self.topic.map_or_else(|| TOPIC.to_owned(), |topic| topic.0),
                 is_durable: delivery == Delivery::AtLeastOnce,
             },
@@ -225,27 +185,15 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         report.push(Diagnostic::error(&extra.at, message).help("keep fewer; each has a thread"));
     }
     for sink in list.value.iter().map(|sink| &sink.value) {
-        let kind = sink.url.as_ref();
-        let kind = kind.and_then(|url| SinkKind::of(&url.value.0));
-        for file in [&sink.password_file, &sink.ca].into_iter().flatten() {
-            if kind == Some(SinkKind::File) {
+        let kind = sink.remote.url.as_ref();
+        let kind = kind.and_then(|url| SinkKind::of(url.value.as_str()));
+        if kind == Some(SinkKind::File) {
+            for file in sink.remote.files() {
                 let message = "a file has neither a password nor a certificate";
                 report.push(Diagnostic::error(&file.at, message).help("remove it"));
             }
         }
-        if let Some(file) = &sink.password_file
-            && let Err(error) = password(&file.value.0)
-        {
-            let message = format!("cannot read {}: {error}", file.value.0.display());
-            let help = "the file must have the password of the sink, and the server's user must be able to read it";
-            report.push(Diagnostic::error(&file.at, message).help(help));
-        }
-        if let Some(file) = &sink.ca
-            && let Err(error) = server::certificates::Certificates::roots(&[&file.value.0])
-        {
-            let help = "give a PEM file with the certificates of the issuers";
-            report.push(Diagnostic::error(&file.at, error.to_string()).help(help));
-        }
+        sink.remote.check_files(report);
     }
 }
 
@@ -277,6 +225,21 @@ mod tests {
             (&*sinks[1].options.topic, sinks[1].queue),
             ("turn.berlin", 16)
         );
+    }
+
+    #[test]
+    fn a_password_in_the_environment_is_not_shown() {
+        let text = "nats://hairpin:hunter2@nats.example.org";
+        let loaded = load(&Inputs {
+            environment: vec![("HAIRPIN_EVENTS__SINKS".into(), text.into())],
+            ..Inputs::default()
+        });
+        let said = loaded.one_line_each().join("\n");
+        assert!(
+            said.contains("expected a sink of events, found a text"),
+            "{said}"
+        );
+        assert!(!said.contains("hunter2") && !loaded.diagnostics(false).contains("hunter2"));
     }
 
     #[test]

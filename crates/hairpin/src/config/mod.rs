@@ -29,6 +29,7 @@ mod network;
 mod node;
 mod offload;
 mod realms;
+mod remote;
 mod schema;
 mod semantics;
 mod setting;

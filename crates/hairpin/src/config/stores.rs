@@ -1,23 +1,21 @@
 //! Stores of users and realms, as the user writes them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use server::stun::PasswordAlgorithm;
-use stores::{Options, StoreSettings};
+use stores::{Options, StoreError, StoreSettings};
 
 use super::diagnostics::{Diagnostic, Report};
-use super::node::{Node, Raw};
+use super::node::Node;
+use super::remote::{Destination, Remote, Url};
 use super::schema::Settings;
-use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting, not_a_table, one_of};
-use super::sip_tls::RootFile;
-use super::source::Located;
-use super::walk::unknown_key;
+use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting, one_of};
+use super::source::{Located, Location};
+use super::table::{self, Table, Writer};
 
 /// The file of the default store, in `server.state_dir`.
 const DEFAULT_FILE: &str = "hairpin.db";
-/// A longer password file is hardly one.
-const MAX_PASSWORD_FILE: u64 = 4_096;
 
 /// How long a user stays in the cache: a day without a look at the store is long enough.
 type Ttl = Seconds<1, 86_400>;
@@ -36,9 +34,7 @@ const CACHE: usize = 100_000;
 /// One store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written {
-    url: Option<Located<Url>>,
-    password_file: Option<Located<RootFile>>,
-    ca: Option<Located<RootFile>>,
+    remote: Remote<Database>,
     algorithms: Option<List<Algorithm>>,
     ttl: Option<Ttl>,
     ttl_unknown: Option<TtlUnknown>,
@@ -57,96 +53,58 @@ const FIELDS: [&str; 8] = [
     "cache",
 ];
 
-const EXAMPLE: &str = "write it like { url = \"postgres://hairpin@db.example.org/turn\" }";
+/// What the URL of a store leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Database;
 
-/// Reads a value with its place.
-pub(super) fn located<T: Setting>(node: &Node<'_>, report: &mut Report) -> Option<Located<T>> {
-    let value = T::read(node, report)?;
-    let at = node.at.clone();
-    Some(Located { value, at })
+impl Destination for Database {
+    const NAME: &'static str = "store";
+    const EXAMPLE: &'static str =
+        "write it like { url = \"postgres://hairpin@db.example.org/turn\" }";
+    const EXPECTED: &'static str = "a URL like \"postgres://hairpin@db.example.org/turn\"";
+    const HELP: &'static str = "docs/stores.md has an example for each kind: sqlite:, postgres:, mysql:, redis:, http:, https:, file:";
+
+    fn check(options: &Options) -> Result<(), StoreError> {
+        stores::stores::check(options).map(|_| ())
+    }
+}
+
+impl Table for Written {
+    const WHAT: &'static str = "a store";
+    const FIELDS: &'static [&'static str] = &FIELDS;
+    const EXAMPLE: &'static str = Database::EXAMPLE;
+
+    fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
+        match name {
+            "algorithms" => self.algorithms = List::read(value, report),
+            "ttl" => self.ttl = Ttl::read(value, report),
+            "ttl_unknown" => self.ttl_unknown = TtlUnknown::read(value, report),
+            "timeout" => self.timeout = Timeout::read(value, report),
+            "cache" => self.cache = Cache::read(value, report),
+            other => return self.remote.set(other, value, report),
+        }
+        true
+    }
+
+    fn check(&self, at: &Location, report: &mut Report) {
+        self.remote.needs_url(at, report);
+    }
 }
 
 impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
-            let help = format!("{EXAMPLE}, in a configuration file");
-            report.push(not_a_table(node, "a store").help(&help));
-            return None;
-        };
-        let source = node.at.source;
-        let errors = report.errors();
-        let mut store = Written::default();
-        for (name, value) in table.iter() {
-            let value = Node::toml(source, value);
-            match &name.get_ref()[..] {
-                "url" => store.url = located(&value, report),
-                "password_file" => store.password_file = located(&value, report),
-                "ca" => store.ca = located(&value, report),
-                "algorithms" => store.algorithms = List::read(&value, report),
-                "ttl" => store.ttl = Ttl::read(&value, report),
-                "ttl_unknown" => store.ttl_unknown = TtlUnknown::read(&value, report),
-                "timeout" => store.timeout = Timeout::read(&value, report),
-                "cache" => store.cache = Cache::read(&value, report),
-                _ => report.push(unknown_key(source, name, "a store", &FIELDS, &[])),
-            }
-        }
-        if store.url.is_none() && report.errors() == errors {
-            report.push(Diagnostic::error(&node.at, "the store has no url").help(EXAMPLE));
-        }
-        (report.errors() == errors).then_some(store)
+        table::read(node, report)
     }
 
     fn write(&self, reveal: bool) -> String {
-        fn one<T: Setting>(name: &str, value: Option<&T>, reveal: bool) -> Option<String> {
-            value.map(|value| format!("{name} = {}", value.write(reveal)))
-        }
-        fn bare<T>(value: &Option<Located<T>>) -> Option<&T> {
-            value.as_ref().map(|value| &value.value)
-        }
-        let fields = [
-            one("url", bare(&self.url), reveal),
-            one("password_file", bare(&self.password_file), reveal),
-            one("ca", bare(&self.ca), reveal),
-            one("algorithms", self.algorithms.as_ref(), reveal),
-            one("ttl", self.ttl.as_ref(), reveal),
-            one("ttl_unknown", self.ttl_unknown.as_ref(), reveal),
-            one("timeout", self.timeout.as_ref(), reveal),
-            one("cache", self.cache.as_ref(), reveal),
-        ];
-        let fields: Vec<_> = fields.into_iter().flatten().collect();
-        format!("{{ {} }}", fields.join(", "))
-    }
-}
-
-/// Where a store is. It may have a password in it.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Url(String);
-
-impl std::fmt::Debug for Url {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Url(***)")
-    }
-}
-
-impl FromText for Url {
-    const EXPECTED: &'static str = "a URL like \"postgres://hairpin@db.example.org/turn\"";
-    const SECRET: bool = true;
-
-    fn from_text(text: &str) -> Result<Self, Mistake> {
-        let options = Options {
-            url: text.to_owned(),
-            ..Options::default()
-        };
-        match stores::stores::check(&options) {
-            Ok(_) => Ok(Self(text.to_owned())),
-            Err(error) => Err(Mistake::new(format!("the URL cannot be used: {error}")).help(
-                "docs/stores.md has an example for each kind: sqlite:, postgres:, mysql:, redis:, http:, https:, file:",
-            )),
-        }
-    }
-
-    fn to_text(&self) -> String {
-        self.0.clone()
+        let writer = self.remote.write(Writer::new(reveal));
+        writer
+            .one("algorithms", self.algorithms.as_ref())
+            .one("ttl", self.ttl.as_ref())
+            .one("ttl_unknown", self.ttl_unknown.as_ref())
+            .one("timeout", self.timeout.as_ref())
+            .one("cache", self.cache.as_ref())
+            .finish()
     }
 }
 
@@ -180,13 +138,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<StoreSettings>> {
 
 impl Written {
     fn resolve(self) -> Option<StoreSettings> {
-        let file = self.password_file.as_ref();
-        // Files have been checked.
-        let password = file.and_then(|file| password(&file.value.0).ok());
-        let url = self.url?.value.0;
-        let mut store = of_url(&url);
-        store.options.password = password;
-        store.options.ca = self.ca.map(|file| file.value.0);
+        let mut store = of(self.remote.options()?);
         if let Some(algorithms) = self.algorithms.filter(|list| !list.is_empty()) {
             let algorithms = super::values(algorithms).into_iter();
             store.algorithms = algorithms.map(|algorithm| algorithm.0).collect();
@@ -199,13 +151,18 @@ impl Written {
     }
 }
 
-/// A store of which nothing else is said. Databases of coturn have MD5 keys.
+/// A store of which nothing else is said.
 pub(crate) fn of_url(url: &str) -> StoreSettings {
+    of(Options {
+        url: url.to_owned(),
+        ..Options::default()
+    })
+}
+
+/// Databases of coturn have MD5 keys.
+fn of(options: Options) -> StoreSettings {
     StoreSettings {
-        options: Options {
-            url: url.to_owned(),
-            ..Options::default()
-        },
+        options,
         algorithms: vec![PasswordAlgorithm::Md5],
         timeout: TIMEOUT,
         ttl: TTL,
@@ -222,19 +179,6 @@ pub(crate) fn default_store(state_dir: &Path) -> StoreSettings {
     ))
 }
 
-/// The password in a file, without the end of the line.
-pub(super) fn password(path: &PathBuf) -> std::io::Result<String> {
-    use std::io::Read;
-    let file = std::fs::File::open(path)?;
-    let mut text = String::new();
-    file.take(MAX_PASSWORD_FILE).read_to_string(&mut text)?;
-    let text = text.trim_end_matches(['\r', '\n']);
-    match text.is_empty() {
-        true => Err(std::io::Error::other("the file is empty")),
-        false => Ok(text.to_owned()),
-    }
-}
-
 /// Whether users can be in a store: one of `auth.stores`, or the store in the state directory.
 pub(super) fn may_have_users(settings: &Settings) -> bool {
     let list = settings.stores.as_ref();
@@ -248,22 +192,10 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     let Some(list) = &settings.stores else {
         return;
     };
-    let mut seen: Vec<&Located<Url>> = Vec::new();
+    let mut seen: Vec<&Located<Url<Database>>> = Vec::new();
     for store in list.value.iter().map(|store| &store.value) {
-        if let Some(file) = &store.password_file
-            && let Err(error) = password(&file.value.0)
-        {
-            let message = format!("cannot read {}: {error}", file.value.0.display());
-            let help = "the file must have the password of the store, and the server's user must be able to read it";
-            report.push(Diagnostic::error(&file.at, message).help(help));
-        }
-        if let Some(file) = &store.ca
-            && let Err(error) = server::certificates::Certificates::roots(&[&file.value.0])
-        {
-            let help = "give a PEM file with the certificates of the issuers";
-            report.push(Diagnostic::error(&file.at, error.to_string()).help(help));
-        }
-        let Some(url) = &store.url else {
+        store.remote.check_files(report);
+        let Some(url) = &store.remote.url else {
             continue;
         };
         match seen.iter().find(|other| other.value == url.value) {
