@@ -60,28 +60,10 @@ impl Api {
              [admin]\ntokens = [{TOKEN:?}]\ncredential_tokens = [{CREDENTIAL_TOKEN:?}]\n"
         );
         std::fs::write(&path, config).expect("a file can be written");
-        let path = path.display().to_string();
-        let serve = Serve::start(&[
-            "--config",
-            &path,
-            "--dev",
-            "--listen",
-            "127.0.0.1:0",
-            "--relay-address",
-            "127.0.0.1",
-            "--offload",
-            "off",
-            "--admin",
-            "127.0.0.1:0",
-            "--set",
-            &format!("server.control_socket={}", socket.display()),
-        ]);
-        let url = serve
-            .value("admin")
-            .split('/')
-            .nth(2)
-            .expect("a URL")
-            .to_owned();
+        let set = format!("server.control_socket={}", socket.display());
+        let more = ["--dev", "--admin", "127.0.0.1:0", "--set", &set];
+        let serve = Serve::local(&path, &more);
+        let url = serve.admin().to_owned();
         Self {
             serve,
             address: url,

@@ -43,21 +43,8 @@ impl Remote {
              [listen]\ntls = []\ndtls = []\n[admin]\nlisten = \"0.0.0.0:0\"\nallow_remote = true\ntokens = [{TOKEN:?}]\ncredential_tokens = [{CREDENTIAL_TOKEN:?}]\n"
         );
         std::fs::write(&path, config).unwrap();
-        let path = path.display().to_string();
-        let serve = Serve::start(&[
-            "--config",
-            &path,
-            "--listen",
-            "127.0.0.1:0",
-            "--relay-address",
-            "127.0.0.1",
-            "--offload",
-            "off",
-            "--workers",
-            "1",
-        ]);
-        let address = serve.value("admin").split('/').nth(2).unwrap();
-        let port = address.rsplit(':').next().unwrap().parse().unwrap();
+        let serve = Serve::local(&path, &["--workers", "1"]);
+        let port = serve.admin().rsplit(':').next().unwrap().parse().unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());

@@ -20,22 +20,10 @@ fn serve(sinks: &str) -> (tempfile::TempDir, Serve) {
     let (folder, config) = file(&format!(
         "[auth]\nrealm = \"example.org\"\nusers = [{{ name = \"ann\", password = \"secret\" }}]\n{sinks}"
     ));
-    let config = config.display().to_string();
-    let serve = Serve::start(&[
-        "--dev",
-        "--config",
+    let serve = Serve::local(
         &config,
-        "--listen",
-        "127.0.0.1:0",
-        "--relay-address",
-        "127.0.0.1",
-        "--offload",
-        "off",
-        "--workers",
-        "2",
-        "--admin",
-        "127.0.0.1:0",
-    ]);
+        &["--dev", "--workers", "2", "--admin", "127.0.0.1:0"],
+    );
     (folder, serve)
 }
 
@@ -52,20 +40,6 @@ fn stop(server: Serve) -> String {
     let (status, log) = server.wait();
     assert!(status.success(), "{log}");
     log
-}
-
-/// The value of the first sample of this metric with all of these labels.
-fn metric(server: &Serve, name: &str, labels: &str) -> Option<f64> {
-    let address = server.value("admin").split('/').nth(2).unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let line = text
-        .lines()
-        .find(|line| line.starts_with(name) && line.contains(labels))?;
-    line.rsplit_once(' ')?.1.parse().ok()
 }
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
@@ -102,7 +76,7 @@ fn a_file_has_the_life_of_each_allocation_with_its_totals() {
     assert!(probe(&server, "ann:secret"));
     assert!(!probe(&server, "ann:wrong"));
     wait_for("all are sent", || {
-        metric(&server, "hairpin_events_sent_total", "sink=\"1\"") >= Some(3.0)
+        server.metric("hairpin_events_sent_total", "sink=\"1\"") >= Some(3.0)
     });
     stop(server);
     let all = events(&all);
@@ -258,9 +232,9 @@ fn a_service_that_fails_for_a_while_gets_each_event_in_the_end() {
         );
     }
     wait_for("an attempt fails", || {
-        metric(&server, "hairpin_events_send_failures_total", "sink=\"1\"") > Some(0.0)
+        server.metric("hairpin_events_send_failures_total", "sink=\"1\"") > Some(0.0)
     });
-    assert!(metric(&server, "hairpin_events_waiting", "kind=\"http\"") > Some(0.0));
+    assert!(server.metric("hairpin_events_waiting", "kind=\"http\"") > Some(0.0));
     service.status.store(204, Ordering::Relaxed);
     wait_for("all are sent", || service.accepted().len() >= 20);
     let log = stop(server);
@@ -279,7 +253,7 @@ fn rejected_events_are_not_sent_again() {
     let (_config, server) = serve(&service.sink("kinds = [\"allocation_opened\"]\n"));
     assert!(probe(&server, "ann:secret"));
     wait_for("it is refused", || {
-        metric(&server, "hairpin_events_lost_total", "reason=\"refused\"") == Some(2.0)
+        server.metric("hairpin_events_lost_total", "reason=\"refused\"") == Some(2.0)
     });
     service.status.store(204, Ordering::Relaxed);
     assert!(probe(&server, "ann:secret"));
@@ -302,8 +276,12 @@ fn a_silent_service_costs_a_bounded_queue_and_no_allocation() {
         begun.elapsed() < Duration::from_secs(20),
         "nothing waits for the sink"
     );
-    let waiting = metric(&server, "hairpin_events_waiting", "kind=\"http\"").unwrap();
-    let full = metric(&server, "hairpin_events_lost_total", "reason=\"full\"").unwrap();
+    let waiting = server
+        .metric("hairpin_events_waiting", "kind=\"http\"")
+        .unwrap();
+    let full = server
+        .metric("hairpin_events_lost_total", "reason=\"full\"")
+        .unwrap();
     // One batch is on its way, and 16 events wait.
     assert!((16.0..=32.0).contains(&waiting), "{waiting} wait");
     assert_eq!(waiting + full, 80.0, "four events for each probe");
@@ -324,7 +302,7 @@ fn at_most_once_drops_a_batch_that_fails() {
         serve(&service.sink("delivery = \"at_most_once\"\nkinds = [\"allocation_opened\"]\n"));
     assert!(probe(&server, "ann:secret"));
     wait_for("it is dropped", || {
-        metric(&server, "hairpin_events_lost_total", "reason=\"failed\"") == Some(2.0)
+        server.metric("hairpin_events_lost_total", "reason=\"failed\"") == Some(2.0)
     });
     service.status.store(204, Ordering::Relaxed);
     assert!(probe(&server, "ann:secret"));

@@ -2,19 +2,14 @@
 
 mod common;
 
+use common::service::{ERROR, GORST, NEVER, Service};
 use common::{Serve, fails, file, json, run, stderr, stdout};
 use sip::build::Builder;
 use sip::digest::{Answer, choose};
 use sip::{HeaderKind, Message, Method, Spans};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// MD5 of `gorst:north.gov:hero`, from coturn's documentation.
-const GORST: &str = "7da2270ccfa49786e0115366d3a3d14d";
 
 fn config(realm: &str, url: &str, more: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     file(&format!(
@@ -23,22 +18,7 @@ fn config(realm: &str, url: &str, more: &str) -> (tempfile::TempDir, std::path::
 }
 
 fn serve(config: &Path, more: &[&str]) -> Serve {
-    let config = config.display().to_string();
-    let mut args = vec![
-        "--dev",
-        "--config",
-        &config,
-        "--listen",
-        "127.0.0.1:0",
-        "--relay-address",
-        "127.0.0.1",
-        "--offload",
-        "off",
-        "--workers",
-        "2",
-    ];
-    args.extend(more);
-    Serve::start(&args)
+    Serve::local(config, &[&["--dev", "--workers", "2"], more].concat())
 }
 
 fn probe(server: &Serve, user: &str) -> std::process::Output {
@@ -156,130 +136,14 @@ fn a_file_of_htdigest_is_read_again_when_it_changes() {
     fails(&run(&args), 1, "a file store cannot be changed");
 }
 
-/// A service that answers after a while, or never.
-struct Service {
-    address: SocketAddr,
-    delay_ms: Arc<AtomicU64>,
-    requests: Arc<AtomicUsize>,
-}
-
-/// Requests with this delay get no answer.
-const NEVER: u64 = u64::MAX;
-/// Requests with this delay get an error at once.
-const ERROR: u64 = u64::MAX - 1;
-
-impl Service {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let service = Self {
-            address: listener.local_addr().expect("it is bound"),
-            delay_ms: Arc::default(),
-            requests: Arc::default(),
-        };
-        let (delay, requests) = (Arc::clone(&service.delay_ms), Arc::clone(&service.requests));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (delay, requests) = (Arc::clone(&delay), Arc::clone(&requests));
-                std::thread::spawn(move || converse(stream, &delay, &requests));
-            }
-        });
-        service
-    }
-
-    fn set(&self, delay_ms: u64) {
-        self.delay_ms.store(delay_ms, Ordering::Relaxed);
-    }
-}
-
-fn converse(stream: TcpStream, delay: &AtomicU64, requests: &AtomicUsize) {
-    let mut writer = stream.try_clone().expect("a copy");
-    let mut reader = BufReader::new(stream);
-    loop {
-        let (mut line, mut length) = (String::new(), 0);
-        loop {
-            line.clear();
-            if reader.read_line(&mut line).unwrap_or(0) == 0 {
-                return;
-            }
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
-                length = value.trim().parse().expect("a number");
-            }
-            if line == "\r\n" {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        if reader.read_exact(&mut body).is_err() {
-            return;
-        }
-        requests.fetch_add(1, Ordering::Relaxed);
-        match delay.load(Ordering::Relaxed) {
-            NEVER => std::thread::sleep(Duration::from_secs(60)),
-            ERROR => {}
-            ms => std::thread::sleep(Duration::from_millis(ms)),
-        }
-        let asked: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-        if delay.load(Ordering::Relaxed) == ERROR {
-            let error = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
-            if writer.write_all(error).is_err() {
-                return;
-            }
-            continue;
-        }
-        // The empty name is asked for to know whether the service is there.
-        let is_probe = asked["username"] == "" && asked["realm"] == "";
-        assert!(is_probe || asked["realm"] == "north.gov", "{asked}");
-        let answer = match asked["username"].as_str() {
-            Some("gorst") => {
-                let body = format!("{{\"md5\":\"{GORST}\"}}");
-                format!(
-                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
-                    body.len()
-                )
-            }
-            _ => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned(),
-        };
-        if writer.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
-
-fn get(admin: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(admin).expect("the admin listener");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is written");
-    let mut text = String::new();
-    let _ = stream.read_to_string(&mut text);
-    text
-}
-
-/// The value of a metric whose line begins so.
-fn metric(admin: &str, start: &str) -> f64 {
-    let page = get(admin, "/metrics");
-    let line = page.lines().find(|line| line.starts_with(start));
-    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    value.unwrap_or_else(|| panic!("no {start} in {page}"))
-}
-
 #[test]
 fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
     let service = Service::start();
     let (_config, config) = config("north.gov", &format!("http://{}/user", service.address), "");
     let server = serve(&config, &["--set", "admin.listen=127.0.0.1:0"]);
-    let admin = server
-        .value("admin")
-        .trim_start_matches("http://")
-        .to_owned();
-    let admin = admin
-        .split([' ', '/'])
-        .next()
-        .unwrap_or_default()
-        .to_owned();
     works(&server, "gorst:hero");
     assert!(!probe(&server, "eve:hero").status.success());
-    assert!(get(&admin, "/readyz").starts_with("HTTP/1.1 200"));
+    assert!(server.get("/readyz").starts_with("HTTP/1.1 200"));
 
     // A second and a half: the client waits, retransmits, and gets its allocation.
     service.set(1_500);
@@ -290,7 +154,7 @@ fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
         begun.elapsed() >= Duration::from_millis(1_400),
         "the cache was used"
     );
-    let queries = metric(&admin, "hairpin_store_queries_total{store=\"1\"}");
+    let queries = server.metric("hairpin_store_queries_total", "store=\"1\"");
 
     let banner = server.banner().to_owned();
     let tcp = banner
@@ -308,13 +172,13 @@ fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
         let said = stdout(&output) + &stderr(&output);
         assert!(said.contains("500"), "{said}");
     }
-    assert!(metric(&admin, "hairpin_store_queries_total{store=\"1\"}") > queries);
-    let ready = get(&admin, "/readyz");
+    assert!(server.metric("hairpin_store_queries_total", "store=\"1\"") > queries);
+    let ready = server.get("/readyz");
     assert!(
         ready.starts_with("HTTP/1.1 503") && ready.contains("store 1 (http) does not answer"),
         "{ready}"
     );
-    assert_eq!(metric(&admin, "hairpin_store_up"), 0.0);
+    assert_eq!(server.metric("hairpin_store_up", ""), Some(0.0));
     let begun = Instant::now();
     works(&server, "gorst:hero");
     let taken = begun.elapsed();
@@ -325,10 +189,10 @@ fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
 
     // It stays down, because it is asked whether it answers.
     std::thread::sleep(Duration::from_millis(2_500));
-    assert!(get(&admin, "/readyz").starts_with("HTTP/1.1 503"));
+    assert!(server.get("/readyz").starts_with("HTTP/1.1 503"));
     service.set(0);
     let deadline = Instant::now() + Duration::from_secs(45);
-    while !get(&admin, "/readyz").starts_with("HTTP/1.1 200") {
+    while !server.get("/readyz").starts_with("HTTP/1.1 200") {
         assert!(Instant::now() < deadline, "it is not ready again");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -463,63 +327,4 @@ fn phones_wait_for_a_slow_service_and_others_do_not() {
         let is_503 = answer.starts_with("SIP/2.0 503") && answer.contains("\r\nRetry-After: 5\r\n");
         assert!(is_503, "{answer}");
     }
-}
-
-#[test]
-fn a_reload_says_that_stores_need_a_restart_and_the_old_ones_go_on() {
-    use common::controlled::Controlled;
-    let folder = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("one"), format!("gorst:north.gov:{GORST}\n")).expect("a file");
-    std::fs::write(
-        path("two"),
-        "eve:north.gov:00000000000000000000000000000000\n",
-    )
-    .expect("a file");
-    let socket = Controlled::socket_in(folder.path());
-    let with = |stores: &[&str]| {
-        let list: String = stores
-            .iter()
-            .map(|name| format!("[[auth.stores]]\nurl = \"file:{}\"\n", path(name).display()))
-            .collect();
-        format!(
-            "[server]\nworkers = 1\ncontrol_socket = {socket:?}\n[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n\
-             [peers]\nallow_local = true\n[offload]\nmode = \"off\"\n[admin]\nlisten = \"off\"\n[auth]\nrealm = \"north.gov\"\n{list}"
-        )
-    };
-    let (one, both, none, broken) = (
-        with(&["one"]),
-        with(&["one", "two"]),
-        with(&[]),
-        with(&["one", "one"]),
-    );
-    let config = folder.path().join("hairpin.toml");
-    let server = Controlled::start(folder, &one);
-    works(&server.first, "gorst:hero");
-    // One more, and none: neither applies, and the reload says so each time.
-    for text in [&both, &none] {
-        std::fs::write(&config, text).expect("a file");
-        let reloaded = server.run(&["reload"]);
-        assert!(reloaded.status.success(), "{}", stderr(&reloaded));
-        let said = stderr(&reloaded);
-        assert!(
-            said.contains("needs a restart to take effect: auth.stores"),
-            "{said}"
-        );
-        works(&server.first, "gorst:hero");
-    }
-    std::fs::write(&config, broken).expect("a file");
-    fails(
-        &server.run(&["reload"]),
-        1,
-        "the same store is listed twice",
-    );
-    std::fs::write(&config, one).expect("a file");
-    let reloaded = server.run(&["reload"]);
-    assert!(
-        !stderr(&reloaded).contains("restart"),
-        "{}",
-        stderr(&reloaded)
-    );
-    works(&server.first, "gorst:hero");
 }

@@ -3,13 +3,15 @@
 // Every test binary uses a part of this.
 #![allow(dead_code)]
 
+pub(crate) mod admin;
 pub(crate) mod controlled;
 pub(crate) mod nodes;
+pub(crate) mod service;
 pub(crate) mod turn;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -85,6 +87,15 @@ impl Serve {
         }
         all.extend(args);
         Self::start_command(hairpin(&all))
+    }
+
+    /// Starts one with this configuration, for clients of this machine, on ports that are free.
+    pub(crate) fn local(config: &Path, more: &[&str]) -> Self {
+        let config = config.display().to_string();
+        let mut args = vec!["--config", &config, "--listen", "127.0.0.1:0"];
+        args.extend(["--relay-address", "127.0.0.1", "--offload", "off"]);
+        args.extend(more);
+        Self::start(&args)
     }
 
     /// Starts a command that was prepared by [`hairpin`].

@@ -1,12 +1,16 @@
 //! A TURN client over UDP that keeps its nonce.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
 
+use server::stun::channel_data::{self, ChannelData};
 use server::stun::{
-    AlternateServer, BuildError, Builder, Class, ErrorCode, HmacKey, Lifetime, Message, Method,
-    Nonce, PasswordAlgorithm, Realm, RequestedTransport, TransactionId, Username, long_term_key,
+    AlternateServer, BuildError, Builder, ChannelNumber, Class, ErrorCode, HmacKey, Lifetime,
+    Message, Method, Nonce, PasswordAlgorithm, Realm, RequestedTransport, TransactionId, Username,
+    XorPeerAddress, long_term_key,
 };
+
+use super::PATIENCE;
 
 pub(crate) const USER: &str = "ann";
 pub(crate) const PASSWORD: &str = "a password of this test";
@@ -19,8 +23,17 @@ pub(crate) struct Answer {
     pub(crate) alternate: Option<SocketAddr>,
 }
 
+/// How long a client waits before it repeats a request.
+const WAIT: Duration = Duration::from_secs(1);
+/// How often it sends a request.
+const SENT: u32 = 10;
+/// The channel that it binds.
+const CHANNEL: ChannelNumber = ChannelNumber::MIN;
+
 pub(crate) struct Client {
     socket: UdpSocket,
+    user: String,
+    password: String,
     pub(crate) server: SocketAddr,
     challenge: Option<(String, Vec<u8>, HmacKey)>,
     /// Challenges so far.
@@ -30,11 +43,18 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(server: SocketAddr) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let timeout = Some(Duration::from_secs(1));
+        Self::of(server, Ipv4Addr::LOCALHOST.into(), USER, PASSWORD)
+    }
+
+    /// One of this user, at an address of this machine.
+    pub(crate) fn of(server: SocketAddr, local: IpAddr, user: &str, password: &str) -> Self {
+        let socket = UdpSocket::bind((local, 0)).expect("a port");
+        let timeout = Some(WAIT);
         socket.set_read_timeout(timeout).expect("an option");
         Self {
             socket,
+            user: user.to_owned(),
+            password: password.to_owned(),
             server,
             challenge: None,
             challenges: 0,
@@ -48,10 +68,80 @@ impl Client {
         })
     }
 
+    /// Whether the server accepts the credentials.
+    pub(crate) fn try_allocate(&mut self) -> bool {
+        let first = self.allocate_once();
+        let last = match first.code {
+            401 | 438 => self.allocate_once(),
+            _ => first,
+        };
+        assert!(matches!(last.code, 0 | 401), "{last:?}");
+        last.code == 0
+    }
+
+    fn allocate_once(&mut self) -> Answer {
+        self.exchange(Method::ALLOCATE, &|request| {
+            request.push(&RequestedTransport::UDP).map(drop)
+        })
+    }
+
     pub(crate) fn refresh(&mut self, seconds: u32) -> Answer {
         self.request(Method::REFRESH, &|request| {
             request.push(&Lifetime(seconds)).map(drop)
         })
+    }
+
+    /// Sends data to this peer through a channel from now on.
+    pub(crate) fn bind_channel(&mut self, peer: SocketAddr) -> Answer {
+        self.request(Method::CHANNEL_BIND, &|request| {
+            request
+                .push(&CHANNEL)?
+                .push(&XorPeerAddress(peer))
+                .map(drop)
+        })
+    }
+
+    /// Sends data to the peer, which sends it back. Returns how long that took; `None` if nothing came.
+    pub(crate) fn round_trip(&mut self, number: u32) -> Option<Duration> {
+        let payload = number.to_be_bytes();
+        let mut datagram = channel_data::header(CHANNEL, 4).to_vec();
+        datagram.extend(payload);
+        let begun = Instant::now();
+        self.socket.send_to(&datagram, self.server).expect("sent");
+        let mut buffer = [0; 1024];
+        while begun.elapsed() < PATIENCE {
+            let Ok((length, _)) = self.socket.recv_from(&mut buffer) else {
+                continue;
+            };
+            let data = ChannelData::parse_datagram(&buffer[..length]);
+            if data.is_ok_and(|data| data.payload == payload) {
+                return Some(begun.elapsed());
+            }
+        }
+        None
+    }
+
+    /// Gets a nonce, for [`Client::send_as`].
+    pub(crate) fn get_nonce(&mut self) {
+        assert_eq!(self.allocate_once().code, 401);
+    }
+
+    /// Sends an Allocate request of another user, once.
+    pub(crate) fn send_as(&mut self, user: &str) {
+        self.user = user.to_owned();
+        let (_, request) = self.compose(Method::ALLOCATE, &|request| {
+            request.push(&RequestedTransport::UDP).map(drop)
+        });
+        self.socket.send_to(&request, self.server).expect("sent");
+    }
+
+    /// The error code of the next response; `None` if none comes within a second.
+    pub(crate) fn next_code(&self) -> Option<u16> {
+        let mut buffer = [0; 1024];
+        let (length, _) = self.socket.recv_from(&mut buffer).ok()?;
+        let message = Message::parse(&buffer[..length]).expect("a message");
+        let error: Option<ErrorCode<'_>> = message.get().expect("well formed");
+        Some(error.map_or(0, |error| error.code))
     }
 
     fn request(
@@ -69,11 +159,12 @@ impl Client {
         panic!("the server does not accept the credentials");
     }
 
-    fn exchange(
+    /// A request, with credentials if there is a challenge.
+    fn compose(
         &mut self,
         method: Method,
         attributes: &dyn Fn(&mut Builder<'_>) -> Result<(), BuildError>,
-    ) -> Answer {
+    ) -> (TransactionId, Vec<u8>) {
         let mut id = [0; 12];
         id[4..].copy_from_slice(&self.next.to_be_bytes());
         self.next += 1;
@@ -83,15 +174,23 @@ impl Client {
         attributes(&mut request).expect("room");
         if let Some((realm, nonce, key)) = &self.challenge {
             let signed = request
-                .push(&Username(USER))
+                .push(&Username(&self.user))
                 .and_then(|request| request.push(&Realm(realm)))
                 .and_then(|request| request.push(&Nonce(nonce)))
                 .and_then(|request| request.integrity(key));
             signed.expect("room");
         }
-        let request = request.finish().to_vec();
+        (id, request.finish().to_vec())
+    }
+
+    fn exchange(
+        &mut self,
+        method: Method,
+        attributes: &dyn Fn(&mut Builder<'_>) -> Result<(), BuildError>,
+    ) -> Answer {
+        let (id, request) = self.compose(method, attributes);
         let mut buffer = [0; 1024];
-        for _ in 0..5 {
+        for _ in 0..SENT {
             self.socket.send_to(&request, self.server).expect("sent");
             while let Ok((length, _)) = self.socket.recv_from(&mut buffer) {
                 let Ok(message) = Message::parse(&buffer[..length]) else {
@@ -112,7 +211,7 @@ impl Client {
             let realm: Option<Realm<'_>> = message.get().expect("well formed");
             let nonce: Option<Nonce<'_>> = message.get().expect("well formed");
             let (realm, nonce) = (realm.expect("a realm").0, nonce.expect("a nonce").0);
-            let key = long_term_key(PasswordAlgorithm::Md5, USER, realm, PASSWORD);
+            let key = long_term_key(PasswordAlgorithm::Md5, &self.user, realm, &self.password);
             let key = key.expect("plain ASCII").hmac_sha1();
             self.challenge = Some((realm.to_owned(), nonce.to_vec(), key));
         }
