@@ -39,4 +39,4 @@ pub use keys::Keys;
 pub use kinds::{Kind, Options, open};
 pub use source::{Source, Status};
 pub use store::{Answer, Change, Directory, Found, RealmOption, Shared, Store, TokenKeyRow};
-pub use stores::{Notice, StoreSettings, Stores};
+pub use stores::{Notice, OpenError, StoreList, StoreSettings, Stores};

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
@@ -130,10 +130,25 @@ impl Queries {
         }
     }
 
-    /// Serves until all senders of requests are dropped.
-    pub(crate) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
-        let (sender, mut changes) = mpsc::channel(CHANGES);
+    /// Serves until `end`. Look-ups that have no result then count as failed.
+    pub(crate) async fn run(self, asks: mpsc::Receiver<Ask>, end: impl Future<Output = ()>) {
+        let (sender, changes) = mpsc::channel(CHANGES);
         let watch = tokio::spawn(watch(Arc::clone(&self.store), sender));
+        let (serving, end) = (pin!(self.serve(asks, changes)), pin!(end));
+        let mut both = (serving, end);
+        poll_fn(|context| {
+            let (serving, end) = &mut both;
+            match end.as_mut().poll(context) {
+                Poll::Pending => serving.as_mut().poll(context),
+                ended => ended,
+            }
+        })
+        .await;
+        watch.abort();
+    }
+
+    /// Serves until all senders of requests are dropped.
+    async fn serve(mut self, mut asks: mpsc::Receiver<Ask>, mut changes: mpsc::Receiver<Change>) {
         let mut timer = Box::pin(sleep_until(self.refresh_at.into()));
         loop {
             timer.as_mut().reset(self.refresh_at.into());
@@ -147,7 +162,6 @@ impl Queries {
                 Event::Ended => break,
             }
         }
-        watch.abort();
     }
 
     fn poll_event(
@@ -373,6 +387,7 @@ impl Queries {
                 }
             }
             Err(error) => {
+                self.source.set_last_error(&error);
                 let was_down = self.is_down();
                 // Without the small tables nothing works, so one failure is enough.
                 self.failures = self.failures.max(FAILURES);

@@ -13,6 +13,7 @@ use turn::server::credentials::{
 };
 
 use crate::cache::{Cache, Cached, Id};
+use crate::error::StoreError;
 use crate::keys::Keys;
 use crate::kinds::Kind;
 use crate::store::Shared;
@@ -93,6 +94,8 @@ pub struct Source {
     pub(crate) was_tried: AtomicBool,
     /// The small tables; `None` before the store has responded for the first time.
     shared: Mutex<Option<Arc<Shared>>>,
+    /// Why the small tables could not be read the last time that this failed.
+    last_error: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for Source {
@@ -123,6 +126,7 @@ impl Source {
             is_up: AtomicBool::new(false),
             was_tried: AtomicBool::new(false),
             shared: Mutex::new(None),
+            last_error: Mutex::new(None),
         }
     }
 
@@ -147,6 +151,17 @@ impl Source {
         }
         *shared = Some(Arc::new(new));
         true
+    }
+
+    pub(crate) fn set_last_error(&self, error: &StoreError) {
+        let last = self.last_error.lock();
+        *last.unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    /// Why the small tables could not be read the last time that this failed.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let last = self.last_error.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it may have users. A store that has not responded yet may have some.

@@ -1,8 +1,12 @@
 //! All stores of a server, on a thread of their own.
+//!
+//! The list of stores can change while the server runs: [`Stores::open`] opens those of a new list, and shares those that both lists have. The caller has the
+//! workers use the new list, and drops the old one. A store that is in no list any more is closed [`LINGER`] later.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +24,11 @@ use crate::store::Store;
 const ASKS: usize = 8_192;
 /// Unknown names in the cache: 40 bytes each.
 const UNKNOWN: usize = 16_384;
+
+/// How long a store stays open that is in no list any more: no look-up waits longer, so each one gets its result.
+const LINGER: Duration = Duration::from_secs(5);
+/// How often [`StoreList::wait`] looks.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The settings of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,79 +60,157 @@ pub enum Notice {
     Health,
 }
 
-/// All stores of a server.
+/// Why a store of a list cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("store {} ({kind}): {reason}", .place + 1)]
+pub struct OpenError {
+    /// Its place in the list, from 0.
+    pub place: usize,
+    /// Its kind.
+    pub kind: &'static str,
+    /// What went wrong.
+    pub reason: String,
+}
+
+/// A store that is open, as long as a list has it.
 #[derive(Debug)]
+struct Open {
+    settings: StoreSettings,
+    source: Arc<Source>,
+    /// Ends the queries some time after it is dropped.
+    _closing: oneshot::Sender<()>,
+}
+
+/// Some stores in their order.
+#[derive(Clone, Debug, Default)]
+pub struct StoreList(Vec<Arc<Open>>);
+
+impl StoreList {
+    /// The stores as the workers see them.
+    pub fn sources(&self) -> impl Iterator<Item = &Arc<Source>> {
+        self.0.iter().map(|store| &store.source)
+    }
+
+    /// How many stores of this list the other one does not have.
+    #[must_use]
+    pub fn count_without(&self, other: &StoreList) -> usize {
+        let is_new = |store: &&Arc<Open>| !other.has(store);
+        self.0.iter().filter(is_new).count()
+    }
+
+    fn has(&self, store: &Arc<Open>) -> bool {
+        self.0.iter().any(|own| Arc::ptr_eq(own, store))
+    }
+
+    /// Waits until each store has responded or is down, at most until `deadline`.
+    pub fn wait(&self, deadline: Instant) {
+        let was_tried = |source: &Arc<Source>| source.was_tried.load(Ordering::Relaxed);
+        while !self.sources().all(was_tried) && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits in the same way for the stores that `before` does not have.
+    ///
+    /// # Errors
+    /// The first of them that has not responded.
+    pub fn respond(&self, before: &StoreList, deadline: Instant) -> Result<(), OpenError> {
+        let begun = Instant::now();
+        let is_new = |store: &&Arc<Open>| !before.has(store);
+        StoreList(self.0.iter().filter(is_new).cloned().collect()).wait(deadline);
+        let is_down =
+            |store: &Arc<Open>| !before.has(store) && !store.source.is_up.load(Ordering::Relaxed);
+        let Some(place) = self.0.iter().position(is_down) else {
+            return Ok(());
+        };
+        let source = &self.0[place].source;
+        let reason = source.last_error().unwrap_or_else(|| {
+            let waited = deadline.saturating_duration_since(begun);
+            format!("no response within {} ms", waited.as_millis())
+        });
+        Err(OpenError {
+            place,
+            kind: source.kind().name(),
+            reason,
+        })
+    }
+}
+
+/// A list of stores to open.
+struct Job {
+    settings: Vec<StoreSettings>,
+    opened: SyncSender<Result<StoreList, OpenError>>,
+}
+
+/// The thread of the stores.
 pub struct Stores {
-    sources: Vec<Arc<Source>>,
-    stop: Option<oneshot::Sender<()>>,
+    jobs: Option<mpsc::UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stores").finish_non_exhaustive()
+    }
 }
 
 impl Stores {
     /// Starts the thread. `prepare` runs on it first, and `notify` is called on it later: `notify` must not block.
     ///
     /// # Errors
-    /// If a store cannot be opened: its number from 0, and the error. A database that does not respond is no error.
+    /// If the thread cannot be started.
     pub fn start(
-        settings: Vec<StoreSettings>,
         prepare: impl FnOnce() + Send + 'static,
         notify: impl Fn(Notice) + Send + Sync + 'static,
-    ) -> Result<Stores, (usize, StoreError)> {
-        let (opened, outcome) = sync_channel(1);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let failed = |error: std::io::Error| (0, StoreError::Connect(error.to_string()));
+    ) -> std::io::Result<Stores> {
+        let (jobs, mut queue) = mpsc::unbounded_channel::<Job>();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let thread = std::thread::Builder::new().name("stores".to_owned());
-        let body = move || {
+        let thread = thread.spawn(move || {
             prepare();
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            let runtime = match runtime {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(opened.send(Err(failed(error)))),
-            };
+            let notify: Notify = Arc::new(notify);
             runtime.block_on(async move {
-                match open_all(&settings) {
-                    Ok(stores) => {
-                        let sources = run_all(&settings, stores, &(Arc::new(notify) as Notify));
-                        drop(opened.send(Ok(sources)));
-                        // Also if the other end is gone.
-                        let _ = stopped.await;
-                    }
-                    Err(error) => drop(opened.send(Err(error))),
+                // The stores of all lists that still exist.
+                let mut known: Vec<Weak<Open>> = Vec::new();
+                while let Some(job) = queue.recv().await {
+                    known.retain(|store| store.strong_count() > 0);
+                    let opened = open_all(job.settings, &mut known, &notify).await;
+                    // Also if the other end is gone.
+                    let _ = job.opened.send(opened);
                 }
             });
             // A look-up of a host name may still wait for its name server.
             runtime.shutdown_background();
-        };
-        let thread = thread.spawn(body).map_err(failed)?;
-        let ended = || (0, StoreError::Connect("the thread has ended".to_owned()));
-        let sources = outcome.recv().map_err(|_| ended())??;
+        })?;
         Ok(Stores {
-            sources,
-            stop: Some(stop),
+            jobs: Some(jobs),
             thread: Some(thread),
         })
     }
 
-    /// The stores in their order.
-    #[must_use]
-    pub fn sources(&self) -> &[Arc<Source>] {
-        &self.sources
-    }
-
-    /// Waits until each store has responded or is down, at most until `deadline`.
-    pub fn wait(&self, deadline: Instant) {
-        let was_tried = |source: &Arc<Source>| source.was_tried.load(Ordering::Relaxed);
-        while !self.sources.iter().all(was_tried) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    /// Opens the stores of a list. A store that is open with the same settings is shared, with its cache.
+    ///
+    /// # Errors
+    /// The first store that cannot be opened. A database that does not respond is no error: see [`StoreList::respond`].
+    pub fn open(&self, settings: Vec<StoreSettings>) -> Result<StoreList, OpenError> {
+        let ended = || OpenError {
+            place: 0,
+            kind: "",
+            reason: "the thread of the stores has ended".to_owned(),
+        };
+        let (opened, outcome) = sync_channel(1);
+        let jobs = self.jobs.as_ref().ok_or_else(ended)?;
+        let sent = jobs.send(Job { settings, opened });
+        sent.map_err(|_| ended())?;
+        outcome.recv().map_err(|_| ended())?
     }
 }
 
 impl Drop for Stores {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
             // A panic there has been logged.
             let _ = thread.join();
@@ -131,32 +218,57 @@ impl Drop for Stores {
     }
 }
 
-fn open_all(settings: &[StoreSettings]) -> Result<Vec<Arc<dyn Store>>, (usize, StoreError)> {
-    let all = settings.iter().enumerate();
-    all.map(|(number, one)| open(&one.options).map_err(|error| (number, error)))
-        .collect()
+async fn open_all(
+    all: Vec<StoreSettings>,
+    known: &mut Vec<Weak<Open>>,
+    notify: &Notify,
+) -> Result<StoreList, OpenError> {
+    let mut list = StoreList::default();
+    for (place, settings) in all.into_iter().enumerate() {
+        let mut open_ones = known.iter().filter_map(Weak::upgrade);
+        if let Some(same) = open_ones.find(|store| store.settings == settings) {
+            list.0.push(same);
+            continue;
+        }
+        let options = settings.options.clone();
+        // SQLite waits for the disk. Look-ups of other stores go on meanwhile.
+        let opening = tokio::task::spawn_blocking(move || open(&options)).await;
+        let opening = opening.unwrap_or_else(|error| Err(StoreError::Query(error.to_string())));
+        let store = opening.map_err(|error| OpenError {
+            place,
+            kind: Kind::of(&settings.options.url).map_or("", Kind::name),
+            reason: error.to_string(),
+        })?;
+        let store = Arc::new(run(settings, store, notify));
+        known.push(Arc::downgrade(&store));
+        list.0.push(store);
+    }
+    Ok(list)
 }
 
-fn run_all(
-    settings: &[StoreSettings],
-    stores: Vec<Arc<dyn Store>>,
-    notify: &Notify,
-) -> Vec<Arc<Source>> {
-    let run = |(one, store): (&StoreSettings, Arc<dyn Store>)| {
-        let (sender, asks) = mpsc::channel(ASKS);
-        let kind = Kind::of(&one.options.url).unwrap_or(Kind::File);
-        let cache = Cache::new(one.cache, UNKNOWN);
-        let source = Arc::new(Source::new(kind, one.algorithms.clone(), cache, sender));
-        let times = Times {
-            timeout: one.timeout,
-            known: one.ttl,
-            unknown: one.ttl_unknown,
-        };
-        let queries = Queries::new(Arc::clone(&source), store, times, Arc::clone(notify));
-        tokio::spawn(queries.run(asks));
-        source
+fn run(settings: StoreSettings, store: Arc<dyn Store>, notify: &Notify) -> Open {
+    let (sender, asks) = mpsc::channel(ASKS);
+    let kind = Kind::of(&settings.options.url).unwrap_or(Kind::File);
+    let cache = Cache::new(settings.cache, UNKNOWN);
+    let algorithms = settings.algorithms.clone();
+    let source = Arc::new(Source::new(kind, algorithms, cache, sender));
+    let times = Times {
+        timeout: settings.timeout,
+        known: settings.ttl,
+        unknown: settings.ttl_unknown,
     };
-    settings.iter().zip(stores).map(run).collect()
+    let queries = Queries::new(Arc::clone(&source), store, times, Arc::clone(notify));
+    let (closing, closed) = oneshot::channel();
+    let end = async move {
+        let _ = closed.await;
+        tokio::time::sleep(LINGER).await;
+    };
+    tokio::spawn(queries.run(asks, end));
+    Open {
+        settings,
+        source,
+        _closing: closing,
+    }
 }
 
 /// Checks the URL of a store, without opening the store.
@@ -165,4 +277,115 @@ fn run_all(
 /// If the URL is wrong.
 pub fn check(options: &Options) -> Result<Kind, StoreError> {
     kinds::check(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Lookup;
+
+    fn settings(url: String) -> StoreSettings {
+        StoreSettings {
+            options: Options {
+                url,
+                ..Options::default()
+            },
+            algorithms: vec![PasswordAlgorithm::Md5],
+            timeout: Duration::from_secs(1),
+            ttl: Duration::from_secs(60),
+            ttl_unknown: Duration::from_secs(60),
+            cache: 100,
+        }
+    }
+
+    fn stores() -> Stores {
+        Stores::start(|| {}, |_| {}).expect("a thread")
+    }
+
+    /// The result of a look-up of `ann`.
+    fn look_up(source: &Source) -> Lookup {
+        let (sender, receiver) = sync_channel(1);
+        let waiter = move |lookup| sender.send(lookup).expect("somebody waits");
+        source.ask("r", "ann", [192, 0, 2, 1].into(), Box::new(waiter));
+        receiver.recv().expect("each look-up has a result")
+    }
+
+    #[test]
+    fn another_list_shares_what_is_the_same_and_the_rest_is_closed() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+        let (one, two) = (settings(path("one")), settings(path("two")));
+        let stores = stores();
+        let first = stores.open(vec![one.clone()]).expect("it is opened");
+        first.wait(Instant::now() + Duration::from_secs(20));
+        let of_one = Arc::clone(first.sources().next().expect("a store"));
+        assert_eq!(look_up(&of_one), Lookup::Unknown);
+        let other = StoreSettings {
+            cache: 10,
+            ..one.clone()
+        };
+        let second = stores.open(vec![two, one, other]).expect("they are opened");
+        let limit = Instant::now() + Duration::from_secs(20);
+        second.respond(&first, limit).expect("they respond");
+        assert_eq!(
+            (second.count_without(&first), first.count_without(&second)),
+            (2, 0)
+        );
+        let places: Vec<bool> = second
+            .sources()
+            .map(|it| Arc::ptr_eq(it, &of_one))
+            .collect();
+        assert_eq!(places, [false, true, false]);
+        drop(first);
+        assert_eq!(look_up(&of_one), Lookup::Unknown, "the second list has it");
+        drop(second);
+        // Look-ups that have begun get their result; later ones none.
+        assert_eq!(look_up(&of_one), Lookup::Unknown);
+        let source = Arc::downgrade(&of_one);
+        let limit = Instant::now() + LINGER * 4;
+        while of_one.status().failed == 0 {
+            assert!(Instant::now() < limit, "it is not closed");
+            // The cache has `ann`, so another name is looked up.
+            of_one.ask("r", "bob", [192, 0, 2, 1].into(), Box::new(drop));
+            std::thread::sleep(LOOK);
+        }
+        drop(of_one);
+        let limit = Instant::now() + Duration::from_secs(20);
+        while source.strong_count() > 0 {
+            assert!(Instant::now() < limit, "somebody has its cache");
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    #[test]
+    fn a_list_with_a_store_that_cannot_be_used_says_which_and_why() {
+        let stores = stores();
+        let none = StoreList::default();
+        let missing = || settings("sqlite:/nonexistent/users".to_owned());
+        let file = || settings("file:/nonexistent/users".to_owned());
+        let error = stores
+            .open(vec![file(), missing()])
+            .expect_err("no such file");
+        assert!(
+            error.to_string().starts_with("store 2 (sqlite): "),
+            "{error}"
+        );
+        let list = stores.open(vec![file()]).expect("it is not read yet");
+        let limit = Instant::now() + Duration::from_secs(20);
+        let error = list.respond(&none, limit).expect_err("it cannot be read");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("store 1 (file): ") && text.contains("No such file"),
+            "{text}"
+        );
+        // A store of the list before is not judged: the server uses it already.
+        list.respond(&list, limit).expect("it is not new");
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = silent.local_addr().expect("it is bound");
+        let silent = settings(format!("http://{address}/"));
+        let list = stores.open(vec![silent]).expect("it is not asked yet");
+        let limit = Instant::now() + Duration::from_millis(200);
+        let error = list.respond(&none, limit).expect_err("it is silent");
+        assert!(error.to_string().contains("no response within "), "{error}");
+    }
 }

@@ -169,7 +169,7 @@ impl Respond for Admin {
             "/healthz" => health(health::alive(&source.observer)),
             "/readyz" => {
                 let cluster = source.cluster.as_ref();
-                health(health::ready(&source.observer, &source.stores, cluster))
+                health(health::ready(&source.observer, &source.stores(), cluster))
             }
             path => page::asset(path).unwrap_or_else(|| {
                 let there = "this path does not exist: use / (the live page), /metrics, /healthz, /readyz or /api/v1/openapi.json";

@@ -651,9 +651,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("auth", "token_keys", |s| &mut s.token_keys).secret(),
     Key::new("auth", "token_server_name", |s| &mut s.token_server_name),
     Key::new("auth", "realms", |s| &mut s.realms).secret(),
-    Key::new("auth", "stores", |s| &mut s.stores)
-        .secret()
-        .at_start(),
+    Key::new("auth", "stores", |s| &mut s.stores).secret(),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("peers", "allow", |s| &mut s.peers_allow),

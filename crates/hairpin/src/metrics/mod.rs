@@ -25,8 +25,8 @@ pub(crate) mod check;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use server::Observer;
@@ -47,8 +47,8 @@ pub(crate) struct Source {
     pub(crate) acme: Arc<Counters>,
     /// How checks of the external address went.
     pub(crate) external_address: Arc<external_address::Counters>,
-    /// Databases with users.
-    pub(crate) stores: Vec<Arc<::stores::Source>>,
+    /// Databases with users. A reload replaces them.
+    stores: RwLock<Vec<Arc<::stores::Source>>>,
     /// Sinks of events.
     pub(crate) events: Vec<SinkStatus>,
     /// The other nodes, if there may be some.
@@ -65,7 +65,7 @@ impl Source {
             reloads: Reloads::default(),
             acme: Arc::default(),
             external_address: Arc::default(),
-            stores: Vec::new(),
+            stores: RwLock::default(),
             events: Vec::new(),
             cluster: None,
             started: Instant::now(),
@@ -73,9 +73,20 @@ impl Source {
     }
 
     /// The server asks these stores.
-    pub(crate) fn with_stores(mut self, stores: Vec<Arc<::stores::Source>>) -> Self {
-        self.stores = stores;
+    pub(crate) fn with_stores(self, stores: Vec<Arc<::stores::Source>>) -> Self {
+        self.set_stores(stores);
         self
+    }
+
+    /// The server asks other stores from now on.
+    pub(crate) fn set_stores(&self, stores: Vec<Arc<::stores::Source>>) {
+        *self.stores.write().unwrap_or_else(PoisonError::into_inner) = stores;
+    }
+
+    /// The stores that the server asks.
+    pub(crate) fn stores(&self) -> Vec<Arc<::stores::Source>> {
+        let stores = self.stores.read();
+        stores.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The server sends events to these sinks.
@@ -154,7 +165,7 @@ pub(crate) fn page(source: &Source) -> String {
     streams::write(&mut page, &source.observer, &stats);
     dtls::write(&mut page, &source.observer, &stats);
     alternates::write(&mut page, &source.observer);
-    stores::write(&mut page, &source.stores);
+    stores::write(&mut page, &source.stores());
     events::write(&mut page, &source.events);
     cluster::write(&mut page, source.cluster.as_ref());
     offload::write(&mut page, &source.observer);

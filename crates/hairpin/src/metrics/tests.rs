@@ -151,10 +151,11 @@ fn documented() -> Vec<(String, String, BTreeSet<String>)> {
 fn the_reference_lists_exactly_the_metrics_that_there_are() {
     let server = server();
     let store = crate::config::of_url("file:/nonexistent/users");
-    let stores = stores::Stores::start(vec![store], || {}, |_| {}).expect("it is not read yet");
+    let stores = stores::Stores::start(|| {}, |_| {}).expect("a thread");
+    let list = stores.open(vec![store]).expect("it is not read yet");
     let cluster = cluster();
     let source = Source::new(server.observer())
-        .with_stores(stores.sources().to_vec())
+        .with_stores(list.sources().cloned().collect())
         .with_events(vec![sink()])
         .with_cluster(Some(cluster.handle()));
     let families = read(&page(&source));

@@ -108,7 +108,7 @@ fn run<F: Future<Output = ()>>(store: Fake, known: Duration, test: impl FnOnce(W
         };
         let (of, to) = (Arc::clone(&source), Arc::clone(&store));
         let queries = Queries::new(of, to, times, Arc::new(|_| {}));
-        tokio::spawn(queries.run(asks));
+        tokio::spawn(queries.run(asks, std::future::pending()));
         test(World { source, store }).await;
     });
 }

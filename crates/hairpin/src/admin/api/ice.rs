@@ -81,7 +81,7 @@ pub(super) fn servers(inner: &Inner, query: &Query) -> Result<Value, Problem> {
 /// The first secret of `auth.secrets`, else the first secret of the realm in a store.
 fn secret(inner: &Inner, applied: &Applied) -> Option<String> {
     applied.secret.clone().or_else(|| {
-        inner.shared.source.stores.iter().find_map(|store| {
+        inner.shared.source.stores().iter().find_map(|store| {
             let shared = store.shared()?;
             let is_ours = |realm: &str| realm.is_empty() || realm == applied.realm;
             let found = shared.secrets.iter().find(|(realm, _)| is_ours(realm))?;

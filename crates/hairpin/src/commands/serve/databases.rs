@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use server::access_tokens::{TokenKey, TokenKeys};
 use server::policy::{PeerRule, PeerRules};
 use server::quota::QuotaLimits;
@@ -13,13 +13,15 @@ use server::realms::RealmSettings;
 use server::signals::SignalWaker;
 use server::turn::server::credentials::AccessTokens;
 use server::{MAX_REALM_BYTES, Settings};
-use stores::{Notice, RealmOption, Shared, Source, StoreSettings, Stores, TokenKeyRow};
+use stores::{
+    Notice, OpenError, RealmOption, Shared, Source, StoreList, StoreSettings, Stores, TokenKeyRow,
+};
 
 use super::Service;
 use super::cluster::Peers;
 use crate::config::{self, Config, token_key};
 
-/// How long the start waits for databases. Those that have not answered are used as soon as they do.
+/// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are used as soon as they do.
 const START: Duration = Duration::from_secs(3);
 /// Changed users that are reported one by one. If there are more, all users are looked up again.
 const USERS: usize = 256;
@@ -34,13 +36,20 @@ struct Notices {
     shared: bool,
 }
 
+/// The stores that the workers use.
+#[derive(Debug, Default)]
+pub(super) struct InUse {
+    list: StoreList,
+    /// The only store is the default one, which every server with a state directory has.
+    is_default: bool,
+}
+
 /// The stores of a server, and what it shares with other nodes.
 #[derive(Debug)]
 pub(super) struct Databases {
     stores: Stores,
+    in_use: InUse,
     notices: Arc<Mutex<Notices>>,
-    /// The only store is the default one, which every server with a state directory has.
-    is_default: bool,
     /// The other nodes of the cluster.
     peers: Option<Peers>,
 }
@@ -48,8 +57,6 @@ pub(super) struct Databases {
 impl Databases {
     /// Opens the stores of a configuration. `waker` wakes the main thread.
     pub(super) fn open(config: &Config, waker: SignalWaker) -> Result<Self> {
-        let is_default = config.stores.is_empty();
-        let settings = list(config)?;
         let notices = Arc::new(Mutex::new(Notices::default()));
         let told = Arc::clone(&notices);
         let notify = move |notice| {
@@ -58,19 +65,13 @@ impl Databases {
         };
         // The threads of the stores open no port and load nothing.
         let prepare = || drop(server::privileges::drop_all());
-        let urls = settings.clone();
-        let stores = Stores::start(settings, prepare, notify).map_err(|(number, error)| {
-            let kind = urls
-                .get(number)
-                .and_then(|of| stores::Kind::of(&of.options.url));
-            let kind = kind.map_or("", stores::Kind::name);
-            anyhow!("store {} ({kind}): {error}; see auth.stores", number + 1)
-        })?;
-        stores.wait(Instant::now() + START);
+        let stores = Stores::start(prepare, notify).context("cannot start the stores")?;
+        let in_use = open(&stores, config)?;
+        in_use.list.wait(Instant::now() + START);
         Ok(Self {
             stores,
+            in_use,
             notices,
-            is_default,
             peers: Peers::of(config),
         })
     }
@@ -78,18 +79,45 @@ impl Databases {
     /// None.
     #[cfg(test)]
     pub(super) fn none() -> Self {
-        let stores = Stores::start(Vec::new(), || {}, |_| {}).expect("nothing is opened");
         Self {
-            stores,
+            stores: Stores::start(|| {}, |_| {}).expect("a thread"),
+            in_use: InUse {
+                is_default: true,
+                ..InUse::default()
+            },
             notices: Arc::default(),
-            is_default: true,
             peers: None,
         }
     }
 
+    /// Opens the stores of another configuration, and waits for those that are new. Stores that have not changed are shared.
+    ///
+    /// # Errors
+    /// If a store cannot be opened, or a new one does not respond.
+    pub(super) fn open_next(&self, config: &Config) -> Result<InUse> {
+        let next = open(&self.stores, config)?;
+        let responded = next.list.respond(&self.in_use.list, Instant::now() + START);
+        responded.map_err(|error| about(&error))?;
+        Ok(next)
+    }
+
+    /// Uses other stores from now on. Returns those of before, which are open until they are dropped.
+    pub(super) fn replace(&mut self, next: InUse) -> InUse {
+        std::mem::replace(&mut self.in_use, next)
+    }
+
+    /// Logs how the stores differ from those of before.
+    pub(super) fn log_change(&self, before: &InUse) {
+        let opened = self.in_use.list.count_without(&before.list);
+        let closed = before.list.count_without(&self.in_use.list);
+        if opened + closed > 0 {
+            tracing::info!(opened, closed, "stores replaced");
+        }
+    }
+
     /// The stores in their order.
-    pub(super) fn sources(&self) -> &[Arc<Source>] {
-        self.stores.sources()
+    pub(super) fn sources(&self) -> impl Iterator<Item = &Arc<Source>> {
+        self.in_use.list.sources()
     }
 
     /// The other nodes of the cluster.
@@ -105,7 +133,7 @@ impl Databases {
                 it.has_users || !it.secrets.is_empty() || !it.token_keys.is_empty()
             })
         };
-        !self.is_default || self.sources().iter().any(has_some)
+        !self.in_use.is_default || self.sources().any(has_some)
     }
 
     /// Adds the contents of the stores.
@@ -158,6 +186,18 @@ impl Databases {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *notices)
     }
+}
+
+fn open(stores: &Stores, config: &Config) -> Result<InUse> {
+    let opened = stores.open(list(config)?);
+    Ok(InUse {
+        list: opened.map_err(|error| about(&error))?,
+        is_default: config.stores.is_empty(),
+    })
+}
+
+fn about(error: &OpenError) -> anyhow::Error {
+    anyhow!("{error}; see auth.stores")
 }
 
 /// The stores that are configured, or the one of the state directory.

@@ -156,6 +156,11 @@ impl Engine {
         &self.databases
     }
 
+    /// The stores, to replace them.
+    pub(super) fn databases_mut(&mut self) -> &mut Databases {
+        &mut self.databases
+    }
+
     /// The sinks of events.
     pub(super) fn events(&self) -> &Events {
         &self.events

@@ -152,7 +152,7 @@ fn open_databases(config: &Config, signals: &Signals) -> Result<Databases> {
 
 /// What metrics are made of.
 fn source(engine: &Engine, cluster: Option<&Cluster>) -> Source {
-    let stores = engine.databases().sources().to_vec();
+    let stores = engine.databases().sources().cloned().collect();
     let events = engine.events().status();
     Source::new(engine.observer())
         .with_stores(stores)

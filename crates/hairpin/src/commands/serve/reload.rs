@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use super::denied::Denied;
 use super::{Service, log_warnings, read, with_a_way_in};
-use crate::config::{self, Loaded};
+use crate::config::{self, Config, Loaded};
 
 /// What there is to say of a configuration that applies now.
 pub(super) struct Reloaded {
@@ -42,17 +42,40 @@ impl Service<'_> {
     }
 
     fn apply(&mut self, new: &Loaded) -> Result<Reloaded> {
-        let Some(config) = new.config.clone() else {
+        let Some(mut config) = new.config.clone() else {
             bail!(Mistakes(new.one_line_each()))
         };
+        if let Some(started) = &self.started.config {
+            // A change needs a restart. Until then, the default store is where it was.
+            config.state_dir.clone_from(&started.state_dir);
+        }
+        let next = self.engine.databases().open_next(&config)?;
+        let before = self.engine.databases_mut().replace(next);
+        let outcome = self.apply_with_stores(config, new);
+        let databases = self.engine.databases_mut();
+        match outcome {
+            // New requests use none of the stores of before.
+            Ok(_) => {
+                databases.log_change(&before);
+                let sources = databases.sources().cloned().collect();
+                self.source.set_stores(sources);
+            }
+            Err(_) => drop(databases.replace(before)),
+        }
+        outcome
+    }
+
+    /// Applies a configuration whose stores are open.
+    fn apply_with_stores(&mut self, config: Config, new: &Loaded) -> Result<Reloaded> {
         let databases = self.engine.databases();
         let config = with_a_way_in(config, &mut self.made_up_secret, databases)?;
         let denied = Denied::of(config);
         let config = denied.with_rules()?;
-        self.engine.reload(&config)?;
-        self.denied = denied;
         let keys = config::in_force(&self.started, new);
         let applied = super::applied(&config, self.uris.clone(), keys)?;
+        self.engine.reload(&config)?;
+        // Nothing fails from here on.
+        self.denied = denied;
         self.shared.set_applied(applied);
         self.level.set(config.log_level);
         self.drain = config.drain;
