@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use common::{Serve, fails, hairpin, run, stderr, stdout};
 use serde_json::{Value, json};
-use sip::Method;
-use sip_client::phone::{PASSWORD, Phone};
+use sip::{HeaderKind, Method};
+use sip_client::phone::{PASSWORD, Phone, credentials_of};
 
 /// Longer than anything here takes, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -365,6 +365,100 @@ fn the_events_say_the_same(file: &std::path::Path, (one, two): (&Value, &Value))
     );
     assert_eq!(opened["ended_by"], Value::Null);
     assert!(opened["answer_ms"].as_u64() <= opened["duration_ms"].as_u64());
+}
+
+/// Sends a REGISTER with a wrong password.
+fn fail_to_register(phone: &mut Phone, user: &str, call: &str) {
+    let request = phone.request("REGISTER", "sip:example.com", call, 1, "");
+    phone.send(&request);
+    let challenge = phone.expect("SIP/2.0 401");
+    let (kind, claimed) = (HeaderKind::Authorization, (user, "a wrong password"));
+    let line = credentials_of(
+        &challenge,
+        kind,
+        claimed,
+        Method::Register,
+        "sip:example.com",
+    );
+    let request = phone.request("REGISTER", "sip:example.com", call, 2, &line);
+    phone.send(&request);
+    phone.expect("SIP/2.0 401");
+}
+
+#[test]
+fn a_refreshed_session_and_a_wrong_digest_are_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let more = format!(
+        "[[events.sinks]]\nurl = \"file:{}\"\nkinds = [\"call_refreshed\", \"authentication_failed\"]\n",
+        file.display()
+    );
+    let server = Server::start(2, &more);
+    let mut caller = Phone::udp_at(server.sip, "user0");
+    let mut called = Phone::tcp_at(server.sip, "user1");
+    caller.register();
+    called.register();
+    caller.ask(Method::Invite, "sip:user1@example.com", "one");
+    let invite = called.expect("INVITE ");
+    called.respond(&invite, "200 OK");
+    let ok = caller.expect("SIP/2.0 200");
+    caller.in_dialog(&ok, "ACK");
+    called.expect("ACK ");
+    // RFC 4028 §7.4: an UPDATE or a re-INVITE that is accepted refreshes the session; one that is not does not.
+    for (method, code) in [
+        ("UPDATE", "488 Not Acceptable Here"),
+        ("UPDATE", "200 OK"),
+        ("INVITE", "200 OK"),
+    ] {
+        caller.in_dialog(&ok, method);
+        let request = called.expect(method);
+        called.respond(&request, code);
+        caller.expect(&format!("SIP/2.0 {code}"));
+    }
+    caller.in_dialog(&ok, "ACK");
+    called.expect("ACK ");
+
+    let mut guessing = Phone::udp_at(server.sip, "user0");
+    fail_to_register(&mut guessing, "user0", "wrong");
+    // Each worker reports one failure per second.
+    std::thread::sleep(Duration::from_millis(1_100));
+    let mut unknown = Phone::tcp_at(server.sip, "nobody");
+    fail_to_register(&mut unknown, "nobody", "unknown");
+    server.serve.signal("TERM");
+    server.serve.wait();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let [first, refreshed, wrong, nobody] = &events[..] else {
+        panic!("{events:#?}");
+    };
+    for event in [first, refreshed] {
+        assert_eq!(
+            (&event["kind"], &event["call_id"]),
+            (&"call_refreshed".into(), &"one@test".into())
+        );
+    }
+    assert_eq!(
+        (&refreshed["source"], &refreshed["target"]),
+        (&"user0".into(), &"user1@example.com".into())
+    );
+    assert_eq!(
+        (&refreshed["code"], &refreshed["ended_by"]),
+        (&200.into(), &Value::Null)
+    );
+    assert!(refreshed["duration_ms"].as_u64() >= refreshed["answer_ms"].as_u64());
+    for (event, user, transport) in [(wrong, "user0", "UDP"), (nobody, "nobody", "TCP")] {
+        let expected = json!({
+            "kind": "authentication_failed", "id": event["id"], "unix_ms": event["unix_ms"], "protocol": "sip",
+            "client": event["client"], "transport": transport, "realm": "example.com", "user": user,
+            "reason": "wrong_password", "omitted": 0,
+        });
+        assert_eq!(event, &expected);
+    }
+    let client = wrong["client"].as_str().unwrap();
+    assert!(guessing.contact().contains(client), "{client}");
 }
 
 #[test]
