@@ -17,10 +17,11 @@ use crate::tally::Tally;
 
 const SECRET: &str = "a secret of the live page's test";
 const TOKEN: &str = "a-token-of-the-live-pages-test";
-const VIEWS: [&str; 6] = [
+const VIEWS: [&str; 7] = [
     "now",
     "sessions",
     "sip",
+    "nodes",
     "failures",
     "configuration",
     "test",
@@ -36,6 +37,7 @@ const PHONES: usize = 8;
 
 /// A server under load, and its live page.
 struct Stage {
+    _engine: Process,
     _server: Process,
     _load: Process,
     _phones: Process,
@@ -79,9 +81,23 @@ pub(super) fn run(
 
 impl Stage {
     fn start(binary: &Path, logs: &Path, certificate: &Certificate, axe: String) -> Result<Stage> {
-        let (port, admin) = (free_ports(2)?, free_ports(2)?);
+        let (port, admin, engine) = (free_ports(2)?, free_ports(2)?, free_ports(1)?);
         let file = logs.join("live-page.toml");
-        std::fs::write(&file, configuration(port, admin, certificate))?;
+        std::fs::write(&file, configuration(port, admin, engine, certificate))?;
+        let mut command = process::command("redis-server");
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--port",
+            &engine.to_string(),
+        ]);
+        let log = logs.join("live-page-redis.log");
+        let mut redis = Process::start("redis-server", command, log)?;
+        redis.wait_for(LIMIT, |output| {
+            output.contains("Ready to accept connections").then_some(())
+        })?;
         let mut command = process::command(binary);
         command.args(["serve", "--dev", "--config"]).arg(&file);
         let mut server = Process::start("the server", command, logs.join("live-page.log"))?;
@@ -111,6 +127,7 @@ impl Stage {
         let phones = start_phones(binary, port + 1, logs)?;
         provoke_failures(binary, port)?;
         Ok(Stage {
+            _engine: redis,
             _server: server,
             _load: load,
             _phones: phones,
@@ -164,6 +181,7 @@ impl Stage {
             ("sip", "example-carrier"),
             ("sip", "@example.org"),
             ("sip", "answered"),
+            ("nodes", "frankfurt (this node)"),
             ("failures", "wrong password"),
             ("configuration", "live-page.toml:"),
             ("test", "Test now"),
@@ -320,7 +338,7 @@ fn start_phones(binary: &Path, sip: u16, logs: &Path) -> Result<Process> {
     Process::start("the phones", command, logs.join("live-page-phones.log"))
 }
 
-fn configuration(port: u16, admin: u16, certificate: &Certificate) -> String {
+fn configuration(port: u16, admin: u16, engine: u16, certificate: &Certificate) -> String {
     let Certificate { chain, key, .. } = certificate;
     let user = |n| format!("{{ name = \"u{n}\", password = \"pw{n}\" }}");
     let users: Vec<String> = (0..PHONES).map(user).collect();
@@ -332,6 +350,7 @@ fn configuration(port: u16, admin: u16, certificate: &Certificate) -> String {
          [auth]\nrealm = \"turn.example.org\"\nsecrets = [{SECRET:?}]\nusers = [{{ name = \"alice\", password = \"wonderland\" }}]\n\
          [sip]\nlisten = [\"127.0.0.1:{sip}\"]\ncall_log = true\n[[sip.domain]]\nname = \"example.org\"\nusers = [{users}]\n\
          [[sip.trunk]]\nname = \"example-carrier\"\nto = [\"sip:127.0.0.1:9\"]\n\
+         [cluster]\nnode = \"frankfurt\"\nsecret = \"a secret of the live page's cluster\"\nengine = \"redis://127.0.0.1:{engine}/0\"\n\
          [admin]\nlisten = \"127.0.0.1:{admin}\"\ntokens = [{TOKEN:?}]\n",
         sip = port + 1,
         users = users.join(", "),

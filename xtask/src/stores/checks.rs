@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
 
 use super::databases::{Database, Kind, finish};
 use crate::interop::free_ports;
@@ -40,7 +41,7 @@ pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally
         Err(error) => return tally.record(&format!("{name}: hairpin starts"), &Err(error)),
     };
     type Check = fn(&mut Bench<'_>) -> Result<String>;
-    let checks: [(&str, Check); 8] = [
+    let checks: [(&str, Check); 9] = [
         ("users of turnadmin", users_of_turnadmin),
         ("secrets of turnadmin", secrets_of_turnadmin),
         ("realms by origin of turnadmin", realms_of_turnadmin),
@@ -48,6 +49,7 @@ pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally
         ("a user is added and deleted while the server runs", changes),
         ("hairpin user, and coturn serves them", verbs),
         ("metrics and /readyz", health),
+        ("a reload removes the database and adds it", reload),
         ("the database stops and comes back", outage),
     ];
     for (what, check) in checks {
@@ -480,6 +482,30 @@ fn health(bench: &mut Bench<'_>) -> Result<String> {
         .lines()
         .find(|line| line.starts_with("hairpin_store_lookups_total") && line.contains("\"known\""));
     Ok(known.unwrap_or_default().to_owned())
+}
+
+/// A reload closes the database, the next one opens it again.
+fn reload(bench: &mut Bench<'_>) -> Result<String> {
+    let with = std::fs::read_to_string(&bench.config)?;
+    bench.alice()?;
+    let without = format!("[auth]\nrealm = \"{REALM}\"\n");
+    std::fs::write(&bench.config, without)?;
+    bench.server.signal(Signal::SIGHUP)?;
+    bench
+        .soon("alice:wonderland", false)
+        .context("after the reload without the store")?;
+    let metrics = bench.get("/metrics")?;
+    ensure!(
+        !metrics.contains("hairpin_store_up{"),
+        "the store still has metrics"
+    );
+    std::fs::write(&bench.config, with)?;
+    bench.server.signal(Signal::SIGHUP)?;
+    bench
+        .soon("alice:wonderland", true)
+        .context("after the reload with the store")?;
+    bench.server.assert_running()?;
+    health(bench)
 }
 
 /// The database stops: who is in the cache goes on, others are told to retry, and all is well when it comes back.
