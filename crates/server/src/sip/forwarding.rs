@@ -1,8 +1,8 @@
 //! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, the users of the digest, and limits of calls.
 
 use super::advertise::{Advertised, source_address};
+use super::authentication::{DigestAuthenticator, IsAddress, RealmKey, Rejection};
 use super::calls::{CallControl, SharedCalls};
-use super::challenge::{Gate, IsAddress, RealmKey, Stop};
 use super::peer::Origin;
 use super::push::Pusher;
 use super::registrar::Registrations;
@@ -100,7 +100,7 @@ impl Forwarder {
     pub(super) fn with<'p>(
         &'p mut self,
         registrations: &'p mut Registrations,
-        gate: &'p mut Gate,
+        authenticator: &'p mut DigestAuthenticator,
         lines: &'p mut [u8],
         local: Option<SocketAddr>,
     ) -> (&'p mut Proxy, ServerPolicy<'p>) {
@@ -114,7 +114,7 @@ impl Forwarder {
             forwards: &self.forwards,
             draws: &mut self.draws,
             registrations,
-            gate,
+            authenticator,
             lines,
             local,
         };
@@ -164,7 +164,7 @@ pub(super) struct ServerPolicy<'p> {
     forwards: &'p Forwards,
     draws: &'p mut u64,
     registrations: &'p mut Registrations,
-    gate: &'p mut Gate,
+    authenticator: &'p mut DigestAuthenticator,
     /// Where a challenge is written.
     lines: &'p mut [u8],
     /// The address that the message came to: one of this server's own, also where it listens on all of them.
@@ -192,17 +192,17 @@ impl ServerPolicy<'_> {
         let from = from.as_ref().and_then(|uri| uri.as_sip());
         let domain_of = |uri: &SipUri<'_>| self.registrations.domains().of(uri.host);
         if let Some(domain) = from.and_then(domain_of) {
-            return self.gate.realm_of(domain.name.as_bytes());
+            return self.authenticator.realm_of(domain.name.as_bytes());
         }
         let kind = HeaderKind::ProxyAuthorization;
-        if let Some(realm) = self.gate.realm_in(request, kind) {
+        if let Some(realm) = self.authenticator.realm_in(request, kind) {
             return realm;
         }
         let uri = Uri::parse(request.request_uri().unwrap_or_default()).ok();
         let uri = uri.as_ref().and_then(|uri| uri.as_sip());
         match uri.and_then(domain_of) {
-            Some(domain) => self.gate.realm_of(domain.name.as_bytes()),
-            None => self.gate.common_realm(),
+            Some(domain) => self.authenticator.realm_of(domain.name.as_bytes()),
+            None => self.authenticator.common_realm(),
         }
     }
 
@@ -391,14 +391,14 @@ impl Lookup for ServerPolicy<'_> {
     }
 
     fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
-        match self.gate.may_have_address(aor) {
+        match self.authenticator.may_have_address(aor) {
             true => self.registrations.look_up(aor),
             false => LookedUp::Unknown,
         }
     }
 
     fn exists(&mut self, now: Now, aor: &Aor, flow: &Flow) -> IsUser {
-        match self.gate.find_address(aor, flow, now.unix_s) {
+        match self.authenticator.find_address(aor, flow, now.unix_s) {
             IsAddress::Yes => IsUser::Yes,
             IsAddress::No => IsUser::No,
             IsAddress::Pending => IsUser::Pending,
@@ -416,16 +416,16 @@ impl Authentication for ServerPolicy<'_> {
         let source = flow.remote.ip();
         let realm = self.realm_for(request);
         let asked = (request, HeaderKind::ProxyAuthorization);
-        match self.gate.check(realm, asked, flow, now.unix_s) {
-            Ok(()) => Authenticated::User(self.gate.user()),
-            Err(Stop::Pending) => Authenticated::Pending,
-            Err(Stop::Unavailable) => Authenticated::Unavailable,
-            Err(Stop::Bad(reason)) => Authenticated::Bad(reason),
-            Err(Stop::Slowed) => Authenticated::Slowed,
-            Err(Stop::Challenge(why)) => {
+        match self.authenticator.check(realm, asked, flow, now.unix_s) {
+            Ok(()) => Authenticated::User(self.authenticator.user()),
+            Err(Rejection::Pending) => Authenticated::Pending,
+            Err(Rejection::Unavailable) => Authenticated::Unavailable,
+            Err(Rejection::Bad(reason)) => Authenticated::Bad(reason),
+            Err(Rejection::Slowed) => Authenticated::Slowed,
+            Err(Rejection::Challenge(why)) => {
                 let kind = HeaderKind::ProxyAuthenticate;
                 let written = self
-                    .gate
+                    .authenticator
                     .challenge(realm, self.lines, kind, source, why, now.unix_s);
                 // The buffer holds more than any challenge.
                 Authenticated::Challenge(written.unwrap_or_default())
@@ -434,11 +434,11 @@ impl Authentication for ServerPolicy<'_> {
     }
 
     fn owns(&self, user: &[u8], aor: &Aor) -> bool {
-        self.gate.owns(user, aor)
+        self.authenticator.owns(user, aor)
     }
 
     fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {
-        self.gate.is_for_us(credentials)
+        self.authenticator.is_for_us(credentials)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Requests that wait for a source of credentials, such as a database.
 //!
 //! ```text
-//!  Gate::check ── wanted ──> Lookups ── begin_find ──> source, on its own thread
-//!       ^                       │                            │
-//!       └──── told <── resume ──┴── WorkerMessage::SipKeys <──┘
+//!  DigestAuthenticator::check ── wanted ──> Lookups ── begin_find ──> source, on its own thread
+//!       ^                                    │                            │
+//!       └── lookup_result <──── resume ──────┴── WorkerMessage::SipKeys <──┘
 //! ```
 //!
-//! The gate queries a source for the sender of a request with a valid nonce, or for the callee of a sender who may send. A request that waits
+//! The authenticator queries a source for the sender of a request with a valid nonce, or for the callee of a sender who may send. A request that waits
 //! is either a context of the proxy, or a copy of the message. The worker handles the copy again when the result is there. Both kinds share
 //! one limit. A request above the limit gets 503. Requests of senders that are not known have a lower limit of their own, so that they leave
 //! places for trunks and for authenticated users.

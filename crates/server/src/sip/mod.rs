@@ -13,10 +13,10 @@
 
 mod admission_filter;
 mod advertise;
+mod authentication;
 mod balance;
 mod bans;
 mod calls;
-mod challenge;
 mod congestion;
 mod connection;
 mod connections;
@@ -99,9 +99,9 @@ pub(crate) use upgrade::SipUpgradeStep;
 use crate::steering::Numbering;
 use crate::worker::{Mailboxes, Token};
 use admission_filter::AdmissionFilter;
+use authentication::UsedCounts;
 use bans::Bans;
 use calls::SharedCalls;
-use challenge::UsedCounts;
 use connections::Connections;
 use endpoint::Endpoint;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};

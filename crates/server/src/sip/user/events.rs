@@ -69,17 +69,24 @@ impl User {
         let message = &request.message;
         let registrations = self.registrations.as_ref();
         let domain = registrations.and_then(|it| it.domain_of(message));
-        let realm = self.gate.realm_of(domain.unwrap_or_default().as_bytes());
+        let realm = self
+            .authenticator
+            .realm_of(domain.unwrap_or_default().as_bytes());
         let asked = (message, HeaderKind::Authorization);
         let unix_s = transactions.now.unix_s;
-        if let Err(stop) = self.gate.check(realm, asked, &request.flow, unix_s) {
+        if let Err(stop) = self
+            .authenticator
+            .check(realm, asked, &request.flow, unix_s)
+        {
             self.stop(transactions, request, (realm, stop))?;
             return Ok(RequestOwner::Here);
         }
         request.trust();
         let aor = match place {
             // GRUUs have no registrations of their own.
-            Place::Here(aor, None) if self.gate.owns(self.gate.user(), &aor) => aor,
+            Place::Here(aor, None) if self.authenticator.owns(self.authenticator.user(), &aor) => {
+                aor
+            }
             _ => {
                 transactions.answer_statelessly(request, &Reply::new(403))?;
                 return Ok(RequestOwner::Here);

@@ -13,8 +13,8 @@ mod ringing;
 mod uas;
 
 use super::Secrets;
+use super::authentication::{COMMON, DigestAuthenticator, RealmKey, Rejection};
 use super::bans::RETRY_AFTER;
-use super::challenge::{COMMON, Gate, RealmKey, Stop};
 use super::counters::SipCounters;
 use super::forwarding::{Forwarder, listener_at};
 use super::ice::IceServers;
@@ -110,7 +110,7 @@ pub(super) struct User {
     listeners: Box<[(ListenerKey, SocketAddr)]>,
     /// The subscriptions to the registrations of this worker.
     events: Option<Box<RegEvents>>,
-    gate: Gate,
+    authenticator: DigestAuthenticator,
     /// A request that resumes, because the result of its query is there.
     resumed: Option<(Box<[u8]>, Flow)>,
     /// Results for requests that have waited too long for a source of credentials.
@@ -153,7 +153,7 @@ impl User {
             probes: Probes::new(number, orders, seed),
             trunk_registrations: TrunkRegistrations::new(number, orders, secrets.key, seed),
             listeners,
-            gate: Gate::new(orders, secrets, seed),
+            authenticator: DigestAuthenticator::new(orders, secrets, seed),
             resumed: None,
             expired: Vec::new(),
             abilities: Abilities::new(&User::abilities(&orders.settings)),
@@ -170,7 +170,7 @@ impl User {
     /// New settings.
     pub(super) fn apply_settings(&mut self, orders: &Arc<SharedSipSettings>) {
         self.orders = orders.clone();
-        self.gate.apply_settings(orders);
+        self.authenticator.apply_settings(orders);
         self.uas.service_time = orders.settings.service_time;
         self.abilities = Abilities::new(&User::abilities(&orders.settings));
         self.ice = IceServers::new(orders);
@@ -291,7 +291,7 @@ impl User {
 
     /// Adds what was counted, and how things are now.
     pub(super) fn count(&self, counters: &mut SipCounters) {
-        counters.digest = self.gate.outcomes;
+        counters.digest = self.authenticator.outcomes;
         counters.unacknowledged += self.counts.unacknowledged;
         counters.own_refused += self.counts.refused;
         if let Some(registrations) = &self.registrations {
@@ -395,20 +395,25 @@ impl User {
         };
         let now = transactions.now;
         let domain = registrations.domain_of(message);
-        let realm = self.gate.realm_of(domain.unwrap_or_default().as_bytes());
+        let realm = self
+            .authenticator
+            .realm_of(domain.unwrap_or_default().as_bytes());
         let asked = (message, HeaderKind::Authorization);
-        if let Err(stop) = self.gate.check(realm, asked, &request.flow, now.unix_s) {
+        if let Err(stop) = self
+            .authenticator
+            .check(realm, asked, &request.flow, now.unix_s)
+        {
             self.stop(transactions, request, (realm, stop))?;
             return Ok(RequestOwner::Here);
         }
         request.trust();
         let access = match &aor {
-            Some(aor) if self.gate.owns(self.gate.user(), aor) => Access::Granted,
+            Some(aor) if self.authenticator.owns(self.authenticator.user(), aor) => Access::Granted,
             Some(_) => Access::Forbidden,
             // It has no user that this one could be.
             None => Access::NoSuchUser,
         };
-        let confirmation = self.gate.confirmation();
+        let confirmation = self.authenticator.confirmation();
         let (first, room) = self.lines.split_at_mut(confirmation.len());
         first.copy_from_slice(confirmation);
         let answer = registrations.answer(now, &request, aor, access, room);
@@ -450,30 +455,30 @@ impl User {
         &mut self,
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,
-        (realm, stop): (RealmKey, Stop),
+        (realm, stop): (RealmKey, Rejection),
     ) -> Result<(), RespondError> {
         let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
         match stop {
-            Stop::Slowed => {
+            Rejection::Slowed => {
                 let reply = Reply::new(503).headers(RETRY_AFTER);
                 transactions.answer_statelessly(request, &reply)
             }
-            Stop::Unavailable => {
+            Rejection::Unavailable => {
                 let reply = Reply::new(503).headers(UNAVAILABLE);
                 transactions.answer_statelessly(request, &reply)
             }
-            Stop::Pending if self.park(transactions.now.mono, &request) => Ok(()),
-            Stop::Pending => {
-                self.gate.count_unavailable();
+            Rejection::Pending if self.park(transactions.now.mono, &request) => Ok(()),
+            Rejection::Pending => {
+                self.authenticator.count_unavailable();
                 let reply = Reply::new(503).headers(UNAVAILABLE);
                 transactions.answer_statelessly(request, &reply)
             }
-            Stop::Bad(reason) => {
+            Rejection::Bad(reason) => {
                 let reply = Reply::new(400).reason(reason.as_bytes());
                 transactions.answer_statelessly(request, &reply)
             }
-            Stop::Challenge(why) => {
-                let lines = self.gate.challenge(
+            Rejection::Challenge(why) => {
+                let lines = self.authenticator.challenge(
                     realm,
                     &mut self.lines,
                     HeaderKind::WwwAuthenticate,
@@ -494,9 +499,12 @@ impl User {
     ) -> Result<(), RespondError> {
         let unix_s = transactions.now.unix_s;
         let asked = (&request.message, HeaderKind::Authorization);
-        match self.gate.check(COMMON, asked, &request.flow, unix_s) {
+        match self
+            .authenticator
+            .check(COMMON, asked, &request.flow, unix_s)
+        {
             Ok(()) => {
-                let confirmation = self.gate.confirmation();
+                let confirmation = self.authenticator.confirmation();
                 self.lines[..confirmation.len()].copy_from_slice(confirmation);
                 let (first, lines) = (confirmation.len(), &mut self.lines);
                 self.uas.register(transactions, request, lines, first)
@@ -535,7 +543,7 @@ impl TransactionUser for User {
             proxy.ack(now, stack, &ack.message, &from)
         });
         // An ACK does not wait.
-        self.gate.lookups.forget_wanted();
+        self.authenticator.lookups.forget_wanted();
         handled.unwrap_or(RequestOwner::Here)
     }
 
@@ -624,12 +632,16 @@ impl TransactionUser for User {
     fn backlog(&self) -> u64 {
         // The stores run the queries of all workers, so each worker has a share.
         let at_once = self.orders.share(AT_ONCE) as u64;
-        self.gate.lookups.counts().0.saturating_sub(at_once)
+        self.authenticator
+            .lookups
+            .counts()
+            .0
+            .saturating_sub(at_once)
     }
 
     fn begun(&self) -> u64 {
         // Above the limit of running queries, one begins for each that ends. So the count of ended queries is a good estimate.
-        self.gate.lookups.counts().1
+        self.authenticator.lookups.counts().1
     }
 
     fn poll_timeout(&self) -> Option<Mono> {
@@ -643,7 +655,7 @@ impl TransactionUser for User {
             self.probes.poll_timeout(),
             self.trunk_registrations.poll_timeout(),
         ];
-        let lookup = self.gate.lookups.next_deadline();
+        let lookup = self.authenticator.lookups.next_deadline();
         let all = [self.uas.next_end(), binding, proxy, call, events]
             .into_iter()
             .chain(trunks)

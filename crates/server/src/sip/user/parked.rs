@@ -16,40 +16,44 @@ impl User {
         let is_known = forwarder.is_some_and(|it| it.has_trunk(request.flow.remote.ip()));
         let bytes = request.message.as_bytes().into();
         let waiter = Waiter::Message(request.transaction(), bytes, request.flow);
-        self.gate.lookups.wait(now, waiter, is_known).is_ok()
+        self.authenticator
+            .lookups
+            .wait(now, waiter, is_known)
+            .is_ok()
     }
 
-    /// A request with a context of the proxy waits, if the gate has noted a query for it. If it may not wait, it resumes at once, as if the
+    /// A request with a context of the proxy waits, if the authenticator has noted a query for it. If it may not wait, it resumes at once, as if the
     /// source were unavailable.
     pub(super) fn park_context(&mut self, transactions: &mut Transactions<'_>, key: ContextKey) {
         let now = transactions.now;
         let is_known = self.with_proxy(transactions, None, |proxy, _| proxy.has_known_sender(key));
         let waiter = Waiter::Proxy(key);
         let waits = self
-            .gate
+            .authenticator
             .lookups
             .wait(now.mono, waiter, is_known == Some(true));
         if let Err(wanted) = waits {
-            self.gate.tell(Some((wanted, KeyLookup::Unavailable)));
+            self.authenticator
+                .set_lookup_result(Some((wanted, KeyLookup::Unavailable)));
             self.with_proxy(transactions, None, |proxy, stack| {
                 proxy.resume(now, stack, key)
             });
-            self.gate.lookups.forget_wanted();
-            self.gate.tell(None);
+            self.authenticator.lookups.forget_wanted();
+            self.authenticator.set_lookup_result(None);
         }
     }
 
     /// Begins the queries of requests that wait.
     pub(in crate::sip) fn ask(&mut self, worker: u16, mailboxes: &Mailboxes) {
-        self.gate.lookups.ask(worker, mailboxes);
+        self.authenticator.lookups.ask(worker, mailboxes);
     }
 
     /// A source has answered: the proxy resumes its context, or [`User::take_resumed`] has the request.
     pub(super) fn go_on(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
-        let Some((waiter, wanted, found)) = self.gate.lookups.end(keys) else {
+        let Some((waiter, wanted, found)) = self.authenticator.lookups.end(keys) else {
             return;
         };
-        self.gate.tell(Some((wanted, found)));
+        self.authenticator.set_lookup_result(Some((wanted, found)));
         match waiter {
             Waiter::Message(_, bytes, flow) => self.resumed = Some((bytes, flow)),
             Waiter::Proxy(key) => {
@@ -59,7 +63,7 @@ impl User {
                 });
                 match waits {
                     Some(true) => self.park_context(transactions, key),
-                    _ => self.gate.lookups.forget_wanted(),
+                    _ => self.authenticator.lookups.forget_wanted(),
                 }
                 self.report_changes(transactions);
             }
@@ -73,12 +77,12 @@ impl User {
 
     /// The request has resumed: removes the result, which is not valid for other requests.
     pub(in crate::sip) fn forget_told(&mut self) {
-        self.gate.tell(None);
+        self.authenticator.set_lookup_result(None);
     }
 
     /// Collects requests whose sources have not answered in time. They resume as if the sources were unavailable.
     pub(super) fn expire_lookups(&mut self, now: Mono) {
-        let expired = self.gate.lookups.expired(now).take(EXPIRED);
+        let expired = self.authenticator.lookups.expired(now).take(EXPIRED);
         self.expired.extend(expired);
     }
 

@@ -18,8 +18,8 @@ impl User {
     ) -> Option<T> {
         let forwarder = self.forwarder.as_mut()?;
         let registrations = self.registrations.as_mut()?;
-        let (gate, lines) = (&mut self.gate, &mut self.lines[..]);
-        let (proxy, mut policy) = forwarder.with(registrations, gate, lines, local);
+        let (authenticator, lines) = (&mut self.authenticator, &mut self.lines[..]);
+        let (proxy, mut policy) = forwarder.with(registrations, authenticator, lines, local);
         let mut stack = Stack {
             engine: transactions.engine,
             dispatcher: transactions.dispatcher,
@@ -45,7 +45,7 @@ impl User {
         match handled {
             Some(Handled::Waits(key)) => self.park_context(transactions, key),
             // The request does not wait, for example because its sender may not send. So no query for the callee begins.
-            _ => self.gate.lookups.forget_wanted(),
+            _ => self.authenticator.lookups.forget_wanted(),
         }
         match handled {
             Some(Handled::Elsewhere(worker)) => Ok(RequestOwner::Elsewhere(worker)),

@@ -42,6 +42,11 @@ impl Credentials for AnyOf {
     fn supports(&self, algorithm: PasswordAlgorithm) -> bool {
         self.0.iter().all(|source| source.supports(algorithm))
     }
+
+    /// Only if all are: a user that one source does not know may be one of another source.
+    fn is_available(&self) -> bool {
+        self.0.iter().all(|source| source.is_available())
+    }
 }
 
 /// What two sources say together: the user's keys if either knows the user, else the more telling answer.

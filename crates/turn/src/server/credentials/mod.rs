@@ -170,4 +170,10 @@ pub trait Credentials: Debug + Send + Sync {
         let _ = algorithm;
         true
     }
+
+    /// Whether users can be looked up now. A source with a cache returns `false` while its database does not respond. Then SIP answers wrong
+    /// credentials with 503, whether or not the cache has the user, so that the code does not tell who is a user.
+    fn is_available(&self) -> bool {
+        true
+    }
 }

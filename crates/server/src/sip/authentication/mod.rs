@@ -1,0 +1,404 @@
+//! Who may register and call: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
+//!
+//! [`DigestAuthenticator`] checks the credentials of a request against the users of a realm (`realm`). If a user is not in the settings, it
+//! queries the sources of credentials, such as stores (`users`). If a source responds later, the request waits ([`Lookups`]).
+//!
+//! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can check them. All workers
+//! share the counts of nonces that were used (`nonce_counts`), in memory that does not grow.
+//!
+//! **While a source can't look up users**, wrong credentials get 503 instead of another challenge, whatever the name. The server has the keys of
+//! some users in memory and can't look up other names: two codes would tell which names are users. A request without credentials gets a
+//! challenge as always.
+
+mod nonce_counts;
+mod realm;
+mod users;
+
+pub(crate) use nonce_counts::UsedCounts;
+pub(super) use realm::{COMMON, RealmKey};
+
+use super::Secrets;
+use super::bans::{Bans, Failed};
+use super::counters::DIGEST_OUTCOMES;
+use super::lookups::{Lookups, UserQuery};
+use super::report::FailureReports;
+use super::screen::log_ban;
+use super::settings::SharedSipSettings;
+use realm::{RealmUsers, realms_of};
+use sip::build::{BuildError, Builder};
+use sip::digest::{
+    Credentials, DigestRequest, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Server, challenge,
+};
+use sip::flow::Flow;
+use sip::header::Authorization;
+use sip::{HeaderKind, Message};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use turn::server::credentials::KeyLookup;
+use users::UserLookupResult;
+
+/// Room for Authentication-Info, in which a client's nonce is said again; with a longer one than anybody has there is none.
+const CONFIRMATION: usize = 1024;
+
+/// So many keys are compared with a wrong response even if the user has fewer, at most: a source may have the old key and the new one.
+const MOST_KEYS: usize = 4;
+
+/// Why a request is not let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rejection {
+    /// 401.
+    Challenge(ChallengeReason),
+    /// 400, with this reason.
+    Bad(&'static str),
+    /// 503: this source has tried too many passwords for this user.
+    Slowed,
+    /// A source of credentials answers later: the request waits.
+    Pending,
+    /// 503: a source of credentials cannot answer, or too many requests wait.
+    Unavailable,
+}
+
+/// Whether an address of record is that of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IsAddress {
+    Yes,
+    No,
+    /// A source of credentials answers later: the request waits.
+    Pending,
+    /// The source cannot answer, or too many requests wait.
+    Unavailable,
+}
+
+/// Why credentials are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChallengeReason {
+    /// There are none for this realm.
+    Missing,
+    /// They were right once.
+    Stale,
+    /// They are wrong.
+    Denied,
+}
+
+/// Checks credentials.
+#[derive(Debug)]
+pub(super) struct DigestAuthenticator {
+    /// The realm of all domains, then those that domains have of their own.
+    realms: Vec<RealmUsers>,
+    /// Which domains have one.
+    places: HashMap<Vec<u8>, usize>,
+    pub(super) outcomes: [u64; DIGEST_OUTCOMES.len()],
+    keys: NonceKeys,
+    used: UsedCounts,
+    /// Makes each nonce another one.
+    salt: u64,
+    bans: Bans,
+    /// How long a source is banned.
+    ban: Duration,
+    /// Requests that wait for a source of credentials.
+    pub(super) lookups: Lookups,
+    failures: FailureReports,
+    /// The result of a query, while the worker handles the request that waited for it.
+    lookup_result: Option<(UserQuery, KeyLookup)>,
+    /// The most keys that a user has had: a source may have the old key and the new one.
+    most_keys: usize,
+    /// The user whose request was let through last.
+    user: Vec<u8>,
+    /// Where Authentication-Info is written.
+    confirmation: Box<[u8; CONFIRMATION]>,
+    confirmed: usize,
+}
+
+impl DigestAuthenticator {
+    /// For the users of these orders.
+    pub(super) fn new(
+        orders: &SharedSipSettings,
+        secrets: &Secrets,
+        seed: u64,
+    ) -> DigestAuthenticator {
+        let (realms, places) = realms_of(orders);
+        DigestAuthenticator {
+            realms,
+            places,
+            outcomes: [0; DIGEST_OUTCOMES.len()],
+            keys: NonceKeys::new(secrets.key),
+            used: secrets.used_counts.clone(),
+            salt: seed,
+            bans: secrets.bans.clone(),
+            ban: orders.settings.ban,
+            lookups: Lookups::default(),
+            failures: FailureReports::new(orders.reporter.clone()),
+            lookup_result: None,
+            most_keys: 1,
+            user: Vec::new(),
+            confirmation: Box::new([0; CONFIRMATION]),
+            confirmed: 0,
+        }
+    }
+
+    /// Takes other users and settings; what was remembered of nonces stays.
+    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
+        (self.realms, self.places) = realms_of(orders);
+        self.ban = orders.settings.ban;
+        self.failures.reporter = orders.reporter.clone();
+    }
+
+    /// The realm of a domain, which is named as addresses of record have it.
+    pub(super) fn realm_of(&self, domain: &[u8]) -> RealmKey {
+        RealmKey(self.places.get(domain).copied().unwrap_or(0))
+    }
+
+    /// The first realm that these headers have credentials for.
+    pub(super) fn realm_in(&self, message: &Message<'_>, kind: HeaderKind) -> Option<RealmKey> {
+        let all = message.authorizations(kind).filter_map(Result::ok);
+        let mut all = all.filter_map(|header| {
+            let credentials = Credentials::of(&header)?;
+            let mut realms = self.realms.iter();
+            realms.position(|realm| credentials.are_for(realm.realm.as_bytes()))
+        });
+        all.next().map(RealmKey)
+    }
+
+    /// The realm to ask for if a request names no domain: the first that anybody can answer for.
+    pub(super) fn common_realm(&self) -> RealmKey {
+        let mut realms = self.realms.iter();
+        realms
+            .position(|realm| !realm.users.is_empty() || realm.sources.is_some())
+            .map_or(COMMON, RealmKey)
+    }
+
+    /// Sets the result that the next request has waited for; `None` removes it.
+    pub(super) fn set_lookup_result(&mut self, result: Option<(UserQuery, KeyLookup)>) {
+        self.lookup_result = result;
+    }
+
+    fn realm(&self, RealmKey(place): RealmKey) -> &RealmUsers {
+        // Keys live no longer than the settings that they are of.
+        self.realms.get(place).unwrap_or(&self.realms[0])
+    }
+
+    /// Whether credentials are for one of our realms.
+    pub(super) fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {
+        let credentials = Credentials::of(credentials);
+        let mut realms = self.realms.iter();
+        credentials.is_some_and(|it| realms.any(|realm| it.are_for(realm.realm.as_bytes())))
+    }
+
+    /// Checks the credentials in headers of this kind of a request that came by this flow. If a user of this realm sent it,
+    /// [`DigestAuthenticator::confirmation`] has the Authentication-Info line for the response.
+    ///
+    /// # Errors
+    /// Why the request is not accepted. After [`Rejection::Pending`], [`DigestAuthenticator::lookups`] has the query, and the caller lets the request wait there.
+    pub(super) fn check(
+        &mut self,
+        realm: RealmKey,
+        asked: (&Message<'_>, HeaderKind),
+        flow: &Flow,
+        unix_s: u64,
+    ) -> Result<(), Rejection> {
+        let outcome = self.check_uncounted(realm, asked, flow, unix_s);
+        let place = match outcome {
+            Ok(()) => 0,
+            Err(Rejection::Challenge(ChallengeReason::Missing)) => 1,
+            Err(Rejection::Challenge(ChallengeReason::Stale)) => 2,
+            Err(Rejection::Challenge(ChallengeReason::Denied)) => 3,
+            Err(Rejection::Bad(_)) => 4,
+            Err(Rejection::Slowed) => 5,
+            Err(Rejection::Unavailable) => 6,
+            // The request is counted when it resumes.
+            Err(Rejection::Pending) => return outcome,
+        };
+        const { assert!(DIGEST_OUTCOMES.len() == 7) };
+        self.outcomes[place] += 1;
+        outcome
+    }
+
+    /// Counts a request that may not wait for a source.
+    pub(super) fn count_unavailable(&mut self) {
+        self.outcomes[6] += 1;
+    }
+
+    fn check_uncounted(
+        &mut self,
+        realm: RealmKey,
+        (message, kind): (&Message<'_>, HeaderKind),
+        flow: &Flow,
+        unix_s: u64,
+    ) -> Result<(), Rejection> {
+        let realm_users = self.realms.get(realm.0).unwrap_or(&self.realms[0]);
+        let credentials = realm_users.credentials_in(message, kind)?;
+        let mut place = [0; 16];
+        let (Some(method), Some(uri)) = (message.method(), message.request_uri()) else {
+            return Err(Rejection::Bad("Bad Request"));
+        };
+        let asked = DigestRequest {
+            method,
+            uri,
+            body: message.body(),
+            source: octets(flow.remote.ip().to_canonical(), &mut place),
+        };
+        let policy = realm_users.policy();
+        let server = Server {
+            policy: &policy,
+            keys: &self.keys,
+        };
+        server
+            .check(&credentials, &asked, unix_s)
+            .map_err(rejection_of)?;
+        let ip = flow.remote.ip();
+        if self.bans.is_slowed(unix_s * 1000, ip, credentials.username) {
+            return Err(match realm_users.is_source_down() {
+                true => Rejection::Unavailable,
+                false => Rejection::Slowed,
+            });
+        }
+        if let Some(ha1) = realm_users.key_of(&credentials) {
+            let ha1 = ha1.clone();
+            return self.verify(realm, (&credentials, &asked, flow), &[ha1], unix_s);
+        }
+        let algorithm = credentials.algorithm.filter(|_| !credentials.is_hashed);
+        let wanted = algorithm.and_then(|it| realm_users.wanted(&credentials.name(), it));
+        let keys = match (realm_users.sources.clone(), wanted) {
+            // A name in the settings is never that of a user of a store, even if the settings have no key for this algorithm.
+            _ if realm_users.users.contains_key(&*credentials.name()) => Vec::new(),
+            (Some(source), Some(wanted)) => {
+                match self.query_source(&source, wanted, flow, unix_s) {
+                    UserLookupResult::Keys(keys) => keys,
+                    UserLookupResult::Nobody => Vec::new(),
+                    UserLookupResult::Pending => return Err(Rejection::Pending),
+                    UserLookupResult::Unavailable => return Err(Rejection::Unavailable),
+                }
+            }
+            _ => Vec::new(),
+        };
+        self.verify(realm, (&credentials, &asked, flow), &keys, unix_s)
+    }
+
+    /// Verifies the digest response with each of the user's keys.
+    fn verify(
+        &mut self,
+        realm: RealmKey,
+        (credentials, asked, flow): (&Credentials<'_>, &DigestRequest<'_>, &Flow),
+        keys: &[Ha1],
+        unix_s: u64,
+    ) -> Result<(), Rejection> {
+        let realm_users = self.realms.get(realm.0).unwrap_or(&self.realms[0]);
+        let policy = realm_users.policy();
+        let server = Server {
+            policy: &policy,
+            keys: &self.keys,
+        };
+        // Without a key the check lasts as long, so its duration does not tell whether the user exists.
+        self.most_keys = self.most_keys.max(keys.len().min(MOST_KEYS));
+        let keys = (keys, self.most_keys);
+        let note = |id, issued, count| self.used.note(id, issued, count);
+        let (outcome, accepted) = server.verify_any(credentials, asked, keys, unix_s, note);
+        // The nonce was issued to this source address, so the address is not forged. A failure for an unknown user counts as well.
+        if outcome == Outcome::Denied {
+            let (ip, user) = (flow.remote.ip(), credentials.username);
+            if realm_users.is_source_down() {
+                // The key in memory may be out of date, so nobody is banned. But guesses are slowed, because a right one would succeed.
+                self.bans.slow(unix_s * 1000, ip, user);
+                return Err(Rejection::Unavailable);
+            }
+            if self.bans.failed(unix_s * 1000, ip, user, self.ban) == Failed::Banned {
+                log_ban(ip, self.ban);
+            }
+            self.failures.failed(unix_s, flow, &realm_users.realm, user);
+        }
+        let (Outcome::Accepted, Some(ha1)) = (outcome, accepted) else {
+            return Err(rejection_of(outcome));
+        };
+        let nonce = server
+            .is_ageing(credentials, asked.source, unix_s)
+            .then(|| issue(&self.keys, &policy, &mut self.salt, asked.source, unix_s));
+        let mut lines = Builder::fields(&mut self.confirmation[..]);
+        let (kind, nonce) = (HeaderKind::AuthenticationInfo, nonce.as_ref());
+        let nonce = nonce.map(|n| &n[..]);
+        Server::confirm(&mut lines, kind, credentials, ha1, b"", nonce);
+        self.confirmed = lines.finish_fields().map_or(0, <[u8]>::len);
+        self.user.clear();
+        self.user
+            .extend_from_slice(&realm_users.name_in(credentials));
+        if let Some(domain) = &realm_users.domain {
+            self.user.push(b'@');
+            self.user.extend_from_slice(domain.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// The header line for the answer to the request that was let through last: that the server knows the password as well.
+    pub(super) fn confirmation(&self) -> &[u8] {
+        &self.confirmation[..self.confirmed]
+    }
+
+    /// The name of the user whose request was let through last; a user of one domain has the name of the address of record.
+    pub(super) fn user(&self) -> &[u8] {
+        &self.user
+    }
+
+    /// Writes the header lines of a 401 or a 407.
+    pub(super) fn challenge<'b>(
+        &mut self,
+        realm: RealmKey,
+        buffer: &'b mut [u8],
+        kind: HeaderKind,
+        source: IpAddr,
+        why: ChallengeReason,
+        unix_s: u64,
+    ) -> Result<&'b [u8], BuildError> {
+        let mut place = [0; 16];
+        let source = octets(source.to_canonical(), &mut place);
+        let realm_users = self.realms.get(realm.0).unwrap_or(&self.realms[0]);
+        let policy = realm_users.policy();
+        let nonce = issue(&self.keys, &policy, &mut self.salt, source, unix_s);
+        let mut builder = Builder::fields(buffer);
+        challenge(
+            &mut builder,
+            kind,
+            &policy,
+            &nonce,
+            why == ChallengeReason::Stale,
+        );
+        builder.finish_fields()
+    }
+}
+
+/// A nonce that was never issued before.
+fn issue(
+    keys: &NonceKeys,
+    policy: &Policy<'_>,
+    salt: &mut u64,
+    source: &[u8],
+    unix_s: u64,
+) -> [u8; NONCE_LEN] {
+    *salt = salt.wrapping_add(1);
+    let [_, _, bytes @ ..] = salt.to_be_bytes();
+    let mut nonce = [0; NONCE_LEN];
+    keys.issue(policy.realm, source, bytes, unix_s, &mut nonce);
+    nonce
+}
+
+/// The [`Rejection`] for credentials that are not accepted.
+fn rejection_of(outcome: Outcome) -> Rejection {
+    match outcome {
+        Outcome::Stale => Rejection::Challenge(ChallengeReason::Stale),
+        Outcome::Denied | Outcome::Accepted => Rejection::Challenge(ChallengeReason::Denied),
+        Outcome::Bad(flaw) => Rejection::Bad(flaw.phrase()),
+    }
+}
+
+/// The bytes of an address.
+fn octets(ip: IpAddr, place: &mut [u8; 16]) -> &[u8] {
+    match ip {
+        IpAddr::V4(v4) => {
+            place[..4].copy_from_slice(&v4.octets());
+            &place[..4]
+        }
+        IpAddr::V6(v6) => {
+            *place = v6.octets();
+            place
+        }
+    }
+}
