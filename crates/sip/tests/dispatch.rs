@@ -5,7 +5,7 @@ use hairpin_sip::dispatch::{
     AllowedDestination, Config, DispatchError, Dispatcher, Failure, Order, RequestKey, Source, Told,
 };
 use hairpin_sip::engine::{
-    self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, SendTo,
+    self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, RequestError, SendTo,
 };
 use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use hairpin_sip::routing::{Answer, DnsFailed, DnsName, Naptr, Query, Srv};
@@ -52,9 +52,13 @@ impl World {
     }
 
     fn with(change: impl FnOnce(&mut Config)) -> World {
+        World::of(false, change)
+    }
+
+    fn of(overload_control: bool, change: impl FnOnce(&mut Config)) -> World {
         let key = HashKey::new([7; 16]);
         let mut of_engine = engine::Config::new(0, key);
-        of_engine.overload_control = false;
+        of_engine.overload_control = overload_control;
         let transports = [Transport::Udp, Transport::Tcp];
         of_engine.sent_by = transports
             .map(|transport| engine::SentBy::new(ListenerKey(0), transport, "192.0.2.1", 5060))
@@ -349,6 +353,30 @@ fn a_server_that_cannot_be_reached_or_is_silent_is_passed_over_rfc3263_4_3() {
     world.pass(33);
     assert_eq!(world.told(), Some(Failure::TimedOut));
     assert!(world.is_empty());
+}
+
+#[test]
+fn a_held_back_request_goes_to_the_next_server_or_fails_rfc7339_5_10() {
+    let mut world = World::of(true, |_| {});
+    world.send("OPTIONS", "sip:example.org");
+    world.resolve();
+    let (offer, report) = (
+        ";oc;oc-algo=\"loss,rate\"",
+        ";oc=100;oc-algo=\"loss\";oc-validity=500",
+    );
+    let asked = world.last().text.replace(offer, report);
+    assert!(asked.contains(report), "{asked}");
+    assert_eq!(world.respond_to(&asked, 200, ""), Some(Mark(77)));
+    world.send("OPTIONS", "sip:example.org");
+    assert_eq!(world.last().to, ([192, 0, 2, 20], 5070).into());
+    let sent = world.sent.len();
+    world.send("OPTIONS", "sip:192.0.2.10:5070");
+    let held_back = Failure::Refused(RequestError::HeldBack);
+    assert_eq!(world.told(), Some(held_back));
+    assert_eq!(world.sent.len(), sent);
+    world.pass(1);
+    world.send("OPTIONS", "sip:192.0.2.10:5070");
+    assert_eq!(world.last().to, ([192, 0, 2, 10], 5070).into());
 }
 
 #[test]

@@ -171,6 +171,7 @@ impl Proxy {
         let forwarding = Forwarding {
             record_route,
             only_by_flow: target.only_by_flow,
+            ends_with_flow: target.only_by_flow || target.is_binding,
         };
         let sent = stack
             .dispatcher

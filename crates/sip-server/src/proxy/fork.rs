@@ -164,7 +164,7 @@ impl Proxy {
                     branch.is_done = true;
                     branch.call = None;
                     if let Some(hop) = branch.hop {
-                        trunk::not_sent(now, stack, context, &hop);
+                        trunk::not_sent(stack, context, &hop);
                     }
                     let code = match error {
                         CopyError::Malformed => 400,

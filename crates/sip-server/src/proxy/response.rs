@@ -285,7 +285,8 @@ impl Proxy {
         let (is_flow, is_token) = (branch.binding_flow.is_some(), branch.is_token);
         let is_ending = context.is_ending;
         match failure {
-            Failure::TransportFailed if is_flow => {
+            // The flow is gone, and the server can't or may not connect to the Contact, such as a private address behind a NAT.
+            Failure::TransportFailed | Failure::Forbidden | Failure::Nowhere if is_flow => {
                 return self.flow_failed(now, stack, key, number, None);
             }
             // RFC 5626 §7: a flow that is silent has failed as well; its binding stays, for it may be a phone that sleeps.
@@ -299,12 +300,17 @@ impl Proxy {
         let code = match failure {
             // RFC 5626 §5.3.1.
             Failure::TransportFailed if is_token => 430,
+            // The flow is gone, and the DNS says nothing about the Contact. The binding stays, for the next call may reach it.
+            Failure::NoDns | Failure::TooManyQuestions if is_flow => 480,
             // RFC 3261 §9.1: without a final response 64*T1 after the CANCEL, the INVITE counts as cancelled.
             Failure::TimedOut if is_ending => 487,
             failure => code_of(failure),
         };
         if let Some(context) = self.contexts.get(key) {
-            context.best.add_own(code);
+            match failure {
+                Failure::Refused(RequestError::HeldBack) => context.best.add_held_back(),
+                _ => context.best.add_own(code),
+            }
         }
         self.branch_ended(now.mono, stack, key);
     }
@@ -420,7 +426,7 @@ impl Proxy {
         match own {
             Some(code) => {
                 let mut reply = super::Refusal::of(code, "").reply();
-                if code == 503 {
+                if code == 503 && !best.is_held_back {
                     reply = reply.headers(b"Retry-After: 1\r\n");
                 }
                 // RFC 4320 §4.1: a 408 to anything but an INVITE is not sent.

@@ -126,11 +126,16 @@ pub(super) fn again(stack: &Stack<'_>, target: &Target) -> Option<Box<Target>> {
         .then(|| Box::new(target.clone()))
 }
 
-/// The copy for an address of a trunk could not be sent, for example because the transaction table is full. Reports this for the address, and
-/// removes the targets that `on_unreachable` of the route excludes.
-pub(super) fn not_sent(now: Mono, stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) {
-    stack.policy.concluded(now, hop, Outcome::NotSent);
+/// The copy for an address of a trunk could not be sent, for example because the transaction table is full. That says nothing about the
+/// address. Removes the targets that `on_unreachable` of the route excludes.
+pub(super) fn not_sent(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) {
     go_on(stack, context, hop, Why::Unreachable);
+}
+
+/// Whether this server has not tried to send a request: the address asked for less (RFC 7339) or for a pause (Retry-After), or this server
+/// limits what it sends.
+const fn is_not_tried(failure: &Failure) -> bool {
+    matches!(failure, Failure::Refused(_) | Failure::LeftAlone)
 }
 
 impl Proxy {
@@ -334,6 +339,8 @@ impl Proxy {
         match why {
             // A phone that rings for minutes says nothing about the trunk.
             Why::NoAnswer => {}
+            // Nor does a request that this server has not sent.
+            _ if is_not_tried(failure) => {}
             _ if *failure == Failure::TimedOut => {
                 stack.policy.concluded(now, &hop, Outcome::Silent)
             }

@@ -87,6 +87,71 @@ fn a_flow_that_is_gone_is_480_for_the_caller_and_its_binding_goes_rfc5626_5_3_1(
 }
 
 #[test]
+fn a_flow_that_fails_while_a_call_is_under_way_is_480_at_once_rfc5626_5_3_1() {
+    // No address is allowed but that of the flow, so the server can't connect to a private address behind a NAT.
+    crate::node::IS_CLOSED.set(true);
+    // Nothing was heard of the phone, its 100, its 180.
+    for (script, failed_at) in [(&[][..], 100), (&[], 1_000), (&[(50, 180)], 1_000)] {
+        for reg_id in [0, 1] {
+            let mut world = World::new();
+            let flow = world.phone_connects(UAS);
+            let contact = "sip:bob@10.0.0.7:40000;transport=tcp";
+            bound_by(&mut world, contact, flow, reg_id);
+            world.nodes[UAS].script = answers(script);
+            world.invite();
+            world.run_until(failed_at);
+            assert_eq!(world.heard(UAS), ["INVITE"]);
+            world.disconnect(UAS);
+            world.run_until(failed_at + 20);
+            let case = format!("{script:?} {failed_at} {reg_id}");
+            assert_eq!(world.heard(UAC).last(), Some(&"480 INVITE"), "{case}");
+            assert_eq!(world.policy().failed.len(), 1, "{case}");
+            assert!(world.policy().user("bob").is_empty(), "{case}");
+            world.nothing_is_left();
+        }
+    }
+    crate::node::IS_CLOSED.set(false);
+}
+
+#[test]
+fn a_flow_that_fails_and_a_contact_that_the_dns_does_not_know_are_480_and_the_binding_stays() {
+    let mut world = World::new();
+    let flow = world.phone_connects(UAS);
+    let contact = "sip:bob@phone.example;transport=tcp";
+    bound_by(&mut world, contact, flow, 0);
+    world.invite();
+    world.run_until(100);
+    world.disconnect(UAS);
+    world.run_until(120);
+    assert_eq!(world.heard(UAC).last(), Some(&"480 INVITE"));
+    assert_eq!(world.policy().user("bob").len(), 1);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_flow_that_fails_while_a_request_by_its_token_is_under_way_is_430_rfc5626_5_3_1() {
+    for failed_at in [600, 1_500] {
+        let mut world = World::new();
+        world.policy().own = vec![address(PROXY)];
+        let registrar = format!("sip:{}", address(UAS));
+        let lines = format!("{ALICE}Supported: path, outbound\r\n");
+        let phone = request("REGISTER", &registrar, 1, &lines);
+        world.send(UAC, Transport::Tcp, &phone);
+        world.run_until(500);
+        let path = value(world.last(UAS), "Path").unwrap().to_owned();
+        let route = format!("Route: {path}\r\n");
+        let invite = request("INVITE", "sip:alice@10.1.1.1", 2, &route);
+        world.send(UAS, Transport::Udp, &invite);
+        world.run_until(failed_at);
+        assert_eq!(world.heard(UAC).last(), Some(&"INVITE"));
+        world.disconnect(UAC);
+        world.run_until(failed_at + 20);
+        assert_eq!(world.heard(UAS).last(), Some(&"430 INVITE"), "{failed_at}");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
 fn a_connection_that_is_gone_is_made_anew_where_the_contact_takes_one() {
     let mut world = World::new();
     let flow = world.phone_connects(UAS);

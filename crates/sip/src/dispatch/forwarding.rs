@@ -19,6 +19,9 @@ pub struct Forwarding<'a> {
     pub record_route: Option<RecordRoute<'a>>,
     /// The request fails if its flow is gone, whatever its target says.
     pub only_by_flow: bool,
+    /// The request fails if its flow ends before the final response, also if a provisional response has come: its other side is a phone,
+    /// which is reached by the flow.
+    pub ends_with_flow: bool,
 }
 
 /// A Record-Route or Path value without its host, which is that of the socket the request leaves by.
@@ -114,6 +117,7 @@ impl Dispatcher {
         let mut request = Request::new(order)?;
         request.record_route = forwarding.record_route.as_ref().map(KeptRoute::of);
         request.only_by_flow = forwarding.only_by_flow;
+        request.ends_with_flow = forwarding.ends_with_flow;
         Ok(self.start(now, engine, request, order.flow))
     }
 }

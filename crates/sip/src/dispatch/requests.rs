@@ -37,6 +37,8 @@ pub(super) struct Request {
     pub(super) record_route: Option<Box<KeptRoute>>,
     /// It goes by its flow or not at all.
     pub(super) only_by_flow: bool,
+    /// It fails with its flow, also after a provisional response.
+    pub(super) ends_with_flow: bool,
     /// It went by a flow, and may go where its target says if that is gone.
     may_locate: bool,
     /// The TU has cancelled it.
@@ -66,6 +68,7 @@ impl Request {
             is_ack: begins_with(b"ACK "),
             record_route: None,
             only_by_flow: false,
+            ends_with_flow: false,
             may_locate: false,
             is_cancelled: false,
         })
@@ -167,6 +170,9 @@ impl Dispatcher {
             Ok(Some(client)) => {
                 request.client = Some(client);
                 request.may_locate = may_locate;
+                if request.ends_with_flow {
+                    engine.end_with_connection(client);
+                }
                 true
             }
             Ok(None) => {
@@ -204,7 +210,7 @@ impl Dispatcher {
     }
 
     /// Tries the next server; if there is none, the request has failed for this reason.
-    fn try_next(&mut self, now: Mono, engine: &mut Engine, key: RequestKey, last: Failure) {
+    fn try_next(&mut self, now: Mono, engine: &mut Engine, key: RequestKey, mut last: Failure) {
         loop {
             let Some(request) = self.requests.get(key.slot, key.generation) else {
                 return;
@@ -238,8 +244,9 @@ impl Dispatcher {
                     self.requests.remove(key.slot);
                     return;
                 }
-                // RFC 7339 §5.10.2: another server may take what this one does not.
-                Err(RequestError::HeldBack | RequestError::NoSentBy) => {}
+                // RFC 7339 §5.10: another server may take what this one does not.
+                Err(error @ RequestError::HeldBack) => last = Failure::Refused(error),
+                Err(RequestError::NoSentBy) => {}
                 Err(error) => return self.fail(key, Failure::Refused(error)),
             }
         }

@@ -84,6 +84,7 @@ impl Engine {
             to,
             connection,
             is_named: connection.is_some(),
+            ends_with_connection: false,
             is_counted: false,
             older: None,
             newer: None,
@@ -326,6 +327,27 @@ impl Engine {
         };
         let step = client.machine.transport_failed();
         self.carry_out_client(now, key, step, None, false);
+    }
+
+    /// The connection that its request went over is gone.
+    pub(super) fn client_connection_lost(&mut self, now: Mono, key: ClientKey) {
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let step = match client.ends_with_connection {
+            true => client.machine.flow_failed(),
+            false => client.machine.transport_failed(),
+        };
+        self.carry_out_client(now, key, step, None, false);
+    }
+
+    /// A request that went by a connection fails with it, also after a provisional response: for a phone behind a NAT, which is reached by
+    /// no other way (RFC 5626 §5.3). Without this call, the engine waits, because a server may respond by another connection
+    /// (RFC 3261 §18.2.2).
+    pub fn end_with_connection(&mut self, key: ClientKey) {
+        if let Some(client) = self.clients.slab.get(key.slot, key.generation) {
+            client.ends_with_connection = client.is_named;
+        }
     }
 
     pub(super) fn carry_out_client(

@@ -26,6 +26,8 @@ pub(super) struct Client {
     pub(super) connection: Option<ConnectionKey>,
     /// The TU has named the connection: no other will do.
     pub(super) is_named: bool,
+    /// It fails with its connection, also after a provisional response: its other side is reached by no other way.
+    pub(super) ends_with_connection: bool,
     /// The connection knows of this transaction.
     pub(super) is_counted: bool,
     /// The neighbours, by slot, in the list of the transactions whose request went over the same connection.
@@ -96,6 +98,13 @@ impl Machine {
     pub(super) fn transport_failed(&mut self) -> Step {
         match self {
             Machine::Invite(machine) => machine.transport_failed(),
+            Machine::Other(machine) => machine.transport_failed(),
+        }
+    }
+
+    pub(super) fn flow_failed(&mut self) -> Step {
+        match self {
+            Machine::Invite(machine) => machine.flow_failed(),
             Machine::Other(machine) => machine.transport_failed(),
         }
     }

@@ -290,7 +290,7 @@ impl Engine {
     pub fn disconnected(&mut self, now: Mono, connection: ConnectionKey) {
         let newest = self.connections.remove(connection);
         for key in self.clients_from(newest) {
-            self.client_transport_failed(now, key);
+            self.client_connection_lost(now, key);
         }
     }
 
@@ -300,7 +300,7 @@ impl Engine {
     pub fn half_closed(&mut self, now: Mono, connection: ConnectionKey) -> bool {
         let (unanswered, newest) = self.connections.half_close(connection);
         for key in self.clients_from(newest) {
-            self.client_transport_failed(now, key);
+            self.client_connection_lost(now, key);
         }
         unanswered > 0
     }

@@ -163,6 +163,7 @@ impl Engine {
             to,
             connection,
             is_named,
+            ends_with_connection: false,
             is_counted: false,
             older: None,
             newer: None,

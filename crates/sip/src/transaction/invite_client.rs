@@ -134,6 +134,16 @@ impl InviteClient {
         }
     }
 
+    /// The only way to the other side is gone, so no response comes any more.
+    pub(crate) fn flow_failed(&mut self) -> Step {
+        match self.state {
+            State::Calling | State::Proceeding | State::Completed => {
+                Step::tell(TuEvent::TransportFailed).and_end()
+            }
+            State::Accepted => Step::NOTHING,
+        }
+    }
+
     /// Time reached [`InviteClient::deadline`].
     pub(crate) fn fire(&mut self, now: Mono, timers: &Timers) -> Step {
         if self.clocks.end <= now {
@@ -294,5 +304,16 @@ mod tests {
         assert_eq!(machine.transport_failed(), Step::NOTHING);
         let _ = machine.response(at(2), &timers, 500);
         assert_eq!(machine.transport_failed(), failed);
+    }
+
+    #[test]
+    fn the_end_of_the_only_way_to_the_other_side_ends_it_also_after_a_provisional_response() {
+        let failed = Step::tell(TuEvent::TransportFailed).and_end();
+        let (mut machine, timers) = start(true);
+        let _ = machine.response(at(1), &timers, 180);
+        assert_eq!(machine.flow_failed(), failed);
+        let (mut machine, _) = start(true);
+        let _ = machine.response(at(1), &timers, 200);
+        assert_eq!(machine.flow_failed(), Step::NOTHING, "it was answered");
     }
 }
