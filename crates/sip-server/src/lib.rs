@@ -25,6 +25,8 @@ pub mod proxy;
 pub mod push;
 pub mod reg_event;
 pub mod registrar;
+pub mod registrar_proxy;
 pub mod routes;
+pub mod users;
 
 pub use aor::{Aor, AorHash, AorKey, MAX_AOR};

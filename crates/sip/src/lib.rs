@@ -10,6 +10,9 @@
 //!    registrar, a proxy. It has sockets and clocks as little as the rest.
 //! 4. [`dispatch::Dispatcher`] sends that user's requests to URIs: by the DNS, to one server after the other.
 //!
+//! [`agent::UserAgent`] is such a user for phones: registrations and calls. [`endpoint::Endpoint`] ties it to an engine and a dispatcher, so that
+//! a program adds its sockets and its clock. `examples/` of `hairpin-sip-server` has programs with sockets.
+//!
 //! None of them allocates in steady state; what is copied is what must be sent again.
 //!
 //! ```
@@ -30,6 +33,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod branch;
 pub mod build;
 mod chars;
@@ -37,6 +41,7 @@ pub mod congestion;
 mod cursor;
 pub mod digest;
 pub mod dispatch;
+pub mod endpoint;
 pub mod engine;
 pub mod flow;
 pub mod frame;

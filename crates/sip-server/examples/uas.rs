@@ -1,0 +1,122 @@
+//! Answers calls and OPTIONS; registers first if it is told a proxy.
+//!
+//! ```text
+//! cargo run -p hairpin-sip-server --example uas -- --listen 127.0.0.1:5080 [--identity sip:bob@example.com]
+//!     [--proxy 'sip:127.0.0.1:5060;lr' --user bob --password hidden] [--ring SECONDS] [--busy yes]
+//! ```
+//!
+//! Without media: the answer names a port that nobody listens on. A phone puts its own session description there.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a program has sockets, threads and a clock"
+)]
+
+mod sockets;
+
+use std::collections::HashMap;
+
+use sip::Mono;
+use sip::agent::{CallKey, Config, Content, Event, RULES, UserAgent};
+use sip::endpoint::Endpoint;
+use sockets::{Arguments, Failed, Sockets};
+
+const USAGE: &str = "uas --listen ADDRESS [--identity URI] [--proxy URI --user NAME --password TEXT] \
+                     [--ring SECONDS] [--busy yes]";
+const NAMES: [&str; 7] = [
+    "listen", "identity", "proxy", "user", "password", "ring", "busy",
+];
+
+fn description(sockets: &Sockets) -> Content {
+    let ip = sockets.local.ip();
+    let family = if ip.is_ipv4() { "IP4" } else { "IP6" };
+    Content::sdp(format!(
+        "v=0\r\no=- 1 1 IN {family} {ip}\r\ns=-\r\nc=IN {family} {ip}\r\nt=0 0\r\nm=audio 9 RTP/AVP 0\r\n"
+    ))
+}
+
+fn run() -> Result<(), Failed> {
+    let arguments = Arguments::read(&NAMES, USAGE)?;
+    let mut sockets = Sockets::bind(arguments.get("listen").ok_or(USAGE)?)?;
+    let local = sockets.local;
+    let identity = arguments.get("identity").unwrap_or("sip:uas@localhost");
+    let mut config = Config::new(identity, &format!("sip:uas@{local}"));
+    config.outbound_proxy = arguments.get("proxy").map(str::to_owned);
+    let credentials = arguments.get("user").zip(arguments.get("password"));
+    config.credentials = credentials.map(|(user, password)| (user.to_owned(), password.to_owned()));
+    let key = sockets::random_key()?;
+    let agent = UserAgent::new(config, key)?;
+    let mut endpoint = sockets.endpoint(RULES, key, agent);
+    println!("listening on {local}");
+    if arguments.get("proxy").is_some() {
+        endpoint.act(sockets.now(), UserAgent::register)?;
+    }
+    let ring = arguments.seconds("ring", 0)?;
+    let is_busy = arguments.get("busy").is_some();
+    // Calls that ring, and when they are answered.
+    let mut ringing: HashMap<CallKey, Mono> = HashMap::new();
+    loop {
+        let now = sockets.now();
+        let answer = description(&sockets);
+        for (call, _) in ringing.extract_if(|_, at| *at <= now.mono) {
+            endpoint.act(now, |agent, it| agent.answer(it, call, &answer))?;
+        }
+        let next = ringing.values().min().copied();
+        sockets.turn(&mut endpoint, next);
+        while let Some(event) = endpoint.user_mut().poll_event() {
+            if let Event::Incoming { call, .. } = event
+                && !is_busy
+            {
+                ringing.insert(call, sockets.now().mono.plus(ring));
+            } else if let Event::Ended { call, .. } = event {
+                ringing.remove(&call);
+            }
+            handle(&mut endpoint, &sockets, event, is_busy)?;
+        }
+    }
+}
+
+/// Says what has happened, and does what does not wait.
+fn handle(
+    endpoint: &mut Endpoint<UserAgent>,
+    sockets: &Sockets,
+    event: Event,
+    is_busy: bool,
+) -> Result<(), Failed> {
+    let now = sockets.now();
+    match event {
+        Event::Registered { expires } => println!("registered for {} s", expires.as_secs()),
+        Event::RegisterFailed {
+            failure,
+            retry_after: Some(wait),
+        } => println!(
+            "not registered: {failure}; next try in {} s",
+            wait.as_secs()
+        ),
+        Event::RegisterFailed { failure, .. } => {
+            return Err(format!("not registered: {failure}").into());
+        }
+        Event::Incoming { call, from, .. } if is_busy => {
+            println!("call from {from}: busy");
+            endpoint.act(now, |agent, it| agent.reject(it, call, 486))?;
+        }
+        Event::Incoming { call, from, .. } => {
+            println!("call from {from}: rings");
+            endpoint.act(now, |agent, it| agent.ring(it, call, 180, &Content::none()))?;
+        }
+        Event::Offer { call, .. } => {
+            println!("re-INVITE: accepted");
+            let answer = description(sockets);
+            endpoint.act(now, |agent, it| agent.answer(it, call, &answer))?;
+        }
+        Event::Acknowledged { .. } => println!("acknowledged"),
+        Event::Ended { cause, .. } => println!("call ended: {cause}"),
+        other => println!("{other:?}"),
+    }
+    Ok(())
+}
+
+fn main() -> std::process::ExitCode {
+    sockets::report(run())
+}

@@ -1,0 +1,123 @@
+//! The state of a dialog (RFC 3261 §12).
+
+use super::draft::{Content, Draft, Path};
+use crate::header::HeaderKind;
+use crate::message::Message;
+
+#[derive(Clone, Debug)]
+pub(super) struct Dialog {
+    call_id: Vec<u8>,
+    /// The value of From in requests of ours, with the local tag.
+    local: Vec<u8>,
+    /// The value of To, with the remote tag.
+    remote: Vec<u8>,
+    pub(super) remote_tag: Vec<u8>,
+    routes: Vec<Vec<u8>>,
+    /// The remote target: where requests in the dialog go.
+    target: Vec<u8>,
+    /// Of the last request of the peer.
+    remote_cseq: Option<u32>,
+}
+
+/// The values of Record-Route in their order.
+fn record_routes(message: &Message<'_>) -> Option<Vec<Vec<u8>>> {
+    let routes = message.record_routes();
+    routes
+        .map(|route| Some(route.ok()?.bytes.to_vec()))
+        .collect()
+}
+
+fn contact(message: &Message<'_>) -> Option<Vec<u8>> {
+    Some(message.contact().ok()??.uri.to_vec())
+}
+
+impl Dialog {
+    /// The dialog that a response to this INVITE begins (RFC 3261 §12.1.2); `None` if its To or its Record-Route is malformed.
+    pub(super) fn of_response(invite: &Draft, response: &Message<'_>) -> Option<Dialog> {
+        let to = response.to().ok()?;
+        let mut routes = record_routes(response)?;
+        routes.reverse();
+        Some(Dialog {
+            call_id: invite.call_id.clone(),
+            local: invite.from.clone(),
+            remote: response.header(HeaderKind::To)?.value.to_vec(),
+            // An element of RFC 2543 has none.
+            remote_tag: to.tag.unwrap_or_default().to_vec(),
+            routes,
+            // A provisional response may be without one.
+            target: contact(response).unwrap_or_else(|| invite.uri.clone()),
+            remote_cseq: None,
+        })
+    }
+
+    /// The dialog that we begin with a response to this INVITE (RFC 3261 §12.1.1); `None` if the INVITE lacks a Contact.
+    pub(super) fn of_request(invite: &Message<'_>, local_tag: &[u8]) -> Option<Dialog> {
+        let to = invite.header(HeaderKind::To)?.value;
+        let from = invite.from().ok()?;
+        Some(Dialog {
+            call_id: invite.call_id().ok()?.to_vec(),
+            local: [to, b";tag=", local_tag].concat(),
+            remote: invite.header(HeaderKind::From)?.value.to_vec(),
+            remote_tag: from.tag.unwrap_or_default().to_vec(),
+            routes: record_routes(invite)?,
+            target: contact(invite)?,
+            remote_cseq: Some(invite.cseq().ok()?.number),
+        })
+    }
+
+    /// Whether a request with this Call-ID and From tag belongs to it.
+    pub(super) fn is_of(&self, call_id: &[u8], from_tag: Option<&[u8]>) -> bool {
+        self.call_id == call_id && self.remote_tag == from_tag.unwrap_or_default()
+    }
+
+    /// Notes the CSeq number of a request; `false` if it is not greater than that of the last one (RFC 3261 §12.2.2).
+    pub(super) fn advance(&mut self, cseq: u32) -> bool {
+        let is_newer = self.remote_cseq.is_none_or(|last| cseq > last);
+        if is_newer {
+            self.remote_cseq = Some(cseq);
+        }
+        is_newer
+    }
+
+    /// The peer has another Contact now (RFC 3261 §12.2.1.2, §12.2.2).
+    pub(super) fn refresh_target(&mut self, message: &Message<'_>) {
+        if let Some(target) = contact(message) {
+            self.target = target;
+        }
+    }
+
+    /// The URI of the peer's Contact.
+    pub(super) fn target(&self) -> &[u8] {
+        &self.target
+    }
+
+    /// A request in the dialog.
+    pub(super) fn draft(
+        &self,
+        method: &[u8],
+        cseq: u32,
+        lines: Vec<u8>,
+        content: Content,
+    ) -> Draft {
+        let Path {
+            uri,
+            routes,
+            next_hop,
+        } = Path::new(&self.target, &self.routes);
+        Draft {
+            method: method.to_vec(),
+            uri,
+            routes,
+            next_hop,
+            from: self.local.clone(),
+            to: self.remote.clone(),
+            call_id: self.call_id.clone(),
+            cseq,
+            lines,
+            content,
+            credentials: Vec::new(),
+            realms: Vec::new(),
+            challenged: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Calls that this side begins (RFC 3261 §13.2).
+
+use super::authenticator::AuthProblem;
+use super::call::{Call, State, code_of, contacts_of};
+use super::config::name_addr;
+use super::dialog::Dialog;
+use super::draft::{Content, Draft, Path, check_lines};
+use super::event::{CallError, CallKey, EndCause, Event};
+use super::registration::reason_of;
+use super::{Ended, MORE_ANSWERS, Purpose, UserAgent};
+use crate::congestion::Class;
+use crate::dispatch::{AllowedDestination, Order};
+use crate::message::Message;
+use crate::tu::Transactions;
+use crate::uri::Uri;
+
+/// Early dialogs of one call: as many as a proxy of this project forks to.
+const MOST_BRANCHES: usize = 32;
+
+/// A call to be begun.
+#[derive(Clone, Debug)]
+pub struct Invite<'a> {
+    /// The URI that is called: Request-URI and To.
+    pub uri: &'a str,
+    /// The URI of From; by default the address of record. A B2BUA names its caller.
+    pub from: Option<&'a str>,
+    /// The offer. Without one, the answer of the callee has it (RFC 3264).
+    pub content: Content,
+    /// Further header lines, each with its line end.
+    pub lines: &'a [u8],
+}
+
+impl<'a> Invite<'a> {
+    /// A call to this URI with this offer.
+    #[must_use]
+    pub const fn new(uri: &'a str, content: Content) -> Invite<'a> {
+        Invite {
+            uri,
+            from: None,
+            content,
+            lines: b"",
+        }
+    }
+}
+
+impl UserAgent {
+    /// Calls somebody. [`Event::Progress`], [`Event::Answered`] and [`Event::Ended`] follow.
+    ///
+    /// # Errors
+    /// [`CallError`]; there is no call then.
+    pub fn invite(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        invite: Invite<'_>,
+    ) -> Result<CallKey, CallError> {
+        if self.calls.len() >= self.config.most_calls {
+            return Err(CallError::Full);
+        }
+        invite.content.check()?;
+        check_lines(invite.lines)?;
+        let from = match invite.from {
+            None => self.config.sender_address(),
+            Some(uri) => name_addr("", checked_uri(uri)?),
+        };
+        let mut lines = Vec::new();
+        self.config.add_contact(&mut lines);
+        self.config.add_abilities(&mut lines);
+        lines.extend_from_slice(invite.lines);
+        let (call_id, tag) = (self.random.token(), self.random.token());
+        let ends = (from, tag.clone(), call_id);
+        let mut draft = self.draft_to(invite.uri, b"INVITE", ends, lines, invite.content)?;
+        let number = self.new_number();
+        let mut call = Call::new(State::Calling, tag.clone(), None);
+        draft.cseq = call.next_cseq();
+        let sent = self.send(transactions, draft, Class::New, Purpose::Invite(number))?;
+        call.invite = Some(sent);
+        self.calls.insert(number, call);
+        self.by_tag.insert(tag, number);
+        Ok(CallKey(number))
+    }
+
+    /// A request outside of dialogs: From, its tag and the Call-ID are given.
+    pub(super) fn draft_to(
+        &self,
+        to: &str,
+        method: &[u8],
+        (from, tag, call_id): (Vec<u8>, Vec<u8>, Vec<u8>),
+        lines: Vec<u8>,
+        content: Content,
+    ) -> Result<Draft, CallError> {
+        let to = checked_uri(to)?;
+        let proxy = self.config.outbound_proxy.as_ref();
+        let routes = match (&self.registration.service_route[..], proxy) {
+            ([], Some(proxy)) => vec![format!("<{proxy}>").into_bytes()],
+            (routes, _) => routes.to_vec(),
+        };
+        let Path {
+            uri,
+            routes,
+            next_hop,
+        } = Path::new(to.as_bytes(), &routes);
+        Ok(Draft {
+            method: method.to_vec(),
+            uri,
+            routes,
+            next_hop,
+            from: [&from[..], b";tag=", &tag].concat(),
+            to: name_addr("", to),
+            call_id,
+            cseq: 1,
+            lines,
+            content,
+            credentials: Vec::new(),
+            realms: Vec::new(),
+            challenged: Vec::new(),
+        })
+    }
+
+    /// A provisional response: a branch that names itself with a To tag is an early dialog (RFC 3261 §13.2.2.1).
+    pub(super) fn progressed(&mut self, number: u64, call: u64, code: u16, response: &Message<'_>) {
+        let pending = self.pending.get(&number);
+        let (Some(it), Some(pending)) = (self.calls.get_mut(&call), pending) else {
+            return;
+        };
+        if code == 100 || it.is_ending() || pending.forget_at.is_some() {
+            return;
+        }
+        let branch = response.to().ok().and_then(|to| to.tag).unwrap_or_default();
+        let is_new = it.early.iter().all(|dialog| dialog.remote_tag != branch);
+        if !branch.is_empty()
+            && is_new
+            && it.early.len() < MOST_BRANCHES
+            && let Some(dialog) = Dialog::of_response(&pending.draft, response)
+        {
+            it.early.push(dialog);
+        }
+        self.events.push_back(Event::Progress {
+            call: CallKey(call),
+            code,
+            branch: branch.to_vec(),
+            content: Content::of(response),
+        });
+    }
+
+    /// A 2xx for the INVITE that begins a call: of the first branch that answers, or of another one.
+    pub(super) fn invite_answered(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        number: u64,
+        call: u64,
+        response: &Message<'_>,
+    ) {
+        let Some((dialog, is_repeated)) = self.answer_of(transactions, number, response) else {
+            return self.remove(call, EndCause::Malformed);
+        };
+        if is_repeated {
+            return;
+        }
+        let branch = dialog.remote_tag.clone();
+        let Some(it) = self.calls.get_mut(&call).filter(|it| it.dialog.is_none()) else {
+            // RFC 3261 §13.2.2.4: of several branches, all but one are ended; and those of a call that has ended.
+            return self.end_stray(transactions, number, &dialog);
+        };
+        let content = Content::of(response);
+        it.dialog = Some(dialog);
+        it.early.clear();
+        it.invite = None;
+        let is_cancelled = it.is_ending();
+        it.state = State::Confirmed;
+        let has_offer = self.has_no_offer(number) && !content.is_empty();
+        if has_offer && !is_cancelled {
+            self.await_program(call, number);
+        } else {
+            self.acknowledge_now(transactions, number);
+        }
+        if is_cancelled {
+            return self.end(transactions, call, EndCause::Cancelled);
+        }
+        self.events.push_back(Event::Answered {
+            call: CallKey(call),
+            branch,
+            content,
+        });
+    }
+
+    /// A 2xx for a re-INVITE.
+    pub(super) fn reinvite_answered(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        number: u64,
+        call: u64,
+        response: &Message<'_>,
+    ) {
+        let Some((_, is_repeated)) = self.answer_of(transactions, number, response) else {
+            // Without an ACK, the peer ends the call.
+            if let Some(it) = self.calls.get_mut(&call) {
+                it.invite = None;
+            }
+            return;
+        };
+        if is_repeated {
+            return;
+        }
+        let content = Content::of(response);
+        let has_offer = self.has_no_offer(number) && !content.is_empty();
+        let it = self.calls.get_mut(&call);
+        let Some(it) = it.filter(|it| matches!(it.state, State::Confirmed)) else {
+            return self.acknowledge_now(transactions, number);
+        };
+        it.invite = None;
+        if let Some(dialog) = &mut it.dialog {
+            dialog.refresh_target(response);
+        }
+        if has_offer {
+            self.await_program(call, number);
+        } else {
+            self.acknowledge_now(transactions, number);
+        }
+        let call = CallKey(call);
+        self.events
+            .push_back(Event::OfferAnswered { call, content });
+    }
+
+    /// The dialog of a 2xx, and whether that was seen before: then its ACK is sent again (RFC 3261 §13.2.2.4). `None` if it is malformed.
+    fn answer_of(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        number: u64,
+        response: &Message<'_>,
+    ) -> Option<(Dialog, bool)> {
+        let pending = self.pending.get_mut(&number)?;
+        let dialog = Dialog::of_response(&pending.draft, response)?;
+        let is_first = pending.forget_at.is_none();
+        let until = transactions.now.mono.plus(MORE_ANSWERS);
+        pending.forget_at.get_or_insert(until);
+        let mut acks = pending.acks.iter();
+        let acked = acks.find(|(tag, ..)| *tag == dialog.remote_tag);
+        if let Some((_, next_hop, bytes)) = acked {
+            // It can't be sent, but the peer sends its 2xx once more.
+            let _ = deliver_ack(transactions, next_hop, bytes);
+            return Some((dialog, true));
+        }
+        // The program has not acknowledged it yet.
+        let mut calls = self.calls.values();
+        let waits = calls.any(|call| {
+            let known = call.dialog.as_ref();
+            let is_same = known.is_some_and(|it| it.remote_tag == dialog.remote_tag);
+            is_same && call.unacknowledged == Some(number)
+        });
+        Some((dialog, waits && !is_first))
+    }
+
+    fn has_no_offer(&self, number: u64) -> bool {
+        let pending = self.pending.get(&number);
+        pending.is_some_and(|pending| pending.draft.content.is_empty())
+    }
+
+    fn await_program(&mut self, call: u64, number: u64) {
+        if let Some(it) = self.calls.get_mut(&call) {
+            it.unacknowledged = Some(number);
+        }
+    }
+
+    fn acknowledge_now(&mut self, transactions: &mut Transactions<'_>, number: u64) {
+        // It can't be sent, but the peer sends its 2xx once more.
+        let _ = self.send_ack(transactions, number, Content::none());
+    }
+
+    /// Sends the ACK for a 2xx that had the offer, with the answer.
+    ///
+    /// # Errors
+    /// [`CallError::OutOfPlace`] if there is no such 2xx. Or another [`CallError`].
+    pub fn acknowledge(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        call: CallKey,
+        content: Content,
+    ) -> Result<(), CallError> {
+        content.check()?;
+        let it = self.calls.get_mut(&call.0).ok_or(CallError::Gone)?;
+        let number = it.unacknowledged.take().ok_or(CallError::OutOfPlace)?;
+        self.send_ack(transactions, number, content)
+    }
+
+    /// Sends the ACK for the 2xx of this INVITE, in the dialog of its call.
+    pub(super) fn send_ack(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        number: u64,
+        content: Content,
+    ) -> Result<(), CallError> {
+        let pending = self.pending.get(&number).ok_or(CallError::Gone)?;
+        let (Purpose::Invite(call) | Purpose::Reinvite(call)) = pending.purpose else {
+            return Err(CallError::OutOfPlace);
+        };
+        let call = self.calls.get(&call).ok_or(CallError::Gone)?;
+        let dialog = call.dialog.clone().ok_or(CallError::OutOfPlace)?;
+        self.send_ack_in(transactions, number, &dialog, content)
+    }
+
+    fn send_ack_in(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        number: u64,
+        dialog: &Dialog,
+        content: Content,
+    ) -> Result<(), CallError> {
+        let pending = self.pending.get_mut(&number).ok_or(CallError::Gone)?;
+        let mut draft = dialog.draft(b"ACK", pending.draft.cseq, Vec::new(), content);
+        // RFC 3261 §13.2.2.4: the credentials of the INVITE.
+        draft.credentials.clone_from(&pending.draft.credentials);
+        let bytes = draft.write()?;
+        deliver_ack(transactions, &draft.next_hop, &bytes)?;
+        let tag = dialog.remote_tag.clone();
+        pending.acks.push((tag, draft.next_hop, bytes));
+        Ok(())
+    }
+
+    /// Acknowledges a 2xx of a branch that has no call, and ends its dialog.
+    fn end_stray(&mut self, transactions: &mut Transactions<'_>, number: u64, dialog: &Dialog) {
+        if self
+            .send_ack_in(transactions, number, dialog, Content::none())
+            .is_err()
+        {
+            return;
+        }
+        let Some(pending) = self.pending.get(&number) else {
+            return;
+        };
+        let mut draft = dialog.draft(b"BYE", pending.draft.cseq + 1, Vec::new(), Content::none());
+        draft.realms.clone_from(&pending.draft.realms);
+        // What cannot be sent ends there by itself, without media.
+        let _ = self.send(transactions, draft, Class::Finishing, Purpose::Stray);
+    }
+
+    /// The INVITE that begins a call has failed.
+    pub(super) fn invite_failed(
+        &mut self,
+        call: u64,
+        problem: Option<AuthProblem>,
+        ended: Ended<'_, '_>,
+    ) {
+        let Some(it) = self.calls.get(&call) else {
+            return;
+        };
+        let cause = match (ended, problem) {
+            _ if it.is_ending() => EndCause::Cancelled,
+            (_, Some(problem)) => EndCause::Authentication(problem),
+            (Ended::Response(code, response), None) => EndCause::Refused {
+                code,
+                reason: reason_of(response),
+                contacts: contacts_of(response),
+            },
+            (Ended::Failure(failure), None) => EndCause::NoResponse(failure),
+        };
+        self.remove(call, cause);
+    }
+
+    /// A re-INVITE has failed.
+    pub(super) fn reinvite_failed(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        call: u64,
+        ended: Ended<'_, '_>,
+    ) {
+        let Some(it) = self.calls.get_mut(&call) else {
+            return;
+        };
+        it.invite = None;
+        if it.is_ending() {
+            return;
+        }
+        let (code, reason) = match ended {
+            Ended::Response(code, response) => (code, reason_of(response)),
+            Ended::Failure(failure) => (code_of(failure), failure.to_string()),
+        };
+        self.events.push_back(Event::OfferRefused {
+            call: CallKey(call),
+            code,
+        });
+        self.end_if_lost(transactions, call, (code, reason));
+    }
+}
+
+/// Sends an ACK, which has no transaction.
+fn deliver_ack(
+    transactions: &mut Transactions<'_>,
+    next_hop: &[u8],
+    bytes: &[u8],
+) -> Result<(), CallError> {
+    transactions.send(&Order {
+        target: next_hop,
+        pieces: &[bytes],
+        class: Class::Finishing,
+        // Nobody is told what becomes of an ACK.
+        mark: crate::engine::Mark(0),
+        reach: AllowedDestination::Anywhere,
+        loop_check: None,
+        flow: None,
+        from: None,
+    })?;
+    Ok(())
+}
+
+/// A SIP URI that can stand in angle brackets.
+fn checked_uri(uri: &str) -> Result<&str, CallError> {
+    let is_sip = matches!(Uri::parse(uri.as_bytes()), Ok(Uri::Sip(_)));
+    match is_sip && !uri.contains(['<', '>', '"', ' ', '\r', '\n']) {
+        true => Ok(uri),
+        false => Err(CallError::Uri),
+    }
+}
