@@ -20,7 +20,7 @@ struct Made {
     rivals: bool,
 }
 
-const REPORTS: [Made; 6] = [
+const REPORTS: [Made; 8] = [
     Made {
         name: "relay",
         arguments: "--a hairpin --b coturn --b floor --b floor-gro --b floor-stun --step 200ms",
@@ -49,7 +49,17 @@ const REPORTS: [Made; 6] = [
     },
     Made {
         name: "sip",
-        arguments: "--sip --step 500ms",
+        arguments: "--sip --a hairpin-sip --b kamailio --b floor-sip --b hairpin-sip-2 --step 500ms",
+        rivals: false,
+    },
+    Made {
+        name: "sip-connections",
+        arguments: "--sip --a hairpin-sip --b kamailio --scenarios sip-register-tcp,sip-register-tls,sip-register-wss,sip-memory-call --rounds 3 --step 500ms",
+        rivals: false,
+    },
+    Made {
+        name: "sip-overload",
+        arguments: "--sip --a hairpin-sip --b hairpin-sip-uncontrolled --b kamailio --scenarios sip-overload --rounds 2 --step 500ms --hold 3s",
         rivals: false,
     },
 ];
@@ -57,7 +67,7 @@ const REPORTS: [Made; 6] = [
 /// How it goes.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only these reports (repeatable): relay, in-kernel, two-workers, tcp, tls or sip
+    /// Only these reports (repeatable): relay, in-kernel, two-workers, tcp, tls, sip, sip-connections or sip-overload
     #[arg(long, value_name = "NAME", value_parser = REPORTS.map(|made| made.name))]
     only: Vec<String>,
     /// Measure nothing; write the tables of the pages from the reports that are there
@@ -191,17 +201,96 @@ fn with_tables(page: &str, mut table: impl FnMut(&str) -> Result<String>) -> Res
 
 /// All servers in all scenarios of a report.
 fn table(report: &Value) -> Result<String> {
+    let rows = report["summary"].as_array().context("no summary")?;
+    let (overloads, loads): (Vec<&Value>, Vec<&Value>) =
+        rows.iter().partition(|row| row["overload"].is_object());
+    let mut text = String::new();
+    if !loads.is_empty() {
+        text += &table_of_loads(report, &loads)?;
+    }
+    if !overloads.is_empty() {
+        text += &table_of_overloads(report, &overloads)?;
+    }
+    let rounds = report["rounds"].as_u64().unwrap_or_default();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "\nMedians of {rounds} rounds; {}, Linux {}; `{}`.\n",
+        report["processor"].as_str().unwrap_or_default().trim(),
+        report["kernel"].as_str().unwrap_or_default(),
+        command(report)
+    );
+    Ok(text)
+}
+
+/// The server and the scenario of a row.
+fn names(report: &Value, row: &Value) -> Result<[String; 2]> {
+    let side = row["side"].as_u64().context("a row without a server")?;
+    let name = &report["sides"][side as usize]["name"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Ok([text(&row["name"]), text(name)])
+}
+
+/// What servers did with several times the load that they hold.
+fn table_of_overloads(report: &Value, rows: &[&Value]) -> Result<String> {
     let mut text = String::from(
-        "\n| load | server | best | times the first | ns each at 30 / 60 / 90 % | kept at twice the load | lost, duplicated, reordered, damaged |\n\
+        "\n| scenario | server | load | offered | began | goodput | of the best at 1x | 503/s | again/s | p99 | p99 of the last try | busy | us each | memory |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    let mut recoveries = String::new();
+    for row in rows {
+        let [scenario, server] = names(report, row)?;
+        let overload = &row["overload"];
+        for load in overload["loads"].as_array().into_iter().flatten() {
+            let number = |name: &str| load[name].as_f64().unwrap_or_default();
+            let some = |name: &str, show: fn(f64) -> String| {
+                load[name].as_f64().map_or_else(|| "-".to_owned(), show)
+            };
+            let ms = |us: f64| format!("{:.1} ms", us / 1e3);
+            let cells = [
+                scenario.clone(),
+                server.clone(),
+                format!("{}x", number("multiple")),
+                format!("{:.0}/s", number("offered")),
+                format!("{:.0}/s", number("begun")),
+                format!("{:.0}/s", number("goodput")),
+                format!("{:.0} %", number("kept") * 100.0),
+                format!("{:.0}", number("unavailable")),
+                format!("{:.0}", number("retransmissions")),
+                some("p99_us", ms),
+                some("last_try_p99_us", ms),
+                format!("{:.0} %", number("busy") * 100.0),
+                some("cost_us", |us| format!("{us:.1}")),
+                format!("{:.0} MB", number("resident") / 1e6),
+            ];
+            // Writing to a string cannot fail, here and below.
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+        let late = overload["not_recovered"].as_u64().unwrap_or_default();
+        let _ = match median(&overload["recovery_s"]) {
+            Some(seconds) => writeln!(
+                recoveries,
+                "- {server}, {scenario}: recovered {seconds:.1} s after the load fell; not within 5 s in {late} rounds"
+            ),
+            None => writeln!(
+                recoveries,
+                "- {server}, {scenario}: not recovered 5 s after the load fell"
+            ),
+        };
+    }
+    Ok(format!("{text}\n{recoveries}"))
+}
+
+fn table_of_loads(report: &Value, rows: &[&Value]) -> Result<String> {
+    let mut text = String::from(
+        "\n| load | server | best | times the first | ns each at 30 / 60 / 90 / 100 % | kept at twice the load | lost, duplicated, reordered, damaged |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    let rows = report["summary"].as_array().context("no summary")?;
     for row in rows {
-        let side = row["side"].as_u64().context("a row without a server")?;
-        let name = &report["sides"][side as usize]["name"];
+        let [scenario, server] = names(report, row)?;
         let cells = [
-            row["name"].as_str().unwrap_or_default().to_owned(),
-            name.as_str().unwrap_or_default().to_owned(),
+            scenario,
+            server,
             best(row),
             ratio(&row["main_ratio"]),
             costs(row),
@@ -211,14 +300,6 @@ fn table(report: &Value) -> Result<String> {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
-    let rounds = report["rounds"].as_u64().unwrap_or_default();
-    let _ = writeln!(
-        text,
-        "\nMedians of {rounds} rounds; {}, Linux {}; `{}`.\n",
-        report["processor"].as_str().unwrap_or_default().trim(),
-        report["kernel"].as_str().unwrap_or_default(),
-        command(report)
-    );
     Ok(text)
 }
 
@@ -276,6 +357,7 @@ fn costs(row: &Value) -> String {
                 median(&delivery["cost_at_30"]),
                 median(&row["cost"]),
                 median(&delivery["cost_at_90"]),
+                median(&delivery["cost_at_best"]),
             ];
             at.map(show).join(" / ")
         }
@@ -340,7 +422,7 @@ mod tests {
             "summary": [
                 { "name": "relay-1x1", "scenario": { "kind": "relay" }, "side": 1, "main": summary(500e3), "cost": summary(1500.0),
                   "main_ratio": summary(0.5), "delivery": { "loss": summary(0.004), "cost_at_30": summary(1600.0),
-                  "cost_at_90": summary(1400.0), "at_double": summary(0.9), "offered_at_double": summary(2.0),
+                  "cost_at_90": summary(1400.0), "cost_at_best": summary(1350.0), "at_double": summary(0.9), "offered_at_double": summary(2.0),
                   "duplicated": 0, "reordered": 1, "wrong": 0 } },
                 { "name": "memory-1000", "scenario": { "kind": "memory" }, "side": 0, "main": summary(3000.0), "cost": summary(900.0),
                   "main_ratio": summary(1.0), "delivery": null },
@@ -348,7 +430,7 @@ mod tests {
         });
         let table = table(&report).unwrap();
         assert!(
-            table.contains("| relay-1x1 | floor | 500k/s (500k/s to 1000k/s) | 0.50 (0.50 to 1.00) | 1600 / 1500 / 1400 | 90 % | 0.40 %, 0, 1, 0 |"),
+            table.contains("| relay-1x1 | floor | 500k/s (500k/s to 1000k/s) | 0.50 (0.50 to 1.00) | 1600 / 1500 / 1400 / 1350 | 90 % | 0.40 %, 0, 1, 0 |"),
             "{table}"
         );
         assert!(
@@ -359,5 +441,40 @@ mod tests {
             table.contains("`hairpin bench --a hairpin`") && !table.contains("where"),
             "{table}"
         );
+    }
+    #[test]
+    fn an_overload_has_a_line_for_each_load_and_tells_the_recovery() {
+        let load = |multiple: f64, p99: Value| {
+            json!({ "multiple": multiple, "offered": 100.0 * multiple, "begun": 99.0 * multiple, "goodput": 90.0, "kept": 0.9,
+                    "unavailable": 5.0, "retransmissions": 7.0, "p99_us": p99, "last_try_p99_us": 2000.0, "busy": 1.0, "cost_us": 11.1,
+                    "resident": 3e6 })
+        };
+        let report = json!({
+            "rounds": 2, "processor": "a processor", "kernel": "6.18", "argv": ["hairpin", "bench", "--sip"],
+            "sides": [{ "name": "hairpin-sip" }, { "name": "kamailio" }],
+            "summary": [
+                { "name": "sip-overload-call-50us", "side": 0, "overload": {
+                    "loads": [load(1.0, json!(1500.0)), load(10.0, Value::Null)], "recovery_s": { "median": 0.4 }, "not_recovered": 0 } },
+                { "name": "sip-overload-call-50us", "side": 1, "overload": { "loads": [], "recovery_s": null, "not_recovered": 2 } },
+            ],
+        });
+        let table = table(&report).unwrap();
+        assert!(
+            table.contains("| sip-overload-call-50us | hairpin-sip | 10x | 1000/s | 990/s | 90/s | 90 % | 5 | 7 | - | 2.0 ms | 100 % | 11.1 | 3 MB |"),
+            "{table}"
+        );
+        assert!(
+            table.contains("| 1x |") && table.contains("| 1.5 ms |"),
+            "{table}"
+        );
+        assert!(
+            table.contains("- hairpin-sip, sip-overload-call-50us: recovered 0.4 s"),
+            "{table}"
+        );
+        assert!(
+            table.contains("- kamailio, sip-overload-call-50us: not recovered"),
+            "{table}"
+        );
+        assert!(!table.contains("| best |"), "{table}");
     }
 }

@@ -24,7 +24,6 @@ mod packages;
 mod process;
 mod quick;
 mod rfc;
-mod sip_bench;
 mod stores;
 mod suite;
 mod tally;
@@ -110,10 +109,6 @@ enum Chore {
     ///
     /// As root, on a machine with nothing else to do; some hours.
     BenchReport(bench_report::Options),
-    /// Compare hairpin as a SIP server with Kamailio: processor time for each transaction, and overload.
-    ///
-    /// Servers on processor 1, the generator on processor 0; about ten minutes.
-    SipBench(sip_bench::Options),
     /// Show that each gate of `hairpin bench --quick` fails when hairpin lacks what the gate is for.
     ///
     /// As root, on a machine with nothing else to do; about three minutes.
@@ -170,10 +165,6 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
         }
         Chore::BenchReport(options) => {
             bench_report::run(&root, &options)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Chore::SipBench(options) => {
-            sip_bench::run(&root, &options)?;
             return Ok(ExitCode::SUCCESS);
         }
         Chore::Gates => gate::prove(&root)?,

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use hairpin_load::bench::report::{Measure, Outcome};
 use hairpin_load::bench::{
-    BenchOptions, Direction, Order, Programs, Report, Scenario, Side, Sources, Transport, floor,
-    generator_speed, run,
+    BenchOptions, Direction, Order, Programs, Report, Scenario, Side, SipWork, Sources, Transport,
+    floor, generator_speed, run,
 };
 
 /// Name of the test below that is not a test: this binary is its own bare relay.
@@ -294,6 +294,49 @@ fn handshakes_are_counted() {
         assert!(churn.rate > 50.0 && churn.errors == 0, "{cell:?}");
         assert!(churn.cost_ns > 10_000.0, "{cell:?}");
     }
+}
+
+#[test]
+fn sip_servers_are_measured_at_their_peak_and_far_beyond_it() {
+    let _turn = in_turn();
+    let work = SipWork::Options;
+    let over = hairpin_load::sip::Transport::Udp;
+    let scenarios = vec![
+        Scenario::Sip { work, over },
+        Scenario::SipOverload {
+            work,
+            service_us: 0,
+        },
+    ];
+    let report = measure(vec![side("floor-sip")], scenarios);
+    assert_eq!(report.cells.len(), 2);
+    let Outcome::Packets(packets) = &report.cells[0].outcome else {
+        panic!("{:?}", report.cells[0])
+    };
+    assert!(packets.best.delivered > 1_000.0, "{packets:?}");
+    assert!(packets.at_60.cost_ns > 100.0, "{packets:?}");
+    let Outcome::Overload(overload) = &report.cells[1].outcome else {
+        panic!("{:?}", report.cells[1])
+    };
+    let sweep = &overload.sweep;
+    let multiples: Vec<f64> = sweep.steps.iter().map(|step| step.multiple).collect();
+    assert_eq!(multiples, [1.0, 1.25, 1.0, 1.5, 1.0, 2.0]);
+    assert_eq!(sweep.peak, overload.best.offered);
+    assert!(
+        overload.base() > 0.0 && overload.kept().is_some(),
+        "{overload:?}"
+    );
+    for step in &sweep.steps {
+        // Its process is known, and it has used its processor.
+        assert!(step.server_cpu.is_some_and(|cpu| cpu > 0.0), "{step:?}");
+        assert!(
+            step.server_memory.is_some_and(|bytes| bytes > 0),
+            "{step:?}"
+        );
+    }
+    assert!(sweep.recovery.is_some(), "{sweep:?}");
+    let row = report.row(&report.scenarios[1], 0).unwrap();
+    assert_eq!(row.overload.map(|found| found.loads.len()), Some(4));
 }
 
 #[test]

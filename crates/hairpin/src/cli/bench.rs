@@ -16,12 +16,14 @@ Examples:
         two builds of one server, side by side, in some scenarios
   hairpin bench --sip
         hairpin, Kamailio and a bare SIP responder: cost of transactions, registrations and calls, and memory
+  hairpin bench --sip --a hairpin-sip --b hairpin-sip-uncontrolled --b kamailio --scenarios sip-overload --rounds 2
+        goodput at several times what each server holds, and how soon it recovers
   hairpin bench --list
         the names of all scenarios
 
-A server is a preset (hairpin, hairpin-2, hairpin-spread, hairpin-sip, kamailio, floor-sip, hairpin-xdp, hairpin-tc, hairpin-xdp-miss, hairpin-tc-miss, coturn, floor, floor-gro, floor-tcp,
+A server is a preset (hairpin, hairpin-2, hairpin-spread, hairpin-sip, hairpin-sip-2, hairpin-sip-uncontrolled, kamailio, floor-sip, hairpin-xdp, hairpin-tc, hairpin-xdp-miss, hairpin-tc-miss, coturn, floor, floor-gro, floor-tcp,
 floor-tls, floor-stun, floor-xdp, floor-tc, floor-stun-xdp, program-xdp, program-tc) or [NAME=][KIND:]COMMAND. Kinds: turn or cmd, static
-(relays flows that it knows), middlebox (the same without ChannelData), stun, sip; +p2c, +stun, +tcp, +tls, +proxy, +xdp and +two say more. {listen}, {sip-listen}, {listen-ip}, {port},
+(relays flows that it knows), middlebox (the same without ChannelData), stun, sip; +p2c, +stun, +tcp, +tls, +wss, +proxy, +xdp and +two say more. {listen}, {sip-listen}, {sip-tls-listen}, {sip-wss-listen}, {listen-ip}, {port},
 {relay-ip}, {client-ip}, {peer-ip}, {flows}, {user}, {password}, {realm}, {certificate} and {key} are filled in. How it measures: docs/benchmarking.md.
 It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 98: a server changed or repeated datagrams; 99: a gate failed.";
 

@@ -12,24 +12,24 @@ const NUMBER: &str = "{n}";
 /// Stands for it until clap is done: a word joiner has no width.
 const STAND_IN: &str = "{\u{2060}n}";
 
-/// Flags that `-h` shows; `--help` shows all.
-const SHORT: [(&str, &[&str]); 4] = [
+/// Commands whose flags do not fit one screen, and the flags that `-h` shows. `--help` shows all.
+const SHORT: [(&str, &[&str]); 7] = [
     (
-        "turn",
+        "load turn",
         &[
             "target", "workload", "user", "secret", "clients", "peer", "size", "rate", "closed",
             "find-max", "duration", "json", "fail-if",
         ],
     ),
     (
-        "stun",
+        "load stun",
         &[
             "target", "workload", "clients", "insecure", "rate", "closed", "find-max", "duration",
             "json", "fail-if",
         ],
     ),
     (
-        "sip",
+        "load sip",
         &[
             "target",
             "workload",
@@ -50,6 +50,47 @@ const SHORT: [(&str, &[&str]); 4] = [
         "peer",
         &["listen", "sink", "source", "threads", "duration", "json"],
     ),
+    (
+        "probe turn",
+        &[
+            "target", "user", "secret", "insecure", "timeout", "json", "exporter",
+        ],
+    ),
+    (
+        "bench",
+        &[
+            "a",
+            "b",
+            "sip",
+            "quick",
+            "fail-below",
+            "rounds",
+            "scenarios",
+            "sizes",
+            "ipv6",
+            "json",
+            "html",
+            "list",
+        ],
+    ),
+    (
+        "serve",
+        &[
+            "config",
+            "dev",
+            "listen",
+            "relay-address",
+            "external-ip",
+            "user",
+            "secret",
+            "realm",
+            "workers",
+            "allow-peer",
+            "admin",
+            "log-level",
+            "set",
+        ],
+    ),
 ];
 /// Examples that `-h` shows.
 const EXAMPLES: usize = 2;
@@ -59,10 +100,6 @@ type Only = &'static [(&'static str, &'static [&'static str])];
 
 /// The command line, with help for `workload` alone if there is one; for `-h` with that of one screen.
 fn command(workload: Option<&str>, brief: bool) -> Command {
-    let short = |command: Command| match brief {
-        true => shorten(command),
-        false => command,
-    };
     let loads = |command: Command| {
         [
             ("turn", load::turn::ONLY),
@@ -71,11 +108,24 @@ fn command(workload: Option<&str>, brief: bool) -> Command {
         ]
         .into_iter()
         .fold(command, |command, (name, only)| {
-            command.mut_subcommand(name, |sub| short(limit(sub, only, workload)))
+            command.mut_subcommand(name, |sub| limit(sub, only, workload))
         })
     };
     let command = Cli::command().mut_subcommand("load", loads);
-    escape(command.mut_subcommand("peer", short))
+    escape(match brief {
+        true => SHORT.iter().fold(command, |command, (path, flags)| {
+            at(command, path, &|command| shorten(command, flags))
+        }),
+        false => command,
+    })
+}
+
+/// Changes the subcommand at a path such as `load turn`.
+fn at(command: Command, path: &str, change: &dyn Fn(Command) -> Command) -> Command {
+    match path.split_once(' ') {
+        Some((name, rest)) => command.mut_subcommand(name, |sub| at(sub, rest, change)),
+        None => command.mut_subcommand(path, change),
+    }
 }
 
 /// Hides what belongs to other workloads.
@@ -94,10 +144,8 @@ fn limit(command: Command, only: Only, workload: Option<&str>) -> Command {
     })
 }
 
-/// Has `-h` show the flags and examples that most need.
-fn shorten(command: Command) -> Command {
-    let shown = SHORT.iter().find(|(name, _)| *name == command.get_name());
-    let shown = shown.map_or(&[][..], |(_, flags)| flags);
+/// Has `-h` show these flags, and the examples that most need.
+fn shorten(command: Command, shown: &[&str]) -> Command {
     let examples = command
         .get_after_help()
         .map(ToString::to_string)
@@ -250,39 +298,38 @@ mod tests {
 
     #[test]
     fn short_help_fits_one_screen() {
-        for what in [
-            "load turn",
-            "load stun",
-            "load sip",
-            "load compare",
-            "load",
-            "peer",
-        ] {
-            let help = rendered(&format!("hairpin {what} -h"));
+        let mut paths = vec![String::new()];
+        let mut checked = 0;
+        while let Some(path) = paths.pop() {
+            let help = rendered(&format!("hairpin{path} -h"));
             let lines = help.lines().count();
-            assert!(lines <= SCREEN, "{what}: {lines} lines\n{help}");
+            assert!(lines <= SCREEN, "{path}: {lines} lines\n{help}");
+            let whole = Cli::command();
+            let command = path.split_whitespace().fold(&whole, |command, name| {
+                command.find_subcommand(name).unwrap()
+            });
+            let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+            paths.extend(shown.map(|sub| format!("{path} {}", sub.get_name())));
+            checked += 1;
         }
+        assert!(checked > 20, "{checked}");
     }
 
     #[test]
     fn every_flag_of_the_tables_exists() {
-        let loads = Cli::command();
-        let find = |path: &[&str]| {
-            path.iter().fold(loads.clone(), |command, name| {
-                command.find_subcommand(name).unwrap().clone()
+        let whole = Cli::command();
+        let find = |path: &str| {
+            path.split(' ').fold(&whole, |command, name| {
+                command.find_subcommand(name).unwrap()
             })
         };
         let has = |command: &Command, name: &str| {
             let mut all = command.get_arguments();
             all.any(|arg| arg.get_long().unwrap_or(arg.get_id().as_str()) == name)
         };
-        for (name, flags) in SHORT {
-            let command = match name {
-                "peer" => find(&["peer"]),
-                _ => find(&["load", name]),
-            };
+        for (path, flags) in SHORT {
             for flag in flags {
-                assert!(has(&command, flag), "{name} has no {flag}");
+                assert!(has(find(path), flag), "{path} has no {flag}");
             }
         }
         let tables = [
@@ -291,14 +338,14 @@ mod tests {
             ("sip", load::sip::ONLY),
         ];
         for (name, only) in tables {
-            let command = find(&["load", name]);
+            let command = find(&format!("load {name}"));
             let workloads = command
                 .get_arguments()
                 .find(|arg| arg.get_id() == "workload")
                 .unwrap()
                 .get_possible_values();
             for (flag, belongs) in only {
-                assert!(has(&command, flag), "{name} has no {flag}");
+                assert!(has(command, flag), "{name} has no {flag}");
                 for one in *belongs {
                     let known = workloads.iter().any(|value| value.matches(one, false));
                     assert!(known, "{name} has no workload {one}");

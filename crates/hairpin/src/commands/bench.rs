@@ -70,6 +70,7 @@ fn list() -> String {
     let quick: Vec<Scenario> = Scenario::quick();
     let extra: Vec<Scenario> = Scenario::extra();
     let sip = Scenario::sip();
+    let sip_extra: Vec<Scenario> = Scenario::sip_extra();
     let line = |scenario: &Scenario| {
         let name = scenario.to_string();
         let mark = if quick.contains(scenario) {
@@ -78,13 +79,15 @@ fn list() -> String {
             "extra"
         } else if sip.contains(scenario) {
             "--sip"
+        } else if sip_extra.contains(scenario) {
+            "--sip, extra"
         } else {
             ""
         };
-        format!("{name:<24} {mark:<6} {}\n", scenario.describe())
+        format!("{name:<26} {mark:<12} {}\n", scenario.describe())
     };
     let standard = Scenario::standard();
-    let all = standard.iter().chain(&extra).chain(&sip);
+    let all = standard.iter().chain(&extra).chain(&sip).chain(&sip_extra);
     all.map(line).collect()
 }
 
@@ -116,6 +119,9 @@ fn options(args: &Args) -> Result<BenchOptions> {
     };
     if args.sip {
         options.scenarios = Scenario::sip();
+        if args.scenarios.is_some() {
+            options.scenarios.extend(Scenario::sip_extra());
+        }
     } else if args.scenarios.is_some() {
         options.scenarios.extend(Scenario::extra());
     }
@@ -263,6 +269,8 @@ mod tests {
             Scenario::standard()
                 .iter()
                 .chain(&Scenario::extra())
+                .chain(&Scenario::sip())
+                .chain(&Scenario::sip_extra())
                 .all(|scenario| list.contains(&scenario.to_string()))
         );
     }

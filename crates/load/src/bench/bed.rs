@@ -131,6 +131,7 @@ impl Load {
             Scenario::Binding { clients, sources } => Load::binding(clients, sources),
             Scenario::Spread { .. }
             | Scenario::Sip { .. }
+            | Scenario::SipOverload { .. }
             | Scenario::SipMemory { .. }
             | Scenario::Connections { .. }
             | Scenario::Handshakes { .. }

@@ -21,10 +21,12 @@ pub(crate) struct Certificate {
 impl Certificate {
     pub(crate) fn make() -> io::Result<Certificate> {
         let made = generate()?;
+        let certificate = file(&made.cert.pem())?;
+        let key = file(&made.signing_key.serialize_pem())?;
         Ok(Certificate {
-            certificate: file(&made.cert.pem())?,
-            key: file(&made.signing_key.serialize_pem())?,
-            sip: Configs::make()?,
+            sip: Configs::make(certificate.path(), key.path())?,
+            certificate,
+            key,
         })
     }
 

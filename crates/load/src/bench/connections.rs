@@ -24,6 +24,7 @@ use crate::generator::{
     connect, relay,
 };
 use crate::measure::{Rate, Schedule};
+use crate::sip::Transport::Udp;
 use client::Tls;
 use turn::client::Credentials;
 
@@ -34,9 +35,17 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 pub(super) const LINGER: Duration = Duration::from_millis(30);
 
 /// Connects and allocates, or readies SIP clients. `None` if the scenario is made of frames.
-pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Plan>, SideError> {
-    if let Scenario::Sip { work } = *scenario {
-        return sip::plan(work).map(Some);
+pub(super) fn open(
+    topology: &Topology,
+    scenario: &Scenario,
+    server: u32,
+) -> Result<Option<Plan>, SideError> {
+    match *scenario {
+        Scenario::Sip { work, over } => return sip::plan(work, over, None).map(Some),
+        Scenario::SipOverload { work, .. } => {
+            return sip::plan(work, Udp, Some(server)).map(Some);
+        }
+        _ => {}
     }
     let Scenario::Connections {
         transport,
@@ -143,15 +152,17 @@ impl Meter<'_> {
         let linger = self.linger;
         (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, duration, linger);
         self.wait_until_idle()?;
-        let before = self.read()?;
-        let start_ns = ::io::clock::monotonic_ns();
-        let finished = self
+        let run = self
             .bed
             .topology
-            .in_client(|| Ok(Run::start(plan).map(Run::finish_and_keep)))
-            .doing("run the generator")?;
-        let (report, plan) = finished
-            .map_err(failed)?
+            .in_client(|| Ok(Run::start(plan)))
+            .doing("run the generator")?
+            .map_err(failed)?;
+        // The start has opened SIP connections and registered callees. Neither is part of what is measured.
+        let before = self.read()?;
+        let start_ns = ::io::clock::monotonic_ns();
+        let (report, plan) = run
+            .finish_and_keep()
             .ok_or_else(|| SideError::Connections("the run was over".into()))?;
         self.plan = Some(plan);
         let mut after = self.read()?;

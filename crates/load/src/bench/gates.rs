@@ -45,6 +45,7 @@ impl Gate {
                 Scenario::Churn { .. }
                 | Scenario::Spread { .. }
                 | Scenario::SipMemory { .. }
+                | Scenario::SipOverload { .. }
                 | Scenario::Memory { .. }
                 | Scenario::Handshakes { .. },
             ) => None,

@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bpf::frame::{Mac, Path};
 
+use crate::sip::Transport;
+
 /// Whether the network has IPv6 addresses instead of IPv4 ones. One process measures in one family.
 static IS_IPV6: AtomicBool = AtomicBool::new(false);
 
@@ -136,7 +138,17 @@ pub(crate) fn server_address() -> SocketAddr {
 
 /// Where SIP clients find the server.
 pub(crate) fn sip_address() -> SocketAddr {
-    SocketAddr::new(server_ip(), 5060)
+    sip_address_over(Transport::Udp)
+}
+
+/// The same for a transport. UDP and TCP share a port.
+pub(crate) fn sip_address_over(transport: Transport) -> SocketAddr {
+    let port = match transport {
+        Transport::Udp | Transport::Tcp => 5060,
+        Transport::Tls => 5061,
+        Transport::Ws | Transport::Wss => 5062,
+    };
+    SocketAddr::new(server_ip(), port)
 }
 
 /// Where the server's metrics are.

@@ -1,4 +1,4 @@
-//! `bench`: an A/B benchmark of STUN and TURN servers that is hard to fool.
+//! `bench`: an A/B benchmark of STUN, TURN and SIP servers that is hard to fool.
 //!
 //! What it is for: saying how two or more servers compare, on one processor, with a load that looks
 //! like traffic, in a way that holds when it is repeated. Every rule below is there because leaving
@@ -18,6 +18,7 @@
 //! - Goodput is the highest load that a server holds for two seconds, with at most 1 % of loss, and again in another round: a short
 //!   step at more may only fill buffers. Cost is measured at 30, 60 and 90 % of it, because an
 //!   overloaded server spends time on what it then drops.
+//! - SIP clients and callees are those of `hairpin load sip`. A unit of work counts as a datagram does.
 //! - A datagram that arrives twice, changed or in the wrong place does not count as delivered. The exit status of the run then says so.
 //!
 //! It builds everything in unnamed network namespaces and leaves nothing behind, however it ends.
@@ -67,5 +68,6 @@ pub use report::Report;
 pub use run::run;
 pub use scenario::{Direction, Order, Scenario, SipWork, Sources, Transport};
 pub use side::{Abilities, Programs, Role, Side};
+pub use sip::Overload;
 pub use spread::Spread;
 pub use upkeep::{Churn, Memory};

@@ -176,17 +176,10 @@ impl Meter<'_> {
         hint: Option<f64>,
         count_calls: bool,
     ) -> Result<Packets, SideError> {
-        let Lengths { step, hold } = lengths;
+        let step = lengths.step;
         self.settle()?;
         let mut ramp = Ramp::default();
-        let from = match hint {
-            Some(hint) => hint,
-            None => {
-                let center = self.estimate(step)?;
-                self.climb(center, step, &mut ramp)?.delivered
-            }
-        };
-        let best = self.hold(from, hold, &mut ramp)?;
+        let best = self.find(lengths, hint, &mut ramp)?;
         let mut at = |share: f64| self.record(best.offered * share, step * 2, &mut ramp);
         let (at_90, at_60, at_30, at_double) = (at(0.9)?, at(0.6)?, at(0.3)?, at(2.0)?);
         let system_calls = match count_calls {
@@ -205,6 +198,27 @@ impl Meter<'_> {
             reordered: ramp.reordered,
             ramp: ramp.steps,
         })
+    }
+
+    /// The best goodput alone.
+    pub(super) fn best(&mut self, lengths: Lengths, hint: Option<f64>) -> Result<Point, SideError> {
+        self.find(lengths, hint, &mut Ramp::default())
+    }
+
+    fn find(
+        &mut self,
+        Lengths { step, hold }: Lengths,
+        hint: Option<f64>,
+        ramp: &mut Ramp,
+    ) -> Result<Point, SideError> {
+        let from = match hint {
+            Some(hint) => hint,
+            None => {
+                let center = self.estimate(step)?;
+                self.climb(center, step, ramp)?.delivered
+            }
+        };
+        self.hold(from, hold, ramp)
     }
 
     /// The highest rate near `from` that is held for `length` with little loss.

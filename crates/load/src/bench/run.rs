@@ -113,6 +113,7 @@ impl<'a> Bench<'a> {
                     scenario,
                     Scenario::Memory { .. }
                         | Scenario::Sip { .. }
+                        | Scenario::SipOverload { .. }
                         | Scenario::SipMemory { .. }
                         | Scenario::Spread { .. }
                 )
@@ -125,8 +126,12 @@ impl<'a> Bench<'a> {
                 let turns = stats::order(self.options.sides.len(), round);
                 self.in_turn(round, scenario, &turns, |bench, side| match *scenario {
                     Scenario::Spread { at_once } => bench.spread(side, at_once),
-                    Scenario::Sip { .. } => bench.sip(side, scenario),
-                    Scenario::SipMemory { work, count } => bench.sip_memory(side, (work, count)),
+                    Scenario::Sip { .. } | Scenario::SipOverload { .. } => {
+                        bench.sip(side, scenario)
+                    }
+                    Scenario::SipMemory { work, count } => {
+                        bench.sip_memory(side, scenario, (work, count))
+                    }
                     _ => bench.memory(side, scenario),
                 });
             }
@@ -240,6 +245,10 @@ impl<'a> Bench<'a> {
             Scenario::Handshakes { resumed, in_flight } => {
                 self.handshakes(running, side, (*resumed, *in_flight))
             }
+            Scenario::SipOverload { work, service_us } => {
+                let multiples = sip::multiples(*work, *service_us);
+                self.overload(running, side, scenario, multiples)
+            }
             _ => self.packets(running, side, scenario),
         };
         // A server that died says more than what could not be measured because of it.
@@ -264,11 +273,8 @@ impl<'a> Bench<'a> {
             .gate
             .and_then(|gate| gate.system_calls(scenario));
         let count_calls = is_gated && limit.is_some();
+        let lengths = self.lengths();
         let mut meter = running.meter(scenario, &mut self.beds[side], &self.spinner, sockets)?;
-        let lengths = Lengths {
-            step: self.options.step,
-            hold: self.options.hold,
-        };
         let packets = meter.search(lengths, hint, count_calls)?;
         Ok(Outcome::Packets(Box::new(packets)))
     }
@@ -326,12 +332,33 @@ impl<'a> Bench<'a> {
         )
     }
 
-    fn sip_memory(&mut self, side: usize, what: (SipWork, u16)) -> Outcome {
+    fn overload(
+        &mut self,
+        running: &mut Running,
+        side: usize,
+        scenario: &Scenario,
+        multiples: [f64; 6],
+    ) -> Result<Outcome, SideError> {
+        let hint = self.report.last_rate(scenario, side);
+        let lengths = self.lengths();
+        let mut meter = running.meter(scenario, &mut self.beds[side], &self.spinner, false)?;
+        let overload = meter.overload(lengths, hint, multiples)?;
+        Ok(Outcome::Overload(Box::new(overload)))
+    }
+
+    fn lengths(&self) -> Lengths {
+        Lengths {
+            step: self.options.step,
+            hold: self.options.hold,
+        }
+    }
+
+    fn sip_memory(&mut self, side: usize, scenario: &Scenario, what: (SipWork, u16)) -> Outcome {
         let bed = &mut self.beds[side];
-        let side = &self.options.sides[side];
+        let side = sip::side_for(&self.options.sides[side], scenario);
         let result = bed
             .open()
-            .and_then(|()| sip::memory(side, &mut bed.topology, what));
+            .and_then(|()| sip::memory(&side, &mut bed.topology, what));
         result.map_or_else(|error| Outcome::failed(&error), Outcome::Memory)
     }
 

@@ -93,10 +93,10 @@ impl Running {
             self.clients = client::sockets(&bed.topology, scenario.flows())?;
         }
         let (first_rate, linger) = match scenario {
-            Scenario::Sip { .. } => (sip::FIRST_RATE, sip::LINGER),
+            Scenario::Sip { .. } | Scenario::SipOverload { .. } => (sip::FIRST_RATE, sip::LINGER),
             _ => (packets::FIRST_RATE, connections::LINGER),
         };
-        let plan = connections::open(&bed.topology, scenario)?;
+        let plan = connections::open(&bed.topology, scenario, self.server.id())?;
         if plan.is_none() {
             bed.prepare(scenario, &self.relays, self.raw)?;
         }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::sip::Transport as SipTransport;
+
 /// Which way the payload goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -115,10 +117,20 @@ pub enum Scenario {
     Sip {
         /// One of them.
         work: SipWork,
+        /// What carries the messages.
+        over: SipTransport,
     },
-    /// Memory held per registration binding, or per call in progress.
+    /// What a SIP server does with several times the load that it can hold, and how soon it recovers.
+    SipOverload {
+        /// What its clients want.
+        work: SipWork,
+        /// Microseconds of work that the server is told to do for each INVITE and BYE, as an application would. A generator on one
+        /// processor cannot offer many times what a server without such work holds.
+        service_us: u16,
+    },
+    /// Memory held per registration binding, per call in progress or per finished call.
     SipMemory {
-        /// Which of the two: registrations or proxied calls.
+        /// Which of them: registrations, proxied calls, or calls at a UAS.
         work: SipWork,
         /// How many.
         count: u16,
@@ -172,7 +184,18 @@ impl fmt::Display for Scenario {
                 Sources::Spoofed => write!(f, "binding-spoofed"),
             },
             Scenario::Churn { in_flight } => write!(f, "churn-{in_flight}"),
-            Scenario::Sip { work } => write!(f, "sip-{}", work.name()),
+            Scenario::Sip {
+                work,
+                over: SipTransport::Udp,
+            } => write!(f, "sip-{}", work.name()),
+            Scenario::Sip { work, over } => write!(f, "sip-{}-{}", work.name(), over.name()),
+            Scenario::SipOverload {
+                work,
+                service_us: 0,
+            } => write!(f, "sip-overload-{}", work.name()),
+            Scenario::SipOverload { work, service_us } => {
+                write!(f, "sip-overload-{}-{service_us}us", work.name())
+            }
             Scenario::SipMemory { work, count } => write!(f, "sip-memory-{}-{count}", work.name()),
             Scenario::Spread { at_once } => write!(f, "spread-{at_once}"),
             Scenario::Memory { allocations } => write!(f, "memory-{allocations}"),
@@ -186,6 +209,7 @@ impl Scenario {
         !matches!(
             self,
             Scenario::Sip { .. }
+                | Scenario::SipOverload { .. }
                 | Scenario::SipMemory { .. }
                 | Scenario::Binding {
                     sources: Sources::Spoofed,
@@ -263,10 +287,21 @@ impl Scenario {
             Scenario::Churn { in_flight } => {
                 format!("401, Allocate, Refresh 0; {in_flight} in flight")
             }
-            Scenario::Sip { work } => format!("SIP over UDP: {}", work.describe()),
+            Scenario::Sip { work, over } => {
+                format!("SIP over {}: {}", over.in_via(), work.describe())
+            }
+            Scenario::SipOverload {
+                work,
+                service_us: 0,
+            } => format!("SIP overload: {}", work.describe()),
+            Scenario::SipOverload { work, service_us } => format!(
+                "SIP overload: {}, {service_us} us of work for each request",
+                work.describe()
+            ),
             Scenario::SipMemory { work, count } => {
                 let what = match work {
                     SipWork::Register => "registration bindings",
+                    SipWork::Call => "finished calls",
                     _ => "calls in progress",
                 };
                 format!("memory of {count} {what}")
@@ -301,6 +336,7 @@ impl Scenario {
             Scenario::Handshakes { .. } => "connections/s",
             Scenario::Churn { .. } => "cycles/s",
             Scenario::Sip { .. } => "units/s",
+            Scenario::SipOverload { .. } => "share",
             Scenario::SipMemory { .. } => "bytes",
             Scenario::Spread { .. } => "share",
             Scenario::Memory { .. } => "allocations",
@@ -322,7 +358,7 @@ impl Scenario {
             Scenario::Connections { connections, .. } => *connections,
             Scenario::Binding { clients, .. } => *clients,
             Scenario::Handshakes { in_flight, .. } | Scenario::Churn { in_flight } => *in_flight,
-            Scenario::Sip { .. } => 0,
+            Scenario::Sip { .. } | Scenario::SipOverload { .. } => 0,
             Scenario::SipMemory { count, .. } => *count,
             Scenario::Spread { at_once } => *at_once,
             Scenario::Memory { allocations } => *allocations,
@@ -412,9 +448,35 @@ impl Scenario {
             SipWork::ProxiedCall,
         ];
         let memory = [(SipWork::Register, 10_000), (SipWork::ProxiedCall, 2_000)];
-        let loads = loads.map(|work| Scenario::Sip { work });
+        let loads = loads.map(|work| Scenario::Sip {
+            work,
+            over: SipTransport::Udp,
+        });
         let memory = memory.map(|(work, count)| Scenario::SipMemory { work, count });
         loads.into_iter().chain(memory).collect()
+    }
+
+    /// What the set of `--sip` leaves out, to be asked for by name: connections, overload, finished calls.
+    pub fn sip_extra() -> Vec<Scenario> {
+        let over = [SipTransport::Tcp, SipTransport::Tls, SipTransport::Wss];
+        let connections = over.map(|over| Scenario::Sip {
+            work: SipWork::Register,
+            over,
+        });
+        let overload = [
+            (SipWork::Options, 0),
+            (SipWork::Register, 0),
+            (SipWork::Call, 50),
+            (SipWork::ProxiedCall, 0),
+        ];
+        let overload =
+            overload.map(|(work, service_us)| Scenario::SipOverload { work, service_us });
+        let finished = Scenario::SipMemory {
+            work: SipWork::Call,
+            count: 10_000,
+        };
+        let all = connections.into_iter().chain(overload);
+        all.chain([finished]).collect()
     }
 
     /// The set of the quick mode: as the standard set, but large payloads only where they differ,
@@ -514,6 +576,8 @@ mod tests {
     fn names_are_unique_and_say_what_is_sent() {
         let mut all = Scenario::standard();
         all.extend(Scenario::extra());
+        all.extend(Scenario::sip());
+        all.extend(Scenario::sip_extra());
         let names: HashSet<String> = all.iter().map(Scenario::to_string).collect();
         assert_eq!(names.len(), all.len());
         for name in [
@@ -527,6 +591,11 @@ mod tests {
             "tcp-1000-p2c-120B",
             "tls-64-c2p-1200B",
             "tls-handshakes-full",
+            "sip-register",
+            "sip-register-tls",
+            "sip-overload-call-50us",
+            "sip-overload-proxied-call",
+            "sip-memory-call-10000",
         ] {
             assert!(names.contains(name), "{name}");
         }

@@ -65,6 +65,11 @@ impl Server {
         })
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.as_ref().map_or(0, Confined::id)
+    }
+
     /// An error if the server has ended.
     pub(crate) fn check_alive(&mut self) -> Result<(), SideError> {
         match self.process.as_mut().map_or(Ok(None), Confined::try_wait) {

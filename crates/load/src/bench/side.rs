@@ -7,6 +7,7 @@ use bpf::count::Hook;
 use super::error::BenchError;
 use super::layout;
 use super::scenario::{Direction, Scenario, SipWork, Transport};
+use crate::sip::Transport as SipTransport;
 
 /// User name and password of the long-term credential that the benchmark uses.
 pub(crate) const USERNAME: &str = "bench";
@@ -39,6 +40,10 @@ pub struct Abilities {
     pub sip: bool,
     /// Is a SIP registrar and proxy for the domain of the benchmark.
     pub sip_proxy: bool,
+    /// Takes SIP clients over WebSocket with TLS.
+    pub wss: bool,
+    /// Can be told to work on each SIP request for a while.
+    pub sip_service: bool,
 }
 
 impl Abilities {
@@ -54,6 +59,8 @@ impl Abilities {
         spread: false,
         sip: false,
         sip_proxy: false,
+        wss: false,
+        sip_service: false,
     };
     /// A TURN server that can do the same over TCP and TLS.
     pub const TURN_CONNECTIONS: Abilities = Abilities {
@@ -103,6 +110,18 @@ impl Abilities {
         sip_proxy: true,
         ..Abilities::SIP_UAS
     };
+    /// The same over TCP and TLS as well; how long it works on a request can be set.
+    pub const SIP_CONNECTIONS: Abilities = Abilities {
+        tcp: true,
+        tls: true,
+        sip_service: true,
+        ..Abilities::SIP
+    };
+    /// The same over WebSocket as well.
+    pub const SIP_ALL: Abilities = Abilities {
+        wss: true,
+        ..Abilities::SIP_CONNECTIONS
+    };
     /// Several workers and an HTTP server with metrics.
     pub const SPREAD: Abilities = Abilities {
         spread: true,
@@ -151,18 +170,35 @@ impl Abilities {
             Scenario::Connections {
                 transport: Transport::Tcp,
                 ..
-            } => self.tcp,
+            } => self.tcp && !self.sip,
             Scenario::Connections {
                 transport: Transport::Tls,
                 ..
             }
-            | Scenario::Handshakes { .. } => self.tls,
+            | Scenario::Handshakes { .. } => self.tls && !self.sip,
             Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn && !self.spread,
             Scenario::Spread { .. } => self.spread,
-            Scenario::Sip {
-                work: SipWork::Options | SipWork::Call,
-            } => self.sip,
-            Scenario::Sip { .. } | Scenario::SipMemory { .. } => self.sip_proxy,
+            Scenario::Sip { work, over } => self.does(*work) && self.carries(*over),
+            Scenario::SipOverload { work, service_us } => {
+                self.does(*work) && (*service_us == 0 || self.sip_service)
+            }
+            Scenario::SipMemory { work, .. } => self.does(*work),
+        }
+    }
+
+    fn does(&self, work: SipWork) -> bool {
+        match work {
+            SipWork::Options | SipWork::Call => self.sip,
+            SipWork::Register | SipWork::ProxiedCall => self.sip_proxy,
+        }
+    }
+
+    fn carries(&self, over: SipTransport) -> bool {
+        match over {
+            SipTransport::Udp => self.sip,
+            SipTransport::Tcp => self.tcp,
+            SipTransport::Tls => self.tls,
+            SipTransport::Ws | SipTransport::Wss => self.wss,
         }
     }
 }
@@ -218,6 +254,9 @@ impl Side {
     /// `floor-tcp` and `floor-tls` (TCP and TLS, one read and one write per connection and wake-up), `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
     /// `program-tc` (the server's own programs over a fixed table).
     ///
+    /// SIP: `hairpin-sip`, `hairpin-sip-2` (two workers on two processors), `hairpin-sip-uncontrolled` (without overload control), `kamailio` and
+    /// `floor-sip`.
+    ///
     /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; what a plain command is taken for),
     /// `static` (knows its flows, relays ChannelData to the peer), `middlebox` (the same, but passes datagrams on as they are), `stun`; each may be followed by `+p2c`
     /// (relays to the client too), `+stun` (answers Binding requests too), `+tcp` and `+tls` (takes clients over TCP or TLS too), `+xdp` (count behind
@@ -253,7 +292,7 @@ impl Side {
         };
         let (abilities, sink, two_processors) = parse_kind(kind).ok_or_else(|| {
             wrong(
-                "the kind is turn (or cmd), static, middlebox or stun, with +p2c, +stun, +tcp, +tls, +xdp or +two behind it",
+                "the kind is turn (or cmd), static, middlebox, stun or sip, with +p2c, +stun, +tcp, +tls, +wss, +proxy, +xdp or +two behind it",
             )
         })?;
         let command = shlex::split(command).ok_or_else(|| wrong("a quote is not closed"))?;
@@ -278,6 +317,8 @@ impl Side {
         let coturn = || [program(&programs.coturn), owned(COTURN)].concat();
         let hairpin =
             |more: &[&str]| [program(&programs.hairpin), owned(HAIRPIN), owned(more)].concat();
+        let hairpin_sip =
+            |more: &[&str]| [program(&programs.hairpin), owned(HAIRPIN_SIP), owned(more)].concat();
         let (command, abilities) = match name {
             "hairpin" => (hairpin(&["--offload=off"]), Abilities::TURN_CONNECTIONS),
             "hairpin-2" => {
@@ -304,13 +345,15 @@ impl Side {
             "floor-tc" => (floor(&["tc", "{flows}"]), Abilities::BOTH_WAYS),
             "program-xdp" => (floor(&["program-xdp", "{flows}"]), Abilities::BOTH_WAYS),
             "program-tc" => (floor(&["program-tc", "{flows}"]), Abilities::BOTH_WAYS),
-            "hairpin-sip" => (
-                [program(&programs.hairpin), owned(HAIRPIN_SIP)].concat(),
-                Abilities::SIP,
+            "hairpin-sip" => (hairpin_sip(&[]), Abilities::SIP_ALL),
+            "hairpin-sip-2" => (hairpin_sip(&["--workers=2"]), Abilities::SIP_ALL),
+            "hairpin-sip-uncontrolled" => (
+                hairpin_sip(&["--set=sip.tolerance_ms=0"]),
+                Abilities::SIP_ALL,
             ),
             "kamailio" => (
                 [program(&programs.kamailio), owned(KAMAILIO)].concat(),
-                Abilities::SIP,
+                Abilities::SIP_CONNECTIONS,
             ),
             "floor-sip" => (floor(&["sip", "0"]), Abilities::SIP_UAS),
             "floor-stun-xdp" => (floor(&["stun-xdp", "0"]), Abilities::BINDING),
@@ -332,16 +375,19 @@ impl Side {
                 Hook::Tc
             },
             role,
-            two_processors: name == "hairpin-2",
+            two_processors: matches!(name, "hairpin-2" | "hairpin-sip-2"),
         })
     }
 
     /// The command line for a given number of flows. The placeholders `{certificate}` and `{key}` remain: the files exist only
     /// while the benchmark runs.
     pub fn command_line(&self, flows: u16) -> Vec<String> {
+        let sip_listen = |over| layout::sip_address_over(over).to_string();
         let values = [
             ("{listen}", layout::server_address().to_string()),
             ("{sip-listen}", layout::sip_address().to_string()),
+            ("{sip-tls-listen}", sip_listen(SipTransport::Tls)),
+            ("{sip-wss-listen}", sip_listen(SipTransport::Wss)),
             ("{metrics}", layout::metrics_address().to_string()),
             ("{family}", layout::family().to_owned()),
             ("{listen-ip}", layout::server_ip().to_string()),
@@ -467,6 +513,7 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
             "stun" => abilities.binding = true,
             "tcp" => abilities.tcp = true,
             "tls" => abilities.tls = true,
+            "wss" if abilities.sip => abilities.wss = true,
             "proxy" if abilities.sip => abilities.sip_proxy = true,
             "xdp" => sink = Hook::Xdp,
             "two" => two = true,
@@ -542,6 +589,7 @@ mod tests {
         assert_eq!((side.abilities, side.sink), (Abilities::TO_PEER, Hook::Tc));
         let side = parse("static+p2c+stun+xdp+two:/opt/relay");
         assert!(side.two_processors && parse("hairpin-2").two_processors);
+        assert!(parse("hairpin-sip-2").two_processors && !parse("hairpin-sip").two_processors);
         assert!(!parse("hairpin").two_processors);
         assert_eq!(
             (side.name.as_str(), side.abilities, side.sink),
@@ -593,5 +641,34 @@ mod tests {
             sources: Sources::OneAddress
         }));
         assert!(!Abilities::BINDING.allow(&relay(Direction::PeerToClient)));
+    }
+    #[test]
+    fn sip_servers_are_asked_for_the_transports_that_they_have() {
+        let over = |over| Scenario::Sip {
+            work: SipWork::Register,
+            over,
+        };
+        let busy = Scenario::SipOverload {
+            work: SipWork::Call,
+            service_us: 50,
+        };
+        let hairpin = parse("hairpin-sip").abilities;
+        let kamailio = parse("kamailio").abilities;
+        let floor = parse("floor-sip").abilities;
+        for all in [SipTransport::Udp, SipTransport::Tcp, SipTransport::Tls] {
+            assert!(hairpin.allow(&over(all)) && kamailio.allow(&over(all)));
+            assert!(!floor.allow(&over(all)), "it is no registrar");
+        }
+        assert!(hairpin.allow(&over(SipTransport::Wss)));
+        assert!(!kamailio.allow(&over(SipTransport::Wss)));
+        assert!(hairpin.allow(&busy) && kamailio.allow(&busy) && !floor.allow(&busy));
+        let tls = Scenario::Handshakes {
+            resumed: false,
+            in_flight: 1,
+        };
+        assert!(!hairpin.allow(&tls) && parse("hairpin").abilities.allow(&tls));
+        let other = parse("sip+proxy+tcp:/opt/proxy {sip-listen}").abilities;
+        assert!(other.allow(&over(SipTransport::Tcp)) && !other.allow(&over(SipTransport::Tls)));
+        assert!(Side::parse("turn+wss:/opt/x", &programs()).is_err());
     }
 }

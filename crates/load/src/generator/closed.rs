@@ -35,7 +35,7 @@ pub(super) struct Loop {
     bursts: u64,
     settings: Closed,
     /// Requests that wait for an answer.
-    under_way: u32,
+    in_flight: u32,
     /// The lane whose turn it is.
     turn: usize,
 }
@@ -75,7 +75,7 @@ impl Loop {
             burst: Vec::with_capacity(BURST as usize),
             bursts: 0,
             settings,
-            under_way: 0,
+            in_flight: 0,
             turn: 0,
         }
     }
@@ -107,7 +107,7 @@ impl Loop {
         }
         let stopped_ns = clock::monotonic_ns();
         let linger_ns = stopped_ns + shared.linger.as_nanos() as u64;
-        while self.under_way > 0 && clock::monotonic_ns() < linger_ns {
+        while self.in_flight > 0 && clock::monotonic_ns() < linger_ns {
             if !self.receive(&mut events, shared, counters, &mut sweep_ns) {
                 break;
             }
@@ -134,9 +134,9 @@ impl Loop {
 
     /// Sends until the window is full.
     fn fill(&mut self, shared: &Shared, counters: &Counters, left: &mut SendStats) {
-        while self.under_way < self.settings.window {
+        while self.in_flight < self.settings.window {
             let now = clock::monotonic_ns();
-            let room = u64::from(self.settings.window - self.under_way).min(BURST);
+            let room = u64::from(self.settings.window - self.in_flight).min(BURST);
             let mut payload_bytes = 0;
             self.burst.clear();
             self.bursts += 1;
@@ -149,7 +149,7 @@ impl Loop {
                 self.burst.push((self.turn as u32, place));
                 self.turn = (self.turn + 1) % self.lanes.len();
             }
-            self.under_way += room as u32;
+            self.in_flight += room as u32;
             let mut out = self.queue.start();
             for &(lane, place) in &self.burst {
                 let lane = &self.lanes[lane as usize].lane;
@@ -186,7 +186,7 @@ impl Loop {
         counters: &Counters,
         sweep_ns: &mut u64,
     ) -> bool {
-        let (lanes, by_flow, under_way) = (&mut self.lanes, &self.by_flow, &mut self.under_way);
+        let (lanes, by_flow, in_flight) = (&mut self.lanes, &self.by_flow, &mut self.in_flight);
         let answered = |flow: u32, sequence: u64| {
             let lane = by_flow.get(flow as usize).copied().unwrap_or(NOBODY);
             let Some(window) = lanes.get_mut(lane as usize) else {
@@ -198,7 +198,7 @@ impl Loop {
                 .position(|&(sent, _)| sent == sequence);
             if let Some(place) = found {
                 window.waiting.remove(place);
-                *under_way -= 1;
+                *in_flight -= 1;
             }
         };
         let alive = self
@@ -223,7 +223,7 @@ impl Loop {
                     break;
                 }
                 window.waiting.pop_front();
-                self.under_way -= 1;
+                self.in_flight -= 1;
             }
         }
     }

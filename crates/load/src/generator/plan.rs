@@ -85,7 +85,7 @@ pub struct Stream {
     pub(super) burst: u64,
 }
 
-/// A closed loop: so many requests are under way, and the next leaves when one is answered or given up.
+/// A closed loop: so many requests are in flight, and the next leaves when one is answered or given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Closed {
     pub(super) window: u32,
@@ -218,7 +218,7 @@ impl Plan {
         }
     }
 
-    /// Keeps `window` requests under way: the next leaves when one is answered, or given up after a second. Latencies then
+    /// Keeps `window` requests in flight: the next leaves when one is answered, or given up after a second. Latencies then
     /// hide stalls, as they do for whoever waits for each answer.
     pub fn close_loop(&mut self, window: u32) {
         self.flat_out();

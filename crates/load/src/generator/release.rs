@@ -7,7 +7,7 @@ use turn::client::Event;
 use super::Tap;
 use crate::client::{ClientId, ClientParts, Data, Driver, DriverOptions, Handler};
 
-/// Releases under way at once.
+/// Releases in flight at once.
 const IN_FLIGHT: usize = 64;
 
 /// Deletes the allocations behind `taps` (RFC 8656 §8: a Refresh with a lifetime of 0) and returns how many were not
@@ -35,16 +35,16 @@ pub(super) fn release(taps: Vec<Tap>, timeout: Duration) -> u64 {
 pub(super) fn release_all(driver: &mut Driver, clients: Vec<ClientId>, timeout: Duration) -> u64 {
     let mut releases = Releases {
         waiting: clients,
-        under_way: 0,
+        in_flight: 0,
         confirmed: 0,
     };
     for _ in 0..IN_FLIGHT {
         releases.next(driver);
     }
     let mut last = None;
-    while releases.under_way > 0 && last != Some(releases.under_way + releases.waiting.len()) {
-        last = Some(releases.under_way + releases.waiting.len());
-        let done = |_: &Driver, releases: &Releases| releases.under_way == 0;
+    while releases.in_flight > 0 && last != Some(releases.in_flight + releases.waiting.len()) {
+        last = Some(releases.in_flight + releases.waiting.len());
+        let done = |_: &Driver, releases: &Releases| releases.in_flight == 0;
         if driver.run_until(timeout, &mut releases, done).is_err() {
             break;
         }
@@ -54,7 +54,7 @@ pub(super) fn release_all(driver: &mut Driver, clients: Vec<ClientId>, timeout: 
 
 struct Releases {
     waiting: Vec<ClientId>,
-    under_way: usize,
+    in_flight: usize,
     confirmed: u64,
 }
 
@@ -63,7 +63,7 @@ impl Releases {
         while let Some(id) = self.waiting.pop() {
             let asked = driver.with(id, |client, now| client.release(now, None));
             if matches!(asked, Some(Ok(()))) {
-                self.under_way += 1;
+                self.in_flight += 1;
                 return;
             }
         }
@@ -79,7 +79,7 @@ impl Handler for Releases {
         }
         // It has nothing more to say; its socket is closed.
         drop(driver.release(id));
-        self.under_way = self.under_way.saturating_sub(1);
+        self.in_flight = self.in_flight.saturating_sub(1);
         self.next(driver);
     }
 

@@ -67,12 +67,13 @@ fn sip_charts(page: &mut String, sip: &SipReport) {
     let Some(sweep) = &sip.sweep else {
         return;
     };
-    let series = |name: &str, read: fn(&SweepStep) -> f64| Series {
+    // A percentile that is not known is no point of a line.
+    let series = |name: &str, read: fn(&SweepStep) -> Option<f64>| Series {
         name: name.to_owned(),
         points: sweep
             .steps
             .iter()
-            .map(|step| (step.multiple, read(step)))
+            .filter_map(|step| Some((step.multiple, read(step)?)))
             .collect(),
     };
     let x_label = "offered load, multiples of the peak";
@@ -82,11 +83,12 @@ fn sip_charts(page: &mut String, sip: &SipReport) {
         x_label,
         "per second",
         &[
-            series("goodput", |step| step.goodput),
+            series("goodput", |step| Some(step.goodput)),
             series("offered, up to twice the peak", |step| {
-                step.begun.min(2.0 * step.offered / step.multiple.max(1e-9))
+                let twice = 2.0 * step.offered / step.multiple.max(1e-9);
+                Some(step.begun.min(twice))
             }),
-            series("503", |step| step.unavailable),
+            series("503", |step| Some(step.unavailable)),
         ],
     ));
     page.push_str(&lines(
@@ -94,8 +96,8 @@ fn sip_charts(page: &mut String, sip: &SipReport) {
         x_label,
         "ms",
         &[
-            series("p50", |step| step.latency.p50_us.unwrap_or(0.0) / 1e3),
-            series("p99", |step| step.latency.p99_us.unwrap_or(0.0) / 1e3),
+            series("p50", |step| step.latency.p50_us.map(|us| us / 1e3)),
+            series("p99", |step| step.latency.p99_us.map(|us| us / 1e3)),
         ],
     ));
     let _ = writeln!(page, "<pre>{}</pre>", escape(&sweep.to_string()));
@@ -150,7 +152,7 @@ fn provenance(page: &mut String, report: &LoadReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use crate::report::{Percentiles, Sweep, sample};
 
     #[test]
     fn the_page_stands_alone_and_escapes_what_it_shows() {
@@ -159,5 +161,33 @@ mod tests {
         let page = to_html(&report);
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("href="));
+    }
+    #[test]
+    fn a_percentile_that_is_not_known_is_not_drawn() {
+        let step = |multiple: f64, p99_us| SweepStep {
+            multiple,
+            latency: Percentiles {
+                p99_us,
+                ..Percentiles::default()
+            },
+            ..SweepStep::default()
+        };
+        let mut report = sample(80.0);
+        report.sip = Some(Box::new(SipReport {
+            sweep: Some(Sweep {
+                steps: vec![step(1.0, Some(2e3)), step(2.0, Some(3e3)), step(5.0, None)],
+                ..Sweep::default()
+            }),
+            ..SipReport::default()
+        }));
+        let page = to_html(&report);
+        let chart = page
+            .split("<svg")
+            .find(|svg| svg.contains("Latency of what succeeded"));
+        let lines = chart.unwrap().split("points='").skip(1);
+        let counts: Vec<usize> = lines
+            .map(|line| line[..line.find('\'').unwrap()].split_whitespace().count())
+            .collect();
+        assert_eq!(counts, [0, 2], "p50 and p99");
     }
 }

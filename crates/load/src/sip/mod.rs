@@ -15,7 +15,8 @@ pub(crate) mod uas;
 pub use uas::{Uas, UasError, UasOptions, UasReport};
 
 /// What carries the messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// One datagram a message.
     #[default]

@@ -183,7 +183,7 @@ fn plan(args: &Args, clients: TurnClients, path: Path, stopper: &Stopper) -> Res
         Workload::Allocate => {
             let mut options = ChurnOptions::new(clients);
             options.refreshes = args.others.refreshes.unwrap_or(options.refreshes);
-            options.under_way = args.setup.in_flight.unwrap_or(options.under_way);
+            options.in_flight = args.setup.in_flight.unwrap_or(options.in_flight);
             generator::allocate(&options, stopper)?
         }
         Workload::Mixed => generator::mixed(&mixed(args, clients), stopper)?,

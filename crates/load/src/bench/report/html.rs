@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 
-use super::svg::{Line, bars, colour, dots, escape, points, thousands};
 use super::{Measure, Outcome, Report, Row};
 use crate::bench::scenario::Scenario;
 use crate::bench::stats::Summary;
+use crate::report::chart::{Side, bars, colour, dots, escape, percent, points, thousands};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark}
@@ -87,6 +87,10 @@ impl Report {
     fn section(&self, scenario: &Scenario, rows: &[&Row]) -> String {
         let names = match scenario {
             Scenario::Sip { .. } => ["goodput per second", "processor time per unit at 60 %, ns"],
+            Scenario::SipOverload { .. } => [
+                "least share of the best goodput that was left, %",
+                "longest p99 of what succeeded in an overload, us",
+            ],
             Scenario::SipMemory { .. } => [
                 "user and kernel memory for each, bytes",
                 "user memory among it, bytes",
@@ -118,12 +122,17 @@ impl Report {
                 .filter_map(|row| Some((self.labelled(row.side), pick(row)?)))
                 .collect()
         };
-        text += &bars(names[0], &of(|row| row.main), thousands);
-        text += &bars(names[1], &of(|row| row.cost), thousands);
+        let show: [fn(f64) -> String; 2] = match scenario {
+            Scenario::SipOverload { .. } => [percent, |ns| thousands(ns / 1e3)],
+            _ => [thousands, thousands],
+        };
+        text += &bars(names[0], &of(|row| row.main), show[0]);
+        text += &bars(names[1], &of(|row| row.cost), show[1]);
         if rows.len() > 1 {
             text += &self.ratio_dots(scenario, rows, Measure::Main);
             text += &self.ratio_dots(scenario, rows, Measure::Cost);
         }
+        text += &self.overload_html(rows);
         text += &self.ramp(scenario, rows);
         text += &self.deliveries(rows);
         for row in rows {
@@ -143,7 +152,7 @@ impl Report {
                 let all = row.delivery.as_ref()?;
                 let twice = all.held_twice.map_or_else(|| "-".to_owned(), thousands);
                 Some(format!(
-                    "<tr><td>{}<td>{:.2} %<td>{:.2} %<td>{}<td>{}<td>{}<td>{twice}<td>{:.0} % (at {:.1}x)<td>{:.0}<td>{:.0}<td>{:.0}</tr>",
+                    "<tr><td>{}<td>{:.2} %<td>{:.2} %<td>{}<td>{}<td>{}<td>{twice}<td>{:.0} % (at {:.1}x)<td>{:.0}<td>{:.0}<td>{:.0}<td>{:.0}</tr>",
                     escape(&self.sides[row.side].name),
                     all.loss.median * 100.0,
                     all.loss_at_60.median * 100.0,
@@ -155,6 +164,7 @@ impl Report {
                     all.cost_at_30.median,
                     row.cost.map_or(0.0, |cost| cost.median),
                     all.cost_at_90.median,
+                    all.cost_at_best.median,
                 ))
             })
             .collect();
@@ -163,13 +173,13 @@ impl Report {
         }
         format!(
             "<table><tr><th>server<th>lost at best<th>lost at 60 %<th>duplicated<th>reordered<th>damaged<th>held in two rounds\
-             <th>goodput at twice the load<th>ns at 30 %<th>at 60 %<th>at 90 %</tr>{}</table>",
+             <th>goodput at twice the load<th>ns at 30 %<th>at 60 %<th>at 90 %<th>at the best</tr>{}</table>",
             lines.concat()
         )
     }
 
-    fn labelled(&self, side: usize) -> Line<'_> {
-        Line {
+    fn labelled(&self, side: usize) -> Side<'_> {
+        Side {
             side,
             label: &self.sides[side].name,
         }

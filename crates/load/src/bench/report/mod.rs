@@ -3,7 +3,7 @@
 
 mod gate;
 mod html;
-mod svg;
+mod overload;
 mod table;
 
 use std::fmt;
@@ -17,9 +17,11 @@ use super::options::{BenchOptions, LoadKind};
 use super::packets::Packets;
 use super::scenario::Scenario;
 use super::side::Role;
+use super::sip::Overload;
 use super::spread::Spread;
 use super::stats::{Summary, ratios};
 use super::upkeep::{Churn, Memory};
+pub use overload::{OverloadRow, OverloadStep};
 
 /// A finished (or stopped) benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,6 +107,8 @@ pub struct Cell {
 pub enum Outcome {
     /// Of a load of datagrams.
     Packets(Box<Packets>),
+    /// Of several times the load that a SIP server holds.
+    Overload(Box<Overload>),
     /// Of allocation churn.
     Churn(Churn),
     /// Of spreading allocations over workers.
@@ -123,11 +127,11 @@ pub enum Outcome {
 /// The two numbers that a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Goodput or cycles per second (more is better); for memory: user and kernel bytes per allocation (less
-    /// is better).
+    /// Goodput or cycles per second (more is better); in an overload: the least share of the best goodput that is left (more is better);
+    /// for memory: user and kernel bytes per allocation (less is better).
     Main,
-    /// Processor time per datagram or cycle in nanoseconds; for memory: the user bytes among them
-    /// (less is better).
+    /// Processor time per datagram or cycle in nanoseconds; in an overload: the longest p99 in nanoseconds; for memory: the user bytes
+    /// among them (less is better).
     Cost,
 }
 
@@ -150,6 +154,8 @@ pub struct Row {
     pub cost_ratio: Option<Summary>,
     /// What became of the datagrams; `None` where there are none.
     pub delivery: Option<Delivery>,
+    /// What a SIP server did in an overload.
+    pub overload: Option<OverloadRow>,
     /// What went wrong, if anything.
     pub failures: Vec<String>,
     /// What makes its figures mean less than they seem: the generator gave out first, or shared a processor with it.
@@ -179,6 +185,8 @@ pub struct Delivery {
     pub cost_at_30: Summary,
     /// The same at 90 %.
     pub cost_at_90: Summary,
+    /// The same at the best goodput.
+    pub cost_at_best: Summary,
 }
 
 impl Outcome {
@@ -189,11 +197,13 @@ impl Outcome {
         }
     }
 
-    /// One of its two numbers; `None` for a failure.
+    /// One of its two numbers; `None` for a failure, and for what an overload did not leave.
     pub fn value(&self, measure: Measure) -> Option<f64> {
         match (self, measure) {
             (Outcome::Packets(packets), Measure::Main) => Some(packets.best.delivered),
             (Outcome::Packets(packets), Measure::Cost) => Some(packets.at_60.cost_ns),
+            (Outcome::Overload(overload), Measure::Main) => overload.kept(),
+            (Outcome::Overload(overload), Measure::Cost) => overload.slowest_ns(),
             (Outcome::Churn(churn), Measure::Main) => Some(churn.rate),
             (Outcome::Churn(churn), Measure::Cost) => Some(churn.cost_ns),
             (Outcome::Memory(memory), Measure::Main) => Some(memory.user + memory.kernel),
@@ -217,6 +227,13 @@ impl fmt::Display for Outcome {
                 packets.at_60.cost_ns,
                 packets.kept_at_double() * 100.0,
                 packets.offered_at_double()
+            ),
+            Outcome::Overload(overload) => write!(
+                f,
+                "{:.1}k/s held, {:.0} % of it in an overload, p99 at most {:.0} ms",
+                overload.best.delivered / 1e3,
+                overload.kept().unwrap_or(0.0) * 100.0,
+                overload.slowest_ns().unwrap_or(f64::INFINITY) / 1e6
             ),
             Outcome::Churn(churn) => write!(
                 f,
@@ -313,6 +330,7 @@ impl Report {
             main_ratio: Summary::of(self.ratios(scenario, side, Measure::Main)),
             cost_ratio: Summary::of(self.ratios(scenario, side, Measure::Cost)),
             delivery: self.delivery(scenario, side),
+            overload: self.overload(scenario, side),
             failures,
             notes: self.notes(scenario, side),
         })
@@ -367,12 +385,17 @@ impl Report {
             offered_at_double: summary(Packets::offered_at_double)?,
             cost_at_30: summary(|packets| packets.at_30.cost_ns)?,
             cost_at_90: summary(|packets| packets.at_90.cost_ns)?,
+            cost_at_best: summary(|packets| packets.best.cost_ns)?,
         })
     }
 
     fn notes(&self, scenario: &Scenario, side: usize) -> Vec<String> {
         let mut notes = Vec::new();
-        let limited = |cell: &&Cell| matches!(&cell.outcome, Outcome::Packets(packets) if packets.generator_was_the_limit());
+        let limited = |cell: &&Cell| match &cell.outcome {
+            Outcome::Packets(packets) => packets.generator_was_the_limit(),
+            Outcome::Overload(overload) => overload.generator_was_the_limit(),
+            _ => false,
+        };
         let count = self.cells(scenario, side).filter(limited).count();
         if count > 0 {
             notes.push(format!(
@@ -425,9 +448,11 @@ impl Report {
 
     /// The best goodput of the latest round, as a place to begin the next search.
     pub(crate) fn last_rate(&self, scenario: &Scenario, side: usize) -> Option<f64> {
-        self.cells(scenario, side)
-            .filter_map(|cell| cell.outcome.value(Measure::Main))
-            .last()
+        let best = |cell: &Cell| match &cell.outcome {
+            Outcome::Overload(overload) => Some(overload.best.delivered),
+            other => other.value(Measure::Main),
+        };
+        self.cells(scenario, side).filter_map(best).last()
     }
 
     /// Tells the caller what is going on, with the time since the start.

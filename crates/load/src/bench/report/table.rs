@@ -46,6 +46,9 @@ impl Report {
             "  {name:<24}{:>22}{:>22}{:>22}{:>22}\n",
             cells[0], cells[1], cells[2], cells[3]
         );
+        if let Some(overload) = &row.overload {
+            line += &overload.to_text(&" ".repeat(28));
+        }
         if let Some(all) = &row.delivery {
             let _ = writeln!(line, "  {:<24}  {}", "", delivery(all, row.cost));
         }
@@ -64,7 +67,7 @@ fn delivery(all: &Delivery, cost: Option<Summary>) -> String {
     };
     format!(
         "lost {:.2} % (at 60 %: {:.2} %), duplicated {}, reordered {}, damaged {}; {twice}; {:.0} % of it at {:.1}x the load; \
-         {:.0}/{:.0}/{:.0} ns at 30/60/90 %",
+         {:.0}/{:.0}/{:.0}/{:.0} ns at 30/60/90/100 %",
         all.loss.median * 100.0,
         all.loss_at_60.median * 100.0,
         all.duplicated,
@@ -75,6 +78,7 @@ fn delivery(all: &Delivery, cost: Option<Summary>) -> String {
         all.cost_at_30.median,
         cost.map_or(0.0, |cost| cost.median),
         all.cost_at_90.median,
+        all.cost_at_best.median,
     )
 }
 
@@ -90,6 +94,10 @@ fn units(scenario: &Scenario) -> (Show, Show) {
         Scenario::Handshakes { .. } | Scenario::Churn { .. } | Scenario::Sip { .. } => (
             |rate| format!("{:.1}k/s ±{:.0}%", rate.median / 1e3, rate.spread() * 50.0),
             |cost| format!("{:.1} us", cost.median / 1e3),
+        ),
+        Scenario::SipOverload { .. } => (
+            |kept| format!("{:.0} % kept", kept.median * 100.0),
+            |p99| format!("p99 {:.0} ms", p99.median / 1e6),
         ),
         Scenario::Spread { .. } => (
             |apart| format!("{:.0} apart at most", apart.median),

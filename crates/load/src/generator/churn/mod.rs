@@ -27,8 +27,8 @@ use worker::Worker;
 pub struct ChurnOptions {
     /// The clients and their server.
     pub turn: TurnClients,
-    /// Cycles that may be under way at once: what begins beyond that counts as not sent. Each takes a socket.
-    pub under_way: u32,
+    /// Cycles that may be in flight at once: what begins beyond that counts as not sent. Each takes a socket.
+    pub in_flight: u32,
     /// Refresh requests between Allocate and deletion.
     pub refreshes: u32,
 }
@@ -39,7 +39,7 @@ impl ChurnOptions {
     pub fn new(turn: TurnClients) -> ChurnOptions {
         ChurnOptions {
             turn,
-            under_way: 8192,
+            in_flight: 8192,
             refreshes: 1,
         }
     }
@@ -81,7 +81,7 @@ impl Kind {
     }
 }
 
-/// Cycles under way without a schedule or a window.
+/// Cycles in flight without a schedule or a window.
 const UNHURRIED: u32 = 64;
 
 impl Churn {
@@ -99,7 +99,7 @@ impl Churn {
         &self.options.turn.via
     }
 
-    /// The workers of a run. `closed` keeps so many cycles under way; otherwise the schedule says when they begin.
+    /// The workers of a run. `closed` keeps so many cycles in flight; otherwise the schedule says when they begin.
     pub(super) fn workers(
         &self,
         count: usize,
@@ -119,7 +119,7 @@ impl Churn {
         let window = window.or(self.schedule.is_none().then_some(UNHURRIED));
         let count = count.min(window.unwrap_or(u32::MAX) as usize);
         let limit = Closed {
-            window: window.unwrap_or(self.options.under_way),
+            window: window.unwrap_or(self.options.in_flight),
             timeout: turn.timeout,
         };
         let mut seed = [0; 4];
@@ -141,13 +141,13 @@ impl Churn {
     }
 }
 
-/// Puts allocations that come and go into a plan. Until it is given a schedule it keeps 64 cycles under way. Nothing is
+/// Puts allocations that come and go into a plan. Until it is given a schedule it keeps 64 cycles in flight. Nothing is
 /// allocated yet.
 ///
 /// # Errors
 /// [`SetupError`]: nothing listens there, or the limit on open files is too low.
 pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
-    reserve_descriptors(options.under_way.into())?;
+    reserve_descriptors(options.in_flight.into())?;
     knock(&options.turn)?;
     let kind = Kind::Allocate {
         refreshes: options.refreshes,
@@ -168,7 +168,7 @@ pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, Setup
 /// # Errors
 /// [`SetupError`]: nothing listens there, the certificate is rejected, or the limit on open files is too low.
 pub fn connect(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
-    reserve_descriptors(options.under_way.into())?;
+    reserve_descriptors(options.in_flight.into())?;
     knock(&options.turn)?;
     let mut plan = plan("connect", options, Kind::Connect, stopper);
     let unit = "connections with one Binding request".to_owned();

@@ -36,7 +36,7 @@ pub(in crate::generator) struct Worker {
     recipe: Recipe,
     schedule: Option<Schedule>,
     share: Share,
-    /// Cycles under way at once.
+    /// Cycles in flight at once.
     limit: usize,
     ports: Ports,
     poller: Poller,
@@ -46,7 +46,7 @@ pub(in crate::generator) struct Worker {
     wheel: Wheel<TICK_NS>,
     cycles: Vec<Option<Box<Cycle>>>,
     free: Vec<usize>,
-    under_way: usize,
+    in_flight: usize,
     random: Seeds,
     next: u64,
     left: SendStats,
@@ -77,7 +77,7 @@ impl Seeds {
 /// Why a cycle did not begin, in words for the report.
 fn reason(error: &stdio::Error) -> &'static str {
     match error.kind() {
-        stdio::ErrorKind::QuotaExceeded => "too many cycles under way",
+        stdio::ErrorKind::QuotaExceeded => "too many cycles in flight",
         stdio::ErrorKind::AddrInUse => "no free port",
         stdio::ErrorKind::AddrNotAvailable => "no such local address",
         _ => "no socket",
@@ -111,7 +111,7 @@ impl Worker {
             wheel: Wheel::new(),
             cycles: Vec::new(),
             free: Vec::new(),
-            under_way: 0,
+            in_flight: 0,
             random: Seeds::new()?,
             next: 0,
             left: SendStats::default(),
@@ -156,7 +156,7 @@ impl Worker {
             return shared.origin_ns - now_ns;
         }
         let Some(schedule) = self.schedule.clone() else {
-            while self.under_way < self.limit && self.begin(now_ns, shared, counters) {}
+            while self.in_flight < self.limit && self.begin(now_ns, shared, counters) {}
             return NAP_NS;
         };
         let elapsed = Duration::from_nanos(now_ns - shared.origin_ns);
@@ -181,7 +181,7 @@ impl Worker {
     fn begin(&mut self, intended_ns: u64, shared: &Shared, counters: &Counters) -> bool {
         let measured = shared.measured(intended_ns);
         let now = now();
-        let opened = if self.under_way < self.limit {
+        let opened = if self.in_flight < self.limit {
             self.open(intended_ns, now)
         } else {
             Err(stdio::ErrorKind::QuotaExceeded.into())
@@ -231,7 +231,7 @@ impl Worker {
         let seed = self.random.next();
         let cycle = Cycle::begin(&self.recipe, socket, seed, intended_ns, now);
         self.cycles[place] = Some(Box::new(cycle));
-        self.under_way += 1;
+        self.in_flight += 1;
         self.service(place);
         Ok(())
     }
@@ -383,10 +383,10 @@ impl Worker {
         self.wheel.remove(place as u32);
         // Closing the socket takes it from the poller as well; an event that waits finds an empty place.
         self.free.push(place);
-        self.under_way -= 1;
+        self.in_flight -= 1;
     }
 
-    /// Lets the cycles under way come to their end, without their Refreshes.
+    /// Lets the cycles in flight come to their end, without their Refreshes.
     fn drain(&mut self, events: &mut Events, shared: &Shared, counters: &Counters) {
         let now = now();
         for place in 0..self.cycles.len() {
@@ -399,7 +399,7 @@ impl Worker {
             }
         }
         let end_ns = clock::monotonic_ns() + DRAIN_NS;
-        while self.under_way > 0 && clock::monotonic_ns() < end_ns {
+        while self.in_flight > 0 && clock::monotonic_ns() < end_ns {
             if !self.turn(events, NAP_NS, shared, counters) {
                 return;
             }

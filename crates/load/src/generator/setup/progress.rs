@@ -36,7 +36,7 @@ pub(super) struct Job<F> {
     waiting: Range<u32>,
     /// Answers each client waits for, by number.
     missing: Vec<u32>,
-    under_way: u32,
+    in_flight: u32,
     failure: Option<SetupError>,
 }
 
@@ -170,14 +170,14 @@ where
             start,
             missing: vec![0; numbers.end as usize],
             waiting: numbers,
-            under_way: 0,
+            in_flight: 0,
             failure: None,
         }
     }
 
-    /// Starts as many as may be under way.
+    /// Starts as many as may be in flight.
     pub(super) fn fill(&mut self, driver: &mut Driver) {
-        while self.failure.is_none() && self.under_way < self.progress.options.in_flight.max(1) {
+        while self.failure.is_none() && self.in_flight < self.progress.options.in_flight.max(1) {
             let Some(number) = self.waiting.next() else {
                 return;
             };
@@ -185,7 +185,7 @@ where
                 Ok(0) => {}
                 Ok(answers) => {
                     self.missing[number as usize] = answers;
-                    self.under_way += 1;
+                    self.in_flight += 1;
                 }
                 Err(error) => self.failure = Some(error),
             }
@@ -193,7 +193,7 @@ where
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.failure.is_some() || (self.under_way == 0 && self.waiting.is_empty())
+        self.failure.is_some() || (self.in_flight == 0 && self.waiting.is_empty())
     }
 
     /// The clients, and whether all went well.
@@ -205,7 +205,7 @@ where
         let missing = &mut self.missing[number as usize];
         *missing = missing.saturating_sub(1);
         if *missing == 0 {
-            self.under_way = self.under_way.saturating_sub(1);
+            self.in_flight = self.in_flight.saturating_sub(1);
             self.progress.ready += 1;
             self.fill(driver);
         }

@@ -73,7 +73,7 @@ pub(super) struct Setting {
     /// This worker is number `index` of `count`.
     pub(super) index: u32,
     pub(super) count: u32,
-    /// Units of work under way at once.
+    /// Units of work in flight at once.
     pub(super) limit: u32,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct WorkContext<'a> {
 pub(super) enum Begun {
     /// It has begun.
     Yes,
-    /// As many as may be are under way.
+    /// As many as may be are in flight.
     Full,
     /// Every server of its link has asked for a pause (Retry-After).
     Withheld,

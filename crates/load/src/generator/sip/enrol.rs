@@ -8,7 +8,7 @@ use super::slots::Stage;
 use super::template::FIRST_CSEQ;
 use super::texts::EXPIRES;
 
-/// Registrations under way at once.
+/// Registrations in flight at once.
 const AT_ONCE: usize = 128;
 /// Half the life of a registration.
 const RENEW_NS: u64 = EXPIRES as u64 / 2 * 1_000_000_000;
@@ -23,7 +23,7 @@ pub(super) struct Enrolment {
     began_ns: u64,
     /// Registrations end instead of beginning.
     ends: bool,
-    under_way: usize,
+    in_flight: usize,
     /// Registrations that succeeded since the last call of [`Core::enrol_all`], and those that failed, by code; 1 is no answer.
     pub(super) succeeded: u64,
     pub(super) failed: BTreeMap<u16, u64>,
@@ -51,12 +51,12 @@ impl Core {
     /// Sends the registrations that there is room for; false if all are over.
     pub(super) fn enrol_some(&mut self, around: WorkContext<'_>) -> bool {
         let own = self.setting.own_aors();
-        while self.enrolment.next < own && self.enrolment.under_way < AT_ONCE {
+        while self.enrolment.next < own && self.enrolment.in_flight < AT_ONCE {
             if !self.enrol_next(around) {
                 break;
             }
         }
-        self.enrolment.next < own || self.enrolment.under_way > 0
+        self.enrolment.next < own || self.enrolment.in_flight > 0
     }
 
     /// Renews registrations before they lapse.
@@ -91,7 +91,7 @@ impl Core {
         self.enrolment.write_expires(&mut line);
         self.memory(place).authorization = line;
         self.enrolment.next += 1;
-        self.enrolment.under_way += 1;
+        self.enrolment.in_flight += 1;
         self.start(place, Stage::Enrol, around);
         true
     }
@@ -99,7 +99,7 @@ impl Core {
     /// A registration is over: 0 is success.
     pub(super) fn enrolled(&mut self, place: u32, code: u16) {
         let enrolment = &mut self.enrolment;
-        enrolment.under_way = enrolment.under_way.saturating_sub(1);
+        enrolment.in_flight = enrolment.in_flight.saturating_sub(1);
         match code {
             0 => enrolment.succeeded += 1,
             code => *enrolment.failed.entry(code).or_default() += 1,

@@ -65,7 +65,7 @@ pub(super) struct Sip {
 
 /// What the report calls the time from the try that was answered, which may have been a retransmission.
 pub(super) const LAST_TRY: &str = "last try";
-/// Units of work under way without a schedule or a window.
+/// Units of work in flight without a schedule or a window.
 const UNHURRIED: u32 = 100;
 
 impl Sip {
@@ -149,7 +149,7 @@ impl Sip {
             options: options.clone(),
             index: index as u32,
             count: count as u32,
-            limit: part(options.under_way).max(1),
+            limit: part(options.in_flight).max(1),
         };
         let start = Start {
             setting,
@@ -234,7 +234,7 @@ fn local_ip(wanted: Option<IpAddr>, target: SocketAddr) -> stdio::Result<IpAddr>
     socket.local_addr().map(|address| address.ip())
 }
 
-/// Puts a SIP workload into a plan. Until it is given a schedule it keeps 100 units of work under way. Nothing is sent yet.
+/// Puts a SIP workload into a plan. Until it is given a schedule it keeps 100 units of work in flight. Nothing is sent yet.
 ///
 /// # Errors
 /// [`SetupError`]: the limit on open files is too low.

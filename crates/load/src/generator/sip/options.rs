@@ -102,8 +102,8 @@ pub struct SipOptions {
     pub hold: Duration,
     /// Workload proxy: from the 180 to the 200 of the callee.
     pub ring: Duration,
-    /// Units of work under way at once: what begins beyond that counts as not sent.
-    pub under_way: u32,
+    /// Units of work in flight at once: what begins beyond that counts as not sent.
+    pub in_flight: u32,
     /// Process of the server on this machine, to say what it spends.
     pub server_process: Option<u32>,
     /// Ends the run when so many units are over, whatever the time.
@@ -133,7 +133,7 @@ impl SipOptions {
             reuse_nonces: false,
             hold: Duration::ZERO,
             ring: Duration::ZERO,
-            under_way: 1 << 20,
+            in_flight: 1 << 20,
             server_process: None,
             runs: None,
             anew: false,

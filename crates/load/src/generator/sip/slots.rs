@@ -1,4 +1,4 @@
-//! The units of work under way, in places that are used again.
+//! The units of work in flight, in places that are used again.
 
 use super::template::ID_LIMIT;
 
@@ -55,7 +55,7 @@ impl Slot {
     }
 }
 
-// One per unit of work under way, of which an overload has hundreds of thousands.
+// One per unit of work in flight, of which an overload has hundreds of thousands.
 const _: () = assert!(size_of::<Slot>() <= 56);
 
 /// All places.
@@ -64,8 +64,8 @@ pub(super) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     limit: usize,
-    /// Units under way, and those of them that are measured.
-    pub(super) under_way: usize,
+    /// Units in flight, and those of them that are measured.
+    pub(super) in_flight: usize,
     pub(super) measured: usize,
 }
 
@@ -76,17 +76,17 @@ impl Slots {
             slots: Vec::new(),
             free: Vec::new(),
             limit: limit.min(ID_LIMIT) as usize,
-            under_way: 0,
+            in_flight: 0,
             measured: 0,
         }
     }
 
     /// Takes a place; `None` if all are taken.
     pub(super) fn take(&mut self) -> Option<u32> {
-        if self.under_way >= self.limit {
+        if self.in_flight >= self.limit {
             return None;
         }
-        self.under_way += 1;
+        self.in_flight += 1;
         Some(self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
@@ -98,13 +98,13 @@ impl Slots {
         let slot = &mut self.slots[place as usize];
         slot.stage = Stage::Free;
         slot.generation = (slot.generation + 1) % ID_LIMIT;
-        self.under_way -= 1;
+        self.in_flight -= 1;
         self.measured -= usize::from(slot.measured);
         slot.measured = false;
         self.free.push(place);
     }
 
-    /// The unit of this place and generation, if it is under way.
+    /// The unit of this place and generation, if it is in flight.
     pub(super) fn find(&mut self, place: u32, generation: u32) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(place as usize)?;
         (slot.generation == generation && slot.stage != Stage::Free).then_some(slot)
@@ -128,7 +128,7 @@ impl Slots {
         })
     }
 
-    /// Places of all units under way.
+    /// Places of all units in flight.
     pub(super) fn all(&self) -> Vec<u32> {
         let all = self.slots.iter().zip(0..);
         all.filter(|(slot, _)| slot.stage != Stage::Free)
@@ -136,7 +136,7 @@ impl Slots {
             .collect()
     }
 
-    /// Places of all units under way over `link`.
+    /// Places of all units in flight over `link`.
     pub(super) fn over(&self, link: u16) -> Vec<u32> {
         let all = self.slots.iter().enumerate();
         all.filter(|(_, slot)| slot.stage != Stage::Free && slot.link == link)

@@ -17,7 +17,7 @@ pub struct SweepOptions {
     /// Units of work per second; `None` finds it: a closed loop says where to begin, and the load grows by a tenth at a time for as
     /// long as more of it succeeds.
     pub peak: Option<f64>,
-    /// Units of work under way while the peak is measured.
+    /// Units of work in flight while the peak is measured.
     pub window: u32,
     /// How long each load is measured.
     pub step: Duration,

@@ -1,4 +1,4 @@
-//! The runs of reSIProcate's `testStack`: a number of runs, a window of them under way, both sides in one process.
+//! The runs of reSIProcate's `testStack`: a number of runs, a window of them in flight, both sides in one process.
 //!
 //! testStack's threads are mapped to ours: a transport of its own thread (`--tf 32`) is a second thread of the answering side, and a
 //! stack of several threads (`-t multithreadedstack`) two threads that send.

@@ -48,7 +48,7 @@ pub(in crate::generator) struct Worker {
     pub(super) poller: Poller,
     schedule: Option<Schedule>,
     share: Share,
-    /// Units under way that a closed loop keeps.
+    /// Units in flight that a closed loop keeps.
     window: usize,
     runs: Runs,
     server: Server,
@@ -291,7 +291,7 @@ impl Worker {
             return 0;
         }
         let mut room = BEGIN;
-        while room > 0 && self.core.slots.under_way < self.window && (!counts || self.runs.take()) {
+        while room > 0 && self.core.slots.in_flight < self.window && (!counts || self.runs.take()) {
             room -= 1;
             if self.core.begin(around.now_ns, around) == Begun::Yes {
                 self.note_begun(around.now_ns, around);
@@ -412,7 +412,7 @@ impl Worker {
         self.left.flushed += *flushed;
     }
 
-    /// Waits for what is under way and was measured.
+    /// Waits for what is in flight and was measured.
     fn drain(&mut self, events: &mut Events, from_ns: u64, shared: &Shared, counters: &Counters) {
         let end_ns = from_ns + shared.linger.as_nanos() as u64;
         while self.core.slots.measured > 0 && clock::monotonic_ns() < end_ns {

@@ -8,13 +8,14 @@ use ::io::{RecvBatch, SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket};
 use super::answer::Ends;
 use super::answerer::Answerer;
 use super::counts::Count;
+use crate::bench::floor::LISTENER_BUFFER;
 use crate::sip::Transport;
 use crate::sip::out::Out;
 
 /// Datagrams received before their answers leave.
 const BATCH: usize = 64;
-/// Receive buffer asked for, bytes: room for the burst of a second of a slow machine.
-const BUFFER: u32 = 4 << 20;
+/// Bytes of the receive buffer and of the send buffer: as many as hairpin asks for, because this is its floor in a benchmark.
+const BUFFER: u32 = LISTENER_BUFFER;
 
 /// A socket with its batch and its queue.
 #[derive(Debug)]

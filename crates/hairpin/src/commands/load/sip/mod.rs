@@ -105,7 +105,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
     } else if who.fail_over.len() > MOST_SERVERS {
         "--fail-over: at most 24 servers"
     } else if who.runs.is_some() && how.pace.closed.is_none() && !args.special.teststack {
-        "--runs: give --closed N as well, how many are under way at once"
+        "--runs: give --closed N as well, how many are in flight at once"
     } else {
         return Ok(());
     };
@@ -165,7 +165,7 @@ fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fau
     options.credentials = credentials(who)?;
     options.reuse_nonces = who.reuse_nonce;
     options.hold = who.hold.unwrap_or_default();
-    options.under_way = who.in_flight.unwrap_or(options.under_way);
+    options.in_flight = who.in_flight.unwrap_or(options.in_flight);
     options.server_process = who.server_pid;
     options.runs = who.runs.map(u64::from);
     Ok(options)

@@ -1,37 +1,25 @@
-//! Three small charts as inline SVG: bars with whiskers, points over two axes, dots on a line.
-//!
-//! Text takes the page's colour, so that the charts work on light and dark pages.
+//! Three small charts of several servers: bars with whiskers, points over two axes, dots on a line.
 
 use std::fmt::Write;
 
+use super::{colour, escape, text_at};
 use crate::bench::stats::Summary;
-pub(super) use crate::report::chart::escape;
-
-/// One colour per server; distinguishable with any colour vision (Okabe and Ito).
-const COLOURS: [&str; 6] = [
-    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9",
-];
 
 const WIDTH: f64 = 460.0;
 const LABEL_WIDTH: f64 = 120.0;
 const VALUE_WIDTH: f64 = 90.0;
 const BAR_HEIGHT: f64 = 22.0;
 
-/// The colour of a server.
-pub(super) fn colour(side: usize) -> &'static str {
-    COLOURS[side % COLOURS.len()]
-}
-
-/// One line of a chart.
-pub(super) struct Line<'a> {
-    pub(super) side: usize,
-    pub(super) label: &'a str,
+/// A server in a chart.
+pub(crate) struct Side<'a> {
+    pub(crate) side: usize,
+    pub(crate) label: &'a str,
 }
 
 /// Horizontal bars as long as the medians, with whiskers from the smallest to the largest value.
-pub(super) fn bars(
+pub(crate) fn bars(
     title: &str,
-    lines: &[(Line<'_>, Summary)],
+    lines: &[(Side<'_>, Summary)],
     show: impl Fn(f64) -> String,
 ) -> String {
     let longest = lines
@@ -63,10 +51,10 @@ pub(super) fn bars(
 }
 
 /// Points of several servers over two axes that begin at zero, with the diagonal.
-pub(super) fn points(
+pub(crate) fn points(
     title: &str,
     axes: [&str; 2],
-    series: &[(Line<'_>, Vec<(f64, f64)>)],
+    series: &[(Side<'_>, Vec<(f64, f64)>)],
 ) -> String {
     const HEIGHT: f64 = 230.0;
     const LEFT: f64 = 52.0;
@@ -106,7 +94,7 @@ pub(super) fn points(
 }
 
 /// One row of dots per server, with a line at 1.
-pub(super) fn dots(title: &str, rows: &[(Line<'_>, Vec<f64>)]) -> String {
+pub(crate) fn dots(title: &str, rows: &[(Side<'_>, Vec<f64>)]) -> String {
     let largest = rows
         .iter()
         .flat_map(|(_, values)| values)
@@ -138,7 +126,7 @@ pub(super) fn dots(title: &str, rows: &[(Line<'_>, Vec<f64>)]) -> String {
 }
 
 /// A number with its thousands as `k` or `M`.
-pub(super) fn thousands(value: f64) -> String {
+pub(crate) fn thousands(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{:.2}M", value / 1e6),
         value if value >= 1e4 => format!("{:.0}k", value / 1e3),
@@ -147,32 +135,31 @@ pub(super) fn thousands(value: f64) -> String {
     }
 }
 
+/// A share as a number of percent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
 fn circle(x: f64, y: f64, radius: u8, side: usize) -> String {
     let colour = colour(side);
     format!("<circle cx='{x:.1}' cy='{y:.1}' r='{radius}' fill='{colour}' fill-opacity='.7'/>")
 }
 
-fn text_at(x: f64, y: f64, anchor: &str, text: &str) -> String {
-    format!(
-        "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}'>{}</text>",
-        escape(text)
-    )
-}
-
+/// A picture with its title on top.
 fn frame(title: &str, height: f64, body: &str) -> String {
-    format!(
-        "<svg viewBox='0 0 {WIDTH} {height:.0}' width='{WIDTH}' role='img' aria-label='{title}'>\
-         <text x='0' y='14' font-weight='600'>{title}</text>{body}</svg>",
-        title = escape(title)
-    )
+    let body = format!(
+        "<text x='0' y='14' font-weight='600'>{}</text>{body}",
+        escape(title)
+    );
+    super::frame(title, WIDTH, height, &body)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn line(side: usize, label: &str) -> Line<'_> {
-        Line { side, label }
+    fn line(side: usize, label: &str) -> Side<'_> {
+        Side { side, label }
     }
 
     #[test]
@@ -200,7 +187,7 @@ mod tests {
         ];
         for chart in charts {
             assert!(
-                chart.starts_with("<svg ") && chart.ends_with("</svg>"),
+                chart.starts_with("<svg ") && chart.ends_with("</svg>\n"),
                 "{chart}"
             );
             assert!(

@@ -1,6 +1,11 @@
-//! Line and bar charts as inline SVG: no script, no font, no network.
+//! The charts of all reports, as inline SVG: no script, no font, no network. Text takes the page's colour, so that charts work on light and
+//! dark pages.
+
+mod sides;
 
 use std::fmt::Write;
+
+pub(crate) use sides::{Side, bars, dots, percent, points, thousands};
 
 /// A line of a chart.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,9 +22,15 @@ const LEFT: f64 = 70.0;
 const BOTTOM: f64 = 34.0;
 const TOP: f64 = 26.0;
 const RIGHT: f64 = 12.0;
+/// Distinguishable with any colour vision (Okabe and Ito).
 const COLOURS: [&str; 6] = [
-    "#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569",
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9",
 ];
+
+/// The colour of a line or a server.
+pub(crate) fn colour(index: usize) -> &'static str {
+    COLOURS[index % COLOURS.len()]
+}
 
 /// Where data lands on the picture.
 struct Scale {
@@ -68,24 +79,19 @@ fn nice(value: f64) -> f64 {
 #[must_use]
 pub fn lines(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> String {
     let scale = Scale::of(series);
-    let mut svg = open(title);
+    let mut svg = String::new();
     for step in 0..=4 {
         let value = scale.y1 * f64::from(step) / 4.0;
         grid(&mut svg, scale.y(value), &number(value));
     }
     for step in 0..=6 {
         let value = scale.x0 + (scale.x1 - scale.x0) * f64::from(step) / 6.0;
-        text(
-            &mut svg,
-            scale.x(value),
-            HEIGHT - BOTTOM + 14.0,
-            "middle",
-            &number(value),
-        );
+        let below = HEIGHT - BOTTOM + 14.0;
+        svg += &text_at(scale.x(value), below, "middle", &number(value));
     }
-    text(&mut svg, WIDTH / 2.0, HEIGHT - 4.0, "middle", x_label);
-    text(&mut svg, 4.0, TOP - 10.0, "start", y_label);
-    for (line, colour) in series.iter().zip(COLOURS.iter().cycle()) {
+    svg += &text_at(WIDTH / 2.0, HEIGHT - 4.0, "middle", x_label);
+    svg += &text_at(4.0, TOP - 10.0, "start", y_label);
+    for (index, line) in series.iter().enumerate() {
         let path: Vec<_> = line
             .points
             .iter()
@@ -93,60 +99,13 @@ pub fn lines(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> St
             .collect();
         let _ = write!(
             svg,
-            r#"<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{}"/>"#,
+            "<polyline fill='none' stroke='{}' stroke-width='1.6' points='{}'/>",
+            colour(index),
             path.join(" ")
         );
     }
     legend(&mut svg, series.iter().map(|line| line.name.as_str()));
-    svg.push_str("</svg>\n");
-    svg
-}
-
-/// Groups of bars: one group for each label, one bar in it for each name. `values[label][name]`.
-#[must_use]
-pub fn bars(
-    title: &str,
-    y_label: &str,
-    labels: &[String],
-    names: &[String],
-    values: &[Vec<f64>],
-) -> String {
-    let top = nice(values.iter().flatten().copied().fold(0.0, f64::max));
-    let scale = Scale {
-        x0: 0.0,
-        x1: labels.len().max(1) as f64,
-        y1: top,
-    };
-    let mut svg = open(title);
-    for step in 0..=4 {
-        let value = top * f64::from(step) / 4.0;
-        grid(&mut svg, scale.y(value), &number(value));
-    }
-    text(&mut svg, 4.0, TOP - 10.0, "start", y_label);
-    let width = 0.8 / names.len().max(1) as f64;
-    for (group, (label, row)) in labels.iter().zip(values).enumerate() {
-        let left = group as f64 + 0.1;
-        for (index, (&value, colour)) in row.iter().zip(COLOURS.iter().cycle()).enumerate() {
-            let x = scale.x(left + width * index as f64);
-            let w = scale.x(left + width) - scale.x(left) - 1.0;
-            let y = scale.y(value);
-            let h = scale.y(0.0) - y;
-            let _ = write!(
-                svg,
-                r#"<rect x="{x:.1}" y="{y:.1}" width="{w:.1}" height="{h:.1}" fill="{colour}"/>"#
-            );
-        }
-        text(
-            &mut svg,
-            scale.x(group as f64 + 0.5),
-            HEIGHT - BOTTOM + 14.0,
-            "middle",
-            label,
-        );
-    }
-    legend(&mut svg, names.iter().map(String::as_str));
-    svg.push_str("</svg>\n");
-    svg
+    frame(title, WIDTH, HEIGHT, &svg)
 }
 
 /// Text made safe inside HTML and SVG.
@@ -168,10 +127,12 @@ pub fn escape(raw: &str) -> String {
 
 // Writing to a string cannot fail; the results below are dropped for that reason.
 
-fn open(title: &str) -> String {
+/// A picture for readers who see it and for those who do not.
+fn frame(title: &str, width: f64, height: f64, body: &str) -> String {
+    let title = escape(title);
     format!(
-        r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg" font-family="system-ui,sans-serif" font-size="11"><title>{}</title>"#,
-        escape(title)
+        "<svg viewBox='0 0 {width} {height:.0}' width='{width}' role='img' aria-label='{title}' fill='currentColor' \
+         font-family='system-ui,sans-serif' font-size='12'>{body}</svg>\n"
     )
 }
 
@@ -179,27 +140,27 @@ fn grid(svg: &mut String, y: f64, label: &str) {
     let right = WIDTH - RIGHT;
     let _ = write!(
         svg,
-        r##"<line x1="{LEFT}" x2="{right}" y1="{y:.1}" y2="{y:.1}" stroke="#ddd"/>"##
+        "<path d='M{LEFT} {y:.1}H{right}' stroke='currentColor' opacity='.2'/>"
     );
-    text(svg, LEFT - 6.0, y + 4.0, "end", label);
+    *svg += &text_at(LEFT - 6.0, y + 4.0, "end", label);
 }
 
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, content: &str) {
-    let _ = write!(
-        svg,
-        r##"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="#444">{}</text>"##,
-        escape(content)
-    );
+fn text_at(x: f64, y: f64, anchor: &str, text: &str) -> String {
+    format!(
+        "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}'>{}</text>",
+        escape(text)
+    )
 }
 
 fn legend<'a>(svg: &mut String, names: impl Iterator<Item = &'a str>) {
     let mut x = LEFT + 90.0;
-    for (name, colour) in names.zip(COLOURS.iter().cycle()) {
+    for (index, name) in names.enumerate() {
         let _ = write!(
             svg,
-            r#"<rect x="{x:.1}" y="6" width="10" height="10" fill="{colour}"/>"#
+            "<rect x='{x:.1}' y='6' width='10' height='10' fill='{}'/>",
+            colour(index)
         );
-        text(svg, x + 14.0, 15.0, "start", name);
+        *svg += &text_at(x + 14.0, 15.0, "start", name);
         x += 30.0 + 6.5 * name.chars().count() as f64;
     }
 }
@@ -243,7 +204,6 @@ mod tests {
             );
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
-        assert!(!bars("t", "y", &[], &[], &[]).contains("NaN"));
     }
 
     #[test]
