@@ -34,7 +34,7 @@ const ALLOW: &[u8] = b"Allow: OPTIONS, REGISTER\r\nSupported: path, outbound, gr
 /// For a 503 (RFC 3261 §21.5.4).
 const RETRY: &[u8] = b"Retry-After: 5\r\n";
 
-/// The questions of the registrar.
+/// What a program implements for the registrar: where bindings are, who registers, and who may change which bindings.
 pub trait Registrations {
     /// Where the bindings are.
     fn location(&mut self) -> &mut dyn Location;
@@ -57,7 +57,7 @@ pub trait Registrations {
         None
     }
 
-    /// Removes bindings whose time is over. They are not used any more in any case.
+    /// Frees the memory of expired bindings. The proxy ignores expired bindings in any case.
     fn expire(&mut self, _now: Mono) {}
 }
 
@@ -72,7 +72,7 @@ pub struct RegistrarProxy<P> {
 }
 
 impl<P: Policy + Registrations> RegistrarProxy<P> {
-    /// Of these. The proxy is that of worker 0. `run` is a number that no two runs of the program share, the same that the proxy has.
+    /// Combines a registrar and a proxy. The proxy must have worker 0 and the same `run`. Each run of the program requires another `run`.
     #[must_use]
     pub fn new(registrar: Registrar, proxy: Proxy, policy: P, run: u32) -> RegistrarProxy<P> {
         RegistrarProxy {
@@ -132,7 +132,7 @@ impl<P: Policy + Registrations> RegistrarProxy<P> {
         {
             Authenticated::User(user) => user.to_vec(),
             Authenticated::Challenge(lines) => {
-                // A challenge takes no state: anybody can ask for one.
+                // A challenge creates no transaction, because unauthenticated clients can cause any number of them.
                 let _ = transactions.answer_statelessly(request, &Reply::new(401).headers(lines));
                 return None;
             }
@@ -192,7 +192,7 @@ impl<P: Policy + Registrations> RegistrarProxy<P> {
     }
 }
 
-/// Answers a request. What cannot be answered comes again.
+/// Responds to a request. If that fails, the client retransmits the request.
 fn reply_at_once(transactions: &mut Transactions<'_>, request: NewRequest<'_>, reply: &Reply<'_>) {
     let _ = transactions.answer(request, reply);
 }

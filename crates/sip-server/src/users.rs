@@ -15,11 +15,11 @@ use sip::{HashKey, HeaderKind, Message, Method, Now};
 
 use crate::proxy::Authenticated;
 
-/// What is offered: clients use the first that they know (RFC 8760 §2.4). MD5 is for phones that know nothing else.
+/// The algorithms of challenges. A client uses the first one that it supports (RFC 8760 §2.4); some phones support only MD5.
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Md5];
-/// Seconds that a nonce is good.
+/// The lifetime of a nonce, in seconds.
 const NONCE_LIFETIME_S: u64 = 600;
-/// Nonces whose counts are remembered, so that credentials count once; 34 bytes each.
+/// The number of nonces whose used counts are stored, so that credentials are accepted once. Each uses 34 bytes.
 const NONCES: usize = 16_384;
 
 /// Who asks for credentials.
@@ -47,7 +47,7 @@ impl AskedBy {
     }
 }
 
-/// What is asked for.
+/// The digest policy of a realm.
 const fn policy(realm: &[u8]) -> Policy<'_> {
     Policy {
         realm,

@@ -1,4 +1,4 @@
-//! An engine, a dispatcher and one transaction user (TU), tied together: what is left for the embedder are sockets, names and the clock.
+//! An engine, a dispatcher and one transaction user (TU) for one thread. The embedder adds sockets, a DNS resolver and a clock.
 //!
 //! ```text
 //!  messages ── handle_message ──┐            ┌── Task::Send, Connect, Close: sockets
@@ -99,7 +99,7 @@ pub struct Endpoint<U> {
 }
 
 impl<U: TransactionUser> Endpoint<U> {
-    /// Ties them together. The engine is that of worker 0.
+    /// An endpoint of these parts. The engine must be the engine of worker 0.
     #[must_use]
     pub fn new(engine: Engine, dispatcher: Dispatcher, user: U) -> Endpoint<U> {
         Endpoint {
@@ -283,7 +283,7 @@ impl<U: TransactionUser> Endpoint<U> {
                     user.unacknowledged(transactions, &flow, &response, &target);
                 });
             }
-            // RFC 3263 §5 has nothing better for an endpoint without the sockets of a server.
+            // The connection of the request has ended. The endpoint does not look up the host of its Via (RFC 3263 §5).
             Output::Undelivered { server, .. } => self.engine.undeliverable(now.mono, server),
         }
         true

@@ -1,7 +1,7 @@
 //! All stores of a server, on a thread of their own.
 //!
-//! The list of stores can change while the server runs: [`Stores::open`] opens those of a new list, and shares those that both lists have. The caller has the
-//! workers use the new list, and drops the old one. A store that is in no list any more is closed [`LINGER`] later.
+//! The list of stores can change while the server runs: [`Stores::open`] opens those of a new list, and shares those that both lists have. The caller
+//! gives the new list to the workers, and drops the old one. A store that no list has is closed after [`LINGER`].
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -25,10 +25,10 @@ const ASKS: usize = 8_192;
 /// Unknown names in the cache: 40 bytes each.
 const UNKNOWN: usize = 16_384;
 
-/// How long a store stays open that is in no list any more: no look-up waits longer, so each one gets its result.
+/// Time from the drop of the last list with a store until the store is closed. No look-up waits longer, so each gets its result.
 const LINGER: Duration = Duration::from_secs(5);
-/// How often [`StoreList::wait`] looks.
-const LOOK: Duration = Duration::from_millis(10);
+/// The poll interval of [`StoreList::wait`].
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The settings of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl StoreList {
     pub fn wait(&self, deadline: Instant) {
         let was_tried = |source: &Arc<Source>| source.was_tried.load(Ordering::Relaxed);
         while !self.sources().all(was_tried) && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -197,7 +197,7 @@ impl Stores {
     pub fn open(&self, settings: Vec<StoreSettings>) -> Result<StoreList, OpenError> {
         let ended = || OpenError {
             place: 0,
-            kind: "",
+            kind: "not opened",
             reason: "the thread of the stores has ended".to_owned(),
         };
         let (opened, outcome) = sync_channel(1);
@@ -347,13 +347,13 @@ mod tests {
             assert!(Instant::now() < limit, "it is not closed");
             // The cache has `ann`, so another name is looked up.
             of_one.ask("r", "bob", [192, 0, 2, 1].into(), Box::new(drop));
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         drop(of_one);
         let limit = Instant::now() + Duration::from_secs(20);
         while source.strong_count() > 0 {
             assert!(Instant::now() < limit, "somebody has its cache");
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -41,10 +41,10 @@ impl Dialog {
             call_id: invite.call_id.clone(),
             local: invite.from.clone(),
             remote: response.header(HeaderKind::To)?.value.to_vec(),
-            // An element of RFC 2543 has none.
+            // A user agent of RFC 2543 sends no tag.
             remote_tag: to.tag.unwrap_or_default().to_vec(),
             routes,
-            // A provisional response may be without one.
+            // A provisional response may have no Contact.
             target: contact(response).unwrap_or_else(|| invite.uri.clone()),
             remote_cseq: None,
         })

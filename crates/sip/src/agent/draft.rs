@@ -116,7 +116,7 @@ impl Draft {
             &self.content.bytes,
         ];
         let length: usize = texts.iter().map(|text| text.len()).sum();
-        // Twice the method; names of header fields and numbers.
+        // The method is also in CSeq. 256 bytes are for field names and numbers.
         let room = length + routes + self.method.len() + self.content.media_type.len() + 256;
         let mut buffer = vec![0; room];
         let method = Method::of(&self.method);
@@ -152,11 +152,12 @@ pub(super) struct Path {
 
 impl Path {
     pub(super) fn new(target: &[u8], routes: &[Vec<u8>]) -> Path {
-        // RFC 3261 §19.1.1: a Request-URI has no headers.
-        let end = target.iter().position(|byte| *byte == b'?');
-        let target = target
-            .get(..end.unwrap_or(target.len()))
-            .unwrap_or_default();
+        // RFC 3261 §19.1.1: a Request-URI has no headers. A user part may have a question mark.
+        let host = target.iter().position(|byte| *byte == b'@').unwrap_or(0);
+        let rest = target.get(host..).unwrap_or_default();
+        let end = rest.iter().position(|byte| *byte == b'?');
+        let end = end.map_or(target.len(), |end| host + end);
+        let target = target.get(..end).unwrap_or_default();
         let first = routes.first().and_then(|route| uri_of(route));
         let Some(first) = first else {
             return Path {

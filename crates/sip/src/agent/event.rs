@@ -22,8 +22,8 @@ pub enum CallError {
     /// There is no such call or request, or it has ended.
     #[error("there is no such call or request any more")]
     Gone,
-    /// It is not possible now: a response without a request, or an INVITE before the last one is answered (RFC 3261 §14.1).
-    #[error("not possible in this state of the call")]
+    /// The state of the call, the method or the response code does not allow it. For example, an INVITE has no final response (RFC 3261 §14.1).
+    #[error("the state of the call, the method or the response code does not allow this")]
     OutOfPlace,
     /// There are as many calls as there may be.
     #[error("there are as many calls as there may be")]
@@ -94,12 +94,12 @@ pub enum EndCause {
     #[error(transparent)]
     NoResponse(Failure),
     /// No ACK has come for the 2xx of this side (RFC 3261 §13.3.1.4).
-    #[error("the caller has not acknowledged the answer")]
+    #[error("the peer has not sent an ACK for the 2xx")]
     NotAcknowledged,
     /// The peer has answered with a message that cannot be read.
     #[error("the answer of the other side is malformed")]
     Malformed,
-    /// The program has not answered the call for too long ([`Timers::patience`](crate::timer::Timers::patience)).
+    /// The program has not answered the call for too long ([`Timers::answer_limit`](crate::timer::Timers::answer_limit)).
     #[error("the call was not answered for too long")]
     Abandoned,
 }
@@ -113,7 +113,7 @@ pub enum Event {
         /// For so long. The user agent refreshes it before that.
         expires: Duration,
     },
-    /// The contact is not registered any more, because the program wanted so.
+    /// The registrar has removed the contact, as [`unregister`](super::UserAgent::unregister) requested.
     Unregistered,
     /// The contact is not registered.
     RegisterFailed {
@@ -131,7 +131,7 @@ pub enum Event {
         from: String,
         /// The Request-URI: who is called.
         to: String,
-        /// The offer; without one, the answer has the offer, and [`Event::Acknowledged`] its answer.
+        /// The offer. If it is empty, the program makes the offer in [`answer`](super::UserAgent::answer), and [`Event::Acknowledged`] has the peer's answer.
         content: Content,
         /// The whole INVITE.
         message: Vec<u8>,
@@ -191,7 +191,7 @@ pub enum Event {
         /// The code; 408 or 503 if there was no response.
         code: u16,
     },
-    /// A request with a method that the user agent has no use for itself. The program calls [`respond`](super::UserAgent::respond).
+    /// A request with a method that the user agent does not handle itself. The program calls [`respond`](super::UserAgent::respond).
     Request {
         /// To be named there.
         id: RequestId,

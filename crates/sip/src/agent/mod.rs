@@ -146,7 +146,7 @@ enum Purpose {
     Reinvite(u64),
     /// The end of a call.
     Bye(u64),
-    /// The end of a dialog that no call has: a second branch that answered.
+    /// The BYE to a further branch that answered. No call has its dialog.
     Stray,
     /// A request of the program, in a call if there is one.
     Request(u64, Option<u64>),
@@ -162,7 +162,7 @@ struct Pending {
     attempts: u32,
     /// Why a 401 or 407 was not answered.
     problem: Option<AuthProblem>,
-    /// Set when an INVITE has a 2xx: until then, others may follow.
+    /// Set at the first 2xx of an INVITE. Until this time, other branches may send a 2xx (RFC 3261 §13.2.2.4).
     forget_at: Option<Mono>,
     /// The ACKs of its 2xx: the To tag, where it goes, and its bytes.
     acks: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
@@ -325,7 +325,7 @@ impl UserAgent {
         true
     }
 
-    /// Later requests of the same call or registration have credentials at once.
+    /// Stores the realms, so that later requests of the same call or registration have credentials in the first attempt.
     fn keep_realms(&mut self, purpose: Purpose, realms: Vec<RealmName>) {
         match purpose {
             Purpose::Register => self.registration.realms = realms,

@@ -70,8 +70,8 @@ impl Registration {
 
     /// RFC 5626 §4.5: between half of an upper bound and the bound, which doubles with each failure.
     fn wait_after_failure(&mut self, random: u64) -> Duration {
-        let doubled = FIRST_WAIT_S << self.failures.min(16);
         self.failures += 1;
+        let doubled = FIRST_WAIT_S << self.failures.min(16);
         let bound_ms = doubled.min(LONGEST_WAIT_S) * 1000;
         Duration::from_millis(bound_ms / 2 + random % (bound_ms / 2))
     }

@@ -158,7 +158,7 @@ impl UserAgent {
         }
         let branch = dialog.remote_tag.clone();
         let Some(it) = self.calls.get_mut(&call).filter(|it| it.dialog.is_none()) else {
-            // RFC 3261 §13.2.2.4: of several branches, all but one are ended; and those of a call that has ended.
+            // RFC 3261 §13.2.2.4: send BYE if another branch has answered, or if the call has ended.
             return self.end_stray(transactions, number, &dialog);
         };
         let content = Content::of(response);
@@ -236,7 +236,7 @@ impl UserAgent {
         let mut acks = pending.acks.iter();
         let acked = acks.find(|(tag, ..)| *tag == dialog.remote_tag);
         if let Some((_, next_hop, bytes)) = acked {
-            // It can't be sent, but the peer sends its 2xx once more.
+            // If the ACK cannot be sent, the peer retransmits its 2xx.
             let _ = deliver_ack(transactions, next_hop, bytes);
             return Some((dialog, true));
         }
@@ -262,7 +262,7 @@ impl UserAgent {
     }
 
     fn acknowledge_now(&mut self, transactions: &mut Transactions<'_>, number: u64) {
-        // It can't be sent, but the peer sends its 2xx once more.
+        // If the ACK cannot be sent, the peer retransmits its 2xx.
         let _ = self.send_ack(transactions, number, Content::none());
     }
 
@@ -329,7 +329,7 @@ impl UserAgent {
         };
         let mut draft = dialog.draft(b"BYE", pending.draft.cseq + 1, Vec::new(), Content::none());
         draft.realms.clone_from(&pending.draft.realms);
-        // What cannot be sent ends there by itself, without media.
+        // If the BYE cannot be sent, the peer must end this dialog itself.
         let _ = self.send(transactions, draft, Class::Finishing, Purpose::Stray);
     }
 

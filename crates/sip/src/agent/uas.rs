@@ -10,7 +10,7 @@ use crate::engine::{NewRequest, Reply, ServerKey};
 use crate::message::Message;
 use crate::tu::Transactions;
 
-/// Answers a request. What cannot be answered comes again.
+/// Responds to a request. If that fails, the client retransmits the request.
 fn answer(transactions: &mut Transactions<'_>, request: NewRequest<'_>, reply: &Reply<'_>) {
     let _ = transactions.answer(request, reply);
 }
@@ -136,7 +136,7 @@ impl UserAgent {
             let _ = transactions.respond(offer, &Reply::new(487));
         }
         let cause = match &it.state {
-            // Both sides end it: the program hears of its own wish.
+            // Both sides have ended the call. The event has the cause of this side.
             State::Ending(cause) => cause.clone(),
             _ => EndCause::PeerHungUp,
         };

@@ -82,12 +82,12 @@ impl OverloadRow {
 
     /// A line for each load.
     pub(super) fn to_text(&self, indent: &str) -> String {
-        let mut text = format!("{indent}held {}/s\n", thousands(self.peak.median));
+        let mut text = format!("{indent}best goodput {}/s\n", thousands(self.peak.median));
         for load in &self.loads {
             // Writing to a string cannot fail, here and below.
             let _ = writeln!(
                 text,
-                "{indent}{:>5}x: began {}/s, goodput {}/s ({:.0} %), 503 {}/s, again {}/s, p99 {} (last try {}), busy {:.0} %, {} each, {:.0} MB",
+                "{indent}{:>5}x: began {}/s, goodput {}/s ({:.0} %), 503 {}/s, retransmissions {}/s, p99 {} (last try {}), CPU {:.0} %, {} per unit, {:.0} MB",
                 load.multiple,
                 thousands(load.begun),
                 thousands(load.goodput),
@@ -208,8 +208,8 @@ impl Report {
             "ms",
             &p99,
         );
-        text += "<table><tr><th>server<th>load<th>offered/s<th>began/s<th>goodput/s<th>of the best at 1x<th>503/s<th>again/s\
-                 <th>p99<th>p99, last try<th>busy<th>us each<th>MB</tr>";
+        text += "<table><tr><th>server<th>load<th>offered/s<th>began/s<th>goodput/s<th>of the best at 1x<th>503/s<th>retransmissions/s\
+                 <th>p99<th>p99, last try<th>CPU<th>CPU us per unit<th>memory, MB</tr>";
         for (name, row) in &found {
             for load in &row.loads {
                 let _ = write!(

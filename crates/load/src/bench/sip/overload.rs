@@ -39,7 +39,7 @@ impl Overload {
         self.sweep.steps.iter().filter(|step| step.multiple > 1.0)
     }
 
-    /// The best goodput of the loads that were to be held.
+    /// The best goodput at multiples of at most 1.
     pub fn base(&self) -> f64 {
         let held = self.sweep.steps.iter().filter(|step| step.multiple <= 1.0);
         held.map(|step| step.goodput).fold(0.0, f64::max)

@@ -38,10 +38,11 @@ use std::time::Duration;
 use turn::server::credentials::KeyLookup;
 use users::UserLookupResult;
 
-/// Room for Authentication-Info, in which a client's nonce is said again; with a longer one than anybody has there is none.
+/// The size of the buffer for Authentication-Info, which repeats the cnonce. If the cnonce is too long, the response has no
+/// Authentication-Info.
 const CONFIRMATION: usize = 1024;
 
-/// So many keys are compared with a wrong response even if the user has fewer, at most: a source may have the old key and the new one.
+/// The maximum of `most_keys`. Without it, a source that returns many keys would slow each later check.
 const MOST_KEYS: usize = 4;
 
 /// Why a request is not let through.
@@ -73,11 +74,11 @@ pub(super) enum IsAddress {
 /// Why credentials are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChallengeReason {
-    /// There are none for this realm.
+    /// The request has no credentials for this realm.
     Missing,
-    /// They were right once.
+    /// The digest is right, but the nonce has expired or its count was used.
     Stale,
-    /// They are wrong.
+    /// The user name or the digest is wrong.
     Denied,
 }
 
@@ -86,8 +87,8 @@ pub(super) enum ChallengeReason {
 pub(super) struct DigestAuthenticator {
     /// The realm of all domains, then those that domains have of their own.
     realms: Vec<RealmUsers>,
-    /// Which domains have one.
-    places: HashMap<Vec<u8>, usize>,
+    /// The index in `realms` of each domain that has its own realm.
+    realm_by_domain: HashMap<Vec<u8>, usize>,
     pub(super) outcomes: [u64; DIGEST_OUTCOMES.len()],
     keys: NonceKeys,
     used: UsedCounts,
@@ -101,7 +102,8 @@ pub(super) struct DigestAuthenticator {
     failures: FailureReports,
     /// The result of a query, while the worker handles the request that waited for it.
     lookup_result: Option<(UserQuery, KeyLookup)>,
-    /// The most keys that a user has had: a source may have the old key and the new one.
+    /// The number of keys that each check compares, so that its duration does not depend on the user. A source may have an old
+    /// and a new key.
     most_keys: usize,
     /// The user whose request was let through last.
     user: Vec<u8>,
@@ -111,24 +113,24 @@ pub(super) struct DigestAuthenticator {
 }
 
 impl DigestAuthenticator {
-    /// For the users of these orders.
+    /// Checks the users of these settings.
     pub(super) fn new(
-        orders: &SharedSipSettings,
+        shared: &SharedSipSettings,
         secrets: &Secrets,
         seed: u64,
     ) -> DigestAuthenticator {
-        let (realms, places) = realms_of(orders);
+        let (realms, realm_by_domain) = realms_of(shared);
         DigestAuthenticator {
             realms,
-            places,
+            realm_by_domain,
             outcomes: [0; DIGEST_OUTCOMES.len()],
             keys: NonceKeys::new(secrets.key),
             used: secrets.used_counts.clone(),
             salt: seed,
             bans: secrets.bans.clone(),
-            ban: orders.settings.ban,
+            ban: shared.settings.ban,
             lookups: Lookups::default(),
-            failures: FailureReports::new(orders.reporter.clone()),
+            failures: FailureReports::new(shared.reporter.clone()),
             lookup_result: None,
             most_keys: 1,
             user: Vec::new(),
@@ -137,16 +139,16 @@ impl DigestAuthenticator {
         }
     }
 
-    /// Takes other users and settings; what was remembered of nonces stays.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
-        (self.realms, self.places) = realms_of(orders);
-        self.ban = orders.settings.ban;
-        self.failures.reporter = orders.reporter.clone();
+    /// Applies new users and settings. The counts of used nonces stay.
+    pub(super) fn apply_settings(&mut self, shared: &SharedSipSettings) {
+        (self.realms, self.realm_by_domain) = realms_of(shared);
+        self.ban = shared.settings.ban;
+        self.failures.reporter = shared.reporter.clone();
     }
 
     /// The realm of a domain, which is named as addresses of record have it.
     pub(super) fn realm_of(&self, domain: &[u8]) -> RealmKey {
-        RealmKey(self.places.get(domain).copied().unwrap_or(0))
+        RealmKey(self.realm_by_domain.get(domain).copied().unwrap_or(0))
     }
 
     /// The first realm that these headers have credentials for.
@@ -328,7 +330,7 @@ impl DigestAuthenticator {
         Ok(())
     }
 
-    /// The header line for the answer to the request that was let through last: that the server knows the password as well.
+    /// The Authentication-Info line for the response to the last accepted request. Its `rspauth` proves that the server knows the password.
     pub(super) fn confirmation(&self) -> &[u8] {
         &self.confirmation[..self.confirmed]
     }

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Nonces whose counts are remembered: one for each client that registers within a nonce's life. 34 bytes each.
 const NONCES: usize = 1 << 18;
 
-/// Parts of that memory that are locked for themselves: two workers hardly ever meet in one.
+/// Shards with a lock each, so that two workers seldom wait for the same lock.
 const PARTS: usize = 64;
 
-/// The counts of nonces that were used, for all workers. Whoever comes here has shown to know a password, which costs more than a lock
-/// that is free.
+/// The counts of nonces that were used, for all workers. Only a right digest reaches them, so other clients cannot contend for
+/// the locks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UsedCounts(Arc<OnceLock<Box<[Mutex<Replay>]>>>);
 
 impl UsedCounts {
     pub(super) fn note(&self, id: u64, issued_unix_s: u64, count: u32) -> Use {
-        // There is none before somebody needs it.
+        // The memory is allocated at the first use, because many servers have no SIP users.
         let parts = self.0.get_or_init(|| {
             let part = || Mutex::new(Replay::new(NONCES / PARTS));
             (0..PARTS).map(|_| part()).collect()

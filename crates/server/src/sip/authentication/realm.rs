@@ -19,7 +19,7 @@ const NONCE_LIFETIME_S: u64 = 600;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sip) struct RealmKey(pub(super) usize);
 
-/// That of all domains that say nothing else.
+/// The realm of all domains without their own realm.
 pub(in crate::sip) const COMMON: RealmKey = RealmKey(0);
 
 /// One realm: its users, and the algorithms of its challenges.
@@ -44,16 +44,16 @@ pub(super) struct RealmUsers {
 
 impl RealmUsers {
     /// Of all domains without users of their own. `others` are those with.
-    fn new(orders: &SharedSipSettings, others: &[String]) -> RealmUsers {
-        let algorithms = orders.settings.digest_algorithms.clone();
-        let mut new = RealmUsers::empty(orders, orders.realm.clone(), algorithms);
-        new.add_common_users(orders, others);
+    fn new(shared: &SharedSipSettings, others: &[String]) -> RealmUsers {
+        let algorithms = shared.settings.digest_algorithms.clone();
+        let mut new = RealmUsers::empty(shared, shared.realm.clone(), algorithms);
+        new.add_common_users(shared, others);
         new
     }
 
     /// Of one domain, whose name in addresses of record is `domain`.
     fn of_domain(
-        orders: &SharedSipSettings,
+        shared: &SharedSipSettings,
         own: &DomainCredentials,
         domain: &str,
         others: &[String],
@@ -61,13 +61,13 @@ impl RealmUsers {
         let realm = match (&own.realm, &own.users) {
             (Some(realm), _) => realm.clone(),
             (None, Some(_)) => domain.to_owned(),
-            (None, None) => orders.realm.clone(),
+            (None, None) => shared.realm.clone(),
         };
         let algorithms = own.algorithms.clone();
-        let algorithms = algorithms.unwrap_or_else(|| orders.settings.digest_algorithms.clone());
-        let mut new = RealmUsers::empty(orders, realm, algorithms);
+        let algorithms = algorithms.unwrap_or_else(|| shared.settings.digest_algorithms.clone());
+        let mut new = RealmUsers::empty(shared, realm, algorithms);
         match &own.users {
-            None => new.add_common_users(orders, others),
+            None => new.add_common_users(shared, others),
             Some(users) => {
                 new.domain = Some(domain.to_owned());
                 for user in users {
@@ -78,8 +78,8 @@ impl RealmUsers {
         new
     }
 
-    fn empty(orders: &SharedSipSettings, realm: String, algorithms: Vec<Algorithm>) -> RealmUsers {
-        let settings = &orders.settings;
+    fn empty(shared: &SharedSipSettings, realm: String, algorithms: Vec<Algorithm>) -> RealmUsers {
+        let settings = &shared.settings;
         RealmUsers {
             realm,
             algorithms,
@@ -95,16 +95,16 @@ impl RealmUsers {
     }
 
     /// Accepts the users of all domains without their own users.
-    fn add_common_users(&mut self, orders: &SharedSipSettings, others: &[String]) {
+    fn add_common_users(&mut self, shared: &SharedSipSettings, others: &[String]) {
         self.others = others.into();
         // Without a challenge nobody asks for them.
-        let users = orders.users.iter().filter(|_| orders.asks_users());
+        let users = shared.users.iter().filter(|_| shared.asks_users());
         for (name, password) in users {
             if !self.is_of_another(name) {
                 self.add_user(name, &UserSecret::Password(password.clone()));
             }
         }
-        if let Some(sources) = orders.sources.clone().filter(|_| orders.asks_users()) {
+        if let Some(sources) = shared.sources.clone().filter(|_| shared.asks_users()) {
             // RFC 8760 §2.4: a client uses the first algorithm that it supports. So the server offers only algorithms for which the sources have
             // keys, if there are any.
             let has_all = |algorithm: &Algorithm| {
@@ -229,9 +229,9 @@ const fn password_algorithm(algorithm: Algorithm) -> Option<PasswordAlgorithm> {
     }
 }
 
-/// All realms of these orders; where the domains have theirs.
-pub(super) fn realms_of(orders: &SharedSipSettings) -> (Vec<RealmUsers>, HashMap<Vec<u8>, usize>) {
-    let settings = &orders.settings;
+/// All realms of these settings, and the index of the realm of each domain that has its own.
+pub(super) fn realms_of(shared: &SharedSipSettings) -> (Vec<RealmUsers>, HashMap<Vec<u8>, usize>) {
+    let settings = &shared.settings;
     // They were checked with all settings.
     let domains = Domains::new(settings.domains.clone()).unwrap_or_default();
     let name_of = |own: &DomainCredentials| {
@@ -242,11 +242,11 @@ pub(super) fn realms_of(orders: &SharedSipSettings) -> (Vec<RealmUsers>, HashMap
     let own = own.filter_map(|own| name_of(own).map(|name| (name, own)));
     let with_users = own.clone().filter(|(_, own)| own.users.is_some());
     let others: Vec<String> = with_users.map(|(name, _)| name).collect();
-    let mut realms = vec![RealmUsers::new(orders, &others)];
+    let mut realms = vec![RealmUsers::new(shared, &others)];
     let mut places = HashMap::new();
     for (name, own) in own {
         places.insert(name.clone().into_bytes(), realms.len());
-        realms.push(RealmUsers::of_domain(orders, own, &name, &others));
+        realms.push(RealmUsers::of_domain(shared, own, &name, &others));
     }
     (realms, places)
 }
