@@ -198,7 +198,7 @@ impl World {
             listener: ListenerKey(0),
             connection: None,
             local: ([192, 0, 2, 1], 5060).into(),
-            remote: ([192, 0, 2, 10], 5070).into(),
+            remote: self.last().to,
         };
         let mut spans = Spans::new();
         let received = self
@@ -377,6 +377,26 @@ fn a_held_back_request_goes_to_the_next_server_or_fails_rfc7339_5_10() {
     world.pass(1);
     world.send("OPTIONS", "sip:192.0.2.10:5070");
     assert_eq!(world.last().to, ([192, 0, 2, 10], 5070).into());
+}
+
+#[test]
+fn a_silent_server_is_the_reason_although_the_next_one_is_held_back_rfc7339_5_10() {
+    let mut world = World::of(true, |_| {});
+    // The second server asks for no requests at all.
+    world.send("OPTIONS", "sip:192.0.2.20:5070");
+    let (offer, report) = (
+        ";oc;oc-algo=\"loss,rate\"",
+        ";oc=100;oc-algo=\"loss\";oc-validity=500000",
+    );
+    let asked = world.last().text.replace(offer, report);
+    assert!(asked.contains(report), "{asked}");
+    assert_eq!(world.respond_to(&asked, 200, ""), Some(Mark(77)));
+    world.send("OPTIONS", "sip:example.org");
+    world.resolve();
+    assert_eq!(world.last().to, ([192, 0, 2, 10], 5070).into());
+    world.pass(33);
+    assert_eq!(world.told(), Some(Failure::TimedOut));
+    assert!(world.is_empty());
 }
 
 #[test]

@@ -140,7 +140,7 @@ impl Dispatcher {
         }
         request.asked = Vec::new();
         request.servers = Some(Failover::new(servers, now, config.failover_time));
-        self.try_next(now, engine, key, Failure::TransportFailed);
+        self.try_next(now, engine, key, None);
     }
 
     /// Sends a request by a flow. Returns `false` if its target is to be asked for instead.
@@ -209,8 +209,10 @@ impl Dispatcher {
         true
     }
 
-    /// Tries the next server; if there is none, the request has failed for this reason.
-    fn try_next(&mut self, now: Mono, engine: &mut Engine, key: RequestKey, mut last: Failure) {
+    /// Tries the next server. If there is none, the request has failed. The reason is the failure of the `last` server that got
+    /// the request; if none got it, the reason is why it was not sent.
+    fn try_next(&mut self, now: Mono, engine: &mut Engine, key: RequestKey, last: Option<Failure>) {
+        let mut unsent = Failure::TransportFailed;
         loop {
             let Some(request) = self.requests.get(key.slot, key.generation) else {
                 return;
@@ -220,7 +222,7 @@ impl Dispatcher {
                 .as_mut()
                 .and_then(|servers| servers.next_server(now));
             let Some(server) = next else {
-                return self.fail(key, last);
+                return self.fail(key, last.unwrap_or(unsent));
             };
             let name = request.name.as_ref();
             let Some(to) = self.config.destination(server, request.from, name) else {
@@ -244,8 +246,8 @@ impl Dispatcher {
                     self.requests.remove(key.slot);
                     return;
                 }
-                // RFC 7339 §5.10: another server may take what this one does not.
-                Err(error @ RequestError::HeldBack) => last = Failure::Refused(error),
+                // RFC 7339 §5.10: another server may accept the request.
+                Err(error @ RequestError::HeldBack) => unsent = Failure::Refused(error),
                 Err(RequestError::NoSentBy) => {}
                 Err(error) => return self.fail(key, Failure::Refused(error)),
             }
@@ -275,7 +277,7 @@ impl Dispatcher {
             Outcome::TimedOut => Failure::TimedOut,
             _ => Failure::TransportFailed,
         };
-        self.try_next(now, engine, key, failure);
+        self.try_next(now, engine, key, Some(failure));
         true
     }
 
