@@ -82,7 +82,7 @@ fn answers_to_other_requests_and_second_ones_end_nothing() {
     assert!(near(sip.stray, account.stray), "{} {report}", account.stray);
     let text = report.to_string();
     assert!(
-        text.contains("another CSeq") && text.contains("second responses"),
+        text.contains("another CSeq") && text.contains("repeated and late responses"),
         "{text}"
     );
 }
