@@ -251,16 +251,21 @@ fn a_trunk_that_asks_for_half_gets_half_and_all_when_that_has_expired_rfc7339_5_
     assert_eq!((requests.len(), b.count()), (20, 0));
     assert!(requests.iter().all(|it| is_offer(it)), "{}", requests[0]);
 
+    let begun = Instant::now();
     a.report("oc=50;oc-validity=60000;oc-seq=1.1");
     // RFC 7339 §7.2: for 5 s the client learns the mix of its requests.
-    let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(5_500) {
         sender.succeeds(1);
     }
     let before = (a.count(), b.count());
     sender.succeeds(400);
     let (to_a, to_b) = (a.count() - before.0, b.count() - before.1);
-    assert!((150..=250).contains(&to_a), "{to_a} of 400");
+    // On a busy machine the report may expire before all requests are sent. 60 s is the longest validity.
+    assert!(to_a >= 150, "{to_a} of 400");
+    assert!(
+        to_a <= 250 || begun.elapsed() > Duration::from_secs(60),
+        "{to_a} of 400"
+    );
     assert_eq!(to_a + to_b, 400, "what is held back goes to the next trunk");
     assert!(is_offer(a.requests().last().expect("a request")));
     // What was not sent says nothing about the trunk.
@@ -348,9 +353,8 @@ fn a_trunk_that_asks_for_a_pause_gets_no_request_meanwhile_rfc3261_21_5_4() {
         sender.succeeds(2);
         assert!(a.count() == 1 || asked.elapsed() > Duration::from_secs(9));
     }
-    if told.elapsed() < Duration::from_secs(9) {
-        assert_eq!(trunk(&server, "a").available, 0);
-    }
+    let available = trunk(&server, "a").available;
+    assert!(available == 0 || asked.elapsed() > Duration::from_secs(9));
     while a.count() == 1 {
         assert!(
             told.elapsed() < Duration::from_secs(60),

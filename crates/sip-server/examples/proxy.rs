@@ -23,7 +23,7 @@ use sip::verdict::Rules;
 use sip::{Host, Message, Mono, Now};
 use sip_server::Aor;
 use sip_server::flow::FlowId;
-use sip_server::location::{Found, Limits, Location, MemoryLocation};
+use sip_server::location::{Change, Found, Limits, Location, MemoryLocation};
 use sip_server::proxy::{
     Authenticated, Authentication, Calls, Inbound, LookedUp, Lookup, Place, Proxy, Pushes, Routing,
     Trunks,
@@ -77,8 +77,18 @@ impl Lookup for Site {
             _ => LookedUp::Unknown,
         }
     }
-    fn flow_failed(&mut self, _now: Now, aor: &Aor, _flow: &FlowId) {
+    fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId) {
         println!("{aor:?}: the phone's connection is gone");
+        let Found::Bindings(revision, bindings) = self.location.find(aor) else {
+            return;
+        };
+        // A binding that was refreshed meanwhile has another flow and stays.
+        let bindings = bindings.iter().enumerate();
+        let gone = bindings.filter(|(_, binding)| binding.flow().as_ref() == Some(flow));
+        let mut changes: Vec<Change> = gone.map(|(place, _)| Change::Remove(place)).collect();
+        if let Err(error) = self.location.change(now, aor, revision, &mut changes) {
+            println!("{aor:?}: its binding stays: {error}");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo run -p hairpin-sip-server --example uac -- --listen 127.0.0.1:0 --identity sip:alice@example.com
-//!     [--proxy 'sip:127.0.0.1:5060;lr'] [--user alice --password secret] [--register yes] [--ring SECONDS]
+//!     [--proxy 'sip:127.0.0.1:5060;lr'] [--user alice --password secret [--realm example.com]] [--register yes] [--ring SECONDS]
 //!     [--talk SECONDS] [--hold yes] sip:bob@example.com
 //! ```
 //!
@@ -24,10 +24,10 @@ use sip::agent::{CallKey, Config, Content, EndCause, Event, Invite, RULES, UserA
 use sip::endpoint::Endpoint;
 use sockets::{Arguments, Failed, Sockets};
 
-const USAGE: &str = "uac --listen ADDRESS --identity URI [--proxy URI] [--user NAME --password TEXT] \
+const USAGE: &str = "uac --listen ADDRESS --identity URI [--proxy URI] [--user NAME --password TEXT [--realm TEXT]] \
                      [--register yes] [--ring SECONDS] [--talk SECONDS] [--hold yes] CALLEE";
-const NAMES: [&str; 9] = [
-    "listen", "identity", "proxy", "user", "password", "register", "ring", "talk", "hold",
+const NAMES: [&str; 10] = [
+    "listen", "identity", "proxy", "user", "password", "realm", "register", "ring", "talk", "hold",
 ];
 
 struct Phone {
@@ -41,9 +41,7 @@ impl Phone {
         let identity = arguments.get("identity").ok_or(USAGE)?;
         let mut config = Config::new(identity, &format!("sip:uac@{}", sockets.local));
         config.outbound_proxy = arguments.get("proxy").map(str::to_owned);
-        let credentials = arguments.get("user").zip(arguments.get("password"));
-        config.credentials =
-            credentials.map(|(user, password)| (user.to_owned(), password.to_owned()));
+        config.credentials = arguments.credentials(identity);
         let key = sockets::random_key()?;
         let endpoint = sockets.endpoint(RULES, key, UserAgent::new(config, key)?);
         println!("listening on {}", sockets.local);
@@ -99,7 +97,7 @@ impl Phone {
         }
     }
 
-    /// Calls, and waits for the answer as long as it may ring.
+    /// Calls, and waits for the answer as long as it may ring. It rings when a provisional response has come.
     fn call(&mut self, callee: &str, offer: Content, ring: Duration) -> Result<CallKey, Failed> {
         let now = self.sockets.now();
         let invite = Invite::new(callee, offer);
@@ -107,10 +105,15 @@ impl Phone {
             .endpoint
             .act(now, |agent, it| agent.invite(it, invite))?;
         println!("calling {callee}");
-        let mut until = self.after(ring);
+        let (mut until, mut rings) = (None, false);
         loop {
             match self.next(until) {
-                Some(Event::Progress { code, .. }) => println!("{code}: not answered yet"),
+                Some(Event::Progress { code, .. }) => {
+                    println!("{code}: not answered yet");
+                    if !std::mem::replace(&mut rings, true) {
+                        until = self.after(ring);
+                    }
+                }
                 Some(Event::Answered { content, .. }) => {
                     println!(
                         "answered, with {} bytes of session description",

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run -p hairpin-sip-server --example uas -- --listen 127.0.0.1:5080 [--identity sip:bob@example.com]
-//!     [--proxy 'sip:127.0.0.1:5060;lr' --user bob --password hidden] [--ring SECONDS] [--busy yes]
+//!     [--proxy 'sip:127.0.0.1:5060;lr' --user bob --password hidden [--realm example.com]] [--ring SECONDS] [--busy yes]
 //! ```
 //!
 //! Without media: the answer names a port that nobody listens on. A phone puts its own session description there.
@@ -18,14 +18,14 @@ mod sockets;
 use std::collections::HashMap;
 
 use sip::Mono;
-use sip::agent::{CallKey, Config, Content, Event, RULES, UserAgent};
+use sip::agent::{CallError, CallKey, Config, Content, Event, RULES, UserAgent};
 use sip::endpoint::Endpoint;
 use sockets::{Arguments, Failed, Sockets};
 
-const USAGE: &str = "uas --listen ADDRESS [--identity URI] [--proxy URI --user NAME --password TEXT] \
+const USAGE: &str = "uas --listen ADDRESS [--identity URI] [--proxy URI --user NAME --password TEXT [--realm TEXT]] \
                      [--ring SECONDS] [--busy yes]";
-const NAMES: [&str; 7] = [
-    "listen", "identity", "proxy", "user", "password", "ring", "busy",
+const NAMES: [&str; 8] = [
+    "listen", "identity", "proxy", "user", "password", "realm", "ring", "busy",
 ];
 
 fn description(sockets: &Sockets) -> Content {
@@ -43,8 +43,7 @@ fn run() -> Result<(), Failed> {
     let identity = arguments.get("identity").unwrap_or("sip:uas@localhost");
     let mut config = Config::new(identity, &format!("sip:uas@{local}"));
     config.outbound_proxy = arguments.get("proxy").map(str::to_owned);
-    let credentials = arguments.get("user").zip(arguments.get("password"));
-    config.credentials = credentials.map(|(user, password)| (user.to_owned(), password.to_owned()));
+    config.credentials = arguments.credentials(identity);
     let key = sockets::random_key()?;
     let agent = UserAgent::new(config, key)?;
     let mut endpoint = sockets.endpoint(RULES, key, agent);
@@ -60,7 +59,7 @@ fn run() -> Result<(), Failed> {
         let now = sockets.now();
         let answer = description(&sockets);
         for (call, _) in ringing.extract_if(|_, at| *at <= now.mono) {
-            endpoint.act(now, |agent, it| agent.answer(it, call, &answer))?;
+            print_error(endpoint.act(now, |agent, it| agent.answer(it, call, &answer)));
         }
         let next = ringing.values().min().copied();
         sockets.turn(&mut endpoint, next);
@@ -74,6 +73,13 @@ fn run() -> Result<(), Failed> {
             }
             handle(&mut endpoint, &sockets, event, is_busy)?;
         }
+    }
+}
+
+/// An error of one call does not end the others. The caller may have cancelled it in the same moment, for example.
+fn print_error(done: Result<(), CallError>) {
+    if let Err(error) = done {
+        println!("not done: {error}");
     }
 }
 
@@ -99,16 +105,17 @@ fn handle(
         }
         Event::Incoming { call, from, .. } if is_busy => {
             println!("call from {from}: busy");
-            endpoint.act(now, |agent, it| agent.reject(it, call, 486))?;
+            print_error(endpoint.act(now, |agent, it| agent.reject(it, call, 486)));
         }
         Event::Incoming { call, from, .. } => {
             println!("call from {from}: rings");
-            endpoint.act(now, |agent, it| agent.ring(it, call, 180, &Content::none()))?;
+            let none = Content::none();
+            print_error(endpoint.act(now, |agent, it| agent.ring(it, call, 180, &none)));
         }
         Event::Offer { call, .. } => {
             println!("re-INVITE: accepted");
             let answer = description(sockets);
-            endpoint.act(now, |agent, it| agent.answer(it, call, &answer))?;
+            print_error(endpoint.act(now, |agent, it| agent.answer(it, call, &answer)));
         }
         Event::Acknowledged { .. } => println!("acknowledged"),
         Event::Ended { cause, .. } => println!("call ended: {cause}"),

@@ -114,14 +114,15 @@ impl<P: Policy + Registrations> RegistrarProxy<P> {
     fn register<'m>(
         &mut self,
         transactions: &mut Transactions<'_>,
-        request: NewRequest<'m>,
+        mut request: NewRequest<'m>,
     ) -> Option<NewRequest<'m>> {
         let (now, message) = (transactions.now, { request.message });
         let aor = match self.registrar.examine(&message, &mut self.lines) {
             Examined::Foreign => return Some(request),
             Examined::Refused(answer) => {
                 let reply = Reply::new(answer.code).headers(answer.headers);
-                reply_at_once(transactions, request, &reply);
+                // Nobody is authenticated yet: see below.
+                let _ = transactions.answer_statelessly(request, &reply);
                 return None;
             }
             Examined::Aor(aor) => aor,
@@ -132,20 +133,22 @@ impl<P: Policy + Registrations> RegistrarProxy<P> {
         {
             Authenticated::User(user) => user.to_vec(),
             Authenticated::Challenge(lines) => {
-                // A challenge creates no transaction, because unauthenticated clients can cause any number of them.
+                // These responses create no transactions, because unauthenticated clients can cause any number of them.
                 let _ = transactions.answer_statelessly(request, &Reply::new(401).headers(lines));
                 return None;
             }
             Authenticated::Bad(reason) => {
                 let reply = Reply::new(400).reason(reason.as_bytes());
-                reply_at_once(transactions, request, &reply);
+                let _ = transactions.answer_statelessly(request, &reply);
                 return None;
             }
             Authenticated::Slowed | Authenticated::Unavailable | Authenticated::Pending => {
-                reply_at_once(transactions, request, &Reply::new(503).headers(RETRY));
+                let reply = Reply::new(503).headers(RETRY);
+                let _ = transactions.answer_statelessly(request, &reply);
                 return None;
             }
         };
+        request.trust();
         let access = match &aor {
             Some(aor) => self.policy.access(&user, aor),
             None => Access::NoSuchUser,

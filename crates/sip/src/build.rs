@@ -12,6 +12,7 @@ mod writer;
 pub use dialog::{DialogRequest, request_of_uas};
 pub use forward::{Edits, Gather, MAX_SLICES, SCRATCH, forward};
 pub use response::{Answerable, Stamp, Tag};
+pub(crate) use writer::fold_free_pieces;
 pub use writer::{Builder, Part, decimal};
 
 /// Why a message could not be written.

@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use sip::agent::Credentials;
 use sip::dispatch::{self, Dispatcher, Source};
 use sip::endpoint::{Endpoint, Task};
 use sip::engine::{Config, ConnectKey, Engine, Origin, SendTo, SentBy};
@@ -16,6 +17,7 @@ use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::frame::{Frame, Framer, Opened, PONG};
 use sip::routing::{Answer, DnsFailed, Query};
 use sip::tu::TransactionUser;
+use sip::uri::Uri;
 use sip::verdict::Rules;
 use sip::{HashKey, Limits, Mono, Now};
 
@@ -24,6 +26,13 @@ pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// The one address that all sockets are bound to.
 const LISTENER: ListenerKey = ListenerKey(0);
+
+/// Inputs that wait for the main thread. The threads wait when there are more, and the kernel drops further datagrams.
+const MOST_INPUTS: usize = 1024;
+/// Connections at once, each of which has a thread.
+const MOST_CONNECTIONS: usize = 256;
+/// A peer that reads nothing for so long loses its connection: all others wait meanwhile.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the threads have read.
 enum Input {
@@ -42,7 +51,7 @@ pub(crate) struct Sockets {
     streams: HashMap<ConnectionKey, (TcpStream, Flow)>,
     last: u64,
     inputs: Receiver<Input>,
-    sender: Sender<Input>,
+    sender: SyncSender<Input>,
     started: Instant,
 }
 
@@ -65,15 +74,11 @@ impl Sockets {
         }
         let (udp, tcp) = bind_both(address)?;
         let local = udp.local_addr()?;
-        let (sender, inputs) = channel();
+        let (sender, inputs) = sync_channel(MOST_INPUTS);
         let (reading, to_main) = (udp.try_clone()?, sender.clone());
         std::thread::spawn(move || read_datagrams(&reading, &to_main));
         let to_main = sender.clone();
-        std::thread::spawn(move || {
-            for stream in tcp.incoming().flatten() {
-                let _ = to_main.send(Input::Accepted(stream));
-            }
-        });
+        std::thread::spawn(move || accept_streams(&tcp, &to_main));
         let (streams, last, started) = (HashMap::new(), 0, Instant::now());
         Ok(Sockets {
             udp,
@@ -174,10 +179,17 @@ impl Sockets {
     fn send(&mut self, to: SendTo, bytes: &[u8]) -> std::io::Result<()> {
         match to {
             SendTo::Datagram { remote, .. } => self.udp.send_to(bytes, remote).map(drop),
-            SendTo::Stream(key) => match self.streams.get_mut(&key) {
-                Some((stream, _)) => stream.write_all(bytes),
-                None => Err(std::io::ErrorKind::NotConnected.into()),
-            },
+            SendTo::Stream(key) => {
+                let Some((stream, _)) = self.streams.get_mut(&key) else {
+                    return Err(std::io::ErrorKind::NotConnected.into());
+                };
+                let written = stream.write_all(bytes);
+                if written.is_err() {
+                    // A part of the message may have been sent, so that nothing can follow. The reading thread reports the end.
+                    self.close(key);
+                }
+                written
+            }
         }
     }
 
@@ -197,6 +209,9 @@ impl Sockets {
 
     /// Keeps a connection and starts its reading thread.
     fn keep(&mut self, stream: TcpStream, opened: Opened) -> std::io::Result<Flow> {
+        if self.streams.len() >= MOST_CONNECTIONS {
+            return Err(std::io::Error::other("too many connections"));
+        }
         self.last += 1;
         let key = ConnectionKey(self.last);
         let flow = Flow {
@@ -206,7 +221,7 @@ impl Sockets {
             local: self.local,
             remote: stream.peer_addr()?,
         };
-        stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         let (reading, to_main) = (stream.try_clone()?, self.sender.clone());
         std::thread::spawn(move || {
             read_stream(reading, key, opened, &to_main);
@@ -268,7 +283,20 @@ fn bind_both(address: SocketAddr) -> Result<(UdpSocket, TcpListener), Failed> {
     Err("no port is free for UDP and TCP".into())
 }
 
-fn read_datagrams(udp: &UdpSocket, to_main: &Sender<Input>) {
+fn accept_streams(tcp: &TcpListener, to_main: &SyncSender<Input>) {
+    for stream in tcp.incoming() {
+        let Ok(stream) = stream else {
+            // No file descriptor is left, for example. The error comes at once until one is free.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if to_main.send(Input::Accepted(stream)).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_datagrams(udp: &UdpSocket, to_main: &SyncSender<Input>) {
     let mut buffer = vec![0; 65_536];
     loop {
         // An ICMP error of an earlier datagram comes as an error; the next read goes on.
@@ -283,7 +311,12 @@ fn read_datagrams(udp: &UdpSocket, to_main: &Sender<Input>) {
 }
 
 /// Cuts a stream into messages, until it ends or cannot be cut.
-fn read_stream(mut stream: TcpStream, key: ConnectionKey, opened: Opened, to_main: &Sender<Input>) {
+fn read_stream(
+    mut stream: TcpStream,
+    key: ConnectionKey,
+    opened: Opened,
+    to_main: &SyncSender<Input>,
+) {
     let (mut framer, limits) = (Framer::new(opened), Limits::DEFAULT);
     let (mut bytes, mut buffer) = (Vec::new(), [0; 16_384]);
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -347,6 +380,22 @@ impl Arguments {
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.pairs.get(name).map(String::as_str)
+    }
+
+    /// `--user` and `--password`, for `--realm` or the domain of this identity.
+    pub(crate) fn credentials(&self, identity: &str) -> Vec<Credentials> {
+        let domain = match Uri::parse(identity.as_bytes()) {
+            Ok(Uri::Sip(uri)) => String::from_utf8_lossy(uri.host.as_bytes()).into_owned(),
+            _ => String::new(),
+        };
+        let realm = self.get("realm").map_or(domain, str::to_owned);
+        let pair = self.get("user").zip(self.get("password"));
+        let credentials = pair.map(|(username, password)| Credentials {
+            realm: Some(realm),
+            username: username.to_owned(),
+            password: password.to_owned(),
+        });
+        credentials.into_iter().collect()
     }
 
     /// A time in seconds.

@@ -8,14 +8,38 @@ use crate::digest::{Algorithm, Answer, Challenge, Ha1, Qop};
 use crate::header::HeaderKind;
 use crate::message::Message;
 
-/// Realms that are remembered: more than any call passes.
-const MOST_REALMS: usize = 16;
+/// Challenges that are remembered, the newest ones. A request whose challenge is forgotten is challenged again.
+const MOST_CHALLENGES: usize = 256;
+
+/// A user name and a password for Digest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The realm that they are for (RFC 3261 §22.1). `None` is any realm. Then each server and each peer that challenges gets a response,
+    /// and can try passwords with it. So name the realm if a request can reach somebody who is not to be trusted.
+    pub realm: Option<String>,
+    /// The user name.
+    pub username: String,
+    /// The password.
+    pub password: String,
+}
+
+impl core::fmt::Debug for Credentials {
+    /// Without the password.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut debug = f.debug_struct("Credentials");
+        debug.field("realm", &self.realm);
+        debug.field("username", &self.username);
+        debug.finish_non_exhaustive()
+    }
+}
 
 /// Why a 401 or 407 was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthProblem {
-    /// The server asks for credentials, and there are none.
-    #[error("the server asks for a user name and a password, and none are configured")]
+    /// The server asks for credentials, and there are none for its realm.
+    #[error(
+        "the server asks for a user name and a password, and none are configured for its realm"
+    )]
     NoCredentials,
     /// The server has rejected the user name or the password.
     #[error("the server does not accept the user name or the password")]
@@ -33,6 +57,8 @@ pub(super) enum Learned {
 
 #[derive(Debug)]
 struct Realm {
+    /// Of the request that was challenged. Nobody else replaces its nonce: only who takes part in a call or a registration knows its Call-ID.
+    call_id: Vec<u8>,
     /// Authorization or Proxy-Authorization.
     kind: HeaderKind,
     realm: Vec<u8>,
@@ -42,6 +68,7 @@ struct Realm {
     is_session: bool,
     qop: Option<Qop>,
     hashes_username: bool,
+    username: String,
     ha1: Ha1,
     /// Requests with this nonce.
     count: u32,
@@ -51,12 +78,12 @@ struct Realm {
 
 #[derive(Debug)]
 pub(super) struct Authenticator {
-    credentials: Option<(String, String)>,
+    credentials: Vec<Credentials>,
     realms: Vec<Realm>,
 }
 
 impl Authenticator {
-    pub(super) const fn new(credentials: Option<(String, String)>) -> Authenticator {
+    pub(super) const fn new(credentials: Vec<Credentials>) -> Authenticator {
         Authenticator {
             credentials,
             realms: Vec::new(),
@@ -65,9 +92,9 @@ impl Authenticator {
 
     /// Reads the challenges of a 401 or 407 to this request. A proxy that forks may send those of several realms (RFC 3261 §22.3).
     pub(super) fn learn(&mut self, draft: &mut Draft, response: &Message<'_>) -> Learned {
-        let Some((username, password)) = self.credentials.clone() else {
+        if self.credentials.is_empty() {
             return Learned::Problem(AuthProblem::NoCredentials);
-        };
+        }
         let mut learned = Learned::Problem(AuthProblem::Unsupported);
         for (asked, kind) in [
             (HeaderKind::WwwAuthenticate, HeaderKind::Authorization),
@@ -86,6 +113,12 @@ impl Authenticator {
                     continue;
                 }
                 seen.push(challenge.realm.to_vec());
+                let Some(credentials) = self.credentials_for(challenge.realm) else {
+                    if !matches!(learned, Learned::Retry) {
+                        learned = Learned::Problem(AuthProblem::NoCredentials);
+                    }
+                    continue;
+                };
                 let entry = (kind, challenge.realm.to_vec());
                 if draft.challenged.contains(&entry) && !challenge.is_stale {
                     return Learned::Problem(AuthProblem::Rejected);
@@ -94,26 +127,37 @@ impl Authenticator {
                     draft.realms.push(entry.clone());
                 }
                 draft.challenged.push(entry);
-                self.remember(kind, &challenge, &username, &password);
+                self.remember(&draft.call_id, kind, &challenge, &credentials);
                 learned = Learned::Retry;
             }
         }
         learned
     }
 
+    /// The first credentials for this realm, or for any.
+    fn credentials_for(&self, realm: &[u8]) -> Option<Credentials> {
+        let is_for = |it: &&Credentials| {
+            let listed = it.realm.as_ref();
+            listed.is_none_or(|listed| listed.as_bytes() == realm)
+        };
+        self.credentials.iter().find(is_for).cloned()
+    }
+
     fn remember(
         &mut self,
+        call_id: &[u8],
         kind: HeaderKind,
         challenge: &Challenge<'_>,
-        username: &str,
-        password: &str,
+        credentials: &Credentials,
     ) {
+        let (username, password) = (&credentials.username, &credentials.password);
         self.realms
-            .retain(|it| it.kind != kind || it.realm != challenge.realm);
-        if self.realms.len() >= MOST_REALMS {
+            .retain(|it| it.kind != kind || it.realm != challenge.realm || it.call_id != call_id);
+        if self.realms.len() >= MOST_CHALLENGES {
             self.realms.remove(0);
         }
         self.realms.push(Realm {
+            call_id: call_id.to_vec(),
             kind,
             realm: challenge.realm.to_vec(),
             nonce: challenge.nonce.to_vec(),
@@ -122,6 +166,7 @@ impl Authenticator {
             is_session: challenge.is_session,
             qop: challenge.qop,
             hashes_username: challenge.hashes_username,
+            username: username.clone(),
             ha1: challenge.ha1(username.as_bytes(), password.as_bytes()),
             count: 0,
             cnonce: Vec::new(),
@@ -136,13 +181,11 @@ impl Authenticator {
         random: &mut Random,
     ) -> Result<(), BuildError> {
         draft.credentials.clear();
-        let Some((username, _)) = &self.credentials else {
-            return Ok(());
-        };
         let all = self.realms.iter_mut();
         let wanted = all.filter(|it| {
             let mut realms = draft.realms.iter();
-            realms.any(|(kind, realm)| *kind == it.kind && *realm == it.realm)
+            it.call_id == draft.call_id
+                && realms.any(|(kind, realm)| *kind == it.kind && *realm == it.realm)
         });
         for realm in wanted {
             realm.count += 1;
@@ -161,7 +204,7 @@ impl Authenticator {
             };
             let answer = Answer {
                 challenge: &challenge,
-                username: username.as_bytes(),
+                username: realm.username.as_bytes(),
                 ha1: &realm.ha1,
                 method: Method::of(&draft.method),
                 uri: &draft.uri,
@@ -172,7 +215,7 @@ impl Authenticator {
             let opaque = realm.opaque.as_ref().map_or(0, Vec::len);
             let texts = realm.realm.len() + realm.nonce.len() + opaque + draft.uri.len();
             // Names of parameters, hashes; each character of the user name may need a backslash.
-            let mut buffer = vec![0; texts + 2 * username.len() + 512];
+            let mut buffer = vec![0; texts + 2 * realm.username.len() + 512];
             let mut builder = Builder::fields(&mut buffer);
             answer.write(&mut builder, realm.kind);
             draft

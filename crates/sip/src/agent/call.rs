@@ -41,6 +41,8 @@ pub(super) struct Call {
     pub(super) invite: Option<u64>,
     /// The INVITE of the peer that has no final response.
     pub(super) offer: Option<ServerKey>,
+    /// Its CSeq number, and that of the ACK for the 2xx.
+    pub(super) offer_cseq: u32,
     /// Our 2xx whose ACK has not come.
     pub(super) answered: Option<ServerKey>,
     /// The INVITE of ours whose 2xx the program acknowledges, because it has the offer: a number of a pending request.
@@ -58,6 +60,7 @@ impl Call {
             early: Vec::new(),
             invite: None,
             offer: None,
+            offer_cseq: 0,
             answered: None,
             unacknowledged: None,
             realms: Vec::new(),

@@ -1,5 +1,7 @@
 //! What a user agent is told when it is made.
 
+use super::authenticator::Credentials;
+use super::draft::Draft;
 use crate::uri::{SipUri, Uri};
 use crate::verdict::{Element, Rules};
 use crate::{Host, Method};
@@ -42,8 +44,8 @@ pub struct Config {
     pub contact: String,
     /// Parameters of the Contact of REGISTER, each with its semicolon, such as `;+sip.instance="<urn:uuid:..>"`.
     pub contact_params: String,
-    /// The user name and the password for Digest.
-    pub credentials: Option<(String, String)>,
+    /// User names and passwords for Digest, each for a realm. The first that is for the realm of a challenge is used.
+    pub credentials: Vec<Credentials>,
     /// The proxy that requests outside of dialogs go to first, `sip:proxy.example.com;lr` (RFC 3261 §8.1.2). If the registrar names routes
     /// (Service-Route, RFC 3608), they take its place for all but REGISTER.
     pub outbound_proxy: Option<String>,
@@ -71,7 +73,7 @@ impl Config {
             display_name: String::new(),
             contact: contact.to_owned(),
             contact_params: String::new(),
-            credentials: None,
+            credentials: Vec::new(),
             outbound_proxy: None,
             registrar: None,
             expires: 3600,
@@ -149,6 +151,13 @@ impl Config {
         if !self.user_agent.is_empty() {
             lines.extend_from_slice(format!("User-Agent: {}\r\n", self.user_agent).as_bytes());
         }
+    }
+
+    /// RFC 3261 §8.1.1.8: the Contact is a SIPS URI if the Request-URI or the topmost Route is one.
+    pub(super) fn is_contact_for(&self, draft: &Draft) -> bool {
+        let is_sips = |uri: &[u8]| matches!(Uri::parse(uri), Ok(Uri::Sip(uri)) if uri.is_sips);
+        let needs_sips = is_sips(&draft.uri) || is_sips(&draft.next_hop);
+        !needs_sips || is_sips(self.contact.as_bytes())
     }
 
     pub(super) fn add_contact(&self, lines: &mut Vec<u8>) {

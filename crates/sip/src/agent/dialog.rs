@@ -1,6 +1,6 @@
 //! The state of a dialog (RFC 3261 §12).
 
-use super::draft::{Content, Draft, Path};
+use super::draft::{Content, Draft, Path, unfolded};
 use crate::header::HeaderKind;
 use crate::message::Message;
 
@@ -19,12 +19,15 @@ pub(super) struct Dialog {
     remote_cseq: Option<u32>,
 }
 
-/// The values of Record-Route in their order.
-fn record_routes(message: &Message<'_>) -> Option<Vec<Vec<u8>>> {
-    let routes = message.record_routes();
-    routes
-        .map(|route| Some(route.ok()?.bytes.to_vec()))
-        .collect()
+/// The values of Record-Route in their order. Those of a malformed field are missing.
+fn record_routes(message: &Message<'_>) -> Vec<Vec<u8>> {
+    let routes = message.record_routes().filter_map(Result::ok);
+    routes.map(|route| unfolded(route.bytes)).collect()
+}
+
+/// Whether all values of Record-Route can be read.
+fn are_routes_whole(message: &Message<'_>) -> bool {
+    message.record_routes().all(|route| route.is_ok())
 }
 
 fn contact(message: &Message<'_>) -> Option<Vec<u8>> {
@@ -32,34 +35,47 @@ fn contact(message: &Message<'_>) -> Option<Vec<u8>> {
 }
 
 impl Dialog {
-    /// The dialog that a response to this INVITE begins (RFC 3261 §12.1.2); `None` if its To or its Record-Route is malformed.
-    pub(super) fn of_response(invite: &Draft, response: &Message<'_>) -> Option<Dialog> {
+    /// The dialog that a response to this INVITE begins (RFC 3261 §12.1.2), or that of a re-INVITE; `None` if its To is malformed. And whether
+    /// its route set is whole, which it is not if a Record-Route is malformed.
+    pub(super) fn of_response(invite: &Draft, response: &Message<'_>) -> Option<(Dialog, bool)> {
         let to = response.to().ok()?;
-        let mut routes = record_routes(response)?;
-        routes.reverse();
-        Some(Dialog {
+        let (routes, is_whole) = match &invite.route_set {
+            // RFC 3261 §12.2: a re-INVITE does not change the route set.
+            Some(routes) => (routes.clone(), true),
+            None => {
+                let mut routes = record_routes(response);
+                routes.reverse();
+                (routes, are_routes_whole(response))
+            }
+        };
+        let dialog = Dialog {
             call_id: invite.call_id.clone(),
             local: invite.from.clone(),
-            remote: response.header(HeaderKind::To)?.value.to_vec(),
+            remote: unfolded(response.header(HeaderKind::To)?.value),
             // A user agent of RFC 2543 sends no tag.
             remote_tag: to.tag.unwrap_or_default().to_vec(),
             routes,
             // A provisional response may have no Contact.
             target: contact(response).unwrap_or_else(|| invite.uri.clone()),
             remote_cseq: None,
-        })
+        };
+        Some((dialog, is_whole))
     }
 
-    /// The dialog that we begin with a response to this INVITE (RFC 3261 §12.1.1); `None` if the INVITE lacks a Contact.
+    /// The dialog that we begin with a response to this INVITE (RFC 3261 §12.1.1); `None` if the INVITE lacks a Contact, or a
+    /// Record-Route is malformed.
     pub(super) fn of_request(invite: &Message<'_>, local_tag: &[u8]) -> Option<Dialog> {
-        let to = invite.header(HeaderKind::To)?.value;
+        if !are_routes_whole(invite) {
+            return None;
+        }
+        let to = unfolded(invite.header(HeaderKind::To)?.value);
         let from = invite.from().ok()?;
         Some(Dialog {
             call_id: invite.call_id().ok()?.to_vec(),
-            local: [to, b";tag=", local_tag].concat(),
-            remote: invite.header(HeaderKind::From)?.value.to_vec(),
+            local: [&to[..], b";tag=", local_tag].concat(),
+            remote: unfolded(invite.header(HeaderKind::From)?.value),
             remote_tag: from.tag.unwrap_or_default().to_vec(),
-            routes: record_routes(invite)?,
+            routes: record_routes(invite),
             target: contact(invite)?,
             remote_cseq: Some(invite.cseq().ok()?.number),
         })
@@ -109,6 +125,7 @@ impl Dialog {
             uri,
             routes,
             next_hop,
+            route_set: Some(self.routes.clone()),
             from: self.local.clone(),
             to: self.remote.clone(),
             call_id: self.call_id.clone(),

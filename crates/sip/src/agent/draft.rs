@@ -2,7 +2,7 @@
 
 use super::event::CallError;
 use crate::Method;
-use crate::build::{BuildError, Builder, Part};
+use crate::build::{BuildError, Builder, Part, fold_free_pieces};
 use crate::header::{HeaderKind, NameAddr};
 use crate::message::Message;
 use crate::uri::Uri;
@@ -46,7 +46,7 @@ impl Content {
         let media_type = message.header(HeaderKind::ContentType);
         let media_type = media_type.filter(|_| !message.body().is_empty());
         let media_type = media_type.map_or_else(String::new, |it| {
-            String::from_utf8_lossy(it.value).into_owned()
+            String::from_utf8_lossy(&unfolded(it.value)).into_owned()
         });
         Content {
             media_type,
@@ -71,6 +71,12 @@ impl Content {
     }
 }
 
+/// A value without folds (RFC 3261 §7.3.1), as it can be written again.
+pub(super) fn unfolded(value: &[u8]) -> Vec<u8> {
+    let pieces: Vec<&[u8]> = fold_free_pieces(value).collect();
+    pieces.join(&b' ')
+}
+
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
@@ -81,6 +87,8 @@ pub(super) struct Draft {
     pub(super) routes: Vec<Vec<u8>>,
     /// The URI that says where it goes (RFC 3261 §8.1.2).
     pub(super) next_hop: Vec<u8>,
+    /// The route set of its dialog; `None` outside of dialogs.
+    pub(super) route_set: Option<Vec<Vec<u8>>>,
     /// The value of From, with its tag.
     pub(super) from: Vec<u8>,
     /// The value of To.

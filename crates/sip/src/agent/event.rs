@@ -28,8 +28,8 @@ pub enum CallError {
     /// There are as many calls as there may be.
     #[error("there are as many calls as there may be")]
     Full,
-    /// A URI is malformed, or not one of SIP.
-    #[error("not a SIP URI such as `sip:alice@example.com`")]
+    /// A URI is malformed, or not one of SIP. Or it is a SIPS URI, and the contact is not (RFC 3261 §8.1.1.8).
+    #[error("not a SIP URI such as `sip:alice@example.com`, or a SIPS URI without a SIPS contact")]
     Uri,
     /// Header lines or a media type are malformed: a line without a name or a line end, or an empty line.
     #[error("a header line or a media type is malformed")]

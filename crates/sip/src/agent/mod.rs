@@ -9,7 +9,7 @@
 //! - **Registration.** [`UserAgent::register`] registers the contact and refreshes it before the expiry that the registrar granted. After a
 //!   failure that may pass it tries again, later each time (RFC 5626 §4.5).
 //! - **Authentication.** A 401 or 407 is answered with the configured password: MD5, SHA-256 and SHA-512-256, of several realms if a call
-//!   passes several. Wrong credentials are reported, not tried again.
+//!   passes several. Other realms than those of the configuration get no answer. Wrong credentials are reported, not tried again.
 //! - **Calls.** [`UserAgent::invite`] begins one. Each branch of a forked call is an early dialog of its own; the first 2xx wins, and the
 //!   others are ended with BYE (RFC 3261 §13.2.2.4). Either side may send a re-INVITE.
 //! - **Bodies** are opaque: the program makes offers and answers (RFC 3264), as [`Content`].
@@ -90,7 +90,7 @@ mod registration;
 mod uac;
 mod uas;
 
-pub use authenticator::AuthProblem;
+pub use authenticator::{AuthProblem, Credentials};
 pub use call::RequestTarget;
 pub use config::{Config, ConfigError, RULES};
 pub use draft::Content;

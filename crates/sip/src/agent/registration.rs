@@ -138,6 +138,7 @@ impl UserAgent {
             uri,
             routes,
             next_hop,
+            route_set: None,
             from: [&address[..], b";tag=", tag].concat(),
             to: address,
             call_id: self.registration.call_id.clone(),

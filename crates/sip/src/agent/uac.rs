@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::tu::Transactions;
 use crate::uri::Uri;
 
-/// Early dialogs of one call: as many as a proxy of this project forks to.
+/// Early dialogs of one call, and branches that are ended after another has answered: as many as a proxy of this project forks to.
 const MOST_BRANCHES: usize = 32;
 
 /// A call to be begun.
@@ -41,6 +41,15 @@ impl<'a> Invite<'a> {
             lines: b"",
         }
     }
+}
+
+/// What a 2xx says.
+struct Answer {
+    dialog: Dialog,
+    /// It was acknowledged, or waits for the program.
+    is_repeated: bool,
+    /// The route set of the dialog is complete.
+    is_whole: bool,
 }
 
 impl UserAgent {
@@ -71,6 +80,9 @@ impl UserAgent {
         let mut draft = self.draft_to(invite.uri, b"INVITE", ends, lines, invite.content)?;
         let number = self.new_number();
         let mut call = Call::new(State::Calling, tag.clone(), None);
+        if !self.config.is_contact_for(&draft) {
+            return Err(CallError::Uri);
+        }
         draft.cseq = call.next_cseq();
         let sent = self.send(transactions, draft, Class::New, Purpose::Invite(number))?;
         call.invite = Some(sent);
@@ -104,6 +116,7 @@ impl UserAgent {
             uri,
             routes,
             next_hop,
+            route_set: None,
             from: [&from[..], b";tag=", &tag].concat(),
             to: name_addr("", to),
             call_id,
@@ -130,7 +143,7 @@ impl UserAgent {
         if !branch.is_empty()
             && is_new
             && it.early.len() < MOST_BRANCHES
-            && let Some(dialog) = Dialog::of_response(&pending.draft, response)
+            && let Some((dialog, true)) = Dialog::of_response(&pending.draft, response)
         {
             it.early.push(dialog);
         }
@@ -150,18 +163,46 @@ impl UserAgent {
         call: u64,
         response: &Message<'_>,
     ) {
-        let Some((dialog, is_repeated)) = self.answer_of(transactions, number, response) else {
-            return self.remove(call, EndCause::Malformed);
+        let known = self.calls.get(&call).and_then(|it| it.dialog.as_ref());
+        let (has_dialog, known) = (known.is_some(), known.map(|it| it.remote_tag.clone()));
+        let Some(answer) = self.answer_of(transactions, number, response) else {
+            // There is no dialog to acknowledge.
+            if !has_dialog {
+                self.remove(call, EndCause::Malformed);
+            }
+            return;
         };
-        if is_repeated {
+        let dialog = answer.dialog;
+        if answer.is_repeated {
             return;
         }
-        let branch = dialog.remote_tag.clone();
-        let Some(it) = self.calls.get_mut(&call).filter(|it| it.dialog.is_none()) else {
+        if known.as_ref() == Some(&dialog.remote_tag) {
+            // The ACK was not sent when the 2xx came first.
+            return self.acknowledge_now(transactions, number);
+        }
+        if has_dialog || !answer.is_whole || !self.calls.contains_key(&call) {
             // RFC 3261 §13.2.2.4: send BYE if another branch has answered, or if the call has ended.
-            return self.end_stray(transactions, number, &dialog);
+            self.end_stray(transactions, number, &dialog);
+            if !has_dialog {
+                self.remove(call, EndCause::Malformed);
+            }
+            return;
+        }
+        self.call_answered(transactions, (number, call), dialog, Content::of(response));
+    }
+
+    /// The first 2xx for the INVITE that begins a call.
+    fn call_answered(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        (number, call): (u64, u64),
+        dialog: Dialog,
+        content: Content,
+    ) {
+        let Some(it) = self.calls.get_mut(&call) else {
+            return;
         };
-        let content = Content::of(response);
+        let branch = dialog.remote_tag.clone();
         it.dialog = Some(dialog);
         it.early.clear();
         it.invite = None;
@@ -191,21 +232,25 @@ impl UserAgent {
         call: u64,
         response: &Message<'_>,
     ) {
-        let Some((_, is_repeated)) = self.answer_of(transactions, number, response) else {
+        let Some(answer) = self.answer_of(transactions, number, response) else {
             // Without an ACK, the peer ends the call.
             if let Some(it) = self.calls.get_mut(&call) {
                 it.invite = None;
             }
             return;
         };
-        if is_repeated {
+        if answer.is_repeated {
             return;
         }
         let content = Content::of(response);
         let has_offer = self.has_no_offer(number) && !content.is_empty();
         let it = self.calls.get_mut(&call);
-        let Some(it) = it.filter(|it| matches!(it.state, State::Confirmed)) else {
-            return self.acknowledge_now(transactions, number);
+        let is_awaited =
+            |it: &&mut Call| matches!(it.state, State::Confirmed) && it.invite == Some(number);
+        let Some(it) = it.filter(is_awaited) else {
+            // RFC 3261 §13.2.2.4: also if the call has ended. If the ACK cannot be sent, the peer retransmits its 2xx.
+            let _ = self.send_ack_in(transactions, number, &answer.dialog, Content::none());
+            return;
         };
         it.invite = None;
         if let Some(dialog) = &mut it.dialog {
@@ -221,24 +266,28 @@ impl UserAgent {
             .push_back(Event::OfferAnswered { call, content });
     }
 
-    /// The dialog of a 2xx, and whether that was seen before: then its ACK is sent again (RFC 3261 §13.2.2.4). `None` if it is malformed.
+    /// What a 2xx says. If it was seen before, its ACK is sent again (RFC 3261 §13.2.2.4). `None` if its To is malformed.
     fn answer_of(
         &mut self,
         transactions: &mut Transactions<'_>,
         number: u64,
         response: &Message<'_>,
-    ) -> Option<(Dialog, bool)> {
+    ) -> Option<Answer> {
         let pending = self.pending.get_mut(&number)?;
-        let dialog = Dialog::of_response(&pending.draft, response)?;
         let is_first = pending.forget_at.is_none();
         let until = transactions.now.mono.plus(MORE_ANSWERS);
         pending.forget_at.get_or_insert(until);
+        let (dialog, is_whole) = Dialog::of_response(&pending.draft, response)?;
         let mut acks = pending.acks.iter();
         let acked = acks.find(|(tag, ..)| *tag == dialog.remote_tag);
         if let Some((_, next_hop, bytes)) = acked {
             // If the ACK cannot be sent, the peer retransmits its 2xx.
             let _ = deliver_ack(transactions, next_hop, bytes);
-            return Some((dialog, true));
+            return Some(Answer {
+                dialog,
+                is_repeated: true,
+                is_whole,
+            });
         }
         // The program has not acknowledged it yet.
         let mut calls = self.calls.values();
@@ -247,7 +296,11 @@ impl UserAgent {
             let is_same = known.is_some_and(|it| it.remote_tag == dialog.remote_tag);
             is_same && call.unacknowledged == Some(number)
         });
-        Some((dialog, waits && !is_first))
+        Some(Answer {
+            dialog,
+            is_repeated: waits && !is_first,
+            is_whole,
+        })
     }
 
     fn has_no_offer(&self, number: u64) -> bool {
@@ -278,8 +331,12 @@ impl UserAgent {
     ) -> Result<(), CallError> {
         content.check()?;
         let it = self.calls.get_mut(&call.0).ok_or(CallError::Gone)?;
-        let number = it.unacknowledged.take().ok_or(CallError::OutOfPlace)?;
-        self.send_ack(transactions, number, content)
+        let number = it.unacknowledged.ok_or(CallError::OutOfPlace)?;
+        self.send_ack(transactions, number, content)?;
+        if let Some(it) = self.calls.get_mut(&call.0) {
+            it.unacknowledged = None;
+        }
+        Ok(())
     }
 
     /// Sends the ACK for the 2xx of this INVITE, in the dialog of its call.
@@ -306,6 +363,9 @@ impl UserAgent {
         content: Content,
     ) -> Result<(), CallError> {
         let pending = self.pending.get_mut(&number).ok_or(CallError::Gone)?;
+        if pending.acks.len() > MOST_BRANCHES {
+            return Err(CallError::Full);
+        }
         let mut draft = dialog.draft(b"ACK", pending.draft.cseq, Vec::new(), content);
         // RFC 3261 §13.2.2.4: the credentials of the INVITE.
         draft.credentials.clone_from(&pending.draft.credentials);
@@ -316,8 +376,14 @@ impl UserAgent {
         Ok(())
     }
 
-    /// Acknowledges a 2xx of a branch that has no call, and ends its dialog.
+    /// Acknowledges a 2xx of a branch that has no call, and ends its dialog. Further branches get nothing: else whoever answers makes this user
+    /// agent send any number of requests anywhere.
     fn end_stray(&mut self, transactions: &mut Transactions<'_>, number: u64, dialog: &Dialog) {
+        let pending = self.pending.get(&number);
+        // The branch that has the call may not have its ACK yet: one place is left for it.
+        if pending.is_none_or(|pending| pending.acks.len() >= MOST_BRANCHES) {
+            return;
+        }
         if self
             .send_ack_in(transactions, number, dialog, Content::none())
             .is_err()

@@ -28,19 +28,27 @@ impl UserAgent {
     ) {
         match request.message.method() {
             Some(Method::Invite) => self.incoming(transactions, request),
-            Some(Method::Options) => self.answer_options(transactions, request),
+            Some(Method::Options) => {
+                let has_room = self.calls.len() < self.config.most_calls;
+                self.answer_options(transactions, request, has_room);
+            }
             Some(Method::Bye | Method::Cancel) => answer(transactions, request, &Reply::new(481)),
             _ => self.ask_program(transactions, request, None),
         }
     }
 
-    /// RFC 3261 §11.2: what this user agent can do, and whether it would take a call.
-    fn answer_options(&self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) {
+    /// RFC 3261 §11.2: what this user agent can do, and whether it would take a call. Within a dialog it takes none.
+    fn answer_options(
+        &self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+        has_room: bool,
+    ) {
         let mut lines = Vec::new();
         self.config.add_abilities(&mut lines);
         self.config.add_accept(&mut lines);
         self.config.add_contact(&mut lines);
-        let code = match self.calls.len() < self.config.most_calls {
+        let code = match has_room {
             true => 200,
             false => 486,
         };
@@ -69,6 +77,7 @@ impl UserAgent {
         };
         let mut call = Call::new(State::Incoming, tag.clone(), Some(dialog));
         call.offer = Some(key);
+        call.offer_cseq = message.cseq().map_or(0, |cseq| cseq.number);
         self.calls.insert(number, call);
         self.by_tag.insert(tag, number);
         self.events.push_back(Event::Incoming {
@@ -107,7 +116,7 @@ impl UserAgent {
         match method {
             Some(Method::Bye) => self.peer_hung_up(transactions, number, request),
             Some(Method::Invite) => self.offered(transactions, number, request),
-            Some(Method::Options) => self.answer_options(transactions, request),
+            Some(Method::Options) => self.answer_options(transactions, request, true),
             _ => self.ask_program(transactions, request, Some(number)),
         }
     }
@@ -170,6 +179,7 @@ impl UserAgent {
         };
         if let Some(it) = self.calls.get_mut(&call) {
             it.offer = Some(key);
+            it.offer_cseq = message.cseq().map_or(0, |cseq| cseq.number);
             if let Some(dialog) = &mut it.dialog {
                 dialog.refresh_target(&message);
             }
@@ -310,6 +320,10 @@ impl UserAgent {
             return;
         };
         if it.dialog_of(call_id, from.tag).is_none() || it.answered.is_none() {
+            return;
+        }
+        // RFC 3261 §13.2.2.4: the ACK has the number of its INVITE. That of an earlier INVITE may come late, or again.
+        if ack.cseq().map_or(0, |cseq| cseq.number) != it.offer_cseq {
             return;
         }
         if let Some(answered) = it.answered.take() {

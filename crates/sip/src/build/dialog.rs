@@ -1,6 +1,6 @@
 //! Requests within a dialog, made from the 2xx that began it (RFC 3261 §12.2.1.1).
 
-use super::{BuildError, Builder, Part};
+use super::{BuildError, Builder, Part, fold_free_pieces};
 use crate::Method;
 use crate::header::{HeaderKind, NameAddr};
 use crate::message::Message;
@@ -47,12 +47,13 @@ pub fn request_of_uas<'b>(
     let mut builder = Builder::request(buffer, method, request_uri);
     let mut next_hop = uri_at..uri_at + request_uri.len();
     for (place, route) in routes.iter().enumerate() {
-        builder.header(HeaderKind::Route, route.bytes);
+        builder.header_unfolded(HeaderKind::Route, route.bytes);
         if place == 0 && !is_strict {
             // Behind the request line and `Route: `, wherever in the value it is.
             let line = uri_at + request_uri.len() + b" SIP/2.0\r\n".len();
             let value = line + HeaderKind::Route.name().len() + b": ".len();
             let within = route.uri.as_ptr() as usize - route.bytes.as_ptr() as usize;
+            let within = unfolded_len(route.bytes.get(..within).unwrap_or_default());
             next_hop = value + within..value + within + route.uri.len();
         }
     }
@@ -81,7 +82,7 @@ fn add_ends(
     ];
     for (kind, source) in ends {
         let field = response.header(source).ok_or(BuildError::Malformed)?;
-        builder.header(kind, field.value);
+        builder.header_unfolded(kind, field.value);
     }
     let number = [
         Part::Number(cseq),
@@ -90,6 +91,12 @@ fn add_ends(
     ];
     builder.header_of(HeaderKind::CSeq, &number);
     Ok(())
+}
+
+/// The length of a value without its folds.
+fn unfolded_len(value: &[u8]) -> usize {
+    let lengths = fold_free_pieces(value).map(|piece| piece.len() + 1);
+    lengths.sum::<usize>().saturating_sub(1)
 }
 
 fn is_loose(route: &NameAddr<'_>) -> bool {
@@ -140,6 +147,15 @@ mod tests {
         let (bytes, next_hop) = bye(routes);
         let head = "BYE sip:a@caller.example:5070;transport=tcp SIP/2.0\r\n\
              Route: \"P 1\" <sip:p1.example;lr>\r\nRoute: <sip:p2.example:5090;lr>;x=1\r\nRoute: <sip:p3.example>\r\n";
+        assert_eq!(bytes, format!("{head}{ENDS}"));
+        assert_eq!(next_hop, "sip:p1.example;lr");
+    }
+
+    #[test]
+    fn folds_of_the_response_are_left_out_rfc3261_7_3_1() {
+        let (bytes, next_hop) =
+            bye("Record-Route: \"P\"\r\n  <sip:p1.example;lr>;x=1\r\n\t;y=2\r\n");
+        let head = "BYE sip:a@caller.example:5070;transport=tcp SIP/2.0\r\nRoute: \"P\" <sip:p1.example;lr>;x=1 ;y=2\r\n";
         assert_eq!(bytes, format!("{head}{ENDS}"));
         assert_eq!(next_hop, "sip:p1.example;lr");
     }

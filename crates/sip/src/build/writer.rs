@@ -125,6 +125,15 @@ impl<'b> Builder<'b> {
         self
     }
 
+    /// Adds a field with a value of another message, without its folds.
+    pub(crate) fn header_unfolded(&mut self, kind: HeaderKind, value: &[u8]) -> &mut Self {
+        self.raw(kind.name().as_bytes()).raw(b": ");
+        for (place, piece) in fold_free_pieces(value).enumerate() {
+            self.raw(if place == 0 { b"" } else { b" " }).raw(piece);
+        }
+        self.raw(b"\r\n")
+    }
+
     /// Adds a field with any name.
     pub fn named(&mut self, name: &[u8], value: &[Part<'_>]) -> &mut Self {
         if !chars::all(name, TOKEN) {
@@ -250,6 +259,13 @@ impl<'b> Builder<'b> {
     pub(super) fn fail(&mut self, error: BuildError) {
         self.error = self.error.or(Some(error));
     }
+}
+
+/// The pieces of a value between its folds, each of which is equal to one space (RFC 3261 §7.3.1).
+pub(crate) fn fold_free_pieces(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let pieces = value.split(|byte| matches!(byte, b'\r' | b'\n'));
+    let pieces = pieces.map(<[u8]>::trim_ascii);
+    pieces.filter(|piece| !piece.is_empty())
 }
 
 /// A number in decimal, at the end of `digits`.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hairpin_sip::agent::{CallKey, Config, Content, Event, Invite, RULES, UserAgent};
+use hairpin_sip::agent::{CallKey, Config, Content, Credentials, Event, Invite, RULES, UserAgent};
 use hairpin_sip::dispatch::{self, Dispatcher, Source};
 use hairpin_sip::endpoint::{Endpoint, Task};
 use hairpin_sip::engine::{self, Engine, SentBy};
@@ -22,8 +22,17 @@ pub(crate) struct Bed {
 
 pub(crate) fn config() -> Config {
     let mut config = Config::new("sip:alice@192.0.2.9", "sip:alice@192.0.2.1:5060");
-    config.credentials = Some(("alice".to_owned(), "secret".to_owned()));
+    config.credentials = vec![credentials(None)];
     config
+}
+
+/// Those of alice, for this realm or for any.
+pub(crate) fn credentials(realm: Option<&str>) -> Credentials {
+    Credentials {
+        realm: realm.map(str::to_owned),
+        username: "alice".to_owned(),
+        password: "secret".to_owned(),
+    }
 }
 
 /// The value of a header field.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use hairpin_sip::agent::{AuthProblem, CallError, Content, EndCause, Event, Invite, RequestTarget};
+use hairpin_sip::agent::{
+    AuthProblem, CallError, Config, Content, EndCause, Event, Invite, RequestTarget,
+};
 use hairpin_sip::tu::TransactionUser as _;
 
 use crate::bed::{Bed, CONTACT, OFFER, config, request, response, tag_of, value};
@@ -111,6 +113,132 @@ fn a_repeated_2xx_gets_the_same_ack_rfc3261_13_2_2_4() {
     bed.receive(&response(&invite, "200 OK", "b1", CONTACT, OFFER));
     assert_eq!(bed.take_one(), ack);
     assert_eq!(bed.event(), None);
+}
+
+const BROKEN: &str = "Record-Route: <sip:192.0.2.9;lr\r\n";
+
+#[test]
+fn a_malformed_2xx_of_another_branch_leaves_the_call_as_it_is_rfc3261_13_2_2_4() {
+    let mut bed = Bed::new(config());
+    let (call, invite, _) = bed.answered();
+    let lines = format!("{CONTACT}{BROKEN}");
+    bed.receive(&response(&invite, "200 OK", "b2", &lines, OFFER));
+    assert_eq!(bed.event(), None, "the call goes on");
+    for message in bed.take() {
+        assert!(value(&message, "To").ends_with(";tag=b2"), "{message}");
+    }
+    bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
+    assert!(value(&bed.take_one(), "To").ends_with(";tag=b1"));
+}
+
+#[test]
+fn a_malformed_2xx_is_acknowledged_and_ended_with_bye_rfc3261_13_2_2_4() {
+    let mut bed = Bed::new(config());
+    let (call, invite) = bed.invite(Content::sdp(OFFER));
+    let lines = format!("{CONTACT}{BROKEN}");
+    let answer = response(&invite, "200 OK", "b1", &lines, OFFER);
+    bed.receive(&answer);
+    let sent = bed.take();
+    assert!(
+        matches!(&sent[..], [ack, bye] if ack.starts_with("ACK ") && bye.starts_with("BYE ")),
+        "{sent:#?}"
+    );
+    let cause = EndCause::Malformed;
+    assert_eq!(bed.event(), Some(Event::Ended { call, cause }));
+    bed.receive(&response(&sent[1], "200 OK", "", "", ""));
+    bed.receive(&answer);
+    assert_eq!(bed.take_one(), sent[0]);
+    bed.pass(Duration::from_secs(120));
+    assert_eq!(bed.endpoint.user().poll_timeout(), None);
+}
+
+#[test]
+fn a_bounded_number_of_further_branches_is_ended() {
+    let mut bed = Bed::new(config());
+    let (call, invite, _) = bed.answered();
+    for number in 0..100 {
+        let tag = format!("other{number}");
+        bed.receive(&response(&invite, "200 OK", &tag, CONTACT, OFFER));
+    }
+    let sent = bed.take();
+    let of = |method: &str| sent.iter().filter(|it| it.starts_with(method)).count();
+    // The branch that has the call is one of 32.
+    assert_eq!((of("ACK "), of("BYE ")), (31, 31));
+    bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
+    assert!(value(&bed.take_one(), "To").ends_with(";tag=b1"));
+}
+
+#[test]
+fn a_call_whose_ack_could_not_be_sent_is_not_ended_when_the_2xx_comes_again() {
+    let mut bed = Bed::new(config());
+    let (call, invite) = bed.invite(Content::sdp(OFFER));
+    // No request can be sent there.
+    let contact = "Contact: <tel:+15>\r\n";
+    bed.receive(&response(&invite, "200 OK", "b1", contact, OFFER));
+    assert!(matches!(bed.event(), Some(Event::Answered { .. })));
+    bed.receive(&response(&invite, "200 OK", "b1", CONTACT, OFFER));
+    let sent = bed.take();
+    assert!(!sent.iter().any(|it| it.starts_with("BYE ")), "{sent:#?}");
+    assert_eq!(bed.event(), None);
+    assert_eq!(bed.endpoint.user().calls(), 1, "{call:?}");
+}
+
+#[test]
+fn folds_are_left_out_of_the_requests_of_a_dialog_rfc3261_7_3_1() {
+    let mut bed = Bed::new(config());
+    let (call, invite) = bed.invite(Content::sdp(OFFER));
+    let lines = format!("{CONTACT}Record-Route: \"P\"\r\n  <sip:192.0.2.9;lr>\r\n");
+    let answer = response(&invite, "200 OK", "b1", &lines, OFFER);
+    bed.receive(&answer.replace("To: <sip:bob", "To: \"Bob\"\r\n\t<sip:bob"));
+    assert!(matches!(bed.event(), Some(Event::Answered { .. })));
+    let ack = bed.take_one();
+    bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
+    for (message, method) in [(ack, "ACK "), (bed.take_one(), "BYE ")] {
+        assert!(message.starts_with(method), "{message}");
+        assert_eq!(value(&message, "To"), "\"Bob\" <sip:bob@192.0.2.9>;tag=b1");
+        assert_eq!(value(&message, "Route"), "\"P\" <sip:192.0.2.9;lr>");
+    }
+}
+
+#[test]
+fn a_2xx_to_a_reinvite_that_crosses_a_bye_is_acknowledged_rfc3261_13_2_2_4() {
+    let mut bed = Bed::new(config());
+    let (call, invite) = bed.invite(Content::sdp(OFFER));
+    let lines = format!("{CONTACT}{ROUTES}");
+    bed.receive(&response(&invite, "200 OK", "b1", &lines, OFFER));
+    bed.event();
+    bed.take();
+    bed.act(|agent, it| agent.reinvite(it, call, Content::sdp(OFFER)))
+        .unwrap();
+    let again = bed.take_one();
+    bed.receive(&in_dialog(&invite, "BYE", 1));
+    assert!(bed.take_one().starts_with("SIP/2.0 200 "));
+    let cause = EndCause::PeerHungUp;
+    assert_eq!(bed.event(), Some(Event::Ended { call, cause }));
+    let other = "Contact: <sip:bob@192.0.2.9:5071>\r\n";
+    bed.receive(&response(&again, "200 OK", "", other, OFFER));
+    let ack = bed.take_one();
+    assert!(ack.starts_with("ACK sip:bob@192.0.2.9:5071 "), "{ack}");
+    assert_eq!(value(&ack, "CSeq"), "2 ACK");
+    // Those of the dialog: the response has none.
+    assert_eq!(value(&ack, "Route"), "<sip:192.0.2.9;lr>");
+    assert_eq!(bed.event(), None);
+}
+
+#[test]
+fn a_sips_uri_needs_a_sips_contact_rfc3261_8_1_1_8() {
+    let mut bed = Bed::new(config());
+    let invite = Invite::new("sips:bob@192.0.2.9", Content::none());
+    let made = bed.act(|agent, it| agent.invite(it, invite));
+    assert_eq!(made, Err(CallError::Uri));
+    let mut bed = Bed::new(Config {
+        outbound_proxy: Some("sips:192.0.2.9;lr".to_owned()),
+        ..config()
+    });
+    let invite = Invite::new("sip:bob@192.0.2.9", Content::none());
+    let made = bed.act(|agent, it| agent.invite(it, invite));
+    assert_eq!(made, Err(CallError::Uri));
+    assert_eq!(bed.endpoint.user().calls(), 0);
 }
 
 #[test]

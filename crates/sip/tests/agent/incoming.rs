@@ -261,3 +261,66 @@ fn further_methods_are_the_programs_to_answer() {
     let twice = bed.act(|agent, it| agent.respond(it, id, 200, b"", &Content::none()));
     assert_eq!(twice, Err(CallError::Gone));
 }
+
+#[test]
+fn options_within_a_call_get_200_also_if_there_is_no_room_rfc3261_11_2() {
+    let mut bed = Bed::new(Config {
+        most_calls: 1,
+        ..config()
+    });
+    bed.receive(&request("INVITE", "i1", 1, "", OFFER));
+    let Some(Event::Incoming { call, .. }) = bed.event() else {
+        panic!("a call");
+    };
+    bed.take();
+    bed.act(|agent, it| agent.answer(it, call, &Content::sdp(OFFER)))
+        .unwrap();
+    let tag = tag_of(&bed.take_one());
+    bed.receive(&request("ACK", "a1", 1, &tag, ""));
+    bed.receive(&request("OPTIONS", "o1", 2, &tag, ""));
+    assert!(bed.take_one().starts_with("SIP/2.0 200 "));
+    bed.receive(&request("OPTIONS", "o2", 1, "", ""));
+    assert!(bed.take_one().starts_with("SIP/2.0 486 "));
+}
+
+#[test]
+fn an_ack_of_an_earlier_invite_acknowledges_nothing_rfc3261_13_2_2_4() {
+    let (mut bed, call, tag) = in_call();
+    bed.receive(&request("INVITE", "i2", 2, &tag, OFFER));
+    assert!(matches!(bed.event(), Some(Event::Offer { .. })));
+    bed.act(|agent, it| agent.answer(it, call, &Content::sdp(OFFER)))
+        .unwrap();
+    bed.receive(&request("ACK", "a1", 1, &tag, ""));
+    assert_eq!(bed.event(), None);
+    bed.take();
+    bed.pass(Duration::from_secs(2));
+    let sent = bed.take();
+    assert!(
+        sent.first()
+            .is_some_and(|it| it.starts_with("SIP/2.0 200 ")),
+        "it is repeated: {sent:#?}"
+    );
+    // Other requests come between INVITE and ACK.
+    bed.receive(&request("OPTIONS", "o1", 3, &tag, ""));
+    bed.receive(&request("ACK", "a2", 2, &tag, ""));
+    let content = Content::none();
+    assert_eq!(bed.event(), Some(Event::Acknowledged { call, content }));
+}
+
+#[test]
+fn a_caller_with_a_folded_from_gets_a_bye_rfc3261_7_3_1() {
+    let mut bed = Bed::new(config());
+    let folded = |message: String| message.replace("From: <", "From: \"Bob\"\r\n <");
+    bed.receive(&folded(request("INVITE", "i1", 1, "", OFFER)));
+    let Some(Event::Incoming { call, .. }) = bed.event() else {
+        panic!("a call");
+    };
+    bed.take();
+    bed.act(|agent, it| agent.answer(it, call, &Content::sdp(OFFER)))
+        .unwrap();
+    let tag = tag_of(&bed.take_one());
+    bed.receive(&request("ACK", "a1", 1, &tag, ""));
+    bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
+    let bye = bed.take_one();
+    assert_eq!(value(&bye, "To"), "\"Bob\" <sip:bob@192.0.2.9>;tag=b");
+}

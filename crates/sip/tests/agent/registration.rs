@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hairpin_sip::HashKey;
 use hairpin_sip::agent::{
-    AuthProblem, Config, ConfigError, Content, Event, RegisterFailure, UserAgent,
+    AuthProblem, Config, ConfigError, Content, EndCause, Event, RegisterFailure, UserAgent,
 };
 
-use crate::bed::{Bed, config, response, value};
+use crate::bed::{Bed, config, credentials, response, value};
 
 fn challenge(nonce: &str, more: &str) -> String {
     format!(
@@ -118,6 +118,51 @@ fn other_servers_do_not_get_the_credentials() {
 }
 
 #[test]
+fn credentials_are_for_their_realm_alone_rfc3261_22_1() {
+    let mut bed = Bed::new(Config {
+        credentials: vec![credentials(Some("elsewhere")), credentials(Some("r"))],
+        ..config()
+    });
+    bed.act(UserAgent::register).unwrap();
+    let register = bed.take_one();
+    let ask = challenge("n1", "");
+    bed.receive(&response(&register, "401 Unauthorized", "r", &ask, ""));
+    let again = bed.take_one();
+    bed.receive(&response(&again, "200 OK", "r", "Expires: 60\r\n", ""));
+    bed.event();
+    // A callee asks for the same realm: the nonce of the registrar stays.
+    let (_, invite) = bed.invite(Content::none());
+    let ask = challenge("n2", "");
+    bed.receive(&response(&invite, "401 Unauthorized", "b", &ask, ""));
+    let again = bed.take().pop().unwrap();
+    assert!(value(&again, "Authorization").contains("nonce=\"n2\""));
+    // Another one asks for a realm of its own.
+    let (call, invite) = bed.invite(Content::none());
+    let ask = challenge("n3", "").replace("\"r\"", "\"mine\"");
+    bed.receive(&response(&invite, "401 Unauthorized", "b", &ask, ""));
+    assert!(bed.take_one().starts_with("ACK "));
+    let cause = EndCause::Authentication(AuthProblem::NoCredentials);
+    assert_eq!(bed.event(), Some(Event::Ended { call, cause }));
+    bed.pass(Duration::from_secs(30));
+    let sent = bed.take();
+    let refresh = sent.iter().find(|it| it.starts_with("REGISTER "));
+    let credentials = value(refresh.expect("a refresh"), "Authorization");
+    assert!(
+        credentials.contains("nonce=\"n1\"") && credentials.contains("nc=00000002"),
+        "{credentials}"
+    );
+}
+
+#[test]
+fn a_password_is_not_printed() {
+    let printed = format!("{:?}", config());
+    assert!(
+        printed.contains("alice") && !printed.contains("secret"),
+        "{printed}"
+    );
+}
+
+#[test]
 fn a_wrong_password_is_said_and_not_tried_again() {
     let (mut bed, register) = registering();
     bed.receive(&response(
@@ -202,7 +247,7 @@ fn an_unanswerable_challenge_is_reported() {
         );
     }
     let mut bed = Bed::new(Config {
-        credentials: None,
+        credentials: Vec::new(),
         ..config()
     });
     bed.act(UserAgent::register).unwrap();
@@ -258,8 +303,8 @@ fn a_longer_registration_is_asked_for_after_a_423_rfc3261_10_2_8() {
 fn it_tries_again_later_if_the_failure_may_pass_rfc5626_4_5() {
     for (status, lines, least, most) in [
         ("503 Service Unavailable", "Retry-After: 100\r\n", 100, 100),
-        ("503 Service Unavailable", "", 15, 30),
-        ("408 Request Timeout", "", 15, 30),
+        ("503 Service Unavailable", "", 30, 60),
+        ("408 Request Timeout", "", 30, 60),
     ] {
         let (mut bed, register) = registering();
         bed.receive(&response(&register, status, "r", lines, ""));
