@@ -1,7 +1,7 @@
 //! All stores of a server, on a thread of their own.
 //!
 //! The list of stores can change while the server runs: [`Stores::open`] opens those of a new list, and shares those that both lists have. The caller
-//! gives the new list to the workers, and drops the old one. A store that no list has is closed after [`LINGER`].
+//! gives the new list to the workers, and drops the old one. A store that no list has is closed after five seconds.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
