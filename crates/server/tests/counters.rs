@@ -267,7 +267,7 @@ fn a_worker_with_nothing_to_do_turns_its_loop_all_the_same() {
         idle.iter().all(|idle| *idle < Duration::from_secs(2)),
         "{idle:?}"
     );
-    // Whoever has no patience at all calls any worker stuck.
+    // With a limit of zero, each worker counts as stuck.
     let fault = observer.fault(Duration::ZERO);
     assert!(
         matches!(fault, Some(WorkerFault::Stuck { worker: 0, .. })),

@@ -105,8 +105,8 @@ fn to_tag(response: &str) -> String {
     format!(";tag={}", tag.expect("a tag of the server").1.trim())
 }
 
-/// The goodput without a flood. Another flood goes to a socket that nobody reads: on a small machine the sender of a flood takes
-/// processor time from the server, and that is not what the test is about.
+/// The goodput without a flood. Meanwhile another flood goes to a socket that nobody reads. Its sender takes as
+/// much processor time from the server as the sender of the flood that is tested.
 fn peak(address: SocketAddr, number: usize) -> usize {
     let unread = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let sink = unread.local_addr().expect("bound");

@@ -1,5 +1,5 @@
-//! A sketch of a B2BUA: each incoming call begins a second call, to the target, and what happens to one of them is done to the other: ringing,
-//! answer, re-INVITE, refusal, CANCEL, BYE. Session descriptions pass as they are, so that media go from end to end.
+//! A sketch of a B2BUA. Each incoming call begins a second call, to the target. The program copies each step of one call to the
+//! other: ringing, answer, re-INVITE, refusal, CANCEL, BYE. It does not change session descriptions, so media go from end to end.
 //!
 //! ```text
 //! cargo run -p hairpin-sip-server --example b2bua -- --listen 127.0.0.1:5070 [--proxy 'sip:127.0.0.1:5060;lr'] sip:bob@127.0.0.1:5080
