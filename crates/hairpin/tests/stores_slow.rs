@@ -12,7 +12,7 @@ use common::turn::Client;
 use common::{Serve, file};
 
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-/// An address in another /24 prefix: the limits of unknown names apply to each prefix.
+/// Another source address: the limits of unknown names apply to each IPv4 address.
 const ELSEWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
 
 /// A server with one worker, so that a worker that waits for the store delays every datagram.

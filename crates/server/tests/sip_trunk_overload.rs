@@ -227,7 +227,7 @@ fn trunk(server: &Running, name: &str) -> TrunkCounts {
     found.expect("a trunk").1
 }
 
-/// RFC 7339 §4: what a client offers has no value, and nothing that belongs into responses.
+/// RFC 7339 §4: a client sends `oc` without a value, and `oc-algo`. Only responses have `oc=`, `oc-validity` and `oc-seq`.
 fn is_offer(request: &str) -> bool {
     let via = values(request, "Via")[0];
     let params: Vec<&str> = via.split(';').collect();
@@ -268,7 +268,7 @@ fn a_trunk_that_asks_for_half_gets_half_and_all_when_that_has_expired_rfc7339_5_
     );
     assert_eq!(to_a + to_b, 400, "what is held back goes to the next trunk");
     assert!(is_offer(a.requests().last().expect("a request")));
-    // What was not sent says nothing about the trunk.
+    // A request that overload control holds back does not count as unanswered.
     let counts = trunk(&server, "a");
     assert_eq!((counts.available, counts.silent), (1, 0), "{counts:?}");
 

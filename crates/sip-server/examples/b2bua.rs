@@ -27,7 +27,7 @@ const USAGE: &str = "b2bua --listen ADDRESS [--proxy URI] TARGET";
 #[derive(Default)]
 struct Pairs(HashMap<CallKey, CallKey>);
 
-/// The code with which a call ends whose peer was not answered.
+/// The code that rejects the incoming call if the second call ends before an answer.
 fn code_of(cause: &EndCause) -> u16 {
     match cause {
         EndCause::Refused { code, .. } => *code,
@@ -39,7 +39,7 @@ fn code_of(cause: &EndCause) -> u16 {
 }
 
 impl Pairs {
-    /// Does to the other call of a pair what has happened to one.
+    /// Copies an event of one call to the other call of the pair.
     fn handle(
         &mut self,
         agent: &mut UserAgent,
@@ -77,7 +77,7 @@ impl Pairs {
                 println!("answered");
                 agent.answer(it, other(&call)?, &content)?;
             }
-            // Only if the 2xx had the offer, the ACK has an answer that the other side waits for.
+            // If the 2xx had the offer, the ACK has the answer. The other side waits for it.
             Event::Acknowledged { call, content } if !content.is_empty() => {
                 agent.acknowledge(it, other(&call)?, content)?;
             }

@@ -12,7 +12,7 @@ use super::sip_tls::RootFile;
 use super::source::{Located, Location};
 use super::table::Writer;
 
-/// A longer password file is hardly one.
+/// The most bytes of a password file: a longer file is a mistake, such as a certificate.
 const MAX_PASSWORD_FILE: u64 = 4_096;
 
 /// What a URL leads to.
@@ -170,10 +170,39 @@ fn password(path: &Path) -> std::io::Result<String> {
     use std::io::Read;
     let file = std::fs::File::open(path)?;
     let mut text = String::new();
-    file.take(MAX_PASSWORD_FILE).read_to_string(&mut text)?;
+    file.take(MAX_PASSWORD_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_PASSWORD_FILE {
+        let error =
+            format!("the file has more than {MAX_PASSWORD_FILE} bytes, so it is no password");
+        return Err(std::io::Error::other(error));
+    }
     let text = text.trim_end_matches(['\r', '\n']);
     match text.is_empty() {
         true => Err(std::io::Error::other("the file is empty")),
         false => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_file_has_a_password_and_nothing_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        for (content, is_accepted) in [
+            ("secret\r\n".to_owned(), true),
+            ("x".repeat(4_096), true),
+            ("x".repeat(4_097), false),
+            ("\n".to_owned(), false),
+        ] {
+            std::fs::write(&path, &content).unwrap();
+            let read = password(&path);
+            assert_eq!(read.is_ok(), is_accepted, "{} bytes", content.len());
+            if let Ok(read) = read {
+                assert_eq!(read, content.trim_end());
+            }
+        }
     }
 }

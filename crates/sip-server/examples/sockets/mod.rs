@@ -1,5 +1,6 @@
-//! Sockets of the standard library around an [`Endpoint`]: UDP and TCP on one address. The examples share this file. A thread for each socket reads and sends what it
-//! has read to the main thread, which owns the endpoint, writes, and waits for the next timer.
+//! Sockets of the standard library around an [`Endpoint`]: UDP and TCP on one address. The examples share this file.
+//! One thread per socket reads, and passes its input to the main thread through a channel. The main thread owns the endpoint, writes,
+//! and waits for the next timer.
 
 #![allow(dead_code, reason = "each example uses a part of it")]
 
@@ -339,8 +340,8 @@ fn read_stream(
     }
 }
 
-/// Addresses by the system's resolver, which has neither NAPTR nor SRV records: so these are empty. It blocks: a program with many calls asks on
-/// a thread of its own.
+/// Resolves addresses with the system's resolver. It cannot query NAPTR and SRV, so these answers are empty. It blocks: a program with many
+/// calls must resolve on a separate thread.
 fn resolve(query: &Query) -> Result<(Answer, Duration), DnsFailed> {
     let answer = match query {
         Query::Naptr(_) => Answer::Naptr(Vec::new()),

@@ -57,7 +57,7 @@ pub(super) enum Learned {
 
 #[derive(Debug)]
 struct Realm {
-    /// Of the request that was challenged. Nobody else replaces its nonce: only who takes part in a call or a registration knows its Call-ID.
+    /// The Call-ID of the challenged request. Challenges to other calls cannot replace this nonce.
     call_id: Vec<u8>,
     /// Authorization or Proxy-Authorization.
     kind: HeaderKind,
@@ -173,8 +173,8 @@ impl Authenticator {
         });
     }
 
-    /// Gives a request the credentials of the realms that have challenged it, or its call (RFC 3261 §22.3). Other servers do not get them, since
-    /// who has them can try out passwords.
+    /// Gives a request the credentials of the realms that have challenged it, or its call (RFC 3261 §22.3). Other servers do not get
+    /// them, because a server can test passwords against a digest response.
     pub(super) fn sign(
         &mut self,
         draft: &mut Draft,

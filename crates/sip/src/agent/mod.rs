@@ -377,7 +377,7 @@ impl UserAgent {
 }
 
 impl TransactionUser for UserAgent {
-    /// It asks no other thread.
+    /// A user agent sends no queries to other threads, so no answer comes.
     type Answer = Infallible;
 
     fn request(

@@ -13,10 +13,10 @@ use crate::message::Message;
 use crate::tu::Transactions;
 use crate::{Mono, Uri};
 
-/// A refresh comes so long before the end, or in the middle of a shorter registration: as 3GPP TS 24.229 §5.1.1.4.1 has it, for RFC 3261 does
-/// not say.
+/// Time from a refresh to the expiry. If the registration lasts at most 1,200 s, the refresh is at half of it. RFC 3261 gives no value;
+/// this one is from 3GPP TS 24.229 §5.1.1.4.1.
 const BEFORE_END: Duration = Duration::from_secs(600);
-/// RFC 5626 §4.5: the wait after the first failure, doubled with each, up to the longest.
+/// RFC 5626 §4.5: base-time and max-time. After the first failure, the wait is 30 to 60 s.
 const FIRST_WAIT_S: u64 = 30;
 const LONGEST_WAIT_S: u64 = 1800;
 
@@ -30,7 +30,7 @@ pub(super) struct Registration {
     is_wanted: bool,
     /// A REGISTER waits for its response; there is at most one (RFC 3261 §10.2).
     is_pending: bool,
-    /// The program has changed its mind meanwhile.
+    /// The program has called `register` or `unregister` while a REGISTER was pending.
     is_changed: bool,
     /// The seconds that are asked for: a 423 may have raised them.
     expires: u32,
@@ -77,7 +77,7 @@ impl Registration {
     }
 }
 
-/// Whether another REGISTER may succeed where nothing but time has changed.
+/// Whether the same REGISTER may succeed later.
 fn may_pass(code: u16) -> bool {
     matches!(code, 408 | 430 | 480 | 500..)
 }

@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::tu::Transactions;
 use crate::uri::Uri;
 
-/// Early dialogs of one call, and branches that are ended after another has answered: as many as a proxy of this project forks to.
+/// Early dialogs of one call, and branches that are ended after another has answered: 32, the default limit of this project's proxy.
 const MOST_BRANCHES: usize = 32;
 
 /// A call to be begun.
@@ -376,8 +376,8 @@ impl UserAgent {
         Ok(())
     }
 
-    /// Acknowledges a 2xx of a branch that has no call, and ends its dialog. Further branches get nothing: else whoever answers makes this user
-    /// agent send any number of requests anywhere.
+    /// Acknowledges a 2xx of a branch that has no call, and ends its dialog. Above [`MOST_BRANCHES`], branches get
+    /// no ACK and no BYE. Otherwise, forged 2xx could cause any number of requests to any address.
     fn end_stray(&mut self, transactions: &mut Transactions<'_>, number: u64, dialog: &Dialog) {
         let pending = self.pending.get(&number);
         // The branch that has the call may not have its ACK yet: one place is left for it.

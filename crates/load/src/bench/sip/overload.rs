@@ -12,8 +12,8 @@ use crate::generator::{SweepOptions, sweep};
 use crate::report::{Sweep, SweepStep};
 
 /// Multiples of the best goodput that are offered, in this order. The best comes again before each higher load, because how fast a
-/// processor is changes within a minute. A generator on one processor begins many times as many calls as a server that works for
-/// each, but not many times as many requests as a server that works for none.
+/// processor is changes within a minute. A generator on one processor can offer 10 times the load only if each request
+/// costs the server CPU time (`service_us`). Otherwise the multiples are smaller.
 pub(in crate::bench) fn multiples(work: SipWork, service_us: u16) -> [f64; 6] {
     match work {
         _ if service_us > 0 => [1.0, 2.0, 1.0, 5.0, 1.0, 10.0],
