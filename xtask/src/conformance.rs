@@ -1,6 +1,6 @@
-//! The first part of `docs/sip-conformance.md`: the messages of RFC 4475 and what hairpin makes of them.
+//! The first part of `docs/sip-conformance.md`: the messages of RFC 4475 and how hairpin responds to them.
 //!
-//! The table is that of `crates/sip/tests/torture/expected.tsv`, which a test of that crate holds against the code.
+//! The table is `crates/sip/tests/torture/expected.tsv`. A test of that crate compares it with the code.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,13 +21,12 @@ pub(crate) fn page(root: &Path) -> Result<String> {
 fn render(table: &str) -> Result<String> {
     let mut page = String::from(
         "# SIP conformance\n\n\
-         Written by `cargo xtask rfc`; do not edit.\n\n\
+         For readers who check hairpin against the SIP RFCs. `cargo xtask rfc` writes this page; do not edit it.\n\n\
          ## The messages of RFC 4475\n\n\
-         The table is kept in\n\
-         [expected.tsv](../crates/sip/tests/torture/expected.tsv), and the test\n\
-         `every_message_is_taken_as_the_table_says` holds it against the code: each message is read, bit by bit as the RFC's\n\
-         archive has it, as a datagram, once by a user agent (which is a registrar too and knows no extensions) and once by a\n\
-         proxy. Answers are given with the reason phrase that is sent.\n\n\
+         The source of the table is [expected.tsv](../crates/sip/tests/torture/expected.tsv). The test\n\
+         `every_message_is_taken_as_the_table_says` compares it with the code. It reads each message as one datagram with\n\
+         the bytes of the RFC's archive. A user agent, which is also a registrar without extensions, reads it first, then a\n\
+         proxy. Responses have the reason phrase that the server sends.\n\n\
          | section | message | what it is | the RFC asks for | a user agent | a proxy |\n|---|---|---|---|---|---|\n",
     );
     for line in table.lines().filter(|line| !line.starts_with('#')) {

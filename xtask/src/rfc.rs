@@ -317,9 +317,10 @@ fn render(
 ) -> String {
     let mut page = String::from(
         "# RFC coverage\n\n\
-         Written by `cargo xtask rfc`; do not edit. The requirements are kept in [rfc-requirements.tsv](rfc-requirements.tsv):\n\
-         what an RFC asks of a server or of the codec, in short, and the tests that show it. `turn::name` is the test\n\
-         function `name` of `crates/turn`. What hairpin does not support is not listed here: see the README.\n",
+         For readers who check hairpin against the RFCs. `cargo xtask rfc` writes this page; do not edit it. Edit\n\
+         [rfc-requirements.tsv](rfc-requirements.tsv) instead. It has, in short, what an RFC requires of a server or of the\n\
+         codec, and the tests that show it. `turn::name` is the test function `name` of `crates/turn`. The page does not\n\
+         list what hairpin does not support: see the README.\n",
     );
     for (rfc, title) in TITLES {
         let of_rfc: Vec<&Requirement> = requirements

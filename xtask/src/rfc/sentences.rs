@@ -228,8 +228,9 @@ impl Table {
     pub(super) fn render(&self, subject: Subject) -> String {
         let mut page = String::from(
             "\n## Sentences with keywords\n\n\
-             Each sentence with MUST, SHALL, REQUIRED, SHOULD or RECOMMENDED stands in [rfc-keywords.tsv](rfc-keywords.tsv), with the tests\n\
-             that show it or the reason why no test of the server does. The test command refuses a sentence without either.\n\n\
+             [rfc-keywords.tsv](rfc-keywords.tsv) lists each sentence with MUST, SHALL, REQUIRED, SHOULD or RECOMMENDED. Each\n\
+             sentence has the tests that show it, or the reason why no test of the server does. The test command refuses a\n\
+             sentence without either.\n\n\
              | RFC | sentences | tests | client | operator | authors | explains | library | absent | deviation |\n|---|---|---|---|---|---|---|---|---|---|\n",
         );
         let rfcs = RFCS.into_iter().filter(|rfc| rfc.subject == subject);
