@@ -274,6 +274,22 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_other_nodes_call_has_an_address_and_no_name() {
+        let of = |advertise: &str| {
+            let secret = "0123456789abcdef0123456789abcdef";
+            of(&format!(
+                "secret = \"{secret}\"\nengine = \"redis://localhost\"\n\
+                 [sip]\nlisten = [\"10.0.0.5:5060\"]\nadvertise = [\"{advertise}\"]"
+            ))
+        };
+        assert_eq!(of("203.0.113.5").count(), "");
+        let warned = of("sip.example.org");
+        assert!(warned.config.is_some());
+        let said = warned.one_line_each().remove(0);
+        assert!(said.contains("do not send calls to a name"), "{said}");
+    }
+
+    #[test]
     fn a_secret_makes_keys_and_stays_out_of_sight() {
         let none = of("secret = \"\"");
         assert!(none.config.expect("it is valid").cluster.keys().is_none());

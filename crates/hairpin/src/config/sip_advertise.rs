@@ -121,6 +121,15 @@ pub(super) fn check(settings: &Settings, listeners: &[SocketAddr], report: &mut 
             report.push(Diagnostic::error(&entry.at, message).help(help));
         }
     }
+    let name = entries.and_then(|list| {
+        let mut all = list.value.iter();
+        all.find(|entry| entry.value.0.host.parse::<IpAddr>().is_err())
+    });
+    if let (Some(name), Some(_)) = (name, &settings.cluster_engine) {
+        let message = "other nodes of the cluster do not send calls to a name";
+        let help = "write the address of this node, like \"203.0.113.5\"";
+        report.push(Diagnostic::warning(&name.at, message).help(help));
+    }
     let networks = settings.sip_local_networks.as_ref();
     let first = networks.and_then(|list| list.value.first());
     let advertises = entries.is_some_and(|list| !list.value.is_empty());

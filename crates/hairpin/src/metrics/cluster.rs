@@ -1,6 +1,7 @@
 //! The cluster: its engine, its nodes, and what was acquired beyond leases. Nodes have names of the configuration, so they are no labels.
 
 use stores::cluster::Handle;
+use stores::cluster::bindings::Counts;
 
 use super::text::{Kind, Page};
 
@@ -46,6 +47,9 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
     ] {
         acquired.put(&[("outcome", &outcome)], count);
     }
+    if let Some(bindings) = cluster.bindings() {
+        write_bindings(page, &bindings.counts());
+    }
     let mut counter =
         |name, help, value: u64| page.family(name, Kind::Counter, help).put(&[], value);
     counter(
@@ -68,4 +72,40 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
         "Times that another process had the name of this node.",
         status.twins,
     );
+}
+
+/// Registrations that nodes share.
+fn write_bindings(page: &mut Page, counts: &Counts) {
+    let mut writes = page.family(
+        "hairpin_cluster_sip_writes_total",
+        Kind::Counter,
+        "Registrations for the engine of the cluster: addresses of record that were written, failed or were dropped, and bindings that were older than those of other nodes or too many, by result.",
+    );
+    for (result, count) in [
+        ("written", counts.written),
+        ("older", counts.older),
+        ("failed", counts.failed),
+        ("dropped", counts.dropped),
+    ] {
+        writes.put(&[("result", &result)], count);
+    }
+    let mut lookups = page.family(
+        "hairpin_cluster_sip_lookups_total",
+        Kind::Counter,
+        "Look-ups of the nodes where an address of record is registered, by result.",
+    );
+    for (result, count) in [
+        ("found", counts.found),
+        ("none", counts.none),
+        ("cached", counts.cached),
+        ("unavailable", counts.unavailable),
+    ] {
+        lookups.put(&[("result", &result)], count);
+    }
+    page.family(
+        "hairpin_cluster_sip_waiting",
+        Kind::Gauge,
+        "Addresses of record whose registrations wait to be written to the engine of the cluster.",
+    )
+    .put(&[], counts.waiting);
 }

@@ -122,6 +122,7 @@ fn cluster() -> Cluster {
         engine: stores::cluster::open(&options, "test").expect("it is not asked yet"),
         report: Box::new(|_| {}),
         hear: Box::new(|_| {}),
+        bindings: Some(Arc::default()),
     };
     Cluster::start(settings, Arc::default(), || {}).expect("a thread")
 }

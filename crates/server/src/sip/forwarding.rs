@@ -3,6 +3,8 @@
 use super::advertise::{Advertised, source_address};
 use super::authentication::{DigestAuthenticator, IsAddress, RealmKey, Rejection};
 use super::calls::{CallControl, SharedCalls};
+use super::lookups::QueuedQuery;
+use super::nodes::{NodesHook, NodesQuery};
 use super::peer::Origin;
 use super::push::Pusher;
 use super::registrar::Registrations;
@@ -16,8 +18,9 @@ use sip_server::Aor;
 use sip_server::calls::{CallEnd, CallRecord, Counted, DialogId, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Config, Denied, HopFull, Inbound, IsUser, LookedUp,
-    Lookup, NewCall, Place, Proxy, PushConfig, PushRequest, Pushes, Routing, SessionTimer, Trunks,
+    AtNodes, Authenticated, Authentication, Calls, Config, Denied, HopFull, Inbound, IsUser,
+    LookedUp, Lookup, NewCall, Place, Proxy, PushConfig, PushRequest, Pushes, Routing,
+    SessionTimer, Trunks,
 };
 use sip_server::routes::{Call, Decision, DivertReason, Forwards, Hop, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
@@ -37,6 +40,8 @@ pub(super) struct Forwarder {
     trunks: Vec<Vec<IpNet>>,
     routes: Arc<Table>,
     forwards: Arc<Forwards>,
+    /// The other nodes of a cluster.
+    nodes: Option<NodesHook>,
     /// Counts requests that hunt by weight.
     draws: u64,
     origin: Origin,
@@ -61,6 +66,7 @@ impl Forwarder {
             advertised: orders.settings.advertise.clone(),
             routes: Arc::clone(&orders.routes),
             forwards: Arc::clone(&orders.forwards),
+            nodes: orders.settings.nodes.clone(),
             draws: key
                 .derive(u64::from_le_bytes(*b"hunting "))
                 .mac(&origin.runs.own.to_be_bytes()),
@@ -82,6 +88,7 @@ impl Forwarder {
         self.trunks = trunks(orders);
         self.routes = Arc::clone(&orders.routes);
         self.forwards = Arc::clone(&orders.forwards);
+        self.nodes = orders.settings.nodes.clone();
     }
 
     /// Whether a trunk has this address.
@@ -112,6 +119,7 @@ impl Forwarder {
             pusher: &mut self.pusher,
             routes: &self.routes,
             forwards: &self.forwards,
+            nodes: self.nodes.as_ref(),
             draws: &mut self.draws,
             registrations,
             authenticator,
@@ -162,6 +170,7 @@ pub(super) struct ServerPolicy<'p> {
     trunks: &'p [Vec<IpNet>],
     routes: &'p Table,
     forwards: &'p Forwards,
+    nodes: Option<&'p NodesHook>,
     draws: &'p mut u64,
     registrations: &'p mut Registrations,
     authenticator: &'p mut DigestAuthenticator,
@@ -237,6 +246,10 @@ impl ServerPolicy<'_> {
 }
 
 impl Routing for ServerPolicy<'_> {
+    fn has_nodes(&self) -> bool {
+        self.nodes.is_some()
+    }
+
     fn domain(&self, host: Host<'_>) -> Option<Inbound> {
         let domain = self.registrations.domains().of(host);
         domain.map(|domain| domain.inbound)
@@ -403,6 +416,26 @@ impl Lookup for ServerPolicy<'_> {
             IsAddress::No => IsUser::No,
             IsAddress::Pending => IsUser::Pending,
             IsAddress::Unavailable => IsUser::Unavailable,
+        }
+    }
+
+    fn nodes(&mut self, _now: Now, aor: &Aor) -> AtNodes {
+        let Some(nodes) = self.nodes else {
+            return AtNodes::Known(Vec::new());
+        };
+        if let Some(found) = self.authenticator.looked_up_nodes(aor) {
+            return found;
+        }
+        match nodes.0.find(aor.as_bytes()) {
+            AtNodes::Pending => {
+                let nodes = nodes.clone();
+                let query = QueuedQuery::Nodes(NodesQuery { aor: *aor, nodes });
+                match self.authenticator.lookups.want(query) {
+                    true => AtNodes::Pending,
+                    false => AtNodes::Unavailable,
+                }
+            }
+            found => found,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Requests that wait for a source of credentials, such as a database.
+//! Requests that wait for a source of credentials, such as a database, or for what other nodes of a cluster have registered.
 //!
 //! ```text
 //!  DigestAuthenticator::check ── wanted ──> Lookups ── begin_find ──> source, on its own thread
@@ -11,11 +11,13 @@
 //! one limit. A request above the limit gets 503. Requests of senders that are not known have a lower limit of their own, so that they leave
 //! places for trunks and for authenticated users.
 
+use super::nodes::NodesQuery;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
 use sip::engine::TransactionId;
 use sip::flow::Flow;
-use sip_server::proxy::ContextKey;
+use sip_server::Aor;
+use sip_server::proxy::{AtNodes, ContextKey};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +79,74 @@ impl UserQuery {
 
 /// A query that has not begun.
 #[derive(Debug)]
-pub(super) struct QueuedQuery {
+pub(super) enum QueuedQuery {
+    /// For the keys of a user.
+    Keys(KeysQuery),
+    /// For the nodes with bindings of an address.
+    Nodes(NodesQuery),
+}
+
+impl QueuedQuery {
+    /// What it is about.
+    fn subject(&self) -> Subject {
+        match self {
+            QueuedQuery::Keys(query) => Subject::User(query.wanted.clone()),
+            QueuedQuery::Nodes(query) => Subject::Address(Box::new(query.aor)),
+        }
+    }
+
+    fn begin(&self, reply: impl FnOnce(Found) + Send + 'static) {
+        match self {
+            QueuedQuery::Keys(query) => {
+                let of_user = query.wanted.query(&query.flow, query.unix_s);
+                let reply = KeyReply::new(move |found| reply(Found::Keys(found)));
+                query.source.begin_find(&of_user, reply);
+            }
+            QueuedQuery::Nodes(query) => {
+                let reply = Box::new(move |found| reply(Found::Nodes(found)));
+                query.nodes.0.begin_find(query.aor.as_bytes(), reply);
+            }
+        }
+    }
+}
+
+/// What a request waits to know about.
+#[derive(Debug, PartialEq, Eq)]
+enum Subject {
+    User(UserQuery),
+    Address(Box<Aor>),
+}
+
+/// The result of a query.
+#[derive(Debug)]
+enum Found {
+    Keys(KeyLookup),
+    Nodes(AtNodes),
+    /// There was none in time.
+    Nothing,
+}
+
+/// The result of a query, and what it is about.
+#[derive(Debug)]
+pub(super) enum LookupResult {
+    Keys(UserQuery, KeyLookup),
+    Nodes(Box<Aor>, AtNodes),
+}
+
+impl LookupResult {
+    fn of(subject: Subject, found: Found) -> LookupResult {
+        match (subject, found) {
+            (Subject::User(wanted), Found::Keys(found)) => LookupResult::Keys(wanted, found),
+            (Subject::User(wanted), _) => LookupResult::Keys(wanted, KeyLookup::Unavailable),
+            (Subject::Address(aor), Found::Nodes(found)) => LookupResult::Nodes(aor, found),
+            (Subject::Address(aor), _) => LookupResult::Nodes(aor, AtNodes::Unavailable),
+        }
+    }
+}
+
+/// A query for the keys of a user.
+#[derive(Debug)]
+pub(super) struct KeysQuery {
     pub(super) wanted: UserQuery,
     pub(super) source: Arc<dyn Credentials>,
     pub(super) flow: Flow,
@@ -97,12 +166,12 @@ pub(super) enum Waiter {
 #[derive(Debug)]
 pub(crate) struct SipKeys {
     number: u64,
-    found: KeyLookup,
+    found: Found,
 }
 
 #[derive(Debug)]
 struct Entry {
-    wanted: UserQuery,
+    subject: Subject,
     waiter: Waiter,
     until: Mono,
     /// Its sender is a trunk, or has valid credentials.
@@ -159,10 +228,10 @@ pub(super) struct Lookups {
 
 impl Lookups {
     /// Notes the query that the current request needs. Returns `false` if no further request may wait.
-    pub(super) fn want(&mut self, asked: QueuedQuery) -> bool {
+    pub(super) fn want(&mut self, query: QueuedQuery) -> bool {
         let has_room = self.all.requests < MOST && self.all.bytes < MOST_BYTES;
         if has_room {
-            self.wanted = Some(asked);
+            self.wanted = Some(query);
         }
         has_room
     }
@@ -176,14 +245,14 @@ impl Lookups {
     /// has valid credentials.
     ///
     /// # Errors
-    /// The user of the query, if no further request of an unknown sender may wait.
+    /// The source counts as unavailable, if no further request of an unknown sender may wait.
     pub(super) fn wait(
         &mut self,
         now: Mono,
         waiter: Waiter,
         is_known: bool,
-    ) -> Result<(), UserQuery> {
-        let Some(asked) = self.wanted.take() else {
+    ) -> Result<(), LookupResult> {
+        let Some(query) = self.wanted.take() else {
             return Ok(());
         };
         if let Waiter::Message(id, ..) = &waiter
@@ -193,7 +262,7 @@ impl Lookups {
         }
         let Waiting { requests, bytes } = self.unknown;
         if !is_known && (requests >= MOST_UNKNOWN || bytes >= MOST_UNKNOWN_BYTES) {
-            return Err(asked.wanted);
+            return Err(LookupResult::of(query.subject(), Found::Nothing));
         }
         if let Waiter::Message(id, ..) = &waiter {
             self.transactions.insert(id.0);
@@ -201,7 +270,7 @@ impl Lookups {
         let number = self.next;
         self.next += 1;
         let entry = Entry {
-            wanted: asked.wanted.clone(),
+            subject: query.subject(),
             waiter,
             until: now.plus(TIME),
             is_known,
@@ -211,28 +280,26 @@ impl Lookups {
             self.unknown.add(entry.bytes());
         }
         self.entries.insert(number, entry);
-        self.asks.push((number, asked));
+        self.asks.push((number, query));
         Ok(())
     }
 
     /// Begins the queries. Their results are inter-worker messages to this worker.
     pub(super) fn ask(&mut self, worker: u16, mailboxes: &Mailboxes) {
-        for (number, asked) in self.asks.drain(..) {
+        for (number, query) in self.asks.drain(..) {
             // Without a mailbox no result can arrive: the request waits until its time is over.
             let Some(mailbox) = mailboxes.mailbox(worker) else {
                 continue;
             };
-            let reply = KeyReply::new(move |found| {
+            query.begin(move |found| {
                 let keys = Box::new(SipKeys { number, found });
                 drop(mailbox.post(WorkerMessage::SipKeys(keys)));
             });
-            let query = asked.wanted.query(&asked.flow, asked.unix_s);
-            asked.source.begin_find(&query, reply);
         }
     }
 
     /// Removes the request that waits for this result, and returns it; `None` if its time was over before.
-    pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, UserQuery, KeyLookup)> {
+    pub(super) fn end(&mut self, keys: SipKeys) -> Option<(Waiter, LookupResult)> {
         let entry = self.entries.remove(&keys.number)?;
         self.ended += 1;
         self.all.remove(entry.bytes());
@@ -242,7 +309,7 @@ impl Lookups {
         if let Waiter::Message(id, ..) = &entry.waiter {
             self.transactions.remove(&id.0);
         }
-        Some((entry.waiter, entry.wanted, keys.found))
+        Some((entry.waiter, LookupResult::of(entry.subject, keys.found)))
     }
 
     /// The requests whose time is over, the oldest first: their sources count as unavailable.
@@ -251,7 +318,7 @@ impl Lookups {
         let expired = all.take_while(move |(_, entry)| entry.until <= now);
         expired.map(|(number, _)| SipKeys {
             number: *number,
-            found: KeyLookup::Unavailable,
+            found: Found::Nothing,
         })
     }
 
@@ -284,7 +351,7 @@ mod tests {
     }
 
     fn asked() -> QueuedQuery {
-        QueuedQuery {
+        QueuedQuery::Keys(KeysQuery {
             wanted: UserQuery {
                 realm: "r".into(),
                 name: "n".into(),
@@ -293,7 +360,7 @@ mod tests {
             source: Arc::new(AnyOf::default()),
             flow: flow(),
             unix_s: 0,
-        }
+        })
     }
 
     fn message(id: u64, len: usize) -> Waiter {
@@ -303,7 +370,7 @@ mod tests {
     fn keys(number: u64) -> SipKeys {
         SipKeys {
             number,
-            found: KeyLookup::Unknown,
+            found: Found::Keys(KeyLookup::Unknown),
         }
     }
 
@@ -377,7 +444,10 @@ mod tests {
         assert_eq!(lookups.next_deadline(), Some(end));
         assert_eq!(lookups.expired(Mono(end.0 - 1)).count(), 0);
         let keys = lookups.expired(end).next().expect("its time is over");
-        let (_, wanted, found) = lookups.end(keys).expect("it waits");
+        let (_, result) = lookups.end(keys).expect("it waits");
+        let LookupResult::Keys(wanted, found) = result else {
+            panic!("{result:?}");
+        };
         assert_eq!(&*wanted.name, "n");
         assert!(matches!(found, KeyLookup::Unavailable));
         assert_eq!((lookups.counts(), lookups.all.bytes), ((0, 1), 0));

@@ -34,6 +34,7 @@ mod link;
 mod listeners;
 mod lookups;
 mod names;
+mod nodes;
 mod outgoing;
 mod peer;
 mod preview;
@@ -68,6 +69,7 @@ pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
 pub(crate) use lookups::SipKeys;
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
+pub use nodes::{NodesHook, NodesReply, OtherNodes, SharedBinding};
 pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
 pub use push::{Push, PushHook, PushSettings};
@@ -85,7 +87,7 @@ pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Transport;
 pub use sip::routing::{Candidate, Locate, Locator};
 pub use sip_server::calls::{CallLine, EndedBy, Leg, Limit as CallLimit};
-pub use sip_server::proxy::{Forking, Inbound};
+pub use sip_server::proxy::{AtNodes, Forking, Inbound, NodeHop};
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,
 };

@@ -8,7 +8,7 @@ use super::store::{StoreCounts, WorkerBindings};
 use sip::engine::NewRequest;
 use sip::flow::ConnectionKey;
 use sip::uri::{SipUri, Uri};
-use sip::{Message, Mono, Now};
+use sip::{HeaderKind, Message, Mono, Now};
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
@@ -314,7 +314,10 @@ impl Registrations {
         match self.registrar.register(now, &request, location, buffer) {
             Outcome::Answer(answer) => {
                 if let Some(aor) = request.aor.filter(|_| answer.code == 200) {
-                    self.changes.push((aor, Cause::Register));
+                    // Without a Contact, it only asks for the bindings (RFC 3261 §10.2.3).
+                    if request.message.has(HeaderKind::Contact) {
+                        self.changes.push((aor, Cause::Register));
+                    }
                     self.note_flow(&aor, &request.flow);
                 }
                 answer

@@ -1,6 +1,7 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
 use super::advertise::Advertised;
+use super::nodes::NodesHook;
 use super::push::PushSettings;
 use super::report::Reporter;
 use super::trace::TraceSettings;
@@ -75,6 +76,8 @@ pub struct SipSettings {
     pub ice_servers: Vec<String>,
     /// How phones that sleep are woken (RFC 8599). Default: they are not.
     pub push: Option<PushSettings>,
+    /// The other nodes of a cluster, for calls to phones that are registered there. Default: none.
+    pub nodes: Option<NodesHook>,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
     /// Registration bindings of all workers together. Default 1,000,000.
@@ -164,6 +167,7 @@ impl Default for SipSettings {
             scanners: SipSettings::SCANNERS.map(str::to_owned).into(),
             ice_servers: Vec::new(),
             push: None,
+            nodes: None,
             registrar: RegistrarConfig {
                 flow_timer: Some(120),
                 ..RegistrarConfig::default()

@@ -181,23 +181,43 @@ impl Stream {
         self.pending.drain(..count).collect()
     }
 
+    /// The first message that has arrived as a whole.
+    fn whole(&mut self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.pending).into_owned();
+        let end = text.find("\r\n\r\n")?;
+        let length = text[..end]
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "))
+            .and_then(|length| length.parse::<usize>().ok())
+            .expect("a length");
+        let message = text.get(..end + 4 + length)?;
+        self.pending.drain(..message.len());
+        Some(message.to_owned())
+    }
+
     /// The next response.
     pub(crate) fn answer(&mut self) -> String {
         loop {
-            let text = String::from_utf8_lossy(&self.pending).into_owned();
-            if let Some(end) = text.find("\r\n\r\n") {
-                let length = text[..end]
-                    .lines()
-                    .find_map(|line| line.strip_prefix("Content-Length: "))
-                    .and_then(|length| length.parse::<usize>().ok())
-                    .expect("a length");
-                if text.len() >= end + 4 + length {
-                    self.pending.drain(..end + 4 + length);
-                    return text[..end + 4 + length].to_owned();
-                }
+            if let Some(text) = self.whole() {
+                return text;
             }
+            let text = String::from_utf8_lossy(&self.pending).into_owned();
             assert_ne!(self.more(), 0, "the connection ended after {text:?}");
         }
+    }
+
+    /// The next message, if it arrives within this time.
+    pub(crate) fn answer_within(&mut self, time: Duration) -> Option<String> {
+        let whole = self.whole();
+        if whole.is_some() {
+            return whole;
+        }
+        self.stream.set_read_timeout(Some(time)).expect("a timeout");
+        self.more();
+        self.stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a timeout");
+        self.whole()
     }
 
     /// The other side closes the connection, without another byte.

@@ -62,6 +62,7 @@ impl Proxy {
             tokens: &self.tokens,
             routing: &*stack.policy,
             runs: self.runs,
+            unix_s: now.unix_s,
         };
         let routed = reader
             .read(message, &from.flow)
@@ -79,7 +80,7 @@ impl Proxy {
         }
         let reach = AllowedDestination::Near(from.flow.remote.ip());
         let target = match routed.flow {
-            _ if routed.is_gruu(&*stack.policy) => {
+            _ if routed.is_gruu(&*stack.policy) && !routed.is_to_node => {
                 self.instance_of(now, &mut *stack.policy, &routed, &from.flow)?
             }
             _ if routed.is_flow_gone => return Err(RequestOwner::Here),

@@ -162,6 +162,10 @@ impl Proxy {
             }
             return Ok((admitted, changes));
         }
+        if plan.sender == Sender::Node {
+            // The node that has the caller counts the call.
+            return Ok((admitted, changes));
+        }
         let by_routes = plan.targets.iter().filter(|target| target.hop.is_some());
         let rewritten: Vec<&[u8]> = by_routes.map(|target| &target.uri[..]).collect();
         let call = NewCall {

@@ -77,6 +77,10 @@ pub(super) struct Branch {
     pub(super) breadth: u32,
     /// The address of a trunk that it went to.
     pub(super) hop: Option<Hop>,
+    /// It went to another node of the cluster.
+    pub(super) is_node: bool,
+    /// If it is an INVITE to another node: when that must have responded.
+    pub(super) node_until: Option<Mono>,
     /// It has had a response.
     pub(super) is_heard: bool,
     /// It has had a provisional response above 100.
@@ -89,11 +93,41 @@ pub(super) struct Branch {
     pub(super) again: Option<Box<Target>>,
 }
 
+impl Branch {
+    /// To this target, not sent yet.
+    pub(super) fn new(target: &Target, again: Option<Box<Target>>) -> Branch {
+        let binding_flow = target.flow.filter(|_| target.is_binding);
+        Branch {
+            request: None,
+            is_done: false,
+            is_token: target.only_by_flow && !target.is_binding,
+            binding_flow: binding_flow.map(Box::new),
+            others: Vec::new(),
+            breadth: 0,
+            hop: target.hop,
+            is_node: target.is_node,
+            node_until: None,
+            is_heard: false,
+            has_rung: false,
+            is_unanswered: false,
+            call: None,
+            again,
+        }
+    }
+
+    /// When the other node that it went to must have responded; `None` if it has.
+    pub(super) fn node_deadline(&self) -> Option<Mono> {
+        self.node_until.filter(|_| !self.is_done && !self.is_heard)
+    }
+}
+
 /// What copies of a request are made from.
 #[derive(Debug)]
 pub(super) struct Base {
     /// The request with all changes that every copy has.
     pub(super) bytes: Box<[u8]>,
+    /// When its targets were decided.
+    pub(super) begun: Now,
     pub(super) from: FlowId,
     pub(super) loop_check: LoopCheck,
     pub(super) class: Class,
@@ -103,6 +137,8 @@ pub(super) struct Base {
     pub(super) is_path: bool,
     /// It has come from its user agent without another proxy between.
     pub(super) is_first_hop: bool,
+    /// It came from another node of the cluster.
+    pub(super) is_node: bool,
     /// It came from a trunk.
     pub(super) is_trunk: bool,
     /// P-Asserted-Identity is for trusted elements alone (RFC 3325 §7).
@@ -187,10 +223,12 @@ impl Context {
         }
     }
 
-    /// The earlier one of its two deadlines: of the group, and of the phones that it waits for.
+    /// The earliest one of its deadlines: of the group, of the phones that it waits for, and of other nodes.
     pub(super) fn deadline(&self) -> Option<Mono> {
         let waking = self.waking.as_ref().map(|waking| waking.until);
-        self.group_until.into_iter().chain(waking).min()
+        let nodes = self.branches.iter().filter_map(Branch::node_deadline);
+        let group = self.group_until.into_iter();
+        group.chain(waking).chain(nodes).min()
     }
 
     /// Whether nothing is left to try but phones that may register.

@@ -9,7 +9,7 @@ use sip::dispatch::{DispatchError, Forwarding, Order, RecordRoute, RequestKey, S
 use sip::engine::Mark;
 use sip::header::{HeaderKind, NameAddr};
 use sip::uri::Uri;
-use sip::{Message, Method, Mono};
+use sip::{Message, Method, Mono, Now};
 
 use super::context::Base;
 use super::identity;
@@ -31,7 +31,7 @@ impl Proxy {
     pub(super) fn base_of(
         &mut self,
         stack: &Stack<'_>,
-        (message, stamp): (&Message<'_>, Stamp),
+        (message, stamp, now): (&Message<'_>, Stamp, Now),
         plan: &Plan<'_>,
         session: &SessionChanges,
         from: &FlowId,
@@ -65,6 +65,7 @@ impl Proxy {
         let is_register = method == Method::Register;
         Ok(Base {
             bytes: bytes?.into(),
+            begun: now,
             from: *from,
             loop_check: stack.engine.loop_check(message, b""),
             class: class_of(method, in_dialog),
@@ -73,6 +74,7 @@ impl Proxy {
                 && may_begin_dialog(method),
             is_path: is_register && supports_path(message),
             is_first_hop: is_first_hop(message),
+            is_node: plan.sender == Sender::Node,
             is_trunk: plan.sender == Sender::Trunk || stack.policy.is_trunk(&from.flow),
             is_private: identity::is_private(message),
             breadth: plan.breadth,
@@ -127,7 +129,11 @@ impl Proxy {
         };
         let flow = flow.filter(is_usable);
         let call_id = message.call_id().unwrap_or_default();
-        let way = Way::of(message, target);
+        let mut way = Way::of(message, target);
+        if let (true, Some(node)) = (target.is_node, target.near) {
+            let route = self.node_route(now, base, message, (&target.uri, node.flow.remote));
+            way.new_routes = vec![route.into()];
+        }
         let mut lines = Vec::new();
         if base.is_recorded {
             self.record_incoming(stack, base, call_id, &target.uri, &mut lines);
@@ -190,7 +196,10 @@ impl Proxy {
         let is_sips = starts_with_sips(&target.uri);
         if base.is_recorded {
             // If another worker's connection turns out to be gone, the request goes where the contact leads, and so does the dialog.
-            let without_flow = target.near.map_or(Token::Pass, Token::Near);
+            let without_flow = match target.near {
+                Some(node) if target.is_node => Token::Node(node),
+                near => near.map_or(Token::Pass, Token::Near),
+            };
             let token = flow.map_or(without_flow, Token::Flow);
             let both_pass = base.is_trunk && token == Token::Pass;
             return Some(RecordRoute {
@@ -265,9 +274,11 @@ impl Proxy {
         let Some(signature) = stack.engine.signature(&from.into()) else {
             return;
         };
-        let token = match base.is_trunk {
-            true => Token::Pass,
-            false => Token::Flow(base.from),
+        let token = match (base.is_trunk, base.is_node) {
+            (true, _) => Token::Pass,
+            // Connections between nodes end when nothing uses them.
+            (false, true) => Token::Node(base.from),
+            (false, false) => Token::Flow(base.from),
         };
         let mut user = [0; MAX_USER];
         let user = self.tokens.write(token, call_id, &mut user);
@@ -411,7 +422,7 @@ fn breadth_line(breadth: Option<u32>) -> Vec<u8> {
 
 /// Whether P-Asserted-Identity may be sent to a target (RFC 3325 §5): it leads to a trunk.
 fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
-    if target.hop.is_some() {
+    if target.hop.is_some() || target.is_node {
         return true;
     }
     if let Some(flow) = target.flow {
@@ -459,7 +470,8 @@ pub(super) fn written(
 ///
 /// - The caller wants them by its flow (RFC 5626 §5.3.2: `ob` in Contact), or the request goes by a flow of a Path of this server (§5.3.1).
 /// - The caller's Contact is a GRUU of this server, and a proxy between wants them, too (RFC 5627 §6.2).
-/// - The callee is reached by a Path (RFC 5627 §6.2).
+/// - The callee is reached by a Path (RFC 5627 §6.2), or by another node.
+/// - The request comes from another node.
 fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> bool {
     let contact = message.contact().ok().flatten();
     let uri = contact.and_then(|contact| contact.parse_uri().ok());
@@ -467,6 +479,7 @@ fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> b
     let has = |name: &[u8]| uri.is_some_and(|uri| uri.params.get(name).is_some());
     let is_gruu = || has(b"gr") && uri.is_some_and(|uri| policy.domain(uri.host).is_some());
     plan.routed.is_path
+        || plan.sender == Sender::Node
         || has(b"ob")
         || message.has(HeaderKind::RecordRoute) && is_gruu()
         || plan.targets.iter().any(|target| !target.path.is_empty())
@@ -476,12 +489,18 @@ fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> b
 pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> Base {
     Base {
         bytes: bytes.into(),
+        // An ACK goes where its Route leads, so it gets no token for another node.
+        begun: Now {
+            mono: Mono(0),
+            unix_s: 0,
+        },
         from: *from,
         loop_check,
         class: Class::Finishing,
         is_recorded: false,
         is_path: false,
         is_first_hop: false,
+        is_node: false,
         is_trunk: false,
         is_private: false,
         breadth: 0,

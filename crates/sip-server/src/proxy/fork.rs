@@ -120,22 +120,11 @@ impl Proxy {
             if number >= MOST_BRANCHES {
                 return;
             }
-            let binding_flow = target.flow.filter(|_| target.is_binding);
             let mut others = std::mem::take(&mut target.others);
-            context.branches.push(Branch {
-                request: None,
-                is_done: false,
-                is_token: target.only_by_flow && !target.is_binding,
-                binding_flow: binding_flow.map(Box::new),
-                others: Vec::new(),
-                breadth,
-                hop: target.hop,
-                is_heard: false,
-                has_rung: false,
-                is_unanswered: false,
-                call: None,
-                again: trunk::again(stack, &target),
-            });
+            let again = trunk::again(stack, &target);
+            let mut branch = Branch::new(&target, again);
+            branch.breadth = breadth;
+            context.branches.push(branch);
             if let Some(hop) = target.hop
                 && target.credentials.is_empty()
                 && !self.admit_at_trunk(now, stack, (key, number), &hop)
@@ -157,6 +146,9 @@ impl Proxy {
                     branch.others = others;
                     if let Some(record) = context.admitted.record() {
                         record.tried();
+                    }
+                    if target.is_node {
+                        self.await_node(now, key, number);
                     }
                     return;
                 }
@@ -218,6 +210,16 @@ impl Proxy {
         // If nothing could be sent, this was perhaps the last branch.
         self.branch_ended(now, stack, key);
         true
+    }
+
+    /// If the time of the group is over: the phones have rung long enough, or the address of a trunk has not responded.
+    pub(super) fn group_timeout(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let context = self.contexts.get(key);
+        let until = context.and_then(|it| it.group_until.take_if(|until| *until <= now));
+        if until.is_some() && !self.trunk_timeout(now, stack, key) {
+            self.rang_too_long(key);
+            self.cancel_branches(now, stack, key);
+        }
     }
 
     /// Cancels all branches that wait for a final response (RFC 3261 §16.10).

@@ -97,7 +97,8 @@ pub(super) struct Changes {
 /// The changes for a request of this sender.
 pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Policy) -> Changes {
     let mut changes = Changes::default();
-    if *sender == Sender::Trunk {
+    // Another node has made these changes.
+    if matches!(sender, Sender::Trunk | Sender::Node) {
         return changes;
     }
     // RFC 3325 §5: "remove this header field", because its sender is not trusted.

@@ -30,6 +30,7 @@ mod copy;
 mod divert;
 mod fork;
 mod identity;
+mod nodes;
 mod policy;
 mod preview;
 mod push;
@@ -44,6 +45,7 @@ mod uris;
 
 pub use config::{Config, Forking};
 pub use context::ContextKey;
+pub use nodes::{AtNodes, NodeHop};
 pub use policy::{
     Authenticated, Authentication, Calls, Denied, HopFull, Inbound, IsUser, LookedUp, Lookup,
     NewCall, Place, Policy, Routing, Trunks,
@@ -154,7 +156,7 @@ impl Refusal {
 fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
     match sender {
         Some(Sender::User(_)) => request.trust(),
-        Some(Sender::Trunk | Sender::Dialog) => request.trust_source(),
+        Some(Sender::Trunk | Sender::Dialog | Sender::Node) => request.trust_source(),
         Some(Sender::Anyone) | None => {}
     }
 }
@@ -488,19 +490,10 @@ impl Proxy {
             } else {
                 context.is_timed = false;
                 self.group_timeout(now, stack, key);
+                self.nodes_timeout(now, stack, key);
                 self.waking_timeout(now, stack, key);
                 self.arm(key);
             }
-        }
-    }
-
-    /// If the time of the group is over: the phones have rung long enough, or the address of a trunk has not responded.
-    fn group_timeout(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
-        let context = self.contexts.get(key);
-        let until = context.and_then(|it| it.group_until.take_if(|until| *until <= now));
-        if until.is_some() && !self.trunk_timeout(now, stack, key) {
-            self.rang_too_long(key);
-            self.cancel_branches(now, stack, key);
         }
     }
 
@@ -659,7 +652,8 @@ impl Proxy {
             );
             return self.answer(now.mono, stack, key, &Refusal::of(440, "").reply());
         }
-        let base: Result<Base, _> = self.base_of(stack, (message, stamp), &plan, &changes, from);
+        let stamped = (message, stamp, now);
+        let base: Result<Base, _> = self.base_of(stack, stamped, &plan, &changes, from);
         let Ok(base) = base else {
             self.stats.refused += 1;
             calls::end_record(
@@ -683,7 +677,9 @@ impl Proxy {
             context.tried = all.map(|target| target.uri.clone()).collect();
         }
         // RFC 5627 §6.1: a call for one instance, or within a dialog, does not go on to another user.
-        let is_for_user = plan.sender != Sender::Dialog && !plan.routed.is_gruu(stack.policy);
+        // The node that has asked for these phones sees what the others do.
+        let is_for_user = !matches!(plan.sender, Sender::Dialog | Sender::Node)
+            && !plan.routed.is_gruu(stack.policy);
         let is_call =
             context.is_invite && is_for_user && context.targets.iter().all(|it| it.is_binding);
         context.may_divert = is_call

@@ -9,6 +9,7 @@ use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{Host, Message, Method, Mono, Now};
 
+use super::nodes::AtNodes;
 use super::push::Pushes;
 use super::session::SessionTimer;
 use crate::Aor;
@@ -43,6 +44,11 @@ pub trait Routing {
 
     /// Whether a URI with this host leads to a trunk. Only numeric addresses count: the proxy does not ask the DNS here.
     fn is_trunk_host(&self, host: Host<'_>) -> bool;
+
+    /// Whether there may be other nodes of a cluster. If not, requests with a token of one are refused.
+    fn has_nodes(&self) -> bool {
+        false
+    }
 
     /// The socket that is bound to this address now: for datagrams of a flow that an earlier run of the server had.
     fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey>;
@@ -86,6 +92,11 @@ pub trait Lookup {
     /// proxy asks only for senders that are known, because others do not learn it. `flow`: the request came by it.
     fn exists(&mut self, _now: Now, _aor: &Aor, _flow: &Flow) -> IsUser {
         IsUser::Yes
+    }
+
+    /// The other nodes that have bindings of an address.
+    fn nodes(&mut self, _now: Now, _aor: &Aor) -> AtNodes {
+        AtNodes::Known(Vec::new())
     }
 
     /// A flow has failed (RFC 5626 §5.3.1): the bindings of this address with this flow are of no use any more. Another binding may have the

@@ -7,6 +7,7 @@ use sip::uri::{SipUri, Uri};
 use sip::{Message, Method, Now};
 
 use super::identity;
+use super::nodes::AtNodes;
 use super::policy::{Authenticated, Inbound, IsUser, LookedUp, Place, Policy};
 use super::route::{Reader, Routed};
 use super::target::{Selection, Target};
@@ -26,6 +27,8 @@ pub(super) enum Sender {
     User(Box<[u8]>),
     /// One side of a dialog that passes through this server (Record-Route).
     Dialog,
+    /// Another node of the cluster, which knows who has sent it.
+    Node,
     /// Anybody: the domain has `Inbound::Anyone`.
     Anyone,
 }
@@ -46,7 +49,7 @@ pub(super) struct Plan<'m> {
 }
 
 /// Where a request goes.
-struct Contacts {
+pub(super) struct Contacts {
     targets: Vec<Target>,
     /// The contacts of phones that must be woken first.
     asleep: Vec<Box<[u8]>>,
@@ -71,13 +74,16 @@ impl From<Target> for Contacts {
 }
 
 impl Contacts {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.targets.is_empty() && self.asleep.is_empty()
     }
 }
 
 /// How phones are woken for a request: for an INVITE alone.
-fn push_for(asked: &ReceivedRequest<'_, '_>, policy: &dyn Policy) -> Option<push::PushConfig> {
+pub(super) fn push_for(
+    asked: &ReceivedRequest<'_, '_>,
+    policy: &dyn Policy,
+) -> Option<push::PushConfig> {
     match asked.message.method() {
         Some(Method::Invite) => policy.push_config(),
         _ => None,
@@ -105,7 +111,7 @@ pub(super) enum Decision<'m> {
     clippy::large_enum_variant,
     reason = "it lives on the stack for one request"
 )]
-enum Named {
+pub(super) enum Named {
     /// This server, or a domain without a user.
     Server,
     /// An address of record here.
@@ -159,6 +165,7 @@ impl Proxy {
             tokens: &self.tokens,
             routing: &*policy,
             runs: self.runs,
+            unix_s: asked.now.unix_s,
         };
         let routed = reader.read(message, &from.flow)?;
         let is_trunk = policy.is_trunk(&from.flow);
@@ -169,7 +176,10 @@ impl Proxy {
         } else {
             Sender::Dialog
         };
-        if within && routed.is_gruu(&*policy) {
+        if routed.is_from_node && !within {
+            return self.decide_for_node(&asked, policy, (routed, breadth));
+        }
+        if within && routed.is_gruu(&*policy) && !routed.is_to_node {
             return Ok(
                 match self.instance_targets(asked.now, policy, &routed, &from.flow)? {
                     Instance::Here(aor, targets) => {
@@ -224,6 +234,7 @@ impl Proxy {
             is_known: true,
             flow,
             push: None,
+            elsewhere: None,
         };
         let Some(Contacts { mut targets, .. }) = self.bindings_of(now, &aor, &wanted, policy)?
         else {
@@ -301,6 +312,7 @@ impl Proxy {
                     is_known: sender != Sender::Anyone,
                     flow: &asked.from.flow,
                     push: push_for(&asked, policy),
+                    elsewhere: Some(&asked),
                 };
                 match self.bindings_of(now, &aor, &wanted, policy)? {
                     Some(contacts) if contacts.is_empty() => {
@@ -385,7 +397,7 @@ impl Proxy {
 
     /// The targets that the bindings of an address are, which may be none, and the contacts of phones that must be woken first; `None` if they
     /// are not known yet.
-    fn bindings_of(
+    pub(super) fn bindings_of(
         &self,
         now: Now,
         aor: &Aor,
@@ -414,7 +426,7 @@ impl Proxy {
             let config = wanted.push.as_ref();
             config.is_some_and(|config| push::is_asleep((now.mono, self.runs), binding, config))
         };
-        let contacts = match (bindings.iter().any(is_asleep), &wanted.push) {
+        let mut contacts = match (bindings.iter().any(is_asleep), &wanted.push) {
             (true, Some(config)) => {
                 let all = bindings.iter().cloned();
                 let (asleep, awake): (Vec<_>, Vec<_>) = all.partition(is_asleep);
@@ -428,6 +440,17 @@ impl Proxy {
             }
             _ => selection.targets(now.mono, bindings, bounds).into(),
         };
+        if let Some(asked) = wanted.elsewhere {
+            match policy.nodes(now, aor) {
+                AtNodes::Pending => return Ok(None),
+                // What is registered here goes on.
+                AtNodes::Unavailable => {}
+                AtNodes::Known(nodes) => {
+                    let nodes = self.node_targets(asked, wanted.uri, &nodes);
+                    contacts.targets.extend(nodes);
+                }
+            }
+        }
         if contacts.is_empty() && wanted.is_known {
             match policy.exists(now, aor, wanted.flow) {
                 IsUser::No => return Err(Refusal::of(404, "")),
@@ -466,7 +489,7 @@ pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
     is_known && (has_tag || message.method() != Some(Method::Invite))
 }
 
-fn named_by(routed: &Routed<'_>, policy: &mut dyn Policy) -> Named {
+pub(super) fn named_by(routed: &Routed<'_>, policy: &mut dyn Policy) -> Named {
     match routed.routes.is_empty() {
         true => named(&routed.uri, policy),
         // The next element on the route knows what the Request-URI means.
@@ -474,7 +497,7 @@ fn named_by(routed: &Routed<'_>, policy: &mut dyn Policy) -> Named {
     }
 }
 
-fn forward(
+pub(super) fn forward(
     sender: Sender,
     routed: Routed<'_>,
     (contacts, aor): (Contacts, Option<Aor>),
@@ -622,16 +645,18 @@ fn not_registered(
 }
 
 /// Which bindings are looked for.
-struct Wants<'a> {
-    uri: &'a [u8],
-    number: Option<u64>,
-    reach: AllowedDestination,
+pub(super) struct Wants<'a> {
+    pub(super) uri: &'a [u8],
+    pub(super) number: Option<u64>,
+    pub(super) reach: AllowedDestination,
     /// The sender is known.
-    is_known: bool,
+    pub(super) is_known: bool,
     /// The request came by it.
-    flow: &'a Flow,
+    pub(super) flow: &'a Flow,
     /// How phones are woken; `None` if they are not, for this request.
-    push: Option<push::PushConfig>,
+    pub(super) push: Option<push::PushConfig>,
+    /// The request, if it may go to phones at other nodes, too.
+    pub(super) elsewhere: Option<&'a ReceivedRequest<'a, 'a>>,
 }
 
 /// The code for an address that is none.

@@ -40,7 +40,7 @@ impl Proxy {
             if self.has_moved_on(key, branch) {
                 return;
             }
-            self.trunk_heard(now.mono, key, branch, code);
+            self.first_heard(now.mono, key, branch, code);
             let Some(context) = self.contexts.get(key) else {
                 return;
             };
@@ -278,11 +278,12 @@ impl Proxy {
         let Some(branch) = context.branches.get_mut(number) else {
             return;
         };
-        branch.is_done = true;
-        if context.is_answered {
+        let was_done = std::mem::replace(&mut branch.is_done, true);
+        if context.is_answered || (branch.is_node && was_done) {
             return;
         }
         let (is_flow, is_token) = (branch.binding_flow.is_some(), branch.is_token);
+        let is_node = branch.is_node;
         let is_ending = context.is_ending;
         match failure {
             // The flow is gone, and the server can't or may not connect to the Contact, such as a private address behind a NAT.
@@ -302,6 +303,8 @@ impl Proxy {
             Failure::TransportFailed if is_token => 430,
             // The flow is gone, and the DNS says nothing about the Contact. The binding stays, for the next call may reach it.
             Failure::NoDns | Failure::TooManyQuestions if is_flow => 480,
+            // The node is gone, and nobody else has its phones.
+            Failure::TransportFailed | Failure::TimedOut if is_node && !is_ending => 480,
             // RFC 3261 §9.1: without a final response 64*T1 after the CANCEL, the INVITE counts as cancelled.
             Failure::TimedOut if is_ending => 487,
             failure => code_of(failure),

@@ -10,12 +10,15 @@ use sip::{Message, Method};
 
 use super::Refusal;
 use super::policy::Routing;
-use super::token::{RouteTokens, Signed, Token};
+use super::token::{FromNode, RouteTokens, Signed, Token};
 use super::uris;
 use crate::flow::{FlowId, Runs, Standing};
 
 /// Most Route values of one request: more than any dialog has, and few enough to check each.
 const MOST_ROUTES: usize = 64;
+
+/// Clocks of nodes differ by less. It bounds how long a token between nodes can be repeated.
+const NODE_S: u64 = 180;
 
 /// A request behind its own Route values.
 #[derive(Debug)]
@@ -36,8 +39,12 @@ pub(super) struct Routed<'m> {
     pub(super) flow: Option<FlowId>,
     /// The values removed name a flow that is gone.
     pub(super) is_flow_gone: bool,
-    /// The address of a phone of this dialog, where the Request-URI may lead.
+    /// The address of a phone of this dialog, where the Request-URI may lead, or of another node.
     pub(super) near: Option<IpAddr>,
+    /// The last value removed says that the request goes to another node, which knows what the Request-URI means.
+    pub(super) is_to_node: bool,
+    /// Another node knows the sender, and asks for the phones that are registered here.
+    pub(super) is_from_node: bool,
 }
 
 /// What one URI is.
@@ -78,6 +85,7 @@ pub(super) struct Reader<'r> {
     pub(super) tokens: &'r RouteTokens,
     pub(super) routing: &'r dyn Routing,
     pub(super) runs: Runs,
+    pub(super) unix_s: u64,
 }
 
 impl Reader<'_> {
@@ -138,27 +146,55 @@ impl Reader<'_> {
             match self.own(route.uri, call_id)? {
                 Own::No => break,
                 Own::Plain => {}
+                Own::Signed(own) if is_of_next_node(&signed, own) => break,
                 Own::Signed(own) => signed.push(own),
             }
             removed += 1;
         }
         routes.drain(..removed);
         let flow = self.way_out(&signed, from);
-        let near = match signed.last().map(|signed| signed.token) {
-            Some(Token::Near(id)) => Some(id.flow.remote.ip()),
+        let last = signed.last().map(|signed| signed.token);
+        let near = match last {
+            Some(Token::Near(id) | Token::Node(id)) => Some(id.flow.remote.ip()),
             _ => None,
         };
+        let from_node = match last {
+            Some(Token::FromNode(from)) => Some(from),
+            _ => None,
+        };
+        // These belong to a request of before. Nothing is decided for them.
+        let is_of_before = matches!(message.method(), Some(Method::Ack | Method::Cancel));
+        let from_node = from_node.filter(|_| !is_of_before);
+        self.check_node(message, from_node)?;
+        let is_of_dialog =
+            |signed: &Signed| !signed.is_path && !matches!(signed.token, Token::FromNode(_));
         Ok(Routed {
             uri: self.without_own_maddr(uri),
             routes,
             removed,
             was_strict,
-            is_known_dialog: signed.iter().any(|signed| !signed.is_path),
+            is_known_dialog: signed.iter().any(is_of_dialog),
             is_path: signed.last().is_some_and(|signed| signed.is_path),
             flow: flow.unwrap_or_default(),
             is_flow_gone: flow.is_err(),
             near,
+            is_to_node: matches!(last, Some(Token::Node(_))),
+            is_from_node: from_node.is_some(),
         })
+    }
+
+    /// The token of another node is good for one request and some minutes. Without other nodes, nobody has written it.
+    fn check_node(&self, message: &Message<'_>, from: Option<FromNode>) -> Result<(), Refusal> {
+        let uri = message.request_uri().unwrap_or_default();
+        let is_good = from.is_none_or(|from| {
+            self.routing.has_nodes()
+                && from.request == self.tokens.hash(message, uri)
+                && from.unix_s.abs_diff(self.unix_s) <= NODE_S
+        });
+        match is_good {
+            true => Ok(()),
+            false => Err(Refusal::of(403, "Forged Route")),
+        }
     }
 
     /// Removes a `maddr` that names this server (RFC 3261 §16.4). Otherwise, the server would send the request to itself.
@@ -193,6 +229,20 @@ impl Reader<'_> {
             Standing::Current | Standing::Datagrams => Ok(Some(id)),
             Standing::Gone => Err(FlowGone),
         }
+    }
+}
+
+/// Nodes of a cluster read each other's tokens. A value behind one that leads to another node is that node's, if another run has written it.
+fn is_of_next_node(before: &[Signed], next: Signed) -> bool {
+    let run_of = |signed: &Signed| match signed.token {
+        Token::Flow(id) | Token::Near(id) | Token::Node(id) => Some(id.run),
+        Token::Pass | Token::FromNode(_) => None,
+    };
+    let mut nodes = before.iter();
+    let node = nodes.find(|signed| matches!(signed.token, Token::Node(_)));
+    match (node.and_then(run_of), run_of(&next)) {
+        (Some(node), Some(next)) => node != next,
+        _ => false,
     }
 }
 

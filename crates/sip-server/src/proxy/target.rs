@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 
 use sip::Mono;
 use sip::dispatch::{AllowedDestination, SendFrom};
+use sip::flow::{Flow, Transport};
 use sip::uri::Uri;
 
 use super::config::Forking;
+use super::nodes::NodeHop;
 use super::uris::{request_uri, starts_with_sips};
 use crate::flow::{FlowId, Runs, Standing};
 use crate::location::Binding;
@@ -38,6 +40,8 @@ pub(super) struct Target {
     q: u16,
     /// It is a binding of the address of record.
     pub(super) is_binding: bool,
+    /// It is another node of the cluster, which has bindings of the address of record.
+    pub(super) is_node: bool,
     /// Other contacts of the same instance: the next one is tried if this one fails (RFC 5626 §7, RFC 5627 §6.1).
     pub(super) others: Vec<Target>,
     /// The URI that says where its request goes, if that is not the Request-URI or a Route.
@@ -63,6 +67,7 @@ impl Target {
             reach,
             q: FULL_Q,
             is_binding: false,
+            is_node: false,
             others: Vec::new(),
             next_hop: None,
             hop: None,
@@ -77,6 +82,24 @@ impl Target {
             next_hop: step.next_hop,
             hop: Some(step.hop),
             ..Target::uri(&step.uri, AllowedDestination::Anywhere)
+        }
+    }
+
+    /// Another node. Its Route value gets a token when the request is sent.
+    pub(super) fn node(uri: &[u8], hop: &NodeHop, own: &FlowId) -> Target {
+        let flow = Flow {
+            transport: Transport::Udp,
+            connection: None,
+            remote: hop.address,
+            ..own.flow
+        };
+        Target {
+            path: format!("<sip:{};lr>", hop.address).into_bytes().into(),
+            near: Some(FlowId { flow, ..*own }),
+            q: hop.q.min(FULL_Q),
+            is_binding: true,
+            is_node: true,
+            ..Target::uri(uri, AllowedDestination::Near(hop.address.ip()))
         }
     }
 

@@ -2,14 +2,15 @@
 //! server wrote it for this dialog.
 //!
 //! ```text
-//! d  base64 of: kind (8 bits)  flow, if kind is 1 or 2  MAC over these and Call-ID (64 bits)
+//! d  base64 of: kind (8 bits)  flow, if kind is 1, 2 or 3     MAC over these and Call-ID (64 bits)
+//!                              time and hash of the request, if kind is 4
 //! ```
 //!
 //! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sip::HashKey;
+use sip::{HashKey, Message, Method};
 
 use crate::flow::{FLOW_LEN, FlowId, FlowTokens, MAX_TOKEN};
 
@@ -17,6 +18,8 @@ const MARK: u8 = b'd';
 const PASS: u8 = 0;
 const FLOW: u8 = 1;
 const NEAR: u8 = 2;
+const NODE: u8 = 3;
+const FROM_NODE: u8 = 4;
 const MAC_LEN: usize = 8;
 const SIGNED: usize = 1 + FLOW_LEN + MAC_LEN;
 /// Characters of the longest user.
@@ -31,6 +34,19 @@ pub(super) enum Token {
     Flow(FlowId),
     /// The request goes where its Request-URI leads, which may be the address of this flow.
     Near(FlowId),
+    /// The request goes to another node of the cluster, at the address of this flow: where the next Route leads.
+    Node(FlowId),
+    /// Another node of the cluster knows the sender of this request, and asks for the phones that are registered here.
+    FromNode(FromNode),
+}
+
+/// What a node says of a request that it sends to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FromNode {
+    /// When, by its clock.
+    pub(super) unix_s: u64,
+    /// The hash of the request ([`RouteTokens::hash`]).
+    pub(super) request: u64,
 }
 
 /// A token that was read.
@@ -69,16 +85,23 @@ impl RouteTokens {
         buffer: &'b mut [u8; MAX_USER],
     ) -> &'b [u8] {
         let mut signed = [0; SIGNED];
-        let mut flow = [0; FLOW_LEN];
+        let (mut flow, mut said) = ([0; FLOW_LEN], [0; 16]);
         let flow = match &token {
             Token::Pass => &[][..],
-            Token::Flow(id) | Token::Near(id) => id.write(&mut flow),
+            Token::Flow(id) | Token::Near(id) | Token::Node(id) => id.write(&mut flow),
+            Token::FromNode(from) => {
+                said[..8].copy_from_slice(&from.unix_s.to_be_bytes());
+                said[8..].copy_from_slice(&from.request.to_be_bytes());
+                &said[..]
+            }
         };
         let end = 1 + flow.len();
         signed[0] = match token {
             Token::Pass => PASS,
             Token::Flow(_) => FLOW,
             Token::Near(_) => NEAR,
+            Token::Node(_) => NODE,
+            Token::FromNode(_) => FROM_NODE,
         };
         signed[1..end].copy_from_slice(flow);
         let mac = self.mac(&signed[..end], call_id);
@@ -96,6 +119,17 @@ impl RouteTokens {
         buffer: &'b mut [u8; MAX_TOKEN],
     ) -> &'b [u8] {
         self.paths.write(flow, buffer)
+    }
+
+    /// The hash of a request with this Request-URI: of its method, CSeq and From tag, too.
+    pub(super) fn hash(&self, message: &Message<'_>, uri: &[u8]) -> u64 {
+        let method = message.method().map_or(&b""[..], Method::as_bytes);
+        let number = message.cseq().map_or(0, |cseq| cseq.number).to_be_bytes();
+        let from = message.from().ok();
+        let tag = from.and_then(|from| from.tag).unwrap_or_default();
+        // Neither a method nor a tag has spaces.
+        let all = [method, b" ", tag, b" ", &number, uri].concat();
+        self.calls.mac(&all)
     }
 
     fn mac(&self, bytes: &[u8], call_id: &[u8]) -> u64 {
@@ -131,6 +165,14 @@ impl RouteTokens {
             [PASS] => Some(Token::Pass),
             [FLOW, flow @ ..] => FlowId::read(flow).map(Token::Flow),
             [NEAR, flow @ ..] => FlowId::read(flow).map(Token::Near),
+            [NODE, flow @ ..] => FlowId::read(flow).map(Token::Node),
+            [FROM_NODE, said @ ..] => {
+                let (unix_s, request) = said.split_first_chunk::<8>()?;
+                Some(Token::FromNode(FromNode {
+                    unix_s: u64::from_be_bytes(*unix_s),
+                    request: u64::from_be_bytes(request.try_into().ok()?),
+                }))
+            }
             _ => None,
         }
     }
@@ -145,7 +187,7 @@ mod tests {
         RouteTokens::new(HashKey::new([1; 16]))
     }
 
-    fn all() -> [Token; 3] {
+    fn all() -> [Token; 5] {
         let flow = |connection, remote: &str| {
             Token::Flow(FlowId {
                 worker: 3,
@@ -163,6 +205,14 @@ mod tests {
             Token::Pass,
             flow(None, "192.0.2.1:5060"),
             flow(Some(ConnectionKey(u64::MAX)), "[2001:db8::2]:5060"),
+            match flow(None, "192.0.2.2:5060") {
+                Token::Flow(id) => Token::Node(id),
+                other => other,
+            },
+            Token::FromNode(FromNode {
+                unix_s: 1_800_000_000,
+                request: u64::MAX - 1,
+            }),
         ]
     }
 
@@ -199,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_token_of_a_path_belongs_to_no_call() {
-        let [_, Token::Flow(flow), _] = all() else {
+        let [_, Token::Flow(flow), ..] = all() else {
             panic!("a flow");
         };
         let mut buffer = [0; MAX_TOKEN];

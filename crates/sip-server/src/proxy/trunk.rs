@@ -168,14 +168,15 @@ impl Proxy {
         }
     }
 
-    /// An address of a trunk has sent a provisional response: `answer_timeout` ends, and `ring_time` begins.
-    pub(super) fn trunk_heard(&mut self, now: Mono, key: ContextKey, branch: usize, code: u16) {
+    /// An address of a trunk, or another node, has sent a provisional response: `answer_timeout` ends, and `ring_time` begins.
+    pub(super) fn first_heard(&mut self, now: Mono, key: ContextKey, branch: usize, code: u16) {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
         let Some(branch) = context.branches.get_mut(branch) else {
             return;
         };
+        branch.is_heard |= branch.is_node;
         let Some(hop) = branch.hop.filter(|_| !branch.is_done) else {
             return;
         };
@@ -191,11 +192,11 @@ impl Proxy {
         }
     }
 
-    /// Whether a branch went to an address of a trunk, and from there on to another one.
+    /// Whether a branch went to an address of a trunk or to another node, and was given up or has ended.
     pub(super) fn has_moved_on(&mut self, key: ContextKey, branch: usize) -> bool {
         let context = self.contexts.get(key);
         let branch = context.and_then(|it| it.branches.get(branch));
-        branch.is_some_and(|branch| branch.is_done && branch.hop.is_some())
+        branch.is_some_and(|it| it.is_done && (it.hop.is_some() || it.is_node))
     }
 
     /// How long an address of a trunk has for its first response; `None` if nothing follows.

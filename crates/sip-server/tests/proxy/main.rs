@@ -15,6 +15,7 @@ mod matrix;
 mod memory;
 mod network;
 mod node;
+mod nodes;
 mod policy;
 mod push;
 mod races;

@@ -15,8 +15,8 @@ use sip_server::calls::{
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Denied, Inbound, IsUser, LookedUp, Lookup, NewCall,
-    Place, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
+    AtNodes, Authenticated, Authentication, Calls, Denied, Inbound, IsUser, LookedUp, Lookup,
+    NewCall, Place, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
 };
 use sip_server::routes::Table;
 use std::time::Duration;
@@ -55,6 +55,10 @@ pub(crate) struct TestPolicy {
     /// Whom the proxy has woken, and how.
     pub(crate) pushes: Vec<(String, sip_server::push::PushParams)>,
     pub(crate) can_push: bool,
+    /// The other nodes that have bindings of bob, and how often that was asked.
+    pub(crate) nodes: AtNodes,
+    pub(crate) has_nodes: bool,
+    pub(crate) nodes_asked: u32,
 }
 
 /// Limits of the calls of each user.
@@ -188,6 +192,9 @@ impl TestPolicy {
             push: None,
             pushes: Vec::new(),
             can_push: true,
+            nodes: AtNodes::Known(Vec::new()),
+            has_nodes: true,
+            nodes_asked: 0,
         }
     }
 
@@ -248,6 +255,10 @@ impl Contact {
 }
 
 impl Routing for TestPolicy {
+    fn has_nodes(&self) -> bool {
+        self.has_nodes
+    }
+
     fn domain(&self, host: Host<'_>) -> Option<Inbound> {
         (host == Host::new(DOMAIN.as_bytes()).unwrap()).then_some(self.inbound)
     }
@@ -290,6 +301,14 @@ impl Lookup for TestPolicy {
             (true, _) => LookedUp::Pending,
             (false, Some(bindings)) => LookedUp::Known(bindings),
             (false, None) => LookedUp::Unknown,
+        }
+    }
+
+    fn nodes(&mut self, _now: Now, aor: &Aor) -> AtNodes {
+        self.nodes_asked += 1;
+        match aor.user() {
+            Some(b"bob") => self.nodes.clone(),
+            _ => AtNodes::Known(Vec::new()),
         }
     }
 

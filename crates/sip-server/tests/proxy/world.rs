@@ -24,6 +24,7 @@ pub(crate) struct World {
     next_connection: u64,
     /// Nodes that take no connection and hear nothing.
     pub(crate) dead: Vec<usize>,
+    pub(crate) unix_s: u64,
 }
 
 impl World {
@@ -38,6 +39,7 @@ impl World {
             network: Network::new(weather, seed),
             next_connection: 1,
             dead: Vec::new(),
+            unix_s: UNIX_S,
         }
     }
 
@@ -63,7 +65,7 @@ impl World {
     pub(crate) fn now(&self) -> Now {
         Now {
             mono: self.now,
-            unix_s: UNIX_S,
+            unix_s: self.unix_s,
         }
     }
 

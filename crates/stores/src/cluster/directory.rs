@@ -29,6 +29,8 @@ pub struct NodeInfo {
     pub run: u64,
     /// Where clients reach it: transport (`udp`, `tcp`, `tls`, `dtls`) and address.
     pub addresses: Vec<(String, SocketAddr)>,
+    /// Where other nodes reach its SIP, over UDP and TCP.
+    pub sip: Vec<SocketAddr>,
     /// Relayed addresses in use.
     pub allocations: u32,
     /// These as a share of its limit, in thousandths.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::bindings::SharedBinding;
 use super::leases::Request;
 use crate::error::StoreError;
 use crate::store::Answer;
@@ -39,6 +40,42 @@ pub struct Exchanged {
 /// How many units a holder has, or why the engine has rejected the request for one key.
 pub type Leased = Result<u32, StoreError>;
 
+/// The bindings that a node has of an address of record.
+#[derive(Clone, Debug)]
+pub struct BindRequest {
+    /// The address.
+    pub aor: Box<[u8]>,
+    /// How long ago that was so.
+    pub age_ms: u64,
+    /// The bindings, for the engine.
+    pub entries: Vec<BindEntry>,
+    pub(super) taken_ms: u64,
+    pub(super) bindings: Vec<SharedBinding>,
+}
+
+/// One binding.
+#[derive(Clone, Debug)]
+pub struct BindEntry {
+    /// Tells the bindings of an address apart.
+    pub field: String,
+    /// Tells Call-IDs apart, in hexadecimal digits.
+    pub call: String,
+    /// CSeq of the REGISTER.
+    pub cseq: u32,
+    /// How long ago the REGISTER came.
+    pub age_ms: u64,
+    /// When the binding ends.
+    pub ttl_ms: u64,
+    /// What other nodes read.
+    pub text: String,
+}
+
+/// How many bindings the engine has not accepted, or why it has rejected the request for one address.
+pub type Bound = Result<u64, StoreError>;
+
+/// The texts of the bindings of one address, or why the engine has rejected the request.
+pub type Texts = Result<Vec<String>, StoreError>;
+
 /// What nodes share.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// Publishes a node, and returns all nodes and new messages.
@@ -49,6 +86,13 @@ pub trait Engine: fmt::Debug + Send + Sync {
 
     /// Leases units to a holder. Returns for each request how many units the holder has now, or why the engine rejects this one.
     fn lease<'a>(&'a self, holder: &'a str, requests: &'a [Request]) -> Answer<'a, Vec<Leased>>;
+
+    /// The node has these bindings of each address, and no others. They take the place of its own. If another node has one of them, a binding
+    /// with the same Call-ID needs a greater CSeq, and one with another Call-ID must be later. Each address is one step.
+    fn bind<'a>(&'a self, node: &'a str, requests: &'a [BindRequest]) -> Answer<'a, Vec<Bound>>;
+
+    /// The bindings of each of these addresses.
+    fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> Answer<'a, Vec<Texts>>;
 
     /// Keeps a message for all nodes, for a minute.
     fn send<'a>(&'a self, text: &'a str) -> Answer<'a, ()>;

@@ -9,6 +9,8 @@
 //! Packets, allocations and registrations never wait for the engine. Without it, each node goes on with what it knew last, and with its own
 //! limits. `leases`, `directory` and `messages` do no I/O and have the time as an argument; `model` is an engine in memory.
 
+pub mod bindings;
+mod bindings_tasks;
 pub mod directory;
 pub mod engine;
 pub mod leases;
@@ -16,6 +18,7 @@ pub mod messages;
 pub mod model;
 pub mod quota;
 mod redis;
+mod redis_bindings;
 mod run;
 mod seal;
 
@@ -28,6 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
 use crate::kinds::Options;
+pub use bindings::{AtNode, ClusterBindings, SharedBinding};
 pub use directory::{Directory, Known, NodeInfo};
 pub use engine::{Engine, Leased};
 pub use messages::{Message, Order};
@@ -66,6 +70,8 @@ pub struct Settings {
     pub report: Report,
     /// Hears of events.
     pub hear: Hear,
+    /// The registrations of all nodes, if nodes share them.
+    pub bindings: Option<Arc<ClusterBindings>>,
 }
 
 /// How the engine does.
@@ -96,6 +102,8 @@ pub struct Status {
 pub(crate) struct Shared {
     pub(crate) directory: Mutex<Directory>,
     pub(crate) quota: Arc<ClusterQuota>,
+    /// The registrations of all nodes, if there are some.
+    pub(crate) bindings: Option<Arc<ClusterBindings>>,
     started: Instant,
     is_up: AtomicBool,
     /// When that changed, in milliseconds after the start.
@@ -111,10 +119,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(directory: Directory, quota: Arc<ClusterQuota>) -> Shared {
+    fn new(
+        directory: Directory,
+        quota: Arc<ClusterQuota>,
+        bindings: Option<Arc<ClusterBindings>>,
+    ) -> Shared {
         Shared {
             directory: Mutex::new(directory),
             quota,
+            bindings,
             started: Instant::now(),
             is_up: AtomicBool::new(true),
             changed_ms: AtomicU64::new(0),
@@ -161,6 +174,9 @@ impl Shared {
     /// The engine has responded to an exchange, or not.
     fn note_exchange(&self, error: Option<&StoreError>) {
         self.count(error.is_none());
+        if let Some(bindings) = &self.bindings {
+            bindings.set_engine_up(error.is_none());
+        }
         if error.is_some() {
             self.quota.set_engine_up(false);
         }
@@ -198,7 +214,8 @@ impl Cluster {
         prepare: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<Cluster> {
         let directory = Directory::new(settings.own.clone(), Seal::new(&settings.key));
-        let shared = Arc::new(Shared::new(directory, quota));
+        let bindings = settings.bindings.clone();
+        let shared = Arc::new(Shared::new(directory, quota, bindings));
         let (orders, taken) = mpsc::channel(ORDERS);
         let (stop, stopped) = oneshot::channel();
         let with = Arc::clone(&shared);
@@ -231,6 +248,10 @@ impl Cluster {
     /// Another process publishes this node from now on, or no longer.
     pub fn set_retired(&self, is_retired: bool) {
         self.shared.is_retired.store(is_retired, Ordering::Relaxed);
+        if let Some(bindings) = self.shared.bindings.as_ref().filter(|_| !is_retired) {
+            // Changes were not published meanwhile.
+            bindings.publish_all();
+        }
     }
 }
 
@@ -288,6 +309,12 @@ impl Handle {
         }
     }
 
+    /// The registrations of all nodes, if nodes share them.
+    #[must_use]
+    pub fn bindings(&self) -> Option<&ClusterBindings> {
+        self.shared.bindings.as_deref()
+    }
+
     /// The quota of all nodes.
     #[must_use]
     pub fn quota(&self) -> &ClusterQuota {
@@ -310,7 +337,7 @@ mod tests {
     #[test]
     fn only_a_lease_shows_that_leases_can_be_had() {
         let directory = Directory::new(NodeInfo::default(), Seal::new(&[1; 32]));
-        let shared = Shared::new(directory, Arc::default());
+        let shared = Shared::new(directory, Arc::default(), None);
         let refused = || StoreError::Query("NOPERM".to_owned());
         assert!(shared.quota.is_engine_up());
         shared.note_leases(&Err(refused()));

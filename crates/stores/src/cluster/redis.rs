@@ -6,6 +6,7 @@
 //! {PREFIX}:messages   sorted set        messages by their number, each with the time when it ends
 //! {PREFIX}:state      hash    sequence, identity
 //! PREFIX:lease:KEY    hash    holder    units:time when it ends
+//! PREFIX:sip:AOR      hash    binding   see redis_bindings.rs
 //! ```
 
 use std::time::Duration;
@@ -14,9 +15,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, cmd, pipe};
 use tokio::sync::Mutex;
 
-use super::engine::{Engine, Exchanged, Leased, Publication};
+use super::engine::{BindRequest, Bound, Engine, Exchanged, Leased, Publication, Texts};
 use super::leases::Request;
 use super::model::MESSAGE_TTL_MS;
+use super::redis_bindings::{BIND, FIND};
 use crate::error::StoreError;
 use crate::kinds::{Options, redis_client};
 use crate::store::Answer;
@@ -121,18 +123,20 @@ pub struct RedisEngine {
     options: Options,
     /// The name of the master, if the URL is that of Sentinels.
     sentinel: Option<Sentinel>,
-    prefix: String,
-    connection: Mutex<Option<Connected>>,
+    pub(super) prefix: String,
+    pub(super) connection: Mutex<Option<Connected>>,
 }
 
 /// A connection to a server that has the scripts.
 #[derive(Clone, Debug)]
-struct Connected {
-    connection: MultiplexedConnection,
+pub(super) struct Connected {
+    pub(super) connection: MultiplexedConnection,
     /// The names of the scripts there: their hashes.
     exchange: String,
     send: String,
     lease: String,
+    pub(super) bind: String,
+    pub(super) find: String,
 }
 
 impl Connected {
@@ -143,17 +147,19 @@ impl Connected {
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await?;
         let mut load = pipe();
-        for script in [EXCHANGE, SEND, LEASE] {
+        for script in [EXCHANGE, SEND, LEASE, BIND, FIND] {
             load.cmd("SCRIPT")
                 .arg("LOAD")
                 .arg(format!("{PRELUDE}{script}"));
         }
-        let (exchange, send, lease) = load.query_async(&mut connection).await?;
+        let (exchange, send, lease, bind, find) = load.query_async(&mut connection).await?;
         Ok(Connected {
             connection,
             exchange,
             send,
             lease,
+            bind,
+            find,
         })
     }
 }
@@ -235,7 +241,7 @@ impl RedisEngine {
         Err(last)
     }
 
-    async fn connected(&self) -> Result<Connected, StoreError> {
+    pub(super) async fn connected(&self) -> Result<Connected, StoreError> {
         let mut kept = self.connection.lock().await;
         if let Some(connected) = &*kept {
             return Ok(connected.clone());
@@ -248,7 +254,7 @@ impl RedisEngine {
     }
 
     /// The next command connects again: also after an error of the server, because it may have become a replica, or lost the scripts.
-    async fn failed(&self, error: RedisError) -> StoreError {
+    pub(super) async fn failed(&self, error: RedisError) -> StoreError {
         *self.connection.lock().await = None;
         StoreError::connect(&error)
     }
@@ -347,12 +353,12 @@ impl RedisEngine {
     }
 }
 
-type Bytes = Vec<u8>;
+pub(super) type Bytes = Vec<u8>;
 /// What [`EXCHANGE`] returns.
 type ExchangeReply = (Vec<Bytes>, Bytes, Vec<Bytes>, u64, Bytes, u64);
 
 /// A text of a node. Bytes that are no text have no MAC, so they are counted as forged.
-fn text(bytes: Bytes) -> String {
+pub(super) fn text(bytes: Bytes) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -406,6 +412,14 @@ impl Engine for RedisEngine {
 
     fn lease<'a>(&'a self, holder: &'a str, requests: &'a [Request]) -> Answer<'a, Vec<Leased>> {
         Box::pin(self.ask_lease(holder, requests))
+    }
+
+    fn bind<'a>(&'a self, node: &'a str, requests: &'a [BindRequest]) -> Answer<'a, Vec<Bound>> {
+        Box::pin(self.ask_bind(node, requests))
+    }
+
+    fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> Answer<'a, Vec<Texts>> {
+        Box::pin(self.ask_find(aors))
     }
 
     fn send<'a>(&'a self, text: &'a str) -> Answer<'a, ()> {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::{join3, select};
+use futures_util::future::{join4, select};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use super::bindings_tasks;
 use super::directory::{INTERVAL_MS, OwnEntry, TTL_MS};
 use super::engine::{Engine, Exchanged, Leased, Publication};
 use super::leases::Request;
@@ -18,9 +19,9 @@ use super::{ClusterQuota, Event, Hear, Report, Seal, Settings, Shared};
 use crate::error::StoreError;
 
 /// Within this time the engine responds, connection and look-up of its name included.
-const TIMEOUT: Duration = Duration::from_millis(1_500);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Pauses after failures: the first one, and the longest. After an outage, all nodes are back within the longest one and a half.
-const FIRST_PAUSE_MS: u64 = 250;
+pub(super) const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 4_000;
 /// Leases that are asked for at once.
 const BATCH: usize = 256;
@@ -46,26 +47,26 @@ fn with_jitter(ms: u64) -> Duration {
 }
 
 /// Pauses that grow from failure to failure.
-struct Backoff(u64);
+pub(super) struct Backoff(pub(super) u64);
 
 impl Backoff {
-    fn next(&mut self) -> Duration {
+    pub(super) fn next(&mut self) -> Duration {
         let pause = with_jitter(self.0);
         self.0 = (self.0 * 2).min(LONGEST_PAUSE_MS);
         pause
     }
 
-    fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.0 = FIRST_PAUSE_MS;
     }
 }
 
 /// Lets one warning per minute through.
 #[derive(Default)]
-struct Warned(Option<Instant>);
+pub(super) struct Warned(Option<Instant>);
 
 impl Warned {
-    fn may(&mut self) -> bool {
+    pub(super) fn may(&mut self) -> bool {
         let may = self.0.is_none_or(|last| last.elapsed() >= QUIET);
         if may {
             self.0 = Some(Instant::now());
@@ -74,12 +75,12 @@ impl Warned {
     }
 }
 
-fn unix_s() -> u64 {
+pub(super) fn unix_s() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-async fn within<T>(answer: crate::store::Answer<'_, T>) -> Result<T, StoreError> {
+pub(super) async fn within<T>(answer: crate::store::Answer<'_, T>) -> Result<T, StoreError> {
     let outcome = timeout(TIMEOUT, answer).await;
     outcome.unwrap_or(Err(StoreError::Timeout(TIMEOUT)))
 }
@@ -96,6 +97,11 @@ pub(super) async fn all(
     let seal = Seal::new(&settings.key);
     let run = settings.own.run;
     let inbox = Inbox::new(run, seal.clone());
+    let bindings = bindings_tasks::all(
+        Arc::clone(&engine),
+        Arc::clone(&shared),
+        (own.clone(), seal.clone()),
+    );
     let exchanges = Exchanges {
         engine: Arc::clone(&engine),
         shared: Arc::clone(&shared),
@@ -113,7 +119,7 @@ pub(super) async fn all(
         run,
     };
     let orders = outbox.send(Arc::clone(&engine), orders);
-    let work = join3(exchanges.run(own.clone()), leases, orders);
+    let work = join4(exchanges.run(own.clone()), leases, orders, bindings);
     // The work has no end.
     drop(select(pin!(work), stopped).await);
     if !shared.is_retired.load(Ordering::Relaxed) {
@@ -211,6 +217,9 @@ impl Exchanges {
             );
             self.shared.restarts.fetch_add(1, Ordering::Relaxed);
             self.shared.quota.renew_all();
+            if let Some(bindings) = &self.shared.bindings {
+                bindings.publish_all();
+            }
             // It counts orders again. The inbox knows those that were handled.
             self.after = Some(0);
         }
@@ -361,7 +370,7 @@ mod tests {
         let directory = Directory::new(own, seal.clone());
         let exchanges = Exchanges {
             engine: open(&options, "test").unwrap(),
-            shared: Arc::new(Shared::new(directory, Arc::default())),
+            shared: Arc::new(Shared::new(directory, Arc::default(), None)),
             report: Box::new(|_| {}),
             hear: Box::new(move |event| {
                 if let Event::Order(message) = event {

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::registrations::{self, SipNodes};
 use anyhow::{Context, Result, anyhow};
 use server::alternates::{LiveNode, LiveNodes};
+use server::sip::NodesHook;
 use server::turn::Transport;
 use server::{Observer, Settings};
 use stores::cluster::{
@@ -21,18 +23,28 @@ use crate::control::sessions;
 pub(super) struct Peers {
     quota: Arc<ClusterQuota>,
     nodes: Arc<LiveNodes>,
+    /// Calls to phones at other nodes, if this one serves SIP.
+    sip: Option<Arc<SipNodes>>,
 }
 
 impl Peers {
     /// `None` if nodes do not meet.
     pub(super) fn of(config: &Config) -> Option<Peers> {
-        config.cluster.engine().map(|_| Peers::default())
+        config.cluster.engine()?;
+        let has_sip = !config.sip.listen.is_empty();
+        Some(Peers {
+            sip: has_sip.then(Arc::default),
+            ..Peers::default()
+        })
     }
 
     /// Adds what workers ask. The settings are otherwise complete.
     pub(super) fn add_to(&self, settings: &mut Settings) {
         settings.alternates.nodes = Some(Arc::clone(&self.nodes));
         settings.hooks.set_quota(Arc::clone(&self.quota) as _);
+        if let Some(sip) = &self.sip {
+            settings.sip.nodes = Some(NodesHook::new(Arc::clone(sip) as _));
+        }
         // The total of the default realm is `limits.allocations`: what one server can have.
         let default = RealmLimits {
             per_user: settings.quota.per_user,
@@ -85,6 +97,13 @@ pub(super) fn join(
     };
     let own = NodeInfo {
         addresses: addresses(config, engine, machine),
+        sip: match &peers.sip {
+            Some(_) => {
+                let listeners = engine.sip_listeners();
+                registrations::addresses(&listeners, &config.sip.advertise, machine)
+            }
+            None => Vec::new(),
+        },
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name,
         run,
@@ -95,6 +114,11 @@ pub(super) fn join(
         .map_err(|error| anyhow!("the engine of the cluster: {error}; see cluster.engine"))?;
     let observer = engine.observer();
     let nodes = Arc::clone(&peers.nodes);
+    let sip = peers.sip.clone();
+    let bindings = sip.as_ref().map(|sip| {
+        sip.set_own(&own.sip);
+        sip.bindings()
+    });
     let ended = engine.sessions();
     let settings = cluster::Settings {
         own,
@@ -103,9 +127,15 @@ pub(super) fn join(
         engine: opened,
         report: Box::new(move |own| report(&observer, own)),
         hear: Box::new(move |event| match event {
-            Event::Nodes(all) => nodes.set(all.iter().filter_map(open_to_clients).collect()),
+            Event::Nodes(all) => {
+                nodes.set(all.iter().filter_map(open_to_clients).collect());
+                if let Some(sip) = &sip {
+                    sip.set_nodes(&all);
+                }
+            }
             Event::Order(message) => execute(&ended, message),
         }),
+        bindings,
     };
     // The thread opens no port and loads nothing.
     let prepare = || drop(server::privileges::drop_all());

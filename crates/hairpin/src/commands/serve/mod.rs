@@ -14,6 +14,7 @@ pub(super) mod log;
 mod panic_tests;
 mod plan;
 mod privileges;
+mod registrations;
 mod reload;
 mod sip_tls;
 mod upgrade;

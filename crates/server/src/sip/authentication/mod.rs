@@ -20,7 +20,7 @@ pub(super) use realm::{COMMON, RealmKey};
 use super::Secrets;
 use super::bans::{Bans, Failed};
 use super::counters::DIGEST_OUTCOMES;
-use super::lookups::{Lookups, UserQuery};
+use super::lookups::{LookupResult, Lookups};
 use super::report::FailureReports;
 use super::screen::log_ban;
 use super::settings::SharedSipSettings;
@@ -35,7 +35,6 @@ use sip::{HeaderKind, Message};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
-use turn::server::credentials::KeyLookup;
 use users::UserLookupResult;
 
 /// The size of the buffer for Authentication-Info, which repeats the cnonce. If the cnonce is too long, the response has no
@@ -101,7 +100,7 @@ pub(super) struct DigestAuthenticator {
     pub(super) lookups: Lookups,
     failures: FailureReports,
     /// The result of a query, while the worker handles the request that waited for it.
-    lookup_result: Option<(UserQuery, KeyLookup)>,
+    lookup_result: Option<LookupResult>,
     /// The number of keys that each check compares, so that its duration does not depend on the user. A source may have an old
     /// and a new key.
     most_keys: usize,
@@ -171,7 +170,7 @@ impl DigestAuthenticator {
     }
 
     /// Sets the result that the next request has waited for; `None` removes it.
-    pub(super) fn set_lookup_result(&mut self, result: Option<(UserQuery, KeyLookup)>) {
+    pub(super) fn set_lookup_result(&mut self, result: Option<LookupResult>) {
         self.lookup_result = result;
     }
 

@@ -1,10 +1,11 @@
 //! Users in the settings and in sources of credentials: who has an address of record, and the keys of a name.
 
-use super::super::lookups::{QueuedQuery as Query, UserQuery};
+use super::super::lookups::{KeysQuery, LookupResult, QueuedQuery, UserQuery};
 use super::{DigestAuthenticator, IsAddress};
 use sip::digest::{Algorithm, Ha1};
 use sip::flow::Flow;
 use sip_server::Aor;
+use sip_server::proxy::AtNodes;
 use sip_server::registrar::{Access, Authority as _, SameUser};
 use std::sync::Arc;
 use stun::PasswordAlgorithm;
@@ -63,10 +64,9 @@ impl DigestAuthenticator {
         flow: &Flow,
         unix_s: u64,
     ) -> UserLookupResult {
-        let result = self.lookup_result.as_ref().filter(|(of, _)| *of == wanted);
-        let found = match result {
-            Some((_, found)) => found.clone(),
-            None => source.find(&wanted.query(flow, unix_s)),
+        let found = match &self.lookup_result {
+            Some(LookupResult::Keys(of, found)) if *of == wanted => found.clone(),
+            _ => source.find(&wanted.query(flow, unix_s)),
         };
         match found {
             KeyLookup::Known(user) => {
@@ -81,18 +81,26 @@ impl DigestAuthenticator {
             }
             KeyLookup::Unavailable => UserLookupResult::Unavailable,
             KeyLookup::Pending => {
-                let asked = Query {
+                let query = QueuedQuery::Keys(KeysQuery {
                     wanted,
                     source: Arc::clone(source),
                     flow: *flow,
                     unix_s,
-                };
-                match self.lookups.want(asked) {
+                });
+                match self.lookups.want(query) {
                     true => UserLookupResult::Pending,
                     false => UserLookupResult::Unavailable,
                 }
             }
             _ => UserLookupResult::Nobody,
+        }
+    }
+
+    /// The other nodes with bindings of an address, if the request has waited for that.
+    pub(in crate::sip) fn looked_up_nodes(&self, aor: &Aor) -> Option<AtNodes> {
+        match &self.lookup_result {
+            Some(LookupResult::Nodes(of, found)) if **of == *aor => Some(found.clone()),
+            _ => None,
         }
     }
 

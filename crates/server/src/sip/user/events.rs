@@ -1,12 +1,17 @@
 //! Subscriptions to registrations (RFC 3680): who may have one, and what its subscribers hear of.
 
-use super::User;
+use super::{MarkOwner, User};
 use crate::sip::lines;
-use sip::engine::{NewRequest, Reply, RespondError};
+use sip::engine::{Mark, NewRequest, Reply, RespondError};
 use sip::tu::{RequestOwner, Transactions};
 use sip::{HeaderKind, Message, Uri};
 use sip_server::proxy::{LookedUp, Place};
 use sip_server::reg_event::RegEvents;
+
+/// Whether a mark is of a NOTIFY for a subscription to registrations.
+pub(super) fn is_of_events(mark: Mark) -> bool {
+    mark.user() == MarkOwner::RegEvents as u8
+}
 
 impl User {
     /// Whether a SUBSCRIBE is for the registrar: in the dialog of a subscription, or for the registrations of a user here. Others are
@@ -140,6 +145,12 @@ impl User {
             let Some((aor, cause)) = registrations.next_change() else {
                 return;
             };
+            if self.publisher.has_nodes()
+                && let LookedUp::Known(bindings) = registrations.look_up(&aor)
+            {
+                let now = transactions.now.mono;
+                self.publisher.changed(now, aor.as_bytes(), bindings);
+            }
             // Most addresses have no subscribers.
             if events.has_subscribers(&aor)
                 && let LookedUp::Known(bindings) = registrations.look_up(&aor)

@@ -20,6 +20,7 @@ use super::forwarding::{Forwarder, listener_at};
 use super::ice::IceServers;
 use super::lines::Abilities;
 use super::lookups::{AT_ONCE, SipKeys, Waiter};
+use super::nodes::Publisher;
 use super::registrar::{Place, Registrations};
 use super::settings::{SharedSipSettings, SipSettings};
 use super::store::WorkerBindings;
@@ -99,6 +100,8 @@ pub(super) struct User {
     uas: TestUas,
     /// Of the domains, if there are any.
     registrations: Option<Box<Registrations>>,
+    /// Publishes the bindings for other nodes.
+    publisher: Publisher,
     /// Bindings of an earlier run, as long as there is no domain.
     spare: Option<WorkerBindings>,
     /// The proxy of the domains, if there are any.
@@ -148,6 +151,7 @@ impl User {
             uas,
             registrations: registrations.map(Box::new),
             events,
+            publisher: Publisher::new(orders.settings.nodes.clone(), secrets.lasting),
             spare: None,
             forwarder,
             probes: Probes::new(number, orders, seed),
@@ -171,6 +175,7 @@ impl User {
     pub(super) fn apply_settings(&mut self, orders: &Arc<SharedSipSettings>) {
         self.orders = orders.clone();
         self.authenticator.apply_settings(orders);
+        self.publisher.apply_settings(orders.settings.nodes.clone());
         self.uas.service_time = orders.settings.service_time;
         self.abilities = Abilities::new(&User::abilities(&orders.settings));
         self.ice = IceServers::new(orders);
@@ -212,7 +217,10 @@ impl User {
     /// Takes bindings of an earlier run, which are saved from now on.
     pub(super) fn restore(&mut self, kept: WorkerBindings) {
         match &mut self.registrations {
-            Some(registrations) => registrations.restore(kept, &self.orders),
+            Some(registrations) => {
+                registrations.restore(kept, &self.orders);
+                self.publisher.restart();
+            }
             None => self.spare = Some(kept),
         }
     }
@@ -514,11 +522,6 @@ impl User {
     }
 }
 
-/// Whether a mark is of a NOTIFY for a subscription to registrations.
-fn is_of_events(mark: Mark) -> bool {
-    mark.user() == MarkOwner::RegEvents as u8
-}
-
 impl TransactionUser for User {
     /// The result of a query to a source of credentials.
     type Answer = SipKeys;
@@ -580,7 +583,7 @@ impl TransactionUser for User {
         } else if mark.user() == MarkOwner::TrunkRegistrations as u8 {
             let now = transactions.now.mono;
             self.trunk_registrations.response(now, mark, response);
-        } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
+        } else if let Some(events) = self.events.as_mut().filter(|_| events::is_of_events(mark)) {
             let code = response.status_code().unwrap_or(0);
             events.response(transactions, mark, code);
         }
@@ -597,7 +600,7 @@ impl TransactionUser for User {
             self.probes.failed(transactions.now.mono, mark, failure);
         } else if mark.user() == MarkOwner::TrunkRegistrations as u8 {
             self.trunk_registrations.failed(transactions.now.mono, mark);
-        } else if let Some(events) = self.events.as_mut().filter(|_| is_of_events(mark)) {
+        } else if let Some(events) = self.events.as_mut().filter(|_| events::is_of_events(mark)) {
             events.failed(mark);
         } else {
             tracing::debug!(%failure, "a BYE came to nothing");
@@ -656,10 +659,11 @@ impl TransactionUser for User {
             self.trunk_registrations.poll_timeout(),
         ];
         let lookup = self.authenticator.lookups.next_deadline();
+        let publisher = registrations.and_then(|_| self.publisher.poll_timeout());
         let all = [self.uas.next_end(), binding, proxy, call, events]
             .into_iter()
             .chain(trunks)
-            .chain([lookup]);
+            .chain([lookup, publisher]);
         all.flatten().min()
     }
 
@@ -679,6 +683,7 @@ impl TransactionUser for User {
         self.trunk_registrations.handle_timeout(transactions);
         if let Some(registrations) = &mut self.registrations {
             registrations.save(now);
+            self.publisher.handle_timeout(now, registrations.kept());
             let _ = (0..EXPIRED)
                 .take_while(|_| registrations.expire(now))
                 .count();

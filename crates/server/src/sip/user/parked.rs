@@ -7,7 +7,6 @@ use sip::engine::NewRequest;
 use sip::flow::Flow;
 use sip::tu::Transactions;
 use sip_server::proxy::ContextKey;
-use turn::server::credentials::KeyLookup;
 
 impl User {
     /// A request without a transaction waits: the worker keeps a copy, and handles it again. Returns `false` if it may not wait.
@@ -32,9 +31,8 @@ impl User {
             .authenticator
             .lookups
             .wait(now.mono, waiter, is_known == Some(true));
-        if let Err(wanted) = waits {
-            self.authenticator
-                .set_lookup_result(Some((wanted, KeyLookup::Unavailable)));
+        if let Err(result) = waits {
+            self.authenticator.set_lookup_result(Some(result));
             self.with_proxy(transactions, None, |proxy, stack| {
                 proxy.resume(now, stack, key)
             });
@@ -50,10 +48,10 @@ impl User {
 
     /// A source has answered: the proxy resumes its context, or [`User::take_resumed`] has the request.
     pub(super) fn go_on(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
-        let Some((waiter, wanted, found)) = self.authenticator.lookups.end(keys) else {
+        let Some((waiter, result)) = self.authenticator.lookups.end(keys) else {
             return;
         };
-        self.authenticator.set_lookup_result(Some((wanted, found)));
+        self.authenticator.set_lookup_result(Some(result));
         match waiter {
             Waiter::Message(_, bytes, flow) => self.resumed = Some((bytes, flow)),
             Waiter::Proxy(key) => {

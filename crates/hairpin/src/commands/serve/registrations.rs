@@ -1,0 +1,236 @@
+//! Calls to phones that are registered at other nodes: workers speak with the cluster by this.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use server::sip::{Advertised, AtNodes, NodeHop, NodesReply, OtherNodes, SharedBinding};
+use stores::cluster::bindings::Known;
+use stores::cluster::{self, AtNode, ClusterBindings, NodeInfo};
+
+use super::plan::{self, Machine};
+
+/// What is known of the SIP of other nodes.
+#[derive(Debug, Default)]
+pub(super) struct SipNodes {
+    bindings: Arc<ClusterBindings>,
+    directory: Arc<RwLock<Directory>>,
+}
+
+#[derive(Debug, Default)]
+struct Directory {
+    /// This node has addresses of these families.
+    has_v4: bool,
+    has_v6: bool,
+    /// Where nodes that are alive take SIP.
+    nodes: HashMap<String, SocketAddr>,
+}
+
+impl Directory {
+    /// The addresses of those nodes that are alive.
+    fn hops(&self, nodes: &[AtNode]) -> Vec<NodeHop> {
+        let hop = |at: &AtNode| {
+            let address = *self.nodes.get(&at.node)?;
+            Some(NodeHop { address, q: at.q })
+        };
+        nodes.iter().filter_map(hop).collect()
+    }
+}
+
+fn hops(directory: &RwLock<Directory>, nodes: &[AtNode]) -> AtNodes {
+    let directory = directory.read().unwrap_or_else(PoisonError::into_inner);
+    AtNodes::Known(directory.hops(nodes))
+}
+
+impl SipNodes {
+    /// What the control thread of the cluster shares.
+    pub(super) fn bindings(&self) -> Arc<ClusterBindings> {
+        Arc::clone(&self.bindings)
+    }
+
+    /// The own addresses of SIP.
+    pub(super) fn set_own(&self, own: &[SocketAddr]) {
+        let mut directory = self.write();
+        directory.has_v4 = own.iter().any(SocketAddr::is_ipv4);
+        directory.has_v6 = own.iter().any(SocketAddr::is_ipv6);
+    }
+
+    /// These other nodes are alive.
+    pub(super) fn set_nodes(&self, all: &[NodeInfo]) {
+        let mut directory = self.write();
+        let (has_v4, has_v6) = (directory.has_v4, directory.has_v6);
+        let address_of = |node: &NodeInfo| {
+            let mut all = node.sip.iter();
+            let is_usable = |at: &&SocketAddr| match at.is_ipv4() {
+                true => has_v4,
+                false => has_v6,
+            };
+            all.find(is_usable).map(|at| (node.name.clone(), *at))
+        };
+        directory.nodes = all.iter().filter_map(address_of).collect();
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Directory> {
+        let directory = self.directory.write();
+        directory.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where other nodes reach these listeners: at the addresses that SIP writes into Record-Route, because a request within a dialog goes only to
+/// the address of a node that was published. `relay.external_ip` has no effect on SIP. A name of `sip.advertise` is not published.
+pub(super) fn addresses(
+    listeners: &[SocketAddr],
+    advertised: &[Advertised],
+    machine: &Machine,
+) -> Vec<SocketAddr> {
+    let outside = |local: SocketAddr| {
+        let listener = listeners.iter().find(|it| **it == local);
+        let bound = listener.map_or(SocketAddr::new(any(local), local.port()), |it| *it);
+        let of = |it: &&Advertised| {
+            let host = it.host.parse::<IpAddr>();
+            let is_of = it.of.is_none_or(|of| of == local.ip() || of == bound.ip());
+            is_of
+                && it.of_port.is_none_or(|port| port == local.port())
+                && host.map_or(true, |ip| ip.is_ipv4() == local.is_ipv4())
+        };
+        let all: Vec<&Advertised> = advertised.iter().filter(of).collect();
+        // An entry for one address of a listener comes before an entry for the whole listener.
+        let first = all
+            .iter()
+            .find(|it| it.of.is_some_and(|of| of != bound.ip()));
+        let Some(entry) = first.or(all.first()) else {
+            return Some(local);
+        };
+        let ip = entry.host.parse().ok()?;
+        Some(SocketAddr::new(ip, entry.port.unwrap_or(local.port())))
+    };
+    let mut all: Vec<SocketAddr> = Vec::new();
+    for address in plan::addresses(listeners, &[], machine) {
+        let address = outside(address).filter(|it| !all.contains(it));
+        all.extend(address);
+    }
+    all
+}
+
+/// All addresses of a family.
+fn any(of: SocketAddr) -> IpAddr {
+    match of {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+fn milliseconds(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl OtherNodes for SipNodes {
+    fn generation(&self) -> u64 {
+        self.bindings.generation()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.bindings.is_busy()
+    }
+
+    fn publish(&self, aor: &[u8], bindings: Vec<SharedBinding>) {
+        let shared = bindings.iter().map(|it| cluster::SharedBinding {
+            id: it.id,
+            call: it.call,
+            cseq: it.cseq,
+            q: it.q,
+            age_ms: milliseconds(it.age),
+            ttl_ms: milliseconds(it.left),
+        });
+        self.bindings.publish(aor, shared.collect());
+    }
+
+    fn find(&self, aor: &[u8]) -> AtNodes {
+        match self.bindings.find(aor) {
+            Known::At(nodes) => hops(&self.directory, &nodes),
+            Known::Unavailable => AtNodes::Unavailable,
+            Known::Ask => AtNodes::Pending,
+        }
+    }
+
+    fn begin_find(&self, aor: &[u8], reply: NodesReply) {
+        let directory = Arc::clone(&self.directory);
+        let answer = move |nodes: cluster::bindings::AtNodes| match nodes {
+            Some(nodes) => reply(hops(&directory, &nodes)),
+            None => reply(AtNodes::Unavailable),
+        };
+        self.bindings.begin_find(aor, Box::new(answer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_publishes_the_addresses_that_sip_advertises() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let machine = Machine {
+            addresses: vec![ip("10.0.0.5"), ip("2001:db8::5")],
+            ..Machine::default()
+        };
+        let entry = |host: &str, port, of: Option<&str>| Advertised {
+            host: host.to_owned(),
+            port,
+            of: of.map(ip),
+            of_port: None,
+        };
+        let of = |listeners: &[&str], entries: &[Advertised]| {
+            let listeners: Vec<SocketAddr> = listeners.iter().map(|text| at(text)).collect();
+            let all = addresses(&listeners, entries, &machine);
+            all.iter().map(SocketAddr::to_string).collect::<Vec<_>>()
+        };
+        let (four, six) = ("0.0.0.0:5060", "[::]:5060");
+        assert_eq!(of(&[four], &[]), ["10.0.0.5:5060"]);
+        let for_all = entry("203.0.113.5", Some(5070), None);
+        assert_eq!(
+            of(&["10.0.0.5:5060"], std::slice::from_ref(&for_all)),
+            ["203.0.113.5:5070"]
+        );
+        assert_eq!(
+            of(&[four, six], std::slice::from_ref(&for_all)),
+            ["203.0.113.5:5070", "[2001:db8::5]:5060"]
+        );
+        let for_one = entry("203.0.113.6", None, Some("10.0.0.5"));
+        let both = [for_all, for_one];
+        assert_eq!(of(&[four], &both), ["203.0.113.6:5060"]);
+        let other = entry("203.0.113.7", None, Some("10.0.0.6"));
+        assert_eq!(of(&[four], &[other]), ["10.0.0.5:5060"]);
+        let name = entry("sip.example.org", None, None);
+        assert!(of(&[four], &[name]).is_empty());
+    }
+
+    #[test]
+    fn only_nodes_that_are_alive_and_of_an_own_family_get_calls() {
+        let at = |text: &str| text.parse().unwrap();
+        let node = |name: &str, sip: &[&str]| NodeInfo {
+            name: name.to_owned(),
+            sip: sip.iter().map(|text| at(text)).collect(),
+            ..NodeInfo::default()
+        };
+        let sip = SipNodes::default();
+        sip.set_own(&[at("192.0.2.1:5060")]);
+        sip.set_nodes(&[
+            node("a", &["[2001:db8::1]:5060", "192.0.2.2:5060"]),
+            node("b", &["[2001:db8::2]:5060"]),
+            node("c", &[]),
+        ]);
+        let all = ["a", "b", "c", "d"].map(|node| AtNode {
+            node: node.to_owned(),
+            q: 700,
+        });
+        let hop = NodeHop {
+            address: at("192.0.2.2:5060"),
+            q: 700,
+        };
+        assert_eq!(hops(&sip.directory, &all), AtNodes::Known(vec![hop]));
+        sip.set_nodes(&[]);
+        assert_eq!(hops(&sip.directory, &all), AtNodes::Known(Vec::new()));
+    }
+}

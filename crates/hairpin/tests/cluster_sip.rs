@@ -1,0 +1,285 @@
+//! Phones that are registered at one node are called from others. The engine is a real Redis.
+#![allow(clippy::unwrap_used)]
+
+// The name by which the helpers know the server.
+extern crate server as hairpin_server;
+
+mod common;
+#[path = "../../server/tests/sip_client/mod.rs"]
+mod sip_client;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use common::nodes::{Node, Redis, signal, soon, three};
+use sip::{HeaderKind, Method};
+use sip_client::phone::{Line, PASSWORD, Phone, credentials, value, values};
+use sip_client::status;
+
+/// SIP for three users, who are the same at each node.
+fn keys() -> String {
+    let users = ["ann", "bob", "eve"];
+    let users = users.map(|name| format!("{{ name = \"{name}\", password = \"{PASSWORD}\" }}"));
+    format!(
+        "[peers]\nallow_local = true\n[sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\n\
+         [[sip.domain]]\nname = \"example.com\"\nusers = [{}]\n",
+        users.join(", ")
+    )
+}
+
+fn sip_of(node: &Node) -> SocketAddr {
+    let mut lines = node.serve.banner.lines();
+    let line = lines.find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
+    let mut words = line.unwrap().split_whitespace();
+    let sip = words.find_map(|word| word.trim_end_matches(':').parse().ok());
+    sip.unwrap()
+}
+
+/// Three nodes that know each other.
+fn nodes(redis: &Redis) -> [Node; 3] {
+    let nodes = three(redis, &keys());
+    for node in &nodes {
+        soon("all nodes", || node.names("serving").len() == 3);
+    }
+    nodes
+}
+
+fn written(node: &Node) -> f64 {
+    node.metric("hairpin_cluster_sip_writes_total{result=\"written\"}")
+}
+
+/// A phone that is registered, and that the engine has.
+fn registered(mut phone: Phone, node: &Node) -> Phone {
+    let before = written(node);
+    phone.register();
+    soon("the engine has it", || written(node) > before);
+    phone
+}
+
+/// Calls, and answers the challenge. Gives the INVITE with credentials. Responses to earlier calls may be repeated in between.
+fn invite(caller: &mut Phone, user: &str, id: &str) -> String {
+    let uri = format!("sip:{user}@example.com");
+    let first = caller.request("INVITE", &uri, id, 1, "");
+    caller.send(&first);
+    let call = format!("Call-ID: {id}@test");
+    let challenge = loop {
+        let challenge = caller.expect("SIP/2.0 407");
+        if challenge.contains(&call) {
+            break challenge;
+        }
+    };
+    caller.acknowledge(&first, &challenge);
+    let kind = HeaderKind::ProxyAuthorization;
+    let line = credentials(&challenge, kind, &caller.user, Method::Invite, &uri);
+    let second = caller.request("INVITE", &uri, id, 2, &line);
+    caller.send(&second);
+    second
+}
+
+/// Calls until the callee gets the INVITE, and returns that. If the machine is busy, the engine may not respond in time: then it is 480.
+fn reached(caller: &mut Phone, callee: &mut Phone, id: &str) -> String {
+    let started = Instant::now();
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let id = format!("{id}x{attempt}");
+        let asked = invite(caller, &callee.user.clone(), &id);
+        let call = format!("Call-ID: {id}@test");
+        loop {
+            let text = next_of(callee);
+            if text.starts_with("INVITE ") && text.contains(&call) {
+                return text;
+            }
+            let text = next_of(caller);
+            if text.starts_with("SIP/2.0 480") && text.contains(&call) {
+                caller.acknowledge(&asked, &text);
+                break;
+            }
+            let waited = started.elapsed();
+            assert!(waited < Duration::from_secs(60), "{id}: no INVITE");
+        }
+    }
+}
+
+/// A whole call, with a request of each side within the dialog.
+fn call(caller: &mut Phone, callee: &mut Phone, id: &str) {
+    let invite = reached(caller, callee, id);
+    let contact = callee.contact();
+    let uri = contact.trim_matches(['<', '>']);
+    assert!(invite.starts_with(&format!("INVITE {uri} ")), "{invite}");
+    assert!(!invite.contains("Proxy-Authorization"), "{invite}");
+    assert!(values(&invite, "Route").is_empty(), "{invite}");
+    let identity = format!("<sip:{}@example.com>", caller.user);
+    assert_eq!(value(&invite, "P-Asserted-Identity"), identity);
+    // Both nodes are on the way, each with both of its sides.
+    assert_eq!(values(&invite, "Record-Route").len(), 4, "{invite}");
+    callee.respond(&invite, "180 Ringing");
+    caller.expect("SIP/2.0 180");
+    callee.respond(&invite, "200 OK");
+    let ok = caller.expect("SIP/2.0 200");
+    caller.in_dialog(&ok, "ACK");
+    let ack = callee.expect("ACK ");
+    assert!(values(&ack, "Route").is_empty(), "{ack}");
+    caller.in_dialog(&ok, "INFO");
+    let info = callee.expect("INFO ");
+    callee.respond(&info, "200 OK");
+    caller.expect("SIP/2.0 200");
+    callee.hang_up(&invite);
+    let bye = caller.expect("BYE ");
+    caller.respond(&bye, "200 OK");
+    callee.expect("SIP/2.0 200");
+}
+
+/// The final response to a call, and how long it took.
+fn refused(caller: &mut Phone, user: &str, id: &str) -> (u16, Duration) {
+    let asked = invite(caller, user, id);
+    let started = Instant::now();
+    let response = loop {
+        let response = caller.expect("SIP/2.0 ");
+        // The 407 comes again if its ACK was late.
+        let is_of_call = response.contains(&format!("Call-ID: {id}@test"));
+        if is_of_call && !matches!(status(&response), 100 | 407) {
+            break response;
+        }
+    };
+    let took = started.elapsed();
+    caller.acknowledge(&asked, &response);
+    (status(&response), took)
+}
+
+/// The next message for a phone, if there is one soon.
+fn next_of(phone: &mut Phone) -> String {
+    let time = Duration::from_millis(50);
+    let next = match &mut phone.line {
+        Line::Udp(client) => client.answer_within(time),
+        Line::Tcp(stream, _) => stream.answer_within(time),
+        Line::Other(..) => None,
+    };
+    next.unwrap_or_default()
+}
+
+/// Calls a user all of whose phones are busy. Returns how many of these phones got the call.
+fn ringing(caller: &mut Phone, user: &str, phones: &mut [&mut Phone], id: &str) -> usize {
+    let asked = invite(caller, user, id);
+    let call = format!("Call-ID: {id}@test");
+    let mut rang = vec![false; phones.len()];
+    let started = Instant::now();
+    loop {
+        for (phone, rang) in phones.iter_mut().zip(&mut rang) {
+            let text = next_of(phone);
+            if text.starts_with("INVITE ") {
+                phone.respond(&text, "486 Busy Here");
+                *rang |= text.contains(&call);
+            }
+        }
+        let text = next_of(caller);
+        let is_final = text.starts_with("SIP/2.0 480") || text.starts_with("SIP/2.0 486");
+        if is_final && text.contains(&call) {
+            caller.acknowledge(&asked, &text);
+            return rang.iter().filter(|rang| **rang).count();
+        }
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_secs(60), "{id}: no response");
+    }
+}
+
+/// Calls until the user's phone gets the call: what was known before is remembered for 2 s.
+fn found(caller: &mut Phone, callee: &mut Phone, id: &str) {
+    let mut attempts = 0;
+    soon("the phone is found", || {
+        attempts += 1;
+        let user = callee.user.clone();
+        ringing(caller, &user, &mut [callee], &format!("{id}{attempts}")) == 1
+    });
+}
+
+#[test]
+fn a_phone_of_one_node_is_called_from_another_over_udp_and_tcp() {
+    let redis = Redis::start();
+    let [a, b, c] = nodes(&redis);
+    let mut bob = registered(Phone::udp_at(sip_of(&a), "bob"), &a);
+    let mut eve = registered(Phone::tcp_at(sip_of(&c), "eve"), &c);
+    let mut ann = registered(Phone::udp_at(sip_of(&b), "ann"), &b);
+    call(&mut ann, &mut bob, "one");
+    call(&mut ann, &mut eve, "two");
+    call(&mut bob, &mut ann, "three");
+    call(&mut eve, &mut bob, "four");
+    assert!(b.metric("hairpin_cluster_sip_lookups_total{result=\"found\"}") >= 2.0);
+    // Each node lists what it has.
+    assert!(common::stdout(&a.run(&["sip", "bindings"])).contains("bob"));
+    assert!(!common::stdout(&b.run(&["sip", "bindings"])).contains("bob"));
+    // A phone on each of two nodes: both ring.
+    let mut second = registered(Phone::udp_at(sip_of(&c), "bob"), &c);
+    let mut attempts = 0;
+    soon("the cache has ended", || {
+        attempts += 1;
+        let id = format!("both{attempts}");
+        ringing(&mut ann, "bob", &mut [&mut bob, &mut second], &id) == 2
+    });
+}
+
+#[test]
+fn the_phones_of_a_dead_node_are_480_at_once_and_are_found_at_the_next_one() {
+    let redis = Redis::start();
+    let [a, b, c] = nodes(&redis);
+    let mut bob = registered(Phone::udp_at(sip_of(&a), "bob"), &a);
+    let mut ann = registered(Phone::udp_at(sip_of(&b), "ann"), &b);
+    call(&mut ann, &mut bob, "before");
+    // It is there for the others, but silent.
+    signal(a.serve.id(), "STOP");
+    let (code, took) = refused(&mut ann, "bob", "silent");
+    assert_eq!(code, 480);
+    // Timer B is 32 s (RFC 3261 §17.1.1.2).
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    eprintln!("a node that is silent: 480 after {took:?}");
+    signal(a.serve.id(), "KILL");
+    let (code, took) = refused(&mut ann, "bob", "killed");
+    assert_eq!(code, 480);
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    eprintln!("a node that was killed: 480 after {took:?}");
+    soon("the others miss it", || b.names("serving") == ["b", "c"]);
+    let (code, took) = refused(&mut ann, "bob", "missed");
+    assert_eq!(code, 480);
+    eprintln!("a node that is missed: 480 after {took:?}");
+    let mut bob = registered(Phone::udp_at(sip_of(&c), "bob"), &c);
+    found(&mut ann, &mut bob, "moved");
+    call(&mut ann, &mut bob, "after");
+}
+
+#[test]
+fn without_the_engine_phones_of_this_node_are_called_and_all_others_again_when_it_is_back() {
+    let redis = Redis::start();
+    let [a, b, _c] = nodes(&redis);
+    let mut bob = registered(Phone::udp_at(sip_of(&a), "bob"), &a);
+    let mut eve = registered(Phone::udp_at(sip_of(&b), "eve"), &b);
+    let mut ann = registered(Phone::udp_at(sip_of(&b), "ann"), &b);
+    let port = redis.port;
+    drop(redis);
+    invite(&mut ann, "eve", "local");
+    let got = eve.expect("INVITE ");
+    eve.respond(&got, "200 OK");
+    let ok = ann.expect("SIP/2.0 200");
+    ann.in_dialog(&ok, "ACK");
+    eve.expect("ACK ");
+    let (code, took) = refused(&mut ann, "bob", "away");
+    assert_eq!(code, 480);
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let unavailable = "hairpin_cluster_sip_lookups_total{result=\"unavailable\"}";
+    assert!(b.metric(unavailable) >= 2.0);
+    // A REGISTER does not wait for it.
+    Phone::udp_at(sip_of(&a), "eve").register();
+    // It is back, with nothing: nodes publish all bindings again.
+    let before = written(&a);
+    let redis = Redis::at(port);
+    soon("they are published again", || written(&a) > before);
+    soon("the others know it", || b.names("serving").len() == 3);
+    soon("the engine has the phone again", || {
+        let key = "hairpin:sip:bob@example.com";
+        redis.ask(&["-n", "1", "exists", key]).trim() == "1"
+    });
+    soon("the engine is up again", || {
+        b.metric("hairpin_cluster_engine_up") == 1.0
+    });
+    found(&mut ann, &mut bob, "back");
+    call(&mut ann, &mut bob, "again");
+}

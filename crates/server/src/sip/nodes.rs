@@ -1,0 +1,321 @@
+//! Registrations at other nodes of a cluster. Each worker publishes which addresses of record it has bindings of, and asks which other nodes have
+//! some. The embedding program carries both, and no worker waits for it.
+
+use super::store::WorkerBindings;
+use sip::{HashKey, Mono};
+use sip_server::Aor;
+use sip_server::location::Binding;
+use sip_server::proxy::AtNodes;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a worker looks whether all bindings are to be published again.
+const LOOK: Duration = Duration::from_secs(1);
+/// Meanwhile: the pause between two parts, and the places of the location in each.
+const PAUSE: Duration = Duration::from_millis(20);
+const PLACES: usize = 512;
+/// The priority of a contact without `q`.
+const FULL_Q: u16 = 1000;
+
+/// One binding, for other nodes. They send requests to the node that has it, so they need no contact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedBinding {
+    /// Tells the bindings of an address apart, on all nodes: a hash of instance and `reg-id` (RFC 5626 §4), or else of the contact.
+    pub id: u64,
+    /// A hash of the Call-ID of the REGISTER.
+    pub call: u64,
+    /// Its CSeq.
+    pub cseq: u32,
+    /// The priority of the contact, in thousandths.
+    pub q: u16,
+    /// How long ago the REGISTER came.
+    pub age: Duration,
+    /// When the binding ends.
+    pub left: Duration,
+}
+
+/// Gets the result of a look-up.
+pub type NodesReply = Box<dyn FnOnce(AtNodes) + Send>;
+
+/// What the embedding program knows of other nodes. Workers call it, so no method may wait.
+pub trait OtherNodes: fmt::Debug + Send + Sync {
+    /// Another number if all bindings are to be published again; never 0.
+    fn generation(&self) -> u64;
+
+    /// Whether only changes are to be published now.
+    fn is_busy(&self) -> bool;
+
+    /// This server has these bindings of an address of record now, and no others.
+    fn publish(&self, aor: &[u8], bindings: Vec<SharedBinding>);
+
+    /// The other nodes with bindings of an address; [`AtNodes::Pending`] if that must be asked.
+    fn find(&self, aor: &[u8]) -> AtNodes;
+
+    /// Asks. The reply comes at once, or on another thread.
+    fn begin_find(&self, aor: &[u8], reply: NodesReply);
+}
+
+/// The other nodes of a cluster.
+#[derive(Clone, Debug)]
+pub struct NodesHook(pub(super) Arc<dyn OtherNodes>);
+
+impl NodesHook {
+    /// From what knows them.
+    pub fn new(nodes: Arc<dyn OtherNodes>) -> NodesHook {
+        NodesHook(nodes)
+    }
+}
+
+impl PartialEq for NodesHook {
+    fn eq(&self, other: &NodesHook) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for NodesHook {}
+
+/// Publishes the bindings of a worker.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    nodes: Option<NodesHook>,
+    /// The same on all nodes.
+    key: HashKey,
+    generation: u64,
+    /// The first place of the location that is to be published again.
+    next: Option<usize>,
+    /// When to look again.
+    at: Mono,
+}
+
+impl Publisher {
+    /// `key` is that of all nodes.
+    pub(super) fn new(nodes: Option<NodesHook>, key: HashKey) -> Publisher {
+        Publisher {
+            nodes,
+            key: key.derive(u64::from_le_bytes(*b"shared r")),
+            generation: 0,
+            next: None,
+            at: Mono(0),
+        }
+    }
+
+    /// New settings.
+    pub(super) fn apply_settings(&mut self, nodes: Option<NodesHook>) {
+        if self.nodes != nodes {
+            self.nodes = nodes;
+            self.restart();
+        }
+    }
+
+    /// There are other bindings now: publishes all of them.
+    pub(super) fn restart(&mut self) {
+        (self.generation, self.at) = (0, Mono(0));
+    }
+
+    /// Whether there may be other nodes.
+    pub(super) fn has_nodes(&self) -> bool {
+        self.nodes.is_some()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Mono> {
+        self.nodes.as_ref().map(|_| self.at)
+    }
+
+    /// The bindings of an address have changed.
+    pub(super) fn changed(&self, now: Mono, aor: &[u8], bindings: &[Binding]) {
+        let Some(NodesHook(nodes)) = &self.nodes else {
+            return;
+        };
+        let alive = bindings.iter().filter(|binding| !binding.is_expired(now));
+        let shared = alive.map(|binding| self.shared(now, binding));
+        nodes.publish(aor, shared.collect());
+    }
+
+    fn shared(&self, now: Mono, binding: &Binding) -> SharedBinding {
+        let reg_id = binding.reg_id().to_be_bytes();
+        let id = match binding.reg_id() {
+            0 => self.key.mac(&[&b"c"[..], binding.uri()].concat()),
+            _ => self
+                .key
+                .mac(&[&b"i"[..], &reg_id, binding.instance()].concat()),
+        };
+        SharedBinding {
+            id,
+            call: self.key.mac(binding.call_id()),
+            cseq: binding.cseq(),
+            q: binding.q().unwrap_or(FULL_Q),
+            age: now.since(binding.updated()),
+            left: binding.expires().since(now),
+        }
+    }
+
+    /// Publishes a part of all bindings, if they are to be published again.
+    pub(super) fn handle_timeout(&mut self, now: Mono, kept: &WorkerBindings) {
+        let Some(NodesHook(nodes)) = &self.nodes else {
+            return;
+        };
+        if now < self.at {
+            return;
+        }
+        let generation = nodes.generation();
+        if generation != self.generation {
+            (self.generation, self.next) = (generation, Some(0));
+        }
+        let Some(first) = self.next else {
+            self.at = now.plus(LOOK);
+            return;
+        };
+        self.at = now.plus(PAUSE);
+        if nodes.is_busy() {
+            return;
+        }
+        self.next = kept.part(first, PLACES).map(|part| {
+            for (aor, bindings) in part {
+                self.changed(now, aor, bindings);
+            }
+            first + PLACES
+        });
+    }
+}
+
+/// What is asked of other nodes.
+#[derive(Debug)]
+pub(super) struct NodesQuery {
+    pub(super) aor: Aor,
+    pub(super) nodes: NodesHook,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip_server::location::{Change, Found, Limits, Location, MemoryLocation, NewBinding};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    type Published = Vec<(Vec<u8>, Vec<SharedBinding>)>;
+
+    #[derive(Debug, Default)]
+    struct Nodes {
+        generation: AtomicU64,
+        published: Mutex<Published>,
+    }
+
+    impl Nodes {
+        fn take(&self) -> Published {
+            let mut all = std::mem::take(&mut *self.published.lock().unwrap());
+            all.sort_by(|one, other| one.0.cmp(&other.0));
+            all
+        }
+    }
+
+    impl OtherNodes for Nodes {
+        fn generation(&self) -> u64 {
+            self.generation.load(Ordering::Relaxed)
+        }
+
+        fn is_busy(&self) -> bool {
+            self.published.lock().unwrap().len() > 1_000
+        }
+
+        fn publish(&self, aor: &[u8], bindings: Vec<SharedBinding>) {
+            let mut published = self.published.lock().unwrap();
+            published.push((aor.to_vec(), bindings));
+        }
+
+        fn find(&self, _aor: &[u8]) -> AtNodes {
+            AtNodes::Pending
+        }
+
+        fn begin_find(&self, _aor: &[u8], reply: NodesReply) {
+            reply(AtNodes::Unavailable);
+        }
+    }
+
+    fn binding(uri: &str, call: &str, cseq: u32, expires: Mono) -> Binding {
+        let new = NewBinding {
+            uri: uri.as_bytes(),
+            params: b"",
+            instance: b"",
+            call_id: call.as_bytes(),
+            cseq,
+            path: b"",
+            agent: b"",
+            flow: None,
+            q: 700,
+            reg_id: 0,
+            gruu: 0,
+            expires,
+            updated: Mono(0),
+        };
+        Binding::new(&new).unwrap()
+    }
+
+    fn now(seconds: u64) -> sip::Now {
+        sip::Now {
+            mono: Mono(0).plus(Duration::from_secs(seconds)),
+            unix_s: seconds,
+        }
+    }
+
+    #[test]
+    fn nodes_with_one_key_name_a_binding_alike_and_what_has_ended_is_not_published() {
+        let nodes = Arc::new(Nodes::default());
+        let hook = NodesHook::new(Arc::clone(&nodes) as _);
+        let [one, other] = [1, 1].map(|key| {
+            let key = HashKey::new([key; 16]);
+            Publisher::new(Some(hook.clone()), key)
+        });
+        let bindings = [
+            binding("sip:a@192.0.2.1", "c1", 7, now(60).mono),
+            binding("sip:a@192.0.2.2", "c1", 7, now(9).mono),
+        ];
+        for publisher in [one, other] {
+            publisher.changed(now(10).mono, b"a@d", &bindings);
+        }
+        let published = nodes.take();
+        assert_eq!(published[0], published[1]);
+        let [shared] = published[0].1[..] else {
+            panic!("{published:?}");
+        };
+        assert_eq!((shared.cseq, shared.q), (7, 700));
+        assert_eq!(shared.age, Duration::from_secs(10));
+        assert_eq!(shared.left, Duration::from_secs(50));
+        let off = Publisher::new(None, HashKey::new([1; 16]));
+        off.changed(now(10).mono, b"a@d", &bindings);
+        assert_eq!((nodes.take(), off.poll_timeout()), (Vec::new(), None));
+    }
+
+    #[test]
+    fn all_bindings_are_published_again_with_each_generation() {
+        let nodes = Arc::new(Nodes::default());
+        nodes.generation.store(1, Ordering::Relaxed);
+        let key = HashKey::new([1; 16]);
+        let hook = NodesHook::new(Arc::clone(&nodes) as _);
+        let mut publisher = Publisher::new(Some(hook), key);
+        let mut memory = MemoryLocation::new(key, Limits::default());
+        let count = 3 * PLACES;
+        for number in 0..count {
+            let aor = Aor::from_canonical(format!("u{number:05}@d").as_bytes()).unwrap();
+            let Found::Bindings(revision, _) = memory.find(&aor) else {
+                panic!("memory knows at once");
+            };
+            let new = binding("sip:a@192.0.2.1", "c", 1, now(3_600).mono);
+            let mut changes = vec![Change::Add(new)];
+            let _ = memory.change(now(0), &aor, revision, &mut changes).unwrap();
+        }
+        let kept = WorkerBindings::InMemory(memory);
+        for generation in [1, 2] {
+            nodes.generation.store(generation, Ordering::Relaxed);
+            let mut seen = Vec::new();
+            for second in 0..20 {
+                publisher.handle_timeout(now(generation * 100 + second).mono, &kept);
+                assert!(nodes.published.lock().unwrap().len() <= PLACES);
+                seen.extend(nodes.take());
+            }
+            seen.sort_by(|one, other| one.0.cmp(&other.0));
+            seen.dedup_by(|one, other| one.0 == other.0);
+            assert_eq!(seen.len(), count);
+        }
+    }
+}

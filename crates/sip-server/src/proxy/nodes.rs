@@ -1,0 +1,153 @@
+//! Phones at other nodes of a cluster.
+//!
+//! ```text
+//! caller ── INVITE ──▶ node of the caller ── INVITE, Route: token ──▶ node of the phone ──▶ phone
+//! ```
+//!
+//! The node of the caller knows the sender, and applies limits and routes. The token says so to the node of the phone, which looks among its
+//! own bindings only: no request goes in circles. Flows stay with their node. Later requests of the dialog pass through both nodes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sip::dispatch::AllowedDestination;
+use sip::{Message, Mono};
+
+use super::context::{Base, Branch, ContextKey};
+use super::policy::Policy;
+use super::request::{
+    Decision, Named, ReceivedRequest, Sender, Wants, forward, named_by, push_for,
+};
+use super::route::Routed;
+use super::target::Target;
+use super::token::{FromNode, MAX_USER, Token};
+use super::uris::{request_uri, starts_with_sips};
+use super::{Proxy, Refusal, Stack};
+
+/// Within this time, a node responds to an INVITE: with a 100 at least. A node that is gone stays in the directory for some seconds, and
+/// without this limit, the caller would wait for Timer B (RFC 3261 §17.1.1.2).
+const NODE_TIME: Duration = Duration::from_secs(3);
+
+/// Another node, with bindings of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeHop {
+    /// Where it takes SIP over UDP and TCP.
+    pub address: SocketAddr,
+    /// The greatest priority of its contacts, in thousandths.
+    pub q: u16,
+}
+
+/// What [`super::Lookup::nodes`] knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AtNodes {
+    /// These other nodes have bindings of the address.
+    Known(Vec<NodeHop>),
+    /// The lookup is not complete. The embedder calls [`super::Proxy::resume`] when it is.
+    Pending,
+    /// That cannot be found out now.
+    Unavailable,
+}
+
+impl Proxy {
+    /// The decision about a request of another node, for the phones that are registered here. The other node has authenticated the sender,
+    /// applied limits and routes, and asks further nodes itself.
+    pub(super) fn decide_for_node<'m>(
+        &self,
+        asked: &ReceivedRequest<'_, 'm>,
+        policy: &mut dyn Policy,
+        (routed, breadth): (Routed<'m>, u32),
+    ) -> Result<Decision<'m>, Refusal> {
+        let flow = &asked.from.flow;
+        let (aor, number) = match named_by(&routed, policy) {
+            Named::Address { aor, number, .. } => (aor, number),
+            Named::Elsewhere(worker) => return Ok(Decision::Elsewhere(worker)),
+            _ => return Err(Refusal::of(404, "")),
+        };
+        let wanted = Wants {
+            uri: &routed.uri,
+            number,
+            reach: AllowedDestination::Near(flow.remote.ip()),
+            // The other node has looked up whether there is such a user.
+            is_known: false,
+            flow,
+            push: push_for(asked, policy),
+            elsewhere: None,
+        };
+        match self.bindings_of(asked.now, &aor, &wanted, policy)? {
+            Some(contacts) if contacts.is_empty() => Err(Refusal::of(480, "")),
+            Some(contacts) => {
+                let contacts = (contacts, Some(aor));
+                Ok(forward(Sender::Node, routed, contacts, breadth))
+            }
+            None => Ok(Decision::Pending(Some(Sender::Node))),
+        }
+    }
+
+    /// The targets of a request for this URI at other nodes.
+    pub(super) fn node_targets(
+        &self,
+        asked: &ReceivedRequest<'_, '_>,
+        uri: &[u8],
+        nodes: &[NodeHop],
+    ) -> Vec<Target> {
+        let uri = request_uri(uri);
+        // RFC 5630 §3.1.2: SIPS requires TLS on each hop, and nodes have none between them.
+        if starts_with_sips(&uri) {
+            return Vec::new();
+        }
+        let all = nodes.iter();
+        all.map(|hop| Target::node(&uri, hop, asked.from)).collect()
+    }
+
+    /// The Route value of a request for another node. Its token has the time of now: phones with a greater `q` may have rung since the decision.
+    pub(super) fn node_route(
+        &self,
+        now: Mono,
+        base: &Base,
+        message: &Message<'_>,
+        (uri, node): (&[u8], SocketAddr),
+    ) -> Vec<u8> {
+        let since = now.since(base.begun.mono).as_secs();
+        let token = Token::FromNode(FromNode {
+            unix_s: base.begun.unix_s + since,
+            request: self.tokens.hash(message, uri),
+        });
+        let mut buffer = [0; MAX_USER];
+        let call_id = message.call_id().unwrap_or_default();
+        let user = self.tokens.write(token, call_id, &mut buffer);
+        let node = node.to_string();
+        [b"<sip:", user, b"@", node.as_bytes(), b";lr>"].concat()
+    }
+
+    /// An INVITE went to another node by this branch.
+    pub(super) fn await_node(&mut self, now: Mono, key: ContextKey, branch: usize) {
+        let context = self.contexts.get(key).filter(|it| it.is_invite);
+        let branch = context.and_then(|it| it.branches.get_mut(branch));
+        if let Some(branch) = branch {
+            branch.node_until = Some(now.plus(NODE_TIME));
+            self.arm(key);
+        }
+    }
+
+    /// Gives up nodes that have not responded in time: their phones cannot be reached.
+    pub(super) fn nodes_timeout(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        // RFC 3261 §9.1: after a CANCEL, an INVITE without a response counts as cancelled.
+        let code = if context.is_ending { 487 } else { 480 };
+        let mut any = false;
+        let is_over = |it: &&mut Branch| it.node_deadline().is_some_and(|until| until <= now);
+        for branch in context.branches.iter_mut().filter(is_over) {
+            (branch.is_done, any) = (true, true);
+            context.best.add_own(code);
+            // If a response comes after all, the CANCEL goes out (RFC 3261 §9.1).
+            if let Some(request) = branch.request {
+                stack.dispatcher.cancel(now, stack.engine, request);
+            }
+        }
+        if any {
+            self.branch_ended(now, stack, key);
+        }
+    }
+}

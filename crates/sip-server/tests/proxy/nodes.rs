@@ -1,0 +1,291 @@
+//! Phones at other nodes of a cluster: a token in Route lets the node of the phone know that another node has sent the request.
+
+use sip::flow::Transport;
+use sip_server::proxy::{AtNodes, Config, Forking, NodeHop};
+use std::time::Duration;
+
+use crate::network::Weather;
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value, values};
+use crate::policy::Contact;
+use crate::world::World;
+
+/// Bob is a user without a phone here; the user agent at `UAS` stands for a node that has one.
+fn with_node() -> World {
+    let mut world = World::new();
+    world.policy().user("bob");
+    world.policy().nodes = AtNodes::Known(vec![NodeHop {
+        address: address(UAS),
+        q: 1_000,
+    }]);
+    world
+}
+
+fn invite(world: &mut World, number: u32, extra: &str) {
+    let text = request("INVITE", "sip:bob@example.com", number, extra);
+    world.send(UAC, Transport::Udp, &text);
+}
+
+/// The INVITE that came to the user agent at `UAS`.
+fn got(world: &World) -> String {
+    let mut texts = world.nodes[UAS].texts.iter();
+    texts.find(|it| it.starts_with("INVITE")).unwrap().clone()
+}
+
+/// The Route that a node gets for the first call of alice to bob.
+fn route() -> String {
+    let mut world = with_node();
+    invite(&mut world, 1, ALICE);
+    world.run_until(100);
+    value(&got(&world), "Route").unwrap().to_owned()
+}
+
+#[test]
+fn a_call_goes_to_the_node_that_has_the_phone_and_its_dialog_passes_through_this_one() {
+    let mut world = with_node();
+    world.nodes[UAS].script = answers(&[(10, 180), (50, 200)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(200);
+    let got = got(&world);
+    assert!(got.starts_with("INVITE sip:bob@example.com "), "{got}");
+    let routes = values(&got, "Route");
+    let [route] = routes[..] else {
+        panic!("{got}");
+    };
+    assert!(route.ends_with(&format!("@{};lr>", address(UAS))), "{got}");
+    assert!(value(&got, "Proxy-Authorization").is_none());
+    assert!(value(&got, "P-Asserted-Identity").is_some());
+    assert_eq!(values(&got, "Record-Route").len(), 2, "{got}");
+    assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(400);
+    let heard = world.heard(UAS);
+    assert_eq!(heard[heard.len() - 2..], ["ACK", "BYE"], "{heard:?}");
+    world.nothing_is_left();
+}
+
+#[test]
+fn who_shows_the_token_of_another_node_needs_no_password_for_this_call_alone() {
+    // This server is the node that the token is for.
+    let (node, own) = (address(UAS).to_string(), address(PROXY).to_string());
+    let line = format!("Route: {}\r\n", route().replace(&node, &own));
+    let of = |world: &mut World, uri: &str, number: u32| {
+        let text = request("INVITE", uri, number, &line);
+        world.send(UAC, Transport::Udp, &text);
+        let until = world.ms() + 2_000;
+        world.run_until(until);
+        world.heard(UAC).last().unwrap().to_string()
+    };
+    let with_phone = || {
+        let mut world = with_node();
+        let uri = format!("sip:bob@{}", address(UAS));
+        world.policy().bind("bob", &Contact::at(&uri));
+        world.policy().bind("carol", &Contact::at(&uri));
+        world.nodes[UAS].script = answers(&[(10, 200)]);
+        world
+    };
+    let mut world = with_phone();
+    assert_eq!(of(&mut world, "sip:bob@example.com", 1), "200 INVITE");
+    assert_eq!(world.policy().nodes_asked, 0, "the other node has asked");
+    let got = got(&world);
+    assert!(values(&got, "Route").is_empty(), "{got}");
+    assert_eq!(values(&got, "Record-Route").len(), 2, "{got}");
+    // Of another call, for another user, and long ago.
+    let mut world = with_phone();
+    assert_eq!(of(&mut world, "sip:bob@example.com", 2), "403 INVITE");
+    let mut world = with_phone();
+    assert_eq!(of(&mut world, "sip:carol@example.com", 1), "403 INVITE");
+    let mut world = with_phone();
+    world.unix_s += 181;
+    assert_eq!(of(&mut world, "sip:bob@example.com", 1), "403 INVITE");
+    let mut world = with_phone();
+    world.unix_s -= 180;
+    assert_eq!(of(&mut world, "sip:bob@example.com", 1), "200 INVITE");
+    // For another request of the same call.
+    for (old, new) in [
+        ("CSeq: 1 ", "CSeq: 2 "),
+        (";tag=a1", ";tag=a2"),
+        ("INVITE", "MESSAGE"),
+    ] {
+        let mut world = with_phone();
+        let text = request("INVITE", "sip:bob@example.com", 1, &line);
+        world.send(UAC, Transport::Udp, &text.replace(old, new));
+        world.run_until(2_000);
+        let heard = world.heard(UAC);
+        assert!(
+            heard.last().unwrap().starts_with("403 "),
+            "{new}: {heard:?}"
+        );
+    }
+    // A server without other nodes believes none.
+    let mut world = with_phone();
+    world.policy().has_nodes = false;
+    assert_eq!(of(&mut world, "sip:bob@example.com", 1), "403 INVITE");
+    // Without a phone here, no further node is asked.
+    let mut world = with_node();
+    assert_eq!(of(&mut world, "sip:bob@example.com", 1), "480 INVITE");
+    assert_eq!(world.policy().nodes_asked, 0);
+    // Nobody can make such a token.
+    let mut world = with_phone();
+    let forged = line.replacen("<sip:d", "<sip:dA", 1);
+    let text = request("INVITE", "sip:bob@example.com", 1, &forged);
+    world.send(UAC, Transport::Udp, &text);
+    world.run_until(2_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "403 INVITE");
+}
+
+#[test]
+fn phones_here_and_at_other_nodes_ring_together() {
+    let mut world = with_node();
+    let uri = format!("sip:bob@{}", address(UAS + 1));
+    world.policy().bind("bob", &Contact::at(&uri));
+    world.nodes[UAS].script = answers(&[(10, 180)]);
+    world.nodes[UAS + 1].script = answers(&[(10, 180), (50, 200)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(1_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+    assert_eq!(world.sent(PROXY, "CANCEL").len(), 1);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_node_that_is_silent_is_480_after_three_seconds() {
+    let mut world = with_node();
+    world.dead.push(UAS);
+    invite(&mut world, 1, ALICE);
+    world.run_until(2_900);
+    assert_eq!(world.heard(UAC), ["100 INVITE"]);
+    world.run_until(4_000);
+    assert_eq!(world.heard(UAC), ["100 INVITE", "480 INVITE"]);
+    world.nothing_is_left();
+    // One that rings has time.
+    let mut world = with_node();
+    world.nodes[UAS].script = answers(&[(10, 180), (9_000, 200)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(10_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+}
+
+#[test]
+fn each_node_has_its_own_time_to_respond() {
+    let config = Config {
+        forking: Forking::ByQ,
+        ..Config::default()
+    };
+    let mut world = World::with(Weather::FINE, 1, config);
+    world.policy().user("bob");
+    let hop = |node, q| NodeHop {
+        address: address(node),
+        q,
+    };
+    world.policy().nodes = AtNodes::Known(vec![hop(UAS, 1_000), hop(UAS + 1, 500)]);
+    world.nodes[UAS].script = answers(&[(10, 180), (2_900, 486)]);
+    world.dead.push(UAS + 1);
+    invite(&mut world, 1, ALICE);
+    // Both have had less than 3 s.
+    world.run_until(4_000);
+    world.dead.clear();
+    world.nodes[UAS + 1].script = answers(&[(10, 180), (50, 200)]);
+    world.run_until(8_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_node_that_was_given_up_does_not_end_the_call_of_other_phones() {
+    let mut world = with_node();
+    let uri = format!("sip:bob@{}", address(UAS + 1));
+    world.policy().bind("bob", &Contact::at(&uri));
+    world.nodes[UAS + 1].script = answers(&[(10, 180), (9_000, 200)]);
+    world.dead.push(UAS);
+    invite(&mut world, 1, ALICE);
+    world.run_until(3_200);
+    // It gets the INVITE that is repeated after 3.5 s.
+    world.dead.clear();
+    world.nodes[UAS].script = answers(&[(0, 603)]);
+    world.run_until(10_000);
+    assert!(!world.heard(UAS).is_empty() || !world.nodes[UAS].texts.is_empty());
+    assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_call_that_is_cancelled_while_a_node_is_silent_gets_487_rfc3261_16_10() {
+    let mut world = with_node();
+    world.dead.push(UAS);
+    let text = request("INVITE", "sip:bob@example.com", 1, ALICE);
+    let key = world.send(UAC, Transport::Udp, &text);
+    world.run_until(500);
+    world.cancel(key);
+    world.run_until(4_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "487 INVITE");
+    world.nothing_is_left();
+}
+
+#[test]
+fn the_token_for_a_node_is_as_new_as_its_request_when_others_have_rung_before() {
+    let config = Config {
+        forking: Forking::ByQ,
+        ring_time: Duration::from_secs(150),
+        ..Config::default()
+    };
+    let mut world = World::with(Weather::FINE, 1, config);
+    let uri = format!("sip:bob@{}", address(UAS + 1));
+    world.policy().bind("bob", &Contact::at(&uri));
+    world.policy().nodes = AtNodes::Known(vec![NodeHop {
+        address: address(UAS),
+        q: 500,
+    }]);
+    world.nodes[UAS + 1].script = answers(&[(10, 180)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(160_000);
+    let route = value(&got(&world), "Route").unwrap().to_owned();
+    let (node, own) = (address(UAS).to_string(), address(PROXY).to_string());
+    let line = format!("Route: {}\r\n", route.replace(&node, &own));
+    let mut world = with_node();
+    let uri = format!("sip:bob@{}", address(UAS));
+    world.policy().bind("bob", &Contact::at(&uri));
+    world.nodes[UAS].script = answers(&[(10, 200)]);
+    // The clock of that node is ahead.
+    world.unix_s += 160 + 100;
+    invite(&mut world, 1, &line);
+    world.run_until(2_000);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+}
+
+#[test]
+fn a_call_waits_for_the_answer_about_other_nodes_and_goes_on_without_one() {
+    let mut world = with_node();
+    let nodes = std::mem::replace(&mut world.policy().nodes, AtNodes::Pending);
+    invite(&mut world, 1, ALICE);
+    world.run_until(100);
+    assert!(world.heard(UAS).is_empty());
+    world.policy().nodes = nodes;
+    world.nodes[UAS].script = answers(&[(10, 200)]);
+    world.resume();
+    world.run_until(300);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "200 INVITE");
+    // What is registered here goes on.
+    for (has_phone, code) in [(true, "200 INVITE"), (false, "480 INVITE")] {
+        let mut world = with_node();
+        world.policy().other_users = sip_server::proxy::IsUser::Yes;
+        world.policy().nodes = AtNodes::Unavailable;
+        if has_phone {
+            let uri = format!("sip:bob@{}", address(UAS + 1));
+            world.policy().bind("bob", &Contact::at(&uri));
+            world.nodes[UAS + 1].script = answers(&[(10, 200)]);
+        }
+        invite(&mut world, 1, ALICE);
+        world.run_until(300);
+        assert_eq!(*world.heard(UAC).last().unwrap(), code);
+    }
+}
+
+#[test]
+fn a_sips_call_does_not_go_to_other_nodes_because_there_is_no_tls_rfc5630_3_1_2() {
+    let mut world = with_node();
+    let text = request("INVITE", "sips:bob@example.com", 1, ALICE);
+    world.send(UAC, Transport::Udp, &text);
+    world.run_until(300);
+    assert_eq!(*world.heard(UAC).last().unwrap(), "480 INVITE");
+    assert!(world.heard(UAS).is_empty());
+}

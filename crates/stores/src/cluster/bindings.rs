@@ -1,0 +1,653 @@
+//! Registrations of all nodes: each node says which addresses of record it has bindings of, and asks which others have some. Workers never
+//! wait: they leave changes and questions here, and the control thread speaks with the engine.
+//!
+//! ```text
+//!  worker ── publish ──> changes, one for each address ── take_changes ──> engine
+//!  worker ── find ──> cache    begin_find ──> asked ── take_asked ──> engine ── answer ──> cache, replies
+//! ```
+//!
+//! Changes that do not fit are lost, and [`ClusterBindings::generation`] grows: then workers publish all bindings again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::engine::{BindEntry, BindRequest};
+use super::seal::Seal;
+
+/// Addresses whose changes wait for the engine.
+const CHANGES: usize = 1 << 16;
+/// With so many, workers that publish all of their bindings wait.
+const BUSY: usize = CHANGES / 4;
+/// Addresses that are asked for at a time.
+const ASKED: usize = 4_096;
+/// Addresses whose answer is remembered.
+const CACHED: usize = 1 << 14;
+/// For how long: if another node has bindings, if none has, and if the engine has not responded.
+const FOUND_MS: u64 = 2_000;
+const NONE_MS: u64 = 1_000;
+const UNAVAILABLE_MS: u64 = 250;
+/// An end of a binding that is later is written as this. 30 days.
+pub(super) const LONGEST_MS: u64 = 30 * 86_400_000;
+/// Clocks of nodes differ by less. It bounds how long an entry can be repeated by somebody who has not the secret.
+const VALID_S: u64 = 180;
+const PURPOSE: &str = "binding";
+
+/// One binding, for the other nodes. They do not need the contact: its node knows the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedBinding {
+    /// Tells the bindings of an address apart, on all nodes: a hash of instance and `reg-id`, or of the contact.
+    pub id: u64,
+    /// A hash of the Call-ID of the REGISTER.
+    pub call: u64,
+    /// Its CSeq.
+    pub cseq: u32,
+    /// The priority of the contact, in thousandths.
+    pub q: u16,
+    /// How long ago the REGISTER came.
+    pub age_ms: u64,
+    /// When the binding ends.
+    pub ttl_ms: u64,
+}
+
+/// Another node with bindings of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtNode {
+    /// Its name.
+    pub node: String,
+    /// The greatest priority of its contacts.
+    pub q: u16,
+}
+
+/// The nodes with bindings of an address; `None` if the engine does not respond.
+pub type AtNodes = Option<Arc<[AtNode]>>;
+/// Gets an answer, on another thread or at once. It must not wait.
+pub type Reply = Box<dyn FnOnce(AtNodes) + Send>;
+
+/// What is known at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// These nodes have bindings.
+    At(Arc<[AtNode]>),
+    /// The engine does not respond.
+    Unavailable,
+    /// The engine must be asked.
+    Ask,
+}
+
+/// What the engine has of one binding, behind a MAC.
+#[derive(Debug, Serialize, Deserialize)]
+struct Text {
+    /// The address of record in hexadecimal digits, because it is not always text.
+    aor: String,
+    node: String,
+    id: u64,
+    q: u16,
+    ends_unix_s: u64,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Addresses whose bindings were written.
+    pub written: u64,
+    /// Bindings that the engine has not accepted, because another node has a later REGISTER, or because the address has too many.
+    pub older: u64,
+    /// Addresses whose write failed. They are repeated, unless the engine has rejected only some of a batch.
+    pub failed: u64,
+    /// Changes that were lost, because too many waited.
+    pub dropped: u64,
+    /// Look-ups that were answered by the cache.
+    pub cached: u64,
+    /// Look-ups that found another node.
+    pub found: u64,
+    /// Look-ups that found none.
+    pub none: u64,
+    /// Look-ups without an answer of the engine.
+    pub unavailable: u64,
+    /// Addresses whose changes wait now.
+    pub waiting: u64,
+}
+
+#[derive(Debug)]
+struct Change {
+    bindings: Vec<SharedBinding>,
+    at_ms: u64,
+}
+
+#[derive(Debug)]
+struct Cached {
+    nodes: AtNodes,
+    until_ms: u64,
+}
+
+#[derive(Default)]
+struct State {
+    changes: HashMap<Box<[u8]>, Change>,
+    /// Their addresses, the oldest first.
+    order: VecDeque<Box<[u8]>>,
+    /// Who waits for the answer about an address.
+    replies: HashMap<Box<[u8]>, Vec<Reply>>,
+    /// Those of them that the engine has not been asked for.
+    asked: VecDeque<Box<[u8]>>,
+    cache: HashMap<Box<[u8]>, Cached>,
+    /// In the order in which they were added.
+    added: VecDeque<Box<[u8]>>,
+    has_lost: bool,
+    counts: Counts,
+}
+
+impl State {
+    fn cached(&self, aor: &[u8], now_ms: u64) -> Option<&AtNodes> {
+        let cached = self.cache.get(aor)?;
+        (cached.until_ms > now_ms).then_some(&cached.nodes)
+    }
+
+    fn remember(&mut self, aor: &[u8], nodes: &AtNodes, now_ms: u64) {
+        let time = match nodes {
+            None => UNAVAILABLE_MS,
+            Some(nodes) if nodes.is_empty() => NONE_MS,
+            Some(_) => FOUND_MS,
+        };
+        let cached = Cached {
+            nodes: nodes.clone(),
+            until_ms: now_ms + time,
+        };
+        if self.cache.insert(aor.into(), cached).is_none() {
+            self.added.push_back(aor.into());
+        }
+        // Those at the front were added first; most of them have ended.
+        while self.cache.len() > CACHED {
+            let Some(oldest) = self.added.pop_front() else {
+                break;
+            };
+            self.cache.remove(&oldest);
+        }
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The registrations of all nodes.
+#[derive(Debug)]
+pub struct ClusterBindings {
+    state: Mutex<State>,
+    started: Instant,
+    /// The engine has responded to the last exchange.
+    is_engine_up: AtomicBool,
+    /// The last look-up has failed: none is begun for a moment.
+    is_paused: AtomicBool,
+    generation: AtomicU64,
+    pub(super) changed: Notify,
+    pub(super) wanted: Notify,
+}
+
+impl Default for ClusterBindings {
+    fn default() -> ClusterBindings {
+        ClusterBindings {
+            state: Mutex::default(),
+            started: Instant::now(),
+            is_engine_up: AtomicBool::new(true),
+            is_paused: AtomicBool::new(false),
+            generation: AtomicU64::new(1),
+            changed: Notify::new(),
+            wanted: Notify::new(),
+        }
+    }
+}
+
+impl ClusterBindings {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Another number if workers must publish all bindings again. Never 0.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much waits for the engine that only changes should be published.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.state().changes.len() >= BUSY
+    }
+
+    /// This node has these bindings of an address now, and no others.
+    pub fn publish(&self, aor: &[u8], bindings: Vec<SharedBinding>) {
+        let at_ms = self.now_ms();
+        let change = Change { bindings, at_ms };
+        let mut state = self.state();
+        if state.changes.contains_key(aor) {
+            state.changes.insert(aor.into(), change);
+            return;
+        }
+        if state.changes.len() >= CHANGES {
+            state.counts.dropped += 1;
+            state.has_lost = true;
+            return;
+        }
+        let was_empty = state.changes.is_empty();
+        state.changes.insert(aor.into(), change);
+        state.order.push_back(aor.into());
+        drop(state);
+        if was_empty {
+            self.changed.notify_one();
+        }
+    }
+
+    /// What is known about an address at once.
+    #[must_use]
+    pub fn find(&self, aor: &[u8]) -> Known {
+        self.find_at(aor, self.now_ms())
+    }
+
+    fn find_at(&self, aor: &[u8], now_ms: u64) -> Known {
+        let mut state = self.state();
+        let known = match state.cached(aor, now_ms) {
+            Some(Some(nodes)) => Known::At(Arc::clone(nodes)),
+            Some(None) => Known::Unavailable,
+            None if self.may_ask() => return Known::Ask,
+            None => Known::Unavailable,
+        };
+        match known {
+            Known::Unavailable => state.counts.unavailable += 1,
+            _ => state.counts.cached += 1,
+        }
+        known
+    }
+
+    fn may_ask(&self) -> bool {
+        self.is_engine_up.load(Ordering::Relaxed) && !self.is_paused.load(Ordering::Relaxed)
+    }
+
+    /// Asks the engine. All who ask for one address at a time get one answer.
+    pub fn begin_find(&self, aor: &[u8], reply: Reply) {
+        let mut state = self.state();
+        let has_room = state.replies.len() < ASKED || state.replies.contains_key(aor);
+        if !has_room || !self.may_ask() {
+            state.counts.unavailable += 1;
+            drop(state);
+            return reply(None);
+        }
+        if let Some(replies) = state.replies.get_mut(aor) {
+            return replies.push(reply);
+        }
+        state.replies.insert(aor.into(), vec![reply]);
+        state.asked.push_back(aor.into());
+        drop(state);
+        self.wanted.notify_one();
+    }
+
+    pub(super) fn take_asked(&self, most: usize) -> Vec<Box<[u8]>> {
+        let mut state = self.state();
+        let most = most.min(state.asked.len());
+        state.asked.drain(..most).collect()
+    }
+
+    pub(super) fn answer(&self, aor: &[u8], nodes: &AtNodes) {
+        let now_ms = self.now_ms();
+        let mut state = self.state();
+        let replies = state.replies.remove(aor).unwrap_or_default();
+        let asked = replies.len() as u64;
+        match nodes {
+            None => state.counts.unavailable += asked,
+            Some(nodes) if nodes.is_empty() => state.counts.none += asked,
+            Some(_) => state.counts.found += asked,
+        }
+        state.remember(aor, nodes, now_ms);
+        drop(state);
+        for reply in replies {
+            reply(nodes.clone());
+        }
+    }
+
+    /// The changes that have waited longest.
+    pub(super) fn take_changes(&self, most: usize, of: &Owner<'_>) -> Vec<BindRequest> {
+        let changes = self.pop_changes(most);
+        let now_ms = self.now_ms();
+        // Workers publish meanwhile: the MACs of a batch take longer than a worker may wait for the lock.
+        let requests = changes.into_iter();
+        let requests = requests.map(|(aor, change)| of.request(aor, change, now_ms));
+        requests.collect()
+    }
+
+    fn pop_changes(&self, most: usize) -> Vec<(Box<[u8]>, Change)> {
+        let mut state = self.state();
+        let mut popped = Vec::new();
+        while popped.len() < most
+            && let Some(aor) = state.order.pop_front()
+        {
+            if let Some(change) = state.changes.remove(&aor) {
+                popped.push((aor, change));
+            }
+        }
+        popped
+    }
+
+    /// The engine has not accepted these. A later change of the same address takes the place of one.
+    pub(super) fn put_back(&self, requests: Vec<BindRequest>) {
+        let now_ms = self.now_ms();
+        let changes = requests.into_iter().map(|request| {
+            let waited = now_ms.saturating_sub(request.taken_ms);
+            let bindings = request.bindings.iter().filter_map(|binding| {
+                Some(SharedBinding {
+                    age_ms: binding.age_ms + waited,
+                    ttl_ms: binding
+                        .ttl_ms
+                        .checked_sub(waited)
+                        .filter(|left| *left > 0)?,
+                    ..*binding
+                })
+            });
+            let change = Change {
+                bindings: bindings.collect(),
+                at_ms: now_ms.saturating_sub(request.age_ms + waited),
+            };
+            (request.aor, change)
+        });
+        let changes: Vec<_> = changes.collect();
+        let mut state = self.state();
+        state.counts.failed += changes.len() as u64;
+        for (aor, change) in changes {
+            if state.changes.contains_key(&aor) {
+                continue;
+            }
+            if state.changes.len() >= CHANGES {
+                state.counts.dropped += 1;
+                state.has_lost = true;
+                continue;
+            }
+            state.order.push_back(aor.clone());
+            state.changes.insert(aor, change);
+        }
+    }
+
+    /// The engine has written bindings of so many addresses and rejected so many other addresses, and has not accepted so many bindings.
+    pub(super) fn written(&self, addresses: u64, rejected: u64, older: u64) {
+        let mut state = self.state();
+        state.counts.written += addresses;
+        state.counts.failed += rejected;
+        state.counts.older += older;
+        let is_calm = state.changes.len() < BUSY;
+        if is_calm && std::mem::take(&mut state.has_lost) {
+            drop(state);
+            self.publish_all();
+        }
+    }
+
+    /// Has workers publish all bindings again.
+    pub(super) fn publish_all(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_engine_up(&self, is_up: bool) {
+        self.is_engine_up.store(is_up, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_paused(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::Relaxed);
+    }
+
+    /// What was done.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let state = self.state();
+        Counts {
+            waiting: state.changes.len() as u64,
+            ..state.counts
+        }
+    }
+}
+
+/// Whose bindings are written.
+pub(super) struct Owner<'o> {
+    pub(super) node: &'o str,
+    pub(super) seal: &'o Seal,
+    pub(super) unix_s: u64,
+}
+
+impl Owner<'_> {
+    fn request(&self, aor: Box<[u8]>, change: Change, now_ms: u64) -> BindRequest {
+        let waited = now_ms.saturating_sub(change.at_ms);
+        let hex = crate::keys::hex(&aor);
+        let aged = change.bindings.iter().filter_map(|binding| {
+            let left = binding.ttl_ms.min(LONGEST_MS).checked_sub(waited);
+            Some(SharedBinding {
+                age_ms: binding.age_ms + waited,
+                ttl_ms: left.filter(|left| *left > 0)?,
+                ..*binding
+            })
+        });
+        let bindings: Vec<SharedBinding> = aged.collect();
+        let entries = bindings.iter().map(|binding| {
+            let text = Text {
+                aor: hex.clone(),
+                node: self.node.to_owned(),
+                id: binding.id,
+                q: binding.q,
+                ends_unix_s: self.unix_s + binding.ttl_ms.div_ceil(1_000),
+            };
+            BindEntry {
+                field: format!("{:016x}", binding.id),
+                call: format!("{:016x}", binding.call),
+                cseq: binding.cseq,
+                age_ms: binding.age_ms,
+                ttl_ms: binding.ttl_ms,
+                text: self.seal.close(PURPOSE, &text),
+            }
+        });
+        BindRequest {
+            entries: entries.collect(),
+            aor,
+            age_ms: waited,
+            taken_ms: now_ms,
+            bindings,
+        }
+    }
+
+    /// The other nodes that these texts of the engine name, and how many texts no node has written.
+    pub(super) fn read(&self, aor: &[u8], texts: &[String]) -> (Arc<[AtNode]>, u64) {
+        let hex = crate::keys::hex(aor);
+        let mut nodes: Vec<AtNode> = Vec::new();
+        let mut forged = 0;
+        for text in texts {
+            let Some(text) = self.seal.open::<Text>(PURPOSE, text) else {
+                forged += 1;
+                continue;
+            };
+            if text.aor != hex {
+                forged += 1;
+                continue;
+            }
+            let has_ended = text.ends_unix_s.saturating_add(VALID_S) < self.unix_s;
+            if has_ended || text.node == self.node {
+                continue;
+            }
+            match nodes.iter_mut().find(|known| known.node == text.node) {
+                Some(known) => known.q = known.q.max(text.q),
+                None => nodes.push(AtNode {
+                    node: text.node,
+                    q: text.q,
+                }),
+            }
+        }
+        (nodes.into(), forged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn binding(id: u64, q: u16) -> SharedBinding {
+        SharedBinding {
+            id,
+            call: 7,
+            cseq: 1,
+            q,
+            age_ms: 0,
+            ttl_ms: 60_000,
+        }
+    }
+
+    fn owner<'o>(node: &'o str, seal: &'o Seal) -> Owner<'o> {
+        Owner {
+            node,
+            seal,
+            unix_s: 1_000_000,
+        }
+    }
+
+    #[test]
+    fn changes_of_one_address_are_one_write_and_too_many_have_all_published_again() {
+        let bindings = ClusterBindings::default();
+        let seal = Seal::new(&[1; 32]);
+        let owner = owner("a", &seal);
+        let before = bindings.generation();
+        bindings.publish(b"x@d", vec![binding(1, 1_000)]);
+        bindings.publish(b"y@d", vec![binding(2, 1_000)]);
+        bindings.publish(b"x@d", vec![]);
+        let mut taken = bindings.take_changes(10, &owner);
+        let of = |request: &BindRequest| (request.aor.to_vec(), request.entries.len());
+        let found: Vec<_> = taken.iter().map(of).collect();
+        assert_eq!(found, [(b"x@d".to_vec(), 0), (b"y@d".to_vec(), 1)]);
+        // The engine has failed. A later change stays.
+        bindings.publish(b"x@d", vec![binding(1, 1_000), binding(3, 1_000)]);
+        bindings.put_back(std::mem::take(&mut taken));
+        let taken = bindings.take_changes(10, &owner);
+        assert_eq!(of(&taken[0]), (b"x@d".to_vec(), 2));
+        assert_eq!(of(&taken[1]), (b"y@d".to_vec(), 1));
+        for number in 0..CHANGES + 1 {
+            bindings.publish(&number.to_be_bytes(), vec![]);
+        }
+        assert!(bindings.is_busy());
+        assert_eq!(bindings.counts().dropped, 1);
+        bindings.written(1, 0, 0);
+        assert_eq!(bindings.generation(), before, "there is no room yet");
+        bindings.take_changes(CHANGES, &owner);
+        bindings.written(1, 2, 3);
+        assert_eq!(bindings.generation(), before + 1);
+        bindings.written(1, 0, 0);
+        assert_eq!(bindings.generation(), before + 1);
+        let counts = bindings.counts();
+        // Two addresses were put back, and two were rejected.
+        assert_eq!((counts.written, counts.failed, counts.older), (3, 4, 3));
+    }
+
+    #[test]
+    fn who_asks_for_one_address_gets_one_answer_which_is_remembered_for_a_moment() {
+        let bindings = ClusterBindings::default();
+        let (sender, replies) = mpsc::channel();
+        let ask = || {
+            let sender = sender.clone();
+            bindings.begin_find(b"x@d", Box::new(move |nodes| sender.send(nodes).unwrap()));
+        };
+        assert_eq!(bindings.find(b"x@d"), Known::Ask);
+        ask();
+        ask();
+        assert_eq!(bindings.take_asked(10), [b"x@d".to_vec().into()]);
+        // It is on its way.
+        ask();
+        assert!(bindings.take_asked(10).is_empty());
+        let nodes: Arc<[AtNode]> = vec![AtNode {
+            node: "b".to_owned(),
+            q: 1_000,
+        }]
+        .into();
+        bindings.answer(b"x@d", &Some(Arc::clone(&nodes)));
+        let got: Vec<_> = replies.try_iter().collect();
+        assert_eq!(got, vec![Some(Arc::clone(&nodes)); 3]);
+        let now = bindings.now_ms();
+        assert_eq!(bindings.find_at(b"x@d", now), Known::At(nodes));
+        assert_eq!(bindings.find_at(b"x@d", now + FOUND_MS + 1), Known::Ask);
+        let counts = bindings.counts();
+        assert_eq!((counts.found, counts.cached, counts.none), (3, 1, 0));
+    }
+
+    #[test]
+    fn without_an_engine_nobody_waits_and_memory_is_bounded() {
+        let bindings = ClusterBindings::default();
+        let (sender, replies) = mpsc::channel();
+        let ask = |number: usize| {
+            let sender = sender.clone();
+            let reply = Box::new(move |nodes| sender.send(nodes).unwrap());
+            bindings.begin_find(&number.to_be_bytes(), reply);
+        };
+        for number in 0..ASKED + 1 {
+            ask(number);
+        }
+        assert_eq!(replies.try_iter().collect::<Vec<_>>(), [None]);
+        for aor in bindings.take_asked(ASKED) {
+            bindings.answer(&aor, &None);
+        }
+        assert_eq!(replies.try_iter().count(), ASKED);
+        bindings.set_engine_up(false);
+        assert_eq!(bindings.find(b"x@d"), Known::Unavailable);
+        ask(0);
+        assert_eq!(replies.try_recv(), Ok(None));
+        bindings.set_engine_up(true);
+        bindings.set_paused(true);
+        assert_eq!(bindings.find(b"x@d"), Known::Unavailable);
+        bindings.set_paused(false);
+        assert_eq!(bindings.find(b"x@d"), Known::Ask);
+        for number in 0..2 * CACHED {
+            bindings.answer(&number.to_be_bytes(), &Some(Arc::default()));
+        }
+        let state = bindings.state();
+        assert_eq!((state.cache.len(), state.added.len()), (CACHED, CACHED));
+    }
+
+    #[test]
+    fn a_text_is_of_one_address_and_names_other_nodes_once() {
+        let seal = Seal::new(&[1; 32]);
+        let texts = |node: &str, seal: &Seal, aor: &[u8], bindings: Vec<SharedBinding>| {
+            let at_ms = 0;
+            let change = Change { bindings, at_ms };
+            let request = owner(node, seal).request(aor.into(), change, 0);
+            let entries = request.entries.into_iter();
+            entries.map(|entry| entry.text).collect::<Vec<_>>()
+        };
+        let mut all = texts("b", &seal, b"x@d", vec![binding(1, 500), binding(2, 700)]);
+        all.extend(texts("a", &seal, b"x@d", vec![binding(3, 1_000)]));
+        let forged = Seal::new(&[2; 32]);
+        all.extend(texts("c", &forged, b"x@d", vec![binding(4, 1_000)]));
+        all.extend(texts("c", &seal, b"y@d", vec![binding(5, 1_000)]));
+        let (nodes, forged) = owner("a", &seal).read(b"x@d", &all);
+        let expected = AtNode {
+            node: "b".to_owned(),
+            q: 700,
+        };
+        assert_eq!((&*nodes, forged), (&[expected][..], 2));
+        // Long after its end.
+        let mut later = owner("a", &seal);
+        later.unix_s += 60 + VALID_S + 1;
+        assert!(later.read(b"x@d", &all).0.is_empty());
+    }
+
+    #[test]
+    fn a_binding_that_has_ended_while_it_waited_is_not_written() {
+        let seal = Seal::new(&[1; 32]);
+        let change = Change {
+            bindings: vec![binding(1, 1_000)],
+            at_ms: 0,
+        };
+        let request = owner("a", &seal).request(b"x@d".as_slice().into(), change, 60_000);
+        assert_eq!((request.entries.len(), request.age_ms), (0, 60_000));
+    }
+}

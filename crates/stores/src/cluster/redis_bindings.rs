@@ -1,0 +1,350 @@
+//! Registrations in Redis and Valkey. Each address of record is a hash, and each of its bindings an entry:
+//!
+//! ```text
+//! END TIME CSEQ CALL NODE TEXT
+//! ```
+//!
+//! END: when the binding ends. TIME: when the REGISTER came. Both are in milliseconds by the clock of Redis. CALL is a hash of the Call-ID, and
+//! NODE is the name of the node, in hexadecimal digits. A binding that was removed stays for a minute without a text, with `-` in front of NODE:
+//! then an earlier REGISTER that another node writes late does not bring it back.
+
+use redis::{RedisError, pipe};
+
+use super::engine::{BindRequest, Bound, Texts};
+use super::redis::{Bytes, RedisEngine, text};
+use crate::error::StoreError;
+
+/// What both scripts begin with.
+macro_rules! script {
+    ($rest:literal) => {
+        concat!(
+            r"
+local FIELDS, FARTHEST, GONE = 100, now + 31 * 86400000, 60000
+local function read(entry)
+  if #entry > LONGEST then return nil end
+  local ends, at, cseq, call, node, text = string.match(entry, '^(%d+) (%d+) (%d+) (%x+) (%S+) (.*)$')
+  ends, at, cseq = tonumber(ends), tonumber(at), tonumber(cseq)
+  if not ends or ends <= now or ends > FARTHEST or at > LATEST or cseq > 4294967295 then return nil end
+  local of = string.match(node, '^%-(.+)$')
+  return { ends = ends, at = at, cseq = cseq, call = call, node = of or node, is_gone = of ~= nil, text = text }
+end
+",
+            $rest
+        )
+    };
+}
+
+/// KEYS: the address. ARGV: node, age of the state, then for each binding: field, call, CSeq, age, time to live, text. Returns how many bindings
+/// are older than those of other nodes, or too many. A node knows the order of its own REGISTERs, so its bindings take the place of its own
+/// in any case: a phone that has removed its binding and starts again may begin with a lower CSeq.
+pub(super) const BIND: &str = script!(
+    r"
+local node, stored, kept, count, older, last = ARGV[1], {}, {}, 0, 0, now
+local function write(field, ends, at, cseq, call, of, text)
+  redis.call('HSET', KEYS[1], field, string.format('%.0f %.0f %.0f %s %s %s', ends, at, cseq, call, of, text))
+  last = math.max(last, ends)
+end
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  local old = read(all[i + 1])
+  if old then
+    stored[all[i]] = old
+    count = count + 1
+    last = math.max(last, old.ends)
+  else redis.call('HDEL', KEYS[1], all[i]) end
+end
+-- Bindings that were removed make room for others.
+local function has_room()
+  if count < FIELDS then return true end
+  for field, old in pairs(stored) do
+    if old.is_gone then
+      redis.call('HDEL', KEYS[1], field)
+      stored[field] = nil
+      count = count - 1
+      return true
+    end
+  end
+  return false
+end
+for i = 3, #ARGV, 6 do
+  local field, call, cseq, at = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), now - ARGV[i + 3]
+  local old, is_older = stored[field], false
+  kept[field] = true
+  if old and old.node ~= node then
+    if old.call == call then is_older = cseq <= old.cseq else is_older = at < old.at end
+  end
+  if is_older or not (old or has_room()) then older = older + 1
+  else
+    if not old then
+      count = count + 1
+      stored[field] = { node = node }
+    end
+    write(field, now + ARGV[i + 4], at, cseq, call, node, ARGV[i + 5])
+  end
+end
+for field, old in pairs(stored) do
+  if old.node == node and not (old.is_gone or kept[field]) then
+    write(field, now + GONE, now - ARGV[2], old.cseq, old.call, '-' .. node, '')
+  end
+end
+if last > now then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - now)) end
+return older
+"
+);
+
+/// KEYS: the address. Returns the texts of its bindings.
+pub(super) const FIND: &str = script!(
+    r"
+local texts = {}
+local all = redis.call('HGETALL', KEYS[1])
+for i = 2, #all, 2 do
+  local entry = read(all[i])
+  if entry and entry.text ~= '' and #texts < FIELDS then texts[#texts + 1] = entry.text end
+end
+return texts
+"
+);
+
+impl RedisEngine {
+    fn address(&self, aor: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), b":sip:", aor].concat()
+    }
+
+    pub(super) async fn ask_bind(
+        &self,
+        node: &str,
+        requests: &[BindRequest],
+    ) -> Result<Vec<Bound>, StoreError> {
+        let mut server = self.connected().await?;
+        let mut commands = pipe();
+        commands.ignore_errors();
+        let node = crate::keys::hex(node.as_bytes());
+        for request in requests {
+            let command = commands.cmd("EVALSHA");
+            command
+                .arg(&server.bind)
+                .arg(1)
+                .arg(self.address(&request.aor))
+                .arg(&node)
+                .arg(request.age_ms);
+            for entry in &request.entries {
+                command
+                    .arg(&entry.field)
+                    .arg(&entry.call)
+                    .arg(entry.cseq)
+                    .arg(entry.age_ms)
+                    .arg(entry.ttl_ms)
+                    .arg(&entry.text);
+            }
+        }
+        let outcome = commands.query_async(&mut server.connection).await;
+        self.each(outcome).await
+    }
+
+    pub(super) async fn ask_find(&self, aors: &[Box<[u8]>]) -> Result<Vec<Texts>, StoreError> {
+        let mut server = self.connected().await?;
+        let mut commands = pipe();
+        commands.ignore_errors();
+        for aor in aors {
+            commands
+                .cmd("EVALSHA")
+                .arg(&server.find)
+                .arg(1)
+                .arg(self.address(aor));
+        }
+        let outcome = commands.query_async(&mut server.connection).await;
+        let all: Vec<Result<Vec<Bytes>, StoreError>> = self.each(outcome).await?;
+        let texts = |all: Vec<Bytes>| all.into_iter().map(text).collect();
+        Ok(all.into_iter().map(|one| one.map(texts)).collect())
+    }
+
+    /// The results of commands that do not depend on each other.
+    async fn each<T>(
+        &self,
+        outcome: Result<Vec<Result<T, RedisError>>, RedisError>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        let all = match outcome {
+            Ok(all) => all,
+            Err(error) => return Err(self.failed(error).await),
+        };
+        if all.iter().all(Result::is_err) {
+            // It may have become a replica, or lost the scripts.
+            *self.connection.lock().await = None;
+        }
+        let all = all.into_iter();
+        Ok(all
+            .map(|one| one.map_err(|error| StoreError::query(&error)))
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod needs_packages {
+    use super::*;
+    use crate::cluster::engine::BindEntry;
+    use crate::test_redis::TestRedis;
+
+    const AOR: &[u8] = b"alice@example.com";
+
+    /// One binding: field, call, CSeq, age, text.
+    type Given<'g> = (&'g str, &'g str, u32, u64, &'g str);
+
+    fn bind(redis: &TestRedis, engine: &RedisEngine, node: &str, given: &[Given<'_>]) -> u64 {
+        let entry = |(field, call, cseq, age_ms, text): &Given<'_>| BindEntry {
+            field: (*field).to_owned(),
+            call: (*call).to_owned(),
+            cseq: *cseq,
+            age_ms: *age_ms,
+            ttl_ms: 60_000,
+            text: (*text).to_owned(),
+        };
+        let request = BindRequest {
+            aor: AOR.into(),
+            age_ms: 0,
+            entries: given.iter().map(entry).collect(),
+            taken_ms: 0,
+            bindings: Vec::new(),
+        };
+        let bound = redis.wait(engine.ask_bind(node, &[request])).unwrap();
+        bound.into_iter().next().unwrap().unwrap()
+    }
+
+    fn found(redis: &TestRedis, engine: &RedisEngine) -> Vec<String> {
+        let found = redis.wait(engine.ask_find(&[AOR.into()])).unwrap();
+        let mut texts = found.into_iter().next().unwrap().unwrap();
+        texts.sort();
+        texts
+    }
+
+    #[test]
+    fn an_older_register_does_not_replace_a_newer_one_rfc3261_10_3() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        assert_eq!(bind("a", &[("1", "c", 5, 0, "a 5")]), 0);
+        // The same Call-ID: CSeq decides, whenever the REGISTER came.
+        assert_eq!(bind("b", &[("1", "c", 4, 0, "b 4")]), 1);
+        assert_eq!(bind("b", &[("1", "c", 5, 0, "b 5")]), 1);
+        assert_eq!(found(&redis, &engine), ["a 5"]);
+        assert_eq!(bind("b", &[("1", "c", 6, 9_000, "b 6")]), 0);
+        assert_eq!(bind("a", &[("1", "c", 5, 0, "a 5")]), 1);
+        assert_eq!(found(&redis, &engine), ["b 6"]);
+        // Another Call-ID: the time decides.
+        assert_eq!(bind("a", &[("1", "d", 1, 30_000, "a 1")]), 1);
+        assert_eq!(bind("a", &[("1", "d", 2, 0, "a 2")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 2"]);
+        // One node may write its own again.
+        assert_eq!(bind("a", &[("1", "d", 2, 0, "a 2 again")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 2 again"]);
+        assert_ne!(redis.ask(&["pttl", "test:sip:alice@example.com"]), "-1");
+    }
+
+    #[test]
+    fn a_node_removes_its_own_bindings_and_a_late_register_does_not_bring_them_back() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        assert_eq!(
+            bind("a", &[("1", "c", 7, 0, "a 1"), ("2", "d", 1, 0, "a 2")]),
+            0
+        );
+        assert_eq!(bind("b", &[("3", "e", 1, 0, "b 3")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 1", "a 2", "b 3"]);
+        assert_eq!(bind("a", &[("2", "d", 1, 0, "a 2")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 2", "b 3"]);
+        // The phone had registered there before.
+        assert_eq!(bind("b", &[("1", "c", 6, 0, "b 1")]), 1);
+        assert_eq!(found(&redis, &engine), ["a 2"], "b has none any more");
+        assert_eq!(bind("b", &[("1", "f", 1, 20_000, "b 1")]), 1);
+        assert_eq!(bind("b", &[("1", "c", 8, 0, "b 1")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 2", "b 1"]);
+    }
+
+    #[test]
+    fn a_phone_that_starts_again_at_its_node_may_begin_with_a_lower_cseq() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        assert_eq!(bind("a", &[("1", "c", 7, 0, "a 7")]), 0);
+        assert_eq!(bind("a", &[]), 0);
+        assert!(found(&redis, &engine).is_empty());
+        // Another node has it from before.
+        assert_eq!(bind("b", &[("1", "c", 1, 0, "b 1")]), 1);
+        assert_eq!(bind("a", &[("1", "c", 1, 0, "a 1")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 1"]);
+    }
+
+    #[test]
+    fn what_other_nodes_have_is_not_removed_for_want_of_room() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let bind = |node, given: &[Given<'_>]| bind(&redis, &engine, node, given);
+        let fields: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let of = |number: usize| -> Given<'_> { (&fields[number], "c", 1, 0, "a") };
+        let all: Vec<Given<'_>> = (0..100).map(of).collect();
+        let extra = ("x", "d", 1, 0, "b");
+        assert_eq!(bind("a", &all), 0);
+        assert_eq!(bind("b", &[extra]), 1);
+        assert_eq!(found(&redis, &engine), vec!["a"; 100]);
+        // One that was removed makes room.
+        assert_eq!(bind("a", &all[1..]), 0);
+        assert_eq!(bind("b", &[extra]), 0);
+        let mut expected = vec!["a"; 99];
+        expected.push("b");
+        assert_eq!(found(&redis, &engine), expected);
+        assert_eq!(redis.ask(&["hlen", "test:sip:alice@example.com"]), "100");
+        assert_eq!(bind("a", &all), 1);
+        assert_eq!(found(&redis, &engine), expected);
+    }
+
+    #[test]
+    fn the_permissions_of_the_page_are_enough() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cluster.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let line = page.lines().find(|line| line.starts_with("ACL SETUSER"));
+        let words: Vec<_> = line.unwrap().split(' ').collect();
+        let redis = TestRedis::start();
+        assert_eq!(redis.ask(&words), "OK");
+        let mut options = redis.options();
+        options.url += "?user=hairpin&pass=PASSWORD";
+        let engine = RedisEngine::new(&options, "hairpin").unwrap();
+        redis.ask(&["hset", "hairpin:sip:alice@example.com", "9", "nonsense"]);
+        let bind = |given: &[Given<'_>]| bind(&redis, &engine, "a", given);
+        assert_eq!(bind(&[("1", "c", 1, 0, "a 1"), ("2", "c", 1, 0, "a 2")]), 0);
+        assert_eq!(bind(&[("1", "c", 2, 0, "a 1")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 1"]);
+    }
+
+    #[test]
+    fn entries_that_no_node_has_written_stop_nothing_and_go() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let key = "test:sip:alice@example.com";
+        let endless = "9".repeat(400);
+        for (field, entry) in [
+            ("1", "nonsense".to_owned()),
+            ("2", format!("{endless} 1 1 c 61 x")),
+            ("3", "1 1 1 c 61 ended".to_owned()),
+            ("4", format!("1 1 1 c 61 {}", "x".repeat(20_000))),
+        ] {
+            redis.ask(&["hset", key, field, &entry]);
+        }
+        assert!(found(&redis, &engine).is_empty());
+        assert_eq!(bind(&redis, &engine, "a", &[("1", "c", 1, 0, "a 1")]), 0);
+        assert_eq!(found(&redis, &engine), ["a 1"]);
+        assert_eq!(redis.ask(&["hlen", key]), "1");
+        redis.ask(&["del", key]);
+        redis.ask(&["set", key, "x"]);
+        let request = BindRequest {
+            aor: AOR.into(),
+            age_ms: 0,
+            entries: Vec::new(),
+            taken_ms: 0,
+            bindings: Vec::new(),
+        };
+        let bound = redis.wait(engine.ask_bind("a", &[request])).unwrap();
+        assert!(bound[0].is_err());
+        let found = redis.wait(engine.ask_find(&[AOR.into()])).unwrap();
+        assert!(found[0].is_err());
+    }
+}
