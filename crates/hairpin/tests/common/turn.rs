@@ -1,6 +1,7 @@
 //! A TURN client over UDP that keeps its nonce.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use server::stun::channel_data::{self, ChannelData};
@@ -27,6 +28,8 @@ pub(crate) struct Answer {
 const WAIT: Duration = Duration::from_secs(1);
 /// How often it sends a request.
 const SENT: u32 = 10;
+/// The last transaction ID. A client may get the port of an earlier one: with its IDs, its requests would be retransmissions of that client.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
 /// The channel that it binds.
 const CHANNEL: ChannelNumber = ChannelNumber::MIN;
 
@@ -38,7 +41,6 @@ pub(crate) struct Client {
     challenge: Option<(String, Vec<u8>, HmacKey)>,
     /// Challenges so far.
     pub(crate) challenges: u32,
-    next: u64,
 }
 
 impl Client {
@@ -58,7 +60,6 @@ impl Client {
             server,
             challenge: None,
             challenges: 0,
-            next: 1,
         }
     }
 
@@ -166,8 +167,8 @@ impl Client {
         attributes: &dyn Fn(&mut Builder<'_>) -> Result<(), BuildError>,
     ) -> (TransactionId, Vec<u8>) {
         let mut id = [0; 12];
-        id[4..].copy_from_slice(&self.next.to_be_bytes());
-        self.next += 1;
+        let number = LAST_ID.fetch_add(1, Ordering::Relaxed);
+        id[4..].copy_from_slice(&number.to_be_bytes());
         let id = TransactionId(id);
         let mut buffer = [0; 1024];
         let mut request = Builder::new(&mut buffer, Class::Request, method, &id).expect("room");
