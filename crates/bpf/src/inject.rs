@@ -192,11 +192,11 @@ impl Injector {
         Ok(devices.set(slot, if_index, None, 0)?)
     }
 
-    /// Replaces the flows; they take turns in the order given.
+    /// Replaces the flows. The program sends one frame of each flow in turn, in this order.
     ///
     /// # Errors
     /// [`BpfError::Flows`] when there are none or too many, or when the frames cannot share one
-    /// template: each must be 62 bytes or longer, and their bytes behind the heads must agree when
+    /// template: each must be 62 bytes or longer, and their bytes after the headers must be equal when
     /// aligned at the end.
     pub fn set_flows(&mut self, flows: &[Flow]) -> Result<(), BpfError> {
         let longest = flows

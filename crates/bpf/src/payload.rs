@@ -40,7 +40,7 @@ pub fn fill(payload: &mut [u8], flow: u32, sequence: u32) {
     }
 }
 
-/// Writes another sequence into a filled payload.
+/// Writes a new sequence number into a payload that [`fill`] has filled.
 ///
 /// # Panics
 /// When `payload` is shorter than [`HEAD_LEN`].

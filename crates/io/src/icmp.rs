@@ -31,8 +31,8 @@ pub struct IcmpReport {
 }
 
 impl IcmpReport {
-    /// Whether it says that the destination cannot be reached: by host, network, protocol or port, or because it is forbidden. What is too
-    /// large, or came too late, may fare better the next time.
+    /// Whether the destination is unreachable: host, network, protocol or port, or prohibited. Other errors (too large, TTL exceeded) need
+    /// not affect the next datagram.
     #[must_use]
     pub fn is_final(&self) -> bool {
         const UNREACHABLE: u8 = 3;
@@ -45,13 +45,13 @@ impl IcmpReport {
     }
 }
 
-/// Errors of other origins that are passed over to find one; more would be strange.
+/// How many errors of other origins one call skips at most.
 const PASSED_OVER: usize = 16;
 
-/// How often a call is repeated after an error that only ICMP can be to blame for, each for an error that arrived meanwhile.
+/// How often a call is repeated after an error that only ICMP can cause. Each repetition is for an error that arrived meanwhile.
 const TRIES: usize = 4;
 
-/// The same for errors that the call itself may have met.
+/// How often a call is repeated after an error that the call itself can cause, too.
 const DOUBT: usize = 2;
 
 impl UdpSocket {
@@ -66,8 +66,8 @@ impl UdpSocket {
         Ok(next.map(|(report, _)| report))
     }
 
-    /// The same, with the beginning of the datagram that it is about, as far as the report quotes it and `quoted` has room; how much of
-    /// that was written.
+    /// Like [`UdpSocket::next_icmp_error`]. Also copies the beginning of the datagram that caused the error into `quoted`, as far as the
+    /// report has it, and returns the number of bytes.
     ///
     /// # Errors
     /// What `recvmsg` returns.

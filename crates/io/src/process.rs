@@ -75,7 +75,7 @@ impl Confined {
         self.child.id()
     }
 
-    /// The child, for its pipes.
+    /// The child process, for access to its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }

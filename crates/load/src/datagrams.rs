@@ -38,7 +38,7 @@ impl Datagrams {
         self.session.is_established()
     }
 
-    /// Bytes that wait for the socket or for the end of the handshake.
+    /// The number of queued bytes. They wait for the socket or for the end of the handshake.
     pub(crate) fn backlog(&self) -> usize {
         let early: usize = self.early.iter().map(Vec::len).sum();
         self.bytes.len() - self.sent + early

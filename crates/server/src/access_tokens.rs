@@ -49,7 +49,7 @@ impl TokenAlgorithm {
         }
     }
 
-    /// Bytes of a key.
+    /// The length of a key in bytes.
     #[must_use]
     pub const fn key_len(self) -> usize {
         match self {

@@ -266,7 +266,7 @@ impl RelayAddresses {
         &self.entry(relay).listening
     }
 
-    /// The relay address of a TCP relay, written with either side of the mapping.
+    /// The relay address of a TCP relay. `relayed` is its external or its internal address.
     #[must_use]
     pub fn listens(&self, relayed: SocketAddr) -> Option<RelayAddress> {
         let relay = self.find(relayed.ip())?;

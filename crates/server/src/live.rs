@@ -187,7 +187,7 @@ impl Live {
         }
     }
 
-    /// Clients can have tickets (RFC 8016), made with keys of this seed.
+    /// Turns mobility tickets (RFC 8016) on. Their keys are derived from this seed.
     pub(crate) fn set_ticket_seed(&mut self, seed: Key) {
         self.ticket_keys = Some(match &self.cluster {
             Some((keys, _)) => TicketKeys::of_cluster(&keys.tickets(), &seed),

@@ -140,7 +140,7 @@ impl Running {
         Ok(running)
     }
 
-    /// The addresses listened on, in the order they were asked for, with the ports that were chosen for port 0.
+    /// The listener addresses in the order of the settings. Port 0 is replaced by the port that the kernel chose.
     #[must_use]
     pub fn listeners(&self) -> &[SocketAddr] {
         self.observer.listeners()

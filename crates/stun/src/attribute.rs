@@ -82,7 +82,7 @@ pub trait Encode {
     /// Writes the value into exactly [`value_len`](Encode::value_len) bytes.
     ///
     /// # Errors
-    /// [`BuildError::Attribute`] if the value breaks a rule of its RFC, [`BuildError::BufferFull`] if `value` is too
+    /// [`BuildError::Attribute`] if the value violates its RFC, [`BuildError::BufferFull`] if `value` is too
     /// short.
     fn encode(&self, value: &mut [u8], transaction_id: &TransactionId) -> Result<(), BuildError>;
 }

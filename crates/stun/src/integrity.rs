@@ -183,7 +183,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The integrity attribute that decides: RFC 8489 §9.2.4 prefers SHA-256 where both are present.
+    /// The integrity attribute to verify. RFC 8489 §9.2.4 prefers SHA-256 if both are present.
     #[inline]
     #[must_use]
     pub fn has_integrity(&self) -> Option<IntegrityAlgorithm> {

@@ -181,7 +181,7 @@ impl Buckets {
         buckets.all(|bucket| bucket.passes(now_ns, bytes))
     }
 
-    /// How many there are.
+    /// The number of token buckets.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.length

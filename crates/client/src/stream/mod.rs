@@ -57,7 +57,7 @@ impl Stream {
         Stream { wire, incoming }
     }
 
-    /// The parts, for an owner whose threads read and write at the same time.
+    /// Splits the stream into its two halves, for an owner that reads and writes on different threads.
     #[must_use]
     pub fn into_parts(self) -> (Wire, Incoming) {
         (self.wire, self.incoming)

@@ -64,7 +64,7 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads a number of things: `10000`, `10k` or `1M`; at least one.
+/// Parses a count, at least 1: `10000`, `10k` or `1M`.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
     let number = parse_number(text).filter(|number| number.fract() == 0.0);
     let number = number.filter(|number| (1.0..=f64::from(u32::MAX)).contains(number));

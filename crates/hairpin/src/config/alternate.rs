@@ -252,7 +252,7 @@ impl FromText for Reason {
     }
 }
 
-/// The plain values.
+/// The values without their locations in the file.
 pub(super) fn resolve(settings: &Settings) -> Option<Alternate> {
     let s = settings.clone();
     Some(Alternate {

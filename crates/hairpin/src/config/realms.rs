@@ -204,7 +204,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<Realm>> {
     realms.map(Written::resolve).collect()
 }
 
-/// Reports realms that cannot be told apart, and realms that nobody can use.
+/// Reports realms that a request cannot distinguish, and realms without users.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let Some(realms) = &settings.realms else {
         return;

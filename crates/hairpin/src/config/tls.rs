@@ -112,7 +112,8 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// Clients refuse a certificate before and after its time. The server starts with it: its other listeners are of use.
+/// Warns about a certificate that is not valid now, because clients reject it. The server starts nevertheless, because its other listeners
+/// work.
 fn judge_time(info: &CertificateInfo, at: &Location, report: &mut Report) {
     let place = &info.place;
     if info.days_left() < 0 {

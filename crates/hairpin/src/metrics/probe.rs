@@ -79,7 +79,7 @@ impl Rounds {
         }
     }
 
-    /// One more.
+    /// Counts one round.
     pub(crate) fn add(&mut self, round: Round) {
         match round.fault {
             None => self.succeeded += 1,

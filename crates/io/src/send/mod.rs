@@ -309,7 +309,7 @@ impl<'buf> Outbox<'_, 'buf> {
         self.queue.len()
     }
 
-    /// Nothing waits.
+    /// Whether the queue has no datagrams.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.len() == 0

@@ -75,7 +75,7 @@ impl Gate {
         }
     }
 
-    /// The most processor time that a churn cycle may take, in datagrams of the bare relay.
+    /// The limit of CPU time per allocation cycle. The unit is the CPU time of the bare relay per datagram.
     pub(crate) fn cycle_in_datagrams(self) -> Option<f64> {
         matches!(self, Gate::Measured).then_some(CYCLE_IN_DATAGRAMS)
     }

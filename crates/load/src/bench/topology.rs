@@ -139,7 +139,7 @@ impl Topology {
         })
     }
 
-    /// The threads of everything that runs in the server's namespace.
+    /// The threads of all processes in the server's network namespace.
     pub(crate) fn server_threads(&self) -> io::Result<Vec<u32>> {
         let processes = procfs::processes_in(self.server_inode)?;
         Ok(processes.into_iter().flat_map(procfs::threads).collect())

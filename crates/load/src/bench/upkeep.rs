@@ -121,7 +121,7 @@ pub(crate) fn memory(
     })
 }
 
-/// Kernel memory once it stands still: what others freed comes back with a delay.
+/// Waits until the kernel memory is stable, and returns it in bytes. The kernel frees memory with a delay.
 pub(super) fn settled_slab() -> u64 {
     const LOOK: Duration = Duration::from_millis(100);
     const LOOKS: u32 = 20;

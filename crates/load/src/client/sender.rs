@@ -27,7 +27,7 @@ impl<'a> Sender<'a> {
     /// Queues `payload` on a channel of a client.
     ///
     /// # Errors
-    /// [`SendError`]; `NotBound` also if the client has left.
+    /// [`SendError`]; `NotBound` also if the client has ended.
     #[inline]
     pub fn channel(
         &mut self,

@@ -62,13 +62,13 @@ impl GarbageOptions {
     }
 }
 
-/// Puts a flood into a plan: random, malformed, unauthenticated and forged datagrams in equal parts.
+/// Makes a plan that floods a server with random, malformed, unauthenticated and forged datagrams, in equal parts.
 ///
-/// In the report `sent` counts the flood, `received` what the server answered to it; latencies, `succeeded` and `failed` are
-/// those of the honest requests.
+/// In the report, `sent` counts the flood, and `received` the responses to it. Latencies, `succeeded` and `failed` are those of valid
+/// requests, which run at the same time.
 ///
 /// # Errors
-/// [`SetupError`]: options that make no sense, or no sockets. Nothing was sent then.
+/// [`SetupError`]: options that contradict each other, or no sockets. Nothing was sent.
 pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
     options.check()?;
     reserve_descriptors(u64::from(options.ports) + u64::from(HONEST_CLIENTS))?;

@@ -9,7 +9,7 @@ use std::fs;
 
 use crate::report::KernelDrops;
 
-/// Both counters since the namespace was made; 0 where they cannot be read.
+/// Both counters since the network namespace was created; 0 if a counter cannot be read.
 pub(super) fn drops() -> KernelDrops {
     // Of the thread that asks: a process may have threads in several namespaces.
     let read =

@@ -141,7 +141,7 @@ impl Lane {
         self
     }
 
-    /// Where its datagrams are to arrive, and with how many bytes of payload; `None` if nothing of it is measured.
+    /// The receiver and the payload length of its datagrams; `None` if they are not measured.
     pub(super) fn expected(&self) -> Option<(usize, usize)> {
         let Content::Measured {
             stamping,

@@ -339,7 +339,7 @@ impl Flows {
         lanes.map(|lane| lane.flow + 1).max().unwrap_or(0)
     }
 
-    /// What the peers of this process have dropped so far: not the server's loss.
+    /// How many datagrams the peers of this process have dropped so far. They do not count as loss of the server.
     pub(super) fn dropped_by_peers(&self) -> u64 {
         let peers = self.peers.iter().map(Peer::snapshot);
         let drops = peers.map(|all| all.get(Counter::Overflow) + all.get(Counter::NotSent));

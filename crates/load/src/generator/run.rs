@@ -93,7 +93,7 @@ impl Run {
 
     /// A handle that ends the run early.
     ///
-    /// It is the plan's own: clones of it that were made before the start end the run as well.
+    /// All clones belong to the same plan. A clone made before the start ends the run, too.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.plan

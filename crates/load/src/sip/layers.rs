@@ -190,7 +190,7 @@ fn session(verify: &Verify) -> io::Result<Tls> {
     Tls::client(Arc::clone(verify.config()), name).map_err(io::Error::other)
 }
 
-/// Hands over the messages of a WebSocket. Returns how many bytes they took; `None` at its end.
+/// Calls `on` with each message of a WebSocket. Returns the number of bytes that were used; `None` if the connection has ended.
 fn take_frames(
     web: &mut WebSocket,
     bytes: &mut [u8],

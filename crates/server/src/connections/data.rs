@@ -154,11 +154,11 @@ impl Connections {
         Some(path)
     }
 
-    /// Serves a connection of another process: one that it has accepted, or one over loopback that carries what a client sends by TLS. `bytes`
-    /// is what it has read from the client: complete messages of STUN.
+    /// Serves a connection that comes from another process of this server (upgrade): either a connection that it has accepted, or one over
+    /// loopback that carries the data of a TLS client. `bytes` are complete STUN messages that it has already read.
     ///
     /// # Errors
-    /// If there is no listener of its kind here, or no room for it: it is closed.
+    /// No listener has this address, or there are too many connections. The connection is then closed.
     pub(crate) fn adopt(
         &mut self,
         stream: OwnedFd,

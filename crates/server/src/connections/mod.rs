@@ -248,7 +248,7 @@ impl Connections {
         }
     }
 
-    /// The next connection that has ended.
+    /// Removes and returns the 5-tuple of a connection that has ended.
     pub(crate) fn next_ended(&mut self) -> Option<FiveTuple> {
         self.gone.pop()
     }

@@ -161,7 +161,7 @@ impl Offer {
         Process::of_number(self.process as u64)
     }
 
-    /// Copies of the steering program's descriptors.
+    /// Duplicates of the file descriptors of the steering program's maps.
     pub(crate) fn maps(&self) -> Result<Option<[OwnedFd; MAPS]>, HandoverError> {
         let copies = self
             .maps

@@ -97,7 +97,7 @@ impl NextHopTable {
         }
     }
 
-    /// Who uses the table.
+    /// Sets the workers that get a message when the table changes.
     pub(crate) fn set_workers(&self, workers: Arc<[Mailbox<WorkerMessage>]>) {
         // The workers of a server are made once.
         let _ = self.workers.set(workers);
@@ -196,7 +196,7 @@ impl NextHopTable {
 }
 
 impl State {
-    /// The number, and whether the control thread is to be woken.
+    /// Returns the number of the next hop, and whether the control thread must be woken.
     fn acquire(&mut self, local: IpAddr, to: IpAddr) -> (u32, bool) {
         let to = to.to_canonical();
         let cell = self.cells.of(to);

@@ -32,7 +32,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// So many words, without a bit that is set.
+    /// Makes `count` words of zeros.
     pub(super) fn empty(count: usize) -> Words {
         Words {
             lines: (0..count.div_ceil(LINE)).map(|_| Line::default()).collect(),

@@ -112,7 +112,7 @@ impl SharedCounts {
     /// A descriptor for [`OtherCounts::of`].
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// The process has no free file descriptor.
     pub(crate) fn descriptor(&self) -> std::io::Result<OwnedFd> {
         self.words.as_fd().try_clone_to_owned()
     }

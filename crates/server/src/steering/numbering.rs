@@ -35,7 +35,7 @@ impl Numbering {
         self.first_worker + worker
     }
 
-    /// The worker with this number, counted from 0; `None` if it is not this process's.
+    /// The index of the worker with this number, from 0; `None` if the worker belongs to another process.
     pub(crate) fn index(self, number: u16) -> Option<u16> {
         let worker = number.checked_sub(self.first_worker)?;
         (worker < self.workers).then_some(worker)

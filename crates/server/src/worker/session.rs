@@ -91,7 +91,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         dtls.is_some_and(|dtls| dtls.takes(listener, bytes))
     }
 
-    /// Datagrams that a listener received.
+    /// Handles datagrams that a listener has received from clients.
     #[inline(always)]
     pub(crate) fn client_sent(&mut self, listener: u32, received: &Datagrams<'buf>) {
         let Some(five_tuple) = self.five_tuple(listener, received) else {

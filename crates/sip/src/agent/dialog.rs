@@ -86,7 +86,7 @@ impl Dialog {
         self.call_id == call_id && self.remote_tag == from_tag.unwrap_or_default()
     }
 
-    /// Notes the CSeq number of a request; `false` if it is not greater than that of the last one (RFC 3261 §12.2.2).
+    /// Stores the CSeq number of a request. Returns `false` if it is not greater than the last one (RFC 3261 §12.2.2).
     pub(super) fn advance(&mut self, cseq: u32) -> bool {
         let is_newer = self.remote_cseq.is_none_or(|last| cseq > last);
         if is_newer {

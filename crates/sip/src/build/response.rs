@@ -167,8 +167,8 @@ impl Tag {
     /// Bytes of a tag.
     pub const LEN: usize = 16;
 
-    /// From random bytes; or, for a stateless answer, from a keyed hash of the request, so that its retransmission gets
-    /// the same (RFC 3261 §8.2.7).
+    /// Makes a To tag. `random`: random bytes. For a stateless response, a keyed hash of the request, so that a retransmission
+    /// gets the same tag (RFC 3261 §8.2.7).
     #[must_use]
     pub fn new(random: [u8; 8]) -> Tag {
         let mut digits = [0; Tag::LEN];
@@ -246,7 +246,7 @@ impl<'b> Builder<'b> {
         to.filter(|()| !request.is_tagged_or_odd()).map(|()| place)
     }
 
-    /// Adds a tag.
+    /// Adds a `tag` parameter.
     pub(crate) fn tag(&mut self, tag: &[u8]) {
         self.raw(b";tag=").part(Part::Bytes(tag));
     }

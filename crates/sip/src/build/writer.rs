@@ -94,7 +94,7 @@ impl<'b> Builder<'b> {
         self.header_of(kind, &[Part::Bytes(value)])
     }
 
-    /// Adds a field with a number.
+    /// Adds a header field whose value is a number.
     pub fn number(&mut self, kind: HeaderKind, number: u32) -> &mut Self {
         self.header_of(kind, &[Part::Number(number)])
     }

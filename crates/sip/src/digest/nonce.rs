@@ -58,13 +58,13 @@ impl NonceKeys {
         }
     }
 
-    /// Issues under a new key from now on; the key so far is still honoured, the one before no more.
+    /// Replaces the key. New nonces use `key`. Nonces of the previous key stay valid, those of the key before it do not.
     pub fn rotate(&mut self, key: HashKey) {
         self.previous = Some(core::mem::replace(&mut self.current, key));
     }
 
-    /// Writes a nonce bound to `realm`, and to `source` unless that is empty (an address in any form; not the port: a client
-    /// may come back from another). `salt` is random, or counts.
+    /// Writes a nonce that is valid for `realm`, and for `source` unless it is empty. `source` is an address in any form, without the
+    /// port, because a client may return from another port. `salt` is random or a counter.
     pub fn issue(
         &self,
         realm: &[u8],

@@ -416,7 +416,8 @@ impl Engine {
         self.controller.peers()
     }
 
-    /// Whether the admission filter drops a datagram, where the kernel does not do that: then it is not to be handled.
+    /// Whether the admission filter drops this datagram. The caller must then not handle it. Only for servers whose kernel does not run the
+    /// filter.
     #[must_use]
     pub fn filters_out(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
         self.controller.filters_out(source, datagram)

@@ -223,8 +223,8 @@ impl Engine {
         is_known(method) || (method == Method::Cancel && is_known(Method::Invite))
     }
 
-    /// What a request has in common with the other messages of its transaction, as far as its scan can tell; of a CANCEL, that of the INVITE
-    /// that it is for. `None` for responses and clients of RFC 2543.
+    /// The identifier of the transaction of a request, from its scan. For a CANCEL, that of its INVITE. `None` for responses and for clients of
+    /// RFC 2543.
     #[must_use]
     pub fn transaction_of(&self, scan: &Scan<'_>) -> Option<TransactionId> {
         let method = match scan.method? {

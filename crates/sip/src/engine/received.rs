@@ -58,13 +58,13 @@ impl<'m> NewRequest<'m> {
         self.message.answerable_to((self.via, true), is_tagged)
     }
 
-    /// What is added to its topmost Via where it is forwarded or answered (RFC 3261 §18.2.1, RFC 3581 §4).
+    /// The `received` and `rport` parameters for its topmost Via, in a forwarded request and in a response (RFC 3261 §18.2.1, RFC 3581 §4).
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         Stamp::of(&self.via, self.flow.remote)
     }
 
-    /// What it has in common with its retransmissions, and with the CANCEL and the ACK of its transaction.
+    /// The identifier that it shares with its retransmissions, and with the CANCEL and the ACK of its transaction.
     #[must_use]
     pub const fn transaction(&self) -> TransactionId {
         self.fingerprint.id()

@@ -35,7 +35,7 @@ pub enum SentByHost {
 }
 
 impl SentBy {
-    /// For all requests of this listener and transport. An IPv6 address has brackets.
+    /// The sent-by of all requests of this listener and transport. `host`: an IPv6 address has brackets.
     #[must_use]
     pub fn new(listener: ListenerKey, transport: Transport, host: &str, port: u16) -> SentBy {
         SentBy {

@@ -76,8 +76,8 @@ impl Engine {
         self.servers.moved(key.slot);
     }
 
-    /// A CANCEL for an INVITE of this engine (RFC 3261 §9.2): it is answered with 200, and the TU hears of it if there is
-    /// still something to cancel.
+    /// Handles a CANCEL for an INVITE of this engine (RFC 3261 §9.2). The response is 200. The TU gets the CANCEL if the INVITE has no
+    /// final response yet.
     pub(super) fn cancel_request<'m>(
         &mut self,
         now: Mono,

@@ -342,10 +342,10 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Expires in seconds; more than 32 bits hold is the greatest number they hold (RFC 3261 §20.19).
+    /// Expires in seconds. A value above 2^32 - 1 is read as 2^32 - 1 (RFC 3261 §20.19).
     ///
     /// # Errors
-    /// [`HeaderError`] if it is there and malformed, or twice. RFC 3261 §10.2.1.1 has registrars take that for 3600.
+    /// [`HeaderError`] if it is malformed or occurs twice. A registrar then uses 3600 (RFC 3261 §10.2.1.1).
     #[inline]
     pub fn expires(&self) -> Result<Option<u32>, HeaderError> {
         self.read(HeaderKind::Expires, small::delta_seconds)

@@ -7,15 +7,15 @@ use crate::flow::Transport;
 /// RFC 3261 §18.1.1: a larger request goes over a transport with congestion control, where the path's MTU is not known.
 pub const LARGEST_DATAGRAM: usize = 1300;
 
-/// Whether a request of this size may not go over this transport (RFC 3261 §18.1.1: within 200 bytes of the path MTU, or
-/// above 1300 bytes where that is not known).
+/// Whether a request of this size requires a stream transport instead of this one. RFC 3261 §18.1.1: if it is within 200 bytes of the path
+/// MTU, or longer than 1300 bytes if the path MTU is unknown.
 #[must_use]
 pub fn wants_stream(transport: Transport, bytes: usize, path_mtu: Option<usize>) -> bool {
     let largest = path_mtu.map_or(LARGEST_DATAGRAM, |mtu| mtu.saturating_sub(200));
     transport == Transport::Udp && bytes > largest
 }
 
-/// What the top Via of a request says of its sender.
+/// The parts of the topmost Via of a request that name its sender.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SentBy {
     /// The port of sent-by.

@@ -156,7 +156,7 @@ mod tests {
         Mono(0).plus(Duration::from_millis(ms))
     }
 
-    /// Lets time pass from `from` to the machine's end, or to `until`; says what happened when, in milliseconds.
+    /// Fires the timers of a state machine until it has terminated, or until `until`. Returns each step with its time in milliseconds.
     pub(super) fn run(
         until: u64,
         mut next: impl FnMut() -> Mono,

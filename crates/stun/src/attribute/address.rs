@@ -77,7 +77,7 @@ const fn address_len(address: &SocketAddr) -> usize {
     }
 }
 
-/// The 16 bytes an IPv6 address is XORed with; an IPv4 address takes the first four.
+/// The 16 bytes that an IPv6 address is XORed with. An IPv4 address uses the first 4.
 #[inline]
 fn mask(transaction_id: &TransactionId) -> u128 {
     let mut mask = [0; 16];

@@ -155,7 +155,7 @@ impl Channels {
         }
     }
 
-    /// Tells the channels towards this address that its permission was refreshed.
+    /// Sets the new expiry of the permission in all channels to this address.
     pub(super) fn permission_refreshed(&mut self, ip: &IpAddr, expires: Mono) {
         for channel in self.towards(ip) {
             channel.permission_expires = expires;
@@ -168,17 +168,17 @@ impl Channels {
         &mut self.by_peer[places]
     }
 
-    /// All of them, also those that have expired.
+    /// All channels, also expired ones.
     pub(super) fn all(&mut self) -> &mut [Channel] {
         &mut self.by_peer
     }
 
-    /// All of them, also those that have expired.
+    /// All channels, also expired ones.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Channel> {
         self.by_peer.iter()
     }
 
-    /// Unbinds what has expired, tells `ended` of each, and returns how many that were.
+    /// Removes the expired channels, calls `ended` for each, and returns their number.
     pub(super) fn expire(&mut self, now: Mono, mut ended: impl FnMut(&Channel)) -> usize {
         let before = self.by_peer.len();
         self.by_peer.retain(|channel| {

@@ -351,7 +351,7 @@ impl Server {
         })
     }
 
-    /// Counts discarded datagrams of a client.
+    /// Counts datagrams of a client as dropped, and returns the verdict.
     fn drop_from_client(&mut self, covers: usize, reason: DropReason) -> ClientVerdict {
         self.stats.count_drops(reason, covers);
         ClientVerdict::Drop { covers, reason }

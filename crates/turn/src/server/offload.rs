@@ -147,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Takes back all channels of a relay that is about to end.
+    /// Ends the offload of all channels of a relay that is about to be closed.
     pub(super) fn stop_offloads(&mut self, relay: u32) {
         if let Some((about, live, outputs)) = self.offloadable(relay) {
             for channel in live.channels.all() {

@@ -44,8 +44,8 @@ fn file(text: &str) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// The server of a side as a scenario needs it: hairpin is either a user agent server or a registrar and proxy; both presets listen on
-/// connections, or work for each request, only if the scenario is about that.
+/// The server of a side with the configuration for a scenario. hairpin is either a user agent server or a registrar and proxy. It listens
+/// for connections, or uses processor time per request, only if the scenario measures that.
 pub(in crate::bench) fn side_for(side: &Side, scenario: &Scenario) -> Side {
     let mut side = side.clone();
     let (work, over, service_us) = match *scenario {

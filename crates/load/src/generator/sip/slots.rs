@@ -48,7 +48,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// How long ago what is out left for the last time, nanoseconds.
+    /// Nanoseconds since the last transmission of the outstanding request.
     pub(super) fn since_try(&self, now_ns: u64) -> u64 {
         let tried_ns = self.sent_ns + u64::from(self.tried_us) * 1000;
         now_ns.saturating_sub(tried_ns)

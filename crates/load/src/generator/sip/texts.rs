@@ -294,7 +294,7 @@ pub(super) struct DialogRequest<'a> {
 }
 
 impl InDialog {
-    /// Appends the request. `from` is room to write in.
+    /// Appends the request to `into`. `from` is a buffer for the From value.
     pub(super) fn write(&self, into: &mut Vec<u8>, request: &DialogRequest<'_>, from: &mut String) {
         from.clear();
         self.from.write(from, request.aor);

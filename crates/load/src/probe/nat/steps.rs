@@ -299,7 +299,7 @@ impl<N: Network> Prober<N> {
     }
 }
 
-/// The server's other address, which differs in address and port.
+/// Checks that the server's other address differs in IP address and port.
 pub(super) fn check_other(
     server: SocketAddr,
     other: Option<SocketAddr>,

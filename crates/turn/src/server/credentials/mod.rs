@@ -149,8 +149,8 @@ impl KnownUser {
 
 /// Maps user names to keys. To the client every answer but `Known` with the right key is the same 401.
 pub trait Credentials: Debug + Send + Sync {
-    /// The keys that `query` means. It is called on a worker, between two datagrams: a source that has to wait for anything
-    /// returns [`KeyLookup::Pending`] instead.
+    /// Finds the keys for `query`. A worker calls it between two datagrams, so it must not block. A source that must wait returns
+    /// [`KeyLookup::Pending`].
     fn find(&self, query: &KeyQuery<'_>) -> KeyLookup;
 
     /// Begins a look-up that [`find`](Self::find) has left pending. It must not wait: `reply` may be used at any time on any thread. A

@@ -84,7 +84,7 @@ impl PeerConnections {
         }
     }
 
-    /// A TCP relay is in use from now on.
+    /// Adds a TCP relay, without connections.
     pub(super) fn add_relay(&mut self, relay: u32) {
         self.relays.insert(relay, 0);
     }

@@ -4,7 +4,7 @@ use load::report::{Second, shown};
 
 use super::Title;
 
-/// `at_s=3 send_pps=1000 recv_pps=1000 loss=0.00% p50_us=41.2 p99_us=97.1`, and `warm_up` behind it where that is so.
+/// A line like `at_s=3 send_pps=1000 recv_pps=1000 loss=0.00% p50_us=41.2 p99_us=97.1`. During the warm-up, `warm_up` follows.
 pub(super) fn line(second: &Second, title: &Title) -> String {
     let mark = if second.warm_up { " warm_up" } else { "" };
     let loss = match loss(second, title) {
