@@ -144,8 +144,9 @@ const TC: DataPath = DataPath {
 struct Pair {
     /// For clients that release what they have allocated. RFC 8656 §3.2: an allocation lives ten minutes by default.
     orderly: Bench,
-    /// For coturn's client, which never releases the allocations it probes with, breaks the rules and vanishes when told to:
-    /// what it leaves behind must be seen to go, so allocations live as short as hairpin admits.
+    /// For coturn's client. It never releases the allocations that it probes with, and some of its options violate the RFC
+    /// or end it without a release. The test must see these allocations end, so they have the shortest lifetime that hairpin
+    /// allows.
     disorderly: Bench,
 }
 

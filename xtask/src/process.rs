@@ -1,9 +1,9 @@
 //! Child processes that are bounded in time and never outlive their owner.
 //!
-//! A driver starts servers, peers and browsers, any of which may hang. Each is killed by its own id when its
-//! [`Process`] is dropped, also while a failure unwinds; and should this program itself be killed, the kernel
-//! kills the children (`PR_SET_PDEATHSIG`, set by setpriv because this crate has no unsafe code). What they print
-//! goes to a file, which can be read while they run and by a person afterwards.
+//! A driver starts servers, peers and browsers, any of which may hang. Each child is killed by its process ID
+//! when its [`Process`] is dropped, also during unwinding. If this program itself is killed, the kernel kills the
+//! children (`PR_SET_PDEATHSIG`, which setpriv sets because this crate has no unsafe code). What they print goes
+//! to a file, which can be read while they run and by a person afterwards.
 
 use std::ffi::OsStr;
 use std::fs::File;

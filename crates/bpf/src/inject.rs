@@ -32,8 +32,9 @@ pub const MAX_DEVICES: u32 = 4;
 /// Most frames per kernel batch. The kernel allows 256; beyond 64 nothing improves. A paced load has batches of the
 /// size of its bursts, so that a burst leaves when it is complete.
 const BATCH: u32 = 64;
-/// Bytes that the template is longer than the longest frame. The kernel gives a recycled frame its length back only if
-/// the program cuts something off: a frame that the device under test has made longer would come again as it left.
+/// Bytes that the template is longer than the longest frame. The kernel restores the length of a recycled frame only
+/// if the program cuts something off. Otherwise a frame that the device under test has extended would be sent with
+/// that length again.
 const SLACK: usize = 4;
 /// Times the program may run. At 30 ns for a frame that is not due this lasts longer than any load.
 const REPEAT: u32 = u32::MAX;
@@ -144,8 +145,8 @@ pub struct Injected {
     pub start_ns: u64,
     /// From the first frame to the end of the run.
     pub elapsed: Duration,
-    /// Schedule that was given up because the generator had no CPU for more than 2 ms: above a few
-    /// percent of `elapsed` the offered rate was not what was asked for.
+    /// Skipped part of the schedule, because the generator had no CPU time for more than 2 ms. If
+    /// it exceeds a few percent of `elapsed`, the real rate was below the requested one.
     pub skipped: Duration,
 }
 
@@ -195,9 +196,9 @@ impl Injector {
     /// Replaces the flows. The program sends one frame of each flow in turn, in this order.
     ///
     /// # Errors
-    /// [`BpfError::Flows`] when there are none or too many, or when the frames cannot share one
-    /// template: each must be 62 bytes or longer, and their bytes after the headers must be equal when
-    /// aligned at the end.
+    /// [`BpfError::Flows`] if there are none or too many, or if the frames cannot share one template.
+    /// Each frame must be 62 bytes or longer. The bytes after their headers must be equal when aligned
+    /// at the end.
     pub fn set_flows(&mut self, flows: &[Flow]) -> Result<(), BpfError> {
         let longest = flows
             .iter()

@@ -5,9 +5,9 @@
 //! `build-objects.sh` rebuilds them, `--check` compares.
 //!
 //! What is here:
-//! - [`inject::Injector`] sends individual frames below the socket layer at a steady rate: the load
-//!   of every relay benchmark, because a socket generator hands 64 datagrams to a virtual link as
-//!   one packet and flatters whatever is measured behind it;
+//! - [`inject::Injector`] sends individual frames below the socket layer at a steady rate, for
+//!   every relay benchmark. A socket generator hands 64 datagrams to a virtual link as one packet,
+//!   which makes every server look faster than it is;
 //! - [`count::Counter`] counts and checks what is delivered, datagram by datagram, at tc ingress or
 //!   in XDP;
 //! - [`floor::Floor`] is a bare relay, or a bare STUN responder, in XDP or tc: what a server's own programs are held
@@ -20,10 +20,10 @@
 //! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
 //!   payload that tells flow, order, duplication and corruption.
 //!
-//! Nothing attached here outlives the process: XDP and TCX attach through links that the kernel
-//! drops with the last descriptor, and a socket selector goes with the last socket of its group. Where there is no TCX, others
-//! attach a [`relay::Gate`], which passes every packet once the process has ended. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an
-//! interface is looked up in the network namespace of the calling thread.
+//! Nothing attached here outlives the process. XDP and TCX attach by links, which the kernel removes with the last descriptor. A socket
+//! selector ends with the last socket of its group. Where there is no TCX, others attach a [`relay::Gate`], which passes every packet once
+//! the process has ended. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an interface is looked up in the network namespace of the
+//! calling thread.
 
 pub mod admission_filter;
 pub mod count;

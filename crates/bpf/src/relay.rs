@@ -9,8 +9,8 @@
 //! deadline, and takes them out again; the programs carry out what stands there. So a stalled process prolongs nothing, and
 //! one that ends leaves nothing attached. No entry ever gives way to another: when the table is full, user space relays.
 //!
-//! The two programs decide by the same code (`relay_decide.h`); XDP moves frames, tc moves packets of the stack and can
-//! deal with checksums that the sender has left to hardware. What is not one whole UDP datagram in an untagged Ethernet
+//! Both programs use the same decision code (`relay_decide.h`). XDP moves frames. tc moves packets of the stack and can
+//! handle checksums that the sender leaves to hardware. What is not one whole UDP datagram in an untagged Ethernet
 //! frame, without IPv4 options or IPv6 extension headers, to this machine, passes.
 
 mod buckets;
@@ -226,8 +226,8 @@ impl Relay {
         }
     }
 
-    /// Attaches the tc program to an interface's ingress, by TCX, in front of nobody: programs that are there already run
-    /// first, and what this one passes goes on to the next.
+    /// Attaches the tc program to an interface's ingress by TCX, after all existing programs. Packets that this program
+    /// passes go to the next one.
     ///
     /// # Errors
     /// [`BpfError::Attach`], before Linux 6.6 one that [`BpfError::is_unsupported`]: then a [`Gate`] can be attached by clsact.

@@ -6,8 +6,8 @@
 //!              └─ none ──▶ the kernel's hash, as without the program; during an upgrade, the active process
 //! ```
 //! One program, one table of sockets and one of flows serve all groups: a slot is one socket of one group. The table of flows is
-//! a plain hash, so that an entry stays until it is removed; when it is full, [`Flows::insert`] says so and the flow goes on
-//! being hashed. Everything vanishes with the sockets and the last handle: nothing is pinned.
+//! a plain hash, so an entry stays until it is removed. If it is full, [`Flows::insert`] returns an error, and the kernel's hash
+//! places the flow. Everything vanishes with the sockets and the last handle: nothing is pinned.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};

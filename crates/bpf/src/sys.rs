@@ -1,5 +1,5 @@
-//! The bpf(2) commands that are used often, or that the loader's library has no room for: an operation on a map is one
-//! system call without an allocation, and a link is a descriptor whose end detaches the program.
+//! The bpf(2) commands that are used often, or that the loader library does not have. An operation on a map is one
+//! system call without an allocation. A link is a descriptor; closing it detaches the program.
 
 use std::fs::File;
 use std::io;

@@ -2,9 +2,9 @@
 //!
 //! A datagram enters through [`UdpSocket::recv`] or [`UdpSocket::recv_one`] into a slot of a [`RecvBatch`], which the
 //! worker owns and reuses for ever. It is looked at as [`Datagrams`]: one or more datagrams of equal length, because with
-//! UDP_GRO the kernel hands over whole trains. What has to leave is pushed into an [`Outbox`], a session on the worker's
-//! [`SendQueue`]: it borrows the bytes out of the batch, groups them by flow and hands each flow's equal-sized runs to
-//! the kernel at once (UDP_SEGMENT), and everything that leaves by one socket in one `sendmmsg`.
+//! UDP_GRO the kernel hands over whole trains. The worker pushes datagrams to send into an [`Outbox`], a session on its
+//! [`SendQueue`]. It borrows the bytes from the batch and groups them by flow. The runs of equal size of a flow are one
+//! segmented message (UDP_SEGMENT). All messages of a socket leave in one `sendmmsg`.
 //!
 //! Invariant: **nothing on this path allocates, locks or copies payload in user space once a worker has warmed up, and
 //! no datagram is lost without being counted** (in [`Flushed`] or [`RecvBatch::overflow`]).

@@ -26,9 +26,9 @@ pub struct Place<'a> {
 /// A running child process.
 ///
 /// It is process 1 of a PID namespace and dies with the thread that started it, which waits inside
-/// this handle. So when this process ends, however it ends (SIGKILL included), the kernel kills the
-/// child, and with it everything that the child started, and then the network namespace has no user
-/// left. Dropping the handle kills at once.
+/// this handle. So when this process ends, also by SIGKILL, the kernel kills the child and
+/// everything that the child has started. Then no process uses the network namespace any longer.
+/// Dropping the handle kills at once.
 ///
 /// It leads a process group of its own: Ctrl-C on a terminal reaches this process, which then ends its
 /// work in order, and not the child behind its back.

@@ -112,8 +112,8 @@ impl TcpListener {
     /// The next connection and who made it.
     ///
     /// # Errors
-    /// `WouldBlock` when none waits. Otherwise what `accept4` returns: the error of a connection that failed while it waited
-    /// (ECONNABORTED and the network errors: go on with the next), or EMFILE and ENFILE, after which the connection still
+    /// `WouldBlock` when none waits. Otherwise what `accept4` returns. ECONNABORTED and the network errors belong to one
+    /// connection that failed while it waited: call again for the next one. After EMFILE and ENFILE the connection still
     /// waits: stop watching the listener for a while, or the poller reports it without end.
     pub fn accept(&self) -> io::Result<(TcpConnection, SocketAddr)> {
         let (fd, peer) = stream::accept4(self.fd.as_fd())?;

@@ -2,8 +2,9 @@
 //!
 //! While it works, a worker counts in plain fields of its own. 200 times a second at most, it copies them to its board with
 //! plain stores: no lock, no read-modify-write, no cache line that another worker writes. It does so when it is awake
-//! anyway; only when nothing comes any more, it wakes up once to show the last counts. Whoever reads adds up; what is read
-//! of one worker may be a little old, and two of its counts may be from two copies, but each of them only ever grows.
+//! anyway; only when nothing comes any more, it wakes up once to show the last counts. The reader adds the copies up. The
+//! counts of one worker may be slightly old, and two of its counts may come from different copies. But each count only
+//! grows.
 
 use crate::stats::WorkerStats;
 use crate::words::Words;

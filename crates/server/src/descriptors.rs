@@ -1,5 +1,5 @@
-//! The last file descriptors, which clients do not get: who looks whether the server lives, a configuration that is read again and a
-//! question to the DNS need one, too, and a server that nobody can ask any more is soon killed together with the calls that it serves.
+//! The last file descriptors, which clients do not get. A health check, a reload and a DNS query require a descriptor, too. A
+//! supervisor soon kills a server that does not respond, and with it the calls that it serves.
 //!
 //! The kernel hands out the lowest number that is free. So a socket with a number near the limit says by itself that the last ones
 //! have been reached; nothing is counted.

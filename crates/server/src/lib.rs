@@ -18,14 +18,16 @@
 //!
 //! Each worker is a thread that owns everything of its clients: one socket of every listener's SO_REUSEPORT group, an engine, relay
 //! sockets, buffers. The kernel's hash keeps a client on its worker, or an entry in a BPF table does, if its allocation was made on
-//! a worker with less to do. Workers share the table of relay ports (atomics), the quotas (touched when an allocation opens or
-//! closes), the configuration (an immutable snapshot) and mailboxes, in which datagrams between relays of different workers,
-//! reserved relays and requests travel.
+//! a worker with less to do. Workers share the table of relay ports (atomics), the quotas (which change when an allocation opens or
+//! closes), the configuration (an immutable snapshot) and mailboxes. Mailboxes carry datagrams between relays of different workers,
+//! reserved relays and requests.
 //!
 //! # What it must never do
 //!
-//! Allocate, lock or make one system call per datagram where one per batch will do; send to a peer that [`policy`] refuses; drop a
-//! datagram without counting it ([`stats`]); close a relay's socket before what was queued on it has left.
+//! - Allocate memory, lock, or make a system call per datagram if one per batch suffices.
+//! - Send to a peer that [`policy`] denies.
+//! - Drop a datagram without counting it ([`stats`]).
+//! - Close a relay socket before its queued datagrams have left.
 #![forbid(unsafe_code)]
 
 pub mod access_tokens;

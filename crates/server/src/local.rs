@@ -1,5 +1,5 @@
-//! A server of one worker without a thread: for a program that has a loop of its own, and for measuring, where another
-//! thread's timing would be part of the result.
+//! A server with one worker and no thread. It is for a program that has its own loop, and for measurements that the
+//! timing of another thread would disturb.
 
 use crate::alternates::Checks;
 use crate::builder::Made;

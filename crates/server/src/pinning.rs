@@ -11,7 +11,7 @@ pub enum Pinning {
     Off,
     /// Each on a processor of its own, in ascending order.
     Cores,
-    /// The first ones on the processors that take the interrupts of the receive queues of a listener's network interface, so that a
+    /// The first workers run on the processors that handle the interrupts of the receive queues of a listener's interface. So a
     /// datagram stays in the caches of one processor. The others, and all where no interface has several such queues: as
     /// [`Pinning::Cores`].
     Queues,

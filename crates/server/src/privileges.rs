@@ -2,8 +2,9 @@
 //!
 //! Loading and attaching programs, large receive buffers and ports below 1024 take capabilities; serving takes none, save one: the
 //! control thread of the in-kernel relay keeps CAP_NET_ADMIN to have the kernel confirm neighbours. Capabilities belong to threads,
-//! so each gives up its own: the workers and the control thread if [`Builder::drop_privileges`](crate::Builder::drop_privileges)
-//! says so, and the program that embeds the server its others, by [`drop_all`].
+//! so each thread drops its own. The workers and the control thread do so if
+//! [`Builder::drop_privileges`](crate::Builder::drop_privileges) is set. The embedding program does so for its threads with
+//! [`drop_all`].
 
 use io::capabilities::{self, Capability};
 

@@ -218,8 +218,8 @@ impl Settings {
         })
     }
 
-    /// The Binding requests that the kernel may answer: none if they need credentials or a length, which it does not check, or if responses
-    /// have the attributes of RFC 5780.
+    /// The Binding requests that the kernel may answer. None if they require credentials or a minimum length, which the kernel does not
+    /// check, or if responses have the attributes of RFC 5780.
     pub(crate) fn answered_by_kernel(&self, discovery: &Discovery) -> Option<KernelBinding> {
         let is_left_to_user_space = self.authenticate_binding
             || self.strict_amplification

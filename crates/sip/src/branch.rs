@@ -9,7 +9,8 @@
 //! is known for a loop.
 //!
 //! Any worker can read whose it is, and nobody without the key can make one up. The digits are those of RFC 4648 §6 in
-//! lower case: RFC 3261 §19.1.4 and §7.3.1 make a branch a token whose case does not matter, which base64 would break.
+//! lower case. A branch is a token that is compared without regard to case (RFC 3261 §19.1.4, §7.3.1), which base64
+//! does not allow.
 
 use crate::header::HeaderKind;
 use crate::message::Message;

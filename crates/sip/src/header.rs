@@ -1,7 +1,7 @@
 //! Header fields, typed. Each type reads one value from the bytes of a message when it is asked for, and borrows from it.
 //!
 //! What a type has accepted, its accessors cannot fail on. White space and folds around the separators of the grammar
-//! (RFC 3261 §25.1) are passed over; the bytes that come back are those of the message, quotes and escapes included.
+//! (RFC 3261 §25.1) are skipped. The returned bytes are those of the message, with quotes and escapes.
 
 pub(crate) mod addr;
 pub(crate) mod auth;

@@ -44,8 +44,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// RFC 3261 §18.1.1 asks of everybody to take in what a UDP datagram can hold, so that is the size; the other two are
-    /// far beyond what is sent in earnest.
+    /// RFC 3261 §18.1.1 requires every element to accept a message of the size of a UDP datagram, so this is the size.
+    /// The other two limits are far above real messages.
     pub const DEFAULT: Limits = Limits {
         head_bytes: 65_535,
         headers: MAX_HEADERS,

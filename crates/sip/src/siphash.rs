@@ -1,8 +1,8 @@
 //! SipHash (Aumasson and Bernstein, 2012): a keyed function of bytes whose values nobody without the key can foresee.
 //!
-//! It serves twice. With 2 and 4 rounds and 64 bits it is the MAC in a branch; with 1 and 3 rounds and 128 bits it is the
-//! fingerprint under which a server transaction is kept, so that neither the key's bytes need be stored nor can a
-//! client choose branches that collide.
+//! It serves twice. With 2 and 4 rounds and 64 bits, it is the MAC in a branch. With 1 and 3 rounds and 128 bits, it is
+//! the fingerprint of a server transaction. So the engine need not store the bytes of the key, and a client cannot choose
+//! branches that collide.
 
 /// The key of both uses.
 #[derive(Clone, Copy, PartialEq, Eq)]

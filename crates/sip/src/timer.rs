@@ -33,8 +33,8 @@ pub struct Timers {
     /// How long an INVITE server transaction waits for its TU before it sends 100 (RFC 3261 §17.2.1); 200 ms by
     /// default.
     pub trying: Duration,
-    /// Timer C (RFC 3261 §16.6 step 11): how long an INVITE may ring without a new provisional response before it is
-    /// cancelled; more than 3 minutes, 200 s by default.
+    /// Timer C (RFC 3261 §16.6 step 11): the time after which an INVITE without a new provisional response is
+    /// cancelled. It is more than 3 minutes, 200 s by default.
     pub c: Duration,
     /// How long an INVITE server transaction waits for its TU altogether; a quarter of an hour by default. It is a guard
     /// against a TU that forgets a call, not a protocol timer.

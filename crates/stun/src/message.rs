@@ -1,8 +1,8 @@
 //! The checked view of a received message.
 //!
-//! [`Message::parse`] walks the chain of attributes once. Afterwards every accessor relies on what that walk found: the
-//! chain fits the datagram exactly, and it is known where the attributes end that count, where the integrity values
-//! are, and (as a bit set) which common types occur, so that looking for an absent attribute costs one test.
+//! [`Message::parse`] walks the chain of attributes once. After that, every accessor relies on the walk. The chain of
+//! attributes fits the datagram. The end of the attributes that count and the places of the integrity values are known.
+//! A bit set has the common types that occur, so a search for an absent attribute costs one test.
 //!
 //! ```text
 //! | header | plain attributes | MESSAGE-INTEGRITY | ignored | -SHA256 | ignored | FINGERPRINT |

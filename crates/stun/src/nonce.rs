@@ -1,9 +1,9 @@
 //! Nonces that the server need not remember.
 //!
 //! A nonce proves its own origin: it carries the time it was issued and a MAC over that time, the client's address and
-//! port, the advertised features and a note of the issuer. So a flood of unauthenticated requests costs no memory, any
-//! worker can check what another has issued, and a nonce stolen on the wire is worth nothing from another address. RFC
-//! 8489 §9.2.4 requires the last: no nonce may serve two addresses or ports.
+//! port, the advertised features and a note of the issuer. So a flood of unauthenticated requests uses no memory, and
+//! any worker can verify a nonce of another one. A nonce that is stolen on the wire is useless from another address.
+//! RFC 8489 §9.2.4 requires the last: no nonce may serve two addresses or ports.
 //!
 //! ```text
 //! obMatJos2   wAAA           xxxxxxxxxxxxxxxxxxxxxxx
@@ -16,10 +16,10 @@
 //! makes everything from before the first one worthless. Servers whose keys follow from the time accept the next key as well, because
 //! their clocks differ. The key number says which key to check with.
 //!
-//! The MAC is made in two steps. One call of the SHA-256 compression function, whose chaining value depends on the key, makes a key for the client
-//! out of its address and port: the input is one block of fixed length, so this is the pseudorandom function that the proof of HMAC
-//! assumes (Bellare 2006). SipHash-2-4 with 128 bits of output then covers the rest under that key. So checking a forged nonce and
-//! issuing another one for the same client take one compression together.
+//! The MAC is made in two steps. One call of the SHA-256 compression function makes a key for the client from its address and port. The
+//! chaining value depends on the key. The input is one block of fixed length, so this is the pseudorandom function that the proof of HMAC
+//! assumes (Bellare 2006). SipHash-2-4 with 128 bits of output then covers the rest under that key. So checking a forged nonce and issuing
+//! another one for the same client take one compression together.
 
 use core::net::{IpAddr, SocketAddr};
 

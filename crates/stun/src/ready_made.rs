@@ -57,8 +57,8 @@ pub fn binding_success(
     total
 }
 
-/// Writes everything of a Data indication that comes before the payload, which can then stay where it is; returns how
-/// many bytes that is: 36 for an IPv4 peer, 48 for an IPv6 one (RFC 8656 §11.3).
+/// Writes the part of a Data indication before the payload, so that the payload need not be copied. Returns its
+/// length: 36 bytes for an IPv4 peer, 48 for an IPv6 peer (RFC 8656 §11.3).
 ///
 /// ```text
 /// | header | XOR-PEER-ADDRESS | DATA type, length |  payload, in place  | 0 to 3 zero bytes |

@@ -39,9 +39,9 @@ pub struct FlowEntry {
     pub destination: SocketAddr,
     /// The channel that they leave on, to a client; `None` to a peer.
     pub channel: Option<u16>,
-    /// The peer is a relayed address of this server: `destination` is where that relay has its socket, `source` is what
-    /// *its* client knows the sender as, and the flow of (`source`, `destination`, no channel) says how it goes on.
-    /// Then `next_hop` is not looked at, and `channel` is `None`.
+    /// The peer is a relayed address of this server. `destination` is the socket address of that relay. `source` is the
+    /// address under which *its* client knows the sender. The flow of (`source`, `destination`, no channel) names the
+    /// next step. Then `next_hop` is not looked at, and `channel` is `None`.
     pub own_relay: bool,
     /// Index of the next hop; what is none (0, or out of range) makes the packets pass to user space.
     pub next_hop: u32,

@@ -1,7 +1,7 @@
 //! What is wrong with a configuration, and how it is shown.
 //!
-//! Nothing here stops at the first mistake: readers and checks push into a [`Report`] and go on with what they have, and the user
-//! sees everything at once, sorted by place, each with its line, a caret and what to do about it.
+//! No function stops at the first mistake. Readers and checks push into a [`Report`] and continue. The user sees all mistakes at
+//! once, sorted by location, each with its line, a caret and the remedy.
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 

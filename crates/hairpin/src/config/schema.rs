@@ -46,8 +46,8 @@ use super::stores;
 use super::tls::{MinVersion, Pair};
 use super::tokens::{self, ServerName};
 
-/// RFC 8656 §7.2: an allocation lives 10 minutes by default; clients refresh a minute ahead, so that less than 2 minutes leaves no
-/// time, and a day keeps the port of a vanished client occupied for long enough.
+/// RFC 8656 §7.2: an allocation lasts 10 minutes by default. Clients refresh one minute before the end, so less than 2 minutes is
+/// too short. More than a day would occupy the port of a vanished client for too long.
 pub(crate) type AllocationLifetime = Seconds<120, 86_400>;
 /// RFC 8656 §5: a nonce expires at least once an hour; under a minute nearly every request would be challenged.
 pub(crate) type NonceLifetime = Seconds<60, 3_600>;

@@ -38,8 +38,8 @@ const SLOTS: usize = 64;
 /// Runs sent as single datagrams before GSO is tried again, since routes change.
 const RETRY_AFTER: u32 = 4096;
 
-/// So many paths in a row that took no run, and none in between that did: it is the device, and every destination would cost a failing
-/// call per batch once there are more of them than slots.
+/// The limit of consecutive paths that accepted no run. Beyond it, the device is the cause. Without the limit, each destination would
+/// cost a failing call per batch if there are more destinations than slots.
 const EVERY_PATH: u32 = SLOTS as u32;
 
 #[derive(Clone, Copy, Debug)]

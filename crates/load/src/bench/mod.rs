@@ -1,8 +1,8 @@
 //! `bench`: an A/B benchmark of STUN, TURN and SIP servers that is hard to fool.
 //!
-//! What it is for: saying how two or more servers compare, on one processor, with a load that looks
-//! like traffic, in a way that holds when it is repeated. Every rule below is there because leaving
-//! it out once gave a wrong answer:
+//! Purpose: to compare two or more servers on one processor, with a realistic load, so that a
+//! repetition gives the same result. Every rule below is there because leaving it out once gave a
+//! wrong answer:
 //!
 //! - Frames are injected one by one below the socket layer ([`bpf::inject`]). A generator of
 //!   sockets with segmentation offload hands 64 datagrams over a virtual link as one packet, and

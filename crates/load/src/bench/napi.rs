@@ -1,11 +1,11 @@
 //! The kernel threads that poll the measured interfaces.
 //!
-//! With threaded NAPI the receive softirq of an interface is a kernel thread, which can be pinned
-//! and whose time can be read: that is how the server's share of the kernel's work is told from the
-//! generator's. The kernel names a thread after its interface (`napi/s0-8193`), in every namespace
-//! alike, and starts new ones when XDP is attached or GRO is toggled. So threads are claimed: one
-//! that was there before the interfaces were made belongs to somebody else, and a new one to the
-//! network that looks first, which is the one that something has just been done to.
+//! With threaded NAPI, the receive softirq of an interface is a kernel thread. It can be pinned,
+//! and its CPU time can be read. This separates the kernel's work for the server from that for the
+//! generator. The kernel names a thread after its interface (`napi/s0-8193`), in every namespace
+//! alike, and starts new ones when XDP is attached or GRO is toggled. So threads are assigned to
+//! networks. A thread that existed before the interfaces belongs to another program. A new thread
+//! belongs to the network that looks first, which is the one that has just changed an interface.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -365,9 +365,9 @@ impl Scenario {
         }
     }
 
-    /// The standard set: every shape of load towards the peer, the other directions for the shape
-    /// that is closest to calls, each with a voice-like and a video-like payload; STUN; churn;
-    /// memory.
+    /// The standard set: every shape of load towards the peer, and the other directions for the
+    /// shape that resembles calls most. Each has a voice-like and a video-like payload. Then STUN,
+    /// churn and memory.
     pub fn standard() -> Vec<Scenario> {
         let mut all = Vec::new();
         for payload in [120, 1200] {

@@ -1,9 +1,9 @@
 //! What the kernel of this machine dropped on its own account.
 //!
-//! A datagram that finds the queue of its interface full is dropped without a word: the sending call succeeds
-//! (udp(7): ENOBUFS is only reported to sockets that ask for the error queue), and it looks like the server's loss. The
-//! same is true at the other end, where a full receive buffer of a server on this machine drops what had arrived.
-//! Both are counted for the network namespace as a whole.
+//! The kernel drops a datagram silently if the queue of its interface is full. The sending call succeeds, because
+//! ENOBUFS is reported only to sockets with the error queue (udp(7)). The loss then looks like the server's. The same
+//! is true at the other end, where a full receive buffer of a server on this machine drops what had arrived. Both are
+//! counted for the network namespace as a whole.
 
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! Trains: frames of one lane that lie one after the other and leave by one UDP_SEGMENT send, without a queue.
 //!
-//! It is the shortest way that the generator has. What the kernel refuses is left to the [`SendQueue`](io::SendQueue), which
-//! knows how to step down and what to remember: after that this way is closed for the destination or for the length.
+//! It is the shortest way that the generator has. The [`SendQueue`](io::SendQueue) handles what the kernel refuses: it knows
+//! the fallback. After a refusal, this path is closed for the destination or for the length.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;

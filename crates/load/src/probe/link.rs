@@ -226,8 +226,8 @@ pub(super) fn is_timeout(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// RFC 8489 §6.2.1: a hard ICMP error fails the transaction; RFC 1122 §4.2.3.9 calls "port unreachable" one, and a network or
-/// a host that cannot be reached at the moment none.
+/// RFC 8489 §6.2.1: a hard ICMP error fails the transaction. By RFC 1122 §4.2.3.9, "port unreachable" is a hard error;
+/// "network unreachable" and "host unreachable" are not.
 fn is_hard(kind: io::ErrorKind) -> bool {
     matches!(
         kind,

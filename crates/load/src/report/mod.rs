@@ -253,8 +253,8 @@ pub struct Sending {
     pub not_sent: BTreeMap<String, u64>,
 }
 
-/// Datagrams that the kernel of the generator's machine dropped during the run, warm-up included: those of every program in
-/// its network namespace, without what the generator's own sockets were told of.
+/// Datagrams that the kernel of the generator's machine dropped during the run, warm-up included. They are those of all
+/// programs in its network namespace, except those that the generator's sockets were informed of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KernelDrops {

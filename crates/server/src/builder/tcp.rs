@@ -81,8 +81,8 @@ impl Builder {
     }
 }
 
-/// The sockets of one SO_REUSEPORT group. SO_REUSEPORT would let a second server of the same user join silently and take a part of the
-/// connections, so a plain socket finds out first whether the port is free.
+/// The sockets of one SO_REUSEPORT group. With SO_REUSEPORT, a second server of the same user would join silently and get a part of
+/// the connections. So a plain socket first tests whether the port is free.
 fn bind_group(address: SocketAddr, workers: usize) -> std::io::Result<Vec<TcpListener>> {
     let plain = TcpOptions {
         reuse_port: false,

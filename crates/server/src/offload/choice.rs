@@ -38,8 +38,8 @@ pub enum Obstacle {
     Loopback,
     /// Its packets have no Ethernet header.
     NoEthernet,
-    /// A virtual interface that gets its packets from sockets, unfinished and one by one: XDP there is slow, and corrupts
-    /// checksums unless the far end is set up for it.
+    /// A virtual interface that gets packets directly from sockets, unsegmented and one by one. XDP is slow there, and
+    /// corrupts checksums unless the far end is configured for it.
     Virtual(String),
     /// The driver has none.
     NoNativeXdp,

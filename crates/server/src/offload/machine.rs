@@ -13,7 +13,7 @@ const MOST: usize = 64;
 /// for all of its family.
 ///
 /// That is the interface that holds the address. An address on `lo` or on a dummy interface (anycast, virtual addresses) is reached
-/// by any other: then it is every Ethernet interface that has an address of any kind and belongs to no bond, team or bridge.
+/// through any other interface. Then all Ethernet interfaces with an address count, unless they belong to a bond, team or bridge.
 ///
 /// # Errors
 /// What netlink says.

@@ -1,8 +1,8 @@
 //! IPv4 addresses hidden inside IPv6 addresses.
 //!
-//! Each spelling below reaches an IPv4 host through a translator, a tunnel or the kernel itself, so a rule that refuses
-//! `10.0.0.0/8` must refuse `::ffff:10.0.0.1`, `64:ff9b::10.0.0.1` and `2002:a00:1::` as well. Missing one of them
-//! has been an advisory for TURN servers again and again.
+//! Each notation below reaches an IPv4 host through a translator, a tunnel or the kernel itself. So a rule that denies
+//! `10.0.0.0/8` must deny `::ffff:10.0.0.1`, `64:ff9b::10.0.0.1` and `2002:a00:1::` as well. Missing one of them has
+//! been an advisory for TURN servers again and again.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

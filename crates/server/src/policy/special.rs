@@ -1,7 +1,7 @@
 //! The networks that no peer may be in unless an operator says so, and the one list that re-admits them for development.
 //!
 //! The documentation networks (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32, 3fff::/20) are deliberately
-//! not here: on the Internet nobody is there to be attacked, and in a laboratory they stand in for public addresses.
+//! not here. On the Internet they have no hosts, and in a laboratory they replace public addresses.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

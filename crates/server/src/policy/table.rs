@@ -1,7 +1,7 @@
 //! Rules by network and port range, found by longest prefix.
 //!
-//! One sorted list per prefix length, longest first: a look-up is one binary search per distinct length (a dozen with
-//! the built-in networks), which is cheap enough to be done for every datagram of a Send indication.
+//! One sorted list per prefix length, longest first. A look-up is one binary search per distinct length (about 12
+//! with the built-in networks). It is fast enough for every datagram of a Send indication.
 
 use std::ops::RangeInclusive;
 

@@ -15,8 +15,8 @@ use turn::{ClientPath, FiveTuple, Mono, Transport};
 /// How often a worker measures what it does.
 const MEASURE: Duration = Duration::from_millis(250);
 
-/// A worker gives away at most so many requests at once, and so many per second in the long run: it corrects what the hash
-/// makes of a crowd that arrives, and costs nothing to speak of where allocations come and go by the thousand.
+/// A worker moves a limited number of requests at once, and a limited number per second on average. This corrects the
+/// uneven hash when many clients arrive. It costs little if thousands of allocations come and go.
 const BURST: u32 = 128;
 const PER_SECOND: u64 = 16;
 

@@ -297,8 +297,8 @@ impl Worker {
         }
     }
 
-    /// A socket that may fill a batch gets at least half of one: sockets that are busy all the time keep their order, so one
-    /// that came last would otherwise get only the few places that the others leave, at every wake-up.
+    /// A socket that may fill a batch gets at least half of one. Otherwise the last of several busy sockets would get only
+    /// the room that the others leave, at every wake-up, because their order does not change.
     fn make_room(&mut self) {
         if self.batch.len() * 2 > self.batch_limit.limit() {
             self.handle_batch();

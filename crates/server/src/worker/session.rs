@@ -1,9 +1,9 @@
 //! The data path: from received datagrams to queued ones.
 //!
-//! A session borrows the sockets and the received bytes, asks the engine about each run, and queues what the verdict says; no
-//! byte is copied unless it goes to another worker. Nothing that a session borrows may change under it, so sockets to add
-//! and to close wait in [`Changes`] until the queue has been flushed, which is also what the engine's invariant asks for:
-//! what was queued on a socket leaves before the socket closes.
+//! A session borrows the sockets and the received bytes. It asks the engine about each run and queues the result of the
+//! verdict. It copies bytes only for another worker. Nothing that a session borrows may change during the session. So sockets
+//! to add and to close wait in [`Changes`] until the queue has been flushed. The engine requires this, too: datagrams that
+//! are queued on a socket leave before the socket closes.
 
 use super::batches::{Item, datagrams, each_datagram, slice};
 use super::flows::Flows;

@@ -8,8 +8,8 @@ use crate::header::{CSeq, HeaderKind, NameAddr, Rport, Via};
 use crate::message::{Headers, Message, Scan, ScannedVias};
 use crate::{Method, hex, reason_phrase};
 
-/// What a response copies from its request, whether that was parsed or only scanned: a request whose body or whose first
-/// line is malformed can be answered too, and one that lacks anything but a Via (RFC 4475 §3.3.1). Of a field that may
+/// What a response copies from its request, which was parsed or only scanned. So a request with a malformed body or
+/// start line gets a response, too, and so does one that has nothing but a Via (RFC 4475 §3.3.1). Of a field that may
 /// occur once the first counts.
 #[derive(Clone, Debug)]
 pub struct Answerable<'a> {

@@ -9,8 +9,8 @@ use crate::header::Via;
 
 /// How long a report is valid: the default of RFC 7339 §4.3.
 const VALIDITY_MS: u32 = 500;
-/// How far the number of a calm report lies behind the clock, in seconds: it is older than any report that is still valid, and not
-/// so much older that it could be taken for that of a server which has begun anew (RFC 7339 §4.4).
+/// How many seconds the sequence number of a report without overload is behind the clock. It must be lower than that of any report
+/// that is still valid. It must not be so low that the next hop takes it for that of a server that has restarted (RFC 7339 §4.4).
 const CALM_AGE_S: u64 = 60;
 
 /// Whether the sender of a request with this Via understands the algorithm "loss": RFC 7339 §4.2 has it name all that it does, and
@@ -82,9 +82,9 @@ impl OcReply {
 
     /// The percentage to hold back; or that there is nothing to hold back.
     ///
-    /// While there is nothing, the number is lower than that of any report which still holds: several workers answer under one
-    /// address, and what the calm ones say must not end what a busy one has asked for. RFC 7339 §4.4: much lower numbers are taken for
-    /// those of a server that has begun anew.
+    /// Without overload, the number is lower than that of any report that is still valid. Several workers respond from one address,
+    /// and a report of an idle worker must not end the reduction that a busy one has requested. RFC 7339 §4.4: much lower numbers are
+    /// taken for those of a server that has begun anew.
     fn set(&mut self, unix_s: u64, percent: Option<u8>) {
         if percent.is_none() && !self.is_active {
             if unix_s > self.seconds.saturating_add(2 * CALM_AGE_S) {

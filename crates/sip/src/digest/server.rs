@@ -318,8 +318,8 @@ impl Server<'_> {
         }
     }
 
-    /// The same for a user who has any of these keys. The response is compared with at least `rounds` keys unless one of them is right, so that
-    /// the answer takes as long for a user who has fewer keys, or none. Returns the key that is right.
+    /// The same for a user who has any of these keys. The response is compared with at least `rounds` keys unless one of them is correct.
+    /// So the time does not reveal that a user has fewer keys, or none. Returns the key that is right.
     pub fn verify_any<'k>(
         &self,
         credentials: &Credentials<'_>,
@@ -353,9 +353,9 @@ impl Server<'_> {
         }
     }
 
-    /// Adds Authentication-Info (or its sister of proxies) to the answer to a request whose credentials were accepted: the proof that
-    /// the server knows the password, and if there is one the nonce to go on with (RFC 7616 §3.5). `body` is the answer's. Nothing
-    /// is added for credentials without `qop` (their clients do not know the header), and nothing for a folded `cnonce`.
+    /// Adds Authentication-Info (a proxy: Proxy-Authentication-Info) to the response to a request with valid credentials. It proves
+    /// that the server knows the password, and may have the next nonce (RFC 7616 §3.5). `body` is the answer's. Nothing is added for
+    /// credentials without `qop` (their clients do not know the header), and nothing for a folded `cnonce`.
     pub fn confirm(
         response: &mut Builder<'_>,
         kind: HeaderKind,

@@ -1,5 +1,5 @@
-//! What a proxy wants besides: its Record-Route for the side that a request leaves by, which is known only when the server is
-//! (RFC 5658 §4.2), and requests that go by a flow or not at all (RFC 5626 §5.3).
+//! What a proxy requires in addition. Its Record-Route for the outgoing side is known only when the server is chosen (RFC
+//! 5658 §4.2). Some requests use a flow or fail (RFC 5626 §5.3).
 
 use super::requests::Request;
 use super::{DispatchError, Dispatcher, Order, RequestKey};

@@ -43,9 +43,10 @@ pub(super) struct Response {
 }
 
 impl Dispatcher {
-    /// The engine could not deliver a response, as in [`Output::Undelivered`](crate::engine::Output::Undelivered). Its client has chosen
-    /// sent-by, so it goes to the client's address or to those that [`Config::allowed`](super::Config::allowed) names, as with [`AllowedDestination::Near`];
-    /// while there are as many as there may be, or the one before of the same transaction is on its way, it is lost.
+    /// The engine could not deliver a response, as in [`Output::Undelivered`](crate::engine::Output::Undelivered). The client has chosen
+    /// sent-by, so the response goes to the client's address or to those that [`Config::allowed`](super::Config::allowed) names, as with
+    /// [`AllowedDestination::Near`]. The response is dropped if the table is full, or if an earlier response of the same transaction is
+    /// still being resolved.
     pub fn undelivered(
         &mut self,
         now: Mono,

@@ -1,5 +1,5 @@
-//! How much is sent to a source that has proved nothing: a datagram may have a forged source, which must not get more than 2.5 times what
-//! somebody else has sent.
+//! The limit of bytes to an unproven source. The source of a datagram may be forged; the victim must not get more than 2.5 times the
+//! bytes that the sender has sent.
 //!
 //! A response without a transaction has [`Engine::room_for`]. A transaction has an [`Allowance`] for all its responses together, repetitions
 //! included. Each repetition of the request adds to it. A 2xx to an INVITE does not count: a user has taken the call.

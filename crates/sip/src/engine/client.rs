@@ -341,8 +341,8 @@ impl Engine {
         self.carry_out_client(now, key, step, None, false);
     }
 
-    /// A request that went by a connection fails with it, also after a provisional response: for a phone behind a NAT, which is reached by
-    /// no other way (RFC 5626 §5.3). Without this call, the engine waits, because a server may respond by another connection
+    /// A request that used a connection fails with it, also after a provisional response. It is for a phone behind a NAT, which cannot be
+    /// reached in another way (RFC 5626 §5.3). Without this call, the engine waits, because a server may respond by another connection
     /// (RFC 3261 §18.2.2).
     pub fn end_with_connection(&mut self, key: ClientKey) {
         if let Some(client) = self.clients.slab.get(key.slot, key.generation) {

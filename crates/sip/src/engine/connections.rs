@@ -26,8 +26,8 @@ const MOST_ALIASES: usize = 4;
 /// Names of a certificate that count.
 const MOST_NAMES: usize = 16;
 
-/// RFC 3261 §18: a connection is found by address, port and transport at the far end; over TLS also by the name that was verified, so
-/// that nothing for one domain goes to another that has the same address (RFC 5923 §9.3).
+/// RFC 3261 §18: a connection is found by the remote address, port and transport. Over TLS the verified name counts, too, so that no
+/// request for one domain goes to another domain at the same address (RFC 5923 §9.3).
 type Remote = (Transport, SocketAddr, Option<PeerName>);
 
 fn remote_of(to: &Destination) -> Remote {

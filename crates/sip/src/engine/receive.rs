@@ -302,8 +302,8 @@ impl Engine {
             .is_none_or(|ours| tag == Some(ours))
     }
 
-    /// Whether an ACK is for a final response that this engine, or one with the same key, has sent without keeping anything: such a response
-    /// has a To tag that follows from the request, whose branch its ACK has (RFC 3261 §17.1.1.3).
+    /// Whether an ACK is for a final response that this engine, or one with the same key, has sent without state. The To tag of such a
+    /// response is derived from the request, and the ACK has the branch of the request (RFC 3261 §17.1.1.3).
     fn is_for_stateless(
         &self,
         ack: &CommonHeaders<'_>,

@@ -95,8 +95,8 @@ impl<'a> Reply<'a> {
         self
     }
 
-    /// The same, and keeps the URI of the INVITE's Contact until then: if no ACK comes, the dialog is to be ended with a BYE
-    /// to it, which [`Output::Unacknowledged`](super::Output::Unacknowledged) asks for.
+    /// Like the function above, and keeps the URI of the INVITE's Contact. If no ACK arrives,
+    /// [`Output::Unacknowledged`](super::Output::Unacknowledged) asks the TU to end the dialog with a BYE to this URI.
     #[must_use]
     pub fn until_ack_from(mut self, remote_target: &'a [u8]) -> Reply<'a> {
         self.remote_target = remote_target;

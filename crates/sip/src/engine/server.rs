@@ -253,8 +253,8 @@ impl Engine {
     /// transaction has ended with the answer.
     ///
     /// # Errors
-    /// [`RespondError`]. The request has another answer then: 503 if there is no room for a transaction, 500 if the response
-    /// cannot be built; and none if the response may not be given so, as a 408 (RFC 4320 §4.2).
+    /// [`RespondError`]. In these cases the response differs: 503 if there is no room for a transaction, 500 if the response
+    /// cannot be built. There is no response if it is not allowed, such as a 408 (RFC 4320 §4.2).
     pub fn answer(
         &mut self,
         now: Mono,

@@ -1,5 +1,5 @@
-//! Memory for messages that transactions keep: cells of a few sizes, so that keeping one allocates nothing once the pool
-//! has grown to what is in use; what is not used for a while is given back.
+//! Memory for messages that transactions keep, in cells of a few sizes. When the pool has grown to the required size,
+//! storing a message allocates nothing. The pool releases memory that it has not used for a while.
 
 use super::vacancies::FreeSlots;
 

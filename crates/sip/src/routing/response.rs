@@ -28,10 +28,10 @@ pub struct SentBy {
 
 /// The address of a response.
 ///
-/// With `rport` it is the request's source (RFC 3581 §4). Else it is the source's address with sent-by's port, and `maddr`
-/// in the address's place (RFC 3261 §18.2.2) unless that is a multicast or broadcast address: a response there would
-/// let one request reach many hosts, so it goes to the source as if there were no `maddr`. `maddr` is also ignored if it is
-/// loopback, link-local or private and the source is not.
+/// With `rport` it is the request's source (RFC 3581 §4). Otherwise it is the source's address with the port of sent-by.
+/// `maddr` replaces the address (RFC 3261 §18.2.2), unless it is a multicast or broadcast address. A response to such an
+/// address would let one request reach many hosts. `maddr` is also ignored if it is loopback, link-local or private and the
+/// source is not.
 ///
 /// For a stream this is where a new connection is opened when the request's own is gone.
 #[must_use]

@@ -74,8 +74,8 @@ impl Challenge {
 
     /// Whether a response to a signed request proves knowledge of the password.
     pub(super) fn verify(&self, response: &Message<'_>) -> Result<(), DiscardReason> {
-        // Only the attribute of the strength we used counts, in full length: MESSAGE-INTEGRITY does not do where SHA-256 was
-        // agreed, and TURN does not allow to truncate it (RFC 8489 §14.6).
+        // Only the attribute of the agreed algorithm counts, in full length. MESSAGE-INTEGRITY is not sufficient if SHA-256
+        // was agreed, and TURN does not allow truncation (RFC 8489 §14.6).
         response
             .verify_at_least(&self.key, self.integrity().tag_len())
             .map_err(|error| match error {

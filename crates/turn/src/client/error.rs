@@ -126,8 +126,8 @@ pub enum RequestError {
     /// The user name, the password or the realm cannot be prepared for use (RFC 8265).
     #[error("user name, password or realm contains characters that STUN does not allow")]
     UnusableCredentials,
-    /// A challenge whose nonce promises password algorithms, which it lacks, or which takes back what an earlier one
-    /// promised: somebody between here and the server weakens the authentication (RFC 8489 §9.2.1).
+    /// A challenge is inconsistent: its nonce announces password algorithms that are missing, or it withdraws what
+    /// an earlier one announced. Somebody on the path weakens the authentication (RFC 8489 §9.2.1).
     #[error("somebody on the path removes the server's password algorithms")]
     BidDown,
     /// None of the server's password algorithms is known here.

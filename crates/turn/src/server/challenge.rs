@@ -143,9 +143,9 @@ impl Server {
     }
 }
 
-/// Leaves out what there is no room for: first SOFTWARE, then the end of the reason phrase, then THIRD-PARTY-AUTHORIZATION, which all
-/// but the shortest Binding requests have room for, then PASSWORD-ALGORITHMS, which only the answer to a request without integrity, and that is the short one, may
-/// lack. `None` if even then it does not fit.
+/// Leaves out attributes without room, in this order: SOFTWARE, the end of the reason phrase, THIRD-PARTY-AUTHORIZATION,
+/// PASSWORD-ALGORITHMS. All but the shortest Binding requests leave room for THIRD-PARTY-AUTHORIZATION. Only the response to a request
+/// without integrity may lack PASSWORD-ALGORITHMS, because that request is short. `None` if even then it does not fit.
 fn fit<'a>(
     config: &'a Config,
     realm: &Realm,

@@ -7,8 +7,8 @@
 //! request of the deleted allocation, if it is less than 40 seconds old: processed again, it would make another allocation. The same holds for an
 //! allocation whose client has moved to another 5-tuple (RFC 8016).
 //!
-//! What is remembered stays its 40 seconds, whatever comes: when the table or the share of a prefix is full, a new deletion is not
-//! remembered, and its retransmission gets 437, which clients take for success (RFC 8656 §8.3).
+//! An entry stays 40 seconds. If the table or the share of a prefix is full, a new deletion is not remembered. Its retransmission
+//! then gets 437, which clients treat as a success (RFC 8656 §8.3).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! Each allocation has one number, the moment at which all that it has relayed would be through if it went at the permitted
 //! rate. A datagram is refused if that moment is more than a second ahead; otherwise the moment moves on by what the datagram
-//! takes. The test comes before the charge: one datagram of any size passes when the debt is small, so that none is too long
-//! for a low rate, and what is too much is paid back before the next one. A run of datagrams is judged as one.
+//! takes. The limiter tests before it charges. If the debt is small, one datagram of any size passes, so no datagram is too
+//! long for a low rate. The excess is paid before the next one. A run of datagrams is judged as one.
 //!
 //! Where a part of the traffic is relayed below the engine, both draw on the same number, in memory that the embedder shares
 //! with the kernel.

@@ -15,20 +15,22 @@
 //!
 //! - **ChannelData** (`channel_data.rs`): one look-up of the 5-tuple, one of the channel, for as many datagrams of the run
 //!   as are alike. **From a peer** (`data.rs`): the relay's key is an index; one look-up by peer.
-//! - **A request** (`request.rs`): an Allocate or a deletion that comes again gets its response again; then RFC 8489 §9.2.4 (`auth.rs`), unknown
-//!   attributes, RFC 8656 §5, and the method's own file. All checks come before the first change.
-//! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder says what became of
-//!   them (`opening.rs`), or takes the request to another server (`moved.rs`).
+//! - **A request** (`request.rs`): a retransmitted Allocate or deletion gets its response again. Then RFC 8489 §9.2.4
+//!   (`auth.rs`), unknown attributes, RFC 8656 §5, and the file of the method. All checks come before the first change.
+//! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder has opened them or
+//!   failed (`opening.rs`), or moves the request to another server (`moved.rs`).
 //! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections and decides about them.
 //! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data from there makes it the only one.
-//! - **Shared ports** (`shared_ports.rs`): relays of several allocations on one port, told apart by the peers that they have claimed.
+//! - **Shared ports** (`shared_ports.rs`): relays of several allocations on one port, distinguished by the peers that they have claimed.
 //! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
 //!
 //! # What it must never do
 //!
-//! Allocate or copy for relayed data; keep anything for the unauthenticated; answer an unproven address with more than
-//! three times its bytes; change anything for a request that it refuses; hold a unit of quota without an allocation,
-//! a reservation or a request in the making that owns it.
+//! - Allocate memory or copy for relayed data.
+//! - Store anything for a client that has not authenticated.
+//! - Send an unproven address more than three times the bytes of its request.
+//! - Change anything for a request that it refuses.
+//! - Hold a unit of quota without an allocation, a reservation or a pending request that owns it.
 //!
 //! ```
 //! # use std::sync::Arc;

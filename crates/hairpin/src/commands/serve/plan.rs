@@ -80,8 +80,8 @@ fn udp_listeners(config: &Config, machine: &Machine) -> Result<Vec<SocketAddr>> 
         .collect())
 }
 
-/// Where to relay from: what the configuration says, else, family by family, the local addresses of its mappings or the default
-/// route's address; on a machine without any route loopback, so that it can be tried there.
+/// The relay addresses. The configuration has them; otherwise, per family, the local addresses of its mappings or the address
+/// of the default route. On a machine without a route it is loopback, for a first try.
 pub(super) fn relays(config: &Config, machine: &Machine) -> Result<Vec<IpAddr>> {
     if let Some(chosen) = &config.relay_addresses {
         return Ok(chosen.clone());

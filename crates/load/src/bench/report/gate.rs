@@ -12,10 +12,9 @@ use crate::bench::stats::Summary;
 use crate::bench::upkeep::Churn;
 
 impl Report {
-    /// What is not as it must be: a gated server that could not be measured, delivered anything
-    /// changed, misdirected or twice, had a cycle that failed, or reached less than its share of the floor's goodput of the same
-    /// round; a floor that could not be measured; a benchmark that was stopped before its end.
-    /// Empty when all is well, or when no gate was asked for.
+    /// The faults of a result. A gated server could not be measured, or delivered something changed, misdirected or twice. A
+    /// cycle failed. The goodput is below the required share of the floor's in the same round. The floor could not be measured.
+    /// The benchmark was stopped before its end. Empty when all is well, or when no gate was asked for.
     pub fn violations(&self) -> Vec<String> {
         let Some(gate) = self.gate else {
             return Vec::new();

@@ -1,8 +1,8 @@
 //! The highest rate that a server sustains.
 //!
 //! Doubles the rate until a step fails, then halves the distance between the highest rate that passed and the lowest that
-//! failed. The clients are set up once. A step fails by loss, by a threshold of the caller, or because the generator itself
-//! could not keep the schedule; which it was decides what the result says about.
+//! failed. The clients are set up once. A step fails by loss, by a threshold of the caller, or because the generator could
+//! not keep the schedule. The cause decides whether the result is about the server or the generator.
 
 mod search;
 

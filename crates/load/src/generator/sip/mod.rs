@@ -1,8 +1,8 @@
 //! The SIP workloads: transactions, registrations and calls, begun by a schedule or kept up in a window.
 //!
 //! A unit of work counts as one datagram does elsewhere: sent when it begins, received when it has succeeded, lost if it has not.
-//! Its latency runs from the time it was meant to begin, over all retransmissions and the challenge, to its final response; that of
-//! a call ends with the 200 of its INVITE, and the steps of a call have latencies of their own.
+//! Its latency begins at the scheduled start and ends with the final response, after all retransmissions and the challenge. The
+//! latency of a call ends with the 200 to its INVITE. The steps of a call have separate latencies.
 //!
 //! ```text
 //!   schedule ─▶ Core::begin ─▶ Out ─▶ sendmmsg, writev ─▶ server

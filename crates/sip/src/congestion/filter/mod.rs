@@ -1,7 +1,7 @@
 //! The admission filter: in an overload, requests that begin something are dropped before anything is spent on them.
 //!
-//! A 503 costs microseconds. When 503s for all that is refused do not fit into their share of the time, the filter drops the rest:
-//! in the kernel, before a datagram is queued, or else as the first look at it.
+//! A 503 costs microseconds. If 503s for all refused requests exceed their share of the time, the filter drops the others. The
+//! kernel does so before a datagram is queued; otherwise it is the first check of a datagram.
 //!
 //! ```text
 //!  datagram ─▶ filter ─▶ queue ─▶ admission control ─▶ accepted
