@@ -18,6 +18,7 @@
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
 //! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
 //! | [`sip_tls`] | baresip and Kamailio from Debian, PJSIP for Python, SIP.js in Chromium | SIP over TLS and WSS, in both directions |
+//! | [`browser_phone`] | JsSIP in Chromium (`interop/browser-phone`) | phones that register over WSS and call each other, media by TURN of the same process |
 //! | [`live_page`] | the live page in headless Chromium, and axe-core (`interop/live-page`) | every view, the end of a session, the test of the server over UDP, TCP and TLS |
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
 //!
@@ -29,6 +30,7 @@ mod acme;
 mod aioice;
 mod baresip;
 mod browser;
+mod browser_phone;
 pub(crate) mod certificate;
 mod coturn;
 mod domain;
@@ -49,6 +51,7 @@ mod sip_trace;
 mod sip_trunk;
 mod stun;
 mod trunk_states;
+mod web_server;
 mod webdriver;
 mod wrtc;
 
@@ -99,6 +102,7 @@ enum Client {
     SipPhones,
     NetSip,
     SipTls,
+    BrowserPhone,
     LivePage,
     Acme,
     NatDiscovery,
@@ -183,7 +187,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own.
-const APART: [Client; 12] = [
+const APART: [Client; 13] = [
     Client::Sip,
     Client::SipProxy,
     Client::SipTrunk,
@@ -192,6 +196,7 @@ const APART: [Client; 12] = [
     Client::SipPhones,
     Client::NetSip,
     Client::SipTls,
+    Client::BrowserPhone,
     Client::LivePage,
     Client::Acme,
     Client::NatDiscovery,
@@ -241,6 +246,12 @@ fn run_apart(
         let packages = sip_tls::install(&root.join("interop"), &tools)?;
         let outcome = sip_tls::run(binary, root, logs, certificate, &packages)?;
         tally.add(outcome);
+    }
+    if options.wants(Client::BrowserPhone) {
+        println!("--- phones in web pages");
+        let tools = workspace::target_dir(root).join("tools");
+        let pages = browser_phone::install(&root.join("interop"), &tools)?;
+        tally.add(browser_phone::run(binary, logs, certificate, &pages)?);
     }
     if options.wants(Client::LivePage) {
         println!("--- the live page");

@@ -35,6 +35,18 @@ impl Phone {
         port: u16,
         transport: &str,
     ) -> Result<Phone> {
+        Phone::start_with(logs, name, user, port, transport, ["", ""])
+    }
+
+    /// The same, with more lines of its configuration and more parameters of its account.
+    pub(super) fn start_with(
+        logs: &Path,
+        name: &str,
+        user: &str,
+        port: u16,
+        transport: &str,
+        [config, parameters]: [&str; 2],
+    ) -> Result<Phone> {
         let folder = logs.join(format!("baresip-{name}"));
         std::fs::create_dir_all(&folder)?;
         let control = free_ports(1)?;
@@ -42,12 +54,12 @@ impl Phone {
         let config = format!(
             "module_path {modules}\nmodule g711.so\nmodule aubridge.so\nmodule_tmp account.so\nmodule_app menu.so\n\
              module_app ctrl_tcp.so\nctrl_tcp_listen 127.0.0.1:{control}\nsip_listen 127.0.0.1:0\n\
-             audio_player aubridge,loop\naudio_source aubridge,loop\naudio_alert aubridge,alert\n"
+             audio_player aubridge,loop\naudio_source aubridge,loop\naudio_alert aubridge,alert\n{config}"
         );
         // The registration lasts longer than the test.
         let account = format!(
             "<sip:{user}@example.org;transport={transport}>;auth_pass={PASSWORD};regint=3600;answermode=manual;\
-             outbound=\"sip:127.0.0.1:{port};transport={transport}\"\n"
+             outbound=\"sip:127.0.0.1:{port};transport={transport}\"{parameters}\n"
         );
         for (file, text) in [
             ("config", &config[..]),

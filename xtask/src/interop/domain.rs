@@ -17,6 +17,7 @@ pub(super) struct Domain {
     binary: PathBuf,
     config: PathBuf,
     log: PathBuf,
+    arguments: Vec<String>,
     process: Process,
     /// Of the server, over UDP and TCP.
     pub(super) port: u16,
@@ -29,7 +30,21 @@ impl Domain {
         logs: &Path,
         name: &str,
         users: &[String],
+        texts: [&str; 2],
+    ) -> Result<Domain> {
+        // No relay is asked for, and SIP's port must be below the range.
+        let arguments = ["--listen=127.0.0.1:0", "--port-range=65000-65099"].map(str::to_owned);
+        Domain::start_with(binary, logs, name, users, texts, arguments.into())
+    }
+
+    /// The same, for a server that also relays as these arguments of the command line say.
+    pub(super) fn start_with(
+        binary: &Path,
+        logs: &Path,
+        name: &str,
+        users: &[String],
         [first, more]: [&str; 2],
+        arguments: Vec<String>,
     ) -> Result<Domain> {
         let binary = binary.canonicalize().context("no such binary")?;
         let port = free_port()?;
@@ -45,11 +60,12 @@ impl Domain {
         let config = logs.join(format!("{name}.toml"));
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
         let log = logs.join(format!("{name}.log"));
-        let process = run(&binary, &config, &log)?;
+        let process = run(&binary, &config, &log, &arguments)?;
         Ok(Domain {
             binary,
             config,
             log,
+            arguments,
             process,
             port,
         })
@@ -63,8 +79,13 @@ impl Domain {
     pub(super) fn restart(&mut self) -> Result<()> {
         self.finish()?;
         self.log.set_extension("restarted.log");
-        self.process = run(&self.binary, &self.config, &self.log)?;
+        self.process = run(&self.binary, &self.config, &self.log, &self.arguments)?;
         Ok(())
+    }
+
+    /// Everything that the server has printed.
+    pub(super) fn output(&self) -> String {
+        self.process.output()
     }
 
     /// Stops the server, and judges how it ended.
@@ -84,12 +105,10 @@ impl Domain {
     }
 }
 
-fn run(binary: &Path, config: &Path, log: &Path) -> Result<Process> {
+fn run(binary: &Path, config: &Path, log: &Path, arguments: &[String]) -> Result<Process> {
     let mut command = process::command(binary);
-    command.args(["serve", "--dev", "--listen=127.0.0.1:0"]);
+    command.args(["serve", "--dev"]).args(arguments);
     command.arg(format!("--config={}", config.display()));
-    // No relay is asked for, and SIP's port must be below the range.
-    command.arg("--port-range=65000-65099");
     for setting in [
         "relay.addresses=127.0.0.1",
         "server.workers=2",

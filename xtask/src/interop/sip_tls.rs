@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::baresip;
 use super::certificate::Certificate;
-use super::server::free_ports;
 use super::sip::{Bench, START, finish, free_port, start};
+use super::web_server::WebServer;
 use super::webdriver::Browser;
 use super::{packages, program};
 use crate::process::{self, Ended, Process};
@@ -178,32 +178,12 @@ fn run_pjsua(
     Process::start("PJSIP", command, logs.join(format!("{name}.log")))
 }
 
-/// A page that a web server on this machine serves: Chromium lets no module be loaded from a file.
 fn sip_js(secure: &Secure<'_>, packages: &Path) -> Result<String> {
     let page = secure.bench.sources.join("../sip-js/call.html");
     std::fs::copy(&page, packages.join("call.html"))?;
-    let port = free_ports(1)?;
-    let mut command = process::command("python3");
-    command
-        .args([
-            "-m",
-            "http.server",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-        ])
-        .arg("--directory")
-        .arg(packages);
-    let log = secure.bench.logs.join("web-server.log");
-    let mut web = Process::start("the web server", command, log)?;
-    let deadline = Instant::now() + START;
-    while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        web.assert_running()?;
-        ensure!(Instant::now() < deadline, "it is deaf: {}", web.tail());
-        sleep(Duration::from_millis(50));
-    }
+    let web = WebServer::start(packages, secure.bench.logs)?;
     let browser = Browser::start(secure.bench.logs, |home| secure.certificate.trust_in(home))?;
-    browser.open(&format!("http://127.0.0.1:{port}/call.html"))?;
+    browser.open(&format!("{}/call.html", web.origin()))?;
     let script = "const [server, host, done] = arguments; phone(server, host).then(done);";
     let host = format!("localhost:{}", secure.wss);
     let outcome = browser.run(script, &json!([format!("wss://{host}"), host]))?;

@@ -16,7 +16,7 @@ use crate::tools;
 const COMMAND_LIMIT: Duration = Duration::from_secs(90);
 const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
 
-/// A browser with one tab, closed when dropped.
+/// A browser, closed when dropped.
 pub(crate) struct Browser {
     // Its death is the browser's too, should that not have closed.
     driver: Process,
@@ -25,6 +25,9 @@ pub(crate) struct Browser {
     // After the driver: fields are dropped in this order.
     _scratch: Scratch,
 }
+
+/// One tab of a browser with several.
+pub(crate) struct Tab(String);
 
 /// A short-lived folder for what Chromium leaves in TMPDIR; not below `target`, whose path may be too long for a socket.
 struct Scratch(PathBuf);
@@ -46,6 +49,15 @@ impl Drop for Scratch {
 impl Browser {
     /// Starts chromedriver and, through it, a headless Chromium with an empty profile, for a user whose home `prepare` fills.
     pub(crate) fn start(logs: &Path, prepare: impl FnOnce(&Path) -> Result<()>) -> Result<Browser> {
+        Browser::start_with(logs, &[], prepare)
+    }
+
+    /// The same, with more arguments for Chromium.
+    pub(crate) fn start_with(
+        logs: &Path,
+        arguments: &[&str],
+        prepare: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Browser> {
         let mut command = process::command("chromedriver");
         let scratch = Scratch::new()?;
         prepare(&scratch.0)?;
@@ -71,7 +83,7 @@ impl Browser {
         };
         let created = browser.post(
             "/session",
-            &json!({ "capabilities": { "alwaysMatch": capabilities() } }),
+            &json!({ "capabilities": { "alwaysMatch": capabilities(arguments) } }),
         )?;
         browser.session = created["sessionId"]
             .as_str()
@@ -87,6 +99,21 @@ impl Browser {
     /// Loads a page and waits until it is loaded.
     pub(crate) fn open(&self, url: &str) -> Result<()> {
         self.post(&self.path("/url"), &json!({ "url": url }))
+            .map(|_| ())
+    }
+
+    /// Opens another tab. Commands go to the tab that was opened or switched to last.
+    pub(crate) fn open_tab(&self) -> Result<Tab> {
+        let created = self.post(&self.path("/window/new"), &json!({ "type": "tab" }))?;
+        let handle = created["handle"].as_str().context("a tab without handle")?;
+        let tab = Tab(handle.to_owned());
+        self.switch_to(&tab)?;
+        Ok(tab)
+    }
+
+    /// Lets the commands that follow go to this tab.
+    pub(crate) fn switch_to(&self, tab: &Tab) -> Result<()> {
+        self.post(&self.path("/window"), &json!({ "handle": tab.0 }))
             .map(|_| ())
     }
 
@@ -192,7 +219,7 @@ impl Drop for Browser {
     }
 }
 
-fn capabilities() -> Value {
+fn capabilities(more: &[&str]) -> Value {
     let mut arguments = vec![
         "--headless",
         "--disable-gpu",
@@ -203,6 +230,7 @@ fn capabilities() -> Value {
         "--disable-sync",
         "--disable-dev-shm-usage",
     ];
+    arguments.extend(more);
     if tools::is_root() {
         // Chromium's sandbox refuses to start for root.
         arguments.push("--no-sandbox");
