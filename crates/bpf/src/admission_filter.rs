@@ -142,8 +142,8 @@ impl AdmissionFilter {
         set.map_err(|source| element("RULES", source))
     }
 
-    /// The networks whose sources have a place of their own, behind the hashed ones, in this order, from the next
-    /// [`AdmissionFilter::set`] on: IPv6 addresses, to which IPv4 is mapped, and prefix lengths to 128. At most 256 count. One system
+    /// Sets the networks whose sources have separate entries, after the hashed ones, in this order. They apply from the next
+    /// [`AdmissionFilter::set`]. Addresses are IPv6 (IPv4 is mapped), and prefix lengths go up to 128. At most 256 count. One system
     /// call for each, and for each of before.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub enum Hook {
     /// segmentation offload.
     Tc,
     /// XDP in the driver. On a veth it also makes the *sending* end split such packets in software,
-    /// like a card without segmentation offload, and it is the only sink that keeps up with an
+    /// like a card without segmentation offload. It is the only sink that is as fast as an
     /// in-kernel relay.
     Xdp,
 }

@@ -1,9 +1,9 @@
 //! The frame injector: a paced load of individual frames, made below the socket layer.
 //!
 //! One program run through BPF_PROG_TEST_RUN with live frames: the kernel takes frames from a page
-//! pool, runs the program on each, and sends what it redirects. About 5 million frames a second on
-//! one core, each a packet of its own with a valid checksum, which is what a network card delivers
-//! and a socket generator over a virtual link is not.
+//! pool, runs the program on each, and sends what it redirects. About 5 million frames per second
+//! on one core. Each frame is a separate packet with a valid checksum, as a network card delivers
+//! it. A socket generator over a virtual link does not produce such packets.
 //!
 //! The thread that calls [`Injector::run`] spends the whole run in the kernel; pin it first. Linux
 //! 5.18 or later.

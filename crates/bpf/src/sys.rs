@@ -79,8 +79,8 @@ pub(crate) struct RawMap<const KEY: usize, const VALUE: usize> {
 
 impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
     /// # Safety
-    /// The descriptor is of a map whose keys have `KEY` bytes and whose values have `VALUE`, on each of `processors`
-    /// processors if it is a per-CPU map (then `VALUE` is a multiple of 8), else 1.
+    /// The descriptor must be a map whose keys have `KEY` bytes and whose values have `VALUE` bytes. `processors`:
+    /// the number of processors for a per-CPU map (`VALUE` is then a multiple of 8), otherwise 1.
     pub(crate) unsafe fn new(fd: OwnedFd, processors: usize) -> RawMap<KEY, VALUE> {
         RawMap { fd, processors }
     }

@@ -21,9 +21,9 @@
 //!
 //! # How it works
 //!
-//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, a DTLS session, or what the program brings), sends
-//! requests, repeats them and refreshes what exists. Handles send data themselves, in the caller's task. Received data waits in
-//! bounded queues, whose drops are counted ([`Stats`]). Every future may be dropped at any time: nothing that was received is
+//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, a DTLS session, or the program's
+//! own). It sends requests, retransmits them and refreshes what exists. Handles send data themselves, in the caller's task. Received data
+//! waits in bounded queues, whose drops are counted ([`Stats`]). Every future may be dropped at any time: nothing that was received is
 //! lost, and nothing stays allocated by accident. When the last handle is dropped, the task deletes the allocation and ends.
 //!
 //! # Peers over TCP

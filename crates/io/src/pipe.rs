@@ -18,8 +18,8 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// An empty pipe with room for `bytes`, if the system allows so much: all pipes of a user together are limited
-    /// (`fs.pipe-user-pages-soft`), and beyond a pipe has room for a page or two.
+    /// An empty pipe with room for `bytes`, if the system allows it. All pipes of a user share a limit
+    /// (`fs.pipe-user-pages-soft`). Above this limit a pipe has room for one or two pages.
     ///
     /// # Errors
     /// What `pipe2` returns: EMFILE and ENFILE when descriptors ran out.

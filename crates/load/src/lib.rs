@@ -5,8 +5,8 @@
 //! - [`generator`] sends on a fixed schedule whatever the server does, [`measure`] counts what comes of it, and [`report`] tells;
 //! - [`peer`] is the other end of a measurement, and [`garbage`] what a server on the open internet must not mind.
 //!
-//! **The invariant:** a rate, a loss or a latency in a report is of datagrams that were *delivered*, counted where they arrived,
-//! and a latency counts from when the datagram should have left.
+//! **The invariant:** each rate, loss and latency in a report is of datagrams that were *delivered*, counted where they arrived.
+//! A latency begins at the scheduled time of the datagram.
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -48,10 +48,10 @@ pub const MOST_WORKERS: usize = 255;
 /// kernel caps it at `net.core.rmem_max` for the unprivileged.
 pub const RECEIVE_BUFFER: u32 = 8 << 20;
 
-/// What a listener's send buffer should hold, in bytes. One socket carries what a worker sends to all clients, and the kernel charges to
-/// it what waits for a neighbour that does not answer: up to 208 KiB for each (`unres_qlen_bytes`), for 3 s. A socket that is full
-/// sends to nobody. So 8 MiB, which the kernel doubles, have room for 78 such neighbours at a time; the system's default has room for one.
-/// The kernel caps it at `net.core.wmem_max` for the unprivileged.
+/// What a listener's send buffer should hold, in bytes. One socket carries everything that a worker sends to all clients. The kernel
+/// charges to it the datagrams that wait for a neighbour without a response: up to 208 KiB for each neighbour (`unres_qlen_bytes`), for 3
+/// s. A socket that is full sends to nobody. So 8 MiB, which the kernel doubles, have room for 78 such neighbours at a time; the system's
+/// default has room for one. The kernel caps it at `net.core.wmem_max` for the unprivileged.
 pub const SEND_BUFFER: u32 = 8 << 20;
 
 /// The most datagrams that a worker receives before it handles them, once it falls behind.

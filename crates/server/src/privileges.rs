@@ -1,8 +1,8 @@
 //! Giving up the privileges that only the start takes.
 //!
-//! Loading and attaching programs, large receive buffers and ports below 1024 take capabilities; serving takes none, save one: the
-//! control thread of the in-kernel relay keeps CAP_NET_ADMIN to have the kernel confirm neighbours. Capabilities belong to threads,
-//! so each thread drops its own. The workers and the control thread do so if
+//! Capabilities are required to load and attach programs, for large receive buffers, and for ports below 1024. Serving requires
+//! none, with one exception. The control thread of the in-kernel relay keeps CAP_NET_ADMIN to make the kernel confirm neighbours.
+//! Capabilities belong to threads, so each thread drops its own. The workers and the control thread do so if
 //! [`Builder::drop_privileges`](crate::Builder::drop_privileges) is set. The embedding program does so for its threads with
 //! [`drop_all`].
 

@@ -5,8 +5,8 @@
 //!           └── 29 digits: worker (16 bits), slot (32), generation (32), MAC (64), one bit of nought
 //! ```
 //!
-//! Where a proxy forks, `-` and 7 digits more say of what it made its decision (RFC 5393 §4.2.1), so that a request which comes back unchanged
-//! is known for a loop.
+//! If a proxy forks, the branch has `-` and 7 more digits, a hash of its routing input (RFC 5393 §4.2.1). So a request that returns
+//! unchanged is recognized as a loop.
 //!
 //! Any worker can read whose it is, and nobody without the key can make one up. The digits are those of RFC 4648 §6 in
 //! lower case. A branch is a token that is compared without regard to case (RFC 3261 §19.1.4, §7.3.1), which base64

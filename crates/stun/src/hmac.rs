@@ -1,8 +1,8 @@
 //! HMAC over the compression functions themselves (RFC 2104).
 //!
-//! The first block of both hashes depends on the key only, so a key is kept as the two states after it. What is left
-//! per message is the message's own blocks and one for the outer hash: a Refresh of 130 bytes takes four compressions
-//! and copies nothing but its first and its last block.
+//! The first block of both hashes depends on the key only, so a key is kept as the two states after it. Per message,
+//! only the message's own blocks and one block for the outer hash remain. A Refresh of 130 bytes requires four
+//! compressions and copies only its first and its last block.
 
 /// Bytes of a block, of SHA-1 and SHA-256 alike.
 pub(crate) const BLOCK: usize = 64;

@@ -1,9 +1,9 @@
 //! Nonces that the server need not remember.
 //!
-//! A nonce proves its own origin: it carries the time it was issued and a MAC over that time, the client's address and
-//! port, the advertised features and a note of the issuer. So a flood of unauthenticated requests uses no memory, and
-//! any worker can verify a nonce of another one. A nonce that is stolen on the wire is useless from another address.
-//! RFC 8489 §9.2.4 requires the last: no nonce may serve two addresses or ports.
+//! A nonce proves its origin. It has the time of issue, and a MAC over this time, the client's address and port, the
+//! offered features and a note of the issuer. So a flood of unauthenticated requests uses no memory, and any worker
+//! can verify a nonce of another one. A nonce that is stolen on the wire is useless from another address. RFC 8489
+//! §9.2.4 requires the last: no nonce may serve two addresses or ports.
 //!
 //! ```text
 //! obMatJos2   wAAA           xxxxxxxxxxxxxxxxxxxxxxx
@@ -150,8 +150,8 @@ impl NonceKeys {
         }
     }
 
-    /// Issues nonces with the key of this epoch, and accepts those of the epochs before and after it: for servers that derive the
-    /// same keys from the time, and whose clocks differ.
+    /// Issues nonces with the key of this epoch, and accepts those of the epochs before and after it. It is for servers that
+    /// derive the same keys from the time and whose clocks differ.
     #[must_use]
     pub fn of_epochs(previous: &[u8; 32], current: &[u8; 32], next: &[u8; 32]) -> NonceKeys {
         NonceKeys {

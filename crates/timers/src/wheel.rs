@@ -1,8 +1,9 @@
 //! A hierarchical timer wheel with one timer per owner, named by the owner's index.
 //!
-//! An owner has one timer: the earliest of its deadlines. So a deadline moves in place, and cancelling needs nothing but the
-//! index. Six wheels of 64 slots with ticks of a millisecond reach 64 ms, 4 s, 4 minutes, 5 hours, 12 days and 2 years. A timer lies in the finest wheel in which its slot differs
-//! from that of now; when time reaches a slot of a coarser wheel, its timers are sorted into finer ones.
+//! An owner has one timer: the earliest of its deadlines. So a deadline moves in place, and cancelling needs nothing but the index. Six
+//! wheels of 64 slots with ticks of a millisecond reach 64 ms, 4 s, 4 minutes, 5 hours, 12 days and 2 years. A timer is in the finest wheel
+//! in which its slot differs from the current one. When time reaches a slot of a coarser wheel, the timers of this slot move to finer
+//! wheels.
 
 use crate::Mono;
 

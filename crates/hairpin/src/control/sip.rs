@@ -15,7 +15,8 @@ use crate::audit::Audit;
 
 /// Entries of one reply. With the longest texts, they stay below the size limit.
 const ENTRIES: usize = 150;
-/// A reply with this number of bytes of SIP messages gets no further part, so that it stays below the size limit: a part has at most 64 KiB and one message more.
+/// If a reply has this number of bytes of SIP messages, no further part is added, so that it stays below the size limit. A part has at most
+/// 64 KiB and one message more.
 const MESSAGE_BYTES: usize = 128 << 10;
 /// Limit of parts that workers are asked for in one reply, so that a reply does not take long.
 const PARTS: usize = 64;

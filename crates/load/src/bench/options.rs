@@ -86,8 +86,8 @@ impl BenchOptions {
         }
     }
 
-    /// Two rounds of the quick scenarios with short steps: under three minutes for two servers,
-    /// enough to notice that something broke, not enough to quote: a rate is held for a quarter of a second. The gates are on.
+    /// Two rounds of the quick scenarios with short steps, under three minutes for two servers. Each rate is held for a
+    /// quarter of a second. That is enough to notice a fault, but not enough to publish a result. The gates are on.
     pub fn quick(sides: Vec<Side>) -> BenchOptions {
         BenchOptions {
             scenarios: Scenario::quick(),

@@ -385,9 +385,8 @@ impl Meter<'_> {
         })
     }
 
-    /// Waits until what stands in the server's receive buffers has been relayed: a large buffer
-    /// holds more than a step's worth of datagrams, and would make goodput out of the next point's
-    /// time.
+    /// Waits until the server has relayed the contents of its receive buffers. A large buffer holds
+    /// more than the datagrams of one step, and the next step would count them as its goodput.
     fn wait_until_quiet(&mut self) -> Result<(), SideError> {
         const LOOK: Duration = Duration::from_millis(20);
         const LOOKS: u32 = 50;

@@ -1,8 +1,8 @@
 //! The socket load: real sockets of the client's namespace, one `send` per datagram.
 //!
-//! For comparison only. A socket spends more on sending than a server does on relaying, so the
-//! generator is the limit; and where it may use segmentation offload it hands 64 datagrams over a
-//! veth as one packet.
+//! For comparison only. A socket uses more time for sending than a server for relaying, so the
+//! generator would be the limit. With segmentation offload, a socket hands 64 datagrams over a veth
+//! as one packet.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! A task that soaks up what the server's processor has left.
 //!
 //! It runs only when nothing else wants the processor (SCHED_IDLE), so it takes nothing from the
-//! server. It keeps a virtual processor from being halted, which would put the hypervisor's wake-up
-//! time into every measurement, and its own time tells what others stole: whatever is neither the
+//! server. It keeps a virtual processor from halting. Otherwise the hypervisor's wake-up time would
+//! be part of every measurement. Its own CPU time shows the time of other work: neither the
 //! server's nor the spinner's.
 
 use std::io;

@@ -62,9 +62,8 @@ pub fn ratios(numerators: &[(u32, f64)], denominators: &[(u32, f64)]) -> Vec<f64
         .collect()
 }
 
-/// The order in which `sides` take their turn in a round: forwards, then backwards, and so on,
-/// starting one further each second round, so that nobody always follows the same neighbour or
-/// always comes first.
+/// The order of `sides` in a round: forwards, then backwards, and so on, starting one further each
+/// second round. So no side always follows the same side or always comes first.
 pub fn order(sides: usize, round: u32) -> Vec<usize> {
     let shift = usize::try_from(round / 2).unwrap_or(0);
     let mut order: Vec<usize> = (0..sides)

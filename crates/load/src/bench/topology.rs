@@ -1,8 +1,8 @@
 //! The measured network: three namespaces joined by two veth pairs.
 //!
-//! The namespaces have no names. They are held by descriptors of this process and by the servers in
-//! them, which die with it: when it ends, however it ends, the kernel takes the namespaces down
-//! with everything inside.
+//! The namespaces have no names. Descriptors of this process and of the servers keep them alive,
+//! and the servers end with this process. So when it ends, in any way, the kernel removes the
+//! namespaces and everything in them.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,8 @@
 //! Many TURN clients on one thread.
 //!
-//! A [`Driver`] owns a socket (UDP, TCP or TLS) and a [`Client`](turn::client::Client) for each, waits for all of them with one epoll, keeps their timers in one wheel
-//! and reads into one batch. It is what sets a load generator up, what keeps its allocations alive, and what tests drive:
+//! A [`Driver`] owns a socket (UDP, TCP or TLS) and a [`Client`](turn::client::Client) for each client. One epoll waits for all of them,
+//! one timer wheel has their timers, and one batch receives for them. It is what sets a load generator up, what keeps its allocations
+//! alive, and what tests drive:
 //!
 //! ```text
 //!  add, with ──────────┐                                  ┌── Handler::event: an allocation, a channel, a failure

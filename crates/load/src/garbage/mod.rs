@@ -1,8 +1,8 @@
 //! Garbage: floods of random, malformed and unauthenticated datagrams from very many sources.
 //!
 //! What a server on the open internet sees all day, at a rate of your choice. The sources are `ports` sockets times
-//! `addresses` loopback addresses: every address in 127.0.0.0/8 is local, and the source address of each datagram is chosen
-//! by ancillary data, so one socket speaks for thousands of addresses. Answers come back to the same sockets and are counted
+//! `addresses` loopback addresses. Every address in 127.0.0.0/8 is local, and ancillary data select the source address of
+//! each datagram. So one socket sends from thousands of addresses. Answers come back to the same sockets and are counted
 //! until the kernel's buffers are full; nobody waits for them.
 //!
 //! The flood is open loop: datagrams leave by a fixed schedule whatever the server does, and it ends after a fixed number.

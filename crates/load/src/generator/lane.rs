@@ -32,8 +32,8 @@ pub enum Stamping {
         /// The peer's address is an IPv6 one.
         v6: bool,
     },
-    /// In the transaction ID of a STUN request: flow, the end of the sequence number, time since the start of the run (4.8 hours) and a
-    /// check, all of which look otherwise in each run.
+    /// The transaction ID of a STUN request has the flow, the end of the sequence number, the time since the start of the run (4.8
+    /// hours) and a check. All of them differ from run to run.
     TransactionId,
 }
 

@@ -36,8 +36,8 @@ impl Trains {
         }
     }
 
-    /// Sends of a run what can be sent in trains, and returns how many datagrams, from the front, that is: sent, or dropped for
-    /// a reason that has nothing to do with trains.
+    /// Sends the beginning of a run in trains, as far as possible. Returns how many datagrams were sent, or dropped for a
+    /// reason that has nothing to do with trains.
     pub(super) fn send(&mut self, lane: &Lane, run: &Run, flushed: &mut Flushed) -> usize {
         let (Some((bytes, length)), Socket::Udp(socket)) =
             (lane.train(run.place, run.count), &lane.socket)

@@ -1,5 +1,5 @@
-//! What a generator measures and by what clock it sends: payloads that say who sent them and when, flows that know what
-//! is missing, latencies by percentile, schedules that do not wait for the server.
+//! The measurements of a generator, and its schedule. A payload names its sender and its time. A flow knows which
+//! payloads are missing. Latencies have percentiles. A schedule does not wait for the server.
 
 mod counters;
 mod flow;

@@ -212,8 +212,8 @@ pub struct Recovery {
     pub from: f64,
     /// After it.
     pub to: f64,
-    /// From the drop until 99 % of what began in a tenth of a second succeeded within 200 ms, and that stayed so; `None` if it did
-    /// not come to that within the time looked at.
+    /// The time from the drop until 99 % of the requests of 0.1 s succeed within 200 ms, and continue to do so. `None` if this did
+    /// not happen within the measured time.
     pub seconds: Option<f64>,
     /// When the load fell, since the start of the run that `timeline` is of.
     #[serde(default)]

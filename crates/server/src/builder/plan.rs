@@ -259,8 +259,8 @@ fn send_queue(gso: bool, max_segments: usize) -> SendQueue {
 
 /// What a worker receives into.
 fn receive_batch(gso: bool, limit: Option<usize>) -> std::io::Result<RecvBatch> {
-    // Room for more than a worker that keeps up needs is of use only if what meets in it can be sent together, and is
-    // address space that a strict system may refuse.
+    // A worker that keeps up requires little room. More room helps only if the datagrams in a batch can be sent
+    // together. It is address space that a strict system may refuse.
     let most = if gso {
         BatchLimit::MOST
     } else {

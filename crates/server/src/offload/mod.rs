@@ -5,9 +5,10 @@
 //!  datagram ─ XDP/tc ┤
 //!                    └─ anything else ──▶ sockets ──▶ workers, as without the program
 //! ```
-//! A worker enters what its engine has granted into the program's tables. It never asks the kernel for a route: it takes the
-//! number of a next hop out of `NextHopTable`, and the control thread finds out where that is, by netlink, and keeps it true.
-//! Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always complete.
+//! A worker enters what its engine has granted into the program's tables. The worker never queries the kernel for a route. It
+//! takes the number of a next hop from `NextHopTable`. The control thread determines that hop by netlink, and keeps it
+//! current. Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always
+//! complete.
 
 mod attach;
 mod cells;

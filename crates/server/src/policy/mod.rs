@@ -10,8 +10,8 @@
 //!    `10.0.0.0/8`, while `allow 10.0.0.0/8` or anything inside it does; and `deny 0.0.0.0/0` makes an admit-list of the rest.
 //! 4. Otherwise the peer is admitted.
 //!
-//! An IPv6 address that spells an IPv4 address ([`Embedded`]) must pass as IPv6 *and* as each IPv4 address it spells, and
-//! no second spelling of one of our own addresses is admitted at all.
+//! An IPv6 address that contains an IPv4 address ([`Embedded`]) must be allowed as IPv6 *and* as each IPv4 address in it.
+//! Other notations of this server's own addresses are always denied.
 
 mod embedded;
 mod special;

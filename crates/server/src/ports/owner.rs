@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The worker and the slot in that worker's relay table that own a port.
 ///
-/// The slot may have been given to another relay by the time the worker looks: it compares the relay's own address
-/// with the one that was asked for, so a stale answer finds nothing.
+/// When the worker looks, the slot may belong to another relay. The worker compares the address of the relay with
+/// the requested one, so an outdated result finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// The worker's number, from 0.

@@ -8,9 +8,9 @@
 //!      foreign      [0000.. ....                                     held by another process when we tried
 //! ```
 //!
-//! A cache line of 512 ports, which starts at a multiple of 64, is a lease: its worker prefers it, so workers rarely write to the
-//! same cache line, but a lease is no fence. Where there are more workers than lines, some share one. A worker whose own lines are
-//! empty takes from anybody's, so no client gets a 508 while any worker has a port.
+//! A cache line of 512 ports, which starts at a multiple of 64, is a lease. Its worker prefers it, so workers rarely write to the
+//! same cache line. But other workers may use it, too. Where there are more workers than lines, some share one. A worker whose own
+//! lines are empty takes from anybody's, so no client gets a 508 while any worker has a port.
 //!
 //! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is free, what
 //! has rested longest comes back early: a shorter rest is better than a 508.

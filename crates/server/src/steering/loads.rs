@@ -63,8 +63,8 @@ impl Loads {
     }
 
     /// The worker that a new allocation at `own` is better made on, if there is one. Moving a request costs a few microseconds,
-    /// so it is not done for noise: the other has less by half an allocation, which leaves a whole one where nothing else is
-    /// going on, and a 64th.
+    /// so small differences are ignored. The load of the other worker must be lower by half an allocation and a 64th. If no
+    /// datagrams flow, a difference of one allocation is then enough.
     pub(crate) fn better_than(&self, own: u16, now: Mono, entropy: &mut Entropy) -> Option<u16> {
         let here = self.load(usize::from(own), now);
         let (there, worker) = if self.workers.len() <= FULL_SCAN {

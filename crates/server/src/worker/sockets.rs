@@ -206,8 +206,8 @@ pub(crate) enum Token {
     Data(ConnectionKey),
 }
 
-/// Slots of relays stay below a few millions; from here on, indices are of something else: of TCP relays, of their connections with peers, of
-/// data connections, and of connections of STUN and TURN. SIP's begin above.
+/// Slots of relays stay below a few millions. Higher indices belong to TCP relays, their connections with peers, data connections, and
+/// connections of STUN and TURN. SIP's begin above.
 const TCP_RELAYS: std::ops::Range<u32> = 0xf400_0000..0xf800_0000;
 const PEERS: std::ops::Range<u32> = 0xf800_0000..0xfa00_0000;
 const DATA: std::ops::Range<u32> = 0xfa00_0000..0xfc00_0000;

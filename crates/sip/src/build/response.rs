@@ -184,8 +184,8 @@ impl Tag {
 }
 
 impl<'b> Builder<'b> {
-    /// Begins a response: status line, Via, From, To, Call-ID and CSeq as they are in the request, with `stamp` on the
-    /// topmost Via, and `to_tag` on To if there is none (RFC 3261 §8.2.6.2). A 100 takes no tag: give `None`.
+    /// Begins a response: status line, Via, From, To, Call-ID and CSeq of the request. `stamp` is added to the topmost
+    /// Via, and `to_tag` to a To without a tag (RFC 3261 §8.2.6.2). A 100 takes no tag: give `None`.
     ///
     /// An empty `reason` is replaced by the usual phrase.
     #[must_use]

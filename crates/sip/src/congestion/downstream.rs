@@ -16,8 +16,8 @@ const HOPS: usize = 64;
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
 /// A server that ends, or whose report was forged, holds nobody back for longer. One that lives reports with each response.
 const LONGEST_VALIDITY: Duration = Duration::from_secs(60);
-/// Requests saved up by the rate algorithm, so that small bursts pass: RFC 7415 §3.5.2 has a bucket that fills with each request up to
-/// TAU1, and up to TAU2 for what is protected. Counted from the top they are 1 and -4 requests of these.
+/// Unused capacity of the rate algorithm, so that small bursts pass. RFC 7415 §3.5.2 has a bucket that fills with each request up to
+/// TAU1, and up to TAU2 for requests with priority. Counted from the top they are 1 and -4 requests of these.
 const RATE_BURST: f64 = 4.0;
 /// And at least as many as come in this time, for who sends many sends them in batches.
 const RATE_BURST_S: f64 = 0.02;
@@ -122,8 +122,8 @@ impl Mix {
         *count = count.saturating_add(1);
     }
 
-    /// Of 10,000 requests of this class so many are held back, so that of all of them `percent` are (RFC 7339 §7.2): first those
-    /// that begin something, and if that is not enough, of the others.
+    /// How many of 10,000 requests of this class are throttled, so that `percent` of all requests are (RFC 7339 §7.2). Requests
+    /// that begin a dialog are throttled first, the others only if that is not enough.
     fn held_back(&self, percent: u32, class: Class) -> u32 {
         let [new, others] = self.taken.map(u64::from);
         let wanted = u64::from(percent) * (new + others);
@@ -259,8 +259,8 @@ impl Downstream {
             .map(|(place, _)| place)
     }
 
-    /// Whether a request of this class may be sent to the next hop. RFC 7339 §5.10.1: what is in a dialog or urgent goes
-    /// first; the share held back is taken from what is new, and from the rest only if that is not enough. What finishes
+    /// Whether a request of this class may be sent to the next hop. RFC 7339 §5.10.1: requests of a dialog and urgent
+    /// requests have priority. New requests are throttled first, the others only if that is not enough. What finishes
     /// something is never held back, for it frees more than it costs.
     pub fn admit(&mut self, now: Mono, hop: SocketAddr, class: Class) -> bool {
         let Some(place) = self.hops.iter().position(|known| known.address == hop) else {

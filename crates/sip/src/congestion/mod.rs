@@ -1,7 +1,8 @@
 //! Admission control: an overloaded worker refuses new work before the wait of accepted work grows beyond what is of use.
 //!
-//! The measure is the expected wait: the average time that a message takes, times the messages that wait, those in the sockets
-//! included, and the wait of what the transaction user has not begun. It is compared with a tolerance, 200 ms by default.
+//! The measure is the expected wait. It is the average time per message, times the waiting messages, those in the sockets
+//! included. The wait of requests that the transaction user has not begun is added. It is compared with a tolerance, 200 ms by
+//! default.
 //!
 //! | wait, in percent of the tolerance | refused |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! "Send this request to this URI": the servers of the URI by the DNS (RFC 3263), a client transaction with each until one answers,
-//! and nothing for the TU to do but to take the responses. For UACs and proxies alike.
+//! "Send this request to this URI". The dispatcher finds the servers of the URI by the DNS (RFC 3263). It begins a client
+//! transaction with each until one responds. The TU only gets the responses. For UACs and proxies alike.
 //!
 //! ```text
 //!  TU ── send(URI, request) ──> Dispatcher ── poll_question ──> whoever asks the DNS ── answered ──┐

@@ -46,8 +46,8 @@ impl Engine {
         self.request_to(now, out, transport)
     }
 
-    /// The same by a flow that the other end has opened, whatever the size: a phone behind a NAT has a path back over UDP and takes
-    /// no TCP connection (RFC 5626 §5.3).
+    /// Like the function above, but by a flow that the other end has opened, for any size. A phone behind a NAT has a path back
+    /// over UDP and accepts no TCP connection (RFC 5626 §5.3).
     ///
     /// # Errors
     /// [`RequestError`]; nothing was sent then.

@@ -149,8 +149,8 @@ impl Servers {
         self.slab.has_slack()
     }
 
-    /// Gives memory back that nothing lies in, and the memory of tables that have become much too large where few are left to be
-    /// moved; from the slab not much more than so many bytes. Returns how many it were.
+    /// Releases unused memory, and the memory of tables that are much too large and have few entries to move. It releases about
+    /// `most` bytes of the slab. Returns how many it were.
     pub(super) fn give_back(&mut self, most: usize) -> usize {
         let mut bytes = self.slab.give_back(most);
         bytes += self.wheel.give_back(self.slab.end());

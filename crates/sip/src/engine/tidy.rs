@@ -1,7 +1,7 @@
 //! Memory that is not needed any more goes back.
 //!
-//! Transactions come in waves, and the memory of one is of no use to anybody until the next comes. It is given back a bit at a time, so that
-//! no message waits long for it, and some more than is needed is kept, so that whoever is busy takes and gives nothing.
+//! Transactions come in waves, and the memory of one is of no use to anybody until the next comes. Memory is released in small steps, so
+//! that no message waits long. Some more than necessary is kept, so that a busy engine allocates and releases nothing.
 
 use std::time::Duration;
 

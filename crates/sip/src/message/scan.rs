@@ -10,8 +10,8 @@ use crate::header::{CSeq, HeaderKind, NameAddr, Via};
 /// The fields that decide whether a message is taken in, and that a refusal copies: one bounded pass, no table, no
 /// allocation, and nothing refused that [`crate::Message::parse`] would take.
 ///
-/// It is more tolerant: a request whose first line or body is malformed can be answered with 400, and for that the Via,
-/// From, To, Call-ID and CSeq are needed (RFC 3261 §8.2.6.2).
+/// It is more tolerant, because a request with a malformed start line or body can get a 400. The response requires Via,
+/// From, To, Call-ID and CSeq (RFC 3261 §8.2.6.2).
 #[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
     /// From the start line to wherever the scan has ended: the blank line, an error or the limit.

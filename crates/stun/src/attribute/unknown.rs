@@ -14,8 +14,8 @@ pub struct UnknownAttributes {
 }
 
 impl UnknownAttributes {
-    /// How many types fit. A sender that does not know which attributes a server takes uses a handful; a message of
-    /// 16 thousand unknown ones is an attack, and this keeps its answer short and the work linear.
+    /// How many types fit. A sender that does not know the attributes of a server uses a handful of unknown ones. A
+    /// message with 16 thousand is an attack. The limit keeps the response short and the work linear.
     pub const MAX: usize = 64;
 
     /// An empty list.

@@ -5,10 +5,10 @@
 //!   401, 400         438            438           400         401      401, or wait       401            438
 //! ```
 //!
-//! The RFC looks at the nonce last. Here a nonce that is not ours is refused before anything is looked up or derived, so that a
-//! flood of them reaches no source of credentials. No client by the book can tell: it has its nonce from this server,
-//! and after a rotation of keys or a restart it gets 438 with another one, as RFC 8489 §9.2.4 has it. A nonce that is ours and too old
-//! is refused where the RFC says.
+//! The RFC looks at the nonce last. Here a nonce that is not ours is refused before anything is looked up or derived, so that a flood
+//! of them reaches no source of credentials. A correct client does not notice this. Its nonce comes from this server, and after a key
+//! rotation or a restart it gets 438 with another nonce, as RFC 8489 §9.2.4 requires. A nonce that is ours and too old is refused
+//! where the RFC says.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -112,8 +112,8 @@ impl Server {
         Ok(user)
     }
 
-    /// The user whose key the request was made with: the one of the allocation, one known of late or at the server that the request came
-    /// from, or one from the credentials.
+    /// The user whose key the request was made with: the user of the allocation, one that was recently known (also at the server that
+    /// sent the request here), or one from the credentials.
     fn find_user(
         &mut self,
         now: Now,

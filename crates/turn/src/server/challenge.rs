@@ -34,8 +34,8 @@ const ALLOCATE: usize = stun::HEADER_LEN + TLV + 4;
 /// Bytes of the longest list of PASSWORD-ALGORITHMS, with its head.
 const ALGORITHMS: usize = TLV + 8;
 
-/// Bytes of the longest server name for access tokens (RFC 7635 §6.1) with which a challenge to any Allocate request keeps to the
-/// amplification limit, for a realm of so many bytes.
+/// The maximum length in bytes of a server name for access tokens (RFC 7635 §6.1), for a realm of this length. With it, a
+/// challenge to any Allocate request stays within the amplification limit.
 #[must_use]
 pub const fn max_server_name_bytes(realm_bytes: usize) -> usize {
     let limit = AMPLIFICATION * (ALLOCATE + IPV4_UDP) - IPV4_UDP;

@@ -159,8 +159,8 @@ fn cut(run: Run<'_>) -> Option<Equal> {
     Some(equal)
 }
 
-/// The payload's length in a last datagram that is shorter than the others, if it can go with them: that
-/// needs all of them to be without padding, so that each payload ends with its datagram.
+/// The payload length of a last datagram that is shorter than the others, if it can be sent with them.
+/// This requires that no datagram has padding, so that each payload ends with its datagram.
 fn shorter(datagram: &[u8], number: ChannelNumber, unpadded: bool) -> Option<usize> {
     let head = ChannelData::parse_datagram_rfc5766(datagram).ok()?;
     let fits =

@@ -98,9 +98,9 @@ pub struct Config {
     /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use
     /// SHA-256.
     pub announce_password_algorithms: bool,
-    /// Whether a client that speaks RFC 5389, which shows in its leaving out PASSWORD-ALGORITHM, may also
-    /// bind the channel numbers that RFC 5766 had and RFC 8656 §12 took back, 0x5000 to 0x7FFF. Clients of
-    /// RFC 8489 get 400 for them, as do all if this is off.
+    /// Whether an RFC 5389 client may also bind the channel numbers 0x5000 to 0x7FFF. RFC 5766 had them,
+    /// and RFC 8656 §12 removed them. Such a client is recognized because it sends no PASSWORD-ALGORITHM.
+    /// Clients of RFC 8489 get 400 for them, as do all if this is off.
     pub rfc5766_channels: bool,
     /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
     /// RFC 8656 §9 ends it after 300 seconds. Some clients refresh a channel every 500 seconds and send no CreatePermission.

@@ -1,7 +1,7 @@
 //! Requests that wait for their user's keys, because a source of credentials answers later.
 //!
-//! Whoever gets here has proven its address with a nonce of ours, and no name. So what waits is bounded in number and size, and so is
-//! what one prefix of addresses may have in it: random names from there fill their own share, and nobody else's.
+//! Whoever gets here has proven its address with a nonce of ours, and no name. So the number and the size of waiting requests are
+//! limited, in total and per address prefix. Random names from one prefix fill only its own share.
 
 use std::sync::Arc;
 

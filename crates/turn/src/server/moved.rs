@@ -1,8 +1,8 @@
 //! Allocate requests that the embedder took to another server, so that what still comes here for them finds its way.
 //!
-//! From the moment the embedder steers a 5-tuple elsewhere nothing of it arrives here any more, with two exceptions:
-//! what had arrived before, and a retransmission that is still under way when the allocation is over. Without this
-//! memory the first would make a second allocation for the 5-tuple, and the second one that nobody wants.
+//! After the embedder has steered a 5-tuple to another worker, nothing from it arrives here, with two exceptions.
+//! These are datagrams that had already arrived, and a late retransmission after the end of the allocation. Without
+//! this memory the first would make a second allocation for the 5-tuple, and the second one that nobody wants.
 
 use std::time::Duration;
 

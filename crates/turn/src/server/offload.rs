@@ -1,10 +1,10 @@
 //! Channels that the embedder relays below the engine, in the kernel: which they are, and until when.
 //!
-//! The engine says it, with [`Output::Offload`](super::Output) and [`Output::StopOffload`](super::Output), at every change:
-//! what the two leave behind is at any time what `handle_client` and `handle_peer` would relay over channels, no more and
-//! no less. It remembers in one bit of each channel what it has said, so that nothing is taken back that was not given.
-//! A channel carries data until the first of three ends: its own, its permission's and its allocation's. That moment goes
-//! along with it, so that it ends there also when the engine is asleep. Data moves none of them (RFC 8656 §9, §12).
+//! The engine reports each change with [`Output::Offload`](super::Output) and [`Output::StopOffload`](super::Output). At
+//! any time, the offloaded channels are exactly those that `handle_client` and `handle_peer` would relay. It remembers in
+//! one bit of each channel what it has said, so that nothing is taken back that was not given. A channel carries data until
+//! the first of three ends: its own, its permission's and its allocation's. That moment goes along with it, so that it ends
+//! there also when the engine is asleep. Data moves none of them (RFC 8656 §9, §12).
 //!
 //! Only what a UDP client sends can be told apart below the engine.
 

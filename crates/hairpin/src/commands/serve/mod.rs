@@ -219,8 +219,8 @@ fn log_warnings(loaded: &Loaded) {
     }
 }
 
-/// Gives a server without users, secrets, keys of access tokens, realms and stores a random secret, the same one in each call: there is always a way in, and never
-/// an open one.
+/// A server without users, secrets, keys of access tokens, realms and stores gets a random secret, the same one in each call. So a client
+/// can always authenticate, and the relay is never open.
 fn with_a_way_in(
     mut config: Config,
     made_up_secret: &mut Option<String>,

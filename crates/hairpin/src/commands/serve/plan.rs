@@ -117,7 +117,8 @@ pub(crate) fn random_secret() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// URIs that clients can use, those of TLS with the name that the certificate is for, the most useful ones only: public ones if there are any, loopback only if there is nothing else.
+/// URIs for clients, only the most useful ones. Those of TLS have the name of the certificate. There are public addresses if any exist, and
+/// loopback only if nothing else exists.
 pub(super) fn uris(
     listeners: &Listeners,
     external: &[ExternalIp],

@@ -1,8 +1,8 @@
 //! The workloads `allocate` and `connect`: allocations, or only connections, that come and go.
 //!
-//! A cycle is a client of its own: a fresh socket (over TCP and TLS, a connection), an Allocate request (twice, because the server challenges it), a Refresh,
-//! and a Refresh with lifetime 0. In the report a cycle counts as one datagram: sent when it begins, received when its
-//! allocation is deleted, lost if it never is; its latency runs from the time it was meant to begin. The steps are
+//! A cycle is a new client: a new socket (over TCP and TLS, a connection), an Allocate request (twice, because the server challenges it),
+//! a Refresh, and a Refresh with lifetime 0. In the report, a cycle counts as one datagram. It is sent when the cycle begins, received
+//! when its allocation is deleted, and lost if that does not happen. Its latency begins at the scheduled start. The steps are
 //! transactions, with latencies of their own.
 
 mod cycle;

@@ -14,8 +14,8 @@ use crate::report::{LoadReport, Moment, Recovery, Second, SipReport, Sweep, Swee
 pub struct SweepOptions {
     /// Multiples of the peak, in the order in which they are tried.
     pub multiples: Vec<f64>,
-    /// Units of work per second; `None` finds it: a closed loop says where to begin, and the load grows by a tenth at a time for as
-    /// long as more of it succeeds.
+    /// Units of work per second. `None` searches for it: a closed loop gives the first value, and the load grows in steps of a
+    /// tenth while goodput increases.
     pub peak: Option<f64>,
     /// Units of work in flight while the peak is measured.
     pub window: u32,
