@@ -406,7 +406,7 @@ impl std::fmt::Debug for Relay {
     }
 }
 
-/// How many classifiers are attached to the ingress of this interface by TCX, whoever attached them.
+/// How many classifiers are attached to the ingress of this interface by TCX, by any program.
 ///
 /// # Errors
 /// When there is no such interface in the calling thread's namespace, without CAP_NET_ADMIN, or before Linux 6.6.

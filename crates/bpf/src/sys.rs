@@ -192,7 +192,7 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the memory stays where it is until the last handle is gone; whoever reads or writes it does so with atomics.
+// SAFETY: the memory stays where it is until the last handle is gone; all readers and writers use atomics.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -222,7 +222,7 @@ impl Mapping {
         Mapping::map(bytes, flags, -1)
     }
 
-    /// Makes bytes zero, whoever reads or writes them meanwhile.
+    /// Sets bytes to zero, also while other threads use them.
     ///
     /// # Panics
     /// When the range is not within the mapping, or not of whole words.
@@ -237,7 +237,7 @@ impl Mapping {
         }
     }
 
-    /// A word, whoever writes it meanwhile.
+    /// Reads a word, also while another thread writes it.
     ///
     /// # Panics
     /// When it is not within the mapping, or not aligned.

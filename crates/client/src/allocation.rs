@@ -19,7 +19,7 @@ use crate::shared::{Core, Inbox, Shared};
 /// Room for the header of a Send indication, or of ChannelData with its padding.
 const OVERHEAD: usize = 80;
 
-/// Whoever holds this keeps the allocation.
+/// The allocation stays open while this value exists.
 struct Held {
     handle: Arc<Handle>,
     number: u64,

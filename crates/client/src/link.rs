@@ -12,7 +12,7 @@ use turn::Transport;
 
 /// A connection to one server, as messages: STUN messages and ChannelData messages, each whole.
 ///
-/// UDP, TCP, TLS and DTLS are built in ([`Client::connect`](crate::Client::connect)). Whoever has another connection to a server, such as
+/// UDP, TCP, TLS and DTLS are built in ([`Client::connect`](crate::Client::connect)). A program with another connection to a server, such as
 /// a socket that ICE uses too, or a network made up for a test, implements this trait.
 pub trait Link: Send + Sync + 'static {
     /// The transport protocol: over streams (TCP, TLS) no request is repeated, and ChannelData is padded.
@@ -42,7 +42,7 @@ pub trait Link: Send + Sync + 'static {
     fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
 }
 
-/// A UDP socket of its own, connected to the server: so the kernel drops what others send, and ICMP errors are heard.
+/// A UDP socket of its own, connected to the server: so the kernel drops datagrams of other senders, and reports ICMP errors.
 #[derive(Debug)]
 pub(crate) struct UdpLink(UdpSocket);
 

@@ -86,7 +86,7 @@ impl Core {
         self.lease.ended.clone()
     }
 
-    /// The allocation is over: whoever waits for its data or its permissions hears of it.
+    /// The allocation is over: callers that wait for its data or its permissions are informed.
     pub(crate) fn end_lease(&mut self, why: Ended) {
         if self.lease.ended.is_none() {
             self.lease.ended = Some(why);

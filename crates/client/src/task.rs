@@ -135,7 +135,7 @@ fn failed(shared: &Shared, error: &io::Error) -> bool {
 }
 
 impl Core {
-    /// Hands an event to whoever waits for it, or queues it.
+    /// Passes an event to the caller that waits for it, or queues it.
     fn take(&mut self, event: Event, now: turn::Now) {
         match event {
             Event::Mapped(mapped) => self.waiters.bound_outcome(Ok(mapped)),

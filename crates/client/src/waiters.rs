@@ -1,4 +1,4 @@
-//! Who waits for the outcome of which request. Whoever stops waiting just drops its receiver.
+//! Which caller waits for the result of which request. A caller that stops waiting drops its receiver.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -91,7 +91,7 @@ impl Waiters {
         tell_all(&mut self.refresh, Ok(()));
     }
 
-    /// A Refresh failed, with which lifetime is not known: whoever waits for one hears of it.
+    /// A Refresh failed, with which lifetime is not known: callers that wait for a Refresh are informed.
     pub(crate) fn refresh_failed(&mut self, error: &RequestError) -> bool {
         let heard = tell_all(&mut self.refresh, Err(error.clone()));
         tell_all(&mut self.close, Err(error.clone())) || heard

@@ -108,7 +108,7 @@ macro_rules! handshake_errors {
 }
 
 handshake_errors! {
-    /// The peer does not speak DTLS 1.2.
+    /// The peer does not support DTLS 1.2.
     Version = "version", PROTOCOL_VERSION, "the peer does not offer DTLS 1.2";
     /// No cipher suite, group or signature scheme in common.
     NothingInCommon = "nothing_in_common", HANDSHAKE_FAILURE, "no cipher suite, group and signature scheme in common with the peer";

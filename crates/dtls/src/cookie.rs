@@ -61,7 +61,7 @@ impl CookieKey {
     }
 }
 
-/// An IPv4 address in its IPv6 form is another address: this server never hears both from one client.
+/// An IPv4 address in its IPv6 form is another address: this server never gets both from one client.
 pub(crate) fn address_bytes(address: SocketAddr) -> [u8; 19] {
     let mut bytes = [0; 19];
     bytes[..2].copy_from_slice(&address.port().to_be_bytes());

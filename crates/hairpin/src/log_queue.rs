@@ -112,7 +112,7 @@ impl Queue {
             .timed_out()
     }
 
-    /// Writes lines for ever. `report` logs how many lines were dropped.
+    /// Writes lines forever. `report` logs how many lines were dropped.
     fn run(&self, mut sink: impl Write, report: impl Fn(u64)) -> ! {
         let mut batch = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Sockets that whoever started this process opened for it (`LISTEN_FDS`, sd_listen_fds(3)), and what a socket is.
+//! Sockets that the program that started this process has opened for it (`LISTEN_FDS`, sd_listen_fds(3)), and what a socket is.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ pub struct Inherited {
     pub fd: OwnedFd,
     /// Its number.
     pub number: c_int,
-    /// What whoever started this process calls it.
+    /// The name that the program that started this process gave it.
     pub name: String,
 }
 

@@ -1,7 +1,7 @@
 //! The system calls of hairpin: batched UDP, readiness, and the few questions a server asks its machine.
 //!
 //! A datagram enters through [`UdpSocket::recv`] or [`UdpSocket::recv_one`] into a slot of a [`RecvBatch`], which the
-//! worker owns and reuses for ever. It is looked at as [`Datagrams`]: one or more datagrams of equal length, because with
+//! worker owns and reuses forever. It is looked at as [`Datagrams`]: one or more datagrams of equal length, because with
 //! UDP_GRO the kernel hands over whole trains. The worker pushes datagrams to send into an [`Outbox`], a session on its
 //! [`SendQueue`]. It borrows the bytes from the batch and groups them by flow. The runs of equal size of a flow are one
 //! segmented message (UDP_SEGMENT). All messages of a socket leave in one `sendmmsg`.

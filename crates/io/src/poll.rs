@@ -19,7 +19,7 @@ pub enum Interest {
     Write,
     /// Both.
     ReadWrite,
-    /// Both, but only when it changes: whoever is told reads, or writes, until there is nothing more to read, or no more room.
+    /// Both, but only when it changes: the caller must then read until nothing is left, or write until there is no room.
     Edge,
     /// Nothing but errors, and that the connection is gone.
     Nothing,
@@ -193,7 +193,7 @@ impl Poller {
     }
 
     /// Waits for events, at most `timeout` (to the nanosecond where the kernel has `epoll_pwait2`, otherwise rounded
-    /// up to a millisecond); `None` waits for ever, zero only looks. Returns how many there are; 0 also when a signal
+    /// up to a millisecond); `None` waits forever, zero only looks. Returns how many there are; 0 also when a signal
     /// interrupted the wait.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ pub struct UdpOptions {
     /// and the poller reports them ([`Event::error`](crate::Event)) until they are fetched.
     pub icmp_errors: bool,
     /// SO_BUSY_POLL and SO_PREFER_BUSY_POLL: spin on the device queue for so many microseconds before sleeping; 0 is off. Ignored
-    /// without CAP_NET_ADMIN. Whoever waits by epoll needs [`Poller::set_busy_poll`](crate::Poller::set_busy_poll) besides.
+    /// without CAP_NET_ADMIN. A caller that waits with epoll requires [`Poller::set_busy_poll`](crate::Poller::set_busy_poll) besides.
     pub busy_poll_us: u32,
 }
 
@@ -154,7 +154,7 @@ impl UdpSocket {
         opening.require(options)?;
         let (gro, dual_stack) = (opening.wish(options), opening.dual_stack);
         bind(fd.as_fd(), &RawAddress::new(address))?;
-        // Whoever names the port knows the answer.
+        // A caller that names the port knows it.
         let local = match address.port() {
             0 => getsockname(fd.as_fd())?.get(),
             _ => address,

@@ -81,7 +81,7 @@ impl Gather {
 
 fn write(connection: Arc<Connection>, full: &mut Vec<Arc<Connection>>, flushed: &mut Flushed) {
     let mut writing = connection.write();
-    // Whoever reads the connection learns of an error, too, and says so.
+    // The reader of the connection gets the error, too, and reports it.
     let rest = matches!(writing.flush(&mut flushed.syscalls), Ok(false));
     let first = rest && !writing.set_full(true);
     drop(writing);

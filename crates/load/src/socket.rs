@@ -91,7 +91,7 @@ impl AsFd for Socket {
 pub struct Connection {
     socket: OsSocket,
     via: Via,
-    /// Whoever reads and whoever writes take turns, a batch at a time: TLS is one state for both.
+    /// The reader and the writer take turns, a batch at a time: TLS is one state for both.
     writer: Mutex<Writer>,
     incoming: Mutex<Incoming>,
 }

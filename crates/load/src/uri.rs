@@ -64,7 +64,7 @@ impl Scheme {
 /// The machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// An address; an IPv6 one stands in brackets.
+    /// An address; an IPv6 one is in brackets.
     Ip(IpAddr),
     /// A name to look up.
     Name(String),

@@ -1,4 +1,4 @@
-//! From wishes to a running server: checks, sockets, workers, threads, in this order.
+//! From settings to a running server: checks, sockets, workers, threads, in this order.
 
 mod bound;
 mod dtls;

@@ -40,7 +40,7 @@ pub enum StartError {
     /// A socket that was given open cannot be a listener.
     #[error("a listener's open sockets cannot be used: {0}")]
     OpenSocket(#[from] OpenSocketError),
-    /// Sockets that whoever started this process has bound cannot be used.
+    /// Sockets that the program that started this process has bound cannot be used.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
     /// There is a TLS or DTLS listener, but no certificate.

@@ -1,4 +1,4 @@
-//! Listener sockets that whoever started this process has bound: systemd, by a socket unit.
+//! Listener sockets that the program that started this process has bound: systemd, by a socket unit.
 
 use crate::error::OpenSocketError;
 use io::inherited::{Inherited, SocketKind, describe, serves_both_families, take};

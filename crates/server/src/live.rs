@@ -362,7 +362,7 @@ fn nonce_keys(seeds: &[Key]) -> NonceKeys {
     keys
 }
 
-/// Changes the configuration of all workers. Shared by whoever may want to.
+/// Changes the configuration of all workers. All threads that change it share this value.
 #[derive(Debug)]
 pub(crate) struct Changes {
     live: Mutex<Live>,
@@ -427,7 +427,7 @@ impl Changes {
         if ended.load(Ordering::Relaxed) {
             return;
         }
-        // Whoever waits looks at everything again, also after a wake-up for nothing.
+        // The waiting thread checks everything again, also after a spurious wake-up.
         match due {
             Some(due) => {
                 let left = due.saturating_duration_since(Instant::now());

@@ -437,7 +437,7 @@ impl Running {
         drop(self.host_watch.take());
         drop(self.checks.take());
         for worker in 0..self.threads.len() {
-            // A worker empties its mailbox at every wake-up: a minute is for ever.
+            // A worker empties its mailbox at every wake-up: a minute is forever.
             self.post_until(
                 worker,
                 WorkerMessage::Shutdown,

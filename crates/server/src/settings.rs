@@ -73,7 +73,7 @@ pub struct Settings {
     pub max_allocations: usize,
     /// Whether a Refresh needs a credential that has not expired. Default: no, as clients keep the one they began with.
     pub strict_expiry: bool,
-    /// Whether clients that speak RFC 5389 may also bind the channel numbers 0x5000 to 0x7FFF, which RFC 8656 §12 took back.
+    /// Whether clients that support RFC 5389 may also bind the channel numbers 0x5000 to 0x7FFF, which RFC 8656 §12 took back.
     /// Default: yes, as Debian's coturn client picks at random among them.
     pub rfc5766_channels: bool,
     /// Whether the first 16 bytes of an access token's key of 20 bytes are also accepted as key of HMAC-SHA1. Default: yes, as clients that

@@ -1,4 +1,4 @@
-//! How many connections each source has, in a table of fixed size: no map is keyed by whoever connects.
+//! How many connections each source has, in a table of fixed size: no map is keyed by unproven addresses.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::chars::{self, HOST};
 use crate::cursor::Cursor;
 
-/// The `host` of RFC 3261 §25.1 as it stands in the message.
+/// The `host` of RFC 3261 §25.1 as it is in the message.
 #[derive(Clone, Copy, Debug)]
 pub struct Host<'a> {
     text: &'a [u8],
@@ -36,7 +36,7 @@ impl<'a> Host<'a> {
         Some(Host { text, v6 })
     }
 
-    /// As it stands in the message, with brackets.
+    /// As it is written in the message, with brackets.
     #[inline]
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {

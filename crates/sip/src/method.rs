@@ -15,7 +15,7 @@ macro_rules! methods {
             /// The methods known by name.
             pub const KNOWN: &'static [Method<'static>] = &[$(Method::$variant,)*];
 
-            /// As it stands in a message.
+            /// As it is written in a message.
             #[inline]
             #[must_use]
             pub const fn as_bytes(self) -> &'a [u8] {

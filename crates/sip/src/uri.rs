@@ -241,7 +241,7 @@ const fn is_visual_separator(byte: u8) -> bool {
 }
 
 impl<'a> UriParams<'a> {
-    /// As they stand in the URI, from the first `;`.
+    /// As they are written in the URI, from the first `;`.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
@@ -275,7 +275,7 @@ impl<'a> UriParams<'a> {
 }
 
 impl<'a> UriHeaders<'a> {
-    /// As they stand in the URI, behind the question mark.
+    /// As they are written in the URI, behind the question mark.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0

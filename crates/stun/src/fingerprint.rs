@@ -5,7 +5,7 @@ use crate::Message;
 /// Bytes of the value.
 pub(crate) const LEN: usize = 4;
 
-/// RFC 8489 §14.7: the CRC is XORed with "STUN", lest a CRC-32 of another protocol match.
+/// RFC 8489 §14.7: the CRC is XORed with "STUN", so that a CRC-32 of another protocol does not match.
 const XOR: u32 = 0x5354_554E;
 
 /// What a message's FINGERPRINT says.

@@ -40,7 +40,7 @@ pub enum ParseError {
 /// Bytes of the type and the length in front of an attribute's value.
 pub(crate) const TLV_HEADER_LEN: usize = 4;
 
-/// One attribute as it stands in the message.
+/// One attribute as it is in the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawAttribute<'a> {
     /// Its type.

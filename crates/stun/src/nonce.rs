@@ -141,7 +141,7 @@ struct NonceKey {
 }
 
 impl NonceKeys {
-    /// Starts with one key of 32 random bytes. Workers and nodes that share it honour each other's nonces.
+    /// Starts with one key of 32 random bytes. Workers and nodes that share it accept each other's nonces.
     #[must_use]
     pub fn new(key: &[u8; 32]) -> NonceKeys {
         NonceKeys {

@@ -2,7 +2,7 @@
 // hash and the same order of places).
 //
 // User space may remove a flow, and give its place to another, while a packet of the old one is being rewritten. It changes
-// the version first. So whoever has written a packet from a flow looks at the version again, and drops the packet if it is
+// the version first. So a program that has written a packet from a flow compares the version again, and drops the packet if it is
 // not what it was.
 #pragma once
 #include "relay_maps.h"

@@ -197,7 +197,7 @@ struct Client {
 }
 
 impl Client {
-    /// Waits for the time of each renewal, for ever.
+    /// Waits for the time of each renewal, forever.
     async fn run(mut self) {
         let mut failures = 0;
         loop {

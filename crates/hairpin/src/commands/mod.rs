@@ -64,7 +64,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 fn conclude(result: anyhow::Result<ExitCode>) -> ExitCode {
     let is_read = QUEUE.flush(FLUSH);
     result.unwrap_or_else(|error| {
-        // If nobody reads stderr, the process would wait for ever.
+        // If nobody reads stderr, the process would wait forever.
         if is_read {
             eprintln!("error: {error:#}");
         }

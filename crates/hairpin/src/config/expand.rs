@@ -53,7 +53,7 @@ fn replace(
     }
 }
 
-/// The text with the values of its references. `$${` stands for `${`.
+/// The text with the values of its references. `$${` means `${`.
 fn expand(text: &str, environment: &[(OsString, OsString)]) -> Result<String, Mistake> {
     let (mut expanded, mut rest) = (String::new(), text);
     while let Some(at) = rest.find("${") {

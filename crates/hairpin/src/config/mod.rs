@@ -497,7 +497,7 @@ fn values<T>(list: List<T>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
 }
 
-/// The names of the keys that differ between two configurations and that only a restart puts into force.
+/// The names of the keys that differ between two configurations and that only a restart applies.
 pub(crate) fn needs_restart(old: &Loaded, new: &Loaded) -> Vec<String> {
     let (mut old, mut new) = (old.settings.clone(), new.settings.clone());
     let value = |key: &schema::Key, settings: &mut Settings| {

@@ -554,7 +554,7 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// Whether its text must not be shown.
     pub(crate) secret: bool,
-    /// Whether a reload puts a new value into force; else it needs a restart.
+    /// Whether a reload applies a new value; otherwise a restart is necessary.
     pub(crate) live: bool,
     /// Its place in [`Settings`].
     pub(crate) slot: fn(&mut Settings) -> &mut dyn Slot,

@@ -76,7 +76,7 @@ pub(crate) struct Sip {
     pub(crate) forking: Forking,
     /// Whether the proxy follows a 3xx.
     pub(crate) recurse: bool,
-    /// Sources that are not heard.
+    /// Sources whose messages are dropped.
     pub(crate) deny: Vec<IpNet>,
     /// Exceptions.
     pub(crate) allow: Vec<IpNet>,

@@ -49,7 +49,7 @@ pub(crate) struct PendingChange {
     reply: Option<oneshot::Sender<Reply>>,
 }
 
-/// Whoever waits to be told what came of a change.
+/// The caller that waits for the result of a change.
 #[derive(Debug)]
 pub(crate) struct Waiting(Option<oneshot::Sender<Reply>>);
 
@@ -64,7 +64,7 @@ impl Waiting {
     /// Says what came of it.
     pub(crate) fn reply(self, reply: Reply) {
         if let Some(waiting) = self.0 {
-            // Whoever has given up waiting reads the log.
+            // A caller that no longer waits finds the result in the log.
             let _ = waiting.send(reply);
         }
     }

@@ -80,7 +80,7 @@ impl Bound {
     }
 }
 
-/// Serves for ever.
+/// Serves forever.
 async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
     let mut open = Vec::with_capacity(CONNECTIONS);
     loop {
@@ -112,7 +112,7 @@ async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, Change
         Err(refusal) => Err(refusal),
     };
     let line = protocol::reply(&reply);
-    // Whoever does not read it has gone.
+    // A client that does not read it has disconnected.
     let _ = timeout(TIME, write(&stream, line.as_bytes())).await;
 }
 

@@ -81,7 +81,7 @@ impl Page {
         }
     }
 
-    /// A family of counters that one label tells apart.
+    /// A family of counters that one label distinguishes.
     pub(super) fn counters<W: Display>(
         &mut self,
         name: &'static str,
@@ -95,7 +95,7 @@ impl Page {
         }
     }
 
-    /// A family of gauges that one label tells apart.
+    /// A family of gauges that one label distinguishes.
     pub(super) fn gauges<W: Display>(
         &mut self,
         name: &'static str,

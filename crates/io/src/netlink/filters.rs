@@ -43,7 +43,7 @@ pub struct Filter {
     pub handle: u32,
     /// What classifies, such as `bpf` or `flower`.
     pub kind: String,
-    /// Of a BPF filter: what whoever added it calls it.
+    /// Of a BPF filter: the name that its owner gave it.
     pub name: Option<String>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn epoll_ctl(
         .map(drop)
 }
 
-/// Milliseconds; -1 waits for ever. Replaces what `events` holds, up to its capacity.
+/// Milliseconds; -1 waits forever. Replaces what `events` holds, up to its capacity.
 pub(crate) fn epoll_wait(
     epoll: BorrowedFd<'_>,
     events: &mut Vec<epoll_event>,
@@ -53,7 +53,7 @@ pub(crate) fn epoll_wait(
     Ok(())
 }
 
-/// `None` waits for ever. Kernels before 5.11 answer ENOSYS. glibc before 2.35 has no wrapper, hence `syscall`.
+/// `None` waits forever. Kernels before 5.11 answer ENOSYS. glibc before 2.35 has no wrapper, so this calls `syscall`.
 pub(crate) fn epoll_pwait2(
     epoll: BorrowedFd<'_>,
     events: &mut Vec<epoll_event>,

@@ -11,7 +11,7 @@ use super::check;
 pub(crate) fn own(number: c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes integers only; fails if the descriptor is not open.
     check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
-    // SAFETY: it is open, and whoever started this process announced it as one that this process is to take. It is taken once.
+    // SAFETY: it is open, and the program that started this process has passed it. It is used once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

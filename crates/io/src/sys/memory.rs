@@ -30,7 +30,7 @@ pub(crate) fn map(len: usize) -> io::Result<*mut u8> {
 /// A file of so many bytes in memory, which can never shrink.
 pub(crate) fn make_file(bytes: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string that lives for ever.
+    // SAFETY: the name is a C string that lives forever.
     let number = check(unsafe { libc::memfd_create(c"hairpin".as_ptr(), flags) })?;
     // SAFETY: the kernel has just made this descriptor and nobody else knows its number.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };

@@ -43,7 +43,7 @@ pub(crate) fn subscribe(socket: BorrowedFd<'_>, groups: u32) -> io::Result<()> {
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) }).map(drop)
 }
 
-/// A netlink socket without a destination speaks to the kernel.
+/// A netlink socket without a destination sends to the kernel.
 pub(crate) fn send(socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<usize> {
     // SAFETY: the kernel reads `message.len()` bytes from a live slice.
     check_len(unsafe {

@@ -26,7 +26,7 @@ pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     check_len(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
 }
 
-/// Waits until `fd` can be read; milliseconds, -1 waits for ever.
+/// Waits until `fd` can be read; milliseconds, -1 waits forever.
 pub(crate) fn poll(fd: BorrowedFd<'_>, timeout_ms: c_int) -> io::Result<bool> {
     let mut watched = pollfd {
         fd: fd.as_raw_fd(),

@@ -31,7 +31,7 @@ pub(crate) unsafe fn sendmsg(fd: BorrowedFd<'_>, header: &msghdr) -> io::Result<
     check_len(unsafe { direct!(SYS_sendmsg, fd.as_raw_fd(), ptr::from_ref(header), 0) })
 }
 
-/// Returns how many of the messages, from the front, were sent; an error speaks of the first.
+/// Returns how many of the messages, from the front, were sent; an error is that of the first.
 ///
 /// # Safety
 /// As for [`sendmsg`], for every header.

@@ -107,7 +107,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Killed first: the pipes end with the process, and a reader would wait for ever.
+        // Killed first: the pipes end with the process, and a reader would wait forever.
         self.process.take();
         for reader in self.readers.drain(..) {
             let _ = reader.join();

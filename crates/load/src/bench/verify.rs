@@ -84,7 +84,7 @@ impl<'a> Ends<'a> {
         Ok(())
     }
 
-    /// Sends datagrams of flow 0 until one comes through. `alive` may say that waiting is in vain.
+    /// Sends datagrams of flow 0 until one comes through. `alive` may say that waiting is useless.
     pub(crate) fn wait(
         &self,
         direction: Direction,

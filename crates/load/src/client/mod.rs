@@ -33,7 +33,7 @@ pub use slot::{ClientId, ClientParts};
 
 /// What a client has to say.
 pub trait Handler {
-    /// Something happened to a client. The driver is at hand, for the next step.
+    /// Something happened to a client. The driver is an argument, for the next step.
     fn event(&mut self, driver: &mut Driver, id: ClientId, event: Event);
 
     /// The connection of a client is lost, or never came about. What the client waits for fails next.

@@ -28,7 +28,7 @@ impl Frames {
         }
     }
 
-    /// From a client by its server to a peer. Without a channel it is indications whatever was wished for.
+    /// From a client by its server to a peer. Without a channel it is indications whatever was requested.
     pub(super) fn lane(
         &self,
         client: &ClientParts,

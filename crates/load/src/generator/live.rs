@@ -1,4 +1,4 @@
-//! Latencies for whoever watches a run.
+//! Latencies for a live display of a run.
 
 use std::sync::Mutex;
 

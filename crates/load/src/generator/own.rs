@@ -7,7 +7,7 @@ use io::UdpSocket;
 
 use super::setup::{SetupError, any_like, socket_options};
 
-/// The address to give peers: the one that was wished for, or the one from which this machine reaches `relayed`.
+/// The address to give peers: the requested one, or the one from which this machine reaches `relayed`.
 pub(super) fn address(wished: Option<IpAddr>, relayed: SocketAddr) -> Result<IpAddr, SetupError> {
     if let Some(ip) = wished {
         return Ok(ip);

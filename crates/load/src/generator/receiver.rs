@@ -275,7 +275,7 @@ impl Receiver {
         self.wheel.set(index as u32, deadline);
     }
 
-    /// Gives latencies to whoever shows them.
+    /// Gives latencies to the live display.
     pub(super) fn hand_over(&mut self, live: &Mutex<Latency>, last: bool) {
         self.book.live.hand_over(live, last);
     }

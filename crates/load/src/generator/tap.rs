@@ -89,7 +89,7 @@ pub(super) struct ClientErrors {
     /// Connections that ended, and the first reason.
     pub(super) disconnected: u64,
     pub(super) why: Option<String>,
-    /// The same by error code; 0 stands for time-outs and everything else without a code.
+    /// The same by error code; 0 means time-outs and everything else without a code.
     pub(super) codes: BTreeMap<u16, u64>,
 }
 

@@ -56,7 +56,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The same rate for ever.
+    /// The same rate forever.
     #[must_use]
     pub fn constant(rate: Rate) -> Schedule {
         Schedule::from_stages(vec![Stage {
@@ -144,7 +144,7 @@ impl Schedule {
         bursts * self.burst
     }
 
-    /// When send `n` (from 0) is due; `None` if the rate is zero for ever before that.
+    /// When send `n` (from 0) is due; `None` if the rate is zero forever before that.
     #[must_use]
     pub fn intended(&self, n: u64) -> Option<Duration> {
         let sends = (n / self.burst * self.burst) as f64;

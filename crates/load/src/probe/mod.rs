@@ -64,7 +64,7 @@ pub struct Connected {
 pub struct Offer {
     /// The realm of its credentials.
     pub realm: String,
-    /// The password algorithms it lists, in its order; empty for a server that speaks RFC 5389.
+    /// The password algorithms it lists, in its order; empty for a server that supports RFC 5389.
     pub algorithms: Vec<String>,
     /// The one that was used.
     pub algorithm: String,

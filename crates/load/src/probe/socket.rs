@@ -18,7 +18,7 @@ pub(super) const MIN_WAIT: Duration = Duration::from_micros(100);
 /// Bytes that are read from a connection at once.
 const CHUNK: usize = 16 * 1024;
 
-/// A socket that is connected to one server. Over UDP that makes ICMP errors heard.
+/// A socket that is connected to one server. Over UDP, the kernel then reports ICMP errors.
 pub(super) enum Socket {
     Udp(UdpSocket),
     Stream(Box<Connection>),

@@ -53,7 +53,7 @@ pub struct LoadReport {
     pub own_wake_up: Option<OwnDelay>,
     /// Mean interarrival jitter over the flows (RFC 3550 §6.4.1), microseconds.
     pub jitter_us: f64,
-    /// Error responses by code; 0 stands for time-outs.
+    /// Error responses by code; 0 means time-outs.
     pub errors: BTreeMap<u16, u64>,
     /// How datagrams left.
     pub sending: Sending,

@@ -32,7 +32,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As it stands in a Via: `UDP`.
+    /// As it is written in a Via: `UDP`.
     #[must_use]
     pub fn in_via(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl Transport {
         }
     }
 
-    /// As it stands in a URI: `udp`.
+    /// As it is written in a URI: `udp`.
     #[must_use]
     pub fn in_uri(self) -> &'static str {
         match self {

@@ -9,7 +9,7 @@ use super::layers::{Layers, Way, cut};
 
 /// Bytes asked of the kernel at a time.
 const CHUNK: usize = 65_536;
-/// Bytes that may wait to be written; whoever does not read so much is not served.
+/// The limit of bytes that wait to be written. A client that does not read them is not served.
 const BACKLOG: usize = 16 << 20;
 /// Reads of one connection in a row, so that others have their turn.
 const READS: usize = 4;

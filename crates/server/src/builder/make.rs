@@ -1,4 +1,4 @@
-//! From wishes to workers that are ready to run, in this order: addresses, sockets, programs, workers.
+//! From settings to workers that are ready to run, in this order: addresses, sockets, programs, workers.
 
 use super::Builder;
 use super::offloaded::separate;

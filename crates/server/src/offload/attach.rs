@@ -40,7 +40,7 @@ pub(crate) struct OffloadConfig<'a> {
 #[derive(Debug)]
 pub(crate) struct InterfaceAttachment {
     pub(crate) about: InterfaceOffload,
-    /// Whoever asked for its means insists on it.
+    /// The setting names this method, so there is no fallback.
     pub(crate) insists: bool,
     /// See [`Facts::indirect`].
     pub(crate) indirect: bool,

@@ -82,7 +82,7 @@ impl Obstacle {
         }
     }
 
-    /// Whether it is mere advice, which whoever insists may disregard.
+    /// Whether it is only advice: a setting that names the method overrides it.
     const fn is_advice(&self) -> bool {
         matches!(self, Obstacle::Virtual(_) | Obstacle::PartialChecksums)
     }

@@ -103,7 +103,7 @@ impl NextHopTable {
         let _ = self.workers.set(workers);
     }
 
-    /// How often the cells have changed. Whoever sees another number than before acquires the numbers of its channels anew.
+    /// How often the cells have changed. A worker that sees a new number acquires the numbers of its channels again.
     pub(crate) fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
     }
@@ -150,7 +150,7 @@ impl NextHopTable {
         drop(before);
     }
 
-    /// The destination of a number's path has left its cell. Whoever acquires the number next brings another one.
+    /// The destination of a number's path has left its cell. The next caller that acquires the number brings another one.
     pub(super) fn lost_destination(&self, index: u32) {
         if let Some(slot) = self.state().slots.get_mut(index as usize) {
             slot.stray = true;

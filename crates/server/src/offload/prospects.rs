@@ -19,14 +19,14 @@ pub struct OffloadProbe {
     pub index: u32,
     /// By which means [`OffloadMode::Auto`] would relay.
     pub auto: OffloadMethod,
-    /// What speaks against native XDP; `None` if its driver says that it can. Only attaching would prove it, and may interrupt
+    /// The reason against native XDP; `None` if its driver says that it can. Only attaching would prove it, and may interrupt
     /// a link, so that is not tried.
     pub not_xdp: Option<Obstacle>,
     /// Whether [`OffloadMode::Xdp`] would try it all the same.
     pub xdp_on_demand: bool,
     /// Whether a classifier is attached by clsact, because the kernel has no TCX (before Linux 6.6).
     pub clsact: bool,
-    /// What speaks against a classifier; `None` if one was attached for a moment, which disturbs nobody.
+    /// The reason against a classifier; `None` if one was attached for a moment, which disturbs nobody.
     pub not_tc: Option<Obstacle>,
 }
 

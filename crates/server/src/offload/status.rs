@@ -1,4 +1,4 @@
-//! What the kernel does for relaying, for whoever wants to know.
+//! What the kernel does for relaying, for status and metrics.
 
 use super::choice::{Obstacle, OffloadMethod};
 use bpf::relay::Totals;

@@ -270,7 +270,7 @@ impl Policy {
     }
 }
 
-/// What no rule speaks of is admitted.
+/// An address without a rule is allowed.
 fn is_admission(ruling: Option<Ruling>) -> bool {
     matches!(ruling, None | Some(Ruling::Allow))
 }

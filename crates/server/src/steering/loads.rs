@@ -15,7 +15,7 @@ const FULL_SCAN: usize = 16;
 /// How long a published rate is good for: a worker that sleeps publishes nothing.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// One worker's. Written by its owner, and by whoever hands it a request.
+/// One worker's. Its owner writes it, and workers that move a request to it do.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Load {
@@ -76,7 +76,7 @@ impl Loads {
         is_better.then(|| u16::try_from(worker).ok()).flatten()
     }
 
-    /// The least loaded of the others. Of equals the first from a random one on, lest all workers choose the same.
+    /// The least loaded of the others. Of equals the first from a random one on, so that not all workers choose the same one.
     fn least(&self, own: usize, now: Mono, entropy: &mut Entropy) -> Option<(u64, usize)> {
         let count = self.workers.len();
         let first = entropy.below(count);

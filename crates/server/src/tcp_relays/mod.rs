@@ -308,7 +308,7 @@ impl TcpRelays {
         }
     }
 
-    /// The client's connection becomes the data connection once the batch at hand is over.
+    /// The client's connection becomes the data connection once the current batch is over.
     pub(crate) fn bind_later(&mut self, connection: ConnectionKey, path: ClientPath) {
         self.binding.push((connection, path));
     }
@@ -317,7 +317,7 @@ impl TcpRelays {
         self.binding.pop()
     }
 
-    /// The client's connection goes to another worker once the batch at hand is over.
+    /// The client's connection goes to another worker once the current batch is over.
     pub(crate) fn leave_later(&mut self, leaving: Leaving) {
         self.leaving.push(leaving);
     }

@@ -84,11 +84,11 @@ pub(crate) struct Worker {
     pub(crate) configuration: Subscription,
     /// TCP or TLS is listened on.
     pub(crate) has_connections: bool,
-    /// What connections have sent in the wake-up at hand.
+    /// What connections have sent in this wake-up.
     pub(crate) arena: Arena,
     /// SIP, where it is served.
     pub(crate) sip: Option<Box<Sip>>,
-    /// Inter-worker batches of the wake-up at hand; empty between wake-ups.
+    /// Inter-worker batches of this wake-up; empty between wake-ups.
     pub(crate) batches: Vec<WorkerBatch>,
     /// The last wake-up left messages unread.
     pub(crate) messages_left: bool,
@@ -415,7 +415,7 @@ impl Worker {
         self.deliver_batches();
     }
 
-    /// Delivers the datagrams of all batches at hand.
+    /// Delivers the datagrams of all batches.
     fn deliver_batches(&mut self) {
         if self.batches.is_empty() {
             return;
@@ -502,7 +502,7 @@ impl Worker {
             }
             WorkerMessage::Publish(reply) => {
                 self.publish();
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = reply.send(());
             }
             WorkerMessage::Sessions(query) => query.answer(&mut self.core.engine, self.core.now),

@@ -34,7 +34,7 @@ pub(crate) struct Opener {
     /// The kernel can join datagrams.
     pub(crate) gro: bool,
     pub(crate) entropy: Entropy,
-    /// Ports that another process held during the request at hand: kept until its end, so that none is tried twice.
+    /// Ports that another process held during the current request: kept until its end, so that none is tried twice.
     foreign: Vec<(RelayIndex, u16)>,
     /// Open, but held for a reservation token: no allocation owns them, so they are not live.
     reserved: Vec<Reserved>,
@@ -377,7 +377,7 @@ impl Opener {
             PortSelection::Pair,
             now_s,
             |opener, address, port| {
-                // Both or none: whoever fails leaves the other's port unused.
+                // Both or none: if one fails, the other port stays unused.
                 let first = opener
                     .bind(address, port)
                     .inspect_err(|_| opener.relays.pool(address).give_back_unused(port + 1))?;

@@ -67,7 +67,7 @@ pub(crate) struct Session<'s, 'q, 'buf> {
     pub(crate) core: &'s mut Core,
     pub(crate) sockets: &'buf Sockets,
     pub(crate) out: Outbox<'q, 'buf>,
-    /// Something was relayed; whoever wants to know clears it.
+    /// Whether something was relayed; the reader clears it.
     pub(crate) relayed: bool,
 }
 

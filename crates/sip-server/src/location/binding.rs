@@ -10,7 +10,7 @@ pub const MAX_AGENT: usize = 32;
 /// The contact names no `q`.
 pub const NO_Q: u16 = u16::MAX;
 
-/// What a binding is made of. Texts are as they stand in messages, without line ends.
+/// What a binding is made of. Texts are as they are in messages, without line ends.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBinding<'a> {
     /// The URI of the contact, without brackets.

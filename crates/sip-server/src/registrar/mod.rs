@@ -105,7 +105,7 @@ impl Config {
 pub enum Examined<'b> {
     /// The request is for another domain: RFC 3261 §10.3 step 1 has a proxy forward it.
     Foreign,
-    /// The request is refused, whoever sent it.
+    /// The request is refused for every sender.
     Refused(Answer<'b>),
     /// The request is for this address of record; `None` if To names none in the domain of the Request-URI.
     Aor(Option<Aor>),

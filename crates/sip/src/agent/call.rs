@@ -1,4 +1,4 @@
-//! One call, and what the program does with a call whoever has begun it.
+//! One call, and what the program does with a call of either side.
 
 use super::dialog::Dialog;
 use super::draft::{Content, RealmName, check_lines};

@@ -176,7 +176,7 @@ impl Tag {
         Tag(digits)
     }
 
-    /// As it stands in a message.
+    /// As it is written in a message.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -152,7 +152,7 @@ impl<'b> Builder<'b> {
         self.raw(b"\r\n")
     }
 
-    /// Adds a parameter, with a semicolon in front, as it stands in a message.
+    /// Adds a parameter, with a semicolon in front, as it is in a message.
     pub(crate) fn param(&mut self, param: &Param<'_>) -> &mut Self {
         self.raw(b";").raw(param.name);
         match param.value {
@@ -161,7 +161,7 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Adds a field as it stands in a message: [`crate::message::Header::line`].
+    /// Adds a field as it is in a message: [`crate::message::Header::line`].
     pub fn copy(&mut self, header: &crate::message::Header<'_>) -> &mut Self {
         self.raw(header.line)
     }

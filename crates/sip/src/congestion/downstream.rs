@@ -25,7 +25,7 @@ const RATE_BURST_S: f64 = 0.02;
 const RATE_DEBT_S: f64 = 10.0;
 /// RFC 7339 §7.2: how often the mix of requests is taken anew.
 const MIX: Duration = Duration::from_secs(5);
-/// The mix that is assumed at first: percent that may be held back before the others are.
+/// The mix that is assumed at first: percent that may be throttled before the others are.
 const FIRST_MIX: [u32; 2] = [80, 20];
 /// RFC 7339 §4.4: a sequence number lower by more than that is no late report, but one of a server that has begun anew. An hour,
 /// where it is a time.
@@ -34,7 +34,7 @@ const BEGUN_ANEW: u64 = 3600;
 /// What the top Via of a response asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Feedback {
-    /// The value of `oc`: percent to hold back, or requests a second.
+    /// The value of `oc`: percent to throttle, or requests per second.
     pub oc: Option<u32>,
     /// `oc-algo` is `rate`.
     pub rate: bool,
@@ -90,7 +90,7 @@ struct Hop {
     mix: Mix,
 }
 
-/// How many requests there were of those that may be held back and of the others: the two categories of RFC 7339 §7.2.
+/// How many requests there were of those that may be throttled and of the others: the two categories of RFC 7339 §7.2.
 #[derive(Clone, Copy, Debug)]
 struct Mix {
     /// What counts.
@@ -139,7 +139,7 @@ impl Mix {
 
 #[derive(Clone, Copy, Debug)]
 enum Limit {
-    /// Percent of the requests to hold back.
+    /// Percent of the requests to throttle.
     Loss(u32),
     Rate {
         per_second: f64,
@@ -156,7 +156,7 @@ pub struct Downstream {
 }
 
 impl Downstream {
-    /// Nobody has asked for anything. The seed decides which requests are held back.
+    /// Nobody has asked for anything. The seed decides which requests are throttled.
     #[must_use]
     pub fn new(seed: u64) -> Downstream {
         Downstream {
@@ -188,7 +188,7 @@ impl Downstream {
         let validity = feedback.validity.unwrap_or(DEFAULT_VALIDITY);
         let validity = validity.min(LONGEST_VALIDITY);
         if validity.is_zero() {
-            // RFC 7339 §4.3: zero ends it. The hop stays a moment with nothing to hold back, to know old reports by. One that
+            // RFC 7339 §4.3: zero ends it. The hop stays a moment without throttling, to know old reports by. One that
             // has asked for nothing takes no place.
             if place.is_some() {
                 let until = now.plus(DEFAULT_VALIDITY);
@@ -261,7 +261,7 @@ impl Downstream {
 
     /// Whether a request of this class may be sent to the next hop. RFC 7339 §5.10.1: requests of a dialog and urgent
     /// requests have priority. New requests are throttled first, the others only if that is not enough. What finishes
-    /// something is never held back, for it frees more than it costs.
+    /// something is never throttled, for it frees more than it costs.
     pub fn admit(&mut self, now: Mono, hop: SocketAddr, class: Class) -> bool {
         let Some(place) = self.hops.iter().position(|known| known.address == hop) else {
             return true;
@@ -294,7 +294,7 @@ impl Downstream {
                 };
                 let passes = class == Class::Finishing || *saved >= floor;
                 if passes {
-                    // RFC 7415 §3.5.3: so that many who are held back do not send in step.
+                    // RFC 7415 §3.5.3: so that throttled clients do not send at the same time.
                     let is_full = *saved >= burst;
                     let cost = if is_full {
                         0.5 + f64::from(dice) / 10_000.0
@@ -358,7 +358,7 @@ mod tests {
         let mut downstream = Downstream::new(7);
         let now = Mono(0);
         downstream.learn(now, hop(1), asks(30, 1));
-        // Until the mix is known, four in five may be held back: 30 of 80.
+        // Until the mix is known, four in five may be throttled: 30 of 80.
         let new = passing(&mut downstream, now, Class::New);
         assert!((580..670).contains(&new), "{new}");
         assert_eq!(passing(&mut downstream, now, Class::Continuing), 1000);

@@ -1,4 +1,4 @@
-//! RFC 7339 as a server: it tells the senders that understand it how much to hold back, by the algorithm "loss" that all of them
+//! RFC 7339 as a server: it tells the senders that understand it how much to throttle, by the algorithm "loss" that all of them
 //! understand (§4.2). Senders by rate (RFC 7415) would need a share of their own each, kept and counted.
 
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ pub(crate) fn is_oc_parameter(name: &[u8]) -> bool {
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// What is written into the top Via of every response to senders that take part.
+/// What is written into the top Via of every response to senders that support overload control.
 #[derive(Debug)]
 pub struct OcReply {
     text: String,
@@ -54,7 +54,7 @@ impl Default for OcReply {
 }
 
 impl OcReply {
-    /// That there is nothing to hold back.
+    /// That there is nothing to throttle.
     #[must_use]
     pub fn new() -> OcReply {
         let mut reply = OcReply {
@@ -80,7 +80,7 @@ impl OcReply {
         self.text.as_bytes()
     }
 
-    /// The percentage to hold back; or that there is nothing to hold back.
+    /// The percentage to throttle, or that there is nothing to throttle.
     ///
     /// Without overload, the number is lower than that of any report that is still valid. Several workers respond from one address,
     /// and a report of an idle worker must not end the reduction that a busy one has requested. RFC 7339 §4.4: much lower numbers are

@@ -22,7 +22,7 @@ impl Algorithm {
     /// All of them, the best first.
     pub const ALL: [Algorithm; 3] = [Algorithm::Sha256, Algorithm::Sha512_256, Algorithm::Md5];
 
-    /// The name, as it stands in a message.
+    /// The name, as it is in a message.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -148,7 +148,7 @@ impl Hex {
         Hex { digits, len }
     }
 
-    /// As it stands in a message.
+    /// As it is written in a message.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.digits.get(..self.len).unwrap_or_default()
@@ -311,7 +311,7 @@ pub enum Qop {
 }
 
 impl Qop {
-    /// As it stands in a message.
+    /// As it is written in a message.
     #[must_use]
     pub const fn name(self) -> &'static [u8] {
         match self {

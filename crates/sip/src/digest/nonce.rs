@@ -40,7 +40,7 @@ pub enum NonceCheck {
 
 /// The keys under which nonces are issued and checked.
 ///
-/// Workers and nodes that share them honour each other's nonces. Two are good at a time, so that a rotation sends nobody
+/// Workers and nodes that share them accept each other's nonces. Two are good at a time, so that a rotation sends nobody
 /// away; the second one makes everything from before the first worthless.
 #[derive(Clone, Debug)]
 pub struct NonceKeys {

@@ -189,7 +189,7 @@ pub enum Outcome {
 pub enum DigestMismatch {
     /// `uri` is not equivalent to the Request-URI (RFC 7616 §3.4.6; [`Uri::is_equivalent`]).
     Uri,
-    /// There is no `qop`, but it was asked for (RFC 8760 §2.6): the client speaks RFC 2069.
+    /// There is no `qop`, but it was asked for (RFC 8760 §2.6): the client uses RFC 2069.
     Qop,
     /// With `qop` there must be a nonce count of eight hexadecimal digits (RFC 7616 §3.4).
     Count,

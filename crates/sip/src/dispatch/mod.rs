@@ -306,7 +306,7 @@ impl Dispatcher {
         }
     }
 
-    /// The next thing that the TU should hear.
+    /// The next event for the TU.
     pub fn poll_told(&mut self) -> Option<Told> {
         self.told.pop_front()
     }

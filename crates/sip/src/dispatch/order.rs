@@ -1,4 +1,4 @@
-//! What the TU orders, what it hears, and within which bounds.
+//! Commands of the TU, events for the TU, and their limits.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -138,7 +138,7 @@ pub struct Order<'a> {
     pub target: &'a [u8],
     /// The request without a Via of ours, in pieces; the first begins with the start line.
     pub pieces: &'a [&'a [u8]],
-    /// What it is held back by, if at all.
+    /// The overload report that throttles it, if any.
     pub class: Class,
     /// Comes back with everything that becomes of it.
     pub mark: Mark,

@@ -11,7 +11,7 @@ use crate::hash::Seeded;
 use crate::routing::Query;
 use crate::{HashKey, Mono};
 
-/// Whoever asks the DNS gives up sooner than this.
+/// The DNS client gives up earlier than this.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Questions for one message: NAPTR, SRV for each transport, and 16 hosts twice.

@@ -25,7 +25,7 @@ pub struct Outgoing<'a> {
     pub connection: Option<ConnectionKey>,
     /// The request without a Via of ours, in pieces; the first begins with the start line.
     pub pieces: &'a [&'a [u8]],
-    /// What it is held back by, if at all.
+    /// The overload report that throttles it, if any.
     pub class: Class,
     /// With a mark the TU hears how the transaction ends.
     pub mark: Option<Mark>,

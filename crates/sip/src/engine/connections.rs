@@ -191,7 +191,7 @@ impl Connections {
         }
     }
 
-    /// The client of a connection has proved that it speaks for these names.
+    /// The client of a connection has proved that it has these names.
     pub(super) fn prove(&mut self, key: ConnectionKey, names: &Arc<[PeerName]>) {
         if let Some(connection) = self.open.get_mut(&key).filter(|known| !known.ours) {
             connection.client.get_or_insert_with(|| {

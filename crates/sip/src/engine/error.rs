@@ -47,7 +47,7 @@ pub enum RequestError {
     /// This worker is congested: answer with 503.
     #[error("congested: requests like this one are not sent now")]
     Congested,
-    /// The next hop asked to hold back requests (RFC 7339): answer with 503.
+    /// The next hop asked to throttle requests (RFC 7339): answer with 503.
     #[error("the next hop asked to hold back requests")]
     HeldBack,
     /// The listener has no sent-by for the transport.

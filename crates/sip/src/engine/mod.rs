@@ -225,13 +225,13 @@ impl Engine {
         }
     }
 
-    /// The client of an accepted connection has proved by its certificate that it speaks for these domains (RFC 5922 §7.4). With that, it
+    /// The client of an accepted connection has proved by its certificate that it serves these domains (RFC 5922 §7.4). With that, it
     /// may ask for requests by the same connection (RFC 5923).
     pub fn authenticated(&mut self, connection: ConnectionKey, names: &Arc<[PeerName]>) {
         self.connections.prove(connection, names);
     }
 
-    /// The domains that the client of a connection has proved to speak for, if it has.
+    /// The domains that the client of a connection has proved, if any.
     #[must_use]
     pub fn client_names(&self, connection: ConnectionKey) -> Option<&Arc<[PeerName]>> {
         self.connections.names(connection)

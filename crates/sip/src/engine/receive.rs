@@ -267,7 +267,7 @@ impl Engine {
         })
     }
 
-    /// Whether the sender of a request with this Via is told how much to hold back (RFC 7339 §5.1).
+    /// Whether the sender of a request with this Via is told how much to throttle (RFC 7339 §5.1).
     pub(super) fn reports_load(&self, via: &Via<'_>) -> bool {
         self.config.overload_control && via.has_oc && offers_loss(via)
     }
@@ -511,7 +511,7 @@ impl Engine {
         via: &Via<'m>,
         retry_after_s: u32,
     ) -> Shed {
-        // A sender that speaks RFC 7339 is told how much to hold back; a Retry-After would stop it altogether.
+        // A sender that supports RFC 7339 is told how much to throttle; a Retry-After would stop it altogether.
         // RFC 7339 §5.10.2 would have the others get none either; those are told by what RFC 3261 §21.5.4 has for it.
         let mut line = [0; RETRY_AFTER_LEN];
         let headers = if self.reports_load(via) {

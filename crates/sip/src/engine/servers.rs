@@ -40,7 +40,7 @@ pub(super) struct Server {
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.
     pub(super) target_len: u16,
-    /// The client takes part in overload control (RFC 7339 §5.1): the responses of a TU need not say so any more.
+    /// The client supports overload control (RFC 7339 §5.1): the responses of a TU need not say so any more.
     pub(super) reports_load: bool,
     /// The dialog that its To tag is bound to; 0 if it begins none.
     pub(super) dialog: u64,

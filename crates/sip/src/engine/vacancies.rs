@@ -1,6 +1,6 @@
 //! Which chunks have room: a set of small numbers that knows its least.
 //!
-//! Whoever takes the first chunk with room leaves the last ones empty when there is less to hold, so that they can be given back.
+//! New entries go to the first chunk with room. So the last chunks become empty when the number of entries falls, and their memory can be released.
 
 /// The set.
 #[derive(Debug)]

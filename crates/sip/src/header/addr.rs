@@ -8,9 +8,9 @@ use crate::uri::{Uri, UriError};
 /// `"Display" <uri>;params`, or `uri;params`, whose parameters then are the header's (RFC 3261 §20.10).
 #[derive(Clone, Copy, Debug)]
 pub struct NameAddr<'a> {
-    /// The value as it stands in the message, without white space around it.
+    /// The value as it is in the message, without white space around it.
     pub bytes: &'a [u8],
-    /// The display name as it stands in the message, with its quotes; empty if there is none.
+    /// The display name as it is in the message, with its quotes; empty if there is none.
     pub display: &'a [u8],
     /// The URI, not yet looked into: see [`NameAddr::parse_uri`].
     pub uri: &'a [u8],

@@ -3,7 +3,7 @@
 use crate::chars::{TOKEN, VALUE};
 use crate::cursor::Cursor;
 
-/// One parameter as it stands in the message.
+/// One parameter as it is in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param<'a> {
     /// Its name, which compares without regard to case.
@@ -17,7 +17,7 @@ pub struct Param<'a> {
 pub struct Params<'a>(&'a [u8]);
 
 impl<'a> Params<'a> {
-    /// The parameters as they stand in the message, from the first `;`.
+    /// The parameters as they are in the message, from the first `;`.
     #[inline]
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {

@@ -52,7 +52,7 @@ impl<'a> ViaTransport<'a> {
             .unwrap_or(ViaTransport::Other(name))
     }
 
-    /// As it stands in a Via.
+    /// As it is written in a Via.
     #[inline]
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
@@ -101,7 +101,7 @@ pub enum Rport {
 /// One value of Via.
 #[derive(Clone, Copy, Debug)]
 pub struct Via<'a> {
-    /// The value as it stands in the message, without white space around it.
+    /// The value as it is in the message, without white space around it.
     pub bytes: &'a [u8],
     /// Whether the protocol is `SIP/2.0`. The grammar allows any other too.
     pub is_sip_2_0: bool,
@@ -123,7 +123,7 @@ pub struct Via<'a> {
     pub ttl: Option<u8>,
     /// All parameters, those above included.
     pub params: Params<'a>,
-    /// The name of `rport`, as it stands in the message.
+    /// The name of `rport`, as it is in the message.
     pub(crate) rport_name: Option<&'a [u8]>,
     /// There are parameters that begin like those of RFC 7339.
     pub(crate) has_oc: bool,

@@ -10,7 +10,7 @@ use crate::header::{
     NameAddrs, RetryAfter, Tokens, Via, Vias, small,
 };
 
-/// One header field as it stands in the message.
+/// One header field as it is in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
     /// Which it is.

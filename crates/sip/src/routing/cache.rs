@@ -105,7 +105,7 @@ pub struct DnsCache {
 }
 
 impl DnsCache {
-    /// An empty cache. Names come from strangers, hence the key.
+    /// An empty cache. Clients choose the names, so a key is necessary.
     #[must_use]
     pub fn new(key: HashKey) -> DnsCache {
         DnsCache {

@@ -32,7 +32,7 @@ impl Locate {
         }
     }
 
-    /// The name that whoever serves this URI must prove over TLS: its host, whatever maddr and the DNS make of that (RFC 5922 §7.3).
+    /// The name that the server of this URI must prove over TLS: the host of the URI, regardless of maddr and DNS results (RFC 5922 §7.3).
     #[must_use]
     pub fn peer_name(uri: &[u8]) -> Option<PeerName> {
         match Uri::parse(uri) {

@@ -17,7 +17,7 @@ pub(super) fn apply(bytes: &mut [u8], key: [u8; 4], phase: usize) {
     }
 }
 
-/// The masking keys of a client. Whoever chooses the payload must not predict them, so they are hashes of a secret seed and a counter.
+/// The masking keys of a client. The author of the payload must not be able to predict them, so they are hashes of a secret seed and a counter.
 #[derive(Clone)]
 pub(super) struct Keys {
     seed: [u8; 16],

@@ -180,7 +180,7 @@ fixed_attribute!(
 pub struct DontFragment;
 fixed_attribute!(DontFragment, DONT_FRAGMENT, read: |[]| Ok(DontFragment), write: |_| [0; 0]);
 
-/// Names a relayed transport address that the server holds back (RFC 8656 §18.10).
+/// Names a relayed transport address that the server has reserved (RFC 8656 §18.10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReservationToken(
     /// The token.

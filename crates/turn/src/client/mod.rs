@@ -112,7 +112,7 @@ pub struct Offer<'a> {
     /// The realm of its credentials.
     pub realm: &'a str,
     /// The algorithms it lists in PASSWORD-ALGORITHMS, as numbers of the IANA registry, and the one in use. `None` for a
-    /// server that speaks RFC 5389, or if the client does ([`Security::Classic`]).
+    /// server that supports RFC 5389, or if the client does ([`Security::Classic`]).
     pub algorithms: Option<(stun::PasswordAlgorithms<'a>, PasswordAlgorithm)>,
     /// How requests are signed, and responses must be.
     pub integrity: IntegrityAlgorithm,

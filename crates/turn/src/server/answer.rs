@@ -129,7 +129,7 @@ fn write<'b>(
     Ok(message.finish())
 }
 
-/// How many bytes an answer to an unproven address may have, lest it be an amplifier: `times` the size of the
+/// How many bytes an answer to an unproven address may have, so that the server is no amplifier: `times` the size of the
 /// request, each with its IP and UDP headers.
 pub(super) fn amplification_limit(
     transport: Transport,

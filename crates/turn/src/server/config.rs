@@ -284,7 +284,7 @@ pub enum ConfigError {
          the request"
     )]
     LongRealm(usize),
-    /// Policy, quota and users could not tell them apart.
+    /// Policy, quota and users could not distinguish them.
     #[error("two realms have the same name")]
     SameRealm,
     /// 65,534 can be told apart.

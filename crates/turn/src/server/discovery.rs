@@ -42,7 +42,7 @@ pub struct DiscoveryListeners {
     pub listeners: [[ListenerKey; 2]; 2],
 }
 
-/// How a server takes part in NAT behaviour discovery.
+/// The addresses of a server for NAT behaviour discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Discovery {
@@ -162,7 +162,7 @@ impl Response {
     }
 }
 
-/// How much PADDING each prefix of addresses has had in the second at hand.
+/// How much PADDING each prefix of addresses has had in the current second.
 #[derive(Debug)]
 pub(super) struct PaddingBudgets {
     hash: KeyedHash,

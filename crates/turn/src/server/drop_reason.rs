@@ -32,7 +32,7 @@ drop_reasons! {
     ClassicStun = "classic_stun",
     /// FINGERPRINT is there and wrong (RFC 8489 §7).
     WrongFingerprint = "wrong_fingerprint",
-    /// A STUN method that this server does not speak (RFC 8489 §6.3).
+    /// A STUN method that this server does not support (RFC 8489 §6.3).
     UnsupportedMethod = "unsupported_method",
     /// A class that the method does not have, or a response to nothing that was asked (RFC 8489 §6.3).
     UnexpectedClass = "unexpected_class",

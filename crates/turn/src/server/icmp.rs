@@ -97,7 +97,7 @@ impl Server {
             return Err(DropReason::IcmpNotRelayed);
         }
         let live = live(&mut self.relays, now, key)?;
-        // The permission that counts is that of the peer it was sent to, not of whoever sent the ICMP
+        // The permission that counts is that of the peer it was sent to, not of the sender of the ICMP
         // message.
         live.permissions
             .get(&peer.ip(), now.mono)

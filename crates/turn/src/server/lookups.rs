@@ -1,6 +1,6 @@
 //! Requests that wait for their user's keys, because a source of credentials answers later.
 //!
-//! Whoever gets here has proven its address with a nonce of ours, and no name. So the number and the size of waiting requests are
+//! Such a client has proven its address with a nonce of this server, but not its name. So the number and the size of waiting requests are
 //! limited, in total and per address prefix. Random names from one prefix fill only its own share.
 
 use std::sync::Arc;

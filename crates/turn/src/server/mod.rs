@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A relay is one relayed transport address: its time-to-expiry, permissions and channels are its own (RFC 8656 §6).
-//! Whoever has not proven a user name gets answers and no memory; a nonce needs none.
+//! A client that has not proven a user name gets responses, but the server stores nothing for it; a nonce requires no memory.
 //!
 //! # How a datagram passes
 //!

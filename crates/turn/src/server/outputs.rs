@@ -64,7 +64,7 @@ pub(super) struct Moved {
     pub(super) to: FiveTuple,
 }
 
-/// An [`Output`] of authentication that owns what it speaks of.
+/// An [`Output`] of authentication that owns its data.
 #[derive(Debug)]
 pub(super) enum QueuedAuth {
     FindKeys {
@@ -77,7 +77,7 @@ pub(super) enum QueuedAuth {
     Failed(Box<Failure>),
 }
 
-/// An [`Output`] that owns what it speaks of.
+/// An [`Output`] that owns its data.
 #[derive(Debug)]
 pub(super) enum Queued {
     Send {

@@ -15,7 +15,7 @@ use crate::Mono;
 pub(super) enum Relay {
     /// Its socket is being opened, for this client.
     Opening(u32),
-    /// Held for whoever brings its token (RFC 8656 §7.2).
+    /// Reserved for the client with its token (RFC 8656 §7.2).
     Reserved(Box<Reservation>),
     /// In use.
     Live(LiveRelay),

@@ -1,6 +1,6 @@
 //! A limit of error responses for each source address over UDP that is not verified.
 //!
-//! Whoever writes another's address into requests makes the server send its error responses there. So each source gets so many per
+//! An attacker with a forged source address makes the server send its error responses to the victim. So each source gets a limited number per
 //! second. An authenticated request gives its source one back, because the nonce in it has verified the address: many clients behind
 //! one NAT are served.
 //!

@@ -97,7 +97,7 @@ fn prepare(turn: &Turn) -> Result<(Vec<(TargetArgs, Target)>, Duration)> {
     Ok((targets, Duration::from_secs(every)))
 }
 
-/// Rounds for ever. A round that lasts longer than the pause delays the next one.
+/// Rounds forever. A round that lasts longer than the pause delays the next one.
 fn repeat(turn: &Turn, args: &TargetArgs, every: Duration, mut add: impl FnMut(Round)) {
     let mut next = Instant::now();
     loop {

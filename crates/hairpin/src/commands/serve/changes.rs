@@ -20,7 +20,7 @@ impl Service<'_> {
         }
     }
 
-    /// Makes a change. The reply is for whoever waits for it.
+    /// Makes a change. The reply is for the caller that waits.
     fn make(&mut self, change: Change) -> Reply {
         match change {
             Change::Reload => return self.reload_by_command(),

@@ -329,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// Puts into force what can change while it runs.
+    /// Applies the settings that can change while the server runs.
     pub(super) fn reload(&self, config: &Config) -> Result<()> {
         self.reload_settings(config)?;
         if let Some(certificates) = self.running.observer().certificates() {

@@ -361,7 +361,7 @@ const ROWS: &[(&str, Rule)] = &[
     ),
 ];
 
-/// The names of all keys; `#` stands for a number.
+/// The names of all keys; `#` means a number.
 #[cfg(test)]
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|(name, _)| *name)

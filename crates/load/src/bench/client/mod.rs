@@ -226,7 +226,7 @@ pub(crate) fn sockets(topology: &Topology, count: u16) -> Result<Vec<UdpSocket>,
         .doing("open client sockets")
 }
 
-/// Waits until the server answers a Binding request. `alive` may say that waiting is in vain.
+/// Waits until the server answers a Binding request. `alive` may say that waiting is useless.
 pub(crate) fn wait_for_answer(
     topology: &Topology,
     limit: Duration,
@@ -270,7 +270,7 @@ fn is_success(bytes: &[u8], id: &TransactionId) -> bool {
     })
 }
 
-/// A socket that speaks to the server only.
+/// A socket that is connected to the server.
 fn client_socket(local: SocketAddr) -> io::Result<UdpSocket> {
     connected(UdpSocket::bind(local)?)
 }

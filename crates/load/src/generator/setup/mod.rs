@@ -214,7 +214,7 @@ pub(super) fn knock(clients: &TurnClients) -> Result<(), SetupError> {
     }
     let answer = UdpSocket::bind(clients.local())
         .and_then(|socket| {
-            // Only a connected socket hears of ICMP errors.
+            // Only a connected socket gets ICMP errors.
             socket.connect(server)?;
             socket.set_read_timeout(Some(ICMP_WAIT))?;
             socket.send(&super::binding::request())?;

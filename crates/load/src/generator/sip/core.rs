@@ -400,7 +400,7 @@ impl Core {
         let given_up = around.now_ns.saturating_sub(slot.sent_ns) >= GIVE_UP_NS;
         let invite = is_call && slot.stage == Stage::First;
         if invite && slot.proceeding {
-            // RFC 3261 has no such timer for a UAC; the generator must not wait for ever.
+            // RFC 3261 has no such timer for a UAC; the generator must not wait forever.
             return self.cancel(place, around);
         }
         if given_up || slot.interval_ms == 0 {

@@ -53,9 +53,9 @@ impl SipWorkload {
 /// Who answers challenges.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SipCredentials {
-    /// User name; `{n}` in it stands for the number of the AOR.
+    /// User name; `{n}` in it is replaced by the number of the AOR.
     pub user: String,
-    /// Password; `{n}` in it stands for the number of the AOR.
+    /// Password; `{n}` in it is replaced by the number of the AOR.
     pub password: String,
 }
 
@@ -91,7 +91,7 @@ pub struct SipOptions {
     pub domain: Option<String>,
     /// AORs that take turns to register, and to call where callers have names.
     pub aors: u32,
-    /// User part of AORs; `{n}` in it stands for the number, padded with zeros.
+    /// User part of AORs; `{n}` in it is replaced by the number, padded with zeros.
     pub aor: String,
     /// Who answers challenges.
     pub credentials: Option<SipCredentials>,

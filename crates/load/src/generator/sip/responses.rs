@@ -342,7 +342,7 @@ impl Core {
         self.failed(place, status, around);
     }
 
-    /// A unit of work is over without success; 0 stands for no answer.
+    /// A unit of work is over without success; 0 means no answer.
     pub(super) fn failed(&mut self, place: u32, code: u16, around: WorkContext<'_>) {
         let slot = *self.slots.get(place);
         if slot.stage == Stage::Enrol {

@@ -26,7 +26,7 @@ use crate::{ServerAddress, Via};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct NatOptions {
-    /// How long a response is waited for. Up to five steps may wait in vain, as filters drop responses without a word.
+    /// How long a response is waited for. Up to five steps may get no response, because filters drop it silently.
     pub timeout: Duration,
     /// The longest idle time after which a binding is tested: the test takes as long. `None` does not test.
     pub lifetime: Option<Duration>,

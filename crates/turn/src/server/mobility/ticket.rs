@@ -27,7 +27,7 @@ const TICKET: usize = 12;
 /// generation and the serial number of an allocation of the other process.
 const ORIGIN: usize = 3;
 
-/// The keys of tickets. Workers that share them honour each other's tickets.
+/// The keys of tickets. Workers that share them accept each other's tickets.
 #[derive(Clone, Debug)]
 pub struct TicketKeys {
     mac: HmacKey,

@@ -112,7 +112,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
     Err(Fault::Usage(anyhow!(mistake)))
 }
 
-/// Servers that a request may go on to: a letter in its branch tells them apart.
+/// Servers that a request may go on to: a letter in its branch distinguishes them.
 const MOST_SERVERS: usize = 24;
 /// Users of workload proxy, unless said otherwise: all of them register before the run.
 const PROXY_AORS: u32 = 100;
