@@ -46,7 +46,7 @@ pub struct Rules<'a> {
     pub keys: [u64; 2],
     /// By place, 0 to 65535: a request whose hash is above it is dropped.
     pub thresholds: &'a [u16; PLACES],
-    /// The threshold of what was dropped before, whatever its place.
+    /// The threshold of what was dropped before, regardless of its place.
     pub again: u16,
     /// Until when this holds, in nanoseconds of CLOCK_MONOTONIC.
     pub until_ns: u64,

@@ -62,7 +62,7 @@ pub struct Expectation {
     pub ports: u16,
     /// The flows, by their number in the payload.
     pub flows: Vec<ExpectedFlow>,
-    /// The whole payload is compared for one sequence in so many (rounded up to a power of two); 1:
+    /// The whole payload is compared for one sequence in this many (rounded up to a power of two); 1:
     /// for all.
     pub verify_one_in: u32,
 }

@@ -10,7 +10,7 @@ use aya::programs::{ProgramError, tc::TcError};
 use crate::reason::{self, Kernel, one_line};
 use crate::sys::AttachType;
 
-/// Why a BPF program could not be loaded, attached, configured, read or run. Its text is one line, whatever the kernel says.
+/// Why a BPF program could not be loaded, attached, configured, read or run. Its text is one line, also if the kernel's text has several.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {

@@ -76,7 +76,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Loads it with room for so many flows.
+    /// Loads it with room for this many flows.
     ///
     /// # Errors
     /// When the kernel refuses (privileges).

@@ -315,7 +315,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Answers so many Binding requests, from now on, or none.
+    /// Limits the Binding requests that the kernel answers to this number; 0: none.
     ///
     /// # Errors
     /// When the kernel refuses the map write, which it has no reason to.

@@ -132,7 +132,7 @@ impl Allocation {
         self.shared().lock().ended(self.held.number)
     }
 
-    /// Lets these peers send, whatever their ports. The client refreshes the permissions.
+    /// Lets these peers send, regardless of their ports. The client refreshes the permissions.
     ///
     /// # Errors
     /// [`PermitError`], of the first peer that has one; others may be permitted.

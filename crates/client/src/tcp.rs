@@ -102,7 +102,7 @@ impl TcpAllocation {
         self.allocation.ended()
     }
 
-    /// Lets these peers connect, whatever their ports. The client refreshes the permissions. [`connect`](TcpAllocation::connect) needs none.
+    /// Lets these peers connect, regardless of their ports. The client refreshes the permissions. [`connect`](TcpAllocation::connect) needs none.
     ///
     /// # Errors
     /// [`PermitError`] of the first peer that the server refuses; others may be permitted.

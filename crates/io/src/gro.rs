@@ -23,7 +23,7 @@ use crate::UdpSocket;
 /// Messages after which to judge.
 const WINDOW: u32 = 512;
 
-/// Fewer than one train in so many messages, and joining does not pay.
+/// With fewer than one train in this many messages, GRO costs more than it saves.
 const ONE_TRAIN_IN: u32 = 16;
 
 /// Windows without GRO after which it is tried again: trials cost a sixteenth of what GRO does.

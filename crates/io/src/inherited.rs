@@ -62,7 +62,7 @@ pub fn take() -> io::Result<Vec<Inherited>> {
         .collect()
 }
 
-/// The numbers and names of so many descriptors.
+/// The numbers and names of this many descriptors.
 fn numbered(count: &str, names: &str) -> io::Result<Vec<(c_int, String)>> {
     let count = count.parse::<u16>().map_err(|_| {
         let text = format!("LISTEN_FDS={count} is no number of sockets");

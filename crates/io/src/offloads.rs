@@ -54,7 +54,7 @@ impl Offloads {
     }
 }
 
-/// A run of so many datagrams, of one byte each, is taken as one send.
+/// A run of this many datagrams, of one byte each, is taken as one send.
 fn takes_run(socket: &UdpSocket, segments: usize) -> bool {
     let options = SendOptions {
         max_segments: segments,

@@ -163,7 +163,7 @@ impl Poller {
         self.control(libc::EPOLL_CTL_DEL, source, 0, 0)
     }
 
-    /// Spins on the queue of the device that the watched sockets receive from, for so many microseconds, before it sleeps;
+    /// Spins on the device queue of the watched sockets for this many microseconds, before it sleeps;
     /// 0 is off. `packets` (at most 64 without CAP_NET_ADMIN) are taken from the queue at a time.
     ///
     /// # Errors

@@ -266,7 +266,7 @@ impl RecvBatch {
     /// Those with these numbers, in the order of arrival.
     ///
     /// # Panics
-    /// If it does not hold so many.
+    /// If it does not hold this many.
     pub fn range(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Datagrams<'_>> + '_ {
         let first = range.start;
         self.messages[range]

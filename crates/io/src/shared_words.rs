@@ -21,7 +21,7 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// So many words.
+    /// The number of words.
     ///
     /// # Errors
     /// When no descriptor or no address space is left.
@@ -48,7 +48,7 @@ impl SharedWords {
     /// The words.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has so many words, is aligned to pages, cannot shrink, and lives as long as `self`. Any bits are a value.
+        // SAFETY: the mapping has this many words, is aligned to pages, cannot shrink, and lives as long as `self`. Any bits are a value.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }

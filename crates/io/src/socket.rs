@@ -44,7 +44,7 @@ pub struct UdpOptions {
     /// IP_RECVERR: keep ICMP errors about what was sent, for [`UdpSocket::next_icmp_error`]. Errors wait in the receive buffer,
     /// and the poller reports them ([`Event::error`](crate::Event)) until they are fetched.
     pub icmp_errors: bool,
-    /// SO_BUSY_POLL and SO_PREFER_BUSY_POLL: spin on the device queue for so many microseconds before sleeping; 0 is off. Ignored
+    /// SO_BUSY_POLL and SO_PREFER_BUSY_POLL: spin on the device queue for this many microseconds before sleeping; 0 is off. Ignored
     /// without CAP_NET_ADMIN. A caller that waits with epoll requires [`Poller::set_busy_poll`](crate::Poller::set_busy_poll) besides.
     pub busy_poll_us: u32,
 }

@@ -264,7 +264,7 @@ impl TcpConnection {
         )
     }
 
-    /// Takes no more bytes while so many wait that have not been sent yet (TCP_NOTSENT_LOWAT). What waits longer then waits with its
+    /// Takes no more bytes while this many wait that have not been sent yet (TCP_NOTSENT_LOWAT). What waits longer then waits with its
     /// owner, who knows how old it is.
     ///
     /// # Errors

@@ -161,7 +161,7 @@ impl Builder {
         self
     }
 
-    /// Keeps clients from relaying to this address, whatever the rules say: a listener of the embedding program, for example one for metrics.
+    /// Keeps clients from relaying to this address, regardless of the rules: a listener of the embedding program, for example one for metrics.
     /// The listeners of this server are protected anyway. See also [`Running::protect`](crate::Running::protect).
     pub fn protect(mut self, listener: SocketAddr) -> Self {
         self.protected.push(listener);

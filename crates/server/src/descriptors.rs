@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// So many are kept, or this part of them where there are few.
+/// This number of descriptors is kept, or this share if there are few.
 const KEPT: u64 = 32;
 const KEPT_PART: u64 = 16;
 

@@ -82,7 +82,7 @@ pub enum BusyPoll {
     /// Nobody asked for it.
     #[default]
     Off,
-    /// For so many microseconds.
+    /// For this many microseconds.
     On(u32),
     /// Asked for, and refused for this reason.
     Refused(String),

@@ -298,7 +298,7 @@ impl Running {
         Ok(())
     }
 
-    /// Keeps clients from relaying to this address, whatever the rules say, as [`Builder::protect`](crate::Builder::protect) does: for a listener that the
+    /// Keeps clients from relaying to this address, regardless of the rules, as [`Builder::protect`](crate::Builder::protect) does: for a listener that the
     /// embedding program opens later.
     ///
     /// # Errors

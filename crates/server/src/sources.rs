@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 
-/// Places. With so many, ten thousand honest sources share one with a few others.
+/// Places. With this many, ten thousand honest sources share one with a few others.
 const PLACES: usize = 4096;
 
 /// Counts per IPv4 address or IPv6 /64. Sources that share a place share a count.

@@ -117,7 +117,7 @@ impl AorHash {
 pub struct AorKey(pub u64);
 
 impl AorKey {
-    /// Which of so many workers has the bindings of the address.
+    /// Which of this many workers has the bindings of the address.
     #[must_use]
     pub fn worker(self, workers: u16) -> u16 {
         // The upper half of a product with an evenly spread number is evenly spread below the other factor.

@@ -20,7 +20,7 @@ const REQUEST: [u8; 2] = [0x00, 0x01];
 const SUCCESS: [u8; 2] = [0x01, 0x01];
 const ERROR: [u8; 2] = [0x01, 0x11];
 
-/// A 420 names at most so many attributes, so that every response fits [`CLASSIC_RESPONSE_MAX`].
+/// A 420 names at most this many attributes, so that every response fits [`CLASSIC_RESPONSE_MAX`].
 const MOST_UNKNOWN: usize = 16;
 
 /// The ERROR-CODE of a 420. RFC 3489 §11.2.9: the phrase is a multiple of 4 bytes long.

@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 const UNSET: u32 = u32::MAX;
 /// Farther deadlines wait in the last slot of the coarsest wheel and are looked at again when it comes.
 const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
-/// Memory for so many is not worth giving back; what is left must be fewer by this factor, and no more than can be moved in no time.
+/// Memory for this many timers is not released. To release memory, the remaining timers must be fewer by this factor, and few enough to move quickly.
 const KEPT: usize = 1024;
 const FEW: usize = 8;
 const MOST_MOVED: usize = 8192;

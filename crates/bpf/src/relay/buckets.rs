@@ -133,7 +133,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Over the map BUCKETS, of so many entries.
+    /// Over the map BUCKETS, of this many entries.
     pub(super) fn new(map: &OwnedFd, length: u32) -> Result<Buckets, BpfError> {
         let bytes = size_of::<Bucket>() * length as usize;
         let memory = Mapping::new(map.as_fd(), bytes).map_err(|source| BpfError::Element {

@@ -42,7 +42,7 @@ pub struct NextHops {
 }
 
 impl NextHops {
-    /// Over the map NEXT_HOPS, of so many entries.
+    /// Over the map NEXT_HOPS, of this many entries.
     pub(super) fn new(map: OwnedFd, length: u32) -> NextHops {
         // SAFETY: the sizes are those of `relay_maps.h`, and the map is not per processor.
         let map = unsafe { RawMap::new(map, 1) };

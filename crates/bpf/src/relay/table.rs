@@ -137,7 +137,7 @@ enum Search {
 }
 
 impl Table {
-    /// Over the maps FLOWS and FLOW_TAILS, which have so many places (a power of two) for up to `limit` flows.
+    /// Over the maps FLOWS and FLOW_TAILS, which have this many places (a power of two) for up to `limit` flows.
     pub(super) fn new(
         flows: &OwnedFd,
         tails: &OwnedFd,

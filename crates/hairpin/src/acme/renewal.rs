@@ -24,7 +24,7 @@ pub(super) fn due(info: &CertificateInfo, window: Option<Window>, share: f64) ->
     }
 }
 
-/// How long to wait after so many failures in a row: a minute, then twice as long each time, at most six hours. Let's Encrypt refuses an
+/// How long to wait after this many failures in a row: a minute, then twice as long each time, at most six hours. Let's Encrypt refuses an
 /// account after five failures in an hour.
 pub(super) fn pause_s(failures: u32) -> u64 {
     let factor = 1_u64 << failures.saturating_sub(1).min(16);

@@ -260,7 +260,7 @@ impl<const MIN: u32, const MAX: u32> Setting for Bounded<MIN, MAX> {
 pub(crate) enum Workers {
     /// One per core that the process may use.
     Auto,
-    /// Exactly so many.
+    /// The exact number.
     Count(u32),
 }
 

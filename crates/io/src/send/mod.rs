@@ -121,7 +121,7 @@ impl Flushed {
         self.sent - self.gso_segments + self.gso_runs
     }
 
-    /// Datagrams lost, whatever the reason.
+    /// Datagrams lost, regardless of the reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.would_block

@@ -27,7 +27,7 @@ pub(crate) fn map(len: usize) -> io::Result<*mut u8> {
     Ok(base.cast())
 }
 
-/// A file of so many bytes in memory, which can never shrink.
+/// A file of this many bytes in memory, which can never shrink.
 pub(crate) fn make_file(bytes: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string that lives forever.

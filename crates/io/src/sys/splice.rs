@@ -24,7 +24,7 @@ pub(crate) fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io
     })
 }
 
-/// Asks for room for so many bytes in a pipe (F_SETPIPE_SZ). Returns how many there is room for.
+/// Asks for room for this many bytes in a pipe (F_SETPIPE_SZ). Returns how many there is room for.
 pub(crate) fn set_pipe_size(pipe: BorrowedFd<'_>, bytes: c_int) -> io::Result<c_int> {
     // SAFETY: takes two integers and no memory.
     check(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) })

@@ -20,7 +20,7 @@ use super::topology::Topology;
 const FROM_CLIENT: u32 = 0;
 const FROM_PEER: u32 = 1;
 
-/// One payload in so many is compared in full; of every datagram the head is checked.
+/// One payload in this many is compared in full; of every datagram the head is checked.
 const VERIFY_ONE_IN: u32 = 64;
 
 /// Network, generator and counters; kept over all rounds.

@@ -5,7 +5,7 @@
 //! each datagram. So one socket sends from thousands of addresses. Answers come back to the same sockets and are counted
 //! until the kernel's buffers are full; nobody waits for them.
 //!
-//! The flood is open loop: datagrams leave by a fixed schedule whatever the server does, and it ends after a fixed number.
+//! The flood is open loop: datagrams leave by a fixed schedule regardless of the server, and it ends after a fixed number.
 
 mod datagrams;
 mod sources;

@@ -72,7 +72,7 @@ pub fn binding(options: &BindingOptions) -> Result<Plan, SetupError> {
     Ok(plan)
 }
 
-/// Lanes and taps of so many clients; their flows begin with 0. Over TCP, TLS and DTLS it waits until all are connected.
+/// Lanes and taps of this many clients; their flows begin with 0. Over TCP, TLS and DTLS it waits until all are connected.
 pub(super) fn flows(
     server: &ServerAddress,
     local: Option<IpAddr>,

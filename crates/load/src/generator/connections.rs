@@ -19,7 +19,7 @@ const NAP: Duration = Duration::from_millis(100);
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens so many connections, and completes their handshakes.
+/// Opens this number of connections, and completes their handshakes.
 pub(super) fn all(
     server: &ServerAddress,
     local: SocketAddr,

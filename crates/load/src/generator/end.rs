@@ -129,7 +129,7 @@ impl ReceiveStats {
 }
 
 impl SendStats {
-    /// Takes note of a burst of the measured part with so many bytes of payload in so many bytes of frames.
+    /// Takes note of a burst of the measured part with this many bytes of payload in this many bytes of frames.
     pub(super) fn note(&mut self, flushed: &Flushed, payload_bytes: u64, frame_bytes: u64) {
         self.measured += flushed.sent;
         self.not_sent += flushed.dropped();

@@ -258,7 +258,7 @@ impl Lane {
         }
     }
 
-    /// So many stamped frames in one piece, and the length of each; `None` if they differ in length.
+    /// This many stamped frames in one piece, and the length of each; `None` if they differ in length.
     #[inline]
     pub(super) fn train(&self, place: usize, count: usize) -> Option<(&[u8], usize)> {
         match &self.content {

@@ -25,7 +25,7 @@ pub(super) fn address(wished: Option<IpAddr>, relayed: SocketAddr) -> Result<IpA
     Ok(local.ip())
 }
 
-/// So many sockets on `ip`, each with a port of its own.
+/// This many sockets on `ip`, each with a port of its own.
 pub(super) fn sockets(ip: IpAddr, count: u32) -> Result<Vec<Arc<UdpSocket>>, SetupError> {
     let local = SocketAddr::new(ip, 0);
     let open = |_| match UdpSocket::bind(local, &socket_options()) {

@@ -79,13 +79,13 @@ pub struct Stream {
     pub schedule: Option<Schedule>,
     /// Datagrams of one lane in a row before the next lane's turn, at least 1.
     pub train: u64,
-    /// Its part of the rate, relative to the other streams'; 0 if it keeps its own schedule whatever the rate.
+    /// Its part of the rate, relative to the other streams'; 0 if it keeps its own schedule regardless of the rate.
     pub weight: f64,
-    /// Sends that leave at the same time whatever the schedule says: a picture is one.
+    /// Sends that leave at the same time regardless of the schedule: a picture is one.
     pub(super) burst: u64,
 }
 
-/// A closed loop: so many requests are in flight, and the next leaves when one is answered or given up.
+/// A closed loop: this many requests are in flight, and the next leaves when one is answered or given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Closed {
     pub(super) window: u32,
@@ -228,7 +228,7 @@ impl Plan {
         });
     }
 
-    /// Lets each lane send so many datagrams in a row.
+    /// Lets each lane send this many datagrams in a row.
     pub fn set_train(&mut self, train: u64) {
         if let Work::Flows(flows) = &mut self.work {
             for stream in &mut flows.streams {

@@ -27,7 +27,7 @@ pub(super) struct Trains {
 }
 
 impl Trains {
-    /// Trains of at most so many segments.
+    /// Trains of at most this many segments.
     pub(super) fn new(max_segments: usize) -> Trains {
         Trains {
             max_segments: max_segments.max(1),

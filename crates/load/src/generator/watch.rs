@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::measure::{Counter, Snapshot};
 use crate::report::Ending;
 
-/// Silence means something only after so many sends: at one a second nothing may come back for seconds.
+/// Silence means something only after this many sends: at one a second nothing may come back for seconds.
 const SENDS_AT_LEAST: u64 = 10;
 
 /// Watches a run from second to second.

@@ -43,7 +43,7 @@ pub struct FlowTracker {
     /// Pieces in memory, and how many there may be.
     held: usize,
     most: usize,
-    /// Pieces below this were forgotten, with so many gaps that nothing has come for.
+    /// Pieces below this were forgotten, with this many gaps that nothing has come for.
     forgotten: u64,
     gaps: u64,
     unique: u64,
@@ -76,7 +76,7 @@ impl Default for FlowTracker {
 }
 
 impl FlowTracker {
-    /// One that remembers so many pieces of 4,096 numbers with gaps, 520 bytes each; at least 2.
+    /// One that remembers this many pieces of 4,096 numbers with gaps, 520 bytes each; at least 2.
     #[must_use]
     pub fn with_memory(pieces: usize) -> FlowTracker {
         FlowTracker {

@@ -76,7 +76,7 @@ impl Latency {
             .then(|| self.histogram.value_at_percentile(percentile) as f64 / 1e3)
     }
 
-    /// Measurements up to so many nanoseconds.
+    /// Measurements up to this many nanoseconds.
     #[must_use]
     pub fn count_up_to(&self, ns: u64) -> u64 {
         self.histogram.count_between(0, ns)

@@ -53,7 +53,7 @@ const EDGES_US: [u64; 9] = [10, 20, 50, 100, 200, 500, 1_000, 5_000, 20_000];
 pub struct OwnDelay {
     /// Over all sends of the measured part.
     pub percentiles: Percentiles,
-    /// Sends up to so many microseconds late (`None` is any), and not in the part before.
+    /// Sends up to this many microseconds late (`None` is any), and not in the part before.
     pub histogram: Vec<(Option<u64>, u64)>,
 }
 

@@ -10,9 +10,9 @@ pub(super) const LIMIT: usize = 65_536;
 /// What a buffer begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// A whole message of so many bytes.
+    /// A whole message of this many bytes.
     Message(usize),
-    /// So many bytes of line ends between messages, or a keep-alive (RFC 5626 §3.5.1).
+    /// This many bytes of line ends between messages, or a keep-alive (RFC 5626 §3.5.1).
     Blank(usize),
     /// Not enough yet.
     Partial,

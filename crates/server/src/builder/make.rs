@@ -280,7 +280,7 @@ impl Builder {
         }
     }
 
-    /// How many rate limits there are, for so many allocations.
+    /// How many rate limits there are, for this many allocations.
     fn rates_size(&self, allocations: usize) -> TableSize {
         let settings = &self.settings;
         let groups = GroupRates::new(&settings.rates, &settings.realms);

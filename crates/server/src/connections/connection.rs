@@ -192,7 +192,7 @@ impl Connection {
         self.is_paused || self.is_held || self.has_unread_responses()
     }
 
-    /// Whether so many responses wait that the client must read them before it is read again.
+    /// Whether too many responses wait: the client must read them before the server reads again.
     fn has_unread_responses(&self) -> bool {
         self.unwritten.message_bytes() > MOST_UNWRITTEN_RESPONSES
     }

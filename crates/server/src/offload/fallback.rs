@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// Unfinished checksums per second that cause a fallback, at least: one datagram in 65,536 looks like one by chance.
 const MANY_PARTIAL: u64 = 100;
 
-/// A fallback also requires more than one unfinished checksum per so many datagrams that the program relays.
+/// A fallback also requires more than one unfinished checksum per this many datagrams that the program relays.
 const PARTIAL_ONE_IN: u64 = 100;
 
 /// Seconds in a row in which packets come by an unknown interface. A device that joins a bond is known within milliseconds.

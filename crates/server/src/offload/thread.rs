@@ -86,7 +86,7 @@ pub(super) struct Reroute {
 }
 
 impl Reroute {
-    /// Of the time, asking for routes may take one part in so many.
+    /// Queries for routes may use one part in this many of the time.
     const SHARE: u64 = 16;
 
     fn want(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! Four questions, in this order, for a peer address and port:
 //!
-//! 1. **A listener of this server?** Refused, whatever the rules say: a client must not make the server talk to itself.
+//! 1. **A listener of this server?** Refused, regardless of the rules: a client must not make the server talk to itself.
 //! 2. **A relay address of this server, and a live allocation owns the port?** Then it is [`PeerClass::OwnRelay`]: reached
 //!    inside the process, never through the network, even where the address is private. An explicit `deny` still wins.
 //! 3. **A rule?** The longest prefix whose ports match decides. At equal length a `deny` beats an `allow`, and an `allow`

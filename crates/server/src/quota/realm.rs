@@ -27,7 +27,7 @@ impl RealmCounts {
         self.per_user.store(limits.per_user, Ordering::Relaxed);
     }
 
-    /// Another process holds so many units of the realm and of the user.
+    /// Another process holds this many units of the realm and of the user.
     pub(super) fn acquire(
         &self,
         user: &str,
@@ -51,7 +51,7 @@ impl RealmCounts {
         self.all.release();
     }
 
-    /// Moves one unit to another user: each access token counts as one. Another process holds so many of that user.
+    /// Moves one unit to another user: each access token counts as one. Another process holds this many of that user.
     pub(super) fn change_user(
         &self,
         from: &str,

@@ -24,7 +24,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// For one worker; each number has so many buckets.
+    /// For one worker; each number has this many buckets.
     pub(crate) fn new(pool: Arc<Chunks>, stride: u32) -> Numbers {
         let firsts = (0..pool.count()).map(|_| AtomicU32::new(NONE)).collect();
         Numbers {

@@ -251,7 +251,7 @@ impl State {
         }
     }
 
-    /// For a group that has so many allocations here.
+    /// For a group that has this many allocations here.
     fn scale_of(&self, group: &Group, members: u32) -> u32 {
         let limits = &self.rates.limits;
         let rate = match group {
@@ -270,7 +270,7 @@ impl State {
     }
 }
 
-/// The part of a rate for so many allocations here, if there are others elsewhere.
+/// The part of a rate for this many allocations here, if there are others elsewhere.
 fn share(rate: u64, members: u32, elsewhere: u32) -> u64 {
     if rate == 0 || elsewhere == 0 {
         return rate;

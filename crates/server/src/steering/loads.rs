@@ -8,7 +8,7 @@ use turn::Mono;
 /// What an allocation counts for before its datagrams do: a call of 50 datagrams per second, each way.
 const ALLOCATION: u64 = 100;
 
-/// Up to so many workers, all are looked at; above, two at random, which is nearly as good and costs the same however many
+/// Up to this many workers, all are looked at; above, two at random, which is nearly as good and costs the same however many
 /// there are.
 const FULL_SCAN: usize = 16;
 
@@ -117,7 +117,7 @@ mod tests {
 
     const NOW: Mono = Mono(10_000_000_000);
 
-    /// So many workers with so many allocations, which arrive at random ones.
+    /// Simulates workers and allocations that arrive at random workers.
     fn spread(workers: usize, allocations: usize) -> (Vec<u32>, usize) {
         let loads = Loads::new(workers);
         let mut entropy = Entropy::new();

@@ -187,7 +187,7 @@ fn attach(
     Ok((handles, Groups::alone(program.tables()?)))
 }
 
-/// Entries for so many allocations, and for as many of a process that takes over.
+/// Entries for this many allocations, and for as many of a process that takes over.
 fn most_flows(allocations: usize) -> u32 {
     let most = allocations.saturating_mul(2).clamp(1, MOST_FLOWS);
     u32::try_from(most).unwrap_or(u32::MAX)

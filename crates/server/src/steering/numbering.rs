@@ -61,7 +61,7 @@ impl Numbering {
         }
     }
 
-    /// The slots of so many listeners.
+    /// The slots of this many listeners.
     pub(crate) fn slots(self, listeners: usize) -> SlotRange {
         SlotRange {
             first: self.first_slot,

@@ -47,7 +47,7 @@ impl Target {
     }
 }
 
-/// The placing of one worker. Workers are counted from 0 here, whatever their numbers are.
+/// The placing of one worker. Workers are counted from 0 here, regardless of their numbers.
 #[derive(Debug)]
 pub(crate) struct Placement {
     worker: u16,
@@ -113,7 +113,7 @@ impl Placement {
             .publish(self.worker, u32::try_from(rate).unwrap_or(u32::MAX), now);
     }
 
-    /// An Allocate request of so many bytes would make an allocation here: the worker that is to have it instead, if there is
+    /// An Allocate request of this many bytes would make an allocation here: the worker that is to have it instead, if there is
     /// one. From then on its flow goes there.
     pub(crate) fn elsewhere(
         &mut self,

@@ -3,7 +3,7 @@
 //! Datagrams that are received together are sent together. Those of one flow in a batch leave in one call (UDP_SEGMENT), at a
 //! fraction of the cost of separate calls. Thousands of flows that take turns never meet in a small batch. So a worker that
 //! falls behind, whose batches come out full, takes more at a time: flows meet, each datagram becomes cheaper, and it catches
-//! up. A worker that keeps up has small batches whatever the limit is, so nobody waits for a batch to fill.
+//! up. A worker that keeps up has small batches regardless of the limit, so nobody waits for a batch to fill.
 //!
 //! If datagrams of one flow do not meet even in the largest batch, there are too many flows. Then large batches only cost: data leaves
 //! the caches and the TLB between receiving, handling and sending. So the worker returns to small batches, and retries large ones later.
@@ -22,13 +22,13 @@ const RETRY: usize = 16 * 2 * BatchLimit::MOST;
 /// Small batches in a row after which the limit is halved.
 const CALM: u32 = 64;
 
-/// Up to so many ready relays, each is read until the batch is full.
+/// Up to this many ready relays, each is read until the batch is full.
 const FEW: usize = 4;
 
 /// Messages taken from one of many relays, where several wait.
 const SEVERAL: usize = 16;
 
-/// One in so many wake-ups with many ready relays is a probe. It finds out whether several messages wait at each relay.
+/// One in this many wake-ups with many ready relays is a probe. It finds out whether several messages wait at each relay.
 const PROBE: u32 = 16;
 
 /// The limits of one worker, by what its last batches were like.
@@ -86,7 +86,7 @@ impl BatchLimit {
         self.limit
     }
 
-    /// Messages to take from each of so many ready relays. One is cheapest if no more wait.
+    /// Messages to take from each of this many ready relays. One is cheapest if no more wait.
     pub(crate) fn per_relay(&mut self, ready: usize) -> usize {
         if ready <= FEW {
             return self.limit;
@@ -99,7 +99,7 @@ impl BatchLimit {
         1
     }
 
-    /// What `per_relay` brought, if it was not one: so many messages from so many relays.
+    /// What `per_relay` brought, if it was not one: this many messages from this many relays.
     pub(crate) fn relays_read(&mut self, relays: usize, messages: usize) {
         if relays > FEW {
             self.several = messages * 2 >= relays * 3;

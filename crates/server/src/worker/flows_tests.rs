@@ -100,7 +100,7 @@ impl Bed {
         self.kernel.lock().unwrap().flows.get(&key).copied()
     }
 
-    /// The kernel has relayed so many packets of a flow, with a hundred bytes each.
+    /// Simulates that the kernel has relayed this many packets of a flow, with a hundred bytes each.
     fn relayed(&self, flow: FlowKey, packets: u32) {
         let mut kernel = self.kernel.lock().unwrap();
         assert!(kernel.flows.contains_key(&flow));

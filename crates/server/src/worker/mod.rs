@@ -56,7 +56,7 @@ use turn::{Mono, Now, RelayKey, RequestKey};
 /// Ready sockets reported per wake-up.
 pub(crate) const EVENTS: usize = 256;
 
-/// So many messages at once from one relay, and it is worth joining what comes next (UDP_GRO).
+/// With this many messages at once from one relay, UDP_GRO saves time for the next ones.
 const TRAIN: usize = 4;
 
 /// Messages read per wake-up, so that other workers cannot keep this one from its own sockets.

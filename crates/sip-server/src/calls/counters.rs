@@ -113,7 +113,7 @@ impl Drop for Ticket {
 pub struct CallAccount(Arc<Account>);
 
 impl CallAccount {
-    /// Another call of the same key, whatever the limit is: a second dialog of a request that was forked.
+    /// Another call of the same key, regardless of the limit: a second dialog of a request that was forked.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
         self.0.calls.fetch_add(1, Ordering::Relaxed);

@@ -66,9 +66,9 @@ impl Latest {
 /// What comes next in a log.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Piece<'a> {
-    /// A record of so many bytes with this state.
+    /// A record of this many bytes with this state.
     Record(&'a [u8], usize),
-    /// So many bytes that are damaged, with a good record behind.
+    /// This many bytes that are damaged, with a good record behind.
     Damaged(usize),
     /// No good record, as far as there are bytes.
     Torn,
@@ -158,7 +158,7 @@ impl Image {
         self.report.records == 0
     }
 
-    /// Loads the bindings that have not ended of those addresses that `hash` gives to this worker out of so many. Says how many
+    /// Loads the bindings that have not ended of those addresses that `hash` gives to this worker out of this many. Says how many
     /// records could not be understood.
     pub fn load(
         &self,

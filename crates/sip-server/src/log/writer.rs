@@ -15,7 +15,7 @@ pub trait Storage {
     /// # Errors
     /// Those of the storage, as with all of these.
     fn read(&mut self) -> io::Result<Vec<u8>>;
-    /// So many bytes from a place on.
+    /// This many bytes from a place on.
     fn read_at(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
     /// Adds bytes at the end. After an error, some of them may be there.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;

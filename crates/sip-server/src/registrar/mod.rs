@@ -376,7 +376,7 @@ impl Registrar {
         }
     }
 
-    /// What contacts may not be, whatever the bindings are. Clears the `reg-id`s that do not count. `true` if Outbound is applied and the
+    /// What contacts may not be, regardless of the bindings. Clears the `reg-id`s that do not count. `true` if Outbound is applied and the
     /// user agent supports it.
     fn check(
         &self,

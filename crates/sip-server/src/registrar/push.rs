@@ -49,7 +49,7 @@ pub(super) fn asked<'p>(
     Ok(named)
 }
 
-/// Appends a Feature-Caps (RFC 6809) for each of these services to the header lines, which have so many bytes. Says how many they have then. What
+/// Appends a Feature-Caps (RFC 6809) for each of these services to the header lines, which have this many bytes. Says how many they have then. What
 /// does not fit is left out: the phone is registered all the same.
 pub(super) fn add_features(buffer: &mut [u8], mut len: usize, providers: &[String]) -> usize {
     for provider in providers {

@@ -21,7 +21,7 @@ const LONGEST_VALIDITY: Duration = Duration::from_secs(60);
 const RATE_BURST: f64 = 4.0;
 /// And at least as many as come in this time, for who sends many sends them in batches.
 const RATE_BURST_S: f64 = 0.02;
-/// For so many seconds at most what is not protected makes up for what was.
+/// For at most this number of seconds, other requests compensate for those with priority.
 const RATE_DEBT_S: f64 = 10.0;
 /// RFC 7339 §7.2: how often the mix of requests is taken anew.
 const MIX: Duration = Duration::from_secs(5);

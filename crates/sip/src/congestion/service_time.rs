@@ -28,7 +28,7 @@ impl ServiceTime {
         }
     }
 
-    /// So many messages took so long together.
+    /// Adds the total time of some messages.
     pub(super) fn observe(&mut self, messages: u32, busy: Duration) {
         if messages == 0 {
             return;
@@ -63,7 +63,7 @@ impl ServiceTime {
         1e9 / self.average_ns
     }
 
-    /// How long so many messages take.
+    /// The expected time for this number of messages.
     pub(super) fn wait(&self, messages: u64) -> Duration {
         // A float too large for the type becomes its largest value.
         Duration::from_nanos((self.average_ns * messages as f64) as u64)

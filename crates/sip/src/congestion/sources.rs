@@ -203,7 +203,7 @@ impl Fairness {
         }
     }
 
-    /// Whether the source has had less than its share in this window, of so many messages a second.
+    /// Whether the source has had less than its share in this window, of this many messages a second.
     pub(super) fn is_below_share(
         &mut self,
         now: Mono,

@@ -16,7 +16,7 @@ pub(super) struct TuQueue {
 }
 
 impl TuQueue {
-    /// A queue whose back end takes so many nanoseconds for a request, until that was measured.
+    /// A queue whose back end takes this many nanoseconds for a request, until that was measured.
     pub(super) const fn new(guess_ns: f64) -> TuQueue {
         TuQueue {
             interval: ServiceTime::new(guess_ns),

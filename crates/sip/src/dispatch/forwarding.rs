@@ -17,7 +17,7 @@ const LINE: usize = 640;
 pub struct Forwarding<'a> {
     /// The Record-Route or Path value that is put on top of the request.
     pub record_route: Option<RecordRoute<'a>>,
-    /// The request fails if its flow is gone, whatever its target says.
+    /// The request fails if its flow is gone, regardless of its target.
     pub only_by_flow: bool,
     /// The request fails if its flow ends before the final response, also if a provisional response has come: its other side is a phone,
     /// which is reached by the flow.

@@ -21,7 +21,7 @@ use crate::{Method, Mono};
 pub struct Outgoing<'a> {
     /// Where to.
     pub to: Destination,
-    /// Over this connection, whatever the destination says: for flows (RFC 5626). The request fails if it is gone.
+    /// Over this connection, regardless of the destination: for flows (RFC 5626). The request fails if it is gone.
     pub connection: Option<ConnectionKey>,
     /// The request without a Via of ours, in pieces; the first begins with the start line.
     pub pieces: &'a [&'a [u8]],

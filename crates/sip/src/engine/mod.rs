@@ -341,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// So many messages took so long together: what congestion control goes by. Messages refused or dropped are not among
+    /// Reports the service time of messages, which congestion control uses. Messages refused or dropped are not among
     /// them.
     pub fn observe_service(&mut self, messages: u32, busy: Duration) {
         self.controller.observe_service(messages, busy);
@@ -353,7 +353,7 @@ impl Engine {
         self.controller.observe_spare(spare);
     }
 
-    /// So many messages were refused with a 503, which took so long together.
+    /// Reports the time for messages that were refused with a 503.
     pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
         self.controller.observe_refusals(messages, took);
     }

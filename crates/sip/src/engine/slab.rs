@@ -217,7 +217,7 @@ impl<T> Slab<T> {
         self.with_memory - self.in_use > 1 + self.in_use / SPARE
     }
 
-    /// Gives empty chunks back, the last ones first, but for some that are kept for what comes: not much more than so many bytes.
+    /// Gives empty chunks back, the last ones first, but for some that are kept for what comes: not much more than this many bytes.
     /// Returns how many it were.
     pub(crate) fn give_back(&mut self, most: usize) -> usize {
         let mut bytes = 0;

@@ -61,7 +61,7 @@ impl Engine {
         self.send_stateless_to(now, out, to, number)
     }
 
-    /// The same by a flow that the other end has opened, whatever the size: see [`Engine::request_by_flow`].
+    /// The same by a flow that the other end has opened, regardless of the size: see [`Engine::request_by_flow`].
     ///
     /// # Errors
     /// [`RequestError`].

@@ -36,7 +36,7 @@ struct Chunk {
 /// Bits of a chunk, as words: the smallest cells are the most.
 const WORDS: usize = 4;
 const _: () = assert!(CHUNK / STEP <= 64 * WORDS);
-/// Empty chunks that are kept: so many, and one for so many that are in use.
+/// Empty chunks that are kept: this many, and one for so many that are in use.
 const KEPT: usize = 4;
 const SPARE: usize = 4;
 
@@ -230,7 +230,7 @@ impl Store {
         self.counts.has_slack()
     }
 
-    /// Gives back chunks without a message, but for some that are kept for what comes: not much more than so many bytes. Returns how many
+    /// Gives back chunks without a message, but for some that are kept for what comes: not much more than this many bytes. Returns how many
     /// it were.
     pub(super) fn give_back(&mut self, most: usize) -> usize {
         let mut bytes = 0;

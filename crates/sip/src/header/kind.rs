@@ -154,7 +154,7 @@ const fn by_letter() -> [HeaderKind; 26] {
     table
 }
 
-/// A slot for a name of at least one byte, whatever the case of its letters. The factors were found by trial.
+/// A slot for a name of at least one byte, regardless of the case of its letters. The factors were found by trial.
 #[inline(always)]
 const fn hash(name: &[u8]) -> usize {
     let len = name.len();

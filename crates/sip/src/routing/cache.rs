@@ -65,7 +65,7 @@ impl Answer {
         }
     }
 
-    /// An answer has no more records than are of use: so many are looked at, and no more kept.
+    /// An answer has no more records than are of use: this many are looked at, and no more kept.
     fn truncate(&mut self) {
         match self {
             Answer::Naptr(records) => records.truncate(MOST_RECORDS),

@@ -98,7 +98,7 @@ impl Penalties {
         if self.entries.len() >= MOST {
             self.entries.retain(|_, entry| entry.until > now);
         }
-        // With so many servers silent the list is of no use: it starts anew.
+        // If this many servers do not respond, the list is useless and starts again.
         if self.entries.len() >= MOST {
             self.entries.clear();
         }

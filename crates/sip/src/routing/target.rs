@@ -6,7 +6,7 @@ use crate::flow::{PeerName, Transport};
 use crate::header::{Via, ViaTransport};
 use crate::uri::{SipUri, Uri};
 
-/// Why a URI leads nowhere, whatever the DNS says.
+/// Why a URI leads nowhere, regardless of the DNS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// It is no URI of SIP, or malformed.

@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// A point so many milliseconds after the start of a test.
+    /// A point this many milliseconds after the start of a test.
     pub(super) fn at(ms: u64) -> Mono {
         Mono(0).plus(Duration::from_millis(ms))
     }

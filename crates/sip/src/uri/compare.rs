@@ -54,7 +54,7 @@ impl Uri<'_> {
 impl SipUri<'_> {
     fn is_equivalent(&self, other: &SipUri<'_>) -> bool {
         let port = |uri: &SipUri<'_>| uri.port.unwrap_or(if uri.is_sips { 5061 } else { 5060 });
-        // RFC 3261 §19.1.2: over TLS the default is 5061, whatever the scheme.
+        // RFC 3261 §19.1.2: over TLS the default is 5061, regardless of the scheme.
         let over_tls = |uri: &SipUri<'_>| {
             let transport = uri.params.get(b"transport").flatten();
             transport.is_some_and(|name| eq_ignore_case(name, b"tls"))

@@ -80,7 +80,7 @@ struct ByNumber {
     place: u16,
 }
 
-/// Up to so many channels are looked through one by one: they lie in a cache line or few, like the table.
+/// Up to this number of channels, a linear search is used, because they are in a few cache lines.
 const FEW: usize = 4;
 
 /// Where each number is, sorted by number.

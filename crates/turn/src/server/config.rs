@@ -278,7 +278,7 @@ pub enum ConfigError {
     /// RFC 8489 §14.9, §9.2.2.
     #[error("realm is empty or has a character that RFC 8265 does not allow")]
     Realm,
-    /// So many bytes. See [`MAX_REALM_BYTES`].
+    /// This many bytes. See [`MAX_REALM_BYTES`].
     #[error(
         "realm has {0} bytes; at most {MAX_REALM_BYTES} are possible, as the answer to the shortest request must not be larger than three times \
          the request"
@@ -293,7 +293,7 @@ pub enum ConfigError {
     /// Clients give up after 40 seconds (RFC 8489 §6.2.1).
     #[error("the timeout of look-ups must be 1 to 40 seconds")]
     LookupTimeout,
-    /// RFC 7635 §6.1, and [`challenge`](MAX_REALM_BYTES)'s limit: so many bytes fit beside the realm.
+    /// RFC 7635 §6.1, and [`challenge`](MAX_REALM_BYTES)'s limit: this many bytes fit beside the realm.
     #[error(
         "the server name for access tokens must have 1 to {0} bytes beside this realm, and no control character"
     )]

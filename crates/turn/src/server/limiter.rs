@@ -27,7 +27,7 @@ pub const MAX_ALLOCATION_RATE: u64 = 10_000_000_000;
 /// A stream is relayed in parts that its rate permits within this time.
 const STREAM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What one byte takes at so many bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is none.
+/// The time of one byte at this rate in bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is no limit.
 #[must_use]
 pub const fn rate_scale(bytes_per_second: u64) -> u32 {
     if bytes_per_second == 0 {
@@ -66,7 +66,7 @@ pub trait SharedBuckets: Debug + Send {
     /// An allocation ends.
     fn end(&mut self, allocation: u32);
 
-    /// Whether so many bytes may pass now; if so, they are charged. `None` if no group refuses them and the allocation has no shared bucket.
+    /// Whether this many bytes may pass now; if so, they are charged. `None` if no group refuses them and the allocation has no shared bucket.
     fn charge(
         &self,
         allocation: u32,
@@ -116,7 +116,7 @@ impl Limiter {
         self.shared = Some(shared);
     }
 
-    /// An allocation of this client begins, with so many bytes per second, or any number for 0.
+    /// An allocation of this client begins, with this many bytes per second, or any number for 0.
     pub(super) fn begin(&mut self, allocation: u32, rate: u64, client: &ClientIdentity<'_>) {
         let scale = rate_scale(rate);
         let shared = self.shared.as_mut();
@@ -138,7 +138,7 @@ impl Limiter {
         }
     }
 
-    /// Whether so many bytes may be relayed now for the allocation at this place; if so, they are charged.
+    /// Whether this many bytes may be relayed now for the allocation at this place; if so, they are charged.
     #[inline]
     pub(super) fn admits(
         &mut self,

@@ -299,7 +299,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Counts so many datagrams with so many bytes in all.
+    /// Counts this many datagrams with this many bytes in all.
     pub(super) const fn add(&mut self, packets: usize, bytes: usize) {
         self.packets += packets as u64;
         self.bytes += bytes as u64;

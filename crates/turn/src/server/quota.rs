@@ -122,7 +122,7 @@ impl Server {
         user.identity(path.five_tuple)
     }
 
-    /// Acquires so many units, or none.
+    /// Acquires this many units, or none.
     pub(super) fn acquire(
         &self,
         user: &User,
@@ -139,7 +139,7 @@ impl Server {
         Ok(())
     }
 
-    /// Releases so many units.
+    /// Releases this many units.
     pub(super) fn release(&self, user: &User, path: ClientPath, units: usize) {
         let client = Self::identity(user, path);
         for _ in 0..units {

@@ -27,10 +27,10 @@ pub enum Arrival {
 const NONE: u32 = u32::MAX;
 
 impl Server {
-    /// Most arrivals of one [`read_ahead`](Self::read_ahead). The cache lines of so many, and of their payload, fit into the first cache.
+    /// The limit of arrivals per [`read_ahead`](Self::read_ahead). Their cache lines and payloads fit into the first-level cache.
     pub const READ_AHEAD: usize = 32;
 
-    /// From so many relays on, their state exceeds the second cache of common processors. Below, reading ahead only costs.
+    /// From this number of relays on, their state exceeds the second-level cache of common processors. Below it, reading ahead costs time and gains nothing.
     const MANY: u64 = 2048;
 
     /// Whether reading ahead is worth the while.

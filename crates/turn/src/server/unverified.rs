@@ -18,7 +18,7 @@ use crate::{ClientPath, Mono, Transport};
 /// Cells of a row: 64 KiB for both rows.
 const CELLS: usize = 8192;
 
-/// The average count of a cell is added to the limit so many times.
+/// The average count of a cell is added to the limit this many times.
 const OVER_AVERAGE: u32 = 4;
 
 /// The counts of one second.

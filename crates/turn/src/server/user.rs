@@ -25,7 +25,7 @@ pub(super) struct Protection {
 impl Protection {
     /// The integrity attributes of the answer, the one that the request had first if it is among them.
     ///
-    /// RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute", whatever the request had, "unless the
+    /// RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute", regardless of the attributes of the request, "unless the
     /// request was processed as though PASSWORD-ALGORITHM was MD5 [..]. In that case, the MESSAGE-INTEGRITY attribute MUST be used
     /// instead". A client that names an algorithm and checks MESSAGE-INTEGRITY only gets both.
     const fn of_answer(self) -> (IntegrityAlgorithm, Option<IntegrityAlgorithm>) {

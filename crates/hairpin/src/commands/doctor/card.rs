@@ -262,7 +262,7 @@ mod tests {
     use super::super::system::numbers;
     use super::*;
 
-    /// A card with so many queues.
+    /// A card with this many queues.
     fn card(queues: usize, config: &str) -> MadeUp {
         let made = MadeUp::new(config);
         for queue in 0..queues {

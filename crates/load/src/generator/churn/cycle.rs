@@ -14,7 +14,7 @@ use crate::Socket;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Allocate,
-    /// With so many more to follow.
+    /// The number of datagrams that follow.
     Refresh(u32),
     Release,
     /// The only one of a cycle that makes a connection.

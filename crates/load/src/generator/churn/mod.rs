@@ -65,7 +65,7 @@ struct Recipe {
 /// What a cycle is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// An allocation, with so many Refresh requests in its life.
+    /// An allocation, with this many Refresh requests in its life.
     Allocate { refreshes: u32 },
     /// A connection, over TLS and DTLS with its handshake, and one Binding request.
     Connect,
@@ -99,7 +99,7 @@ impl Churn {
         &self.options.turn.via
     }
 
-    /// The workers of a run. `closed` keeps so many cycles in flight; otherwise the schedule says when they begin.
+    /// The workers of a run. `closed` keeps this many cycles in flight; otherwise the schedule says when they begin.
     pub(super) fn workers(
         &self,
         count: usize,

@@ -6,7 +6,7 @@ use crate::report::{Ending, LoadReport, Step};
 
 /// The generator keeps a schedule if it sends at least this share of it.
 const KEPT: f64 = 0.99;
-/// A step that loses less than so many times what may be lost is repeated before it counts: anybody can stumble once.
+/// A step that loses less than this multiple of the limit is repeated before it counts, because one disturbance may be chance.
 const NEAR: f64 = 20.0;
 
 /// A search: what passed, what failed, what to try next. Knows nothing of networks.

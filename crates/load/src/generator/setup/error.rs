@@ -18,7 +18,7 @@ pub enum SetupError {
     /// The options make no sense.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// Every client needs a socket, and the limit on open files does not allow for so many.
+    /// Every client needs a socket, and the limit on open files does not allow for this many.
     #[error(
         "{needed} sockets are needed and the limit on open files is {limit}: raise it (ulimit -n), or use fewer clients"
     )]

@@ -192,7 +192,7 @@ pub(super) fn retransmission(timeout: Duration, is_stream: bool) -> Retransmissi
     }
 }
 
-/// Makes sure that so many sockets can be opened.
+/// Makes sure that this many sockets can be opened.
 pub(super) fn reserve_descriptors(sockets: u64) -> Result<(), SetupError> {
     let needed = sockets + OTHER_FILES;
     let limit = io::rlimit::raise_open_files().map_err(|source| SetupError::Local {
@@ -263,7 +263,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// Allocates for so many clients: the first alone, so that what goes wrong with all is said once and soon.
+    /// Allocates for this many clients: the first alone, so that what goes wrong with all is said once and soon.
     pub(super) fn allocate(
         options: &TurnClients,
         count: u32,

@@ -106,7 +106,7 @@ pub struct SipOptions {
     pub in_flight: u32,
     /// Process of the server on this machine, to say what it spends.
     pub server_process: Option<u32>,
-    /// Ends the run when so many units are over, whatever the time.
+    /// Ends the run when this many units are over, regardless of the time.
     pub runs: Option<u64>,
     /// A unit that fails, say with a 503, begins anew at once, until it succeeds: as testStack has it.
     pub anew: bool,

@@ -117,7 +117,7 @@ pub fn sweep(
     Ok(last)
 }
 
-/// Something is begun within so many milliseconds of the end, or nothing was seen of it.
+/// Something is begun within this many milliseconds of the end, or nothing was seen of it.
 const LAST_MS: u64 = 500;
 
 /// The greatest goodput of a load that grows until not all of it succeeds.

@@ -14,7 +14,7 @@ use super::{Network, ProbeError};
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(500);
 /// RFC 5780 §5: at most ten new transactions per second.
 const PACE: Duration = Duration::from_millis(100);
-/// Idle times that are tested: so many steps up to the longest.
+/// Idle times that are tested: this many steps up to the longest.
 const LIFETIMES: u32 = 12;
 /// Bindings that are gone one after the other until longer idle times are not tested.
 const GONE: u32 = 2;

@@ -120,7 +120,7 @@ fn retry_after_is_rounded_up_never_zero_and_not_the_same_for_all() {
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
 }
 
-/// What becomes of 200,000 requests in a second, if a 503 takes so many microseconds.
+/// Simulates 200,000 requests in one second, if a 503 takes this many microseconds.
 fn refusals(cost_us: u64, admit: fn(&mut Controller, Mono) -> Admission) -> ShedCounts {
     let mut controller = controller();
     for ms in 1000..2000 {

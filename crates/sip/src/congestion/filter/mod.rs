@@ -145,7 +145,7 @@ impl Filter {
         &self.thresholds
     }
 
-    /// The threshold of what was dropped before, whatever its place.
+    /// The threshold of what was dropped before, regardless of its place.
     #[must_use]
     pub fn again(&self) -> u16 {
         threshold(self.again)

@@ -9,7 +9,7 @@ use std::fmt::{self, Debug};
 
 use stun::AccessToken;
 
-/// RFC 7635 §7: by so many seconds the clocks of the two servers may differ.
+/// RFC 7635 §7: the clocks of the two servers may differ by this number of seconds.
 const DELTA_S: u64 = 5;
 /// Bytes of the shortest key: RFC 7635 §6.2 requires 160 bits.
 const MIN_MAC_KEY: usize = 20;
