@@ -245,11 +245,14 @@ async fn bytes_without_stun_or_tls_are_named() {
     assert!(
         matches!(&error, BindingError::Disconnected(why) if why.kind() == ErrorKind::InvalidData)
     );
-    assert!(error.to_string().contains("does not speak STUN"), "{error}");
+    assert!(
+        error.to_string().contains("does not support STUN"),
+        "{error}"
+    );
     let tls = Tls::insecure(NAME).expect("a configuration");
     let failed = in_time(Client::connect(Server::new(address).tls(tls))).await;
     let error = failed.expect_err("no TLS").to_string();
-    assert!(error.contains("does not speak TLS"), "{error}");
+    assert!(error.contains("does not support TLS"), "{error}");
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ fn every_workload_over_tls_and_websockets() {
     let output = load(&plain, &["--transport", "tls", "--insecure"]);
     fails(&output, 1, "during the handshake");
     let output = load(&plain, &["--transport", "tcp", "--insecure"]);
-    fails(&output, 2, "--insecure does nothing over TCP");
+    fails(&output, 2, "--insecure has no effect over TCP");
 }
 
 #[test]

@@ -101,7 +101,7 @@ pub enum UriError {
     NoScheme(String),
     /// The scheme is none of the four.
     #[error(
-        "`{0}:` is not spoken: use stun:, stuns:, turn: or turns:, with ?transport=tcp behind the host for TCP and TLS"
+        "`{0}:` is not supported: use stun:, stuns:, turn: or turns:, with ?transport=tcp behind the host for TCP and TLS"
     )]
     Scheme(String),
     /// There are slashes, as in web addresses.

@@ -134,9 +134,14 @@ fn stream_failures_are_distinguished() {
             sip,
             Via::Tcp,
             ProbeErrorKind::Connection,
-            "does not speak STUN",
+            "does not support STUN",
         ),
-        (sip, any(), ProbeErrorKind::Connection, "does not speak TLS"),
+        (
+            sip,
+            any(),
+            ProbeErrorKind::Connection,
+            "does not support TLS",
+        ),
         (
             hang_up,
             Via::Tcp,

@@ -47,7 +47,7 @@ pub enum StartError {
     #[error("a TLS or DTLS listener needs a certificate: give one, or remove the listener")]
     NoCertificate,
     /// An address was given twice to listen on.
-    #[error("{0} is listened on twice: remove one of them")]
+    #[error("the listener {0} is configured twice: remove one of them")]
     DuplicateListener(SocketAddr),
     /// The addresses and ports of NAT behaviour discovery are not usable.
     #[error("NAT behaviour discovery: {0}")]
@@ -108,7 +108,7 @@ pub enum StartError {
     Steering(#[source] bpf::BpfError),
     /// The kernel cannot relay as was asked.
     #[error(
-        "the kernel cannot relay on {interface} as was asked: {reason}: choose another offload mode, \"auto\" takes the best that there is"
+        "the kernel cannot relay on {interface} in this mode: {reason}: choose another offload mode; \"auto\" selects the best one"
     )]
     Offload {
         /// The interface.
@@ -127,7 +127,7 @@ pub enum StartError {
     )]
     Thread(#[source] io::Error),
     /// The kernel has no randomness.
-    #[error("the kernel has no randomness to give: {0}")]
+    #[error("the kernel has no random bytes: {0}")]
     Randomness(#[source] io::Error),
     /// What survives a restart cannot be read or kept.
     #[error(transparent)]
@@ -245,7 +245,7 @@ pub enum ReloadError {
     Realm,
     /// A relay address cannot be advertised by this address.
     #[error(
-        "relay address {local} cannot be advertised as {advertised}: it is no relay address, or the other is of another family, of another relay address or none to send to"
+        "relay address {local} cannot be advertised as {advertised}: {local} is no relay address, or {advertised} has another address family, belongs to another relay address or is no unicast address"
     )]
     ExternalAddress {
         /// What the relay sockets are bound to.
@@ -259,13 +259,13 @@ pub enum ReloadError {
     )]
     GroupRates,
     /// The kernel has no randomness.
-    #[error("the kernel has no randomness to give")]
+    #[error("the kernel has no random bytes")]
     Randomness,
     /// A worker has ended; nothing has changed.
     #[error("worker {0} is not running any more: restart the server")]
     WorkerGone(usize),
     /// A worker did not read its mailbox in time.
-    #[error("worker {0} is too busy to be told: try again")]
+    #[error("worker {0} is overloaded and did not get the message: try again")]
     WorkerBusy(usize),
 }
 

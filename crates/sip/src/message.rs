@@ -76,7 +76,7 @@ pub enum Framing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
     /// Nothing, or nothing but line ends: a keep-alive.
-    #[error("nothing but line ends")]
+    #[error("the message has only line ends")]
     Empty,
     /// The first line is neither a request's nor a response's.
     #[error("malformed request line")]

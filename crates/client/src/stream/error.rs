@@ -5,11 +5,11 @@
 #[non_exhaustive]
 pub enum StreamError {
     /// The received bytes are neither STUN nor ChannelData.
-    #[error("the server does not speak STUN here: another service uses this port")]
+    #[error("the server does not support STUN on this port: another service uses it")]
     NotStun,
     /// The received bytes are not a TLS record.
     #[cfg(feature = "tls")]
-    #[error("the server does not speak TLS here: this port may be the one for plain TCP")]
+    #[error("the server does not support TLS on this port: it may be the port for TCP without TLS")]
     NotTls,
     /// The server's certificate was rejected.
     #[cfg(feature = "tls")]

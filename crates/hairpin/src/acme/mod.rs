@@ -203,7 +203,8 @@ impl Client {
         loop {
             self.wait_until_due().await;
             let result = timeout(ORDER, self.renew()).await;
-            let result = result.unwrap_or_else(|_| Err(anyhow!("it took more than {ORDER:?}")));
+            let result =
+                result.unwrap_or_else(|_| Err(anyhow!("the order took more than {ORDER:?}")));
             match result {
                 Ok(()) => {
                     failures = 0;

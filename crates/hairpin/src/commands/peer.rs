@@ -37,7 +37,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn options(args: &Args) -> Result<PeerOptions> {
     let mode = match (args.sink, args.source) {
         (true, _) => Mode::Sink,
-        (_, Some(rate)) if rate.0 <= 0.0 => bail!("--source: a rate of nothing is --sink"),
+        (_, Some(rate)) if rate.0 <= 0.0 => {
+            bail!("--source: the rate must be above 0; to send nothing, use --sink")
+        }
         (_, Some(rate)) => Mode::Source {
             rate,
             size: args.size,

@@ -16,7 +16,7 @@ pub(crate) fn of(uri: &Uri, args: &Args) -> Result<Via> {
             ("--server-name", args.server_name.is_some()),
         ];
         if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
-            bail!("{flag} does nothing with {uri}: it is for turns: and stuns:");
+            bail!("{flag} has no effect with {uri}: it is for turns: and stuns:");
         }
     }
     match transport {

@@ -285,9 +285,8 @@ impl FromText for PortRange {
         }
         // RFC 8656 §7.2: EVEN-PORT with R=1 needs a pair: an even port and the next higher one.
         if range.start() == range.end() {
-            return Err(
-                Mistake::new("one port is too few").help("give a range like \"49152-65535\"")
-            );
+            return Err(Mistake::new("a range must have at least two ports")
+                .help("give a range like \"49152-65535\""));
         }
         Ok(Self(range))
     }

@@ -71,7 +71,7 @@ pub enum SideError {
         source: io::Error,
     },
     /// It ended.
-    #[error("the server ended ({status}); its last words: {output}")]
+    #[error("the server ended ({status}); its last output: {output}")]
     Ended {
         /// How.
         status: String,
@@ -79,7 +79,7 @@ pub enum SideError {
         output: String,
     },
     /// It does not do what it should within the time allowed.
-    #[error("{what} within {seconds} s; the server's last words: {output}")]
+    #[error("{what} within {seconds} s; the server's last output: {output}")]
     Silent {
         /// What did not happen.
         what: &'static str,

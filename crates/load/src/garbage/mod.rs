@@ -61,7 +61,7 @@ pub enum FloodError {
     #[error("the target {0} is not an IPv4 loopback address; this flood never leaves the machine")]
     NotLoopback(SocketAddr),
     /// `addresses` or `ports` out of range.
-    #[error("between 1 and 65536 source addresses and 1 and 4096 source ports, please")]
+    #[error("the number of source addresses must be 1 to 65536, that of source ports 1 to 4096")]
     OutOfRange,
     /// A socket could not be opened.
     #[error("cannot open a socket for the flood (raise the limit on open files?)")]

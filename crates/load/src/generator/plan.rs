@@ -112,7 +112,7 @@ pub enum PlanError {
     #[error("the plan has nothing to send, or nowhere to receive")]
     Empty,
     /// No sender or no receiver thread.
-    #[error("at least one sender and one receiver thread, please")]
+    #[error("there must be at least one sender thread and one receiver thread")]
     NoThreads,
     /// More flows than a stamp can number.
     #[error("{0} flows are more than 16777216")]

@@ -75,7 +75,7 @@ pub enum ProbeError {
     },
     /// The server wants credentials.
     #[error(
-        "{server} asks for a user name and a password of realm \"{realm}\" (401), and none were given"
+        "{server} asks for a user name and a password of realm \"{realm}\" (401), but none are configured"
     )]
     CredentialsNeeded {
         /// The server.
@@ -140,7 +140,7 @@ pub enum ProbeError {
     },
     /// What the server calls its other address cannot be that.
     #[error(
-        "{server} calls {other} its other address: both the address and the port have to differ, so it cannot test a NAT"
+        "{server} calls {other} its other address: both the address and the port must differ; so this server cannot test a NAT"
     )]
     WrongOtherAddress {
         /// The server.

@@ -51,7 +51,7 @@ pub enum HandoverError {
     Steering(String),
     /// Without the steering program, the kernel would deliver datagrams of the old process's clients to the new one.
     #[error(
-        "the steering program cannot be loaded ({0}); without it the clients of two processes cannot be told apart: give CAP_BPF and CAP_NET_ADMIN, or restart the server"
+        "the steering program cannot be loaded ({0}); without it the clients of two processes cannot be distinguished: give CAP_BPF and CAP_NET_ADMIN, or restart the server"
     )]
     NoProgram(String),
     /// A worker's number has one byte (`Numbering::next`).

@@ -26,7 +26,7 @@ pub enum CallError {
     #[error("the state of the call, the method or the response code does not allow this")]
     OutOfPlace,
     /// There are as many calls as there may be.
-    #[error("there are as many calls as there may be")]
+    #[error("the limit of calls is reached")]
     Full,
     /// A URI is malformed, or not one of SIP. Or it is a SIPS URI, and the contact is not (RFC 3261 §8.1.1.8).
     #[error("not a SIP URI such as `sip:alice@example.com`, or a SIPS URI without a SIPS contact")]
@@ -52,7 +52,7 @@ pub enum RegisterFailure {
     #[error("{0}")]
     Authentication(AuthProblem),
     /// The registrar refused: a code and its reason phrase.
-    #[error("the registrar answered {0} {1}")]
+    #[error("the registrar responded {0} {1}")]
     Refused(u16, String),
     /// There was no response.
     #[error(transparent)]

@@ -174,13 +174,13 @@ pub enum Failure {
     #[error("the DNS did not answer")]
     NoDns,
     /// Too many questions are open: 503.
-    #[error("too many questions to the DNS are open")]
+    #[error("too many DNS queries are open")]
     TooManyQuestions,
     /// It leads where it may not go, or where nothing here can: 403, or 503.
     #[error("the URI leads to no address that requests may go to")]
     Forbidden,
     /// Every server has asked by Retry-After to be left alone for a while: 503.
-    #[error("every server has asked to be left alone for a while (Retry-After)")]
+    #[error("every server has asked for a pause (Retry-After)")]
     LeftAlone,
     /// No server answered in time: 408 (RFC 3261 §8.1.3.1).
     #[error("no server answered in time")]

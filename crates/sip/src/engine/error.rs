@@ -48,7 +48,7 @@ pub enum RequestError {
     #[error("congested: requests like this one are not sent now")]
     Congested,
     /// The next hop asked to throttle requests (RFC 7339): answer with 503.
-    #[error("the next hop asked to hold back requests")]
+    #[error("the next hop asked to throttle requests (RFC 7339)")]
     HeldBack,
     /// The listener has no sent-by for the transport.
     #[error("no sent-by is configured for this listener and transport")]

@@ -134,7 +134,7 @@ pub enum RequestError {
     #[error("the server offers no password algorithm that is known here")]
     NoCommonAlgorithm,
     /// One challenge followed another.
-    #[error("the server answered one challenge with another, again and again")]
+    #[error("the server sent one challenge after another and accepted no response")]
     TooManyChallenges,
     /// The response lacks what it must contain, or contains what cannot be understood.
     #[error("the server's response is malformed or incomplete")]

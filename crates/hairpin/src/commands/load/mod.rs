@@ -104,7 +104,7 @@ fn check_flags(workload: &str, flags: &[ForWorkloads]) -> Result<(), Fault> {
     for &(flag, given, workloads) in flags {
         if given && !workloads.contains(&workload) {
             return Err(Fault::Usage(anyhow!(
-                "{flag} does nothing with --workload {workload}: it is for {}",
+                "{flag} has no effect with --workload {workload}: it is for {}",
                 workloads.join(" and ")
             )));
         }
@@ -119,7 +119,7 @@ fn check_transport(workload: &str, via: &Via, course: &TimingArgs) -> Result<(),
     } else if workload == "garbage" {
         "--workload garbage is datagrams: give a URI for UDP"
     } else if course.gso {
-        "--gso joins datagrams of plain UDP: it does nothing over TCP, TLS and DTLS"
+        "--gso applies to UDP only: it has no effect over TCP, TLS and DTLS"
     } else {
         return Ok(());
     };

@@ -39,7 +39,7 @@ pub(super) fn server(args: &LoadTarget, scheme: Scheme) -> Result<Place, Fault> 
         Via::Tls(tls) if args.no_resumption => Via::Tls(tls.without_resumption()),
         via if args.no_resumption => {
             return Err(usage(anyhow!(
-                "--no-resumption does nothing over {via}: it is for TLS, turns: and stuns: without ?transport=udp"
+                "--no-resumption has no effect over {via}: it is for TLS, turns: and stuns: without ?transport=udp"
             )));
         }
         via => via,

@@ -75,7 +75,7 @@ impl Order<'_> {
     fn check(&self) -> Result<(), Fault> {
         let pace = &self.how.pace;
         let mistake = if pace.rate.is_some_and(|rate| rate.0 <= 0.0) {
-            "--rate: a rate of nothing measures nothing"
+            "--rate: the rate must be above 0"
         } else if pace.find_max && (pace.find_from.0 <= 0.0 || pace.find_from.0 > pace.find_to.0) {
             "--find-from: more than nothing, and not above --find-to"
         } else if pace.find_max && pace.precision <= 0.0 {

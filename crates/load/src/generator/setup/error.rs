@@ -79,10 +79,10 @@ pub enum SetupError {
 #[non_exhaustive]
 pub enum OptionsError {
     /// Nobody to send.
-    #[error("at least one client, please")]
+    #[error("the number of clients is 0: use at least 1")]
     NoClients,
     /// Nobody to send to.
-    #[error("at least one peer for each client, please")]
+    #[error("the number of peers per client is 0: use at least 1")]
     NoPeers,
     /// A client cannot have more peers than there are.
     #[error("{wanted} peers for each client are more than the {there} there are")]
@@ -107,10 +107,10 @@ pub enum OptionsError {
     #[error("{0} is not a share: choose 0 to 1, or 0% to 100%")]
     Share(f64),
     /// A rate of media has to be more than 0.
-    #[error("a rate of {0} per second is none")]
+    #[error("the rate {0} per second is invalid: use a number above 0")]
     Rate(f64),
     /// Trains have at least one datagram.
-    #[error("trains of no datagrams cannot be sent")]
+    #[error("a train must have at least 1 datagram")]
     NoTrain,
     /// Many source addresses exist on loopback only.
     #[error(

@@ -61,7 +61,7 @@ impl UasOptions {
 #[non_exhaustive]
 pub enum UasError {
     /// No address, or no thread.
-    #[error("at least one address and one thread, please")]
+    #[error("there must be at least one address and one thread")]
     Empty,
     /// An address cannot be listened on.
     #[error("cannot listen on {address} ({}): {source}", transport.in_via())]

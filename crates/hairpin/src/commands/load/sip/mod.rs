@@ -183,7 +183,7 @@ fn tls(args: &Args, place: &Place) -> Result<Option<Tls>, Fault> {
         ];
         return match flags.into_iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(Fault::Usage(anyhow!(
-                "{flag} does nothing over {}: it is for tls and wss",
+                "{flag} has no effect over {}: it is for tls and wss",
                 place.transport.in_via()
             ))),
             None => Ok(None),

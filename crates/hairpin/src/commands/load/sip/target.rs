@@ -129,7 +129,7 @@ impl ParsedTarget {
         };
         if let Some(name) = foreign_scheme(host) {
             return Err(usage(format!(
-                "{text}: `{name}:` is not spoken: write sip:HOST:PORT or sips:HOST:PORT, with ;transport=tcp, tls, ws or wss behind it"
+                "{text}: `{name}:` is not supported: write sip:HOST:PORT or sips:HOST:PORT, with ;transport=tcp, tls, ws or wss behind it"
             )));
         }
         let transport = match transport(text, parameters)? {
@@ -341,7 +341,7 @@ mod tests {
         for (text, part) in [
             ("sips:127.0.0.1;transport=udp", "never goes over UDP"),
             ("tel:+123", "says nothing of its server"),
-            ("tcp:127.0.0.1:5060", "`tcp:` is not spoken"),
+            ("tcp:127.0.0.1:5060", "`tcp:` is not supported"),
             ("sip:127.0.0.1;transport=sctp", "transport=sctp"),
             ("sip:127.0.0.1;lr", "lr"),
             ("127.0.0.1:x", "127.0.0.1:x"),

@@ -208,7 +208,7 @@ fn hold(stream: &UnixStream, joining: &Joining) -> Result<()> {
 
 /// The next message, which must be of this kind.
 fn expect(stream: &UnixStream, kind: u8) -> Result<Message> {
-    let message = passing::receive(stream).context("it does not answer")?;
+    let message = passing::receive(stream).context("the running server does not respond")?;
     if message.kind != kind {
         bail!(
             "it sent message {} instead of {kind}: use the same release",
@@ -224,10 +224,12 @@ fn read_line(stream: &UnixStream) -> Result<Vec<u8>> {
     let mut reader = stream;
     while line.last() != Some(&b'\n') {
         let mut byte = [0];
-        reader.read_exact(&mut byte).context("it does not answer")?;
+        reader
+            .read_exact(&mut byte)
+            .context("the running server does not respond")?;
         line.push(byte[0]);
         if line.len() > MAX_REPLY {
-            bail!("its answer is too long");
+            bail!("the response of the running server is too long");
         }
     }
     Ok(line)
