@@ -1,8 +1,8 @@
 //! `cargo xtask budgets`: what each operation may cost, in user-space instructions, in heap allocations and in system calls.
 //!
 //! Times vary with the weather; these three numbers do not. The example `cost` of the server crate does the same operations over
-//! and over in one thread, once under callgrind and once under strace. What an operation may cost is written in
-//! `crates/server/budgets.toml`; more than that fails the test command, so that a change pays for what it adds, or says so.
+//! and over in one thread, once under callgrind and once under strace. `server/budgets.toml` has the limit of each operation. A
+//! higher cost fails the test command, so that a change either avoids the cost or states it.
 
 mod counting;
 mod file;

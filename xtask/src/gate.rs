@@ -1,8 +1,8 @@
 //! The performance gate: hairpin against the bare relay of its own benchmark, in one run of `hairpin bench --quick`.
 //!
-//! Only ratios within a round count, so a slow or busy machine passes like a fast one; what falls below the gate is
-//! measured once more by the benchmark itself. Where it cannot be measured (no root, one processor), this fails: a
-//! gate that is skipped is none.
+//! Only ratios within a round count, so the speed of the machine does not matter. The benchmark itself repeats a
+//! measurement below the gate. Where it cannot be measured (no root, one processor), this fails: a gate that is
+//! skipped is none.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;

@@ -4,10 +4,10 @@
 //!   0        4        8          12           16
 //!   | "hrpn" |  flow  | sequence | ~sequence  | pattern: byte i is (7 i + 3) mod 256, to the end
 //! ```
-//! All words little endian. The sequence beside its complement makes the Internet checksum
-//! independent of the sequence, so a frame generator never touches checksums, and gives a receiver
-//! a first check for free. The pattern depends on the position alone: a shifted, truncated or
-//! recycled payload does not match.
+//! All words little endian. The sequence number and its complement make the Internet checksum
+//! independent of the sequence number. So a frame generator never changes checksums, and a receiver
+//! gets a first check without cost. The pattern depends on the position alone: a shifted, truncated
+//! or recycled payload does not match.
 
 /// First four bytes of every payload ("hrpn"), as a little-endian word.
 pub const MAGIC: u32 = 0x6e70_7268;

@@ -1,5 +1,4 @@
-//! The addresses by which the Internet knows this host, asked for at the start and again while the server runs: by STUN (RFC 8489 Binding),
-//! or in the DNS.
+//! The public addresses of this host, queried at startup and again while the server runs: by STUN (RFC 8489 Binding), or in the DNS.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};

@@ -30,8 +30,8 @@ pub struct Place<'a> {
 /// everything that the child has started. Then no process uses the network namespace any longer.
 /// Dropping the handle kills at once.
 ///
-/// It leads a process group of its own: Ctrl-C on a terminal reaches this process, which then ends its
-/// work in order, and not the child behind its back.
+/// It leads a separate process group. So Ctrl-C on a terminal reaches only this process, which then
+/// ends the child in order.
 #[derive(Debug)]
 pub struct Confined {
     child: Child,

@@ -368,8 +368,8 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Keeps ICMP errors from now on, or forgets them all: for a socket that wants to know for a while only, as they take room in its
-    /// receive buffer. See [`UdpOptions::icmp_errors`].
+    /// Keeps ICMP errors from now on, or discards them. It is for a socket that requires them only for a while, because they use room
+    /// in its receive buffer. See [`UdpOptions::icmp_errors`].
     ///
     /// # Errors
     /// What `setsockopt` returns.

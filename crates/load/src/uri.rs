@@ -139,8 +139,8 @@ impl Uri {
         self.port.unwrap_or(default)
     }
 
-    /// How to reach it: what is given, else UDP, or TLS over TCP for `stuns:` and `turns:` (RFC 5928 §3 tries them in another
-    /// order where DNS says so).
+    /// The transport: the given one, otherwise UDP, or TLS over TCP for `stuns:` and `turns:`. RFC 5928 §3 has another order
+    /// if the DNS has the records.
     #[must_use]
     pub fn transport(&self) -> Transport {
         match (self.scheme.is_secure(), self.transport) {

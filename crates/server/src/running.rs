@@ -312,8 +312,8 @@ impl Running {
     /// [`Builder::external_address`](crate::Builder::external_address) does at the start. Existing allocations keep the address that they were told.
     ///
     /// # Errors
-    /// If `local` is no relay address, if `advertised` is of another family, belongs to another relay address or cannot be sent to, or if a
-    /// worker has ended; then nothing has changed.
+    /// If `local` is no relay address, or if a worker has ended. If `advertised` is of another family, belongs to another relay address, or
+    /// is no unicast address. Then nothing has changed.
     pub fn set_external_address(
         &self,
         local: IpAddr,

@@ -89,9 +89,9 @@ pub struct Settings {
     pub draft_dual_allocation: bool,
     /// Whether Binding requests need credentials. Default: no (RFC 8489 §12).
     pub authenticate_binding: bool,
-    /// Whether an address that nothing is proven of never gets more bytes than it sent. Default: no; it gets at most three times as many. With it,
-    /// short requests over UDP get no response: a Binding request of less than 32 bytes (IPv4) or 44 (IPv6), and an Allocate
-    /// request that is shorter than its challenge.
+    /// Whether an address that nothing is proven of never gets more bytes than it sent. Default: no; it gets at most three times as many.
+    /// With it, short requests over UDP get no response. These are Binding requests of less than 32 bytes (IPv4) or 44 (IPv6), and Allocate
+    /// requests that are shorter than their challenge.
     pub strict_amplification: bool,
     /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that no valid nonce has verified, 1 or more. Requests
     /// beyond are dropped. A request that authenticates gives one back. Loopback addresses have no limit. Default 10,000. The workers share it.

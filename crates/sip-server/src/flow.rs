@@ -1,5 +1,5 @@
-//! Flows with a name of their own (RFC 5626 §5.2): what a binding keeps of the way its REGISTER came by, and what a Path or
-//! Record-Route URI has as its user.
+//! Names of flows (RFC 5626 §5.2). A binding keeps the flow of its REGISTER, and a Path or Record-Route URI has the name as
+//! its user.
 //!
 //! ```text
 //! kind  worker  listener  run  connection  local address      remote address     MAC

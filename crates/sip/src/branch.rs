@@ -134,8 +134,8 @@ impl BranchCodec {
         )
     }
 
-    /// What a To tag of ours is bound to besides its transaction: the dialog, by the Call-ID and the From tag of the peer's requests
-    /// (RFC 3261 §12). A tag that was seen is of no use with others.
+    /// What a To tag of this server depends on besides its transaction: the dialog, by the Call-ID and the From tag of the peer's
+    /// requests (RFC 3261 §12). A tag that was seen is of no use with others.
     #[must_use]
     pub fn dialog(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
         let mut hasher = self.tag_key.fingerprint();
@@ -183,8 +183,8 @@ impl BranchCodec {
         hasher.finish_128()
     }
 
-    /// What a proxy makes its decision of (RFC 5393 §4.2.1): the Request-URI, Route, and what else its location service looks at. It does not
-    /// vary with the method; and it does with Call-ID and CSeq, so that what is taken for a loop by chance is not always (§4.2.4).
+    /// What a proxy makes its decision of (RFC 5393 §4.2.1): the Request-URI, Route, and what else its location service looks at. It does
+    /// not depend on the method. It depends on Call-ID and CSeq, so that a false loop detection does not repeat (§4.2.4).
     #[must_use]
     pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
         let mut hasher = self.loop_key.fingerprint();

@@ -34,8 +34,8 @@ impl Transport {
     }
 
     /// Whether a connection that a peer has opened may carry requests to the address that it came from (RFC 3261 §18). Over TLS
-    /// that takes an alias (RFC 5923 §4), as nobody has verified whose address it is; a WebSocket client has an address for nobody
-    /// else (RFC 7118 §7).
+    /// that requires an alias (RFC 5923 §4), because nobody has verified the address. The address of a WebSocket client is of no
+    /// use to others (RFC 7118 §7).
     #[must_use]
     pub const fn is_reused(self) -> bool {
         matches!(self, Transport::Tcp)
@@ -94,8 +94,8 @@ pub struct Flow {
     pub remote: SocketAddr,
 }
 
-/// A name that the other end of a TLS connection proves by its certificate (RFC 5922): a domain in lower case without a final dot, or
-/// an IP address without brackets.
+/// The name that the other end of a TLS connection proves by its certificate (RFC 5922). It is a domain in lower case without a final
+/// dot, or an IP address without brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerName(Arc<str>);
 

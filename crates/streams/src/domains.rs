@@ -21,8 +21,8 @@ use rustls::{
 /// Names of one certificate that are looked at.
 const MOST_NAMES: usize = 64;
 
-/// The SIP domains of a certificate (RFC 5922 §7.1), in lower case: the hosts of its `sip:` URIs without a user; if it has none, its DNS
-/// names. The subject's common name does not count. Empty if the certificate is malformed.
+/// The SIP domains of a certificate (RFC 5922 §7.1), in lower case. They are the hosts of its `sip:` URIs without a user. Without such a
+/// URI, they are its DNS names. The subject's common name does not count. Empty if the certificate is malformed.
 #[must_use]
 pub fn sip_domains(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else {

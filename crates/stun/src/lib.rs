@@ -1,7 +1,7 @@
 //! STUN messages (RFC 8489), the attributes of TURN (RFC 8656) and ChannelData framing.
 //!
-//! This crate turns bytes into meaning and meaning into bytes. It knows no clock, no socket and no randomness, allocates
-//! nothing to parse, find, verify or build, and never looks at a byte twice that it need not.
+//! This crate turns bytes into meaning and meaning into bytes. It has no clock, no socket and no randomness. It
+//! allocates nothing to parse, find, verify or build, and reads no byte twice without need.
 //!
 //! **One invariant:** what [`Message::parse`] has accepted, no accessor can fail on, and no accessor shows an attribute
 //! that RFC 8489 tells a receiver to ignore.

@@ -11,10 +11,10 @@
 //!  RFC 8489   24 feature bits, base64     base64url( 4 bits note, 4 bits key number, 5 bytes unix seconds, 11 bytes MAC )
 //! ```
 //!
-//! 36 bytes in all, a multiple of four, and short on purpose: with it a 401 stays below three times the size of the
-//! request that provoked it. Two keys are good at a time, so that a rotation sends nobody away; the second rotation
-//! makes everything from before the first one worthless. Servers whose keys follow from the time accept the next key as well, because
-//! their clocks differ. The key number says which key to check with.
+//! It has 36 bytes, a multiple of four. It is short, because a 401 must stay below three times the size of its request. Two keys are
+//! good at a time, so that a rotation sends nobody away; the second rotation makes everything from before the first one worthless.
+//! Servers whose keys follow from the time accept the next key as well, because their clocks differ. The key number says which key to
+//! check with.
 //!
 //! The MAC is made in two steps. One call of the SHA-256 compression function makes a key for the client from its address and port. The
 //! chaining value depends on the key. The input is one block of fixed length, so this is the pseudorandom function that the proof of HMAC

@@ -1,7 +1,7 @@
 //! Two RTCPeerConnections of a page in headless Chromium that may only use relayed candidates.
 //!
-//! What passed is judged by the browser's own statistics: the selected pair must be relay on both ends, and each
-//! side must have received every message of the other, in order.
+//! The browser's statistics decide. The selected pair must be relay on both ends. Each side must have received
+//! every message of the other, in order.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};

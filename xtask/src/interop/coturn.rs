@@ -257,8 +257,8 @@ struct Field<'a> {
     logs: &'a Path,
 }
 
-/// First the clients that break the rules and vanish, then every case in which all must come back: the server has to
-/// live through the former to pass the latter.
+/// First the clients that violate the RFC and disappear, then every case in which all datagrams must return. The
+/// server must survive the former to pass the latter.
 pub(crate) fn run(bench: &mut Bench) -> Result<Tally> {
     let mut field = Field::new(bench)?;
     let mut tally = Tally::default();

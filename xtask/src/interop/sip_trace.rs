@@ -1,5 +1,5 @@
-//! What the server tells of the messages of a call, read by programs that others wrote: sngrep takes its HEP packets, and tshark reads the file of
-//! `hairpin sip trace --pcap`. Both must say the same.
+//! Checks the messages of a call with other programs: sngrep receives the server's HEP packets, and tshark reads the file of `hairpin sip
+//! trace --pcap`. Both must say the same.
 
 use std::collections::BTreeSet;
 use std::path::Path;

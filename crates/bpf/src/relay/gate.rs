@@ -17,7 +17,8 @@ const NEEDS: Kernel = Kernel(5, 1);
 /// A small program that calls the tc program, for one clsact filter.
 ///
 /// A clsact filter outlives the process that attached it. The kernel empties the gate's array of programs when its last
-/// descriptor is closed, which is here: so when this is dropped, or the process is killed, the filter passes every packet.
+/// descriptor is closed. This value has it. So when it is dropped, or the process is killed, the filter passes every
+/// packet.
 pub struct Gate {
     /// Holds the array's only descriptor.
     _object: Object,

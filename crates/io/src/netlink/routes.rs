@@ -93,8 +93,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The entry of the routing tables for packets from `from` to `to`, without what is special about this one destination: what
-    /// holds for all destinations that the same prefixes contain.
+    /// The entry of the routing tables for packets from `from` to `to`, without the properties of this one destination. It holds
+    /// for all destinations that the same prefixes contain.
     ///
     /// # Errors
     /// As [`Netlink::route`].

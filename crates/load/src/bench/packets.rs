@@ -1,9 +1,9 @@
 //! Goodput and cost: the measurements of a load of datagrams.
 //!
-//! A *point* offers one rate for a while and looks at what was delivered and what the server spent
-//! on it. The *search* raises the rate until goodput no longer grows, and then looks for the highest rate that the server *holds*: for
-//! two seconds, with at most 1 % of loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it. The goodput at
-//! twice that load shows whether the server collapses in an overload.
+//! A *point* offers one rate for a while and looks at what was delivered and what the server spent on it. The *search* raises the rate
+//! until goodput no longer grows. Then it looks for the highest rate that the server *holds*: for two seconds, with at most 1 % of
+//! loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it. The goodput at twice that load shows whether the server
+//! collapses in an overload.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -260,8 +260,8 @@ impl Meter<'_> {
         Ok(best)
     }
 
-    /// A server that relays in the kernel lets a new flow's datagrams settle in user space first, so that none is
-    /// overtaken: each flow sends a few, without hurry.
+    /// A server that relays in the kernel relays the first datagrams of a new flow in user space, so that none is
+    /// overtaken. So each flow slowly sends a few first.
     fn settle(&mut self) -> Result<(), SideError> {
         const RATE: f64 = 100_000.0;
         const LENGTH: Duration = Duration::from_millis(300);

@@ -124,8 +124,8 @@ impl MixedOptions {
     }
 }
 
-/// Sets up the calls and puts them into a plan, with the rates that make them what they are; a schedule given to the plan
-/// scales all of them alike. Latencies are one way.
+/// Sets up the calls and adds them to a plan, with the rates of their media. A schedule of the plan scales all rates
+/// alike. Latencies are one way.
 ///
 /// # Errors
 /// [`SetupError`]; nothing stays allocated then.

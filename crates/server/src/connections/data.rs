@@ -154,8 +154,8 @@ impl Connections {
         Some(path)
     }
 
-    /// Serves a connection that comes from another process of this server (upgrade): either a connection that it has accepted, or one over
-    /// loopback that carries the data of a TLS client. `bytes` are complete STUN messages that it has already read.
+    /// Serves a connection that comes from another process of this server (upgrade). It was accepted there, or it is a connection over
+    /// loopback with the data of a TLS client. `bytes` are complete STUN messages that it has already read.
     ///
     /// # Errors
     /// No listener has this address, or there are too many connections. The connection is then closed.

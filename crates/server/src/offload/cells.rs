@@ -60,8 +60,8 @@ struct Prefix {
 }
 
 impl Cells {
-    /// With more prefixes than this, each destination is a cell of its own: a router with a full table has a million prefixes, and takes
-    /// seconds to list them.
+    /// With more prefixes than this, each destination is a separate cell. A router with a full table has a million prefixes, and
+    /// requires seconds to list them.
     pub(crate) const MOST_PREFIXES: usize = 1 << 16;
 
     /// The cells of these prefixes.

@@ -97,8 +97,8 @@ impl PeerRules {
 pub struct OwnAddresses {
     /// The server's listeners; an unspecified address means the port on every address of this host.
     pub listeners: Vec<SocketAddr>,
-    /// Every address of this host: refused as a peer unless a rule for exactly that address re-admits it, because
-    /// services behind a firewall trust it as they trust loopback.
+    /// Every address of this host is denied as a peer, because services behind a firewall trust it like loopback.
+    /// A rule for exactly that address allows it again.
     pub host: Vec<IpAddr>,
 }
 

@@ -1,8 +1,8 @@
 //! Relay ports: who may take which, who owns which, and how long a freed one rests.
 //!
 //! Each relay address has one [`PortPool`] (which ports are free) and one [`OwnerTable`] (which worker's relay a port
-//! belongs to). Both are plain atomics shared by all workers; neither is touched for a relayed datagram, except that the
-//! owner table is read when the peer is itself one of our relayed addresses.
+//! belongs to). Both are plain atomics that all workers share. A relayed datagram uses neither, with one exception: the
+//! owner table is read if the peer is a relayed address of this server.
 
 mod foreign;
 mod owner;

@@ -87,8 +87,8 @@ impl Groups {
         activated.map_err(|error| HandoverError::Steering(error.to_string()))
     }
 
-    /// The other process has ended, or has given up: clients without an entry find their worker as before, and entries that name none of this
-    /// process's slots are removed.
+    /// The other process has ended, or has stopped the upgrade. Clients without an entry find their worker as before. Entries that name no
+    /// slot of this process are removed.
     pub(crate) fn forget_other(&mut self, own: SlotRange) -> Result<(), HandoverError> {
         let forgotten = self
             .maps

@@ -348,8 +348,8 @@ impl Flows {
             }
             false => Ok(None),
         };
-        // Between two relays of ours nothing travels: the program looks up what the other relay does with it, from the
-        // address that the other client knows this one by.
+        // Between two relays of this server, no packet is sent. The program looks up the flow of the other relay, from
+        // the address by which the other client knows this one.
         let (source, destination) = match own_relay {
             true => (
                 channel.relayed,

@@ -125,8 +125,8 @@ pub(super) fn escape_instance<'b>(instance: &[u8], buffer: &'b mut [u8]) -> Opti
     buffer.get(..len)
 }
 
-/// Whether two instances are one (RFC 5626 §4.1): URNs compare without regard to case but for what the namespace decides
-/// (RFC 2141 §5), and those of `uuid` altogether without (RFC 4122 §3).
+/// Whether two instances are equal (RFC 5626 §4.1). URNs compare without regard to case, except where the namespace
+/// decides (RFC 2141 §5). Those of `uuid` always compare without regard to case (RFC 4122 §3).
 pub(crate) fn is_same_instance(one: &[u8], other: &[u8]) -> bool {
     let namespace = |urn: &[u8]| {
         let scheme = urn.get(..4)?.eq_ignore_ascii_case(b"urn:").then_some(4)?;

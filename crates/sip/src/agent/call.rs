@@ -93,7 +93,7 @@ impl UserAgent {
         self.calls.get_mut(&call.0).ok_or(CallError::Gone)
     }
 
-    /// Ends a call: with CANCEL if it is not answered, with BYE if it is, and with 480 if it is an incoming one that is not answered.
+    /// Ends a call: with CANCEL before the answer, with BYE after it, and with 480 for an incoming call that is not answered.
     /// [`Event::Ended`] follows. A call of ours that is answered at the same moment is ended with BYE.
     ///
     /// # Errors

@@ -80,9 +80,9 @@ pub struct ShedCounts {
     pub deferred: u64,
 }
 
-/// From the first of these waits on, in percent of the tolerance, some requests of a class are refused, from the second on all; the
-/// classes but the last. New work waits for at most 75 %, so it is answered within the tolerance: its 99th percentile is 110 ms of
-/// 200 in the simulation.
+/// From the first of these waits on (in percent of the tolerance), the server refuses some requests of a class. From the second on,
+/// it refuses all. The last class has no entry. New work waits for at most 75 %, so it is answered within the tolerance: its 99th
+/// percentile is 110 ms of 200 in the simulation.
 const RAMPS: [(u64, u64); 3] = [(25, 75), (75, 125), (125, 200)];
 /// A burst may use so much time for 503s at once: it delays accepted work by a tenth of the tolerance.
 const REFUSAL_BURST: Duration = Duration::from_millis(20);

@@ -169,7 +169,8 @@ fn prefix(source: IpAddr) -> u64 {
 /// How long sources are counted; then all begin anew, in other places. A caller repeats a request after 500 ms at the earliest
 /// (RFC 3261 §17.1.1.1), so each attempt meets another window.
 const WINDOW: Duration = Duration::from_millis(250);
-/// The part of the capacity that is given out as shares in an overload; the rest lets the backlog shrink: 100 ms of it in half a second.
+/// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog: 100 ms of it in
+/// half a second.
 const SHARED: f64 = 0.8;
 
 /// What was accepted in this window, by place.

@@ -13,8 +13,8 @@ const VALIDITY_MS: u32 = 500;
 /// that is still valid. It must not be so low that the next hop takes it for that of a server that has restarted (RFC 7339 §4.4).
 const CALM_AGE_S: u64 = 60;
 
-/// Whether the sender of a request with this Via understands the algorithm "loss": RFC 7339 §4.2 has it name all that it does, and
-/// without a list it understands this one.
+/// Whether the sender of a request with this Via supports the algorithm "loss". RFC 7339 §4.2 requires the sender to list its
+/// algorithms; a sender without a list supports "loss".
 #[must_use]
 pub fn offers_loss(via: &Via<'_>) -> bool {
     let (mut has_oc, mut has_loss) = (false, true);

@@ -397,7 +397,7 @@ impl Server<'_> {
     }
 }
 
-/// Adds the challenge to a 401 (`WwwAuthenticate`) or a 407 (`ProxyAuthenticate`): a field for each algorithm, in their order
+/// Adds the challenge to a 401 (`WwwAuthenticate`) or a 407 (`ProxyAuthenticate`): one field per algorithm, in their order
 /// (RFC 8760 §2.3), each with `qop` (§2.6 item 8).
 pub fn challenge(
     response: &mut Builder<'_>,

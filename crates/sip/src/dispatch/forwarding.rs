@@ -19,8 +19,8 @@ pub struct Forwarding<'a> {
     pub record_route: Option<RecordRoute<'a>>,
     /// The request fails if its flow is gone, regardless of its target.
     pub only_by_flow: bool,
-    /// The request fails if its flow ends before the final response, also if a provisional response has come: its other side is a phone,
-    /// which is reached by the flow.
+    /// The request fails if its flow ends before the final response, also after a provisional response. The other side is a phone, which
+    /// can only be reached by the flow.
     pub ends_with_flow: bool,
 }
 

@@ -146,8 +146,8 @@ pub struct Order<'a> {
     pub reach: AllowedDestination,
     /// What [`Engine::loop_check`](crate::engine::Engine::loop_check) said of it, for a proxy that forks.
     pub loop_check: Option<LoopCheck>,
-    /// The flow to send it by while its connection lives, instead of asking where the target is (RFC 5626 §5.3): the way that its
-    /// dialog was begun by. Where a new connection can be had, the target says where to if the flow is gone.
+    /// The flow to send the request by while its connection lives, instead of a DNS look-up (RFC 5626 §5.3). It is the flow that
+    /// the dialog began with. Where a new connection can be had, the target says where to if the flow is gone.
     pub flow: Option<Flow>,
     /// What to send it from, if that can reach the server: in a dialog, what it was begun by.
     pub from: Option<SendFrom>,

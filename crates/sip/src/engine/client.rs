@@ -164,8 +164,8 @@ impl Engine {
         Ok(length)
     }
 
-    /// The TU wants an INVITE no more (RFC 3261 §9.1): the CANCEL is sent when a provisional response has come, and its
-    /// own responses stay in the engine. Without effect once there is a final response.
+    /// The TU cancels an INVITE (RFC 3261 §9.1). The engine sends the CANCEL after a provisional response, and absorbs
+    /// its responses. Without effect once there is a final response.
     pub fn cancel(&mut self, now: Mono, key: ClientKey) {
         let timers = self.config.timers;
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {

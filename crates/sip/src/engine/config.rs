@@ -46,8 +46,8 @@ pub struct Config {
     pub most_servers: usize,
     /// Client transactions at a time.
     pub most_clients: usize,
-    /// Whether a response that no connection can be had for is handed to the embedder, as [`Output::Undelivered`](super::Output::Undelivered):
-    /// RFC 3261 §18.2.2 has it try what the DNS says of sent-by. Else it is lost, which its transaction is told.
+    /// Whether the embedder gets a response without a possible connection, as [`Output::Undelivered`](super::Output::Undelivered). RFC 3261
+    /// §18.2.2 requires it to try the DNS names of sent-by. Else it is lost, which its transaction is told.
     pub redirects_responses: bool,
     /// Whether [`congestion::Config::peers`] alone are trusted, and senders that the TU trusts
     /// ([`NewRequest::trust`](super::NewRequest::trust)). Then the engine ignores `maddr` in the Via of others. All

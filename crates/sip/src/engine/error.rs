@@ -23,8 +23,8 @@ pub enum RespondError {
     /// The transaction has ended.
     #[error("the server transaction has ended")]
     Gone,
-    /// RFC 3261 §17.2 or RFC 4320 forbids it in this state: another final response, a 408 for a non-INVITE request, a
-    /// provisional response where there may be none.
+    /// RFC 3261 §17.2 or RFC 4320 forbids it in this state. Examples: a second final response, a 408 for a non-INVITE
+    /// request, a provisional response that is not allowed.
     #[error("no such response may be sent in this state")]
     OutOfPlace,
     /// It could not be written.
@@ -75,8 +75,8 @@ pub enum DropReason {
     BadResponse,
     /// A response for somebody else: a user agent's has one Via.
     NotOurs,
-    /// A response to a request that this server has forwarded, whose only Via is this server's: there is nobody to forward it to
-    /// (RFC 3261 §16.7 step 3).
+    /// A response to a request that this server has forwarded, whose only Via is this server's. There is no element to forward
+    /// it to (RFC 3261 §16.7 step 3).
     NoNextHop,
     /// A response whose next hop would be a broadcast or multicast address.
     Broadcast,

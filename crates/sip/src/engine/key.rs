@@ -179,8 +179,8 @@ impl Matcher {
         hasher.finish_128() as u64
     }
 
-    /// The To tag of an answer that belongs to no transaction: the same for the same request, so that its
-    /// retransmission gets the same answer (RFC 3261 §8.2.7).
+    /// The To tag of a response without a transaction. It is the same for the same request, so that a
+    /// retransmission gets the same response (RFC 3261 §8.2.7).
     pub(super) fn stateless_tag(&self, fingerprint: Fingerprint) -> [u8; 8] {
         let number = self.tag_key.mac(&fingerprint.0.to_le_bytes());
         number.to_le_bytes()

@@ -9,9 +9,9 @@
 //!        cancel, send_stateless
 //! ```
 //!
-//! **The invariant:** after every call the embedder drains [`Engine::poll_output`] before it hands in the next message, and
-//! the TU takes up a [`NewRequest`] before that, or lets it go. Every transaction has exactly one timer, so that the
-//! timers alive are the transactions alive, and when the last has fired nothing is left.
+//! **The invariant:** after every call, the embedder drains [`Engine::poll_output`] before it passes the next message.
+//! Before that, the TU accepts a [`NewRequest`] or drops it. Every transaction has exactly one timer, so that the timers
+//! alive are the transactions alive, and when the last has fired nothing is left.
 //!
 //! A UAS answers with [`Engine::answer`] at once, or with [`Engine::accept`] and [`Engine::respond`] later; a proxy accepts,
 //! sends requests, and responds with what comes back. A UAC sends requests with [`Engine::request`] and the ACK for a 2xx

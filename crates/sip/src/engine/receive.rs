@@ -317,8 +317,8 @@ impl Engine {
         })
     }
 
-    /// An ACK of no transaction is that of a 2xx: it belongs to an INVITE within the dialog, or to the one that a To tag of ours
-    /// names.
+    /// An ACK without a transaction is the ACK for a 2xx. It belongs to an INVITE within the dialog, or to the INVITE that a To
+    /// tag of this server names.
     fn ack_in<'m>(
         &mut self,
         message: Message<'m>,

@@ -23,8 +23,8 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// A response made from the request: Via with `received` and `rport`, From, To with a tag, Call-ID, CSeq, and for an
-    /// answer that may begin a dialog Record-Route. `code` is 100 to 699.
+    /// A response made from the request: Via with `received` and `rport`, From, To with a tag, Call-ID and CSeq. If the
+    /// response may begin a dialog, it also has Record-Route. `code` is 100 to 699.
     #[must_use]
     pub const fn new(code: u16) -> Reply<'a> {
         Reply {

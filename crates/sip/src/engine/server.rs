@@ -109,8 +109,8 @@ impl Engine {
         }
     }
 
-    /// The To tag of the responses to an accepted request, which name no other with [`Reply::to_tag`]: the local tag of the dialog that they
-    /// begin (RFC 3261 §12.1.1). It is told while the transaction lives.
+    /// The To tag of the responses to an accepted request, unless [`Reply::to_tag`] names another one. It is the local tag of the dialog
+    /// that they begin (RFC 3261 §12.1.1). It is told while the transaction lives.
     #[must_use]
     pub fn to_tag(&self, key: ServerKey) -> [u8; TAG_LEN] {
         self.tag_of_server(key)

@@ -15,8 +15,8 @@ use crate::message::Message;
 use crate::{Method, Mono};
 
 impl Engine {
-    /// What a proxy makes its decision of, to go along where it forks (RFC 5393 §4.2.1); `others` is what its location service looks at
-    /// besides the Request-URI and Route.
+    /// The routing input of a proxy that forks (RFC 5393 §4.2.1). `others` is the input of its location service besides the Request-URI
+    /// and Route.
     #[must_use]
     pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
         self.codec.loop_check(request, others)

@@ -7,8 +7,8 @@ use crate::chars::{self, TOKEN};
 use crate::cursor::Cursor;
 use crate::header::{CSeq, HeaderKind, NameAddr, Via};
 
-/// The fields that decide whether a message is taken in, and that a refusal copies: one bounded pass, no table, no
-/// allocation, and nothing refused that [`crate::Message::parse`] would take.
+/// The fields that decide whether a message is accepted, and those that a refusal copies. It is one bounded pass
+/// without a table or an allocation. It accepts every message that [`crate::Message::parse`] accepts.
 ///
 /// It is more tolerant, because a request with a malformed start line or body can get a 400. The response requires Via,
 /// From, To, Call-ID and CSeq (RFC 3261 §8.2.6.2).

@@ -115,8 +115,8 @@ impl Channels {
 
     /// The request failed. True if the owner must hear of it; otherwise it will be repeated.
     ///
-    /// Without a response the server may have bound it all the same: its number is then kept from other peers for as long
-    /// as that binding could last.
+    /// Without a response, the server may have bound the channel nevertheless. So its number is reserved for as long as
+    /// that binding could last.
     pub(super) fn failed(&mut self, channel: ChannelNumber, now: Mono, transient: bool) -> bool {
         let Some(channel) = self.list.get_mut(channel.index()) else {
             return false;

@@ -12,8 +12,8 @@ const LIFETIME_S: u64 = 300;
 const MARGIN_S: u64 = 60;
 /// How long to wait before a failed refresh is repeated.
 pub(super) const RETRY_S: u64 = 5;
-/// Addresses in one CreatePermission request: eight of IPv6 (24 bytes each) and long credentials stay below the 548 bytes
-/// that RFC 8489 §6.1 allows where the path MTU is unknown.
+/// Addresses in one CreatePermission request. Eight IPv6 addresses (24 bytes each) and long credentials stay below the
+/// 548 bytes that RFC 8489 §6.1 allows if the path MTU is unknown.
 pub(super) const MAX_PERMITTED_AT_ONCE: usize = 8;
 
 #[derive(Debug)]

@@ -138,8 +138,8 @@ pub struct Config {
     pub allocation_rate: u64,
     /// Whether the embedder's [`SharedBuckets`](super::SharedBuckets) limit groups of allocations as well, such as those of one user.
     pub group_rates: bool,
-    /// Whether an allocation ends with its credential: no lifetime reaches beyond the credential's own end, and nothing can be refreshed with
-    /// one that has expired or was forgotten. If not, a credential only has to be valid when the allocation is made.
+    /// Whether an allocation ends with its credential. No lifetime exceeds the end of the credential, and a credential that has expired or
+    /// was removed refreshes nothing. If not, a credential only has to be valid when the allocation is made.
     pub strict_expiry: bool,
 }
 

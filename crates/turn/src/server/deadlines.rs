@@ -1,5 +1,5 @@
-//! When each relay has something to expire: a heap that knows where each relay's entry is, so that a
-//! refreshed deadline moves in place and leaves nothing behind.
+//! The next deadline of each relay: a heap that knows the place of each relay's entry. So a
+//! refreshed deadline moves in place and leaves no old entry.
 //!
 //! There is one deadline per relay: the earliest of its own, its permissions' and its channels'.
 

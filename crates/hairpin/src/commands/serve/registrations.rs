@@ -76,8 +76,8 @@ impl SipNodes {
     }
 }
 
-/// Where other nodes reach these listeners: at the addresses that SIP writes into Record-Route, because a request within a dialog goes only to
-/// the address of a node that was published. `relay.external_ip` has no effect on SIP. A name of `sip.advertise` is not published.
+/// The addresses at which other nodes reach these listeners. They are those that SIP writes into Record-Route, because a request within a
+/// dialog goes only to a published address of a node. `relay.external_ip` has no effect on SIP. A name of `sip.advertise` is not published.
 pub(super) fn addresses(
     listeners: &[SocketAddr],
     advertised: &[Advertised],

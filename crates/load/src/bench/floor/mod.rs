@@ -4,12 +4,11 @@
 //! is known beforehand, a look-up is an index into an array. What a server needs beyond its floor
 //! is what it does for its users.
 //!
-//! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's own
-//! batches: recvmmsg and sendmmsg, and `gro` lets the kernel aggregate on the way in (UDP_GRO) and
-//! segment on the way out (UDP_SEGMENT). All three also answer STUN Binding requests. `xdp` and `tc` relay in the kernel
-//! ([`bpf::floor`]) and do nothing else; `stun-xdp` answers Binding requests there. `program-xdp` and `program-tc` are the
-//! server's own programs ([`bpf::relay`]) over a fixed table. `tcp` and `tls` relay ChannelData between connections and peers.
-//! `sip` answers SIP requests, and does nothing else.
+//! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's batches: recvmmsg and sendmmsg.
+//! With `gro`, the kernel also aggregates received datagrams (UDP_GRO) and segments sent ones (UDP_SEGMENT). All three also
+//! answer STUN Binding requests. `xdp` and `tc` relay in the kernel ([`bpf::floor`]) and do nothing else; `stun-xdp` answers
+//! Binding requests there. `program-xdp` and `program-tc` are the server's own programs ([`bpf::relay`]) over a fixed table.
+//! `tcp` and `tls` relay ChannelData between connections and peers. `sip` answers SIP requests, and does nothing else.
 
 mod batch;
 mod kernel;

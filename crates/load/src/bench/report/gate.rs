@@ -32,8 +32,9 @@ impl Report {
         self.cells.iter().flat_map(told).chain(stopped).collect()
     }
 
-    /// Takes out the measurements of a round that may say more about the machine than about the server: a gated
-    /// server's goodput below its share, and the floor's beside it. Returns whom to measure again, in order.
+    /// Removes the measurements of a round that may depend on the machine more than on the server. These are a
+    /// gated server's goodput below its share, and the floor's goodput of the same round. Returns whom to
+    /// measure again, in order.
     pub(crate) fn withdraw_doubtful(&mut self, scenario: &Scenario, round: u32) -> Vec<usize> {
         let Some(gate) = self.gate else {
             return Vec::new();

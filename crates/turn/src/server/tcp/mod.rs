@@ -99,8 +99,8 @@ impl PeerConnections {
         self.was_allowed |= allows;
     }
 
-    /// Whether clients may use the methods of RFC 6062. All servers that share a configuration agree on it, whichever has the TCP allocations
-    /// that are left: a ConnectionBind request for another server's connection must not be dropped.
+    /// Whether clients may use the methods of RFC 6062. All servers with the same configuration must agree on it, whichever of them has TCP
+    /// allocations. A ConnectionBind request for another server's connection must not be dropped.
     pub(super) fn is_rfc6062_enabled(&self) -> bool {
         self.was_allowed
     }
