@@ -1,9 +1,9 @@
 //! The frame injector: a paced load of individual frames, made below the socket layer.
 //!
-//! One program run through BPF_PROG_TEST_RUN with live frames: the kernel takes frames from a page
-//! pool, runs the program on each, and sends what it redirects. About 5 million frames per second
-//! on one core. Each frame is a separate packet with a valid checksum, as a network card delivers
-//! it. A socket generator over a virtual link does not produce such packets.
+//! One run of a program by BPF_PROG_TEST_RUN with live frames. The kernel takes frames from a page
+//! pool, runs the program on each, and sends those that it redirects. About 5 million frames per
+//! second on one core. Each frame is a separate packet with a valid checksum, as a network card
+//! delivers it. A socket generator over a virtual link does not produce such packets.
 //!
 //! The thread that calls [`Injector::run`] spends the whole run in the kernel; pin it first. Linux
 //! 5.18 or later.
@@ -224,8 +224,8 @@ impl Injector {
         Ok(())
     }
 
-    /// Whether every frame leaves from another address: 2^20 of them, in bits 3 to 22 of the flows' IPv4 source
-    /// addresses, which must be 0 there. The addresses follow from the sequence and are far apart.
+    /// Whether every frame has another source address: 2^20 of them, in bits 3 to 22 of the IPv4 source
+    /// addresses of the flows, which must be 0 there. The addresses follow from the sequence and are far apart.
     pub fn scatter_sources(&mut self, on: bool) {
         self.scatter = on;
     }

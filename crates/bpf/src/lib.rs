@@ -1,8 +1,8 @@
 //! Every BPF program of hairpin, and the only loader of them.
 //!
-//! The programs are C (`src/programs/*.bpf.c`), compiled ahead of time: the objects under
-//! `objects/` are committed and embedded in the binary, so nobody needs clang to build hairpin.
-//! `build-objects.sh` rebuilds them, `--check` compares.
+//! The programs are C (`src/programs/*.bpf.c`). Their compiled objects in `objects/` are committed
+//! and embedded in the binary, so a build of hairpin does not require clang. `build-objects.sh`
+//! rebuilds them, `--check` compares.
 //!
 //! What is here:
 //! - [`inject::Injector`] sends individual frames below the socket layer at a steady rate, for

@@ -6,8 +6,8 @@
 //!            └─ any doubt ──▶ on to the stack, untouched: user space relays, answers or drops it
 //! ```
 //! User space decides who may send what to whom. It enters both directions of a bound channel into the [`Table`], with a
-//! deadline, and takes them out again; the programs carry out what stands there. So a stalled process prolongs nothing, and
-//! one that ends leaves nothing attached. No entry ever gives way to another: when the table is full, user space relays.
+//! deadline, and removes them again. The programs apply the entries. So a stalled process prolongs nothing, and one that
+//! ends leaves nothing attached. No entry ever gives way to another: when the table is full, user space relays.
 //!
 //! Both programs use the same decision code (`relay_decide.h`). XDP moves frames. tc moves packets of the stack and can
 //! handle checksums that the sender leaves to hardware. What is not one whole UDP datagram in an untagged Ethernet

@@ -4,8 +4,8 @@ use std::{io, slice};
 
 use crate::sys::memory;
 
-/// A private region of zeroed bytes straight from the kernel. Untouched pages take no memory and, unlike those of a `Vec`, no
-/// promise of any either (MAP_NORESERVE): room for the worst case may be had beforehand.
+/// A private region of zeroed bytes straight from the kernel. Untouched pages use no memory. Unlike those of a `Vec`, they
+/// reserve none either (MAP_NORESERVE), so room for the worst case is free.
 pub(crate) struct Arena {
     base: *mut u8,
     len: usize,

@@ -27,7 +27,7 @@ pub fn set_transmit_checksum(interface: &str, on: bool) -> io::Result<()> {
     set(interface, ETHTOOL_STXCSUM, on)
 }
 
-/// Whether the device takes the VLAN tag out of a frame before anybody sees it: XDP then cannot tell a frame of a VLAN from an
+/// Whether the device removes the VLAN tag of a frame before XDP. XDP then cannot distinguish a frame of a VLAN from an
 /// untagged one.
 ///
 /// # Errors

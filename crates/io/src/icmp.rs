@@ -55,9 +55,9 @@ const TRIES: usize = 4;
 const DOUBT: usize = 2;
 
 impl UdpSocket {
-    /// The next ICMP error about what this socket sent, if it was opened with
-    /// [`UdpOptions::icmp_errors`](crate::UdpOptions) and one waits. A datagram with DF that exceeds the MTU of the first link
-    /// is reported in the words that a router would use, as nobody else will.
+    /// The next ICMP error about what this socket sent, if it was opened with [`UdpOptions::icmp_errors`](crate::UdpOptions)
+    /// and one waits. A datagram with DF that exceeds the MTU of the first link is reported like an ICMP error of a router,
+    /// because no router reports it.
     ///
     /// # Errors
     /// What `recvmsg` returns.

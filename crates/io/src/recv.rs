@@ -245,8 +245,8 @@ impl RecvBatch {
         self.messages.len() == self.slots.len()
     }
 
-    /// Of the messages from number `first` on, most came from the source of the one before: several, or only one of many
-    /// sources is sending trains. `false` for fewer than 8 messages; looks at no more than 16.
+    /// Most of the messages from number `first` on came from the source of the message before: several sources, or only
+    /// one of many, send trains. `false` for fewer than 8 messages; looks at no more than 16.
     #[must_use]
     pub fn has_neighbours(&self, first: usize) -> bool {
         let messages = self.messages.get(first..).unwrap_or(&[]);

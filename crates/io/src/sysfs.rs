@@ -8,8 +8,8 @@ use crate::sys::mount::{make_private, mount_sysfs, unshare_mounts};
 
 /// Writes `value` to each of `paths` (below /sys) as they look in `namespace`.
 ///
-/// A sysfs shows the network namespace that it was mounted from, so this mounts one of its own,
-/// seen by a thread that ends here; nothing stays mounted.
+/// A sysfs shows the network namespace from which it was mounted. So this function mounts a
+/// separate one, on a thread that ends here; nothing stays mounted.
 ///
 /// # Errors
 /// `PermissionDenied` without CAP_SYS_ADMIN, and what opening or writing a file returns.

@@ -68,8 +68,8 @@ pub fn host_addresses() -> Vec<IpAddr> {
         .collect()
 }
 
-/// Where to relay from when nobody says: the default route's address of each family, or loopback on a machine that has
-/// no default route at all.
+/// The relay addresses if none are set: the address of the default route of each family, or loopback on a machine
+/// without a default route.
 #[must_use]
 pub fn default_relay_addresses() -> Vec<RelayAddress> {
     let routed: Vec<RelayAddress> = [AddressFamily::V4, AddressFamily::V6]

@@ -1,10 +1,10 @@
 //! Where a worker shows its counts to the other threads: a board of atomics that it alone writes.
 //!
-//! While it works, a worker counts in plain fields of its own. 200 times a second at most, it copies them to its board with
-//! plain stores: no lock, no read-modify-write, no cache line that another worker writes. It does so when it is awake
-//! anyway; only when nothing comes any more, it wakes up once to show the last counts. The reader adds the copies up. The
-//! counts of one worker may be slightly old, and two of its counts may come from different copies. But each count only
-//! grows.
+//! While it works, a worker counts in plain fields of its own. At most 200 times per second, it copies them to its
+//! published counters with plain stores. It needs no lock, no read-modify-write, and no cache line that another worker
+//! writes. It does so when it is awake anyway; only when nothing comes any more, it wakes up once to show the last counts.
+//! The reader adds the copies up. The counts of one worker may be slightly old, and two of its counts may come from
+//! different copies. But each count only grows.
 
 use crate::stats::WorkerStats;
 use crate::words::Words;

@@ -262,9 +262,9 @@ impl Builder {
         self
     }
 
-    /// Has all UDP allocations share the relay ports, which must be few: at least one for each worker and at most 256. Peers tell allocations apart: a peer
-    /// (address and port) that another client of the same port has a channel to, or has sent to, is refused with 508. There are no even ports and
-    /// no reservations then. Default: each relayed address has its own port.
+    /// Has all UDP allocations share the relay ports, which must be few: at least one for each worker and at most 256. The peers
+    /// distinguish the allocations of a port. A peer (address and port) gets 508 if another client of the port has a channel to it or has
+    /// sent to it. There are no even ports and no reservations then. Default: each relayed address has its own port.
     pub fn shared_ports(mut self, shared: bool) -> Self {
         self.shared_ports = shared;
         self
@@ -310,8 +310,8 @@ impl Builder {
         self
     }
 
-    /// For how many microseconds a worker polls the network device before it sleeps, 0 for not at all (the default): less delay
-    /// for a core that never rests. [`Features`](crate::features::Features) tells whether the kernel does it.
+    /// How many microseconds a worker polls the network device before it sleeps; 0 (the default) turns this off. It reduces the
+    /// delay and keeps the core busy. [`Features`](crate::features::Features) tells whether the kernel does it.
     pub fn busy_poll(mut self, microseconds: u32) -> Self {
         self.busy_poll_us = microseconds;
         self
@@ -472,8 +472,8 @@ impl Builder {
         self
     }
 
-    /// This server is a node of a cluster: the nodes with the same secret accept the nonces of each other, and know each other's mobility
-    /// tickets. Call [`Running::follow_epoch`] once per second. It replaces [`nonce_key`](Self::nonce_key).
+    /// Makes this server a node of a cluster. Nodes with the same secret accept the nonces of each other, and recognize each other's
+    /// mobility tickets. Call [`Running::follow_epoch`] once per second. It replaces [`nonce_key`](Self::nonce_key).
     pub fn cluster(mut self, keys: ClusterKeys) -> Self {
         self.cluster = Some(keys);
         self

@@ -113,8 +113,8 @@ impl Observer {
         }
     }
 
-    /// The counts of all workers, as they showed them last: a worker does so every 5 ms while it is busy, and within 50 ms
-    /// of anything. This costs the workers nothing, however often it is asked.
+    /// The counts of all workers, as last published. A worker publishes every 5 ms while it is busy, and within 50 ms of
+    /// any change. This costs the workers nothing, however often it is asked.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {

@@ -53,8 +53,8 @@ pub fn drop_all() -> std::io::Result<()> {
     capabilities::keep_only(&[])
 }
 
-/// As [`drop_all`], but the thread stays able to read any file: for a program that reads its configuration again and would
-/// not be allowed to otherwise.
+/// Like [`drop_all`], but the thread may still read any file. It is for a program that reads its configuration again and
+/// otherwise would not be allowed to.
 ///
 /// # Errors
 /// As [`drop_all`].

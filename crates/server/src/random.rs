@@ -2,8 +2,8 @@
 
 /// A buffer of kernel randomness: one system call serves a few hundred port choices.
 ///
-/// Relayed ports that can be guessed have been exploited (an off-path attacker sprays the next one), so this is never
-/// a seeded generator whose state could leak.
+/// Predictable relayed ports have been exploited (an off-path attacker sends to the next one). So this is never a
+/// seeded generator whose state could leak.
 #[derive(Debug)]
 pub struct Entropy {
     bytes: [u8; Entropy::BUFFERED],

@@ -214,8 +214,8 @@ impl Running {
         &self.observer.features().steering
     }
 
-    /// How many clients have an entry in the kernel's table of steered flows: those whose allocation was made on another worker
-    /// than the hash would choose. Walks the table, a system call per entry.
+    /// How many clients have an entry in the kernel's table of steered flows. These clients have their allocation on another
+    /// worker than the hash selects. Walks the table, a system call per entry.
     #[must_use]
     pub fn steered_flows(&self) -> usize {
         self.tables.flows.first().map_or(0, |flows| flows.count())

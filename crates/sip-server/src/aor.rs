@@ -111,8 +111,8 @@ impl AorHash {
     }
 }
 
-/// A keyed hash of an address of record: nobody without the key can choose addresses that meet on one worker or in one place of a
-/// table.
+/// A keyed hash of an address of record. Without the key, an attacker cannot choose addresses that meet on one worker or in one
+/// place of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AorKey(pub u64);
 

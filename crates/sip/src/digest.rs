@@ -9,8 +9,8 @@
 //! 4. [`Server::verify`] compares, in a time that tells nothing
 //! 5. [`Server::confirm`] proves that the server knows the password as well, and names the next nonce
 //!
-//! A client reads a [`Challenge`], writes an [`Answer`], and reads the server's [`Confirmation`]. It answers the session variants of the
-//! algorithms as well; servers do not offer them, since they gain nothing if the hash of the password is known.
+//! A client reads a [`Challenge`], writes an [`Answer`], and reads the server's [`Confirmation`]. A client responds to the session
+//! variants of the algorithms as well. Servers do not offer them, because they gain nothing if the hash of the password is known.
 //!
 //! The hash that TURN keeps for a user is the same as here, realm and algorithm being the same: see [`Ha1::from_hash`].
 

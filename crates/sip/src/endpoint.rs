@@ -6,8 +6,8 @@
 //!  program ─── act ─────────────┘            └── poll_timeout: when to call handle_timeout next
 //! ```
 //!
-//! **The rule for the embedder:** after each call that changes something it calls [`Endpoint::drain`]. The closure of `drain` carries out each
-//! [`Task`]; what it learns at once (a datagram that was not sent, a connection) it reports after `drain` has returned.
+//! **The rule for the embedder:** after each call that changes something it calls [`Endpoint::drain`]. The closure of `drain` carries out
+//! each [`Task`]. The program reports immediate results (a datagram that was not sent, a connection) after `drain` has returned.
 //!
 //! Use it for a user agent, a registrar or a proxy on one thread. A server with several workers has its own loop around
 //! [`crate::tu`], because a message may belong to another worker: here, such a message is dropped.

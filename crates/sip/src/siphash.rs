@@ -95,8 +95,8 @@ impl<const C: usize, const D: usize> Hasher<C, D> {
         self.feed(bytes, |word| word);
     }
 
-    /// Feeds a field, so that "ab", "c" differs from "a", "bc": its length, and its bytes as whole words, for which nothing has to
-    /// be shifted. What was fed before must be whole words as well.
+    /// Adds a field to the hash: its length, and its bytes as whole words without shifts. The length makes "ab", "c" differ from
+    /// "a", "bc". What was fed before must be whole words as well.
     pub(crate) fn field(&mut self, bytes: &[u8]) {
         self.words(bytes, |word| word);
     }

@@ -1,8 +1,8 @@
 //! What to do with what was received: take it in, answer it at once, or drop it.
 //!
-//! [`judge`] parses and checks in the order of RFC 3261 §8.2 for a user agent, §16.3 for a proxy, as RFC 4475 shows it on
-//! its messages. Every element refuses a request whose form is wrong; what is well-formed and not supported depends on the
-//! element's [`Rules`]. Only what an element needs is looked at: a proxy forwards a malformed Contact or Date as it is.
+//! [`judge`] parses and checks in the order of RFC 3261: §8.2 for a user agent, §16.3 for a proxy. RFC 4475 has examples.
+//! Every element refuses a request whose form is wrong; what is well-formed and not supported depends on the element's
+//! [`Rules`]. Only what an element needs is looked at: a proxy forwards a malformed Contact or Date as it is.
 
 pub(crate) mod request;
 pub(crate) mod response;

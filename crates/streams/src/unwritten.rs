@@ -1,8 +1,8 @@
 //! The write queue of one connection.
 //!
 //! The queue stores messages in chunks of up to [`CHUNK`] bytes. Over TLS each chunk becomes one record. The queue drops application
-//! data that is too old, except in a chunk that is partly written: a client that reads too slowly gets the newest data. Other
-//! messages (STUN, SIP) are never dropped.
+//! data that is too old, except in a partly written chunk. So a client that reads too slowly gets the newest data. Other messages
+//! (STUN, SIP) are never dropped.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

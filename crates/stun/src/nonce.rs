@@ -179,8 +179,8 @@ impl NonceKeys {
             .issue(features, note, now_unix_s, out);
     }
 
-    /// What a nonce says that a client sent back; `None` if we did not issue it, or to another address, or under a key that
-    /// is gone. Whether it is too old is the caller's to say.
+    /// The contents of a nonce that a client has sent back. `None` if this server did not issue it, or issued it to another
+    /// address, or with a key that is no longer valid. Whether it is too old is the caller's to say.
     #[must_use]
     pub fn check(&self, nonce: &[u8], client: SocketAddr) -> Option<Issued> {
         self.check_or_issue(nonce, client).ok()

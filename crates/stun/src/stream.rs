@@ -12,8 +12,8 @@ use crate::header::{HEADER_LEN, MAGIC_COOKIE, field};
 /// What a buffer starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// Too little to say or not yet whole: ask again when the buffer holds at least this many bytes, which is more than
-    /// it holds now.
+    /// Too short to decide, or not yet complete. Call again when the buffer holds at least this many bytes, which is
+    /// more than now.
     Need(usize),
     /// A whole message.
     Message {

@@ -178,8 +178,8 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         self.len == 0
     }
 
-    /// The first slot that time will reach, with its wheel and the tick at which it begins. Finer wheels come first:
-    /// what lies in them is due before their wheel has turned once, which is when the next slot of a coarser one begins.
+    /// The first slot that time will reach, with its wheel and the tick at which it begins. Finer wheels come first.
+    /// Their timers are due before their wheel has turned once, which is when the next slot of a coarser wheel begins.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         (0..LEVELS).find_map(|level| {
             let occupied = self.occupied[level];

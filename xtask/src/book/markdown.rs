@@ -51,7 +51,7 @@ fn without_code(text: &str) -> String {
     text.split('`').step_by(2).collect::<Vec<_>>().join("")
 }
 
-/// The file or folder that a link of `page` leads to, relative to the root; none if it leads to the Internet or to its own page.
+/// The file or folder of a link of `page`, relative to the root; none if the link is external or within the page.
 pub(crate) fn file_of(root: &Path, page: &Path, target: &str) -> Option<PathBuf> {
     let path = target.split('#').next().unwrap_or_default();
     if path.is_empty() || is_external(target) {

@@ -58,8 +58,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/hairpin.fish"),
 ];
 
-/// Makes the tree anew. The program writes its own manual pages and completions if it runs on this machine's processor;
-/// otherwise the program of this machine must have been packaged before.
+/// Makes the tree anew. The program writes its own manual pages and completions if it runs on this machine's processor.
+/// Otherwise the program for this machine must have been packaged before.
 pub(super) fn make(root: &Path, package: &Package, program: &Path) -> Result<()> {
     let tree = &package.tree;
     if tree.exists() {

@@ -2,8 +2,9 @@
 //!
 //! Debian's kernels are downloaded once into `target/vm` and booted without KVM, 5 s each. The machine has two
 //! processors, two network cards on one wire, busybox, iproute2 and the binaries; it runs the list of [`checks`] and
-//! switches itself off. Every outcome is held against what its kernel is expected to do: what must be refused is refused
-//! with a reason of one line, all else works. What a machine printed stays in `target/vm/SUITE/results.txt`.
+//! switches itself off. The result of each check is compared with the expectation for its kernel. What the kernel must
+//! refuse is refused with a reason of one line; everything else works. What a machine printed stays in
+//! `target/vm/SUITE/results.txt`.
 //!
 //! To add a check:
 //! 1. A test that exists already: a line `tests(...)` in [`checks::CHECKS`] names the crate and its test binary. Tests

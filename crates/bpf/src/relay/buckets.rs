@@ -2,8 +2,8 @@
 //! processors and user space charge them alike: the memory is shared, so it does not matter who relays.
 //!
 //! The generic cell rate algorithm keeps one number, the time at which all that was sent would have been sent at the
-//! allowed rate. A datagram passes while that is not more than a burst ahead of now; what it costs does not matter then,
-//! so no size of datagram is starved.
+//! allowed rate. A datagram passes while that is at most one burst ahead of now. Its own cost does not matter then, so
+//! no size of datagram is starved.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

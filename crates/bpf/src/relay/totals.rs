@@ -4,8 +4,7 @@
 macro_rules! totals {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What one of the two programs has counted since it was loaded, on all processors. The `pass_*` count packets that
-        /// it left to user space untouched, by reason; packets that are none of its business (other protocols, other ports)
-        /// are not counted.
+        /// it left to user space unchanged, by reason. Packets of other protocols and ports are not counted.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct PathTotals {

@@ -9,7 +9,7 @@ pub(super) struct Window {
     pub(super) end: u64,
 }
 
-/// When to renew, in seconds since 1970. `share`, 0 to 1, selects a time in the suggested window, as RFC 9773 §4.2 requires it: not all
+/// When to renew, in seconds since 1970. `share`, 0 to 1, selects a time in the suggested window, as RFC 9773 §4.2 requires. So not all
 /// certificates of one hour are renewed at once. Without a suggestion, a third of the lifetime is left. A sixth is left in any case.
 pub(super) fn due(info: &CertificateInfo, window: Option<Window>, share: f64) -> u64 {
     let lifetime = info.expires_unix_s.saturating_sub(info.begins_unix_s);

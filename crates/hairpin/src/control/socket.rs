@@ -1,7 +1,7 @@
 //! The file of the control socket: who may use it, and that one server at a time has it.
 //!
-//! A lock on a file beside it says whether a server has the socket. The kernel releases the lock when the server ends, however it
-//! ends, so the socket of a dead process is told from one in use without a race.
+//! A lock on a file beside it says whether a server has the socket. The kernel releases the lock when the server ends, in any
+//! way. So the socket of a dead process and one in use are distinguished without a race.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};

@@ -1,7 +1,7 @@
 //! What systemd is told (sd_notify(3)): that the server is ready, reads its configuration, stops, and that every worker makes progress.
 //!
-//! Messages are datagrams to the socket that NOTIFY_SOCKET names. Nothing here can fail the server: without systemd there is no such
-//! variable, and a message that cannot be sent is a line in the log.
+//! Messages are datagrams to the socket that NOTIFY_SOCKET names. No fault here stops the server. Without systemd the variable does
+//! not exist, and a message that cannot be sent is a log line.
 
 mod socket;
 

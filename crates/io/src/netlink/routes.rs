@@ -57,8 +57,7 @@ pub struct RoutePrefix {
     pub network: IpAddr,
     /// How many leading bits they have in common.
     pub length: u8,
-    /// It does not lead all of them to one gateway: it is on link, has several next hops, or is of another kind than unicast and still
-    /// delivers.
+    /// The prefix does not lead to one gateway: it is on link, has several next hops, or is not unicast and still delivers.
     pub separates: bool,
 }
 

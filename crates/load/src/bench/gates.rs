@@ -21,7 +21,8 @@ pub enum Gate {
 
 /// The most processor time of a churn cycle, in datagrams that the bare relay forwards in that time: 14 were measured.
 const CYCLE_IN_DATAGRAMS: f64 = 28.0;
-/// The most user memory of an allocation with a channel, in bytes, with 1,000 allocations: they share the cost of the first pages of many tables.
+/// The limit of user memory in bytes of an allocation with a channel, with 1,000 allocations. They share the cost of the first pages of
+/// many tables.
 const USER_BYTES: f64 = 3_000.0;
 
 /// The limit of system calls per datagram of up to 64 interleaved flows. The measured value is 0.07. With batches of at

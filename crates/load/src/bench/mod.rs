@@ -4,9 +4,9 @@
 //! repetition gives the same result. Every rule below is there because leaving it out once gave a
 //! wrong answer:
 //!
-//! - Frames are injected one by one below the socket layer ([`bpf::inject`]). A generator of
-//!   sockets with segmentation offload hands 64 datagrams over a virtual link as one packet, and
-//!   makes any relay look ten times too good.
+//! - Frames are injected one by one below the socket layer ([`bpf::inject`]). A socket generator
+//!   with segmentation offload hands 64 datagrams over a virtual link as one packet. Then any relay
+//!   looks ten times too fast.
 //! - Delivered datagrams are counted where they arrive, segment by segment, each checked
 //!   ([`bpf::count`]). What a server *sends* says nothing.
 //! - Processor time includes the receive softirq of the server's interfaces, which threaded NAPI

@@ -195,8 +195,8 @@ impl Topology {
                 "1",
             )?;
         }
-        // A veth takes redirected XDP frames only while its other end polls, and it looks at that
-        // only when GRO is toggled on an interface that is up.
+        // A veth accepts redirected XDP frames only while its other end polls. It checks this only
+        // when GRO is toggled on an interface that is up.
         for on in [false, true] {
             for (namespace, port) in self.ports() {
                 within(namespace, || ::io::ethtool::set_gro(port.device, on))?;

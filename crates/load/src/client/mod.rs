@@ -10,8 +10,8 @@
 //!              └ wheel ┘                                  └── Handler::data: what a peer sent, in place
 //! ```
 //!
-//! **The invariant:** whenever a client has been touched, what it wants transmitted has left, its events are queued and its
-//! timer stands, before anything else happens to it.
+//! **The invariant:** after each call on a client, the driver first sends its output, queues its events and sets its timer.
+//! Only then does it call that client again.
 //!
 //! Nothing is allocated per datagram of data, in either direction.
 

@@ -61,8 +61,8 @@ const UNPROVEN_DIVISOR: usize = 4;
 const MESSAGE_BYTES: usize = 64 << 10;
 
 impl StreamSettings {
-    /// One worker's share of the limits. The kernel distributes connections over the workers by a hash, which is not even for few
-    /// connections: a source may reach its limit at one worker early.
+    /// One worker's share of the limits. The kernel distributes connections over the workers by a hash, which is uneven for few
+    /// connections. So a source may reach its limit at one worker early.
     pub(crate) fn of_worker(&self, workers: usize) -> WorkerLimits {
         let share = |of_all: usize| of_all.div_ceil(workers.max(1)).max(1);
         let connections = share(self.connections as usize);

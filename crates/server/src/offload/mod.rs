@@ -94,7 +94,7 @@ pub enum OffloadMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelBinding {
-    /// Answers per second to one source prefix (IPv4 /24, IPv6 /56), at most one second's worth at once; 0 leaves all Binding
+    /// Responses per second to one source prefix (IPv4 /24, IPv6 /56), with a burst of one second; 0 leaves all Binding
     /// requests to user space. Default: [`KernelBinding::RATE`].
     pub rate: u32,
     /// What happens to requests above the rate.

@@ -8,8 +8,8 @@ use turn::Mono;
 /// What an allocation counts for before its datagrams do: a call of 50 datagrams per second, each way.
 const ALLOCATION: u64 = 100;
 
-/// Up to this many workers, all are looked at; above, two at random, which is nearly as good and costs the same however many
-/// there are.
+/// Up to this many workers, all are compared. Above it, two random ones are, which is nearly as good and has a constant
+/// cost.
 const FULL_SCAN: usize = 16;
 
 /// How long a published rate is good for: a worker that sleeps publishes nothing.

@@ -164,8 +164,8 @@ impl Placement {
         }
     }
 
-    /// A client has a ticket (RFC 8016) for an allocation of the worker with this number, maybe in the process that this one takes over from.
-    /// From then on its flow goes there. `None` if it cannot, or if it goes to a third worker.
+    /// A client has a ticket (RFC 8016) for an allocation of the worker with this number. During an upgrade, that worker may belong to the
+    /// old process. From then on its flow goes there. `None` if it cannot, or if it goes to a third worker.
     pub(crate) fn follow(&mut self, path: &ClientPath, to: u16) -> Option<Target> {
         let flow = flow(&path.five_tuple)?;
         let own = self.numbering.index(to);
@@ -321,8 +321,8 @@ impl Placement {
     }
 }
 
-/// A set of flows of which only keyed hashes are kept: 9 bytes each instead of 65. Two that are alike among all the flows of a
-/// worker are less likely than a fault of its memory, and would cost a stale entry.
+/// A set of flows of which only keyed hashes are kept: 9 bytes each instead of 65. A collision among all the flows of a worker
+/// is less likely than a memory fault, and would cost only a stale entry.
 #[derive(Debug, Default)]
 struct Own {
     key: RandomState,

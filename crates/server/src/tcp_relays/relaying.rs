@@ -1,7 +1,8 @@
 //! Relaying between a data connection and a peer (RFC 6062 §5.4), both ways.
 //!
-//! Where both connections carry bytes as they are, the kernel moves them through a pipe (`splice`); with TLS, or when pipes have run out, they are
-//! copied. A side that does not read makes the other wait: nothing is dropped. The end of one direction is passed on, and the other may go on.
+//! If both connections carry unencrypted bytes, the kernel moves them through a pipe (`splice`). With TLS, or if no pipe is left, the
+//! worker copies them. A side that does not read makes the other wait: nothing is dropped. The end of one direction is passed on, and the
+//! other may go on.
 
 use super::pipes::Pipes;
 use crate::connections::DataConnection;

@@ -2,8 +2,9 @@
 //!
 //! Datagrams that are received together are sent together. Those of one flow in a batch leave in one call (UDP_SEGMENT), at a
 //! fraction of the cost of separate calls. Thousands of flows that take turns never meet in a small batch. So a worker that
-//! falls behind, whose batches come out full, takes more at a time: flows meet, each datagram becomes cheaper, and it catches
-//! up. A worker that keeps up has small batches regardless of the limit, so nobody waits for a batch to fill.
+//! falls behind has full batches and takes more at a time. More datagrams of a flow are then in one batch, each becomes
+//! cheaper, and the worker catches up. A worker that keeps up has small batches regardless of the limit, so nobody waits for
+//! a batch to fill.
 //!
 //! If datagrams of one flow do not meet even in the largest batch, there are too many flows. Then large batches only cost: data leaves
 //! the caches and the TLB between receiving, handling and sending. So the worker returns to small batches, and retries large ones later.

@@ -54,8 +54,8 @@ impl WorkerBatch {
     }
 }
 
-/// The batches of one worker, empty ones. A batch comes back to the worker that filled it: there its memory is in the caches, and on the
-/// NUMA node whose processor touched it first. The batch that came back last is used next, so a calm worker touches few of them.
+/// The batches of one worker, empty ones. A batch returns to the worker that has filled it. Its memory is in the caches there, and on
+/// the NUMA node of the processor that used it first. The batch that came back last is used next, so a calm worker touches few of them.
 #[derive(Debug)]
 pub(crate) struct BatchStore {
     worker: u16,

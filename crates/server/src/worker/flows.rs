@@ -144,8 +144,8 @@ impl Flows {
         }
     }
 
-    /// The relay from which on the engine is to describe its channels again, because routes have changed; `None` if all next hops are
-    /// as they should be.
+    /// The relay from which the engine must describe its channels again, because routes have changed; `None` if all next hops are
+    /// correct.
     pub(crate) fn recheck_from(&mut self) -> Option<u32> {
         let changes = self.next_hops.changes();
         if changes != self.routes_seen {
@@ -165,8 +165,8 @@ impl Flows {
         self.entered.len()
     }
 
-    /// Enters a channel, or what has changed about it. Returns what it has carried since the last time: channels are refreshed
-    /// every few minutes, so that no counter ever gets around its 32 bits unseen.
+    /// Enters a channel, or what has changed about it. Returns the traffic since the last call. Channels are refreshed every
+    /// few minutes, so no counter of 32 bits wraps unnoticed.
     pub(crate) fn offload(
         &mut self,
         channel: &OffloadedChannel,

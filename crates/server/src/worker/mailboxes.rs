@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The mailboxes of all workers. A worker has at most one open batch for each other worker; it is sent when it is full, or at the end of a
-/// wake-up.
+/// The mailboxes of all workers. A worker has at most one open batch for each other worker. It sends a batch when it is full, or at the
+/// end of a wake-up.
 #[derive(Debug)]
 pub(crate) struct Mailboxes {
     boxes: Arc<[Mailbox<WorkerMessage>]>,

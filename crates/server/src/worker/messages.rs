@@ -58,8 +58,8 @@ pub(crate) enum WorkerMessage {
     RoutesChanged,
     /// Receive datagrams one by one from now on.
     Separate,
-    /// Another process takes over: give each client an entry in the steering table, in this one if there was none, and say whether each
-    /// has one.
+    /// Another process takes over. Give each client an entry in the steering table (with this worker if it has none), and report
+    /// whether each has one.
     HoldClients(Option<Box<Flows>>, Sender<bool>),
     /// The other process has given up.
     HoldNoMore,

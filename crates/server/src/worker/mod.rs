@@ -287,8 +287,8 @@ impl Worker {
         has_mail
     }
 
-    /// More sockets are ready than one wake-up is told of, so listeners may be among the others: a flood of new connections must not delay
-    /// datagrams.
+    /// More sockets are ready than epoll reports in one wake-up, so listeners may be among the others. A flood of new connections must not
+    /// delay datagrams.
     #[cold]
     fn read_all_listeners(&mut self) {
         for number in 0..self.sockets.listeners.len() as u32 {

@@ -137,7 +137,7 @@ impl Forwards {
         forwards
     }
 
-    /// The one for an address of record: one with the whole address, else one with its user, else one with its domain, else one for all.
+    /// The forward for an address of record, the most specific first: the whole address, its user, its domain, any address.
     #[must_use]
     pub fn of(&self, aor: &Aor) -> Option<&Forward> {
         if self.all.is_empty() {

@@ -121,7 +121,8 @@ impl UserAgent {
         }
     }
 
-    /// Sends BYE for a confirmed call, at once or when the ACK for our 2xx has come: the callee must not send it before (RFC 3261 §15).
+    /// Sends BYE for a confirmed call, at once or after the ACK for the 2xx of this side. The callee must not send it before the ACK
+    /// (RFC 3261 §15).
     pub(super) fn end(&mut self, transactions: &mut Transactions<'_>, call: u64, cause: EndCause) {
         let Some(it) = self.calls.get_mut(&call) else {
             return;

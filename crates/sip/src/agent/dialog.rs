@@ -62,8 +62,8 @@ impl Dialog {
         Some((dialog, is_whole))
     }
 
-    /// The dialog that we begin with a response to this INVITE (RFC 3261 §12.1.1); `None` if the INVITE lacks a Contact, or a
-    /// Record-Route is malformed.
+    /// The dialog that this side begins with a response to this INVITE (RFC 3261 §12.1.1). `None` if the INVITE lacks a
+    /// Contact, or a Record-Route is malformed.
     pub(super) fn of_request(invite: &Message<'_>, local_tag: &[u8]) -> Option<Dialog> {
         if !are_routes_whole(invite) {
             return None;

@@ -10,8 +10,8 @@
 //!   failure that may pass it tries again, later each time (RFC 5626 §4.5).
 //! - **Authentication.** A 401 or 407 is answered with the configured password: MD5, SHA-256 and SHA-512-256, of several realms if a call
 //!   passes several. Other realms than those of the configuration get no answer. Wrong credentials are reported, not tried again.
-//! - **Calls.** [`UserAgent::invite`] begins one. Each branch of a forked call is an early dialog of its own; the first 2xx wins, and the
-//!   others are ended with BYE (RFC 3261 §13.2.2.4). Either side may send a re-INVITE.
+//! - **Calls.** [`UserAgent::invite`] begins one. Each branch of a forked call is a separate early dialog. The first 2xx wins, and the
+//!   user agent ends the others with BYE (RFC 3261 §13.2.2.4). Either side may send a re-INVITE.
 //! - **Bodies** are opaque: the program makes offers and answers (RFC 3264), as [`Content`].
 //!
 //! Not included: 100rel and PRACK (RFC 3262), session timers (RFC 4028), Outbound with several flows (RFC 5626). A request that requires

@@ -145,8 +145,8 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp for a request from `source`: the address where sent-by does not already say it, and address and port where
-    /// the client asks for the port.
+    /// The stamp for a request from `source`: the address if sent-by differs from it; address and port if the client asks
+    /// for the port.
     #[must_use]
     pub fn of(via: &Via<'_>, source: SocketAddr) -> Stamp {
         // An IPv4 client of a socket for both families is an IPv4 client.

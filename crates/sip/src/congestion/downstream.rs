@@ -1,7 +1,7 @@
 //! RFC 7339 as a client: holding back what a next hop asked to hold back.
 //!
-//! The next hops that have asked are few; they lie in a table of fixed size, in which the one whose request ends first makes
-//! room. The loss algorithm (RFC 7339 §7) sends all but a share of the requests, the rate algorithm (RFC 7415 §3.5) so
+//! Few next hops send reports. They are in a table of fixed size; if it is full, the hop whose report expires first is
+//! removed. The loss algorithm (RFC 7339 §7) sends all but a share of the requests, the rate algorithm (RFC 7415 §3.5) so
 //! many a second.
 
 use std::net::SocketAddr;

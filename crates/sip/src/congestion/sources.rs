@@ -1,8 +1,8 @@
 //! Shares of the sources: a source that has had less than its share is served before others.
 //!
-//! Each configured peer has a weight. All other sources together weigh as much as one peer of weight 1, however many there are:
-//! a thousand forged addresses take nothing from a carrier. Those others share equally. They are counted in an array of fixed
-//! size, by a keyed hash of their prefix, so none can make it grow or choose its place.
+//! Each configured peer has a weight. All other sources together have the weight of one peer of weight 1, regardless of their
+//! number. So a thousand forged addresses take nothing from a carrier. Those others share equally. They are counted in an array
+//! of fixed size, by a keyed hash of their prefix. So no source can make it grow or choose its place.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! RFC 7339 as a server: it tells the senders that understand it how much to throttle, by the algorithm "loss" that all of them
-//! understand (§4.2). Senders by rate (RFC 7415) would need a share of their own each, kept and counted.
+//! RFC 7339 as a server: it reports to senders with support how much to throttle. It uses the algorithm "loss", which all of
+//! them have (§4.2). Senders by rate (RFC 7415) would need a share of their own each, kept and counted.
 
 use std::fmt::Write as _;
 

@@ -29,8 +29,8 @@ pub struct Challenge<'a> {
 }
 
 impl<'a> Challenge<'a> {
-    /// Reads WWW-Authenticate or Proxy-Authenticate; `None` if it is malformed or asks for something that is not supported:
-    /// another scheme, another algorithm, no `qop` that is known.
+    /// Reads WWW-Authenticate or Proxy-Authenticate. `None` if it is malformed or not supported: another scheme, another
+    /// algorithm, no known `qop`.
     #[must_use]
     pub fn of(authorization: &Authorization<'a>) -> Option<Challenge<'a>> {
         if !authorization.is_digest() {

@@ -40,8 +40,8 @@ pub struct Credentials<'a> {
 }
 
 impl<'a> Credentials<'a> {
-    /// Reads Authorization or Proxy-Authorization; `None` if that is another scheme, malformed, or lacks one of the parameters
-    /// that must be there (RFC 7616 §3.4): answer 400.
+    /// Reads Authorization or Proxy-Authorization. `None` if it has another scheme, is malformed, or lacks a required
+    /// parameter (RFC 7616 §3.4): respond 400.
     #[must_use]
     pub fn of(authorization: &Authorization<'a>) -> Option<Credentials<'a>> {
         if !authorization.is_digest() {

@@ -347,8 +347,8 @@ impl Engine {
         self.controller.observe_service(messages, busy);
     }
 
-    /// For so long, since the last time it said so, the worker has slept, or refused and dropped what had been read: it could
-    /// have accepted more.
+    /// Reports for how long the worker has slept, or has refused and dropped messages, since the last report. It could have
+    /// accepted more in that time.
     pub fn observe_spare(&mut self, spare: Duration) {
         self.controller.observe_spare(spare);
     }

@@ -163,7 +163,7 @@ pub enum Output<'a> {
         /// Where to; over TLS, to whom. Who cannot prove that name there is not connected to (RFC 5922 §7.3).
         to: &'a Destination,
     },
-    /// No ACK has come for a 2xx that was to be repeated until then: the dialog is to be ended with a BYE (RFC 3261 §13.3.1.4).
+    /// No ACK has arrived for a 2xx that was retransmitted until now. The TU must end the dialog with a BYE (RFC 3261 §13.3.1.4).
     /// Only if [`Reply::until_ack_from`](super::Reply::until_ack_from) named whom it would go to. The transaction ends with this.
     Unacknowledged {
         /// The way by which the INVITE came.

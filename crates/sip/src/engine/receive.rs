@@ -25,8 +25,8 @@ impl Engine {
     /// A whole message came in: a datagram, or a frame of a stream. `spans` is the caller's table, used again and again; the
     /// result borrows from it and from the bytes.
     ///
-    /// While there is an overload, requests that belong to no transaction are refused or dropped after one bounded pass,
-    /// before anything else is spent on them.
+    /// In an overload, requests without a transaction are refused or dropped after one bounded pass, before any other
+    /// work.
     pub fn handle_message<'m>(
         &mut self,
         now: Now,
@@ -450,8 +450,8 @@ impl Engine {
         admission
     }
 
-    /// What a To tag is worth: one that this server has not written opens no door, unless it forwards requests, whose dialogs are those of
-    /// others.
+    /// Whether a To tag is accepted. A tag that this server has not written is not accepted, unless the server forwards requests, whose
+    /// dialogs belong to others.
     fn dialog_claimed_by(&self, tag: Option<&[u8]>, dialog: impl FnOnce() -> u64) -> Dialog {
         let Some(tag) = tag else {
             return Dialog::None;

@@ -400,8 +400,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends what lies in the scratch buffer back by the way of the request, or by a new connection if that is gone
-    /// (RFC 3261 §18.2.2).
+    /// Sends the contents of the scratch buffer back over the path of the request, or over a new connection if that
+    /// one has ended (RFC 3261 §18.2.2).
     fn send_back(&mut self, now: Mono, key: ServerKey, back: &Back, length: usize) {
         let Back {
             flow,

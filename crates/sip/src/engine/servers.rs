@@ -171,7 +171,8 @@ impl Servers {
     }
 }
 
-/// Tables with room for as many are left as they are; and those that hold more, for all of it would have to be moved at once.
+/// Tables with room for this many entries keep their size. So do tables with more entries than that, because all entries
+/// would have to be moved at once.
 const KEPT: usize = 8192;
 
 /// Makes a table smaller that has become eight times too large. Returns how many bytes that gives back.

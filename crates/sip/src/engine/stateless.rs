@@ -39,8 +39,8 @@ impl Engine {
         self.codec.number_of(message)
     }
 
-    /// What this server calls itself on a hop, in Via, Record-Route and Contact; `None` if its socket has no such transport, or nobody
-    /// knows the address.
+    /// The name of this server on a hop, in Via, Record-Route and Contact. `None` if its socket has no such transport, or its address
+    /// is unknown.
     #[must_use]
     pub fn signature(&self, hop: &Hop) -> Option<Signature<'_>> {
         self.config.signature(hop)

@@ -41,8 +41,8 @@ impl Locate {
         }
     }
 
-    /// What a response looks for that its request's address does not take (RFC 3263 §5): sent-by of its topmost Via, by the
-    /// transport that is named there. `None` if that can be no name.
+    /// The destination of a response if the address of its request does not accept it (RFC 3263 §5): sent-by of its topmost
+    /// Via, over the transport in that Via. `None` if that can be no name.
     #[must_use]
     pub fn of_sent_by(via: &Via<'_>) -> Option<Locate> {
         let transport = Some(supported(via.transport).ok()?);

@@ -221,8 +221,8 @@ pub(super) fn unsupported<'m>(
         .filter(move |tag| !is_known(tag))
 }
 
-/// RFC 3261 §8.2.3: 415 for a body it cannot read or unpack, unless that is optional; 406 where none that it could answer with is
-/// acceptable.
+/// RFC 3261 §8.2.3: 415 for a body that it cannot read or decode, unless the body is optional; 406 if no acceptable response type
+/// exists.
 fn check_body(request: &Message<'_>, method: Method<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
     let matters = !request.body().is_empty() && !is_optional(request);
     if matters && is_encoded(request) {

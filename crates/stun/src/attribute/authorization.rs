@@ -13,8 +13,8 @@ use crate::{BuildError, TransactionId};
 
 /// A token from an authorization server, still sealed (RFC 7635 §6.2).
 ///
-/// The sealed block holds the session key, a time stamp and a lifetime; opening it needs the key that this server
-/// shares with the authorization server.
+/// The sealed block has the session key, a time stamp and a lifetime. To open it, this server uses the key that
+/// it shares with the authorization server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccessToken<'a> {
     /// The nonce of the AEAD.

@@ -8,7 +8,7 @@ use stun::AttributeType;
 
 /// How long a request took and how often it was sent.
 ///
-/// The elapsed time is a round trip only if there was one transmission (Karn's algorithm); an operation that was challenged
+/// The elapsed time is a round trip only if there was one transmission (Karn's algorithm). An operation that was challenged
 /// (401, 438) counts from its last request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {

@@ -9,8 +9,8 @@
 //!  time ────────────────── handle_timeout ──┘        └── poll_timeout: when to call handle_timeout next
 //! ```
 //!
-//! It answers challenges, repeats what is lost, refreshes allocation, permissions and channels before they expire, and
-//! believes a response only if it proves knowledge of the password.
+//! It responds to challenges, retransmits, and refreshes allocation, permissions and channels before they expire. It
+//! accepts a response only if it proves knowledge of the password.
 //!
 //! **The invariant:** after every call that takes a [`Now`], and before the next, the owner drains
 //! [`poll_transmit`](Client::poll_transmit) and [`poll_event`](Client::poll_event), and asks

@@ -5,10 +5,10 @@
 //!   401, 400         438            438           400         401      401, or wait       401            438
 //! ```
 //!
-//! The RFC looks at the nonce last. Here a nonce that is not ours is refused before anything is looked up or derived, so that a flood
-//! of them reaches no source of credentials. A correct client does not notice this. Its nonce comes from this server, and after a key
-//! rotation or a restart it gets 438 with another nonce, as RFC 8489 §9.2.4 requires. A nonce that is ours and too old is refused
-//! where the RFC says.
+//! The RFC looks at the nonce last. Here a nonce that this server has not made is refused before any key is looked up or derived. So
+//! a flood of such nonces reaches no source of credentials. A correct client does not notice this. Its nonce comes from this server,
+//! and after a key rotation or a restart it gets 438 with another nonce, as RFC 8489 §9.2.4 requires. A nonce that is ours and too
+//! old is refused where the RFC says.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -132,8 +132,8 @@ pub struct Config {
     /// [`PermissionEnded`](super::Output::PermissionEnded), [`ChannelEnded`](super::Output::ChannelEnded) and
     /// [`Authenticated`](super::Output::Authenticated).
     pub report_changes: bool,
-    /// Bytes of application data per second, both directions together, that one allocation may have relayed, after a
-    /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`](super::MIN_ALLOCATION_RATE) to
+    /// Bytes of application data per second that one allocation may relay, both directions together, after a burst of one second; 0 is no
+    /// limit. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`](super::MIN_ALLOCATION_RATE) to
     /// [`MAX_ALLOCATION_RATE`](super::MAX_ALLOCATION_RATE). Other realms have their own.
     pub allocation_rate: u64,
     /// Whether the embedder's [`SharedBuckets`](super::SharedBuckets) limit groups of allocations as well, such as those of one user.

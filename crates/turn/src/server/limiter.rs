@@ -5,7 +5,7 @@
 //! takes. The limiter tests before it charges. If the debt is small, one datagram of any size passes, so no datagram is too
 //! long for a low rate. The excess is paid before the next one. A run of datagrams is judged as one.
 //!
-//! Where a part of the traffic is relayed below the engine, both draw on the same number, in memory that the embedder shares
+//! If a part of the traffic is relayed below the engine, both charge the same number, in memory that the embedder shares
 //! with the kernel.
 
 use std::fmt::Debug;
@@ -150,8 +150,8 @@ impl Limiter {
         !self.limits || self.charge(now, place, direction, bytes)
     }
 
-    /// How many bytes of a stream may be relayed now for the allocation at this place, which has this rate: a tenth of a second's worth. If
-    /// none, when to ask again.
+    /// How many bytes of a stream may be relayed now for the allocation at this place, with this rate: at most those of a tenth of a
+    /// second. If none, when to ask again.
     pub(super) fn allowance(&mut self, now: Mono, place: u32, rate: u64) -> Result<usize, Mono> {
         if !self.limits {
             return Ok(usize::MAX);

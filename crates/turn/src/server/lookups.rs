@@ -220,8 +220,8 @@ impl Server {
         }
     }
 
-    /// Answers 500. Clients that heed RFC 8489 §9.2.5 over UDP discard an error without integrity, and go on as if nothing had come;
-    /// all others try elsewhere at once.
+    /// Answers 500. Clients that apply RFC 8489 §9.2.5 over UDP discard an error without integrity and continue to wait. All other
+    /// clients try another server at once.
     fn give_up_lookup(&mut self, index: u32) {
         let Some(parked) = self.unpark(index) else {
             return;

@@ -312,8 +312,8 @@ impl Server {
     }
 }
 
-/// Why the request fails as a whole, if it does: a dual allocation only if neither family could be had,
-/// everything else if anything could not.
+/// Why the whole request fails, if it does. A dual allocation fails only if neither family is
+/// available; any other request fails if one part is not available.
 fn refused(plan: Plan, results: Results) -> Option<ErrorCode<'static>> {
     let mut failures = results
         .into_iter()

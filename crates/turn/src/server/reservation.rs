@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The first byte says whom to ask, so that a claim that arrives at another worker finds its port. The MAC
-//! covers the place's generation too; and a token is good only for the user who got it, so that guessing 32
-//! bits gains nothing. Access tokens (RFC 7635) name no user: there it is the client's address.
+//! includes the generation of the place. A token is valid only for the user who got it, so guessing 32 bits
+//! is useless. Access tokens (RFC 7635) name no user: there it is the client's address.
 
 use std::sync::Arc;
 

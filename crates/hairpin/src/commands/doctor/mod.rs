@@ -1,6 +1,6 @@
 //! `hairpin doctor`: what is wrong on this machine for a server with this configuration, and the command that mends it.
 //!
-//! A check reads files and the output of programs through [`System`] only, so each of them runs in tests on a machine that is made up.
+//! A check reads files and the output of programs only through [`System`]. So tests can run each check on a simulated machine.
 
 mod card;
 mod firewall;

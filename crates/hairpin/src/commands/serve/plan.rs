@@ -51,7 +51,7 @@ pub(super) fn listeners(config: &Config, machine: &Machine) -> Result<Listeners>
     })
 }
 
-/// TLS or DTLS on the ports of TCP or UDP, as the first bytes tell the two apart, and on its own port beside the one of STUN.
+/// TLS or DTLS on the ports of TCP or UDP (the first bytes distinguish them), and on a separate port.
 fn with_tls_port(plain: &[SocketAddr]) -> Vec<SocketAddr> {
     let own = plain
         .iter()

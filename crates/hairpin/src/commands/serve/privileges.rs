@@ -5,8 +5,8 @@ use std::path::Path;
 
 use server::privileges::{can_do_without, drop_all, drop_all_but_reading};
 
-/// Gives up the capabilities of the main thread, and so of the threads that it starts from now on; the server's threads have given
-/// up theirs. A configuration that only root's power opens can still be read when it is loaded again.
+/// Drops the capabilities of the main thread, and of the threads that it starts from now on. The threads of the server have
+/// already dropped theirs. A configuration that only root's power opens can still be read when it is loaded again.
 pub(super) fn give_up(config: Option<&Path>) {
     let readable = |path: &Path| File::open(path).is_ok();
     let hidden = config.is_some_and(|path| readable(path) && !can_do_without(|| readable(path)));

@@ -123,8 +123,8 @@ pub(super) fn wait_for_answer(
     Ok(false)
 }
 
-/// Starts a server of its own and fills it with registration bindings, with calls in progress, or with what it must remember of calls
-/// that are over.
+/// Starts a separate server and fills it with registration bindings, with calls in progress, or with the state that it keeps of
+/// finished calls.
 pub(super) fn memory(
     side: &Side,
     topology: &mut Topology,

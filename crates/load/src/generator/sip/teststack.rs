@@ -126,8 +126,8 @@ impl TestStack {
         ]
     }
 
-    /// Carries it out with `runs` runs, `window` at a time, against `servers`, which take turns, or an answering side of its own
-    /// if there are none.
+    /// Runs it with `runs` runs, `window` at a time, against `servers` in turn, or against a local answering side if there are
+    /// none.
     ///
     /// # Errors
     /// [`TestStackError`].

@@ -278,7 +278,7 @@ impl Worker {
         since.map(|since| shared.origin_ns + since.as_nanos() as u64)
     }
 
-    /// A window that is wider than what the sockets hold must not be sent in one go: as long as answers wait, they are read first.
+    /// A window that exceeds the buffers of the sockets must not be sent at once. If responses wait, they are read first.
     fn fill_window(&mut self, around: WorkContext<'_>) -> u64 {
         // What the warm-up does is not one of the runs.
         let counts = around.shared.measured(around.now_ns);

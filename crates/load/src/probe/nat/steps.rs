@@ -164,7 +164,8 @@ impl<N: Network> Prober<N> {
         Ok(())
     }
 
-    /// RFC 5780 §4.6, on many bindings at once: each is tested after another time, so that all of it takes as long as the longest one.
+    /// RFC 5780 §4.6, on many bindings at once. Each is tested after a different idle time, so the whole test takes as long as its
+    /// longest idle time.
     fn lifetime(&mut self, longest: Duration) -> Result<Lifetime, ProbeError> {
         let asking = self.open()?;
         self.mapped(asking, self.server)?;

@@ -63,7 +63,7 @@ impl Answerer {
         self.board.add(Count::Responses, 1);
     }
 
-    /// RFC 3261 §9.2: a call that rings ends with a 487, one that is picked up goes on, and 481 is for what was never called.
+    /// RFC 3261 §9.2: a ringing call ends with 487, an answered call continues, and an unknown call gets 481.
     fn cancel(&mut self, link: u32, message: &[u8], ends: Ends, out: &mut Out) {
         let (key, tag) = self.names(message);
         self.board.add(Count::Cancel, 1);

@@ -126,8 +126,8 @@ pub struct UserKey {
     pub key: LongTermKey,
     /// When the credential ends, if ever, in seconds since 1970-01-01 UTC.
     pub expires_unix_s: Option<u64>,
-    /// For how many seconds the server may use the key without asking again; `None` until it is told to forget the user
-    /// ([`Server::forget_users`](super::Server::forget_users)) or gets other credentials.
+    /// How many seconds the server may use the key before the next query. `None`: until
+    /// [`Server::forget_users`](super::Server::forget_users) names the user, or the credentials are replaced.
     pub ttl_s: Option<u32>,
 }
 
@@ -171,8 +171,8 @@ pub trait Credentials: Debug + Send + Sync {
         true
     }
 
-    /// Whether users can be looked up now. A source with a cache returns `false` while its database does not respond. Then SIP answers wrong
-    /// credentials with 503, whether or not the cache has the user, so that the code does not tell who is a user.
+    /// Whether users can be looked up now. A source with a cache returns `false` while its database does not respond. Then SIP responds 503
+    /// to wrong credentials, whether or not the cache has the user. So the code does not reveal which users exist.
     fn is_available(&self) -> bool {
         true
     }
