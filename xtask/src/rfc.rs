@@ -1,4 +1,5 @@
-//! `docs/rfc-coverage.md` (and `docs/sip-conformance.md`, see [`conformance`]): for each requirement of an RFC the tests that show it, and for each section the files that cite it.
+//! `docs/rfc-coverage.md` (and `docs/sip-conformance.md`, see [`conformance`]): for each requirement of an RFC the tests that
+//! show it, and for each section the files that cite it.
 //!
 //! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A test is
 //! named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of the
@@ -213,7 +214,8 @@ fn tests(sources: &[(PathBuf, String)]) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// The names of the functions below a `#[test]` or a `#[tokio::test]`, inside macros too. rustfmt puts the attribute and the `fn` on lines of their own.
+/// The names of the functions below a `#[test]` or a `#[tokio::test]`, inside macros too. rustfmt puts the attribute and the `fn`
+/// on lines of their own.
 fn test_functions(text: &str) -> impl Iterator<Item = &str> {
     let mut is_test = false;
     text.lines().map(str::trim).filter_map(move |line| {

@@ -43,7 +43,8 @@
 //! and this project's DTLS, both with aws-lc-rs). The end of a connection or session ends the allocation: [`Ended::Disconnected`] says why.
 //!
 //! [`Endpoint`] is the same without tokio (turn off the feature `tokio`): the state machine of [`turn::client`] and the one
-//! invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS connection, and `DtlsSession` for DTLS. The load generator and the probe use it with epoll.
+//! invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS connection, and
+//! `DtlsSession` for DTLS. The load generator and the probe use it with epoll.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]

@@ -135,7 +135,8 @@ impl Builder {
     }
 
     /// Listens on this address for TLS connections that carry STUN and TURN: `turns:` and `stuns:`. It may be one of
-    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one.
+    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires [`certificates`](Self::certificates) or
+    /// [`tls`](Self::tls). Port 0 takes a free one.
     pub fn listen_tls(mut self, address: SocketAddr) -> Self {
         self.listen_tls.push(address);
         self

@@ -298,8 +298,8 @@ impl Running {
         Ok(())
     }
 
-    /// Keeps clients from relaying to this address, regardless of the rules, as [`Builder::protect`](crate::Builder::protect) does: for a listener that the
-    /// embedding program opens later.
+    /// Keeps clients from relaying to this address, regardless of the rules, as [`Builder::protect`](crate::Builder::protect)
+    /// does: for a listener that the embedding program opens later.
     ///
     /// # Errors
     /// If a worker has ended.

@@ -10,8 +10,9 @@
 //!    registrar, a proxy.
 //! 4. [`dispatch::Dispatcher`] sends the requests of this user to URIs: by the DNS, to one server after the other.
 //!
-//! [`agent::UserAgent`] is a transaction user for phones: registrations and calls. [`endpoint::Endpoint`] ties it to an engine and a dispatcher, so that
-//! a program adds its sockets and its clock. `examples/` of `hairpin-sip-server` has programs with sockets.
+//! [`agent::UserAgent`] is a transaction user for phones: registrations and calls. [`endpoint::Endpoint`] ties it to an engine
+//! and a dispatcher, so that a program adds its sockets and its clock. `examples/` of `hairpin-sip-server` has programs with
+//! sockets.
 //!
 //! None of them allocates in steady state. They copy only what must be retransmitted.
 //!

@@ -1,7 +1,8 @@
 //! coturn's own test client, `turnutils_uclient`, through its option matrix against `turnutils_peer`.
 //!
-//! uclient runs `sessions` of `messages` each and counts what comes back; it checks the order and MESSAGE-INTEGRITY of every success. A case passes when
-//! every message came back: the totals are what we asked for, sent equals received, nothing lost, nothing dropped. TLS is the exception: [`lossy`].
+//! uclient runs `sessions` of `messages` each and counts what comes back; it checks the order and MESSAGE-INTEGRITY of every
+//! success. A case passes when every message came back: the totals are what we asked for, sent equals received, nothing lost,
+//! nothing dropped. TLS is the exception: [`lossy`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;

@@ -248,19 +248,21 @@ pub struct Programs {
 impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
-    /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-spread` (two workers that are asked how
-    /// evenly they share allocations), `hairpin-xdp` and `hairpin-tc` (relaying
-    /// in the kernel), `hairpin-xdp-miss` and `hairpin-tc-miss` (with hardly any room for channels there), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
-    /// `floor-tcp` and `floor-tls` (TCP and TLS, one read and one write per connection and wake-up), `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
-    /// `program-tc` (the server's own programs over a fixed table).
+    /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-spread` (two workers that are
+    /// asked how evenly they share allocations), `hairpin-xdp` and `hairpin-tc` (relaying in the kernel), `hairpin-xdp-miss` and
+    /// `hairpin-tc-miss` (with hardly any room for channels there), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and
+    /// GSO), `floor-tcp` and `floor-tls` (TCP and TLS, one read and one write per connection and wake-up), `floor-stun` (recvmmsg
+    /// and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and `program-tc`
+    /// (the server's own programs over a fixed table).
     ///
     /// SIP: `hairpin-sip`, `hairpin-sip-2` (two workers on two processors), `hairpin-sip-uncontrolled` (without overload control), `kamailio` and
     /// `floor-sip`.
     ///
-    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; what a plain command is taken for),
-    /// `static` (knows its flows, relays ChannelData to the peer), `middlebox` (the same, but passes datagrams on as they are), `stun`; each may be followed by `+p2c`
-    /// (relays to the client too), `+stun` (answers Binding requests too), `+tcp` and `+tls` (takes clients over TCP or TLS too), `+xdp` (count behind
-    /// it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
+    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; what a plain command is taken for), `static` (knows its
+    /// flows, relays ChannelData to the peer), `middlebox` (the same, but passes datagrams on as they are), `stun`; each may be
+    /// followed by `+p2c` (relays to the client too), `+stun` (answers Binding requests too), `+tcp` and `+tls` (takes clients
+    /// over TCP or TLS too), `+xdp` (count behind it in XDP: for servers that relay in the kernel) and `+two` (runs on two
+    /// processors).
     ///
     /// The command is split into words as a POSIX shell does it, without expansions. In its words
     /// `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`,

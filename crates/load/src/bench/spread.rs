@@ -1,7 +1,7 @@
 //! How evenly a server with two workers distributes its allocations.
 //!
-//! The kernel's hash chooses a worker for each client at random. A server with steering corrects this, so that both workers always have about the same
-//! number of allocations. The metrics of the server show the number of each worker.
+//! The kernel's hash chooses a worker for each client at random. A server with steering corrects this, so that both workers
+//! always have about the same number of allocations. The metrics of the server show the number of each worker.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,7 +1,8 @@
 //! Asks one server what it does, and says what went wrong in words that help.
 //!
-//! [`stun()`] learns the mapped address. [`turn()`] obtains two allocations, finds out what the server offers, sends data from one
-//! through both to the other and back, and releases them. [`nat()`] finds out how the NAT on the way behaves. All block the calling thread; every step has a timeout.
+//! [`stun()`] learns the mapped address. [`turn()`] obtains two allocations, finds out what the server offers, sends data from
+//! one through both to the other and back, and releases them. [`nat()`] finds out how the NAT on the way behaves. All block the
+//! calling thread; every step has a timeout.
 
 mod dtls;
 mod error;

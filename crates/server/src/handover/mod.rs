@@ -101,8 +101,9 @@ impl std::fmt::Debug for TakeOver {
 }
 
 impl TakeOver {
-    /// Takes over the sockets and keys of `offer`. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with this
-    /// message, waits for it, and returns why it refuses. Requests for a worker of the old process go to `send`.
+    /// Takes over the sockets and keys of `offer`. `hold` asks the old process to call
+    /// [`Running::hold_clients`](crate::Running::hold_clients) with this message, waits for it, and returns why it refuses.
+    /// Requests for a worker of the old process go to `send`.
     pub fn new(
         offer: Offer,
         hold: impl Fn(&Joining) -> Result<(), String> + Send + Sync + 'static,

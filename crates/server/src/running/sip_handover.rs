@@ -82,8 +82,8 @@ impl Running {
         self.tell_sip(|| SipUpgradeStep::Follow { has_log })
     }
 
-    /// After [`stop_listening`](Self::stop_listening), SIP connections stay until their clients close them. From now on, the server closes those that nothing
-    /// is under way on; their clients then connect to the new process.
+    /// After [`stop_listening`](Self::stop_listening), SIP connections stay until their clients close them. From now on, the
+    /// server closes those that nothing is under way on; their clients then connect to the new process.
     ///
     /// # Errors
     /// If a worker does not respond.

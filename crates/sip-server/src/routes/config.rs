@@ -125,7 +125,8 @@ pub fn is_sip_user(text: &str) -> bool {
 pub struct Trunk {
     /// Its name in routes. Names are unique.
     pub name: String,
-    /// The addresses that calls are sent to: the first one that is available, then the next one if it does not respond. Empty: no route can lead to it.
+    /// The addresses that calls are sent to: the first one that is available, then the next one if it does not respond. Empty: no
+    /// route can lead to it.
     pub to: Vec<NextHop>,
     /// The host of the Request-URI of its requests; by default that of the address.
     pub domain: Option<String>,

@@ -11,7 +11,8 @@ use super::health::Outcome;
 use super::hunt::mix;
 use super::table::Table;
 
-/// A probe fails without a response within this time, or within its interval if that is less. This is less than Timer F (32 s), to detect a failure early.
+/// A probe fails without a response within this time, or within its interval if that is less. This is less than Timer F (32 s),
+/// to detect a failure early.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// One address that is probed.

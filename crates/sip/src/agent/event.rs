@@ -131,7 +131,8 @@ pub enum Event {
         from: String,
         /// The Request-URI: who is called.
         to: String,
-        /// The offer. If it is empty, the program makes the offer in [`answer`](super::UserAgent::answer), and [`Event::Acknowledged`] has the peer's answer.
+        /// The offer. If it is empty, the program makes the offer in [`answer`](super::UserAgent::answer), and
+        /// [`Event::Acknowledged`] has the peer's answer.
         content: Content,
         /// The whole INVITE.
         message: Vec<u8>,

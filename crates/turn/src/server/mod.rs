@@ -20,7 +20,8 @@
 //! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder has opened them or
 //!   failed (`opening.rs`), or moves the request to another server (`moved.rs`).
 //! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections and decides about them.
-//! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data from there makes it the only one.
+//! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data from there
+//!   makes it the only one.
 //! - **Shared ports** (`shared_ports.rs`): relays of several allocations on one port, distinguished by the peers that they have claimed.
 //! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
 //!

@@ -30,7 +30,8 @@ impl Server {
     /// The limit of arrivals per [`read_ahead`](Self::read_ahead). Their cache lines and payloads fit into the first-level cache.
     pub const READ_AHEAD: usize = 32;
 
-    /// From this number of relays on, their state exceeds the second-level cache of common processors. Below it, reading ahead costs time and gains nothing.
+    /// From this number of relays on, their state exceeds the second-level cache of common processors. Below it, reading ahead
+    /// costs time and gains nothing.
     const MANY: u64 = 2048;
 
     /// Whether reading ahead is worth the while.
