@@ -98,7 +98,7 @@ impl From<&io::Error> for Disconnect {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindingError {
-    /// The server refused, did not answer, or cannot be trusted.
+    /// The server refused, did not respond, or cannot be trusted.
     #[error("the Binding request failed: {0}")]
     Request(#[source] RequestError),
     /// The TCP or TLS connection is no more.
@@ -113,7 +113,7 @@ pub enum BindingError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocateError {
-    /// The server refused, did not answer, or cannot be trusted.
+    /// The server refused, did not respond, or cannot be trusted.
     #[error("the Allocate request failed: {error}")]
     Request {
         /// Why.
@@ -220,7 +220,7 @@ impl From<Loss> for Ended {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PermitError {
-    /// The server refused or did not answer.
+    /// The server refused or did not respond.
     #[error("the CreatePermission request failed: {0}")]
     Request(#[source] RequestError),
     /// The allocation has no address of the peer's family.
@@ -235,7 +235,7 @@ pub enum PermitError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The server refused or did not answer.
+    /// The server refused or did not respond.
     #[error("the ChannelBind request failed: {0}")]
     Request(#[source] RequestError),
     /// The allocation has no address of the peer's family.
@@ -253,7 +253,7 @@ pub enum ChannelError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefreshError {
-    /// The server refused or did not answer.
+    /// The server refused or did not respond.
     #[error("the Refresh request failed: {0}")]
     Request(#[source] RequestError),
     /// There is no allocation any more.

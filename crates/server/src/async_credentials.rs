@@ -11,9 +11,9 @@ pub type KeyFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 type Start = dyn Fn(OwnedKeyQuery, KeyReply) + Send + Sync;
 
-/// A source of credentials that answers later: an async function, and what runs its futures.
+/// A source of credentials that responds later: an async function, and what runs its futures.
 ///
-/// No worker waits for it and no worker runs it: a worker hands the future to `spawn`, and gets the answer as an inter-worker message.
+/// No worker waits for it and no worker runs it: a worker hands the future to `spawn`, and gets the result as an inter-worker message.
 ///
 /// ```
 /// # use hairpin_server::credentials::{AsyncCredentials, Claim, KeyLookup, KnownUser, OwnedKeyQuery};

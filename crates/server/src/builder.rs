@@ -388,8 +388,8 @@ impl Builder {
         self
     }
 
-    /// Adds another source of credentials. One that has to wait for its answer, for a database for example, returns
-    /// [`KeyLookup::Pending`](turn::server::credentials::KeyLookup::Pending) and answers later, from any thread;
+    /// Adds another source of credentials. One that has to wait for its response, for a database for example, returns
+    /// [`KeyLookup::Pending`](turn::server::credentials::KeyLookup::Pending) and responds later, from any thread;
     /// [`AsyncCredentials`](crate::credentials::AsyncCredentials) makes one of an async function.
     pub fn credentials(mut self, source: Arc<dyn Credentials>) -> Self {
         self.settings.credentials.push(source);

@@ -16,7 +16,7 @@ pub use turn::server::{
 pub struct WorkerStats {
     /// What the worker itself counts.
     pub counters: Counters,
-    /// What its engine counts: allocations, answers by code, discarded datagrams by reason, relayed bytes.
+    /// What its engine counts: allocations, responses by code, discarded datagrams by reason, relayed bytes.
     pub engine: turn::server::Stats,
     /// What the worker counts of connections over TCP and TLS.
     pub streams: StreamCounters,

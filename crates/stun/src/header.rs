@@ -48,13 +48,13 @@ impl fmt::Display for TransactionId {
 /// The four kinds of message (RFC 8489 §5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Asks for an answer: `0b00`.
+    /// Asks for a response: `0b00`.
     Request,
     /// Asks for none: `0b01`.
     Indication,
-    /// The answer to a request that was carried out: `0b10`.
+    /// The response to a request that was carried out: `0b10`.
     Success,
-    /// The answer to a request that was refused: `0b11`.
+    /// The response to a request that was refused: `0b11`.
     Error,
 }
 

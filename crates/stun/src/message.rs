@@ -13,7 +13,7 @@ use crate::attribute::{AttributeError, AttributeType, Decode, UnknownAttributes}
 use crate::header::{self, HEADER_LEN, MAGIC_COOKIE, field};
 use crate::{Class, Method, TransactionId};
 
-/// Why a datagram is not a STUN message. It is then to be discarded without an answer (RFC 8489 §6.3).
+/// Why a datagram is not a STUN message. It must then be discarded without a response (RFC 8489 §6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {

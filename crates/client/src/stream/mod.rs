@@ -168,7 +168,7 @@ mod tests {
         stream
             .receive(b"HTTP/1.1 400 Bad Request\r\n")
             .expect("plain bytes");
-        // "HT" could be a channel number; its length leads behind the end of the answer.
+        // "HT" could be a channel number; its length leads behind the end of the response.
         assert!(matches!(stream.next_message(), Ok(None)));
         stream = Stream::tcp();
         stream

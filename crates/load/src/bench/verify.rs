@@ -160,7 +160,7 @@ pub(crate) fn channel_data(payload: &[u8]) -> Vec<u8> {
     [&layout::CHANNEL.to_be_bytes()[..], &length, payload].concat()
 }
 
-/// The next datagram that is not a late answer to the allocating client.
+/// The next datagram that is not a late response to the allocating client.
 fn receive(socket: &UdpSocket) -> Result<(Vec<u8>, SocketAddr), SideError> {
     let mut buffer = vec![0; LONGEST];
     loop {

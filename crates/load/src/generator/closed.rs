@@ -1,4 +1,4 @@
-//! A closed loop: one thread sends and receives, so that each answer lets the next request leave.
+//! A closed loop: one thread sends and receives, so that each response lets the next request leave.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -34,13 +34,13 @@ pub(super) struct Loop {
     /// Bursts so far.
     bursts: u64,
     settings: Closed,
-    /// Requests that wait for an answer.
+    /// Requests that wait for a response.
     in_flight: u32,
     /// The lane whose turn it is.
     turn: usize,
 }
 
-/// A lane and its requests that wait for an answer: sequence, and when they left.
+/// A lane and its requests that wait for a response: sequence, and when they left.
 struct Window {
     stream: usize,
     lane: Lane,

@@ -19,9 +19,9 @@ pub(super) enum UnexpectedDatagram {
     Misdelivered,
     /// From somebody else than the server, or nothing that anybody here sends.
     Foreign,
-    /// An answer to a request that was never made.
+    /// A response to a request that was never made.
     UnknownId,
-    /// An answer with another mapped address, or none.
+    /// A response with another mapped address, or none.
     WrongAddress,
     /// It arrived after its number was forgotten, so it may be a duplicate.
     Late,

@@ -219,7 +219,7 @@ impl Plan {
     }
 
     /// Keeps `window` requests in flight: the next leaves when one is answered, or given up after a second. Latencies then
-    /// hide stalls, as they do for whoever waits for each answer.
+    /// hide stalls, as they do for whoever waits for each response.
     pub fn close_loop(&mut self, window: u32) {
         self.flat_out();
         self.closed = Some(Closed {
@@ -329,7 +329,7 @@ impl Plan {
     }
 }
 
-/// What latencies are when the sender itself gets the answer.
+/// What latencies are when the sender itself gets the response.
 pub(super) const ROUND_TRIP: &str = "round trip";
 
 impl Flows {

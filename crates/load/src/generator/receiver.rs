@@ -119,7 +119,7 @@ impl Receiver {
         }
     }
 
-    /// Waits for `nap` at most, reads what has come, and tells `arrived` about each answer to what was measured
+    /// Waits for `nap` at most, reads what has come, and tells `arrived` about each response to what was measured
     /// (flow and sequence). False if waiting is impossible.
     pub(super) fn receive(
         &mut self,

@@ -53,7 +53,7 @@ pub struct Tap {
 pub enum Mapped {
     /// This one: nothing between this machine and the server changes it.
     Is(SocketAddr),
-    /// That of the first answer: there may be a NAT.
+    /// That of the first response: there may be a NAT.
     First,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Decoded {
     Bound { stamp: IdStamp, bytes: usize },
     /// An error response to a measured request.
     Refused { stamp: IdStamp, code: u16 },
-    /// An answer to what was not measured.
+    /// A response to what was not measured.
     Answer(usize),
     /// The client's own business.
     Control,
@@ -286,7 +286,7 @@ impl Mapped {
         }
     }
 
-    /// Whether an answer may say this.
+    /// Whether a response may say this.
     fn admits(&mut self, found: SocketAddr) -> bool {
         match *self {
             Mapped::Is(expected) => expected == found,

@@ -42,7 +42,7 @@ pub enum ProbeError {
         request: &'static str,
         /// How often it was sent.
         transmissions: u8,
-        /// How long an answer was waited for.
+        /// How long the client waited for a response.
         waited: Duration,
     },
     /// The connection stands, and no response came by it.
@@ -54,7 +54,7 @@ pub enum ProbeError {
         server: SocketAddr,
         /// The method of the request.
         request: &'static str,
-        /// How long an answer was waited for.
+        /// How long the client waited for a response.
         waited: Duration,
     },
     /// There is no TCP connection, no TLS over it, or no DTLS, or it ended.

@@ -41,9 +41,9 @@ pub struct StunReport {
     pub local: SocketAddr,
     /// Where it came from, as the server saw it.
     pub mapped: SocketAddr,
-    /// From the first request to the answer; a round trip if `transmissions` is 1.
+    /// From the first request to the response; a round trip if `transmissions` is 1.
     pub round_trip: Duration,
-    /// Requests sent until an answer came.
+    /// Requests sent until a response came.
     pub transmissions: u8,
     /// What the server says it is.
     pub software: Option<String>,
@@ -91,7 +91,7 @@ pub struct TurnReport {
     pub relayed: SocketAddr,
     /// How long the allocation would have lasted.
     pub lifetime: Duration,
-    /// From the Allocate request that was granted to its answer.
+    /// From the Allocate request that was granted to its response.
     pub allocate: Duration,
     /// How often that request was sent.
     pub transmissions: u8,

@@ -67,7 +67,7 @@ pub(super) fn round_trip(
     }
 }
 
-/// One datagram there and back; `None` if it, or the answer to it, is lost.
+/// One datagram there and back; `None` if it, or the response to it, is lost.
 fn one_trip(
     near: &mut Link,
     far: &mut Link,

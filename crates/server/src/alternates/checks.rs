@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use stun::{Builder, Class, Message, Method, TransactionId};
 use turn::Transport;
 
-/// For so long an answer is awaited. Twice, before the server counts as down.
+/// How long a check waits for a response. After two failed attempts, the server counts as down.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The handle of the thread. Dropping it ends the thread.

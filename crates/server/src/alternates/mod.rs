@@ -116,7 +116,7 @@ impl AlternateServer {
         self
     }
 
-    /// Whether the checks have found that it does not answer.
+    /// Whether the checks have found that it does not respond.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.is_down.load(Ordering::Relaxed)

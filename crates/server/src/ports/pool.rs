@@ -200,7 +200,7 @@ impl PortPool {
         }
     }
 
-    /// Takes a port for `worker`; for [`PortSelection::Pair`] the answer is the even one of the two. `None`: no port is left.
+    /// Takes a port for `worker`; for [`PortSelection::Pair`] it returns the even one of the two. `None`: no port is left.
     ///
     /// `now_s` is any clock that counts seconds; it decides which freed ports have rested.
     pub fn take(

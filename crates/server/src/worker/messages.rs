@@ -46,7 +46,7 @@ pub(crate) enum WorkerMessage {
     Name(Box<crate::sip::Answered>),
     /// The result of a query that SIP has sent to a source of credentials.
     SipKeys(Box<crate::sip::SipKeys>),
-    /// What a source of credentials says that answers later.
+    /// What a source of credentials says that responds later.
     KeysFound(LookupKey, Box<KeyLookup>),
     /// Forget the keys of this user, or of all.
     ForgetUsers(Option<Arc<str>>),

@@ -176,7 +176,7 @@ impl Session<'_, '_, '_> {
             .engine
             .handle_moved(self.core.now, path, bytes, user);
         self.drain_outputs();
-        // Before the answer leaves, which is when this session ends.
+        // Before the response leaves, which is when this session ends.
         let alive = self.core.engine.has_allocation(&path.five_tuple);
         self.core.placement.settle(path, *is_new, alive);
         self.core.counters.requests_taken += 1;
@@ -517,7 +517,7 @@ fn post_claim(mailboxes: &Mailboxes, worker: u16, token: [u8; 8], claim: WorkerM
     other != worker && mailboxes.post(other, claim).is_ok()
 }
 
-/// Begins a look-up. The answer comes to this worker as an inter-worker message, from any thread. If the mailbox is full, it is lost, and the
+/// Begins a look-up. The result comes to this worker as an inter-worker message, from any thread. If the mailbox is full, it is lost, and the
 /// look-up times out.
 fn find_keys(
     mailboxes: &Mailboxes,

@@ -170,7 +170,7 @@ pub enum Failure {
     /// Nobody serves the URI, says the DNS: for a TU a 404 or 480 (RFC 3263 has none).
     #[error("there is no server for the URI")]
     Nowhere,
-    /// The DNS did not answer: 503.
+    /// The DNS did not respond: 503.
     #[error("the DNS did not answer")]
     NoDns,
     /// Too many questions are open: 503.

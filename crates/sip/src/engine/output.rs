@@ -94,7 +94,7 @@ pub enum ServerFailure {
     NoAck,
     /// A response could not be sent. The transaction lives on (RFC 6026 §8.8).
     TransportFailed,
-    /// The TU did not answer while an answer was of use.
+    /// The TU did not respond in time.
     Abandoned,
 }
 

@@ -84,7 +84,7 @@ const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// RFC 2308 §5: that there is nothing is believed for hours at most; here for minutes.
 const LONGEST_NEGATIVE: Duration = Duration::from_secs(300);
-/// When the DNS did not answer: soon enough to see it back, late enough not to ask for every message.
+/// When the DNS did not respond: soon enough to see it back, late enough not to ask for every message.
 const FAILED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ struct Entry {
     until: Mono,
 }
 
-/// The DNS could not be asked, or did not answer.
+/// The DNS could not be asked, or did not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the DNS did not answer")]
 pub struct DnsFailed;
@@ -125,7 +125,7 @@ impl DnsCache {
         self.put(now, query, Ok(answer), until);
     }
 
-    /// Remembers for a moment that the DNS did not answer.
+    /// Remembers for a moment that the DNS did not respond.
     pub fn insert_failure(&mut self, now: Mono, query: Query) {
         self.put(now, query, Err(DnsFailed), now.plus(FAILED));
     }

@@ -67,7 +67,7 @@ pub enum Located {
     Ask(Vec<Query>),
     /// There is no such server.
     Nowhere,
-    /// The DNS did not answer.
+    /// The DNS did not respond.
     Failed,
 }
 

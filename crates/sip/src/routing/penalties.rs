@@ -1,4 +1,4 @@
-//! Servers that asked to be left alone, or that do not answer, for a while.
+//! Servers that asked to be left alone, or that do not respond, for a while.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Penalties {
         }
     }
 
-    /// It did not answer, or cannot be reached (RFC 3263 §4.3).
+    /// It did not respond, or cannot be reached (RFC 3263 §4.3).
     pub fn silent(&mut self, now: Mono, transport: Transport, server: SocketAddr) {
         if !self.has_asked(now, transport, server) {
             self.put(now, transport, server, SILENT, false);

@@ -61,7 +61,7 @@ pub(crate) enum TuEvent {
     NoAck,
     /// The ACK that was received belongs to a 2xx, which is the TU's.
     Ack,
-    /// The TU did not answer while an answer was of use.
+    /// The TU did not respond in time.
     Abandoned,
 }
 

@@ -200,11 +200,11 @@ address_attribute! {
     AlternateServer, ALTERNATE_SERVER, |_| 0
 }
 address_attribute! {
-    /// The address this answer was sent from (RFC 5780 §7.3).
+    /// The address this response was sent from (RFC 5780 §7.3).
     ResponseOrigin, RESPONSE_ORIGIN, |_| 0
 }
 address_attribute! {
-    /// The address and port an answer with both changed would come from (RFC 5780 §7.4).
+    /// The address and port a response with both changed would come from (RFC 5780 §7.4).
     OtherAddress, OTHER_ADDRESS, |_| 0
 }
 

@@ -3,7 +3,7 @@
 use super::{AttributeError, AttributeType, Decode, Encode, fixed_attribute, put, slice_attribute};
 use crate::{BuildError, TransactionId};
 
-/// Ask for an answer from another address of the server (RFC 5780 §7.2).
+/// Ask for a response from another address of the server (RFC 5780 §7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChangeRequest {
     /// Answer from the other IP address.

@@ -30,7 +30,7 @@ macro_rules! attribute_types {
 attribute_types! {
     /// The reflexive address in clear (RFC 8489 §14.1).
     MAPPED_ADDRESS = 0x0001, "MAPPED-ADDRESS";
-    /// Ask for an answer from another address or port (RFC 5780 §7.2).
+    /// Ask for a response from another address or port (RFC 5780 §7.2).
     CHANGE_REQUEST = 0x0003, "CHANGE-REQUEST";
     /// Who is asking (RFC 8489 §14.3).
     USERNAME = 0x0006, "USERNAME";
@@ -106,7 +106,7 @@ attribute_types! {
     ICE_CONTROLLED = 0x8029, "ICE-CONTROLLED";
     /// ICE: the sender controls (RFC 8445 §16.1).
     ICE_CONTROLLING = 0x802A, "ICE-CONTROLLING";
-    /// The address the answer comes from (RFC 5780 §7.3).
+    /// The address the response comes from (RFC 5780 §7.3).
     RESPONSE_ORIGIN = 0x802B, "RESPONSE-ORIGIN";
     /// The server's other address and port (RFC 5780 §7.4).
     OTHER_ADDRESS = 0x802C, "OTHER-ADDRESS";

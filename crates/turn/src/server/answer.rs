@@ -32,7 +32,7 @@ impl From<ErrorCode<'static>> for Refusal {
 }
 
 impl Server {
-    /// Answers with success. `attributes` adds those of the method.
+    /// Responds with success. `attributes` adds those of the method.
     pub(super) fn succeed(
         &mut self,
         asked: &RequestContext,
@@ -42,7 +42,7 @@ impl Server {
         self.answer(asked, Class::Success, attributes);
     }
 
-    /// Answers with an error.
+    /// Responds with an error.
     pub(super) fn refuse(&mut self, asked: &RequestContext, refusal: &Refusal) {
         match refusal {
             Refusal::Code(error) => {
@@ -96,7 +96,7 @@ impl Server {
 }
 
 impl Config {
-    /// Whether an answer of this length may go to an address that nothing is proven of.
+    /// Whether a response of this length may go to an unproven address.
     pub(super) fn may_answer(&self, path: &ClientPath, request: usize, answer: usize) -> bool {
         // The headers of IP and UDP are the same for both.
         let is_proven = path.five_tuple.transport != Transport::Udp;
@@ -129,7 +129,7 @@ fn write<'b>(
     Ok(message.finish())
 }
 
-/// How many bytes an answer to an unproven address may have, so that the server is no amplifier: `times` the size of the
+/// How many bytes a response to an unproven address may have, so that the server is no amplifier: `times` the size of the
 /// request, each with its IP and UDP headers.
 pub(super) fn amplification_limit(
     transport: Transport,

@@ -24,7 +24,7 @@ impl Server {
         self.stats
             .count_request(Method::BINDING, message.as_bytes().len());
         // RFC 8489 §14.9: REALM in a request says that long-term credentials are being used. Whoever goes to
-        // that length gets an authenticated answer; everybody else does not need to.
+        // that length gets an authenticated response; other clients do not require it.
         let with_credentials =
             message.contains(AttributeType::REALM) && message.has_integrity().is_some();
         if self.config.authenticate_binding || with_credentials {

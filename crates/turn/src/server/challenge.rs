@@ -99,7 +99,7 @@ struct Content<'a> {
 }
 
 impl Server {
-    /// Answers 401 or 438. `issuer` is that of the client's nonces, if it is known.
+    /// Responds 401 or 438. `issuer` is that of the client's nonces, if it is known.
     ///
     /// # Errors
     /// The reason to be silent instead.

@@ -202,7 +202,7 @@ impl Server {
 
     fn relay_due(&mut self, now: Now, relay: u32) {
         match self.relays.get(relay) {
-            // The embedder did not answer in time.
+            // The embedder did not respond in time.
             Some(Relay::Opening(place)) => {
                 self.abandon_opening(*place, Some(ErrorCode::INSUFFICIENT_CAPACITY));
             }
@@ -225,7 +225,7 @@ impl Server {
         }
     }
 
-    /// Ends a client's allocation, or its request for one without an answer.
+    /// Ends a client's allocation, or its request for one without a response.
     pub(super) fn end_client(&mut self, now: Now, place: u32, reason: CloseReason) {
         if self.clients.allocation(place).is_some() {
             self.close_client(now, place, reason);

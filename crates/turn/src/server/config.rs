@@ -34,7 +34,7 @@ pub struct Config {
     pub realm: String,
     /// SOFTWARE for responses, fewer than 128 characters; `None` sends none.
     pub software: Option<String>,
-    /// The keys of the stateless nonces. The same in all workers: any of them may get the answer to a
+    /// The keys of the stateless nonces. The same in all workers: any of them may get the request after a
     /// challenge.
     pub nonce_keys: NonceKeys,
     /// How long a nonce is valid, in seconds. RFC 8656 §5: at most an hour.
@@ -86,7 +86,7 @@ pub struct Config {
     pub max_deletions: usize,
     /// Derived keys kept, so that a user who comes back is not derived again.
     pub max_cached_keys: usize,
-    /// Requests that may wait for a source of credentials that answers later. Beyond, requests over UDP are dropped, and their client
+    /// Requests that may wait for a source of credentials that responds later. Beyond, requests over UDP are dropped, and their client
     /// sends them again; streams get 500.
     pub max_lookups: usize,
     /// The same for all clients of one /24 (IPv4) or /48 (IPv6), so that no network takes the others' places.

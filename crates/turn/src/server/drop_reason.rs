@@ -28,7 +28,7 @@ drop_reasons! {
     ForeignProtocol = "foreign_protocol",
     /// Not a well-formed STUN message (RFC 8489 §6.3).
     MalformedStun = "malformed_stun",
-    /// A Binding request of RFC 3489, which the configuration does not answer.
+    /// A Binding request of RFC 3489, which the configuration does not allow.
     ClassicStun = "classic_stun",
     /// FINGERPRINT is there and wrong (RFC 8489 §7).
     WrongFingerprint = "wrong_fingerprint",
@@ -38,7 +38,7 @@ drop_reasons! {
     UnexpectedClass = "unexpected_class",
     /// A retransmission of a request that is being worked on.
     RequestPending = "request_pending",
-    /// A source of credentials answers later, and as many requests wait for one as may.
+    /// A source of credentials responds later, and as many requests wait for one as may.
     Lookups = "lookups",
     /// The same, for the /24 or /48 that the client is in.
     LookupsOfPrefix = "lookups_of_prefix",

@@ -1,4 +1,4 @@
-//! Requests that wait for their user's keys, because a source of credentials answers later.
+//! Requests that wait for their user's keys, because a source of credentials responds later.
 //!
 //! Such a client has proven its address with a nonce of this server, but not its name. So the number and the size of waiting requests are
 //! limited, in total and per address prefix. Random names from one prefix fill only its own share.
@@ -167,7 +167,7 @@ impl Server {
         Unauthenticated::Parked
     }
 
-    /// The answer to [`Output::FindKeys`](super::Output::FindKeys): the request goes on as if it came now. Returns `false` if it is not known
+    /// The result to [`Output::FindKeys`](super::Output::FindKeys): the request goes on as if it came now. Returns `false` if it is not known
     /// (any more).
     pub fn keys_found(&mut self, now: Now, lookup: LookupKey, found: KeyLookup) -> bool {
         let parked = &mut self.lookups.parked;
@@ -220,7 +220,7 @@ impl Server {
         }
     }
 
-    /// Answers 500. Clients that apply RFC 8489 §9.2.5 over UDP discard an error without integrity and continue to wait. All other
+    /// Responds 500. Clients that apply RFC 8489 §9.2.5 over UDP discard an error without integrity and continue to wait. All other
     /// clients try another server at once.
     fn give_up_lookup(&mut self, index: u32) {
         let Some(parked) = self.unpark(index) else {
@@ -240,7 +240,7 @@ impl Server {
         self.stats.lookups = self.lookups.len() as u64;
     }
 
-    /// Drops all requests without an answer.
+    /// Drops all requests without a response.
     pub(super) fn forget_lookups(&mut self) {
         while let Some((_, index)) = self.lookups.deadlines.first() {
             self.lookups.remove(index);

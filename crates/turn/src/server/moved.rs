@@ -12,11 +12,11 @@ use stun::TransactionId;
 use super::hash::KeyedHash;
 use crate::{FiveTuple, Mono};
 
-/// How long a retransmission is known by its transaction: as long as an answer is kept (RFC 8489 §6.3.1).
+/// How long a retransmission is known by its transaction: as long as a response is kept (RFC 8489 §6.3.1).
 const WINDOW: Duration = Duration::from_secs(40);
 
 /// How long any request from the 5-tuple follows: longer than a datagram waits in a receive buffer. After that the
-/// client has an answer from the other server and makes a new start.
+/// client has a response from the other server and makes a new start.
 const QUEUED: Duration = Duration::from_secs(1);
 
 /// How many are remembered, at about 100 bytes each. When there are more, the older ones give way: all that happens is

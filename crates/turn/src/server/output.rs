@@ -105,7 +105,7 @@ pub enum Output<'a> {
         /// The key under which the relay will be known here.
         key: RelayKey,
     },
-    /// A source of credentials answers later: call [`Credentials::begin_find`] with this query, and hand what comes back to
+    /// A source of credentials responds later: call [`Credentials::begin_find`] with this query, and hand what comes back to
     /// [`keys_found`](super::Server::keys_found), on this thread, at any time.
     FindKeys {
         /// Hand this back.

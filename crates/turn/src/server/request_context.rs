@@ -1,4 +1,4 @@
-//! What of a request outlives its datagram, for the answer's sake.
+//! The parts of a request that its response requires after its datagram.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::realms::RealmNumber;
 use super::user::User;
 use crate::ClientPath;
 
-/// A request as its answer needs it.
+/// The parts of a request that its response requires.
 #[derive(Clone, Debug)]
 pub(super) struct RequestContext {
-    /// Where it came from, and where the answer goes (RFC 8489 §6.3.1.2).
+    /// Where it came from, and where the response goes (RFC 8489 §6.3.1.2).
     pub(super) path: ClientPath,
     pub(super) method: Method,
     pub(super) transaction_id: TransactionId,
@@ -19,7 +19,7 @@ pub(super) struct RequestContext {
     pub(super) length: usize,
     /// The realm that it belongs to.
     pub(super) realm: RealmNumber,
-    /// Whether it carried a FINGERPRINT; then the answer does, too.
+    /// Whether it carried a FINGERPRINT; then the response does, too.
     pub(super) fingerprint: bool,
     /// Who asked, once that is proven.
     pub(super) user: Option<Arc<User>>,

@@ -158,13 +158,13 @@ impl Stats {
         number_of(method).map_or_else(Traffic::default, |at| self.requests[at])
     }
 
-    /// Requests of this method that were answered with success.
+    /// Requests of this method that got a success response.
     #[must_use]
     pub fn successes(&self, method: Method) -> u64 {
         number_of(method).map_or(0, |at| self.successes[at])
     }
 
-    /// Requests of this method that were answered with this error code.
+    /// Requests of this method that got this error code.
     #[must_use]
     pub fn errors(&self, method: Method, code: u16) -> u64 {
         match (number_of(method), slot_of(code)) {

@@ -11,7 +11,7 @@ use super::hash::KeyedHash;
 use super::policy::ClientIdentity;
 use crate::{FiveTuple, Mono, Now};
 
-/// How a request was protected, and therefore its answer will be.
+/// How a request was protected. Its response has the same protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Protection {
     /// How the key was made from the password.
@@ -23,7 +23,7 @@ pub(super) struct Protection {
 }
 
 impl Protection {
-    /// The integrity attributes of the answer, the one that the request had first if it is among them.
+    /// The integrity attributes of the response, the one that the request had first if it is among them.
     ///
     /// RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute", regardless of the attributes of the request, "unless the
     /// request was processed as though PASSWORD-ALGORITHM was MD5 [..]. In that case, the MESSAGE-INTEGRITY attribute MUST be used
@@ -51,7 +51,7 @@ pub(super) struct User {
     kid: Option<Box<str>>,
     /// Verifies requests.
     key: HmacKey,
-    /// For the answer, if it carries another integrity than the request.
+    /// For the response, if it carries another integrity than the request.
     other: Option<Box<HmacKey>>,
     /// Seconds since 1970 at which the credential ends; `u64::MAX` for never.
     expires_unix_s: u64,
@@ -204,7 +204,7 @@ impl User {
         &self.key
     }
 
-    /// The keys that an answer is to carry, in the order of their attributes.
+    /// The keys that a response is to carry, in the order of their attributes.
     pub(super) fn answer_keys(&self) -> impl Iterator<Item = &HmacKey> {
         let (first, _) = self.protection.of_answer();
         let own = (first == self.protection.integrity).then_some(&self.key);

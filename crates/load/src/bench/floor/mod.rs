@@ -149,7 +149,7 @@ fn payload_of(datagram: &[u8]) -> Option<&[u8]> {
     (data.number.get() == layout::CHANNEL).then_some(data.payload)
 }
 
-/// The answer to a Binding request.
+/// The response to a Binding request.
 fn binding_answer<'a>(
     datagram: &[u8],
     client: SocketAddr,

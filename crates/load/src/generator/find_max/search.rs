@@ -18,7 +18,7 @@ pub(super) struct Search<'a> {
     passed: Option<f64>,
     failed: Option<(f64, Failure)>,
     /// The lowest that failed did so once only: before it ends the search, it is tried again. A machine that stood still for a
-    /// moment must not be the answer.
+    /// moment must not be the response.
     doubted: bool,
     /// This rate failed once, not by much.
     again: Option<f64>,

@@ -42,7 +42,7 @@ pub enum SetupError {
     /// The peer of this process could not start.
     #[error(transparent)]
     Peer(#[from] PeerError),
-    /// The server refused, did not answer, or does not exist.
+    /// The server refused, did not respond, or does not exist.
     #[error("{}{source}", progress(*.ready, *.clients))]
     Server {
         /// Clients that were ready by then.

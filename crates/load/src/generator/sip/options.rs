@@ -71,7 +71,7 @@ impl std::fmt::Debug for SipCredentials {
 pub struct SipOptions {
     /// Where requests go; links take turns if there are several.
     pub targets: Vec<Target>,
-    /// Where a request goes that its target refuses with a 503 or does not answer (RFC 3263 §4.3), one after the other; at most 25.
+    /// Where a request goes if its target refuses it with a 503 or does not respond (RFC 3263 §4.3), one after the other; at most 25.
     pub further: Vec<Target>,
     /// Heed Retry-After and go on to `further`, as callers do; else a 503 is the end of a unit of work.
     pub obey: bool,

@@ -46,7 +46,7 @@ impl NatOptions {
 /// Finds out how the NAT on the way to `server` behaves: over UDP all of it, over TCP and TLS the mapping only. RFC 5780 §9.2 knows no DTLS.
 ///
 /// # Errors
-/// [`ProbeError`], if the server does not answer or does not serve RFC 5780.
+/// [`ProbeError`], if the server does not respond or does not serve RFC 5780.
 pub fn nat(server: &ServerAddress, options: &NatOptions) -> Result<NatReport, ProbeError> {
     let address = server.address;
     let failed = |error| ProbeError::local(address, error);

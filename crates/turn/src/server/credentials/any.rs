@@ -64,7 +64,7 @@ fn merge(one: KeyLookup, other: KeyLookup) -> KeyLookup {
     }
 }
 
-/// Asks the next source that answers later; the others follow if it does not know the user.
+/// Asks the next source that responds later; the others follow if it does not know the user.
 fn begin_next(
     mut sources: std::vec::IntoIter<Arc<dyn Credentials>>,
     query: OwnedKeyQuery,

@@ -102,9 +102,9 @@ pub enum KeyLookup {
     Unknown,
     /// The user name states a time that is over.
     Expired,
-    /// The source cannot say: its database does not answer, for example. The request is answered with 500.
+    /// The source cannot say: its database does not respond, for example. The request gets 500.
     Unavailable,
-    /// The source answers later. The engine keeps the request and asks the embedder with
+    /// The source responds later. The engine keeps the request and asks the embedder with
     /// [`Output::FindKeys`](super::Output::FindKeys) to call [`Credentials::begin_find`].
     Pending,
 }
@@ -147,7 +147,7 @@ impl KnownUser {
     }
 }
 
-/// Maps user names to keys. To the client every answer but `Known` with the right key is the same 401.
+/// Maps user names to keys. To the client every result but `Known` with the right key is the same 401.
 pub trait Credentials: Debug + Send + Sync {
     /// Finds the keys for `query`. A worker calls it between two datagrams, so it must not block. A source that must wait returns
     /// [`KeyLookup::Pending`].

@@ -1,19 +1,19 @@
-//! Where the answer of a source goes that answers later.
+//! Where a source that responds later sends its result.
 
 use super::KeyLookup;
 
-/// Takes the answer to a look-up, on any thread, once. Dropped without an answer, it says [`KeyLookup::Unavailable`].
+/// Takes the result of a look-up, on any thread, once. Dropped without a result, it says [`KeyLookup::Unavailable`].
 pub struct KeyReply(Option<Box<dyn FnOnce(KeyLookup) + Send>>);
 
 impl KeyReply {
-    /// `deliver` brings the answer to the engine that asked: to
+    /// `deliver` brings the result to the engine that asked: to
     /// [`Server::keys_found`](crate::server::Server::keys_found) on its thread.
     #[must_use]
     pub fn new(deliver: impl FnOnce(KeyLookup) + Send + 'static) -> KeyReply {
         KeyReply(Some(Box::new(deliver)))
     }
 
-    /// Answers. [`KeyLookup::Pending`] is no answer, and counts as [`KeyLookup::Unavailable`].
+    /// Answers. [`KeyLookup::Pending`] is no result, and counts as [`KeyLookup::Unavailable`].
     pub fn send(mut self, lookup: KeyLookup) {
         self.deliver(lookup);
     }
