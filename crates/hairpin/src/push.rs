@@ -33,7 +33,7 @@ const QUEUE: usize = 1024;
 const AT_ONCE: usize = 64;
 /// The longest time until the gateway responds.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection that is not used for so long is closed.
+/// A connection that is not used for this long is closed.
 const IDLE: Duration = Duration::from_secs(30);
 /// Time between two log lines about failures.
 const LINES: Duration = Duration::from_secs(1);

@@ -250,7 +250,7 @@ impl TcpConnection {
         self.stream.take_error()?.map_or(Ok(()), Err)
     }
 
-    /// Gives the connection up when what was written stays unacknowledged for so long (TCP_USER_TIMEOUT, to the millisecond).
+    /// Gives the connection up when what was written stays unacknowledged for this long (TCP_USER_TIMEOUT, to the millisecond).
     ///
     /// # Errors
     /// What `setsockopt` returns.

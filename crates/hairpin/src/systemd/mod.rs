@@ -16,7 +16,7 @@ use socket::NotifySocket;
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How much longer a drain may last, each time it says so.
 const EXTENSION: Duration = Duration::from_secs(30);
-/// A worker turns its loop at least once a second: one that has not for so long makes no progress.
+/// A worker turns its loop at least once a second: one that has not for this long makes no progress.
 const LEAST_IDLE: Duration = Duration::from_secs(3);
 /// As for `/healthz`.
 const MOST_IDLE: Duration = Duration::from_secs(10);

@@ -36,7 +36,7 @@ pub struct Plan {
     pub receivers: usize,
     /// Send trains by UDP_SEGMENT. Off, single datagrams leave, as real clients send them.
     pub gso: bool,
-    /// The run ends when nothing has come back, or nothing could be sent, for so long. 0 is never.
+    /// The run ends when nothing has come back, or nothing could be sent, for this long. 0 is never.
     pub silence: Duration,
     /// The server's process on this machine: the report says what it and its children spend. SIP has an option of its own.
     pub server_pid: Option<u32>,
@@ -127,7 +127,7 @@ pub enum PlanError {
     NoWindow,
 }
 
-/// A request that was not answered for so long is lost, and the next takes its place.
+/// A request that was not answered for this long is lost, and the next takes its place.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Stream {

@@ -51,7 +51,7 @@ pub struct Run {
     last_ns: u64,
 }
 
-/// A server that has not confirmed any release for so long will not confirm the others either.
+/// A server that has not confirmed any release for this long will not confirm the others either.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 /// The same for one that is known to be silent.
 const SILENT_PATIENCE: Duration = Duration::from_millis(200);

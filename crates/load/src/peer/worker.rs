@@ -18,7 +18,7 @@ use crate::measure::{Arrival, Counter, Counters, FlowTracker, Payload, PayloadEr
 const MEMORY: usize = 256;
 /// Flows a sink follows by number, and addresses a source serves: 65,536 trackers are 5 MiB.
 const MAX_FLOWS: usize = 65_536;
-/// A source stops sending to an address that has been silent for so long.
+/// A source stops sending to an address that has been silent for this long.
 const SILENCE_NS: u64 = 10_000_000_000;
 /// How soon a thread notices that it is to stop.
 const STOP_CHECK: Duration = Duration::from_millis(50);

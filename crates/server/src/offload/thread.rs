@@ -35,7 +35,7 @@ const KEPT: u32 = 12;
 /// Ticks between checks of all routes: the kernel does not report every change of a path MTU.
 const REROUTING: u32 = 30;
 
-/// Changes of routes that come in a burst are answered together, after so long.
+/// Changes of routes that come in a burst are answered together, after this long.
 const BURST: Duration = Duration::from_millis(20);
 
 /// The program's table of next hops. What cannot be written stays as it was, and ends by itself.

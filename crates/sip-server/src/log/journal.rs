@@ -25,7 +25,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// With batches that wait for so long. What was not taken is lost with the process.
+    /// With batches that wait for this long. What was not taken is lost with the process.
     #[must_use]
     pub const fn new(delay: Duration) -> Journal {
         Journal {

@@ -325,7 +325,7 @@ impl Connections {
         (self.ours > 0).then(|| self.swept_at.plus(SWEEP))
     }
 
-    /// Our connections that nothing has used for so long.
+    /// Our connections that nothing has used for this long.
     pub(super) fn sweep(&mut self, now: Mono, idle: Duration) -> Vec<ConnectionKey> {
         if self.next_sweep().is_none_or(|at| at > now) {
             return Vec::new();

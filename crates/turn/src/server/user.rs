@@ -171,7 +171,7 @@ impl User {
         }
     }
 
-    /// The same, found at this time and good for so long.
+    /// The same, found at this time and good for this long.
     pub(super) fn found_at(mut self, now: Now, ttl_s: Option<u32>, epoch: u32) -> User {
         if let Some(ttl_s) = ttl_s {
             self.fresh_until = now.mono.plus_secs(u64::from(ttl_s));

@@ -67,7 +67,7 @@ const ICMP_WAIT: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_millis(100);
 /// How long to wait for answers to requests that are of no interest any more.
 const ANSWER_WAIT: Duration = Duration::from_millis(200);
-/// A server that confirms no release for so long is left alone.
+/// A server that confirms no release for this long is left alone.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl TurnClients {

@@ -332,7 +332,7 @@ impl Core {
         if status == 503 && self.setting.options.obey {
             let seconds = retry_after.unwrap_or(0).min(MOST_PEACE_S);
             let link = usize::from(self.slots.get(place).link);
-            // RFC 3261 §21.5.4: nothing goes there for so long.
+            // RFC 3261 §21.5.4: nothing goes there for this long.
             self.links[link].spared_until_ns = around.now_ns + seconds * 1000 * MS;
             around.counters.add(Counter::Heard, 1);
             if self.fail_over(place, around) {

@@ -57,7 +57,7 @@ pub(super) struct Tick {
     pub(super) accepted: u32,
     pub(super) refused: u32,
     pub(super) dropped: u32,
-    /// The worker slept, refused or dropped for so long.
+    /// The worker slept, refused or dropped for this long.
     pub(super) spare: Duration,
     /// 503s per second that there is time for, and the part of the time that this is.
     pub(super) refusals: f64,
