@@ -93,7 +93,7 @@ pub(crate) struct Drain {
     /// Wait until nothing is left
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Wait at most this long
+    /// Wait so long at most
     #[arg(long, value_name = "TIME", requires = "wait", value_parser = time)]
     pub(crate) timeout: Option<Duration>,
 }
