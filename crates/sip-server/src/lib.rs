@@ -13,30 +13,6 @@
 //! A request that is no REGISTER goes to [`proxy::Proxy`], which forwards it to the bindings, or to the trunks that [`routes`] name.
 //!
 //! **The invariant:** a request that is not answered with 200 has changed no binding (RFC 3261 §10.3).
-//!
-//! ```
-//! use hairpin_sip_server::{Aor, AorHash};
-//! use sip::HashKey; // the crate hairpin-sip
-//! use sip::uri::Uri;
-//!
-//! // Two spellings of one address of record (RFC 3261 §10.3 step 5), and the worker of its bindings.
-//! let aor = |text: &'static str| match Uri::parse(text.as_bytes()) {
-//!     Ok(Uri::Sip(uri)) => Aor::of(&uri, b"example.com"),
-//!     _ => None,
-//! };
-//! let alice = aor("sip:alice@example.com").ok_or("too long")?;
-//! assert_eq!(Some(alice), aor("sip:%61lice@EXAMPLE.com;transport=tcp"));
-//! assert_eq!(alice.as_bytes(), b"alice@example.com");
-//! assert!(AorHash::new(HashKey::new([7; 16])).of(&alice).worker(4) < 4);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! `examples/` has a registrar and a proxy with sockets.
-//!
-//! # When not to use it
-//!
-//! - You want a server and no program: use `hairpin`, which has registrar, proxy and trunks by configuration.
-//! - You write a phone or a B2BUA: use `agent` of `hairpin-sip`.
 #![forbid(unsafe_code)]
 
 mod aor;
