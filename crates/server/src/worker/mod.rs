@@ -14,6 +14,7 @@ mod batches;
 mod dtls;
 mod flows;
 mod forwarding;
+mod handle_messages;
 mod handover;
 mod icmp;
 mod log;
@@ -22,6 +23,7 @@ mod messages;
 mod open;
 mod outputs;
 mod read_ahead;
+mod receive;
 mod session;
 mod sockets;
 mod streams;
@@ -40,27 +42,19 @@ pub(crate) use sockets::{Listener, PortSocket, RelayTable, SharedPort, Sockets, 
 
 use crate::board::Publisher;
 use crate::connections::{Arena, Connections};
-use crate::live::{Configuration, Subscription};
+use crate::live::Subscription;
 use crate::mailbox::Mailbox;
 use crate::sip::Sip;
 use crate::stats::WorkerStats;
-use batch_limit::Handled;
-use io::{Event, Events, RecvBatch, SendQueue};
-use messages::{MovedRelay, PlacedRequest};
+use io::{Events, RecvBatch, SendQueue};
 use session::{Change, Session};
 use sockets::RelaySocket;
 use std::time::Duration;
-use turn::server::{ClaimError, ClientIdentity, CloseReason, Forget};
-use turn::{Mono, Now, RelayKey, RequestKey};
+use turn::server::CloseReason;
+use turn::{Mono, Now};
 
 /// Ready sockets reported per wake-up.
 pub(crate) const EVENTS: usize = 256;
-
-/// With this many messages at once from one relay, UDP_GRO saves time for the next ones.
-const TRAIN: usize = 4;
-
-/// Messages read per wake-up, so that other workers cannot keep this one from its own sockets.
-const MESSAGES: usize = 256;
 
 /// Relays whose channels are looked at again per wake-up when routes have changed: less than a millisecond's work.
 const RECHECKED: u32 = 64;
@@ -229,393 +223,6 @@ impl Worker {
         sip.map_or(timeout, |sip| timeout.min(sip))
     }
 
-    /// Reads every ready socket once. Returns whether the mailbox is ready, too.
-    fn receive(&mut self, events: &Events) -> bool {
-        let mut has_mail = false;
-        let each = self.batch_limit.per_relay(events.len());
-        let (mut relays, mut messages, mut listeners_read) = (0, 0, 0);
-        for event in events.iter() {
-            if self.batch.len() >= self.batch_limit.limit() {
-                self.handle_batch();
-            }
-            match Token::from_u64(event.token) {
-                Token::Mailbox => has_mail = true,
-                Token::Listener(number) => {
-                    self.make_room();
-                    self.read_listener(number, event);
-                    listeners_read += 1;
-                }
-                Token::Shared(number) => {
-                    self.make_room();
-                    // As for a relay's own socket.
-                    if event.error {
-                        self.read_icmp_of_shared(number);
-                    }
-                    self.read_shared_port(number, event);
-                }
-                // Read after the datagrams.
-                Token::Accept(_)
-                | Token::Connection(_)
-                | Token::TcpRelay(_)
-                | Token::Peer(_)
-                | Token::Data(_) => {}
-                Token::Sip(token) => {
-                    if let Some(sip) = &mut self.sip {
-                        sip.ready(token, event);
-                    }
-                }
-                Token::Relay(key) => {
-                    if each >= self.batch_limit.limit() {
-                        self.make_room();
-                    }
-                    // First, as an error that waits makes the next call fail, and is reported until it is fetched.
-                    if event.error {
-                        self.read_icmp(key);
-                    }
-                    relays += 1;
-                    messages += self.read_relay(key, event, each);
-                }
-            }
-        }
-        if events.is_full() && listeners_read < self.sockets.listeners.len() {
-            self.read_all_listeners();
-        }
-        self.handle_batch();
-        if each > 1 {
-            self.batch_limit.relays_read(relays, messages);
-        }
-        has_mail
-    }
-
-    /// More sockets are ready than epoll reports in one wake-up, so listeners may be among the others. A flood of new connections must not
-    /// delay datagrams.
-    #[cold]
-    fn read_all_listeners(&mut self) {
-        for number in 0..self.sockets.listeners.len() as u32 {
-            self.make_room();
-            self.read_listener(number, Event::readable(Token::Listener(number).as_u64()));
-        }
-    }
-
-    /// A socket that may fill a batch gets at least half of one. Otherwise the last of several busy sockets would get only
-    /// the room that the others leave, at every wake-up, because their order does not change.
-    fn make_room(&mut self) {
-        if self.batch.len() * 2 > self.batch_limit.limit() {
-            self.handle_batch();
-        }
-    }
-
-    fn read_listener(&mut self, number: u32, event: Event) {
-        let Some(listener) = self.sockets.listeners.get_mut(number as usize) else {
-            return;
-        };
-        let overflow = self.batch.overflow();
-        let room = self.batch_limit.limit() - self.batch.len();
-        let result = listener.receive(room, event.token, &mut self.batch);
-        self.core.counters.listener_overflow += self.batch.overflow() - overflow;
-        self.core.counters.receive_errors += u64::from(failed(&result));
-    }
-
-    fn read_shared_port(&mut self, number: u16, event: Event) {
-        let Some(port) = self.sockets.shared.get_mut(usize::from(number)) else {
-            return;
-        };
-        let overflow = self.batch.overflow();
-        let room = self.batch_limit.limit() - self.batch.len();
-        let result = port.listener.receive(room, event.token, &mut self.batch);
-        self.core.counters.relay_overflow += self.batch.overflow() - overflow;
-        self.core.counters.receive_errors += u64::from(failed(&result));
-    }
-
-    /// Returns how many messages came.
-    fn read_relay(&mut self, key: RelayKey, event: Event, each: usize) -> usize {
-        let relay = self.sockets.relays.get(key);
-        let Some(PortSocket::Own(socket)) = relay.map(|relay| &relay.socket) else {
-            self.core.counters.stale_events += 1;
-            return 0;
-        };
-        let overflow = self.batch.overflow();
-        let result = if each == 1 {
-            socket.recv_one(event.token, &mut self.batch)
-        } else {
-            let room = self.batch_limit.limit() - self.batch.len();
-            socket.recv_up_to(room.min(each), event.token, &mut self.batch)
-        };
-        let messages = *result.as_ref().unwrap_or(&0);
-        if messages >= TRAIN && self.core.opener.gro && !socket.gro() {
-            // Without it the next train merely comes as single datagrams, too.
-            let _ = socket.set_gro(true);
-        } else if !self.core.opener.gro && socket.gro() {
-            // After a fallback to tc. While a datagram waits it stays on, and the next receive tries again.
-            let _ = io::stop_joining(socket);
-        }
-        self.core.counters.relay_overflow += self.batch.overflow() - overflow;
-        self.core.counters.receive_errors += u64::from(failed(&result));
-        messages
-    }
-
-    /// Handles what the batch holds, and empties it.
-    fn handle_batch(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
-        let mut relayed = 0;
-        let mut handled = 0;
-        while handled < self.batch.len() {
-            let next = session.read_ahead(&self.batch, handled);
-            for received in self.batch.range(handled..next) {
-                if received.truncated {
-                    session.core.counters.truncated += 1;
-                    continue;
-                }
-                match Token::from_u64(received.tag) {
-                    Token::Listener(number) if session.is_dtls(number, received.bytes) => {
-                        session.client_sent_dtls(number, &received);
-                    }
-                    Token::Listener(number) => session.client_sent(number, &received),
-                    Token::Relay(relay) => session.peer_sent(relay, &received),
-                    Token::Shared(number) => session.peer_sent_to_shared(number, &received),
-                    _ => {}
-                }
-                relayed += usize::from(std::mem::take(&mut session.relayed));
-            }
-            handled = next;
-        }
-        let flushed = session.out.flush();
-        let handled = Handled {
-            held: self.batch.len(),
-            relayed,
-            sent: flushed.sent,
-            sends: flushed.sends(),
-        };
-        drop(session);
-        self.batch.clear();
-        if self.batch_limit.judge(&handled) {
-            self.batch.shrink(BatchLimit::LEAST);
-        }
-        self.apply_changes();
-        self.handle_dtls_messages();
-    }
-
-    /// Takes messages, a bounded number of them.
-    fn read_mailbox(&mut self) {
-        self.mailbox.begin();
-        self.messages_left = true;
-        for _ in 0..MESSAGES {
-            match self.mailbox.take() {
-                Some(WorkerMessage::Datagrams(batch)) => self.batches.push(batch),
-                Some(message) => self.handle_message(message),
-                None => {
-                    self.messages_left = false;
-                    break;
-                }
-            }
-        }
-        self.deliver_batches();
-    }
-
-    /// Delivers the datagrams of all batches.
-    fn deliver_batches(&mut self) {
-        if self.batches.is_empty() {
-            return;
-        }
-        let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
-        for batch in &self.batches {
-            for item in &batch.items {
-                session.worker_sent(item, &batch.bytes[item.bytes.clone()]);
-            }
-        }
-        drop(session);
-        self.batches
-            .drain(..)
-            .for_each(|batch| self.core.mailboxes.put_back(batch));
-        self.apply_changes();
-    }
-
-    /// Sends a relay, or the reason why there is none, to the worker that has requested it.
-    fn send_claimed(
-        &mut self,
-        to: u16,
-        request: RequestKey,
-        relay: Result<Box<MovedRelay>, ClaimError>,
-    ) {
-        let answer = self
-            .core
-            .mailboxes
-            .post(to, WorkerMessage::Claimed { request, relay });
-        if let Err(WorkerMessage::Claimed {
-            relay: Ok(moved), ..
-        }) = answer
-        {
-            self.core.counters.mailbox_full += 1;
-            self.core.close(moved.split().0);
-        }
-    }
-
-    fn handle_message(&mut self, message: WorkerMessage) {
-        let Some(message) = self.handle_upgrade(message) else {
-            return self.settle();
-        };
-        match message {
-            WorkerMessage::Datagrams(batch) => self.batches.push(batch),
-            WorkerMessage::Claim {
-                from,
-                request,
-                token,
-                client,
-                key,
-            } => {
-                let relay = self.give_relay(token, &client.identity(), key);
-                self.send_claimed(from, request, relay);
-            }
-            WorkerMessage::Claimed { request, relay } => self.receive_relay(request, relay),
-            WorkerMessage::Request(placed) => self.serve_placed(&placed),
-            WorkerMessage::Connection(moved) => self.receive_connection(*moved),
-            WorkerMessage::SipMessages(batch) => {
-                if let Some(sip) = &mut self.sip {
-                    sip.receive(batch);
-                }
-            }
-            WorkerMessage::SipQuery(query) => {
-                if let Some(sip) = &mut self.sip {
-                    sip.answer_query(*query);
-                }
-            }
-            WorkerMessage::Name(answered) => {
-                if let Some(sip) = &mut self.sip {
-                    sip.receive_answer(*answered);
-                }
-            }
-            WorkerMessage::SipKeys(keys) => {
-                if let Some(sip) = &mut self.sip {
-                    sip.receive_keys(*keys);
-                }
-            }
-            WorkerMessage::KeysFound(lookup, found) => {
-                // The request may have been given up by now.
-                self.core.engine.keys_found(self.core.now, lookup, *found);
-            }
-            WorkerMessage::ForgetUsers(user) => {
-                let which = user.as_deref().map_or(Forget::All, Forget::User);
-                self.core.engine.forget_users(which);
-            }
-            WorkerMessage::Publish(reply) => {
-                self.publish();
-                // The caller may have stopped waiting.
-                let _ = reply.send(());
-            }
-            WorkerMessage::Sessions(query) => query.answer(&mut self.core.engine, self.core.now),
-            // It is awake, and looks at the number of changes.
-            WorkerMessage::RoutesChanged => {}
-            // Handled before.
-            WorkerMessage::HoldClients(..)
-            | WorkerMessage::HoldNoMore
-            | WorkerMessage::Listen(..)
-            | WorkerMessage::Job(_)
-            | WorkerMessage::Sip(_)
-            | WorkerMessage::Foreign(_)
-            | WorkerMessage::PredecessorEnded => {}
-            WorkerMessage::Separate => {
-                self.core.opener.gro = false;
-                let listeners = &mut self.sockets.listeners;
-                listeners.iter_mut().for_each(Listener::separate);
-            }
-            WorkerMessage::Shutdown => self.stopping = true,
-        }
-        self.settle();
-    }
-
-    /// Works by another configuration from now on.
-    fn configure(&mut self, configuration: Configuration) {
-        let Configuration {
-            engine,
-            sip,
-            hooks,
-            streams,
-        } = configuration;
-        if let Some(dtls) = &mut self.core.dtls {
-            dtls.set_limits(&streams);
-        }
-        self.core.connections.set_limits(streams);
-        self.core.hooks = hooks;
-        if let Some(flows) = &mut self.core.flows {
-            flows.set_limited(engine.limits_rate());
-        }
-        self.core.engine.set_config(self.core.now, engine);
-        if let Some(of_sip) = &mut self.sip {
-            of_sip.apply_settings(sip);
-        }
-        self.settle();
-    }
-
-    fn serve_placed(&mut self, placed: &PlacedRequest) {
-        let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
-        session.request_placed(placed);
-    }
-
-    /// Another worker's client has the token of a relay that is reserved here.
-    fn give_relay(
-        &mut self,
-        token: [u8; 8],
-        client: &ClientIdentity<'_>,
-        key: RelayKey,
-    ) -> Result<Box<MovedRelay>, ClaimError> {
-        let claimed = self
-            .core
-            .engine
-            .claim_reservation(self.core.now, token, client)?;
-        let RelaySocket {
-            socket,
-            address,
-            port,
-            ..
-        } = self
-            .sockets
-            .relays
-            .remove(claimed.relay)
-            .ok_or(ClaimError::Unknown)?;
-        // Shared ports are never reserved.
-        let PortSocket::Own(socket) = socket else {
-            return Err(ClaimError::Unknown);
-        };
-        self.core.opener.withdraw(address, port);
-        // It could only fail for a socket that is not watched; then nothing is left to undo.
-        let _ = self.core.poller.remove(&socket);
-        self.core.counters.relays_given += 1;
-        Ok(Box::new(MovedRelay {
-            key,
-            socket,
-            address,
-            port,
-            claimed,
-        }))
-    }
-
-    /// The answer to a claim of ours.
-    fn receive_relay(&mut self, request: RequestKey, relay: Result<Box<MovedRelay>, ClaimError>) {
-        let mut adopted = None;
-        let claimed = relay.and_then(|moved| {
-            let (key, (socket, claimed)) = (moved.key, moved.split());
-            let relay = self
-                .core
-                .opener
-                .adopt(socket, &self.core.poller)
-                .ok_or(ClaimError::Unknown)?;
-            self.core.counters.relays_received += 1;
-            self.core.changes.push(Change::Open(relay));
-            adopted = Some(key);
-            Ok(claimed)
-        });
-        let known = self
-            .core
-            .engine
-            .reservation_claimed(self.core.now, request, claimed);
-        if let (false, Some(key)) = (known, adopted) {
-            self.core.changes.push(Change::Close(key));
-        }
-    }
-
     /// Finds out whether offloaded channels have other next hops, a bounded number of them.
     fn recheck_next_hops(&mut self) {
         let flows = self.core.flows.as_mut();
@@ -734,13 +341,6 @@ impl Worker {
                 .unwrap_or_default(),
         }
     }
-}
-
-/// A receive failed, other than for want of datagrams.
-fn failed(result: &std::io::Result<usize>) -> bool {
-    result
-        .as_ref()
-        .is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
 }
 
 impl Core {
