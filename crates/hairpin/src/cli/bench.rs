@@ -52,21 +52,21 @@ pub(crate) struct Args {
     /// Measure SIP servers; without --a: hairpin-sip, kamailio and floor-sip
     #[arg(long, conflicts_with_all = ["quick", "fail_below"])]
     pub(crate) sip: bool,
-    /// Two short rounds of fewer scenarios, and the gates: for a test, not for quoting
+    /// Two short rounds of fewer scenarios, and the gates: for a test, not for publication
     #[arg(long)]
     pub(crate) quick: bool,
     /// Fail if the preset hairpin delivers less than this share of the preset floor in the same round of any
     /// scenario, twice [default: none, with --quick what each scenario is known to reach]
     #[arg(long, value_name = "SHARE", value_parser = value::share)]
     pub(crate) fail_below: Option<f64>,
-    /// How often each server is started afresh and measured; the spread says little below 6 [default: 6, with --quick 2]
+    /// How often each server is restarted and measured; below 6 the spread says little [default: 6, with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Only scenarios with one of these names, or parts of names, between commas (see --list); those marked extra run
+    /// Only scenarios with one of these names, or parts of names, separated by commas (see --list); those marked extra run
     /// only when named here
     #[arg(long, value_name = "NAMES")]
     pub(crate) scenarios: Option<String>,
-    /// Of the relay scenarios, only those with these payloads, in bytes, between commas
+    /// Of the relay scenarios, only those with these payloads, in bytes, separated by commas
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     pub(crate) sizes: Vec<u16>,
     /// Length of one step of the search for the best goodput [default: 250ms, with --quick 120ms]
@@ -90,13 +90,13 @@ pub(crate) struct Args {
     /// Run servers and generator before other tasks, on a machine that has other work; always so with --quick
     #[arg(long)]
     pub(crate) preferred: bool,
-    /// The hairpin binary that the preset stands for [default: this one]
+    /// The hairpin binary that the preset uses [default: this one]
     #[arg(long, value_name = "PATH")]
     pub(crate) hairpin: Option<PathBuf>,
-    /// The turnserver binary that the preset coturn stands for
+    /// The turnserver binary that the preset coturn uses
     #[arg(long, value_name = "PATH", default_value = "turnserver")]
     pub(crate) coturn: PathBuf,
-    /// The kamailio binary that the preset stands for
+    /// The kamailio binary that the preset uses
     #[arg(long, value_name = "PATH", default_value = "kamailio")]
     pub(crate) kamailio: PathBuf,
     /// Write every measurement as JSON; `-` is stdout

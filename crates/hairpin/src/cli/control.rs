@@ -93,7 +93,7 @@ pub(crate) struct Drain {
     /// Wait until nothing is left
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Wait so long at most
+    /// Wait at most this long
     #[arg(long, value_name = "TIME", requires = "wait", value_parser = time)]
     pub(crate) timeout: Option<Duration>,
 }

@@ -41,13 +41,13 @@ pub(crate) struct Args {
     /// Configuration file to take the secret from
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Whom they are for; shows up in logs
+    /// Whom they are for; the name appears in logs
     #[arg(long, short, default_value = "user")]
     pub(crate) user: String,
-    /// How long they are good for
+    /// How long they are valid
     #[arg(long, default_value = "1d")]
     pub(crate) ttl: String,
-    /// Where the server is (repeatable): a URI as clients use it, or a host, which stands for UDP and TCP on port 3478
+    /// Where the server is (repeatable): a URI as clients use it, or a host, which means UDP and TCP on port 3478
     /// and TLS on port 5349 [default: 127.0.0.1 over UDP and TCP]
     #[arg(
         long,

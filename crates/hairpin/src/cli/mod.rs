@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     /// Convert the configuration of another server into one of hairpin
     Import(import::Args),
-    /// Say what the server on this machine does
+    /// Show the state of the server on this machine
     Status(control::Status),
     /// Make the server on this machine read its configuration again
     Reload(control::Reload),
@@ -77,7 +77,7 @@ pub(crate) enum Command {
     Sip(sip::Args),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),
-    /// Ask a STUN or TURN server like a client would, and say what it answered
+    /// Send requests to a STUN or TURN server as a client does, and print its responses
     Probe(probe::Args),
     /// Load a STUN or TURN server and measure what it does
     Load(load::Args),

@@ -24,7 +24,7 @@ A line a second goes to stderr, the sum to stdout. Status 0; 1: cannot listen; 2
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Listen here (repeatable; port 3480 unless said; port 0 picks a free one)
+    /// Listen here (repeatable; port 3480 by default; port 0 picks a free one)
     #[arg(long, value_name = "ADDRESS[:PORT[-PORT]]", value_parser = value::endpoints, default_value = "127.0.0.1:3480")]
     pub(crate) listen: Vec<Endpoints>,
     /// Number of threads, each with its own sockets on every port
@@ -33,13 +33,13 @@ pub(crate) struct Args {
     /// Send nothing back: check and count
     #[arg(long, conflicts_with = "source")]
     pub(crate) sink: bool,
-    /// Send a measured stream of so many datagrams per second to everybody who has spoken within the last 10 s
+    /// Send a measured stream of this many datagrams per second to every address that has sent something within the last 10 s
     #[arg(long, value_name = "RATE")]
     pub(crate) source: Option<Rate>,
     /// With --source: payload of each datagram, in bytes
     #[arg(long, value_name = "BYTES", default_value = "120", value_parser = value::size, requires = "source")]
     pub(crate) size: usize,
-    /// Take and send datagrams one by one: no GRO, no GSO
+    /// Receive and send datagrams one by one: no GRO, no GSO
     #[arg(long)]
     pub(crate) no_offload: bool,
     /// Receive and send buffer of each socket, in KiB

@@ -44,7 +44,7 @@ pub(crate) enum What {
     /// Find out how the NAT in front of this machine behaves: mapping, filtering, hairpinning, binding lifetime
     #[command(after_help = NAT_EXAMPLES)]
     Nat(Nat),
-    /// Ask this machine's kernel: what it could relay by, on each interface, and what is in the way
+    /// Ask this machine's kernel: how it can relay on each interface, or what prevents it
     #[command(after_help = OFFLOAD_EXAMPLES)]
     Offload(Offload),
 }
@@ -94,7 +94,7 @@ pub(crate) struct Nat {
     /// Also test how long a binding lasts without traffic, up to this long (5s to 1h)
     #[arg(long, value_name = "TIME", value_parser = value::idle_time)]
     pub(crate) lifetime: Option<Duration>,
-    /// Ask this name server, in place of those of the system
+    /// Query this name server instead of those of the system
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) name_server: Option<SocketAddr>,
 }
@@ -124,7 +124,7 @@ Examples:
 /// Where and how.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Target {
-    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS and DTLS)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 by default; 5349 with TLS and DTLS)
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
     /// Whom to trust.
@@ -162,7 +162,7 @@ pub(crate) struct Turn {
     /// Shared secret to make time-limited credentials from
     #[arg(long, env = "HAIRPIN_PROBE_SECRET", hide_env_values = true)]
     pub(crate) secret: Option<String>,
-    /// Probe again and again, and serve what is found to Prometheus at this address, path /metrics
+    /// Probe repeatedly, and serve the results to Prometheus at this address, path /metrics
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "json")]
     pub(crate) exporter: Option<SocketAddr>,
     /// With --exporter: time from one round to the next (5s to 1h)

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Configuration file (TOML)
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// For development: also admit loopback and private peers, and make a certificate for TLS
+    /// For development: also allow loopback and private peers, and make a certificate for TLS
     #[arg(long)]
     pub(crate) dev: bool,
     /// Listen here, over UDP (repeatable; port 0 picks a free one)
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// How the kernel relays: auto, xdp, tc or off
     #[arg(long, value_name = "MODE")]
     pub(crate) offload: Option<String>,
-    /// Admit peers that are denied by default (repeatable)
+    /// Allow peers that are denied by default (repeatable)
     #[arg(long, value_name = "CIDR[:PORTS]")]
     pub(crate) allow_peer: Vec<String>,
     /// Deny peers (repeatable)
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// Write where the server wrote that this one takes over from
     #[arg(long, requires = "take_over", hide = true)]
     pub(crate) adopt_output: bool,
-    /// The most datagrams of a batch: to measure what batches are worth
+    /// The limit of datagrams per batch: to measure the effect of batches
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), hide = true)]
     pub(crate) batch_limit: Option<u16>,
     /// Any key of the configuration (repeatable)

@@ -92,7 +92,7 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say where the proxy would send a request, step by step, without sending it
+    /// Explain where the proxy would send a request, step by step, without sending it
     Route(Route),
     /// List registration bindings of the server on this machine
     Bindings(Bindings),

@@ -9,7 +9,7 @@ pub(crate) struct Tls {
     /// TLS: trust the certificates of this PEM file, and no others [default: those of the system]
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub(crate) ca: Option<PathBuf>,
-    /// TLS: accept any certificate, without knowing whose it is
+    /// TLS: accept any certificate, without verification
     #[arg(long)]
     pub(crate) insecure: bool,
     /// TLS: the name that the certificate must be for [default: the host of the URI]

@@ -17,7 +17,7 @@ The files are what `hairpin load turn|stun --json FILE` wrote. Status 0; 1: a fi
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The report that ratios are against; several rounds with commas between
+    /// The report that ratios are against; several rounds, separated by commas
     #[arg(value_name = "A.json,..", value_parser = files)]
     pub(crate) a: Files,
     /// The other report, or its rounds

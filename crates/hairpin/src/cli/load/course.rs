@@ -13,7 +13,7 @@ use crate::cli::value;
 /// Which server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoadTarget {
-    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS and DTLS)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 by default; 5349 with TLS and DTLS)
     #[arg(value_name = "URI")]
     pub(crate) target: String,
     /// Whom to trust.
@@ -57,17 +57,17 @@ pub(crate) struct How {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Rate")]
 pub(crate) struct Pace {
-    /// Sends per second of all clients together, on a fixed schedule whatever the server does: 500, 50k/s, 1.5M/s
+    /// Sends per second of all clients together, on a fixed schedule that does not depend on the server: 500, 50k/s, 1.5M/s
     /// [default: 1k/s; allocate 100/s; call 100/s; garbage 10k/s; mixed what its calls send]
     #[arg(long, value_name = "RATE", conflicts_with_all = ["ramp", "closed", "flat_out", "find_max"])]
     pub(crate) rate: Option<Rate>,
     /// A rate that changes linearly between times since the start, warm-up included: 0:1k,30s:50k
     #[arg(long, value_name = "TIME:RATE,..", value_parser = Schedule::ramp, conflicts_with_all = ["closed", "flat_out", "find_max"])]
     pub(crate) ramp: Option<Schedule>,
-    /// Let so many sends share one intended time, at the same average rate
+    /// Give this many sends the same intended time, at the same average rate
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65_536), conflicts_with_all = ["closed", "flat_out"])]
     pub(crate) burst: u64,
-    /// Closed loop: keep so many sends on their way, each answer lets the next leave; latency then hides what a stalled
+    /// Closed loop: keep this many sends in flight, and send the next one after each response; latency then hides what a stalled
     /// server did not get
     #[arg(long, visible_alias = "window", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["flat_out", "find_max"])]
     pub(crate) closed: Option<u32>,
@@ -96,13 +96,13 @@ pub(crate) struct Pace {
     /// With --find-max: the highest loss that passes, as a share: 0.1% or 0.001
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = value::share, requires = "find_max")]
     pub(crate) max_loss: f64,
-    /// With --find-max: a step fails too where this is true (repeatable; the metrics of --fail-if)
+    /// With --find-max: a step also fails if this is true (repeatable; the metrics of --fail-if)
     #[arg(long, value_name = "EXPR", requires = "find_max")]
     pub(crate) slo: Vec<Threshold>,
     /// With --find-max: how long each rate is measured, after --warm-up
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = value::run_time, requires = "find_max")]
     pub(crate) step: Duration,
-    /// With --find-max: stop when the answer is known to this share of itself
+    /// With --find-max: stop when the result is exact to this share of its value
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = value::share, requires = "find_max")]
     pub(crate) precision: f64,
 }
@@ -117,10 +117,10 @@ pub(crate) struct TimingArgs {
     /// Send this long before anything is measured [default: 1s; with --find-max 300ms before each step]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(crate) warm_up: Option<Duration>,
-    /// Wait this long for what is still on its way after the last send [default: 500ms; sip 2s]
+    /// Wait this long for datagrams in flight after the last send [default: 500ms; sip 2s]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(crate) linger: Option<Duration>,
-    /// End the run when nothing has come back, or nothing could leave, for this long; 0s is never
+    /// End the run if nothing was received, or nothing could be sent, for this long; 0s never ends it
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = value::duration)]
     pub(crate) silence: Duration,
     /// Threads that send, each with its share of the clients
@@ -129,7 +129,7 @@ pub(crate) struct TimingArgs {
     /// Threads that receive, each with its share of the sockets
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) receivers: u16,
-    /// Send so many datagrams of one client in a row before the next client's turn [default: 1; mixed: what its media have]
+    /// Send this many datagrams of one client in a row before the next client's turn [default: 1; mixed: what its media have]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub(crate) train: Option<u64>,
     /// Hand trains and bursts to the kernel as one send (UDP_SEGMENT): more load, but not what real clients do

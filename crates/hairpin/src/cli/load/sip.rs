@@ -73,7 +73,7 @@ const USERS: &[&str] = &["register", "call", "proxy"];
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// sip: or sips: URI, or `HOST[:PORT]` (port 5060 unless said; 5061 with TLS, 80 and 443 with WebSockets); with --workload uas the address to listen on
+    /// sip: or sips: URI, or `HOST[:PORT]` (port 5060 by default; 5061 with TLS, 80 and 443 with WebSockets); with --workload uas the address to listen on
     #[arg(value_name = "URI", required_unless_present = "teststack")]
     pub(crate) target: Option<String>,
     /// The server is mine: send to it although it is neither on this machine nor in a private network
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     /// What to send
     #[arg(long, value_enum, default_value_t = Workload::Options)]
     pub(crate) workload: Workload,
-    /// What carries it [default: what the URI says, else udp]
+    /// The transport [default: that of the URI, else udp]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
     /// Whom to trust.
@@ -173,13 +173,13 @@ pub(crate) struct UserArgs {
         hide_env_values = true
     )]
     pub(crate) password: Option<String>,
-    /// Answer the last challenge again with each request, its count rising, until there is another; else each request is challenged
+    /// Use the last challenge for each request, with a rising nonce count, until the server sends another one; else each request is challenged
     #[arg(long, requires = "user")]
     pub(crate) reuse_nonce: bool,
-    /// Another server for what URI refuses with a 503 or does not answer (repeatable; HOST or HOST:PORT, same transport)
+    /// Another server for requests that URI refuses with a 503 or does not answer (repeatable; HOST or HOST:PORT, same transport)
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) fail_over: Vec<String>,
-    /// Heed Retry-After, and go on to --fail-over after a 503; each socket or connection is a client [default: on; with --sweep off]
+    /// Wait as Retry-After says, and use --fail-over after a 503; each socket or connection is a client [default: on; with --sweep off]
     #[arg(long, value_enum, value_name = "ON|OFF")]
     pub(crate) obey: Option<Switch>,
     /// Host part of request URIs and AORs [default: the host and port that are sent to]
@@ -191,7 +191,7 @@ pub(crate) struct UserArgs {
     /// proxy, uas: time from 180 to 200 [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(crate) ring: Option<Duration>,
-    /// End when so many transactions, registrations or calls are over: 10000 or 10k (with --closed; no warm-up unless --warm-up says so)
+    /// End after this many transactions, registrations or calls: 10000 or 10k (with --closed; no warm-up unless --warm-up says so)
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) runs: Option<u32>,
     /// Transactions in flight at once: what begins beyond that counts as not sent [default: 1M]
@@ -216,7 +216,7 @@ pub(crate) struct Special {
     /// With --sweep: how long each load is measured [default: 4s]
     #[arg(long, value_name = "TIME", value_parser = value::run_time, requires = "sweep")]
     pub(crate) sweep_step: Option<Duration>,
-    /// With --sweep: how long recovery is looked at after the highest load; 0s leaves it out [default: 5s]
+    /// With --sweep: how long recovery is observed after the highest load; 0s leaves it out [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, requires = "sweep")]
     pub(crate) recovery: Option<Duration>,
     /// The seven runs of reSIProcate's testStack and INVITE over UDP: 10,000 runs (--runs), 100 at a time (--closed), both

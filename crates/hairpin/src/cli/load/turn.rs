@@ -161,7 +161,7 @@ pub(crate) struct Relay {
     /// Peers of each client, with a channel or a permission for each [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) peers: Option<u32>,
-    /// Send to these reflectors (`hairpin peer`, turnutils_peer; port 3480 unless said) and measure the round trip
+    /// Send to these reflectors (`hairpin peer`, turnutils_peer; port 3480 by default) and measure the round trip
     /// (repeatable: clients take turns)
     #[arg(long, value_name = "ADDRESS[:PORT[-PORT]]", value_parser = value::endpoints, conflicts_with_all = ["pairs", "reflector", "direction"])]
     pub(crate) peer: Vec<Endpoints>,
@@ -226,7 +226,7 @@ pub(crate) struct Garbage {
     /// garbage: source ports [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) ports: Option<u16>,
-    /// garbage: honest Binding requests per second beside it: they are what is measured [default: 100/s]
+    /// garbage: valid Binding requests per second at the same time: these are measured [default: 100/s]
     #[arg(long, value_name = "RATE")]
     pub(crate) honest: Option<Rate>,
     /// garbage: the same seed sends the same garbage [default: 1]
