@@ -120,7 +120,7 @@ pub(crate) struct Endpoints(pub(crate) Vec<SocketAddr>);
 pub(crate) fn endpoints(text: &str) -> Result<Endpoints, String> {
     if let Some(scheme) = foreign_scheme(text) {
         return Err(format!(
-            "`{scheme}:` is not supported: reflectors use UDP; write ADDRESS[:PORT[-PORT]]"
+            "`{scheme}:` is not supported: reflectors are reached over UDP, as ADDRESS[:PORT[-PORT]]"
         ));
     }
     let wrong = || format!("`{text}` is not ADDRESS[:PORT[-PORT]], such as 127.0.0.1:3480-3487");

@@ -97,7 +97,7 @@ mod tests {
             ..Args::default()
         };
         let refused = via("turn:192.0.2.1?transport=tcp", &args).unwrap_err();
-        assert!(refused.contains("--insecure does nothing"), "{refused}");
+        assert!(refused.contains("--insecure has no effect"), "{refused}");
         let args = Args {
             ca: Some("/nowhere/ca.pem".into()),
             ..Args::default()
