@@ -32,6 +32,8 @@ pub mod sql;
 pub mod store;
 pub mod stores;
 #[cfg(test)]
+mod test_engines;
+#[cfg(test)]
 mod test_redis;
 
 pub use error::StoreError;

@@ -26,6 +26,7 @@ const PLAIN: &[&str] = &[
     "docs/benchmarks/sip-parser.md",
     "docs/benchmarks/sip.md",
     "docs/benchmarks/tcp-allocations.md",
+    "docs/cluster.md",
     "docs/configuration.md",
     "docs/costs.md",
     "docs/credentials.md",

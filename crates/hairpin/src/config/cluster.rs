@@ -184,8 +184,8 @@ pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
     })
 }
 
-/// How URLs of engines with TLS begin.
-const TLS: [&str; 2] = ["rediss://", "valkeys://"];
+/// How URLs of engines with TLS begin: also those of Sentinels and of a Redis Cluster.
+const TLS: [&str; 4] = ["rediss://", "valkeys://", "rediss-", "valkeys-"];
 
 /// An engine without a secret would let anybody who reaches it be a node.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
@@ -252,6 +252,14 @@ mod tests {
                 "test:2:10: cluster.engine requires cluster.secret",
             ),
             ("engine = \"http://localhost\"", "the URL cannot be used"),
+            (
+                "engine = \"redis-cluster://localhost:1,localhost:2/1\"",
+                "a Redis Cluster has no other database than 0",
+            ),
+            (
+                "secret = \"0123456789abcdef0123456789abcdef\"\nengine = \"rediss-cluster://a:1,b:2\"\nengine_ca = [\"/nonexistent\"]",
+                "/nonexistent",
+            ),
             ("node = \"a b\"", "`a b` is no name of a node"),
             ("prefix = \"\"", "no prefix of keys"),
             ("engine_ca = [\"/nonexistent\"]", "/nonexistent"),

@@ -208,6 +208,10 @@ engine = \"redis://127.0.0.1:{port}/1\""
 }
 
 pub(crate) fn three(redis: &Redis, more: &str) -> [Node; 3] {
-    let engine = with_engine(redis.port);
-    ["a", "b", "c"].map(|name| Node::start(name, &engine, more, None))
+    three_with(&with_engine(redis.port), more)
+}
+
+/// With these keys of `[cluster]`.
+pub(crate) fn three_with(cluster: &str, more: &str) -> [Node; 3] {
+    ["a", "b", "c"].map(|name| Node::start(name, cluster, more, None))
 }

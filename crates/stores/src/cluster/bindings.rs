@@ -178,11 +178,17 @@ impl std::fmt::Debug for State {
     }
 }
 
+#[derive(Debug)]
+enum Clock {
+    Real(Instant),
+    Virtual(Arc<AtomicU64>),
+}
+
 /// The registrations of all nodes.
 #[derive(Debug)]
 pub struct ClusterBindings {
     state: Mutex<State>,
-    started: Instant,
+    clock: Clock,
     /// The engine has responded to the last exchange.
     is_engine_up: AtomicBool,
     /// The last look-up has failed: none is begun for a moment.
@@ -196,7 +202,7 @@ impl Default for ClusterBindings {
     fn default() -> ClusterBindings {
         ClusterBindings {
             state: Mutex::default(),
-            started: Instant::now(),
+            clock: Clock::Real(Instant::now()),
             is_engine_up: AtomicBool::new(true),
             is_paused: AtomicBool::new(false),
             generation: AtomicU64::new(1),
@@ -207,12 +213,26 @@ impl Default for ClusterBindings {
 }
 
 impl ClusterBindings {
+    /// On the time of a simulator, in milliseconds.
+    #[must_use]
+    pub fn on_virtual_time(now_ms: Arc<AtomicU64>) -> ClusterBindings {
+        ClusterBindings {
+            clock: Clock::Virtual(now_ms),
+            ..ClusterBindings::default()
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        match &self.clock {
+            Clock::Real(started) => {
+                u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
+            }
+            Clock::Virtual(now_ms) => now_ms.load(Ordering::Relaxed),
+        }
     }
 
     /// Another number if workers must publish all bindings again. Never 0.
@@ -293,13 +313,16 @@ impl ClusterBindings {
         self.wanted.notify_one();
     }
 
-    pub(super) fn take_asked(&self, most: usize) -> Vec<Box<[u8]>> {
+    /// The addresses that the engine must be asked for, those that wait longest first.
+    #[must_use]
+    pub fn take_asked(&self, most: usize) -> Vec<Box<[u8]>> {
         let mut state = self.state();
         let most = most.min(state.asked.len());
         state.asked.drain(..most).collect()
     }
 
-    pub(super) fn answer(&self, aor: &[u8], nodes: &AtNodes) {
+    /// The engine has answered; `None` if it has not.
+    pub fn answer(&self, aor: &[u8], nodes: &AtNodes) {
         let now_ms = self.now_ms();
         let mut state = self.state();
         let replies = state.replies.remove(aor).unwrap_or_default();
@@ -391,7 +414,7 @@ impl ClusterBindings {
     }
 
     /// Has workers publish all bindings again.
-    pub(super) fn publish_all(&self) {
+    pub fn publish_all(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join;
 use tokio::time::{sleep, timeout};
 
 use super::bindings::{ClusterBindings, Owner};
-use super::engine::{Engine, Texts};
-use super::run::{Backoff, FIRST_PAUSE_MS, Warned, unix_s, within};
+use super::engine::{BindRequest, Bound, Engine, Texts};
+use super::run::{Backoff, BatchSize, FIRST_PAUSE_MS, Warned, unix_s, within};
 use super::{Seal, Shared};
 use crate::error::StoreError;
 
-/// Addresses that are written, or asked for, at once.
+/// Addresses that are asked for at once.
 const BATCH: usize = 256;
 /// Between two writes: changes of one address that come together are one write.
 const GATHER: Duration = Duration::from_millis(50);
@@ -39,6 +39,101 @@ pub(super) async fn all(
     join(tasks.write(), tasks.find()).await;
 }
 
+/// Writes registrations to the engine, without I/O.
+#[derive(Debug)]
+pub struct Writer {
+    node: String,
+    seal: Seal,
+    bindings: Arc<ClusterBindings>,
+    batch: BatchSize,
+    backoff: Backoff,
+    warned: Warned,
+}
+
+impl Writer {
+    /// For the bindings of this node.
+    #[must_use]
+    pub fn new(node: String, seal: Seal, bindings: Arc<ClusterBindings>) -> Writer {
+        Writer {
+            node,
+            seal,
+            bindings,
+            batch: BatchSize::default(),
+            backoff: Backoff(FIRST_PAUSE_MS),
+            warned: Warned::default(),
+        }
+    }
+
+    /// The changes that have waited longest; nothing if there is none.
+    #[must_use]
+    pub fn begin(&self, unix_s: u64) -> Vec<BindRequest> {
+        let owner = Owner {
+            node: &self.node,
+            seal: &self.seal,
+            unix_s,
+        };
+        self.bindings.take_changes(self.batch.get(), &owner)
+    }
+
+    /// The engine has responded after this time, or has not. Returns the pause before the next request.
+    pub fn end(
+        &mut self,
+        requests: Vec<BindRequest>,
+        outcome: Result<Vec<Bound>, StoreError>,
+        took: Duration,
+    ) -> Duration {
+        self.batch.note(took, outcome.is_ok());
+        match outcome {
+            Ok(bound) if bound.iter().any(Result::is_ok) => {
+                self.backoff.reset();
+                self.keep(requests, bound);
+                GATHER
+            }
+            outcome => {
+                let error = match outcome {
+                    Err(error) => Some(error),
+                    Ok(bound) => bound.into_iter().find_map(Result::err),
+                };
+                if let Some(error) = error.filter(|_| self.warned.may()) {
+                    tracing::warn!(
+                        %error,
+                        "the engine of the cluster does not take registrations: other nodes do not know them until it does"
+                    );
+                }
+                self.bindings.put_back(requests);
+                self.backoff.next()
+            }
+        }
+    }
+
+    /// Some are written. If a server of several does not respond, its addresses wait until it does.
+    fn keep(&mut self, requests: Vec<BindRequest>, bound: Vec<Bound>) {
+        let (mut written, mut older, mut rejected) = (0, 0, 0);
+        let (mut waiting, mut failed) = (Vec::new(), None);
+        for (request, outcome) in requests.into_iter().zip(bound) {
+            match outcome {
+                Ok(count) => {
+                    written += 1;
+                    older += count;
+                }
+                Err(StoreError::Connect(_)) => waiting.push(request),
+                Err(error) => {
+                    rejected += 1;
+                    failed = Some(error);
+                }
+            }
+        }
+        self.bindings.written(written, rejected, older);
+        self.bindings.put_back(waiting);
+        if let Some(error) = failed.filter(|_| self.warned.may()) {
+            tracing::warn!(
+                %error,
+                "the engine of the cluster rejects a registration: other nodes do not know it"
+            );
+        }
+    }
+}
+
 struct Tasks {
     engine: Arc<dyn Engine>,
     shared: Arc<Shared>,
@@ -57,10 +152,10 @@ impl Tasks {
     }
 
     async fn write(&self) {
-        let mut backoff = Backoff(FIRST_PAUSE_MS);
-        let mut warned = Warned::default();
+        let bindings = Arc::clone(&self.bindings);
+        let mut writer = Writer::new(self.node.clone(), self.seal.clone(), bindings);
         loop {
-            let requests = self.bindings.take_changes(BATCH, &self.owner());
+            let requests = writer.begin(unix_s());
             if requests.is_empty() {
                 self.bindings.changed.notified().await;
                 sleep(GATHER).await;
@@ -70,40 +165,11 @@ impl Tasks {
                 // The process that has taken over publishes the bindings.
                 continue;
             }
+            let started = Instant::now();
             let outcome = within(self.engine.bind(&self.node, &requests)).await;
-            match outcome {
-                Ok(bound) if bound.iter().any(Result::is_ok) => {
-                    self.shared.count(true);
-                    backoff.reset();
-                    let written = bound.iter().flatten().count() as u64;
-                    let rejected = bound.len() as u64 - written;
-                    let older = bound.iter().flatten().sum();
-                    self.bindings.written(written, rejected, older);
-                    let failed = bound.into_iter().filter_map(Result::err).next();
-                    if let Some(error) = failed.filter(|_| warned.may()) {
-                        tracing::warn!(
-                            %error,
-                            "the engine of the cluster rejects a registration: other nodes do not know it"
-                        );
-                    }
-                    sleep(GATHER).await;
-                }
-                outcome => {
-                    self.shared.count(false);
-                    let error = match outcome {
-                        Err(error) => Some(error),
-                        Ok(bound) => bound.into_iter().find_map(Result::err),
-                    };
-                    if let Some(error) = error.filter(|_| warned.may()) {
-                        tracing::warn!(
-                            %error,
-                            "the engine of the cluster does not take registrations: other nodes do not know them until it does"
-                        );
-                    }
-                    self.bindings.put_back(requests);
-                    sleep(backoff.next()).await;
-                }
-            }
+            let has_written = matches!(&outcome, Ok(all) if all.iter().any(Result::is_ok));
+            self.shared.count(has_written);
+            sleep(writer.end(requests, outcome, started.elapsed())).await;
         }
     }
 
@@ -147,5 +213,44 @@ impl Tasks {
             nodes
         });
         self.bindings.answer(aor, &nodes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::SharedBinding;
+
+    #[test]
+    fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
+        let bindings = Arc::new(ClusterBindings::default());
+        let binding = SharedBinding {
+            id: 1,
+            call: 2,
+            cseq: 3,
+            q: 1_000,
+            age_ms: 0,
+            ttl_ms: 600_000,
+        };
+        for aor in [&b"written@d"[..], b"away@d", b"rejected@d"] {
+            bindings.publish(aor, vec![binding]);
+        }
+        let seal = Seal::new(&[1; 32]);
+        let mut writer = Writer::new("a".to_owned(), seal, Arc::clone(&bindings));
+        let requests = writer.begin(1_000);
+        let away = || Err(StoreError::Connect("away".to_owned()));
+        let rejected = Err(StoreError::Query("WRONGTYPE".to_owned()));
+        let bound = vec![Ok(0), away(), rejected];
+        assert_eq!(writer.end(requests, Ok(bound), Duration::ZERO), GATHER);
+        let counts = bindings.counts();
+        assert_eq!((counts.written, counts.failed, counts.waiting), (1, 2, 1));
+        let requests = writer.begin(1_000);
+        assert_eq!(requests.len(), 1);
+        assert_eq!(&*requests[0].aor, b"away@d");
+        // Nothing is written: all wait, for longer and longer.
+        let pause = writer.end(requests, Ok(vec![away()]), Duration::ZERO);
+        assert!(pause >= Duration::from_millis(FIRST_PAUSE_MS / 2));
+        assert_eq!(bindings.counts().waiting, 1);
+        assert!(writer.batch.get() == BatchSize::MOST);
     }
 }

@@ -19,6 +19,11 @@ pub mod model;
 pub mod quota;
 mod redis;
 mod redis_bindings;
+mod redis_call;
+#[cfg(test)]
+mod redis_cluster_tests;
+mod redis_servers;
+mod redis_url;
 mod run;
 mod seal;
 
@@ -32,6 +37,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::StoreError;
 use crate::kinds::Options;
 pub use bindings::{AtNode, ClusterBindings, SharedBinding};
+pub use bindings_tasks::Writer;
 pub use directory::{Directory, Known, NodeInfo};
 pub use engine::{Engine, Leased};
 pub use messages::{Message, Order};

@@ -1,5 +1,5 @@
-//! Redis and Valkey as the engine: one server, or one that Sentinels name. Each step is one script, so it is atomic, and it reads the clock
-//! of Redis: the clocks of nodes do not matter.
+//! Redis and Valkey as the engine. Each step is one script, so it is atomic, and it reads the clock of Redis: the clocks of nodes do not
+//! matter. `redis_servers.rs` has the connections.
 //!
 //! ```text
 //! {PREFIX}:nodes      hash    name      time when it ends, and what the node says
@@ -9,24 +9,17 @@
 //! PREFIX:sip:AOR      hash    binding   see redis_bindings.rs
 //! ```
 
-use std::time::Duration;
-
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError, cmd, pipe};
-use tokio::sync::Mutex;
+use futures_util::future::join;
 
 use super::engine::{BindRequest, Bound, Engine, Exchanged, Leased, Publication, Texts};
 use super::leases::Request;
 use super::model::MESSAGE_TTL_MS;
 use super::redis_bindings::{BIND, FIND};
+use super::redis_call::Call;
+use super::redis_servers::Servers;
 use crate::error::StoreError;
-use crate::kinds::{Options, redis_client};
+use crate::kinds::Options;
 use crate::store::Answer;
-
-/// A connection, and a command. Nobody waits for these but the control thread.
-const TIMEOUT: Duration = Duration::from_secs(1);
-/// A Sentinel is another server, with its own URL.
-const SENTINELS: [&str; 2] = ["redis-sentinel://", "valkey-sentinel://"];
 
 /// The limits of what is read: anybody who can write to the engine can write more. Redis itself has no such limits.
 const PRELUDE: &str = r"
@@ -117,81 +110,49 @@ end
 return granted
 ";
 
-/// A Redis server.
+/// KEYS: nodes. ARGV: name.
+const LEAVE: &str = "redis.call('HDEL', KEYS[1], ARGV[1])";
+
+/// What is called.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Script {
+    Exchange,
+    Send,
+    Lease,
+    Leave,
+    Bind,
+    Find,
+}
+
+/// All scripts, in the order of their numbers.
+pub(super) const SCRIPTS: [Script; 6] = [
+    Script::Exchange,
+    Script::Send,
+    Script::Lease,
+    Script::Leave,
+    Script::Bind,
+    Script::Find,
+];
+
+impl Script {
+    pub(super) fn source(self) -> String {
+        let script = match self {
+            Script::Exchange => EXCHANGE,
+            Script::Send => SEND,
+            Script::Lease => LEASE,
+            Script::Leave => LEAVE,
+            Script::Bind => BIND,
+            Script::Find => FIND,
+        };
+        format!("{PRELUDE}{script}")
+    }
+}
+
+/// A Redis server, or several.
 #[derive(Debug)]
 pub struct RedisEngine {
-    options: Options,
-    /// The name of the master, if the URL is that of Sentinels.
-    sentinel: Option<Sentinel>,
     pub(super) prefix: String,
-    pub(super) connection: Mutex<Option<Connected>>,
-}
-
-/// A connection to a server that has the scripts.
-#[derive(Clone, Debug)]
-pub(super) struct Connected {
-    pub(super) connection: MultiplexedConnection,
-    /// The names of the scripts there: their hashes.
-    exchange: String,
-    send: String,
-    lease: String,
-    pub(super) bind: String,
-    pub(super) find: String,
-}
-
-impl Connected {
-    async fn new(client: &Client) -> Result<Connected, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(TIMEOUT))
-            .set_response_timeout(Some(TIMEOUT));
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connecting.await?;
-        let mut load = pipe();
-        for script in [EXCHANGE, SEND, LEASE, BIND, FIND] {
-            load.cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(format!("{PRELUDE}{script}"));
-        }
-        let (exchange, send, lease, bind, find) = load.query_async(&mut connection).await?;
-        Ok(Connected {
-            connection,
-            exchange,
-            send,
-            lease,
-            bind,
-            find,
-        })
-    }
-}
-
-/// Where the address of the master is asked.
-#[derive(Debug)]
-struct Sentinel {
-    hosts: Vec<String>,
-    name: String,
-}
-
-/// The Sentinels and the name of the master in `redis-sentinel://[user:password@]HOST:PORT,HOST:PORT/NAME[/DB]`, and the URL of a master without its address.
-fn sentinel(url: &str) -> Result<Option<(Sentinel, String, String)>, StoreError> {
-    let Some(rest) = SENTINELS.iter().find_map(|scheme| url.strip_prefix(scheme)) else {
-        return Ok(None);
-    };
-    let wrong = || {
-        let form = "redis-sentinel://HOST:PORT,HOST:PORT/NAME: NAME is that of the master";
-        StoreError::Url(format!("expected {form}"))
-    };
-    let (user, rest) = match rest.rsplit_once('@') {
-        Some((user, rest)) => (format!("{user}@"), rest),
-        None => (String::new(), rest),
-    };
-    let (hosts, path) = rest.split_once('/').ok_or_else(wrong)?;
-    let (name, db) = path.split_once('/').unwrap_or((path, "0"));
-    let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
-    if name.is_empty() || hosts.iter().any(String::is_empty) {
-        return Err(wrong());
-    }
-    let name = name.to_owned();
-    Ok(Some((Sentinel { hosts, name }, user, db.to_owned())))
+    pub(super) servers: Servers,
 }
 
 impl RedisEngine {
@@ -200,17 +161,9 @@ impl RedisEngine {
     /// # Errors
     /// The URL or the file of certificates cannot be used.
     pub fn new(options: &Options, prefix: &str) -> Result<RedisEngine, StoreError> {
-        let mut options = options.clone();
-        let sentinel = sentinel(&options.url)?.map(|(sentinel, user, db)| {
-            options.url = format!("redis://{user}ADDRESS/{db}");
-            sentinel
-        });
-        drop(redis_client(&options)?);
         Ok(RedisEngine {
-            options,
-            sentinel,
             prefix: prefix.to_owned(),
-            connection: Mutex::new(None),
+            servers: Servers::new(options)?,
         })
     }
 
@@ -219,137 +172,66 @@ impl RedisEngine {
         format!("{{{}}}:{name}", self.prefix)
     }
 
-    /// The address of the server.
-    async fn client(&self) -> Result<Client, StoreError> {
-        let Some(sentinel) = &self.sentinel else {
-            return redis_client(&self.options);
-        };
-        let mut options = self.options.clone();
-        let address = self.ask_sentinels(sentinel).await?;
-        options.url = options.url.replace("ADDRESS", &address);
-        redis_client(&options)
-    }
-
-    async fn ask_sentinels(&self, sentinel: &Sentinel) -> Result<String, StoreError> {
-        let mut last = StoreError::Connect("no Sentinel".to_owned());
-        for host in &sentinel.hosts {
-            match ask_sentinel(host, &sentinel.name).await {
-                Ok(address) => return Ok(address),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    pub(super) async fn connected(&self) -> Result<Connected, StoreError> {
-        let mut kept = self.connection.lock().await;
-        if let Some(connected) = &*kept {
-            return Ok(connected.clone());
-        }
-        let client = self.client().await?;
-        let connected = Connected::new(&client).await;
-        let connected = connected.map_err(|error| StoreError::connect(&error))?;
-        *kept = Some(connected.clone());
-        Ok(connected)
-    }
-
-    /// The next command connects again: also after an error of the server, because it may have become a replica, or lost the scripts.
-    pub(super) async fn failed(&self, error: RedisError) -> StoreError {
-        *self.connection.lock().await = None;
-        StoreError::connect(&error)
-    }
-
     async fn ask_exchange(&self, own: &Publication) -> Result<Exchanged, StoreError> {
-        let mut server = self.connected().await?;
         let after = own
             .after
             .map_or(-1, |after| i64::try_from(after).unwrap_or(0));
         let mut identity = [0; 16];
         fill(&mut identity);
-        let outcome: Result<ExchangeReply, _> = cmd("EVALSHA")
-            .arg(&server.exchange)
-            .arg(3)
-            .arg(self.shared("nodes"))
-            .arg(self.shared("messages"))
-            .arg(self.shared("state"))
+        let call = Call::new(Script::Exchange)
+            .key(self.shared("nodes"))
+            .key(self.shared("messages"))
+            .key(self.shared("state"))
             .arg(&own.name)
             .arg(own.text.as_deref().unwrap_or_default())
             .arg(own.ttl_ms)
             .arg(after)
-            .arg(crate::keys::hex(&identity))
-            .query_async(&mut server.connection)
-            .await;
-        match outcome {
-            Ok((nodes, before, messages, sequence, identity, removed)) => Ok(Exchanged {
-                nodes: nodes.into_iter().map(text).collect(),
-                before: (!before.is_empty()).then(|| text(before)),
-                messages: messages.into_iter().map(text).collect(),
-                sequence,
-                identity: text(identity),
-                removed,
-            }),
-            Err(error) => Err(self.failed(error).await),
-        }
+            .arg(crate::keys::hex(&identity));
+        let (outcome, losses) = join(self.servers.run_one(call), self.servers.losses()).await;
+        let reply: ExchangeReply = outcome?;
+        let (nodes, before, messages, sequence, identity, removed) = reply;
+        let identity = text(identity);
+        Ok(Exchanged {
+            nodes: nodes.into_iter().map(text).collect(),
+            before: (!before.is_empty()).then(|| text(before)),
+            messages: messages.into_iter().map(text).collect(),
+            sequence,
+            // Leases and registrations are on other servers, too.
+            identity: match losses {
+                0 => identity,
+                losses => format!("{identity} {losses}"),
+            },
+            removed,
+        })
     }
 
     async fn ask_lease(&self, holder: &str, all: &[Request]) -> Result<Vec<Leased>, StoreError> {
-        let mut server = self.connected().await?;
-        let mut commands = pipe();
-        commands.ignore_errors();
-        for request in all {
-            commands
-                .cmd("EVALSHA")
-                .arg(&server.lease)
-                .arg(1)
-                .arg(format!("{}:lease:{}", self.prefix, request.key))
+        let call = |request: &Request| {
+            Call::new(Script::Lease)
+                .key(format!("{}:lease:{}", self.prefix, request.key))
                 .arg(holder)
                 .arg(request.used)
                 .arg(request.block)
                 .arg(request.limit)
-                .arg(request.ttl_ms);
-        }
-        let outcome = commands.query_async(&mut server.connection).await;
-        let leased: Vec<Result<u32, RedisError>> = match outcome {
-            Ok(leased) => leased,
-            Err(error) => return Err(self.failed(error).await),
+                .arg(request.ttl_ms)
         };
-        if leased.iter().all(Result::is_err) {
-            // It may have become a replica, or lost the scripts.
-            *self.connection.lock().await = None;
-        }
-        let one =
-            |leased: Result<u32, RedisError>| leased.map_err(|error| StoreError::query(&error));
-        Ok(leased.into_iter().map(one).collect())
+        let calls: Vec<Call> = all.iter().map(call).collect();
+        self.servers.run(&calls).await
     }
 
     async fn ask_send(&self, text: &str) -> Result<(), StoreError> {
-        let mut server = self.connected().await?;
-        let outcome = cmd("EVALSHA")
-            .arg(&server.send)
-            .arg(2)
-            .arg(self.shared("messages"))
-            .arg(self.shared("state"))
+        let call = Call::new(Script::Send)
+            .key(self.shared("messages"))
+            .key(self.shared("state"))
             .arg(text)
-            .arg(MESSAGE_TTL_MS)
-            .query_async(&mut server.connection)
-            .await;
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.failed(error).await),
-        }
+            .arg(MESSAGE_TTL_MS);
+        self.servers.run_one(call).await
     }
 
     async fn ask_leave(&self, name: &str) -> Result<(), StoreError> {
-        let mut server = self.connected().await?;
-        let outcome = cmd("HDEL")
-            .arg(self.shared("nodes"))
-            .arg(name)
-            .query_async(&mut server.connection)
-            .await;
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.failed(error).await),
-        }
+        let call = Call::new(Script::Leave);
+        let call = call.key(self.shared("nodes")).arg(name);
+        self.servers.run_one(call).await
     }
 }
 
@@ -369,36 +251,6 @@ fn fill(bytes: &mut [u8]) {
         let random = std::hash::BuildHasher::hash_one(&state, number).to_le_bytes();
         part.copy_from_slice(&random[..part.len()]);
     }
-}
-
-async fn ask_sentinel(host: &str, name: &str) -> Result<String, StoreError> {
-    let options = Options {
-        url: format!("redis://{host}/"),
-        ..Options::default()
-    };
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(TIMEOUT))
-        .set_response_timeout(Some(TIMEOUT));
-    let client = redis_client(&options)?;
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    let mut connection = connecting
-        .await
-        .map_err(|error| StoreError::connect(&error))?;
-    let outcome = cmd("SENTINEL")
-        .arg("get-master-addr-by-name")
-        .arg(name)
-        .query_async(&mut connection)
-        .await;
-    let found: Option<(String, u16)> = outcome.map_err(|error| StoreError::connect(&error))?;
-    let (ip, port) = found.ok_or_else(|| {
-        StoreError::Connect(format!(
-            "the Sentinel at {host} does not know the master {name}"
-        ))
-    })?;
-    Ok(match ip.contains(':') {
-        true => format!("[{ip}]:{port}"),
-        false => format!("{ip}:{port}"),
-    })
 }
 
 impl Engine for RedisEngine {
@@ -569,33 +421,13 @@ mod needs_packages {
         let leased = redis.wait(engine.lease("a", &all)).unwrap();
         let granted: Vec<_> = leased.iter().map(|leased| leased.as_ref().ok()).collect();
         assert_eq!(granted, [Some(&3), None, Some(&3)]);
-        assert!(redis.wait(engine.connection.lock()).is_some());
+        assert!(redis.wait(engine.servers.has_map()));
         let leased = redis.wait(engine.lease("a", &all[1..2])).unwrap();
         assert!(leased[0].is_err());
         assert!(
-            redis.wait(engine.connection.lock()).is_none(),
+            !redis.wait(engine.servers.has_map()),
             "it may be another server now"
         );
         assert_eq!(redis.ask(&["hlen", "test:lease:odd"]), "1");
-    }
-
-    #[test]
-    fn a_url_of_sentinels_has_hosts_and_the_name_of_the_master() {
-        let (of, user, db) = sentinel("redis-sentinel://u:p@a:1,[::1]:2/main/3")
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            (&of.hosts[..], &*of.name),
-            (&["a:1".to_owned(), "[::1]:2".to_owned()][..], "main")
-        );
-        assert_eq!((&*user, &*db), ("u:p@", "3"));
-        assert!(sentinel("redis://a:1/2").unwrap().is_none());
-        for bad in [
-            "redis-sentinel://a:1",
-            "redis-sentinel://a:1/",
-            "redis-sentinel:///main",
-        ] {
-            assert!(sentinel(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -8,10 +8,9 @@
 //! NODE is the name of the node, in hexadecimal digits. A binding that was removed stays for a minute without a text, with `-` in front of NODE:
 //! then an earlier REGISTER that another node writes late does not bring it back.
 
-use redis::{RedisError, pipe};
-
 use super::engine::{BindRequest, Bound, Texts};
-use super::redis::{Bytes, RedisEngine, text};
+use super::redis::{Bytes, RedisEngine, Script, text};
+use super::redis_call::Call;
 use crate::error::StoreError;
 
 /// What both scripts begin with.
@@ -115,66 +114,31 @@ impl RedisEngine {
         node: &str,
         requests: &[BindRequest],
     ) -> Result<Vec<Bound>, StoreError> {
-        let mut server = self.connected().await?;
-        let mut commands = pipe();
-        commands.ignore_errors();
         let node = crate::keys::hex(node.as_bytes());
-        for request in requests {
-            let command = commands.cmd("EVALSHA");
-            command
-                .arg(&server.bind)
-                .arg(1)
-                .arg(self.address(&request.aor))
+        let call = |request: &BindRequest| {
+            let call = Call::new(Script::Bind)
+                .key(self.address(&request.aor))
                 .arg(&node)
                 .arg(request.age_ms);
-            for entry in &request.entries {
-                command
-                    .arg(&entry.field)
+            request.entries.iter().fold(call, |call, entry| {
+                call.arg(&entry.field)
                     .arg(&entry.call)
                     .arg(entry.cseq)
                     .arg(entry.age_ms)
                     .arg(entry.ttl_ms)
-                    .arg(&entry.text);
-            }
-        }
-        let outcome = commands.query_async(&mut server.connection).await;
-        self.each(outcome).await
+                    .arg(&entry.text)
+            })
+        };
+        let calls: Vec<Call> = requests.iter().map(call).collect();
+        self.servers.run(&calls).await
     }
 
     pub(super) async fn ask_find(&self, aors: &[Box<[u8]>]) -> Result<Vec<Texts>, StoreError> {
-        let mut server = self.connected().await?;
-        let mut commands = pipe();
-        commands.ignore_errors();
-        for aor in aors {
-            commands
-                .cmd("EVALSHA")
-                .arg(&server.find)
-                .arg(1)
-                .arg(self.address(aor));
-        }
-        let outcome = commands.query_async(&mut server.connection).await;
-        let all: Vec<Result<Vec<Bytes>, StoreError>> = self.each(outcome).await?;
+        let call = |aor: &[u8]| Call::new(Script::Find).key(self.address(aor));
+        let calls: Vec<Call> = aors.iter().map(|aor| call(aor)).collect();
+        let all: Vec<Result<Vec<Bytes>, StoreError>> = self.servers.run(&calls).await?;
         let texts = |all: Vec<Bytes>| all.into_iter().map(text).collect();
         Ok(all.into_iter().map(|one| one.map(texts)).collect())
-    }
-
-    /// The results of commands that do not depend on each other.
-    async fn each<T>(
-        &self,
-        outcome: Result<Vec<Result<T, RedisError>>, RedisError>,
-    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
-        let all = match outcome {
-            Ok(all) => all,
-            Err(error) => return Err(self.failed(error).await),
-        };
-        if all.iter().all(Result::is_err) {
-            // It may have become a replica, or lost the scripts.
-            *self.connection.lock().await = None;
-        }
-        let all = all.into_iter();
-        Ok(all
-            .map(|one| one.map_err(|error| StoreError::query(&error)))
-            .collect())
     }
 }
 

@@ -23,8 +23,6 @@ pub(super) const TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Pauses after failures: the first one, and the longest. After an outage, all nodes are back within the longest one and a half.
 pub(super) const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 4_000;
-/// Leases that are asked for at once.
-const BATCH: usize = 256;
 /// Between two batches: attempts that come together are one request.
 const GATHER: Duration = Duration::from_millis(1);
 /// Renewals, and releases, wait for this long at most.
@@ -47,6 +45,7 @@ fn with_jitter(ms: u64) -> Duration {
 }
 
 /// Pauses that grow from failure to failure.
+#[derive(Debug)]
 pub(super) struct Backoff(pub(super) u64);
 
 impl Backoff {
@@ -61,8 +60,39 @@ impl Backoff {
     }
 }
 
+/// How much is asked for at once. If many nodes ask at the same time, each asks for less, so that none waits for longer than [`TIMEOUT`]: the
+/// engine would do the work, and the nodes would ask for it again.
+#[derive(Debug)]
+pub(super) struct BatchSize(usize);
+
+impl BatchSize {
+    pub(super) const MOST: usize = 256;
+    const LEAST: usize = 16;
+    const SLOW: Duration = Duration::from_millis(250);
+    const FAST: Duration = Duration::from_millis(100);
+
+    pub(super) fn get(&self) -> usize {
+        self.0
+    }
+
+    /// The engine has responded after this time, or not at all.
+    pub(super) fn note(&mut self, took: Duration, has_responded: bool) {
+        if !has_responded || took > Self::SLOW {
+            self.0 = (self.0 / 2).max(Self::LEAST);
+        } else if took < Self::FAST {
+            self.0 = (self.0 + Self::LEAST).min(Self::MOST);
+        }
+    }
+}
+
+impl Default for BatchSize {
+    fn default() -> BatchSize {
+        BatchSize(BatchSize::MOST)
+    }
+}
+
 /// Lets one warning per minute through.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Warned(Option<Instant>);
 
 impl Warned {
@@ -252,16 +282,19 @@ impl Exchanges {
 async fn lease(engine: Arc<dyn Engine>, shared: Arc<Shared>, holder: String) {
     let mut backoff = Backoff(FIRST_PAUSE_MS);
     let mut warned = Warned::default();
+    let mut batch = BatchSize::default();
     let quota = &shared.quota;
     loop {
-        let requests = quota.collect(BATCH);
+        let requests = quota.collect(batch.get());
         if requests.is_empty() {
             // A timeout is as good as a sign.
             let _ = timeout(LOOK, quota.wanted()).await;
             sleep(GATHER).await;
             continue;
         }
+        let started = Instant::now();
         let outcome = within(engine.lease(&holder, &requests)).await;
+        batch.note(started.elapsed(), outcome.is_ok());
         shared.note_leases(&outcome);
         match outcome {
             Ok(leased) => {
@@ -351,6 +384,24 @@ mod tests {
         assert!(long.iter().any(|pause| *pause != long[0]));
         backoff.reset();
         assert!(backoff.next().as_millis() <= 375);
+    }
+
+    #[test]
+    fn a_slow_engine_is_asked_for_less_at_once_and_a_fast_one_for_more() {
+        let mut batch = BatchSize::default();
+        assert_eq!(batch.get(), 256);
+        batch.note(Duration::from_millis(251), true);
+        assert_eq!(batch.get(), 128);
+        batch.note(Duration::from_millis(200), true);
+        assert_eq!(batch.get(), 128);
+        batch.note(Duration::ZERO, false);
+        assert_eq!(batch.get(), 64);
+        (0..10).for_each(|_| batch.note(Duration::ZERO, false));
+        assert_eq!(batch.get(), 16);
+        batch.note(Duration::from_millis(99), true);
+        assert_eq!(batch.get(), 32);
+        (0..99).for_each(|_| batch.note(Duration::ZERO, true));
+        assert_eq!(batch.get(), 256);
     }
 
     /// The first of two processes of the node `a`, and the orders that it hears.
