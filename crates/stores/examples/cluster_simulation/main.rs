@@ -1,8 +1,11 @@
-//! What the engine of a large cluster is asked: the real code of leases and of the directory, with an engine in memory and virtual time.
+//! What the engine of a large cluster is asked: the real code of leases, of registrations and of the directory, with an engine in memory and
+//! virtual time.
 //!
 //! ```console
-//! cargo run --release -p hairpin-stores --example cluster_simulation -- [NODES] [ALLOCATIONS] [LIMIT PER USER] [LEASES PER SECOND OF THE ENGINE]
+//! cargo run --release -p hairpin-stores --example cluster_simulation -- [NODES] [ALLOCATIONS] [LIMIT PER USER] [COMMANDS PER SECOND OF THE ENGINE] [PHONES]
 //! ```
+
+mod registrations;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -134,6 +137,7 @@ fn main() {
     };
     let (nodes, allocations, limit, capacity) =
         (number(200), number(1_000_000), number(10), number(100_000));
+    let phones = number(10_000_000);
     let users = allocations as usize / PER_USER;
     let mut world = World {
         now_ms: 1_000,
@@ -187,6 +191,9 @@ fn main() {
         }
     }
     directory(nodes);
+    // Each node exchanges once per second.
+    let others = average + nodes;
+    registrations::World::new(nodes, phones, capacity, others).run();
 }
 
 /// What the directory costs: each node publishes itself and reads all.
