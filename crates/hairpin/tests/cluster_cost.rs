@@ -15,12 +15,13 @@ const ROUNDS: usize = 5;
 /// Proof: processor time with the cluster over that without.
 const MOST: f64 = 1.5;
 
+/// Each round has other contacts, so a user needs room for several.
 fn config() -> String {
     let user = |number| format!("{{ name = \"u{number:04}\", password = \"p{number:04}\" }}");
     let users: Vec<String> = (0..USERS).map(user).collect();
     format!(
         "[peers]\nallow_local = true\n[limits]\nallocations_per_user = 100000\nallocations_per_source = 100000\n\
-         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\n\
+         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\nbindings_per_user = 30\n\
          [[sip.domain]]\nname = \"example.com\"\nusers = [{}]\n",
         users.join(", ")
     )
