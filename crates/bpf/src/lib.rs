@@ -20,6 +20,19 @@
 //! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
 //!   payload that tells flow, order, duplication and corruption.
 //!
+//! ```
+//! use hairpin_bpf::payload;
+//!
+//! // The payload of a measured datagram: flow 7, sequence number 1. A changed byte is detected.
+//! let mut bytes = [0; 64];
+//! payload::fill(&mut bytes, 7, 1);
+//! assert_eq!(payload::check(&bytes), Some((7, 1)));
+//! bytes[40] ^= 1;
+//! assert_eq!(payload::check(&bytes), None);
+//! ```
+//!
+//! Do not use this crate in other programs: its API follows the needs of hairpin and changes with them.
+//!
 //! Nothing attached here outlives the process. XDP and TCX attach by links, which the kernel removes with the last descriptor. A socket
 //! selector ends with the last socket of its group. Where there is no TCX, others attach a [`relay::Gate`], which passes every packet once
 //! the process has ended. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an interface is looked up in the network namespace of the

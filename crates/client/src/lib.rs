@@ -19,6 +19,12 @@
 //! # }
 //! ```
 //!
+//! # When not to use it
+//!
+//! - You drive sockets and time yourself: use [`Endpoint`], or `hairpin-turn`.
+//! - You need DTLS 1.3, mobility (RFC 8016), or the look-up of servers in the DNS: the crate does not have them.
+//! - You need ICE: this crate gives relayed candidates only.
+//!
 //! # How it works
 //!
 //! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, a DTLS session, or the program's

@@ -9,6 +9,52 @@
 //! Cipher suites are ECDHE with AES-GCM or ChaCha20-Poly1305. Certificates have RSA, ECDSA or Ed25519 keys, and may have chains. There
 //! is no renegotiation, no resumption, no compression, no client certificate, and no DTLS 1.3. aws-lc does all cryptography. Keys and
 //! certificates have rustls's types.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use hairpin_dtls::{Client, ClientConfig, Config, CookieKey, Endpoint, Limits, Mono, Path, Received};
+//! # use rustls::pki_types::{PrivateKeyDer, ServerName, UnixTime};
+//! # let key = rcgen::generate_simple_self_signed(["turn.example".to_owned()])?;
+//! # let der = PrivateKeyDer::try_from(key.signing_key.serialize_der())?;
+//! # let signing = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)?;
+//! # let chain = vec![key.cert.der().clone()];
+//! # let mut roots = rustls::RootCertStore::empty();
+//! # roots.add(key.cert.der().clone())?;
+//! # let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+//! # let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+//! # let certificate = Arc::new(rustls::sign::CertifiedKey::new(chain, signing));
+//! # let name = ServerName::try_from("turn.example")?;
+//! # let today = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_790_000_000));
+//! # let (cookie_key, seed) = (CookieKey::new(&[9; 32]), [1, 2]);
+//!
+//! let config = Config { certificates: Arc::new(certificate), protocols: Vec::new(), limits: Limits::default() };
+//! let mut server = Endpoint::new(Arc::new(config), cookie_key, seed);
+//! let mut client = Client::new(Arc::new(ClientConfig::new(verifier)), name, Mono(0), today);
+//!
+//! // A program moves the datagrams over a UDP socket. Here both ends are in one process.
+//! let path = Path { listener: 0, local: "192.0.2.1:5349".parse()?, remote: "198.51.100.7:4000".parse()? };
+//! while !client.is_established() {
+//!     while let Some(datagram) = client.poll_transmit().map(<[u8]>::to_vec) {
+//!         server.handle_datagram(Mono(0), &path, &mut datagram.clone());
+//!         while server.step(Mono(0)) {} // one step of a handshake
+//!     }
+//!     while let Some((_, datagram)) = server.poll_transmit() {
+//!         client.handle_datagram(Mono(0), &mut datagram.to_vec());
+//!     }
+//! }
+//!
+//! let mut datagram = [0; 100];
+//! let length = client.seal(&[b"hello"], &mut datagram)?;
+//! let received = server.handle_datagram(Mono(0), &path, &mut datagram[..length]);
+//! assert!(matches!(received, Received::Data { message, .. } if message == b"hello"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # When not to use it
+//!
+//! - The other side requires DTLS 1.3, a client certificate or a pre-shared key.
+//! - You need the keys for media (DTLS-SRTP): this crate does not export them.
 #![forbid(unsafe_code)]
 
 mod certificates;

@@ -9,12 +9,37 @@
 //! Invariant: **nothing on this path allocates, locks or copies payload in user space once a worker has warmed up, and
 //! no datagram is lost without being counted** (in [`Flushed`] or [`RecvBatch::overflow`]).
 //!
-//! This crate and `bpf` are the only ones that may say `unsafe`; every system call has one function under `sys`, and
-//! nothing unsafe is public. It runs on Linux; what a kernel lacks is noticed and done without.
+//! ```
+//! use std::time::Duration;
+//!
+//! use hairpin_io::{RecvBatch, UdpOptions, UdpSocket};
+//!
+//! let server = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &UdpOptions::listener())?;
+//! let client = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &UdpOptions::relay())?;
+//! client.send_to(b"hello", server.local_addr(), None)?;
+//!
+//! let mut batch = RecvBatch::new(64, 2048);
+//! while batch.is_empty() {
+//!     match server.recv(7, &mut batch) {
+//!         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+//!         received => drop(received?),
+//!     }
+//! }
+//! let datagrams = batch.get(0).unwrap();
+//! assert_eq!((datagrams.bytes, datagrams.tag), (&b"hello"[..], 7));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! This crate and `bpf` are the only ones with `unsafe`. Every system call has one function in `sys`, and nothing unsafe is public. The
+//! crate runs on Linux. If a kernel lacks a feature, the crate works without it.
+//!
+//! # When not to use it
+//!
+//! Its API follows the needs of hairpin and changes with them. Other programs use `std::net`, `tokio` or `quinn-udp`.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "hairpin-io speaks to Linux: epoll, recvmmsg and UDP segmentation have no portable spelling"
+    "hairpin-io requires Linux, because epoll, recvmmsg and UDP segmentation exist only there"
 );
 
 mod address;

@@ -22,6 +22,12 @@
 //! allocation opens or closes), the configuration (an immutable snapshot) and mailboxes. Mailboxes carry datagrams between relays
 //! of different workers, reserved relays and requests.
 //!
+//! # When not to use it
+//!
+//! - You want no program of your own: `hairpin serve` has a configuration file, metrics and upgrades.
+//! - You want to drive the state machine yourself, for example in a simulation: use `hairpin-turn`.
+//! - Your system is not Linux.
+//!
 //! # What it must never do
 //!
 //! - Allocate memory, lock, or make a system call per datagram if one per batch suffices.

@@ -1,32 +1,36 @@
 //! STUN messages (RFC 8489), the attributes of TURN (RFC 8656) and ChannelData framing.
 //!
-//! This crate turns bytes into meaning and meaning into bytes. It has no clock, no socket and no randomness. It
+//! This crate parses and builds messages. It has no clock, no socket and no randomness. It
 //! allocates nothing to parse, find, verify or build, and reads no byte twice without need.
 //!
-//! **One invariant:** what [`Message::parse`] has accepted, no accessor can fail on, and no accessor shows an attribute
-//! that RFC 8489 tells a receiver to ignore.
+//! **One invariant:** no accessor fails on a message that [`Message::parse`] has accepted, and no accessor shows an
+//! attribute that RFC 8489 tells a receiver to ignore.
 //!
-//! # A datagram's way
+//! # The path of a datagram
 //!
-//! 1. [`demux::Packet::of`] says from the first byte who it is for; on a stream, [`stream::frame`] also where it ends.
-//! 2. [`channel_data::ChannelData::parse_datagram`] reads the four bytes of a ChannelData message: the path of the
-//!    payload, two comparisons long.
-//! 3. [`Message::parse`] checks the header and walks the attributes once, in linear time, noting where the integrity
-//!    attributes are and which types occur. Then [`Message::get`] decodes single attributes,
-//!    [`Message::unknown_required`] lists what a 420 complains about, and [`Message::verify`] checks the HMAC from the
-//!    noted place.
-//! 4. [`Builder`] writes an answer into the caller's buffer; [`binding_success`] and [`data_indication_header`] are the
-//!    two most frequent ones laid out at once.
+//! 1. [`demux::Packet::of`] finds the protocol by the first byte. On a stream, [`stream::frame`] also finds the end.
+//! 2. [`channel_data::ChannelData::parse_datagram`] reads the four bytes of a ChannelData message, with two comparisons.
+//! 3. [`Message::parse`] checks the header and reads the attributes once, in linear time. It stores where the integrity
+//!    attributes are and which types occur. Then [`Message::get`] decodes single attributes. [`Message::unknown_required`]
+//!    lists the attributes for a 420, and [`Message::verify`] checks the HMAC.
+//! 4. [`Builder`] writes a response into the caller's buffer. [`binding_success`] and [`data_indication_header`] write the
+//!    two most frequent messages in one step.
 //!
 //! # Credentials
 //!
-//! A [`LongTermKey`] is a hash of name, realm and password ([`long_term_key`]); an [`HmacKey`] is that key taken in by
-//! one of the two HMACs. Keep the latter: it saves half of the work per message. [`nonce`] makes and checks nonces
-//! without keeping any.
+//! A [`LongTermKey`] is a hash of name, realm and password ([`long_term_key`]). An [`HmacKey`] is the state of one of the
+//! two HMACs after this key. Store the [`HmacKey`]: it saves half of the work per message. [`nonce`] makes and checks
+//! nonces and stores none.
+//!
+//! # When not to use it
+//!
+//! For a TURN client use `hairpin-client`. For a TURN server without sockets use `hairpin-turn`. The crate does not gather ICE candidates.
 //!
 //! # What it must never do
 //!
-//! Panic on any input; take more than linear time; compare a MAC in a time that depends on its bytes; print a key.
+//! - Panic on any input, or use more than linear time.
+//! - Compare a MAC in a time that depends on its bytes.
+//! - Print a key.
 //!
 //! ```
 //! # use hairpin_stun as stun;

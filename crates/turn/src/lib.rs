@@ -13,6 +13,13 @@
 //! carries a generation, so that a stale event of the same wake-up finds nothing.
 //!
 //! Time ([`Now`]) and the seed are arguments: the same inputs give the same outputs, byte for byte.
+//!
+//! [`server`] and [`client`] each have an example.
+//!
+//! # When not to use it
+//!
+//! - You want a client with sockets: use `hairpin-client`.
+//! - You want a server with sockets, threads and policies: use `hairpin-server`, or the program `hairpin`.
 #![forbid(unsafe_code)]
 
 pub mod client;
