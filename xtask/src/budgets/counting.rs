@@ -15,12 +15,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 const HOT_SPOTS: usize = 8;
 
 /// The functions in which is counted: a worker's turn, and those of the driver that stand for one.
-const COUNTED: [&str; 5] = [
+const COUNTED: [&str; 6] = [
     "hairpin_server::local::Local::turn",
     "cost::engine::engine_turn",
     "cost::sip_engine::bed::engine_turn",
     "cost::sip_engine::read::read_register",
     "cost::sip_engine::read::read_invite",
+    "cost::routes::table::decide",
 ];
 
 /// What asks the C library for memory.

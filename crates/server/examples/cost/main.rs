@@ -3,14 +3,15 @@
 //!
 //! Each scenario is warmed up, then measured between two marks. A mark is a function that a tool can find by its name (callgrind
 //! dumps its counters there) and a system call that a tool can find in a trace (a look at a file that does not exist). Only what
-//! happens inside `Local::turn`, or for an engine alone inside `engine_turn`, or what reads a message, is the server's; the rest is
-//! this program.
+//! happens inside `Local::turn`, or for an engine alone inside `engine_turn`, or what reads a message or decides about a call, is
+//! the server's; the rest is this program.
 //!
 //! Prints one line per scenario: its name and how many operations were measured.
 
 mod client;
 mod engine;
 mod over_sockets;
+mod routes;
 mod sip_engine;
 mod sip_over_sockets;
 
@@ -61,6 +62,7 @@ pub(crate) fn measure(name: &str, round: Round<'_>) -> Outcome<()> {
 fn main() -> Outcome<()> {
     engine::run()?;
     sip_engine::run()?;
+    routes::run()?;
     over_sockets::run()?;
     sip_over_sockets::run()
 }
