@@ -7,7 +7,7 @@ use sip::header::HeaderKind;
 use sip::uri::{Uri, unescape};
 
 /// Bytes of the longest user part that routes look at.
-pub(super) const MAX_USER: usize = 255;
+const MAX_USER: usize = 255;
 
 /// Who has sent the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,18 +36,24 @@ pub struct Call<'a> {
 }
 
 /// The called user part without escapes; of a telephone number without visual separators (RFC 3966 §5.1.1).
-pub(super) struct Called {
+pub(super) struct Called<'a> {
     bytes: [u8; MAX_USER],
     len: u8,
     pub(super) is_sips: bool,
+    /// The host of a SIP URI.
+    pub(super) host: &'a [u8],
 }
 
-impl Called {
+impl<'a> Called<'a> {
     /// `None` if the URI has no user part, or one that is too long.
-    pub(super) fn of(uri: &[u8]) -> Option<Called> {
+    pub(super) fn of(uri: &'a [u8]) -> Option<Called<'a>> {
         let mut bytes = [0; MAX_USER];
+        let mut host = &b""[..];
         let (len, is_sips) = match Uri::parse(uri) {
-            Ok(Uri::Sip(uri)) => (unescape(uri.user?, &mut bytes)?.len(), uri.is_sips),
+            Ok(Uri::Sip(uri)) => {
+                host = uri.host.as_bytes();
+                (unescape(uri.user?, &mut bytes)?.len(), uri.is_sips)
+            }
             Ok(Uri::Tel(tel)) => {
                 let digits = tel.number.iter().filter(|byte| !b"-.()".contains(byte));
                 let mut len = 0;
@@ -64,6 +70,7 @@ impl Called {
             bytes,
             len: len as u8,
             is_sips,
+            host,
         })
     }
 
@@ -78,20 +85,28 @@ impl Call<'_> {
     }
 
     /// Whether a header field of this name has a value that fits.
-    pub(super) fn has_header(&self, name: &str, fits: impl Fn(&[u8]) -> bool) -> bool {
-        let kind = HeaderKind::of(name.as_bytes());
-        match kind {
-            HeaderKind::Other => {
-                let message: &Message<'_> = self.message;
-                let mut all = message.all_headers();
-                all.any(|it| {
-                    it.name.eq_ignore_ascii_case(name.as_bytes()) && fits(it.value.trim_ascii())
-                })
-            }
-            kind => {
-                let mut all = self.message.headers(kind);
-                all.any(|header| fits(header.value.trim_ascii()))
-            }
+    pub(super) fn has_header(&self, name: &str, fits: impl FnMut(&[u8]) -> bool) -> bool {
+        has_header(self.message, name, fits)
+    }
+}
+
+/// Whether a header field of this name has a value that fits. Values are shown in their order, until one fits.
+pub(super) fn has_header(
+    message: &Message<'_>,
+    name: &str,
+    mut fits: impl FnMut(&[u8]) -> bool,
+) -> bool {
+    let kind = HeaderKind::of(name.as_bytes());
+    match kind {
+        HeaderKind::Other => {
+            let mut all = message.all_headers();
+            all.any(|it| {
+                it.name.eq_ignore_ascii_case(name.as_bytes()) && fits(it.value.trim_ascii())
+            })
+        }
+        kind => {
+            let mut all = message.headers(kind);
+            all.any(|header| fits(header.value.trim_ascii()))
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The decision about one request, and its explanation.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use sip::uri::Uri;
-use sip::{Host, Mono};
+use sip::Mono;
 
 use super::call::{Call, CallSender, Called};
 use super::config::{Action, Failures, Hunt, Next};
@@ -61,6 +61,15 @@ pub enum Decision {
     Reject(u16, Box<str>),
 }
 
+/// What the steps of all routes have in common.
+struct Calling<'a> {
+    now: Mono,
+    called: &'a Called<'a>,
+    draw: u64,
+    /// The hash of the Call-ID.
+    hash: u64,
+}
+
 /// Receives the explanation of a decision, line by line.
 pub(super) type Tracer<'t> = Option<&'t mut dyn FnMut(String)>;
 
@@ -92,11 +101,6 @@ impl Table {
             );
             return Decision::NoRoute;
         };
-        let host = match Uri::parse(call.uri) {
-            Ok(Uri::Sip(uri)) => Some(uri.host),
-            _ => None,
-        };
-        let host = host.map_or(&b""[..], |host: Host<'_>| host.as_bytes());
         say!(
             tracer,
             "the called user part is `{}`",
@@ -105,12 +109,13 @@ impl Table {
         say!(tracer, "the sender is {}", self.name_of(call.sender));
         let mut steps = Vec::new();
         let mut has_matched = false;
+        let mut hash = None;
         for found in self.found(called.as_bytes()) {
             let Some(compiled) = self.routes.get(found.route as usize) else {
                 continue;
             };
             let label = || label(compiled, &found, called.as_bytes());
-            if let Some(mismatch) = compiled.mismatch(call, host) {
+            if let Some(mismatch) = compiled.mismatch(call, called.host) {
                 say!(tracer, "{} does not match: {}", label(), mismatch.text());
                 continue;
             }
@@ -118,8 +123,15 @@ impl Table {
             match (&compiled.route.action, has_matched) {
                 (Action::Trunks(_), _) => {
                     has_matched = true;
+                    let hash = *hash.get_or_insert_with(|| hunt::hash(call.call_id()));
+                    let calling = Calling {
+                        now,
+                        called: &called,
+                        draw: call.draw,
+                        hash,
+                    };
                     let way = (found.route, compiled);
-                    self.add_steps(now, call, &called, way, &mut steps, &mut tracer);
+                    self.add_steps(&calling, way, &mut steps, &mut tracer);
                     if !continues(compiled) || steps.len() >= MOST_STEPS {
                         break;
                     }
@@ -165,13 +177,17 @@ impl Table {
     /// Adds the addresses of a route's trunks.
     fn add_steps(
         &self,
-        now: Mono,
-        call: &Call<'_>,
-        called: &Called,
+        calling: &Calling<'_>,
         (number, compiled): (u32, &Compiled),
         steps: &mut Vec<Step>,
         tracer: &mut Tracer<'_>,
     ) {
+        let Calling {
+            now,
+            called,
+            draw,
+            hash,
+        } = *calling;
         let route = &compiled.route;
         let Some(user) = rewrite::user(route, called.as_bytes()) else {
             say!(
@@ -183,9 +199,9 @@ impl Table {
         if user != called.as_bytes() {
             say!(tracer, "  the user part becomes `{}`", text(&user));
         }
-        let hash = hunt::hash(call.call_id());
+        let user = rewrite::escaped(&user);
         let mut slow = Vec::new();
-        for trunk in self.in_order(compiled, call.draw, hash) {
+        for &trunk in self.in_order(compiled, draw, hash).iter() {
             let Some(known) = self.trunks.get(usize::from(trunk)) else {
                 continue;
             };
@@ -239,9 +255,9 @@ impl Table {
     }
 
     /// The trunks of a route in the order in which they are tried.
-    fn in_order(&self, compiled: &Compiled, draw: u64, call: u64) -> Vec<u16> {
-        if let [one] = compiled.trunks[..] {
-            return vec![one];
+    fn in_order<'t>(&self, compiled: &'t Compiled, draw: u64, call: u64) -> Cow<'t, [u16]> {
+        if compiled.trunks.len() == 1 || compiled.route.hunt == Hunt::Order {
+            return Cow::Borrowed(&compiled.trunks);
         }
         let of = |trunk: &u16| {
             let known = self.trunks.get(usize::from(*trunk))?;
@@ -284,7 +300,12 @@ fn step(known: &Known, hop: Hop, (is_sips, user): (bool, &[u8])) -> Step {
     }
 }
 
-fn local(compiled: &Compiled, called: &Called, domain: &str, tracer: &mut Tracer<'_>) -> Decision {
+fn local(
+    compiled: &Compiled,
+    called: &Called<'_>,
+    domain: &str,
+    tracer: &mut Tracer<'_>,
+) -> Decision {
     let Some(user) = rewrite::user(&compiled.route, called.as_bytes()) else {
         say!(
             tracer,
@@ -292,7 +313,7 @@ fn local(compiled: &Compiled, called: &Called, domain: &str, tracer: &mut Tracer
         );
         return Decision::Reject(404, "".into());
     };
-    let uri = rewrite::uri(called.is_sips, &user, domain.as_bytes());
+    let uri = rewrite::uri(called.is_sips, &rewrite::escaped(&user), domain.as_bytes());
     say!(tracer, "  it leads to the user {}", text(&uri));
     Decision::Local(uri)
 }

@@ -2,7 +2,6 @@
 
 use sip::uri::escape_user;
 
-use super::call::MAX_USER;
 use super::config::Route;
 
 /// A rewritten user part is no longer than this.
@@ -18,11 +17,16 @@ pub(super) fn user(route: &Route, called: &[u8]) -> Option<Vec<u8>> {
     (!user.is_empty() && user.len() <= MOST).then_some(user)
 }
 
-/// The URI of a user at a host, with what follows the host in `tail`.
+/// A user part with escapes, as [`uri`] needs it.
+pub(super) fn escaped(user: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; 3 * user.len()];
+    let len = escape_user(user, &mut buffer).map_or(0, <[u8]>::len);
+    buffer.truncate(len);
+    buffer
+}
+
+/// The URI of an escaped user part at a host, with what follows the host in `tail`.
 pub(super) fn uri(is_sips: bool, user: &[u8], tail: &[u8]) -> Box<[u8]> {
-    const { assert!(MAX_USER <= MOST) };
-    let mut buffer = [0; 3 * MOST];
-    let user = escape_user(user, &mut buffer).unwrap_or_default();
     let scheme: &[u8] = if is_sips { b"sips:" } else { b"sip:" };
     [scheme, user, b"@", tail].concat().into()
 }
@@ -50,8 +54,13 @@ mod tests {
 
     #[test]
     fn forbidden_characters_of_a_user_part_are_escaped() {
-        let made = uri(false, b"a b@c", b"192.0.2.7:5070;transport=tcp");
+        let made = uri(false, &escaped(b"a b@c"), b"192.0.2.7:5070;transport=tcp");
         assert_eq!(&*made, b"sip:a%20b%40c@192.0.2.7:5070;transport=tcp");
-        assert_eq!(&*uri(true, b"+49", b"h.example"), b"sips:+49@h.example");
+        assert_eq!(
+            &*uri(true, &escaped(b"+49"), b"h.example"),
+            b"sips:+49@h.example"
+        );
+        let escapes = escaped(&[b' '; MOST]);
+        assert_eq!(escapes, b"%20".repeat(MOST));
     }
 }

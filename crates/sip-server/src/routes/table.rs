@@ -1,8 +1,12 @@
 //! All routes and trunks, ready to be looked up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use sip::Message;
+
+use super::call::has_header;
 use super::config::{Action, Route, Trunk};
 use super::decide::Hop;
 use super::health::Health;
@@ -51,7 +55,9 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) route: Route,
-    pub(super) trunks: Vec<u16>,
+    /// Those of the lowest priority number first, else in the order of the route. Routes with the same list share it, so that it stays in
+    /// the cache of the processor.
+    pub(super) trunks: Arc<[u16]>,
     pub(super) from_trunks: Vec<u16>,
 }
 
@@ -65,6 +71,29 @@ pub struct Table {
     pub(super) prefixes: PrefixIndex,
     /// The routes without a prefix.
     pub(super) others: Vec<u32>,
+    asked: Asked,
+}
+
+/// What the conditions of all routes look at, besides the Request-URI and the trunk that a request comes from.
+#[derive(Debug, Default)]
+struct Asked {
+    /// The names of header fields.
+    headers: BTreeSet<String>,
+    users: bool,
+    networks: bool,
+}
+
+impl Asked {
+    fn of(routes: &[Compiled]) -> Asked {
+        let mut asked = Asked::default();
+        for Compiled { route, .. } in routes {
+            let names = route.headers.iter().map(|it| it.name.to_ascii_lowercase());
+            asked.headers.extend(names);
+            asked.users |= !route.from_users.is_empty();
+            asked.networks |= !route.from_networks.is_empty();
+        }
+        asked
+    }
 }
 
 impl Table {
@@ -86,9 +115,10 @@ impl Table {
                 return Err(TableError::Twice(trunk.name.clone()));
             }
         }
+        let mut lists = HashMap::new();
         let routes: Result<Vec<Compiled>, TableError> = routes
             .into_iter()
-            .map(|route| compile(route, &trunks, &numbers))
+            .map(|route| compile(route, &trunks, &numbers, &mut lists))
             .collect();
         let routes = routes?;
         let mut pairs = Vec::new();
@@ -101,12 +131,45 @@ impl Table {
             pairs.extend(prefixes.map(|prefix| (prefix.as_bytes(), number)));
         }
         Ok(Table {
+            asked: Asked::of(&routes),
             generation: earlier.map_or(0, |earlier| earlier.generation.wrapping_add(1)),
             prefixes: PrefixIndex::new(pairs),
             others,
             trunks: trunks.into_iter().map(|it| known(it, earlier)).collect(),
             routes,
         })
+    }
+
+    /// Adds what decides where the routes lead, besides the Request-URI: the source, as far as any route looks at it, and the header fields
+    /// that routes name. `sender` is the address that the request came from, and the number of its trunk.
+    pub fn inputs(
+        &self,
+        message: &Message<'_>,
+        (source, trunk): (IpAddr, Option<u16>),
+        to: &mut Vec<u8>,
+    ) {
+        if self.routes.is_empty() {
+            return;
+        }
+        // Whether the sender is a trunk matters to each route, see `Compiled::mismatch`.
+        to.extend_from_slice(&trunk.map_or(0, |trunk| u32::from(trunk) + 1).to_be_bytes());
+        if self.asked.networks {
+            to.extend_from_slice(source.to_string().as_bytes());
+        }
+        if self.asked.users
+            && let Ok(from) = message.from()
+        {
+            to.extend_from_slice(from.uri);
+        }
+        for name in &self.asked.headers {
+            has_header(message, name, |value| {
+                // With the length: two values are not one longer value.
+                to.extend_from_slice(&(value.len() as u32).to_be_bytes());
+                to.extend_from_slice(value);
+                false
+            });
+            to.push(b'\n');
+        }
     }
 
     /// Whether there is any route.
@@ -163,6 +226,7 @@ fn compile(
     route: Route,
     trunks: &[Trunk],
     numbers: &HashMap<String, u16>,
+    lists: &mut HashMap<Vec<u16>, Arc<[u16]>>,
 ) -> Result<Compiled, TableError> {
     let number = |name: &String| {
         let number = numbers.get(name).copied();
@@ -177,7 +241,7 @@ fn compile(
     };
     let to: Result<Vec<u16>, TableError> = to.iter().map(number).collect();
     let from: Result<Vec<u16>, TableError> = route.from_trunks.iter().map(number).collect();
-    let (to, from_trunks) = (to?, from?);
+    let (mut to, from_trunks) = (to?, from?);
     let trunk_of = |number: &u16| trunks.get(usize::from(*number));
     let deaf = to.iter().filter_map(trunk_of).find(|it| it.to.is_empty());
     if let Some(deaf) = deaf {
@@ -186,9 +250,12 @@ fn compile(
             trunk: deaf.name.clone(),
         });
     }
+    to.sort_by_key(|number| trunk_of(number).map(|it| it.priority));
+    let list = Arc::from(&*to);
+    let list = lists.entry(to).or_insert(list);
     Ok(Compiled {
         route,
-        trunks: to,
+        trunks: list.clone(),
         from_trunks,
     })
 }
