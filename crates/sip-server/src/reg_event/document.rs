@@ -4,6 +4,7 @@ use sip::Mono;
 
 use super::contacts::{Contact, Event};
 use crate::Aor;
+use crate::registrar::{MAX_INSTANCE, escape_instance};
 
 /// The media type of the documents.
 pub(super) const MEDIA_TYPE: &[u8] = b"application/reginfo+xml";
@@ -19,12 +20,13 @@ pub(super) fn write(
 ) {
     let mut digits = [0; 10];
     body.extend_from_slice(
-        b"<?xml version=\"1.0\"?>\r\n<reginfo xmlns=\"urn:ietf:params:xml:ns:reginfo\" version=\"",
+        b"<?xml version=\"1.0\"?>\r\n<reginfo xmlns=\"urn:ietf:params:xml:ns:reginfo\"\
+          \x20xmlns:gr=\"urn:ietf:params:xml:ns:gruuinfo\" version=\"",
     );
     body.extend_from_slice(sip::build::decimal(version, &mut digits));
     body.extend_from_slice(b"\" state=\"");
     body.extend_from_slice(if is_full { b"full" } else { b"partial" });
-    body.extend_from_slice(b"\">\r\n  <registration aor=\"");
+    body.extend_from_slice(b"\">\r\n  <registration aor=\"sip:");
     write_aor(body, aor);
     // RFC 3680 §5.2: without contacts it is `init` in a full document, and `terminated` when the last one has ended.
     let state: &[u8] = match (is_active, is_full && contacts.is_empty()) {
@@ -37,14 +39,14 @@ pub(super) fn write(
     body.extend_from_slice(state);
     body.extend_from_slice(b"\">\r\n");
     for (contact, event) in contacts {
-        write_contact(body, contact, *event, now);
+        write_contact(body, aor, contact, *event, now);
     }
     body.extend_from_slice(b"  </registration>\r\n</reginfo>\r\n");
 }
 
+/// Writes an address without its scheme.
 fn write_aor(body: &mut Vec<u8>, aor: &Aor) {
     let mut buffer = [0; 3 * crate::MAX_AOR];
-    body.extend_from_slice(b"sip:");
     if let Some(user) = aor.user() {
         let user = sip::uri::escape_user(user, &mut buffer);
         escape(body, user.unwrap_or_default());
@@ -53,7 +55,23 @@ fn write_aor(body: &mut Vec<u8>, aor: &Aor) {
     escape(body, aor.domain());
 }
 
-fn write_contact(body: &mut Vec<u8>, contact: &Contact, event: Event, now: Mono) {
+/// Writes the public GRUU of a contact with an instance (RFC 5628 §5.1). Its scheme is that of the contact (RFC 5630 §5.2.1).
+fn write_gruu(body: &mut Vec<u8>, aor: &Aor, contact: &Contact) {
+    let mut buffer = [0; 3 * MAX_INSTANCE];
+    let Some(instance) = escape_instance(&contact.instance, &mut buffer) else {
+        return;
+    };
+    let is_sips = contact.uri.get(..5);
+    let is_sips = is_sips.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"));
+    body.extend_from_slice(b"      <gr:pub-gruu uri=\"");
+    body.extend_from_slice(if is_sips { b"sips:" } else { b"sip:" });
+    write_aor(body, aor);
+    body.extend_from_slice(b";gr=");
+    escape(body, instance);
+    body.extend_from_slice(b"\"/>\r\n");
+}
+
+fn write_contact(body: &mut Vec<u8>, aor: &Aor, contact: &Contact, event: Event, now: Mono) {
     let mut digits = [0; 10];
     let mut number = |body: &mut Vec<u8>, name: &[u8], value: u64| {
         body.extend_from_slice(name);
@@ -100,6 +118,9 @@ fn write_contact(body: &mut Vec<u8>, contact: &Contact, event: Event, now: Mono)
         body.extend_from_slice(sip::build::decimal(contact.reg_id, &mut digits));
         body.extend_from_slice(b"</unknown-param>\r\n");
     }
+    if !contact.instance.is_empty() && !event.ends() {
+        write_gruu(body, aor, contact);
+    }
     body.extend_from_slice(b"    </contact>\r\n");
 }
 
@@ -128,6 +149,8 @@ fn escape(body: &mut Vec<u8>, text: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::location::{Binding, NO_Q, NewBinding};
+    use crate::reg_event::contacts::{Cause, Contacts};
 
     #[test]
     fn text_cannot_end_what_it_stands_in() {
@@ -135,5 +158,66 @@ mod tests {
         escape(&mut body, b"a\"<&>\x00\xff\xc3\xa4");
         let text = "a&quot;&lt;&amp;&gt;??\u{e4}";
         assert_eq!(body, text.as_bytes());
+    }
+
+    /// A document about two contacts of one address.
+    fn document(instance: &str, scheme: &str, ends: bool) -> String {
+        let binding = |uri: &str, instance: &str| {
+            let params = match instance {
+                "" => String::new(),
+                instance => format!(";+sip.instance=\"<{instance}>\""),
+            };
+            Binding::new(&NewBinding {
+                uri: uri.as_bytes(),
+                params: params.as_bytes(),
+                instance: instance.as_bytes(),
+                call_id: b"c",
+                cseq: 1,
+                path: b"",
+                agent: b"",
+                flow: None,
+                q: NO_Q,
+                reg_id: 0,
+                gruu: 0,
+                expires: Mono(0).plus_secs(60),
+                updated: Mono(0),
+            })
+            .unwrap()
+        };
+        let bindings = [
+            binding("sip:plain@192.0.2.1", ""),
+            binding(&format!("{scheme}:one@192.0.2.1"), instance),
+        ];
+        let mut contacts = Contacts::default();
+        let mut changes = contacts.update(&bindings, Cause::Register, Mono(0));
+        if ends {
+            changes = contacts.update(&[], Cause::Register, Mono(0));
+        }
+        let changes: Vec<_> = changes.iter().map(|(it, event)| (it, *event)).collect();
+        let aor = Aor::from_canonical(b"al ice@example.com").unwrap();
+        let mut body = Vec::new();
+        write(&mut body, (0, !ends), &aor, !ends, &changes, Mono(0));
+        String::from_utf8(body).unwrap()
+    }
+
+    #[test]
+    fn a_contact_with_an_instance_has_its_public_gruu_rfc5627_5_5() {
+        for (scheme, instance, escaped) in [
+            ("sip", "urn:uuid:1", "urn:uuid:1"),
+            ("sips", "urn:x:a;b&c", "urn:x:a%3Bb&amp;c"),
+        ] {
+            let body = document(instance, scheme, false);
+            let gruu = format!(
+                "      <gr:pub-gruu uri=\"{scheme}:al%20ice@example.com;gr={escaped}\"/>\r\n    </contact>"
+            );
+            assert!(body.contains(&gruu), "{body}");
+            assert_eq!(body.matches("pub-gruu").count(), 1, "{body}");
+            let namespace = " xmlns:gr=\"urn:ietf:params:xml:ns:gruuinfo\"";
+            assert!(body.contains(namespace), "{body}");
+            assert!(body.contains("aor=\"sip:al%20ice@example.com\""), "{body}");
+        }
+        // The GRUU does not lead to a contact that has ended.
+        let body = document("urn:uuid:1", "sip", true);
+        assert!(body.contains("terminated") && !body.contains("pub-gruu"));
     }
 }

@@ -13,6 +13,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sip::HashKey;
+use sip::uri::unescape;
 
 use crate::AorKey;
 
@@ -78,7 +79,9 @@ impl TempGruus {
 
     /// The key of the address and the number of a temporary GRUU with this user; `None` if it is not one of ours.
     pub(super) fn read(&self, user: &[u8]) -> Option<(AorKey, u64)> {
-        let digits = user.strip_prefix(PREFIX)?;
+        // RFC 3261 §19.1.4: a user part with an escape is the same user part.
+        let mut plain = [0; TEMP_USER];
+        let digits = unescape(user, &mut plain)?.strip_prefix(PREFIX)?;
         // The decoder asks for room for whole groups of digits.
         let mut bytes = [0; DIGITS];
         let len = URL_SAFE_NO_PAD.decode_slice(digits, &mut bytes).ok()?;
@@ -107,7 +110,7 @@ impl TempGruus {
 }
 
 /// Writes an instance as the value of `gr`, with an escape for whatever may not stand there; `None` if `buffer` is too short.
-pub(super) fn escape_instance<'b>(instance: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+pub(crate) fn escape_instance<'b>(instance: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     let mut len = 0;
     for &byte in instance {
         let is_plain = byte.is_ascii_alphanumeric() || b"-_.!~*'()[]/:&+$".contains(&byte);

@@ -22,7 +22,7 @@ use crate::{Aor, AorHash, AorKey};
 use answer::Listed;
 use changes::Changes;
 use gruu::TempGruus;
-pub(crate) use gruu::is_same_instance;
+pub(crate) use gruu::{escape_instance, is_same_instance};
 use wishes::{Wish, Wishes, has_token};
 
 /// What a REGISTER may have in Require: the option tags that a registrar understands.
@@ -35,7 +35,7 @@ pub const MAX_PATH: usize = 1024;
 /// Bytes of a Call-ID that is stored.
 pub const MAX_CALL_ID: usize = 255;
 /// Bytes of an instance.
-const MAX_INSTANCE: usize = 128;
+pub(crate) const MAX_INSTANCE: usize = 128;
 
 /// How a registrar is to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -469,7 +469,9 @@ impl Registrar {
             return None;
         };
         let its_domain = self.domains.of(uri.host)?;
-        match its_domain.name == domain.name {
+        // RFC 5627 §5.4: a GRUU is not the address of record of somebody else.
+        let is_gruu = uri.user.is_some_and(|user| self.gruus.read(user).is_some());
+        match its_domain.name == domain.name && !is_gruu {
             true => Aor::of(&uri, domain.name.as_bytes()),
             false => None,
         }

@@ -149,6 +149,71 @@ fn temporary_gruus_end_with_the_last_contact_of_the_instance_rfc5627_5_3() {
     assert!(!leads(&mut world, &first) && !leads(&mut world, &second));
     let third = temp(&mut world, "a", 5, &contact("sip:a@h"));
     assert!(leads(&mut world, &third) && !leads(&mut world, &first));
+    // A contact that times out ends as well.
+    world.pass(7200);
+    while world.location.expire(world.now.mono).is_some() {}
+    assert!(!leads(&mut world, &third));
+}
+
+#[test]
+fn gruus_of_other_addresses_or_instances_are_different_uris_rfc5627_5_4() {
+    let mut world = World::new();
+    let (one, other) = (
+        contact("sip:a@h"),
+        contact("sip:b@h").replace("6bf6", "6bf7"),
+    );
+    world.register("a", 1, &one);
+    let alice = world.register("b", 1, &other);
+    let bob = request_to("sip:example.com", "sip:bob@example.com", "c", 1, &one);
+    let bob = world.send(&bob);
+    // RFC 2141 §5: an instance in upper case is the same one.
+    let upper = request_to(
+        "sip:example.com",
+        "sip:bob@example.com",
+        "c",
+        2,
+        &one.replace(UUID, &UUID.to_ascii_uppercase()),
+    );
+    let upper = world.send(&upper);
+    let mut all = Vec::new();
+    for (user, reply) in [("alice", &alice), ("bob", &bob), ("bob", &upper)] {
+        for place in 0..reply.contacts().len() {
+            let instance = reply.param(place, "+sip.instance").unwrap();
+            let owner = (user, instance.to_ascii_lowercase());
+            for name in ["pub-gruu", "temp-gruu"] {
+                all.push((owner.clone(), reply.param(place, name).unwrap()));
+            }
+        }
+    }
+    assert_eq!(all.len(), 8, "{all:?}");
+    for (owner, uri) in &all {
+        for (other_owner, other) in &all {
+            let (uri, other) = (uri.as_bytes(), other.as_bytes());
+            let are_equal = sip::Uri::parse(uri).unwrap() == sip::Uri::parse(other).unwrap();
+            assert!(owner == other_owner || !are_equal, "{all:?}");
+        }
+    }
+    let public: Vec<_> = all.iter().filter(|(_, uri)| uri.contains("gr=")).collect();
+    let public_of_bob = public.iter().filter(|((user, _), _)| *user == "bob");
+    let of_bob: Vec<_> = public_of_bob
+        .map(|(_, uri)| sip::Uri::parse(uri.as_bytes()).unwrap())
+        .collect();
+    assert!(of_bob.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn a_temporary_gruu_is_no_address_of_record_rfc5627_5_4() {
+    let mut world = World::new();
+    let own = temp(&mut world, "a", 1, &contact("sip:a@h"));
+    let escaped = own.replacen("tgruu.", "%74gruu%2E", 1);
+    for to in [&own, &escaped] {
+        let text = request_to("sip:example.com", to, "b", 1, "Contact: <sip:b@h>");
+        assert_eq!(world.send(&text).code, 404, "{to}");
+    }
+    // A user part that only begins like one.
+    let to = "sip:tgruu.mallory@example.com";
+    let text = request_to("sip:example.com", to, "b", 1, "Contact: <sip:b@h>");
+    assert_eq!(world.send(&text).code, 200);
 }
 
 #[test]
@@ -156,7 +221,15 @@ fn looping_and_non_sip_contacts_get_403_rfc5627_5_1() {
     let mut world = World::new();
     let own = temp(&mut world, "a", 1, &contact("sip:a@h"));
     let bob = |lines: &str| request_to("sip:example.com", "sip:bob@example.com", "b", 1, lines);
-    for uri in [&own[..], "tel:+15551234", "mailto:alice@example.com"] {
+    let escaped = own.replacen("tgruu.", "tgruu%2E", 1);
+    let public = format!("sip:alice@example.com;gr={UUID}");
+    for uri in [
+        &own[..],
+        &escaped,
+        &public,
+        "tel:+15551234",
+        "mailto:alice@example.com",
+    ] {
         assert_eq!(world.register("a", 2, &contact(uri)).code, 403, "{uri}");
     }
     // Of another address a GRUU is a contact like any other.
