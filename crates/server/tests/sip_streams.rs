@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use streams::websocket::{End, ProtocolError};
+use streams::websocket::{End, Kind, ProtocolError};
 
 /// Waits until the counters say so.
 fn wait(server: &Running, what: &str, is: impl Fn(&hairpin_server::sip::SipCounters) -> bool) {
@@ -340,6 +340,42 @@ fn an_answer_to_a_websocket_that_is_gone_opens_no_connection() {
     std::thread::sleep(Duration::from_millis(200));
     let sip = server.stats().sip();
     assert_eq!((sip.connections_made, sip.connections), (0, 0));
+}
+
+#[test]
+fn text_and_binary_frames_are_read_and_what_is_no_utf8_is_binary_rfc7118_4_2() {
+    let (server, config) = serve(SipSettings::default(), 1);
+    for transport in ["WS", "WSS"] {
+        let mut link = Link::of(transport, &server, &config);
+        for (number, (name, is_binary)) in [
+            (&b"Zo\xc3\xab"[..], false),
+            (b"Zo\xc3\xab", true),
+            (b"Zo\xeb", true),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let text = options(&format!("{transport}{number}"), transport, "");
+            let text = text.replace("From: <", "From: \"NAME\" <").into_bytes();
+            let at = find(&text, b"NAME").expect("a name");
+            let message = [&text[..at], name, &text[at + 4..]].concat();
+            let kind = if is_binary { Kind::Binary } else { Kind::Text };
+            let mut out = Vec::new();
+            let web = link.web.as_mut().expect("a WebSocket");
+            assert!(web.send(kind, &message, &mut out));
+            link.send_raw(&out);
+            // A response is whole in one frame.
+            while find(&link.unread, b"Content-Length: 0\r\n").is_none() {
+                assert!(link.read(), "there is more");
+            }
+            let is_utf8 = std::str::from_utf8(name).is_ok();
+            let first = if is_utf8 { 0x81 } else { 0x82 };
+            assert_eq!(link.unread.first(), Some(&first), "{transport} {number}");
+            let same = [b"From: \"", name, b"\""].concat();
+            assert!(find(&link.unread, &same).is_some(), "{transport} {number}");
+            assert_eq!(status(&link.receive()), 200);
+        }
+    }
 }
 
 #[test]

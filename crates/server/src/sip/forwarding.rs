@@ -324,6 +324,11 @@ impl Trunks for ServerPolicy<'_> {
         self.routes.decide(now.mono, call)
     }
 
+    fn route_inputs(&self, message: &Message<'_>, flow: &Flow, to: &mut Vec<u8>) {
+        let sender = (flow.remote.ip(), self.trunk_of(flow));
+        self.routes.inputs(message, sender, to);
+    }
+
     fn has_forward(&self, aor: &Aor) -> bool {
         self.forwards.of(aor).is_some()
     }

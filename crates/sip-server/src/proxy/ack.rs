@@ -134,8 +134,8 @@ impl Proxy {
             drop_overload: true,
             drop_routes: if strict_routes.is_some() { 0 } else { removed },
             drop_kinds: match strict_routes {
-                Some(_) => &[sip::HeaderKind::Route],
-                None => &[],
+                Some(_) => &[sip::HeaderKind::MaxBreadth, sip::HeaderKind::Route],
+                None => &[sip::HeaderKind::MaxBreadth],
             },
             ..Edits::default()
         };
@@ -143,7 +143,9 @@ impl Proxy {
         let bytes = written(message, &edits, &mut scratch);
         self.scratch = Some(scratch);
         let base = ack_base(bytes.ok()?, from, stack.engine.loop_check(message, b""));
-        let sent = self.send_copy(now, stack, &base, target, (Mark(0), None));
+        // RFC 5393 §5.3.3: all requests that a proxy forwards have Max-Breadth. Nobody gets a 400 to an ACK.
+        let breadth = self.breadth_of(message).unwrap_or(self.config.max_breadth);
+        let sent = self.send_copy(now, stack, &base, target, (Mark(0), breadth));
         sent.ok().map(drop)
     }
 }

@@ -67,9 +67,10 @@ impl Proxy {
             bytes: bytes?.into(),
             begun: now,
             from: *from,
-            loop_check: stack.engine.loop_check(message, b""),
+            loop_check: self.loop_check(stack, message, from),
             class: class_of(method, in_dialog),
-            is_recorded: (self.config.record_route || must_record(message, plan, stack.policy))
+            is_recorded: (self.config.record_route
+                || must_record(message, plan, stack.policy, from))
                 && !in_dialog
                 && may_begin_dialog(method),
             is_path: is_register && supports_path(message),
@@ -81,6 +82,20 @@ impl Proxy {
         })
     }
 
+    /// What decides where a request goes (RFC 5393 §4.2.1).
+    pub(super) fn loop_check(
+        &mut self,
+        stack: &Stack<'_>,
+        message: &Message<'_>,
+        from: &FlowId,
+    ) -> LoopCheck {
+        self.inputs.clear();
+        stack
+            .policy
+            .route_inputs(message, &from.flow, &mut self.inputs);
+        stack.engine.loop_check(message, &self.inputs)
+    }
+
     /// Sends one copy.
     pub(super) fn send_copy(
         &mut self,
@@ -88,7 +103,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         base: &Base,
         target: &Target,
-        (mark, breadth): (Mark, Option<u32>),
+        (mark, breadth): (Mark, u32),
     ) -> Result<RequestKey, CopyError> {
         let (Some(mut spans), Some(mut scratch)) = (self.spans.take(), self.scratch.take()) else {
             return Err(CopyError::Malformed);
@@ -127,13 +142,19 @@ impl Proxy {
             let mut connection = flow.flow.connection.into_iter();
             target.only_by_flow || connection.all(|key| stack.engine.is_open(key))
         };
-        let flow = flow.filter(is_usable);
-        let call_id = message.call_id().unwrap_or_default();
         let mut way = Way::of(message, target);
         if let (true, Some(node)) = (target.is_node, target.near) {
             let route = self.node_route(now, base, message, (&target.uri, node.flow.remote));
             way.new_routes = vec![route.into()];
         }
+        // RFC 3261 §16.6 step 7, RFC 7118 §9.2: a SIPS request goes by TLS only. Without TLS, a flow is as good as none.
+        let is_sips = starts_with_sips(&way.uri) || starts_with_sips(&way.destination());
+        let is_insecure = |flow: &FlowId| is_sips && !flow.flow.transport.is_secure();
+        if target.only_by_flow && flow.as_ref().is_some_and(is_insecure) {
+            return Err(CopyError::FlowGone);
+        }
+        let flow = flow.filter(|flow| is_usable(flow) && !is_insecure(flow));
+        let call_id = message.call_id().unwrap_or_default();
         let mut lines = Vec::new();
         if base.is_recorded {
             self.record_incoming(stack, base, call_id, &target.uri, &mut lines);
@@ -315,7 +336,7 @@ struct Copy<'c> {
     target: &'c Target,
     mark: Mark,
     /// Its part of Max-Breadth.
-    breadth: Option<u32>,
+    breadth: u32,
 }
 
 /// Why a copy was not sent.
@@ -412,10 +433,7 @@ pub(super) fn write_list<'r>(
 }
 
 /// RFC 5393 §5.3.3: every request that is forwarded has one; an ACK has none to divide.
-fn breadth_line(breadth: Option<u32>) -> Vec<u8> {
-    let Some(breadth) = breadth else {
-        return Vec::new();
-    };
+fn breadth_line(breadth: u32) -> Vec<u8> {
     let mut digits = [0; 10];
     [b"Max-Breadth: ", decimal(breadth, &mut digits), b"\r\n"].concat()
 }
@@ -472,7 +490,8 @@ pub(super) fn written(
 /// - The caller's Contact is a GRUU of this server, and a proxy between wants them, too (RFC 5627 §6.2).
 /// - The callee is reached by a Path (RFC 5627 §6.2), or by another node.
 /// - The request comes from another node.
-fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> bool {
+/// - It came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4).
+fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy, from: &FlowId) -> bool {
     let contact = message.contact().ok().flatten();
     let uri = contact.and_then(|contact| contact.parse_uri().ok());
     let uri = uri.as_ref().and_then(|uri| uri.as_sip());
@@ -482,7 +501,10 @@ fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> b
         || plan.sender == Sender::Node
         || has(b"ob")
         || message.has(HeaderKind::RecordRoute) && is_gruu()
-        || plan.targets.iter().any(|target| !target.path.is_empty())
+        || plan.targets.iter().any(|target| {
+            let is_secure = from.flow.transport.is_secure();
+            !target.path.is_empty() || starts_with_sips(&target.uri) != is_secure
+        })
 }
 
 /// What an ACK is copied by: it has no context.

@@ -131,7 +131,7 @@ impl Proxy {
             {
                 return;
             }
-            let mark = (key.mark_of(number), Some(breadth));
+            let mark = (key.mark_of(number), breadth);
             let sent = self.send_copy(now, stack, base, &target, mark);
             let Some(context) = self.contexts.get(key) else {
                 return;

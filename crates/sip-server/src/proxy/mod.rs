@@ -212,6 +212,8 @@ pub struct Proxy {
     stats: Stats,
     /// Header lines of an answer.
     lines: Vec<u8>,
+    /// What routes look at in a request.
+    inputs: Vec<u8>,
     /// The user who has sent the request that is decided; empty if it is not a user.
     caller: Vec<u8>,
     /// Taken out while a message refers to it.
@@ -236,6 +238,7 @@ impl Proxy {
             wheel: Wheel::new(),
             stats: Stats::default(),
             lines: Vec::new(),
+            inputs: Vec::new(),
             caller: Vec::new(),
             spans: Some(Box::default()),
             scratch: Some(vec![0; SCRATCH].into()),
@@ -290,7 +293,7 @@ impl Proxy {
         if message.method() == Some(Method::Cancel) {
             return self.refuse(now, stack, (request, from), Refusal::of(481, ""));
         }
-        let check = stack.engine.loop_check(message, b"");
+        let check = self.loop_check(stack, message, from);
         if stack.engine.has_looped(message, check) {
             return self.refuse(now, stack, (request, from), Refusal::of(482, ""));
         }

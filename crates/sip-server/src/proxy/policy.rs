@@ -275,6 +275,10 @@ pub trait Trunks {
         Decision::NoRoute
     }
 
+    /// Adds what else of a request decides where its routes lead, besides the Request-URI and Route. A request that comes back with another
+    /// of these values is a spiral, not a loop (RFC 5393 §4.2.1). [`Table::inputs`](crate::routes::Table::inputs) has them.
+    fn route_inputs(&self, _message: &Message<'_>, _flow: &Flow, _to: &mut Vec<u8>) {}
+
     /// Whether a call for this user may go on to another URI if the user does not take it.
     fn has_forward(&self, _aor: &Aor) -> bool {
         false

@@ -463,7 +463,7 @@ impl Proxy {
     }
 
     /// Incoming Max-Breadth (RFC 5393 §5.3.3): what the request says, at most what is configured.
-    fn breadth_of(&self, message: &Message<'_>) -> Result<u32, Refusal> {
+    pub(super) fn breadth_of(&self, message: &Message<'_>) -> Result<u32, Refusal> {
         let mut headers = message.headers(HeaderKind::MaxBreadth);
         let most = self.config.max_breadth;
         let Some(first) = headers.next() else {

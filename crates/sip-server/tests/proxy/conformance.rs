@@ -53,6 +53,14 @@ fn a_maddr_that_names_this_server_is_removed_rfc3261_16_4() {
     let text = request("MESSAGE", &uri, 1, ALICE);
     assert_eq!(answer(&mut world, &text), "200 MESSAGE");
     assert_eq!(request_uri(&world, UAS), "sip:carol@192.0.2.3");
+    // A transport parameter goes with it.
+    let uri = format!(
+        "sip:carol@{};maddr=192.0.2.2;transport=tcp",
+        address(UAS).ip()
+    );
+    world.send(UAC, Transport::Tcp, &request("MESSAGE", &uri, 3, ALICE));
+    world.run_until(2_000);
+    assert_eq!(request_uri(&world, UAS), "sip:carol@192.0.2.3");
     // A `maddr` that names another host is the target (§16.5).
     let uri = format!("sip:bob@example.com;maddr={}", address(UAS + 1).ip());
     let text = request("MESSAGE", &uri, 2, ALICE);
@@ -125,7 +133,7 @@ fn a_sips_call_is_not_redirected_to_sip_rfc3261_16_7_4() {
     world.bind_bob(&[]);
     // These nodes have no TLS, so the request can reach the SIPS contact only by the flow of its binding.
     let mut bound = Contact::at("sips:bob@192.0.2.9");
-    bound.flow = Some(world.phone_connects(UAS));
+    bound.flow = Some(world.phone_connects_by(Transport::Tls, UAS));
     world.policy().bind("bob", &bound);
     let lines = format!("Contact: <sip:bob@{}>\r\n", address(UAS + 1));
     world.nodes[UAS].script.other = vec![(10, 302, lines)];
@@ -150,6 +158,86 @@ fn a_sips_request_goes_over_tls_whatever_its_route_says_rfc3261_16_6_7() {
         assert_eq!(world.sent(PROXY, "MESSAGE").len(), usize::from(is_sent));
         world.nothing_is_left();
     }
+}
+
+#[test]
+fn a_sips_request_goes_by_no_flow_without_tls_rfc3261_16_6_7_rfc7118_9_2() {
+    for (transport, reg_id, code) in [
+        (Transport::Tls, 1, "200"),
+        (Transport::Tls, 0, "200"),
+        (Transport::Tcp, 1, "480"),
+        // The Contact may take a TLS connection, but these nodes have no TLS to make one.
+        (Transport::Tcp, 0, "480"),
+        (Transport::Udp, 0, "480"),
+    ] {
+        let mut world = World::new();
+        world.bind_bob(&[]);
+        let mut bound = contact(0, reg_id, 1);
+        bound.uri = "sips:bob@192.0.2.9".to_owned();
+        bound.flow = Some(match transport {
+            Transport::Udp => World::datagrams_of(UAS),
+            transport => world.phone_connects_by(transport, UAS),
+        });
+        world.policy().bind("bob", &bound);
+        let text = request("MESSAGE", "sips:bob@example.com", 1, "");
+        let wanted = format!("{code} MESSAGE");
+        assert_eq!(answer(&mut world, &text), wanted, "{transport:?} {reg_id}");
+        assert_eq!(world.heard(UAS).is_empty(), code != "200");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn the_route_between_tls_and_others_is_recorded_with_the_right_scheme_rfc3261_16_6_4() {
+    for (from, scheme, record_route, count) in [
+        (Transport::Tls, "sip", true, 2),
+        (Transport::Tls, "sip", false, 2),
+        (Transport::Tcp, "sip", false, 0),
+        (Transport::Tcp, "sips", true, 2),
+        (Transport::Tcp, "sips", false, 2),
+        (Transport::Tls, "sips", true, 2),
+        (Transport::Tls, "sips", false, 0),
+    ] {
+        let mut world = with(Config {
+            record_route,
+            ..Config::default()
+        });
+        world.bind_bob(&[]);
+        let to = match scheme {
+            "sips" => Transport::Tls,
+            _ => Transport::Tcp,
+        };
+        let mut bound = Contact::at(&format!("{scheme}:bob@192.0.2.9"));
+        bound.flow = Some(world.phone_connects_by(to, UAS));
+        world.policy().bind("bob", &bound);
+        world.nodes[UAS].script = answers(&[(50, 486)]);
+        let uri = format!("{scheme}:bob@example.com");
+        world.send(UAC, from, &request("INVITE", &uri, 1, ""));
+        world.run_until(1_000);
+        let case = format!("{from:?} {scheme} {record_route}");
+        assert_eq!(world.heard(UAC), ["486 INVITE"], "{case}");
+        let mut texts = world.nodes[UAS].texts.iter();
+        let invite = texts.find(|text| text.starts_with("INVITE ")).unwrap();
+        let routes = values(invite, "Record-Route");
+        assert_eq!(routes.len(), count, "{case}: {routes:?}");
+        let start = format!("<{scheme}:");
+        assert!(routes.iter().all(|it| it.starts_with(&start)), "{routes:?}");
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_transport_error_is_as_if_there_had_been_a_503_rfc3261_16_9() {
+    // Nobody takes a connection there. §16.7 step 6 makes a 500 of the 503.
+    let mut world = World::new();
+    world.bind_bob(&[]);
+    let uri = format!("sip:bob@{};transport=tcp", address(UAS));
+    world.policy().bind("bob", &Contact::at(&uri));
+    world.dead.push(UAS);
+    world.invite();
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAC), ["500 INVITE"]);
+    world.nothing_is_left();
 }
 
 #[test]

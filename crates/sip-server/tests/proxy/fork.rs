@@ -6,7 +6,7 @@ use sip::flow::Transport;
 use sip_server::proxy::{Config, Forking};
 
 use crate::network::Weather;
-use crate::node::{Script, UAC, UAS, address, answers, request, value, values};
+use crate::node::{Script, UAC, UAS, address, answers, in_dialog, request, value, values};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -275,6 +275,30 @@ fn max_breadth_is_divided_and_never_exceeded_rfc5393_5_3() {
 }
 
 #[test]
+fn an_ack_has_one_max_breadth_as_well_rfc5393_5_3_3() {
+    for (line, breadth) in [
+        ("", "60"),
+        ("Max-Breadth: 7\r\n", "7"),
+        ("Max-Breadth: 600\r\n", "60"),
+        ("Max-Breadth: 7\r\nMax-Breadth: 9\r\n", "60"),
+    ] {
+        let mut world = forked(Forking::Parallel, &[(None, &[(10, 200)])]);
+        world.invite();
+        world.run_until(500);
+        let ok = world.last(UAC).to_owned();
+        let via = format!(
+            "SIP/2.0\r\nVia: SIP/2.0/UDP {};branch=z9hG4bKack\r\n{line}",
+            address(UAC)
+        );
+        let ack = in_dialog(&ok, "ACK").replacen("SIP/2.0\r\n", &via, 1);
+        world.send_raw(UAC, &ack);
+        world.run_until(1_000);
+        assert!(world.last(UAS).starts_with("ACK "));
+        assert_eq!(values(world.last(UAS), "Max-Breadth"), [breadth], "{line}");
+    }
+}
+
+#[test]
 fn a_request_that_is_no_invite_is_forked_and_its_first_2xx_forwarded() {
     let mut world = with(Forking::Parallel);
     world.bind_bob(&[None, None]);
@@ -312,6 +336,8 @@ fn a_3xx_is_forwarded_or_followed_if_configured_rfc3261_16_7_4() {
         world.invite();
         world.run_until(3_000);
         assert_eq!(world.heard(UAC), ["302 INVITE"]);
+        // The 302 whose only contact was followed is not sent without it.
+        assert_eq!(values(world.last(UAC), "Contact").len(), 1);
         let tried = world.heard(UAS + 1).len();
         assert_eq!(tried, usize::from(recurses));
         if recurses {

@@ -76,12 +76,16 @@ pub(crate) struct Node {
 
 fn engine(index: usize, is_proxy: bool) -> Engine {
     let mut config = Config::new(index as u16, HashKey::new([9 + index as u8; 16]));
-    for transport in [Transport::Udp, Transport::Tcp] {
+    for transport in [Transport::Udp, Transport::Tcp, Transport::Tls] {
         config.sent_by.push(SentBy::new(
             ListenerKey(0),
             transport,
             &address(index).ip().to_string(),
-            5060,
+            if transport == Transport::Tls {
+                5061
+            } else {
+                5060
+            },
         ));
     }
     if !is_proxy {
@@ -136,9 +140,13 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Connections with this bit in their keys have TLS.
+pub(crate) const TLS: u64 = 1 << 32;
+
 pub(crate) fn flow_of(node: usize, remote: SocketAddr, connection: Option<u64>) -> Flow {
     Flow {
         transport: match connection {
+            Some(key) if key & TLS != 0 => Transport::Tls,
             Some(_) => Transport::Tcp,
             None => Transport::Udp,
         },

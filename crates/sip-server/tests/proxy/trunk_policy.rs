@@ -60,6 +60,11 @@ impl Trunks for TestPolicy {
         self.table.decide(now.mono, call)
     }
 
+    fn route_inputs(&self, message: &sip::Message<'_>, flow: &Flow, to: &mut Vec<u8>) {
+        let sender = (flow.remote.ip(), self.trunk_of(flow));
+        self.table.inputs(message, sender, to);
+    }
+
     fn admit_hop(
         &mut self,
         now: Mono,

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use sip::flow::Transport;
 use sip_server::proxy::{Inbound, IsUser};
-use sip_server::routes::{Action, Failures, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts};
+use sip_server::routes::{
+    Action, Failures, HeaderRule, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts,
+};
 
-use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value, values};
 use crate::policy::{CallPolicy, Contact};
 use crate::world::World;
 
@@ -565,4 +567,59 @@ fn a_trunk_with_all_its_calls_gets_no_more_until_one_ends() {
     let table = &world.policy().table;
     let codes = table.trunk(1).unwrap().1.codes();
     assert_eq!(codes, [("INVITE", 200, 1), ("INVITE", 486, 1)]);
+}
+
+/// The server's answer to a request of a node with this branch.
+fn answer_to(world: &World, node: usize, branch: &str) -> String {
+    let mut sent = world.nodes[PROXY].sent.iter();
+    let found = sent
+        .find(|(_, to, text)| *to == node && text.starts_with("SIP/2.0 ") && text.contains(branch));
+    found.map_or(String::new(), |(_, _, text)| text[8..11].to_owned())
+}
+
+#[test]
+fn what_a_route_looks_at_makes_a_spiral_of_a_loop_rfc5393_4_2_1() {
+    for (rule, line) in [("trunk", ""), ("header", "X-Screened: yes\r\n")] {
+        let mut back = route("+49", &["b"]);
+        back.priority = 1;
+        back.from_trunks = vec!["a".to_owned()];
+        if rule == "header" {
+            back.headers.push(HeaderRule {
+                name: "x-screened".to_owned(),
+                value: "yes".to_owned(),
+                is_prefix: false,
+            });
+        }
+        let trunks = vec![trunk("a", &[UAS]), trunk("b", &[UAS + 1])];
+        let mut world = world_of(vec![back, route("+", &["a"])], trunks);
+        world.policy().trunks.insert(address(UAS).ip());
+        let text = request("MESSAGE", NUMBER, 1, ALICE);
+        world.nodes[UAS].script.other = vec![(20_000, 200, String::new())];
+        world.send(UAC, Transport::Udp, &text);
+        world.run_until(100);
+        // The trunk is a server that screens calls. It sends the request back as it was, or with a mark.
+        let mut vias = String::new();
+        let send_back = |world: &mut World, vias: &str, number: u32| {
+            let copy = world.nodes[UAS].texts[0].clone();
+            let (_, rest) = copy.split_once("\r\n").unwrap();
+            let via = format!(
+                "Via: SIP/2.0/UDP {};branch=z9hG4bKback{number}\r\n",
+                address(UAS)
+            );
+            let text = format!("MESSAGE {NUMBER} SIP/2.0\r\n{via}{vias}{line}{rest}");
+            world.send_raw(UAS, &text);
+            let until = world.ms() + 500;
+            world.run_until(until);
+            answer_to(world, UAS, &format!("z9hG4bKback{number}"))
+        };
+        assert_eq!(send_back(&mut world, &vias, 1), "200", "{rule}");
+        assert_eq!(world.heard(UAS + 1), ["MESSAGE"], "{rule}");
+        // The same comes back once more, now with the Via of the second round: a loop.
+        let second = world.nodes[UAS + 1].texts[0].clone();
+        for via in &values(&second, "Via")[..2] {
+            vias += &format!("Via: {via}\r\n");
+        }
+        assert_eq!(send_back(&mut world, &vias, 2), "482", "{rule}");
+        assert_eq!(world.heard(UAS + 1).len(), 1, "{rule}");
+    }
 }

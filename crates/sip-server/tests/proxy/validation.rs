@@ -3,7 +3,7 @@
 use sip::engine::DropReason;
 use sip::flow::Transport;
 
-use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value, values};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -103,30 +103,104 @@ fn max_forwards_goes_down_by_one_or_begins_at_70_rfc3261_16_6_3() {
 }
 
 #[test]
-fn a_loop_is_482_and_costs_one_round_rfc5393_4_2() {
+fn two_users_who_lead_to_each_other_cost_ten_copies_and_get_482_rfc5393_4_1() {
+    // The attack of RFC 5393 §3: each of two users has two contacts, which lead to both users.
     let mut world = World::new();
     world.bind_bob(&[]);
-    // Two addresses of record that lead to each other: after one round the same comes back.
-    world
-        .policy()
-        .bind("bob", &Contact::at("sip:carol@192.0.2.2"));
     world
         .policy()
         .trunks
         .insert(crate::node::address(PROXY).ip());
-    world
-        .policy()
-        .bind("carol", &Contact::at("sip:bob@192.0.2.2"));
-    let text = request("INVITE", "sip:bob@192.0.2.2", 1, "");
-    // The server's own address is a name of the domain here.
-    let text = text.replace("sip:bob@192.0.2.2 ", "sip:bob@example.com ");
-    world.policy().user("bob").clear();
-    world
-        .policy()
-        .bind("bob", &Contact::at("sip:bob@example.com;maddr=192.0.2.2"));
-    assert_eq!(answer(&mut world, &text), "482 INVITE");
-    let sent = world.sent(PROXY, "INVITE");
-    assert!(sent.len() <= 2, "{sent:?}");
+    for user in ["bob", "carol"] {
+        for contact in ["bob", "carol"] {
+            let uri = format!("sip:{contact}@example.com;maddr=192.0.2.2");
+            world.policy().bind(user, &Contact::at(&uri));
+        }
+    }
+    let text = request("INVITE", "sip:bob@example.com", 1, "");
+    world.send(UAC, Transport::Udp, &text);
+    world.run_until(10_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"482 INVITE"));
+    // With `maddr` the Request-URI is another one, so the first round is a spiral. Each copy after that finds its own URI in one of the
+    // Via fields, or that of the other user in none: 2, 4 and 4 copies.
+    let copies = world.nodes[PROXY].sent.iter();
+    let copies = copies.filter(|(_, to, text)| *to == PROXY && text.starts_with("INVITE"));
+    let branches: std::collections::BTreeSet<&str> =
+        copies.map(|(_, _, text)| values(text, "Via")[0]).collect();
+    assert_eq!(branches.len(), 10, "{branches:?}");
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_loop_through_another_proxy_is_482_and_a_spiral_is_none_rfc5393_4_2_2() {
+    let mut world = World::new();
+    world.bind_bob(&[None]);
+    world.policy().trunks.insert(address(UAS).ip());
+    let text = request("MESSAGE", "sip:bob@example.com", 1, "");
+    world.nodes[UAS].script.other = vec![(20_000, 200, String::new())];
+    world.send(UAC, Transport::Udp, &text);
+    world.run_until(100);
+    let copy = world.last(UAS).to_owned();
+    let bobs = copy.split(' ').nth(1).unwrap().to_owned();
+    // The next proxy sends it back, below a Via of its own, with and without another Request-URI.
+    let back = |uri: &str, number: u32| {
+        let via = format!(
+            "SIP/2.0\r\nVia: SIP/2.0/UDP {};branch=z9hG4bKback{number}\r\n",
+            address(UAS)
+        );
+        let line = copy.replacen(&format!("MESSAGE {bobs} "), &format!("MESSAGE {uri} "), 1);
+        line.replacen("SIP/2.0\r\n", &via, 1)
+    };
+    for (number, uri, code) in [
+        (1, "sip:bob@example.com", "482"),
+        (2, "sip:bob@example.com;x=y", "200"),
+    ] {
+        world.nodes[UAS].script.other = vec![(10, 200, String::new())];
+        world.send_raw(UAS, &back(uri, number));
+        let until = world.ms() + 500;
+        world.run_until(until);
+        let sent = world.nodes[PROXY].sent.iter();
+        let branch = format!("z9hG4bKback{number}");
+        let mut answers = sent.filter(|(_, to, text)| {
+            *to == UAS && text.starts_with("SIP/2.0") && text.contains(&branch)
+        });
+        let (_, _, answer) = answers.next().expect("an answer");
+        assert!(answer.starts_with(&format!("SIP/2.0 {code} ")), "{answer}");
+    }
+}
+
+#[test]
+fn each_copy_has_a_via_of_this_server_on_top_with_a_branch_of_its_own_rfc5393_4_2_1() {
+    let mut world = World::new();
+    world.bind_bob(&[None, None]);
+    world.nodes[UAS].script = answers(&[(50, 486)]);
+    let below = "Via: SIP/2.0/UDP 10.0.0.1;branch=z9hG4bKa;x=\"y\"\r\n";
+    let text = request("INVITE", "sip:bob@example.com", 1, below);
+    let key = world.send(UAC, Transport::Udp, &text);
+    world.run_until(300);
+    world.cancel(key);
+    world.run_until(2_000);
+    let mut branches = Vec::new();
+    for place in [UAS, UAS + 1] {
+        let texts = &world.nodes[PROXY].sent;
+        let to = |method: &str| -> Vec<&str> {
+            let mut of = texts.iter();
+            let found = of.find(|(_, to, text)| *to == place && text.starts_with(method));
+            found.map_or(Vec::new(), |(_, _, text)| values(text, "Via"))
+        };
+        let vias = to("INVITE");
+        assert_eq!(vias.len(), 3, "{vias:?}");
+        for (via, host) in vias.iter().zip(["192.0.2.2", "192.0.2.1"]) {
+            assert!(via.starts_with(&format!("SIP/2.0/UDP {host}")), "{via}");
+            assert!(via.contains(";branch=z9hG4bK"), "{via}");
+        }
+        assert!(below.contains(vias[2]));
+        branches.push(vias[0].to_owned());
+        // One phone gets the ACK for its 486, the other a CANCEL. Both have the branch of the INVITE.
+        let hop = if place == UAS { "ACK" } else { "CANCEL" };
+        assert_eq!(to(hop), [vias[0]], "{hop}");
+    }
+    assert_ne!(branches[0], branches[1]);
     world.nothing_is_left();
 }
 

@@ -12,7 +12,7 @@ use sip_server::flow::FlowId;
 use sip_server::proxy::{Config as ProxyConfig, Proxy, Stack};
 
 use crate::network::{Network, Packet, Weather};
-use crate::node::{NODES, Node, PROXY, RUN, START, UAC, UAS, address, flow_of, request, text};
+use crate::node::{NODES, Node, PROXY, RUN, START, TLS, UAC, UAS, address, flow_of, request, text};
 use crate::policy::{Contact, TestPolicy};
 
 const UNIX_S: u64 = 1_794_571_200;
@@ -76,9 +76,15 @@ impl World {
     /// A node sends a request to the proxy.
     pub(crate) fn send(&mut self, from: usize, transport: Transport, request: &str) -> ClientKey {
         let now = self.now;
+        // These engines prove no names, so a TLS connection is there before.
+        let connection = (transport == Transport::Tls).then(|| {
+            self.phone_connects_by(transport, from);
+            let newest = self.nodes[from].streams.last_key_value();
+            ConnectionKey(*newest.expect("a connection").0)
+        });
         let out = Outgoing {
             to: Destination::new(transport, address(PROXY), ListenerKey(0)),
-            connection: None,
+            connection,
             pieces: &[request.as_bytes()],
             class: Class::New,
             mark: Some(Mark(1)),
@@ -176,8 +182,8 @@ impl World {
             if connects.is_empty() {
                 return;
             }
-            for (index, key, remote) in connects {
-                self.connect(index, key, remote);
+            for (index, key, to) in connects {
+                self.connect(index, key, &to);
             }
         }
     }
@@ -186,7 +192,7 @@ impl World {
     fn drain_node(
         &mut self,
         index: usize,
-        connects: &mut Vec<(usize, ConnectKey, SocketAddr)>,
+        connects: &mut Vec<(usize, ConnectKey, Destination)>,
     ) -> bool {
         let (now, ms) = (self.now, self.ms());
         let node = &mut self.nodes[index];
@@ -215,7 +221,7 @@ impl World {
                         self.network.send(now, packet);
                     }
                 }
-                Output::Connect { key, to } => connects.push((index, key, to.remote)),
+                Output::Connect { key, to } => connects.push((index, key, to.clone())),
                 Output::Close(ConnectionKey(key)) => drop(node.streams.remove(&key)),
                 Output::Event(event) => events.push(event),
                 _ => {}
@@ -263,15 +269,15 @@ impl World {
         });
     }
 
-    fn connect(&mut self, from: usize, key: ConnectKey, remote: SocketAddr) {
+    fn connect(&mut self, from: usize, key: ConnectKey, destination: &Destination) {
         let now = self.now;
+        let remote = destination.remote;
         let to = (0..NODES).find(|to| address(*to) == remote);
         let Some(to) = to.filter(|to| !self.dead.contains(to)) else {
             self.nodes[from].engine.connect_failed(now, key);
             return;
         };
-        let (ours, theirs) = (self.next_connection, self.next_connection + 1);
-        self.next_connection += 2;
+        let (ours, theirs) = self.new_connection(destination.transport);
         let source = SocketAddr::new(address(from).ip(), 40_000 + ours as u16);
         self.nodes[from].streams.insert(ours, (to, theirs));
         self.nodes[to].streams.insert(theirs, (from, ours));
@@ -281,10 +287,21 @@ impl World {
         self.nodes[from].engine.connected(now, key, &opened);
     }
 
+    /// The keys of a new connection at both ends.
+    fn new_connection(&mut self, transport: Transport) -> (u64, u64) {
+        let number = self.next_connection;
+        self.next_connection += 2;
+        let kind = if transport == Transport::Tls { TLS } else { 0 };
+        (kind | number, kind | (number + 1))
+    }
+
     /// A user agent opens a connection to the proxy, as a phone does; its flow as the proxy has it.
     pub(crate) fn phone_connects(&mut self, node: usize) -> FlowId {
-        let (ours, theirs) = (self.next_connection, self.next_connection + 1);
-        self.next_connection += 2;
+        self.phone_connects_by(Transport::Tcp, node)
+    }
+
+    pub(crate) fn phone_connects_by(&mut self, transport: Transport, node: usize) -> FlowId {
+        let (ours, theirs) = self.new_connection(transport);
         let now = self.now;
         let source = SocketAddr::new(address(node).ip(), 40_000 + ours as u16);
         self.nodes[node].streams.insert(ours, (PROXY, theirs));

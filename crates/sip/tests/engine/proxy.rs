@@ -216,6 +216,45 @@ fn a_request_that_comes_back_as_it_was_has_looped_and_with_another_uri_it_spiral
 }
 
 #[test]
+fn the_second_part_varies_with_what_decides_and_not_with_the_method_rfc5393_4_2_1() {
+    let world = World::new(Weather::FINE, 1);
+    let engine = &world.nodes[PROXY].engine;
+    let route = "Route: <sip:192.0.2.7;lr>\r\n";
+    let text = format!(
+        "OPTIONS sip:bob@192.0.2.2 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK1\r\n{route}\
+         From: <sip:a@192.0.2.1>;tag=1\r\nTo: <sip:b@192.0.2.2>\r\nCall-ID: one\r\nCSeq: 7 OPTIONS\r\n\
+         Max-Forwards: 70\r\nContent-Length: 0\r\n\r\n"
+    );
+    let check = |text: &str, others: &[u8]| {
+        let mut spans = hairpin_sip::Spans::new();
+        let message = Message::parse(text.as_bytes(), &mut spans).unwrap();
+        engine.loop_check(&message, others)
+    };
+    let first = check(&text, b"");
+    for method in ["INVITE", "ACK", "CANCEL"] {
+        assert!(
+            check(&text.replace("OPTIONS", method), b"") == first,
+            "{method}"
+        );
+    }
+    for hop in [("70", "12"), ("z9hG4bK1", "z9hG4bK2")] {
+        assert!(check(&text.replace(hop.0, hop.1), b"") == first, "{hop:?}");
+    }
+    for (from, to) in [
+        ("sip:bob@192.0.2.2 ", "sip:bob@192.0.2.2;x "),
+        (route, ""),
+        (route, "Route: <sip:192.0.2.8;lr>\r\n"),
+        ("\r\nRoute:", "\r\nRoute: <sip:192.0.2.8;lr>\r\nRoute:"),
+        // §4.2.4: what collides by chance does not collide in the next request.
+        ("Call-ID: one", "Call-ID: two"),
+        ("CSeq: 7", "CSeq: 8"),
+    ] {
+        assert!(check(&text.replacen(from, to, 1), b"") != first, "{to}");
+    }
+    assert!(check(&text, b"trunk") != first);
+}
+
+#[test]
 fn a_refusal_is_acknowledged_hop_by_hop() {
     let mut world = world(Weather::FINE, 1);
     world.uas().script.invite = vec![(400, 486)];
