@@ -151,7 +151,7 @@ impl Proxy {
         let is_sips = starts_with_sips(&way.uri) || starts_with_sips(&way.destination());
         let is_insecure = |flow: &FlowId| is_sips && !flow.flow.transport.is_secure();
         if target.only_by_flow && flow.as_ref().is_some_and(is_insecure) {
-            return Err(CopyError::FlowGone);
+            return Err(CopyError::FlowWithoutTls);
         }
         let flow = flow.filter(|flow| is_usable(flow) && !is_insecure(flow));
         let call_id = message.call_id().unwrap_or_default();
@@ -346,6 +346,8 @@ pub(super) enum CopyError {
     Malformed,
     /// The flow is gone.
     FlowGone,
+    /// The request must use TLS (RFC 3261 §26.2.2), and its flow does not.
+    FlowWithoutTls,
     /// It leads nowhere, or there is no room.
     Dispatch(DispatchError),
 }

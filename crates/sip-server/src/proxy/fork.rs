@@ -162,12 +162,16 @@ impl Proxy {
                         CopyError::Malformed => 400,
                         CopyError::FlowGone if target.is_binding => 480,
                         CopyError::FlowGone => 430,
+                        // The flow works: 430 would end its binding.
+                        CopyError::FlowWithoutTls => 480,
                         CopyError::Dispatch(DispatchError::Full) => 503,
                         // RFC 3261 §21.4.14.
                         CopyError::Dispatch(DispatchError::Target(_)) => 416,
                     };
                     context.best.add_own(code);
-                    if error != CopyError::FlowGone || others.is_empty() {
+                    let is_of_flow =
+                        matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);
+                    if !is_of_flow || others.is_empty() {
                         return;
                     }
                     target = others.remove(0);
