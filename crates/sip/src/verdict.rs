@@ -1,6 +1,6 @@
 //! What to do with what was received: take it in, answer it at once, or drop it.
 //!
-//! [`judge`] parses and checks in the order of RFC 3261: §8.2 for a user agent, §16.3 for a proxy. RFC 4475 has examples.
+//! [`judge`] parses and checks in the order of RFC 3261 §8.2 for a user agent, and of RFC 3261 §16.3 for a proxy. RFC 4475 has examples.
 //! Every element refuses a request whose form is wrong; what is well-formed and not supported depends on the element's
 //! [`Rules`]. Only what an element needs is looked at: a proxy forwards a malformed Contact or Date as it is.
 

@@ -6,8 +6,8 @@
 //!  UDP listener <── one record per message, encrypted into a buffer of the worker <────────────────┘
 //! ```
 //!
-//! A listener carries DTLS only, or DTLS beside STUN and ChannelData: then the first byte of a datagram selects the protocol (RFC
-//! 7983 §7). A connection stays with the worker that received its ClientHello.
+//! A listener carries DTLS only, or DTLS beside STUN and ChannelData: then the first byte of a datagram selects the protocol
+//! (RFC 7983 §7). A connection stays with the worker that received its ClientHello.
 
 mod counters;
 
