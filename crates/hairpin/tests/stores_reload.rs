@@ -217,3 +217,26 @@ fn without_stores_the_one_of_the_state_directory_is_used_and_closed_again() {
         !open.any(|path| path.ends_with("hairpin.db"))
     });
 }
+
+#[test]
+fn tables_of_stores_are_applied_again_only_if_they_have_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (sqlite(folder.path(), "one"), sqlite(folder.path(), "two"));
+    let (ann, bob) = (add(&one, "ann"), add(&two, "bob"));
+    let mut server = Server::start(folder, "off", &store(&one, ""));
+    assert!(server.knows("ann", &ann));
+    server.reloads(&(store(&one, "") + &store(&two, "")));
+    assert!(server.knows("bob", &bob));
+    // The start and the reload have read the tables. A secret is a change of them.
+    let added = run(&["secret", "add", "--realm", REALM, "--store", &two]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let (secret, target) = (stdout(&added), server.process.first.address().to_string());
+    eventually("the secret is used", || {
+        let probe = run(&["probe", "turn", &target, "--secret", secret.trim()]);
+        probe.status.success()
+    });
+    server.process.first.signal("TERM");
+    let (_, log) = server.process.first.ended();
+    let applied = log.matches("store tables applied").count();
+    assert_eq!(applied, 1, "{log}");
+}

@@ -169,6 +169,11 @@ impl Serve {
 
     /// Waits for the end; what came on stderr is returned.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+        self.ended()
+    }
+
+    /// The same, for a server that belongs to something else.
+    pub(crate) fn ended(&mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("the child can be waited for") {

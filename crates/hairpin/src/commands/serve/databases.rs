@@ -36,6 +36,9 @@ struct Notices {
     shared: bool,
 }
 
+/// The small tables of each store, as they were at one moment.
+type Tables = Vec<Option<Arc<Shared>>>;
+
 /// The stores that the workers use.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
@@ -50,8 +53,17 @@ pub(super) struct Databases {
     stores: Stores,
     in_use: InUse,
     notices: Arc<Mutex<Notices>>,
+    /// The tables that the settings of the workers have; or older ones, if they changed while the settings were made.
+    applied: Tables,
     /// The other nodes of the cluster.
     peers: Option<Peers>,
+}
+
+impl InUse {
+    /// The tables of the stores now.
+    fn tables(&self) -> Tables {
+        self.list.sources().map(|source| source.shared()).collect()
+    }
 }
 
 impl Databases {
@@ -70,6 +82,8 @@ impl Databases {
         in_use.list.wait(Instant::now() + START);
         Ok(Self {
             stores,
+            // The caller makes the settings after this, and a server that cannot use them ends.
+            applied: in_use.tables(),
             in_use,
             notices,
             peers: Peers::of(config),
@@ -86,6 +100,7 @@ impl Databases {
                 ..InUse::default()
             },
             notices: Arc::default(),
+            applied: Tables::new(),
             peers: None,
         }
     }
@@ -104,6 +119,26 @@ impl Databases {
     /// Uses other stores from now on. Returns those of before, which are open until they are dropped.
     pub(super) fn replace(&mut self, next: InUse) -> InUse {
         std::mem::replace(&mut self.in_use, next)
+    }
+
+    /// The tables of the stores now. The caller makes settings after this, and calls [`set_applied`](Self::set_applied) if the workers use them.
+    pub(super) fn tables(&self) -> Tables {
+        self.in_use.tables()
+    }
+
+    /// Notes that the settings of the workers have these tables, or newer ones.
+    pub(super) fn set_applied(&mut self, tables: Tables) {
+        self.applied = tables;
+    }
+
+    /// Whether a store has read other tables since the settings were made.
+    fn have_other_tables(&self) -> bool {
+        let same = |(now, then): (&Option<Arc<Shared>>, &Option<Arc<Shared>>)| match (now, then) {
+            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+            (now, then) => now.is_none() && then.is_none(),
+        };
+        let now = self.tables();
+        now.len() != self.applied.len() || !now.iter().zip(&self.applied).all(same)
     }
 
     /// Logs how the stores differ from those of before.
@@ -364,7 +399,9 @@ impl Service<'_> {
     /// Applies changes of the stores.
     pub(super) fn follow_databases(&mut self) {
         let notices = self.engine.databases().take_notices();
-        if notices.shared {
+        // The start and a reload read the tables of new stores by themselves, and these stores report it as well.
+        if notices.shared && self.engine.databases().have_other_tables() {
+            let tables = self.engine.databases().tables();
             // A reload also forgets all users.
             let outcome = self.denied.with_rules().and_then(|config| {
                 let config = super::with_a_way_in(
@@ -375,7 +412,10 @@ impl Service<'_> {
                 self.engine.reload_settings(&config)
             });
             match outcome {
-                Ok(()) => tracing::info!("store tables applied"),
+                Ok(()) => {
+                    self.engine.databases_mut().set_applied(tables);
+                    tracing::info!("store tables applied");
+                }
                 Err(error) => {
                     tracing::error!("store tables not applied, the previous ones stay: {error:#}");
                 }

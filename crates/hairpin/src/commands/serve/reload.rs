@@ -51,11 +51,13 @@ impl Service<'_> {
         }
         let next = self.engine.databases().open_next(&config)?;
         let before = self.engine.databases_mut().replace(next);
+        let tables = self.engine.databases().tables();
         let outcome = self.apply_with_stores(config, new);
         let databases = self.engine.databases_mut();
         match outcome {
             // New requests use none of the stores of before.
             Ok(_) => {
+                databases.set_applied(tables);
                 databases.log_change(&before);
                 let sources = databases.sources().cloned().collect();
                 self.source.set_stores(sources);
