@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use server::offload::{OffloadStatus, PathTotals};
 use server::stats::Stats;
 use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval};
@@ -109,10 +110,47 @@ impl History {
 struct Reading {
     at: Instant,
     gauges: [u64; 8],
-    /// In the order of the columns that end with `_per_s`.
+    /// Counters of user space, in the order of the columns that end with `_per_s`.
     counters: [u64; 7],
+    kernel: KernelReading,
     cpu_ns: Vec<u64>,
     memory: u64,
+}
+
+/// Counters of the kernel. The server reads them at its own times, about once per second. So between two samples, they grow during another time
+/// than the counters of user space.
+#[derive(Clone, Copy, Debug, Default)]
+struct KernelReading {
+    /// When the server read them; `None` if it has not done so yet.
+    at: Option<Instant>,
+    /// In the same order.
+    counters: [u64; 7],
+}
+
+impl KernelReading {
+    fn of(status: &OffloadStatus) -> Self {
+        let paths = [&status.totals.xdp, &status.totals.tc];
+        let sum =
+            |number: fn(&PathTotals) -> u64| -> u64 { paths.iter().map(|path| number(path)).sum() };
+        Self {
+            at: status.totals_at,
+            counters: [
+                sum(|path| path.to_peer + path.relay_to_relay),
+                sum(|path| path.to_client + path.relay_to_relay),
+                sum(|path| path.to_peer_bytes + path.relay_to_relay_bytes),
+                sum(|path| path.to_client_bytes + path.relay_to_relay_bytes),
+                sum(|path| path.to_peer + path.to_client + path.relay_to_relay),
+                0,
+                0,
+            ],
+        }
+    }
+
+    /// Seconds from one reading to the next; `None` if there is no newer one.
+    fn seconds_since(&self, before: &Self) -> Option<f64> {
+        let time = self.at?.checked_duration_since(before.at?)?;
+        Some(time.as_secs_f64()).filter(|seconds| *seconds > 0.0)
+    }
 }
 
 impl Reading {
@@ -120,11 +158,6 @@ impl Reading {
         let observer = &shared.source.observer;
         let stats = observer.stats();
         let (sip, streams) = (stats.sip(), stats.streams());
-        let kernel = observer.offload().totals;
-        let kernel = [&kernel.xdp, &kernel.tc];
-        let by_kernel = |number: fn(&server::offload::PathTotals) -> u64| {
-            kernel.iter().map(|path| number(path)).sum::<u64>()
-        };
         let overload = stats.workers.iter().map(|worker| worker.sip.overload_state);
         let engine = |number: fn(&server::stats::EngineStats) -> u64| {
             stats.sum(|worker| number(&worker.engine))
@@ -142,21 +175,34 @@ impl Reading {
                 stats.workers.len() as u64,
             ],
             counters: [
-                engine(|of| of.to_peers.packets + of.to_relays.packets)
-                    + by_kernel(|path| path.to_peer + path.relay_to_relay),
-                engine(|of| of.to_clients.packets)
-                    + by_kernel(|path| path.to_client + path.relay_to_relay),
-                engine(|of| of.to_peers.bytes + of.to_relays.bytes)
-                    + by_kernel(|path| path.to_peer_bytes + path.relay_to_relay_bytes),
-                engine(|of| of.to_clients.bytes)
-                    + by_kernel(|path| path.to_client_bytes + path.relay_to_relay_bytes),
-                by_kernel(|path| path.to_peer + path.to_client + path.relay_to_relay),
+                engine(|of| of.to_peers.packets + of.to_relays.packets),
+                engine(|of| of.to_clients.packets),
+                engine(|of| of.to_peers.bytes + of.to_relays.bytes),
+                engine(|of| of.to_clients.bytes),
+                0,
                 super::failures::dropped(&stats),
                 failures(&stats),
             ],
+            kernel: KernelReading::of(&observer.offload()),
             cpu_ns: worker_cpu_ns(observer),
             memory: crate::metrics::resident_bytes().unwrap_or(0),
         }
+    }
+
+    /// The columns that end with `_per_s`. Without a newer reading of the kernel's counters, its share is 0.
+    fn rates(&self, before: &Self, seconds: f64) -> [f64; 7] {
+        let rate = |now: u64, then: u64, seconds: f64| now.saturating_sub(then) as f64 / seconds;
+        let kernel_seconds = self.kernel.seconds_since(&before.kernel);
+        std::array::from_fn(|at| {
+            let of_kernel = kernel_seconds.map_or(0.0, |seconds| {
+                rate(
+                    self.kernel.counters[at],
+                    before.kernel.counters[at],
+                    seconds,
+                )
+            });
+            rate(self.counters[at], before.counters[at], seconds) + of_kernel
+        })
     }
 
     fn row(&self, before: &Self) -> Value {
@@ -174,9 +220,10 @@ impl Reading {
         ] = self.gauges;
         let gauges = [allocations, connections, transactions, bindings, calls];
         row.extend(gauges.iter().map(|gauge| json!(gauge)));
-        let pairs = self.counters.iter().zip(&before.counters);
-        let rates = pairs.map(|(now, then)| now.saturating_sub(*then) as f64 / seconds);
-        row.extend(rates.map(|rate| json!((rate * 10.0).round() / 10.0)));
+        row.extend(
+            self.rates(before, seconds)
+                .map(|rate| json!((rate * 10.0).round() / 10.0)),
+        );
         row.extend([json!(overload), json!(draining), json!(self.memory)]);
         let pairs = self.cpu_ns.iter().zip(&before.cpu_ns);
         let shares = pairs.map(|(now, then)| now.saturating_sub(*then) as f64 / 1e9 / seconds);
@@ -210,6 +257,7 @@ mod tests {
             at,
             gauges: [0; 8],
             counters: [count; 7],
+            kernel: KernelReading::default(),
             cpu_ns: vec![count, 0],
             memory: 1,
         };
@@ -222,5 +270,50 @@ mod tests {
         let of = |name: &str| &row[columns.iter().position(|column| column == name).unwrap()];
         assert_eq!(of("dropped_per_s"), &json!(5e8));
         assert_eq!(of("cpu_worker_0"), &json!(0.5));
+    }
+
+    /// The kernel relays 1,000 packets per second, and the server reads its counters at times of its own: 1, 2 or 3 times between two samples.
+    #[test]
+    fn the_rate_of_the_kernel_does_not_depend_on_when_its_counters_are_read() {
+        let start = Instant::now();
+        let every = Duration::from_millis(1_003);
+        let reading = |sample: u32| {
+            let at = INTERVAL * sample;
+            let read_at = every * u32::try_from(at.as_nanos() / every.as_nanos()).unwrap();
+            let packets = u64::try_from(read_at.as_millis()).unwrap();
+            Reading {
+                at: start + at,
+                gauges: [0; 8],
+                counters: [0, 0, 0, 0, 0, 2 * u64::from(sample), 0],
+                kernel: KernelReading {
+                    at: Some(start + read_at),
+                    counters: [packets, 0, 0, 0, packets, 0, 0],
+                },
+                cpu_ns: Vec::new(),
+                memory: 0,
+            }
+        };
+        for sample in 1..1_800 {
+            let rates = reading(sample).rates(&reading(sample - 1), INTERVAL.as_secs_f64());
+            let [to_peers, to_clients, .., by_kernel, dropped, failures] = rates;
+            assert!((to_peers - 1_000.0).abs() < 0.1, "{sample}: {to_peers}");
+            assert!((by_kernel - 1_000.0).abs() < 0.1, "{sample}: {by_kernel}");
+            assert_eq!((to_clients, dropped, failures), (0.0, 1.0, 0.0));
+        }
+    }
+
+    #[test]
+    fn without_two_readings_the_kernel_has_no_rate() {
+        let now = Instant::now();
+        let reading = |at, packets| KernelReading {
+            at,
+            counters: [packets; 7],
+        };
+        let some = reading(Some(now), 1_000);
+        assert_eq!(some.seconds_since(&reading(None, 0)), None);
+        assert_eq!(some.seconds_since(&some), None);
+        assert_eq!(reading(None, 0).seconds_since(&some), None);
+        let later = reading(Some(now + Duration::from_millis(500)), 2_000);
+        assert_eq!(later.seconds_since(&some), Some(0.5));
     }
 }

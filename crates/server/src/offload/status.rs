@@ -4,6 +4,7 @@ use super::choice::{Obstacle, OffloadMethod};
 use bpf::relay::Totals;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// How datagrams are relayed that arrive on one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub struct OffloadStatus {
     pub interfaces: Vec<InterfaceOffload>,
     /// What the programs have counted, up to about a second ago.
     pub totals: Totals,
+    /// When the server read `totals`; `None` if it has not done so yet. A rate is a difference of `totals` by the difference of these times.
+    pub totals_at: Option<Instant>,
     /// Next hops in use by channels, and how many of them the programs may send to.
     pub next_hops: usize,
     /// See [`OffloadStatus::next_hops`].

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::io as std_io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often everything is looked at, whether or not anything has happened.
 const TICK: Duration = Duration::from_secs(1);
@@ -409,7 +409,8 @@ impl Thread {
     }
 
     fn publish(&self) {
-        let totals = self.relay.totals().unwrap_or_default();
+        // If the counters cannot be read, those of before stay, with their time.
+        let totals = self.relay.totals().ok().map(|it| (it, Instant::now()));
         let attachments = self
             .attachments
             .iter()
@@ -417,7 +418,9 @@ impl Thread {
         let (next_hops, usable) = (self.next_hops.len(), self.hops.usable());
         self.published.change(|status| {
             status.interfaces = attachments.collect();
-            status.totals = totals;
+            if let Some((totals, at)) = totals {
+                (status.totals, status.totals_at) = (totals, Some(at));
+            }
             (status.next_hops, status.next_hops_usable) = (next_hops, usable);
         });
     }
