@@ -3,6 +3,8 @@
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::time::Duration;
 
 use common::{PATIENCE, Serve, fails, file, hairpin, run, stderr};
@@ -232,6 +234,29 @@ fn sighup_reads_the_file_again_and_a_bad_one_changes_nothing() {
         log.contains("needs a restart to take effect: relay.ports"),
         "{log}"
     );
+}
+
+#[test]
+fn the_log_is_text_in_the_journal_and_json_elsewhere() {
+    for is_journal in [true, false] {
+        let (_folder, log) = file("");
+        let about = std::fs::metadata(&log).expect("it exists");
+        let inode = about.ino() + u64::from(!is_journal);
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" 2>>\"$LOG\""]);
+        command.args([env!("CARGO_BIN_EXE_hairpin"), "serve", "--dev"]);
+        command.args(["--listen", "127.0.0.1:0", "--offload", "off"]);
+        command.args(["--set", "server.control_socket=off", "--admin", "off"]);
+        command.env("LOG", &log);
+        command.env("JOURNAL_STREAM", format!("{}:{inode}", about.dev()));
+        let serve = Serve::start_command(command);
+        serve.signal("TERM");
+        assert!(serve.wait().0.success());
+        let text = std::fs::read_to_string(&log).expect("it exists");
+        let line = text.lines().find(|line| line.contains("serving"));
+        let line = line.expect("a line of the start");
+        assert_eq!(line.starts_with('{'), !is_journal, "{line}");
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
-    /// text, json, or auto: text on a terminal, else JSON
+    /// text, json, or auto: text on a terminal and in the journal of systemd, else JSON
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
     /// Take over from the server that is running at the control socket; `hairpin upgrade` does this in the background

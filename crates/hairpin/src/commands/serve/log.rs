@@ -1,6 +1,9 @@
 //! Logs go to stderr, so that stdout carries the banner and nothing else. [`crate::log_queue`] writes them.
 
+use std::fs::{File, Metadata};
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result};
 use tracing::level_filters::LevelFilter;
@@ -25,10 +28,26 @@ impl Level {
     }
 }
 
+/// Whether stderr goes to systemd's journal, whose readers are people.
+fn is_the_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned();
+    let about = stderr.and_then(|file| File::from(file).metadata());
+    about.is_ok_and(|about| names(&stream, &about))
+}
+
+/// Whether `JOURNAL_STREAM` is of this file: device and inode in decimal with a colon between them (systemd.exec(5)). A process that inherits the
+/// variable may write somewhere else.
+fn names(stream: &str, about: &Metadata) -> bool {
+    stream == format!("{}:{}", about.dev(), about.ino())
+}
+
 /// Installs the global subscriber.
 pub(in crate::commands) fn install(format: LogFormat, level: LevelFilter) -> Result<Level> {
     let json = match format {
-        LogFormat::Auto => !std::io::stderr().is_terminal(),
+        LogFormat::Auto => !std::io::stderr().is_terminal() && !is_the_journal(),
         LogFormat::Text => false,
         LogFormat::Json => true,
     };
@@ -66,4 +85,26 @@ pub(super) fn report_panics() {
         // The process may end at once.
         QUEUE.flush(FLUSH);
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stream_of_the_journal_is_that_of_the_same_device_and_inode() {
+        let file = tempfile::tempfile().unwrap().metadata().unwrap();
+        let (dev, ino) = (file.dev(), file.ino());
+        assert!(names(&format!("{dev}:{ino}"), &file));
+        let others = [
+            format!("{dev}:{}", ino + 1),
+            format!("{}:{ino}", dev + 1),
+            format!("{dev}:{ino}:"),
+            format!("{ino}:{dev}x"),
+            String::new(),
+        ];
+        for other in others {
+            assert!(!names(&other, &file), "{other}");
+        }
+    }
 }
