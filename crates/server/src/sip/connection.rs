@@ -408,22 +408,28 @@ fn flow_timer_of(response: &[u8]) -> Option<Duration> {
     if !response.starts_with(b"SIP/2.0 200 ") {
         return None;
     }
-    let end = memchr::memmem::find(response, b"\r\n\r\n")?;
-    let head = response.get(..end + 2)?;
-    memchr::memmem::find(head, b" REGISTER\r\n")?;
     let (mut vias, mut is_register, mut timer) = (0, false, 0);
-    let mut rest = head;
-    while let Some(len) = memchr::memmem::find(rest, b"\r\n") {
-        let (line, after) = rest.split_at(len);
-        rest = after.get(2..)?;
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+    let mut rest = response;
+    loop {
+        let (line, after) = rest.split_at(memchr::memchr(b'\n', rest)?);
+        rest = after.get(1..)?;
+        // Only lines that may be Via, CSeq or Flow-Timer: each message to a connection is read here.
+        match line.first()?.to_ascii_lowercase() {
+            b'\r' => break,
+            b'v' | b'c' | b'f' => {}
+            _ => continue,
+        }
+        let Some(colon) = memchr::memchr(b':', line) else {
             continue;
         };
         let (name, value) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"Via") || name.eq_ignore_ascii_case(b"v") {
-            vias += 1 + value.iter().filter(|byte| **byte == b',').count();
+            vias += 1 + memchr::memchr_iter(b',', value).count();
         } else if name.eq_ignore_ascii_case(b"CSeq") {
             is_register = value.ends_with(b" REGISTER");
+            if !is_register {
+                return None;
+            }
         } else if name.eq_ignore_ascii_case(b"Flow-Timer") {
             let seconds = std::str::from_utf8(value).ok();
             timer = seconds.and_then(|it| it.parse().ok()).unwrap_or(0_u32);
