@@ -301,7 +301,7 @@ fn a_second_server_with_the_same_socket_starts_nothing_and_a_killed_one_leaves_n
 fn as_nobody(folder: &Path, args: &[&str]) -> Command {
     let copy = folder.join("hairpin");
     if !copy.exists() {
-        std::fs::copy(env!("CARGO_BIN_EXE_hairpin"), &copy).unwrap();
+        common::copy_program(&copy);
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);

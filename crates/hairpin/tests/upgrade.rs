@@ -423,7 +423,7 @@ fn a_reload_upgrades_if_another_program_file_is_installed() {
     );
 
     let installed = server.folder.path().join("hairpin");
-    std::fs::copy(running, &installed).unwrap();
+    common::copy_program(&installed);
     let said = reload(&installed);
     assert!(said.contains("serves; process"), "{said}");
     let after = server.pid();

@@ -30,6 +30,18 @@ pub(crate) fn hairpin(args: &[&str]) -> Command {
     command
 }
 
+/// Copies the binary to another file, which can be run at once.
+///
+/// This process must not write the file: a child that another test starts has it open until the child runs its program,
+/// and nobody can run a file that is open for writing.
+pub(crate) fn copy_program(to: &Path) {
+    let status = Command::new("cp")
+        .args([Path::new(env!("CARGO_BIN_EXE_hairpin")), to])
+        .status()
+        .expect("cp runs");
+    assert!(status.success(), "{status}");
+}
+
 /// Runs a command to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     hairpin(args).output().expect("the binary runs")
