@@ -13,7 +13,6 @@
 //! | [`trunk_states`] | SIPp and Kamailio as trunks | probes with hysteresis, slow start, Retry-After |
 //! | [`sip_trace`] | sngrep and tshark | the messages of a call by HEP and pcap |
 //! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
-//! | [`desk_phones`] | PJSIP for Python, Linphone and baresip | phones of different projects that call each other: hold, busy, transfer |
 //! | [`net_sip`] | a Perl program on Net::SIP (`interop/net-sip`) | user agents that register and call each other over UDP and TCP |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
@@ -33,9 +32,7 @@ mod baresip;
 mod browser;
 mod browser_phone;
 pub(crate) mod certificate;
-mod console;
 mod coturn;
-mod desk_phones;
 mod domain;
 mod live_page;
 mod migration;
@@ -103,7 +100,6 @@ enum Client {
     TrunkStates,
     SipTrace,
     SipPhones,
-    DeskPhones,
     NetSip,
     SipTls,
     BrowserPhone,
@@ -191,14 +187,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own.
-const APART: [Client; 14] = [
+const APART: [Client; 13] = [
     Client::Sip,
     Client::SipProxy,
     Client::SipTrunk,
     Client::TrunkStates,
     Client::SipTrace,
     Client::SipPhones,
-    Client::DeskPhones,
     Client::NetSip,
     Client::SipTls,
     Client::BrowserPhone,
@@ -240,12 +235,6 @@ fn run_apart(
     if options.wants(Client::SipPhones) {
         println!("--- phones that call each other");
         tally.add(sip_phones::run(binary, logs)?);
-    }
-    if options.wants(Client::DeskPhones) {
-        println!("--- phones of three projects that call each other");
-        let tools = workspace::target_dir(root).join("tools");
-        let pjsua2 = packages::python("pjsua2", &root.join("interop"), &tools)?;
-        tally.add(desk_phones::run(binary, root, logs, &pjsua2)?);
     }
     if options.wants(Client::NetSip) {
         println!("--- Net::SIP");

@@ -54,7 +54,6 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("kamailio", "kamailio"),
     tool(KAMAILIO_TLS, "kamailio-tls-modules"),
     tool("baresip", "baresip-core"),
-    tool("linphone-daemon", "linphone-cli"),
     tool(NET_SIP, "libnet-sip-perl"),
     tool("chromium", "chromium"),
     tool("chromedriver", "chromium-driver"),

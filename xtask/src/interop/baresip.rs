@@ -24,8 +24,6 @@ pub(super) struct Phone {
     control: TcpStream,
     unread: Vec<u8>,
     events: VecDeque<Value>,
-    /// How many bytes of its output were looked at.
-    printed: usize,
 }
 
 impl Phone {
@@ -40,7 +38,7 @@ impl Phone {
         Phone::start_with(logs, name, user, port, transport, ["", ""])
     }
 
-    /// The same, with more lines of its configuration, which count before the others, and more parameters of its account.
+    /// The same, with more lines of its configuration and more parameters of its account.
     pub(super) fn start_with(
         logs: &Path,
         name: &str,
@@ -54,9 +52,9 @@ impl Phone {
         let control = free_ports(1)?;
         let modules = module_folder()?;
         let config = format!(
-            "module_path {modules}\n{config}module g711.so\nmodule aubridge.so\nmodule_tmp account.so\nmodule_app menu.so\n\
+            "module_path {modules}\nmodule g711.so\nmodule aubridge.so\nmodule_tmp account.so\nmodule_app menu.so\n\
              module_app ctrl_tcp.so\nctrl_tcp_listen 127.0.0.1:{control}\nsip_listen 127.0.0.1:0\n\
-             audio_player aubridge,loop\naudio_source aubridge,loop\naudio_alert aubridge,alert\n"
+             audio_player aubridge,loop\naudio_source aubridge,loop\naudio_alert aubridge,alert\n{config}"
         );
         // The registration lasts longer than the test.
         let account = format!(
@@ -89,7 +87,6 @@ impl Phone {
             control,
             unread: Vec::new(),
             events: VecDeque::new(),
-            printed: 0,
         })
     }
 
@@ -126,23 +123,10 @@ impl Phone {
         }
     }
 
-    /// Waits until it has printed one of these texts. What it has printed before is forgotten.
-    pub(super) fn wait_printed(&mut self, texts: &[&str]) -> Result<()> {
-        let from = self.printed;
-        let end = |output: &str| {
-            let new = output.get(from..)?;
-            let end = |text: &&str| new.find(*text).map(|at| from + at + text.len());
-            texts.iter().find_map(end)
-        };
-        self.printed = self.process.wait_for(LIMIT, end)?;
-        Ok(())
-    }
-
     /// Forgets the events of the past.
     pub(super) fn forget(&mut self) -> Result<()> {
         self.read()?;
         self.events.clear();
-        self.printed = self.process.output().len();
         Ok(())
     }
 
