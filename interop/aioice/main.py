@@ -15,7 +15,7 @@ MESSAGES = 1000
 # How many may be in flight at once: fewer than the receive queue of a UDP socket holds.
 WINDOW = 32
 # No response on a loopback address takes this long.
-PATIENCE = 20
+TEST_TIMEOUT = 20
 # What opens the way for an exchange; it may arrive more than once.
 PROBE = b"probe"
 
@@ -171,7 +171,7 @@ async def run(options):
     failed = False
     for name, case, transport, host in CASES:
         try:
-            detail = await asyncio.wait_for(case(target, transport, host), PATIENCE)
+            detail = await asyncio.wait_for(case(target, transport, host), TEST_TIMEOUT)
             print(f"ok {name}: {detail}", flush=True)
         except Exception as error:
             print(f"FAIL {name}: {error!r}".replace("\n", " "), flush=True)

@@ -3,7 +3,7 @@
 "use strict";
 
 const JsSIP = load(PACKAGES.jssip);
-const PATIENCE_MS = 30000;
+const TEST_TIMEOUT_MS = 30000;
 
 let agent = null;
 let iceServers = [];
@@ -19,11 +19,11 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // Resolves to the value of `look` as soon as it has one.
 async function until(what, look) {
-  const end = Date.now() + PATIENCE_MS;
+  const end = Date.now() + TEST_TIMEOUT_MS;
   for (;;) {
     const found = await look();
     if (found) return found;
-    if (Date.now() > end) throw new Error(`not within ${PATIENCE_MS} ms: ${what}`);
+    if (Date.now() > end) throw new Error(`not within ${TEST_TIMEOUT_MS} ms: ${what}`);
     await sleep(50);
   }
 }

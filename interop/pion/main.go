@@ -26,7 +26,7 @@ const messages = 1000
 const window = 32
 
 // No answer on a loopback address takes this long.
-const patience = 5 * time.Second
+const testTimeout = 5 * time.Second
 
 // A server and credentials for it.
 type target struct {
@@ -155,14 +155,14 @@ func split(server string) (string, string) {
 func open(t target, transport, server string) (net.PacketConn, error) {
 	switch transport {
 	case "tcp":
-		conn, err := net.DialTimeout("tcp", server, patience)
+		conn, err := net.DialTimeout("tcp", server, testTimeout)
 		if err != nil {
 			return nil, err
 		}
 		return turn.NewSTUNConn(conn), nil
 	case "tls":
 		config := &tls.Config{RootCAs: t.authorities, NextProtos: []string{"stun.turn"}}
-		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", server, config)
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: testTimeout}, "tcp", server, config)
 		if err != nil {
 			return nil, err
 		}
@@ -318,7 +318,7 @@ func exchange(out, in net.PacketConn, to, expectedFrom net.Addr, label string) e
 			}
 			waiting[string(text(label, sent))] = true
 		}
-		if err := in.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := in.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 			return err
 		}
 		n, from, err := in.ReadFrom(buffer)
@@ -366,7 +366,7 @@ func permissionCase(peer net.PacketConn, relayed *allocation) error {
 		return err
 	}
 	buffer := make([]byte, 2048)
-	if err := relayed.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := relayed.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 		return err
 	}
 	n, from, err := relayed.ReadFrom(buffer)

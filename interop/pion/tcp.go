@@ -56,7 +56,7 @@ func exchangeStream(out, in stream) error {
 		_, err := out.Write(pattern())
 		sent <- errors.Join(err, out.CloseWrite())
 	}()
-	if err := in.SetReadDeadline(time.Now().Add(4 * patience)); err != nil {
+	if err := in.SetReadDeadline(time.Now().Add(4 * testTimeout)); err != nil {
 		return err
 	}
 	received, err := io.ReadAll(in)
@@ -113,12 +113,12 @@ func acceptPeer(t target) (string, error) {
 	if err := c.CreatePermission(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}); err != nil {
 		return "", err
 	}
-	peer, err := net.DialTimeout("tcp", allocation.Addr().String(), patience)
+	peer, err := net.DialTimeout("tcp", allocation.Addr().String(), testTimeout)
 	if err != nil {
 		return "", err
 	}
 	defer peer.Close()
-	if err := allocation.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := allocation.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 		return "", err
 	}
 	conn, err := allocation.AcceptTCP()

@@ -9,7 +9,7 @@ import time
 import pjsua2 as pj
 
 # Longer than any machine takes.
-PATIENCE_S = 30
+TEST_TIMEOUT_S = 30
 
 
 class Account(pj.Account):
@@ -34,10 +34,10 @@ class Call(pj.Call):
 
 
 def wait(endpoint, what, done):
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TEST_TIMEOUT_S
     while not done():
         if time.monotonic() > end:
-            raise TimeoutError(f"nothing after {PATIENCE_S} s: {what}")
+            raise TimeoutError(f"nothing after {TEST_TIMEOUT_S} s: {what}")
         endpoint.libHandleEvents(20)
 
 

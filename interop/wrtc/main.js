@@ -8,7 +8,7 @@ globalThis.RTCPeerConnection = wrtc.RTCPeerConnection;
 const { exchange } = require("../webrtc/exchange.js");
 
 const MESSAGES = 1000;
-const PATIENCE_MS = 30000;
+const TEST_TIMEOUT_MS = 30000;
 
 // There is no case for `turns:`: this library trusts the authorities that are compiled into it, and no others.
 const CASES = [
@@ -29,7 +29,7 @@ function judge(outcome, transport) {
 }
 
 function limited(promise) {
-  const late = new Promise((_, reject) => setTimeout(reject, PATIENCE_MS, new Error("it hung")).unref());
+  const late = new Promise((_, reject) => setTimeout(reject, TEST_TIMEOUT_MS, new Error("it hung")).unref());
   return Promise.race([promise, late]);
 }
 

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{Background, PATIENCE, Serve, run, stderr};
+use common::{Background, Serve, TEST_TIMEOUT, run, stderr};
 
 const SECRET: &str = "0123456789abcdef0123";
 
@@ -28,7 +28,7 @@ fn get(serve: &Serve, path: &str) -> String {
     let url = serve.value("admin").split('/').nth(2).expect("a URL");
     let mut stream = TcpStream::connect(url).expect("it listens");
     stream
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TEST_TIMEOUT))
         .expect("a timeout can be set");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {url}\r\n\r\n").expect("it leaves");
     let mut answer = String::new();
@@ -48,7 +48,7 @@ fn sum(serve: &Serve, start: &str) -> f64 {
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "still waiting: {what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "still waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -186,7 +186,7 @@ fn a_log_that_nobody_reads_stops_neither_the_workers_nor_the_end() {
     }
     let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback exists");
     socket
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TEST_TIMEOUT))
         .expect("a timeout can be set");
     for _ in 0..8 {
         socket
@@ -201,7 +201,7 @@ fn a_log_that_nobody_reads_stops_neither_the_workers_nor_the_end() {
     let (status, log) = serve.wait();
     assert!(status.success(), "{status}");
     assert!(
-        stopped.elapsed() < PATIENCE / 2,
+        stopped.elapsed() < TEST_TIMEOUT / 2,
         "the end waits for a reader"
     );
     assert!(log.contains("connection closed"), "{log}");

@@ -5,7 +5,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use common::{PATIENCE, Serve, file};
+use common::{Serve, TEST_TIMEOUT, file};
 
 const TOKEN: &str = "0123456789abcdef0123456789";
 
@@ -42,7 +42,7 @@ impl Admin {
     fn say(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout can be set");
         stream.write_all(request.as_bytes()).expect("it leaves");
         stream

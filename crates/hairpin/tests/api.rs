@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use common::{PATIENCE, Serve, file, run, stderr, stdout};
+use common::{Serve, TEST_TIMEOUT, file, run, stderr, stdout};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ impl Api {
     fn say(&self, request: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout can be set");
         stream.write_all(request.as_bytes()).expect("it leaves");
         let mut text = String::new();
@@ -301,7 +301,7 @@ fn users_secrets_and_realms_of_the_store_can_be_changed() {
             break;
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TEST_TIMEOUT,
             "{}{}",
             stdout(&probe),
             stderr(&probe)
@@ -370,7 +370,7 @@ fn a_session_is_found_and_ended_and_the_log_says_by_whom() {
         if page["next"].is_string() && page["sessions"][0]["to_peers"]["bytes"] != 0 {
             break page;
         }
-        assert!(start.elapsed() < PATIENCE, "{page}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "{page}");
         std::thread::sleep(Duration::from_millis(50));
     };
     let session = &sessions["sessions"][0];
@@ -441,7 +441,7 @@ fn samples_come_as_events() {
     let api = Api::start();
     let mut stream = TcpStream::connect(&api.address).expect("it listens");
     stream
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TEST_TIMEOUT))
         .expect("a timeout can be set");
     write!(
         stream,

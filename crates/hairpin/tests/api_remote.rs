@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{PATIENCE, Serve, file};
+use common::{Serve, TEST_TIMEOUT, file};
 use server::rustls::pki_types::ServerName;
 use server::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto};
 
@@ -62,7 +62,7 @@ impl Remote {
 
     fn connect(&self, ip: IpAddr) -> TcpStream {
         let stream = TcpStream::connect((ip, self.admin.port())).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream
     }
 

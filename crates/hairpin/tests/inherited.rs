@@ -10,7 +10,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{PATIENCE, Serve, fails, hairpin};
+use common::{Serve, TEST_TIMEOUT, fails, hairpin};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// RFC 8489 §5: a Binding request without attributes.
@@ -79,7 +79,7 @@ fn address(socket: &Socket) -> SocketAddr {
 /// Asks by one datagram, and returns whether a success response came.
 fn answers(to: SocketAddr) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket.send_to(&BINDING, to).unwrap();
     let mut answer = [0; 1500];
     let (_, from) = socket.recv_from(&mut answer).unwrap();
@@ -88,7 +88,7 @@ fn answers(to: SocketAddr) -> bool {
 
 fn answers_over_tcp(to: SocketAddr) -> bool {
     let mut stream = TcpStream::connect(to).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.write_all(&BINDING).unwrap();
     let mut answer = [0; 20];
     stream.read_exact(&mut answer).unwrap();
@@ -103,7 +103,7 @@ fn sockets_become_the_listeners_of_their_address_and_transport() {
     let [at, stream_at] = [&first, &stream].map(address);
     // It waits in the socket until the server reads.
     let early = UdpSocket::bind("127.0.0.1:0").unwrap();
-    early.set_read_timeout(Some(PATIENCE)).unwrap();
+    early.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     early.send_to(&BINDING, at).unwrap();
     let listen = at.to_string();
     let tcp_list = format!("listen.tcp={stream_at}");
@@ -182,7 +182,7 @@ fn sip_and_metrics_use_sockets_as_well() {
     assert!(serve.value("sip").contains(&sip), "{}", serve.banner);
     assert!(serve.value("admin").contains(&metrics), "{}", serve.banner);
     let mut stream = TcpStream::connect(address(&admin)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

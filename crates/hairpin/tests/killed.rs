@@ -5,7 +5,7 @@ mod common;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use common::{PATIENCE, Serve};
+use common::{Serve, TEST_TIMEOUT};
 
 /// As many as one source may have.
 const CONNECTIONS: usize = 1_000;
@@ -25,7 +25,7 @@ fn address() -> IpAddr {
 fn connect(server: SocketAddr) -> TcpStream {
     let mut connection = TcpStream::connect(server).expect("the server accepts");
     connection
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TEST_TIMEOUT))
         .expect("not zero");
     connection.write_all(&BINDING).expect("room");
     let mut response = [0; 32];

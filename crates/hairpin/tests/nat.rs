@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Serve, file, hairpin, json, stderr, stdout};
+use common::{Serve, TEST_TIMEOUT, file, hairpin, json, stderr, stdout};
 use serde_json::Value;
 
 const CONFIG: &str = "[listen]\nudp = [\"203.0.113.10:3478\"]\n[relay]\naddresses = [\"203.0.113.10\"]\n[nat_discovery]\nudp = [\"203.0.113.11:3479\"]\n\
@@ -66,7 +66,7 @@ impl Namespace {
             if let Ok(Some(status)) = made.0.try_wait() {
                 return Err(format!("unshare --net: {status}"));
             }
-            assert!(start.elapsed() < PATIENCE, "no namespace");
+            assert!(start.elapsed() < TEST_TIMEOUT, "no namespace");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(made)

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 
 use std::time::Instant;
 
-use common::{PATIENCE, Serve, file, hairpin, run, stderr, stdout};
+use common::{Serve, TEST_TIMEOUT, file, hairpin, run, stderr, stdout};
 
 const SECRET: &str = "0123456789abcdef";
 
@@ -166,7 +166,7 @@ fn a_reload_changes_secrets_without_a_gap() {
     assert!(works("the-first-secret") && !works("the-second-secret"));
     write(&path, "\"the-second-secret\", \"the-first-secret\"");
     server.signal("HUP");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !works("the-second-secret") {
         assert!(Instant::now() < deadline, "the reload does nothing");
     }
@@ -303,7 +303,7 @@ fn rounds(samples: &[String], target: &str, outcome: &str) -> f64 {
 
 /// The samples after two rounds over UDP, one over TCP, and one with a server that is not there.
 fn after_some_rounds(address: &str, nobody: &str) -> Vec<String> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let now = samples(address);
         let is_done = rounds(&now, "\"udp\"", "\"success\"") >= 2.0

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{PATIENCE, Serve, fails, file, hairpin, run, stderr};
+use common::{Serve, TEST_TIMEOUT, fails, file, hairpin, run, stderr};
 
 /// RFC 8489 §5: a Binding request without attributes.
 const BINDING: [u8; 20] = [
@@ -23,7 +23,7 @@ fn bind(server: SocketAddr) -> Vec<u8> {
     };
     let socket = UdpSocket::bind(any).expect("loopback exists");
     socket
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TEST_TIMEOUT))
         .expect("a timeout can be set");
     socket.send_to(&BINDING, server).expect("it leaves");
     let mut answer = [0; 1500];

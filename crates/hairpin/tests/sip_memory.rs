@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Serve};
+use common::{Serve, TEST_TIMEOUT};
 
 /// Bytes of resident memory that a finished REGISTER may take, and a call that was answered: what the engine keeps, and a margin for the
 /// allocator's whole pages and tables that have just doubled.
@@ -63,12 +63,12 @@ impl World {
                 if answer.starts_with("SIP/2.0 200") && answer.contains(&call) {
                     return;
                 }
-                if begun.elapsed() > PATIENCE {
+                if begun.elapsed() > TEST_TIMEOUT {
                     break;
                 }
             }
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < TEST_TIMEOUT,
                 "{method} {number} is not answered"
             );
         }
@@ -78,7 +78,9 @@ impl World {
     fn gauge(&self, name: &str) -> u64 {
         let url = self.serve.value("admin").split('/').nth(2).expect("a URL");
         let mut stream = TcpStream::connect(url).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: {url}\r\n\r\n").expect("sent");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("an answer");
@@ -123,7 +125,7 @@ impl World {
     fn eventually(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !condition() {
-            assert!(begun.elapsed() < 3 * PATIENCE, "still waiting: {what}");
+            assert!(begun.elapsed() < 3 * TEST_TIMEOUT, "still waiting: {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -341,7 +341,7 @@ mod tests {
     use super::*;
     use crate::{Events, Interest, Poller};
 
-    const PATIENCE: Option<Duration> = Some(Duration::from_secs(5));
+    const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 
     fn listener() -> TcpListener {
         TcpListener::bind("127.0.0.1:0".parse().unwrap(), &TcpOptions::default()).unwrap()
@@ -351,7 +351,7 @@ mod tests {
         let poller = Poller::new().unwrap();
         poller.add(source, 0, interest).unwrap();
         let mut events = Events::with_capacity(1);
-        assert_eq!(poller.wait(&mut events, PATIENCE).unwrap(), 1);
+        assert_eq!(poller.wait(&mut events, TEST_TIMEOUT).unwrap(), 1);
     }
 
     fn pair() -> (TcpConnection, TcpConnection) {

@@ -11,7 +11,7 @@ use hairpin_server::{Running, Server};
 use sip_client::{Client, status, test_uas};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
-use tls_peer::{Authority, Link, PATIENCE, Pair, Peer};
+use tls_peer::{Authority, Link, Pair, Peer, TEST_TIMEOUT};
 
 const NAME: &str = "sip.example.org";
 
@@ -92,7 +92,7 @@ fn wait(server: &Running, what: &str, is: impl Fn(&SipCounters) -> bool) {
     let begun = Instant::now();
     while !is(&server.stats().sip()) {
         let counters = server.stats().sip();
-        assert!(begun.elapsed() < PATIENCE, "{what}: {counters:?}");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{what}: {counters:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -267,7 +267,7 @@ fn by_alias(own: bool, via: &str) -> bool {
             assert_eq!(call_id(&link.request()), "second@test");
             return true;
         }
-        assert!(begun.elapsed() < PATIENCE, "no BYE: {sip:?}");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "no BYE: {sip:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

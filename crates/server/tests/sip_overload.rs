@@ -14,7 +14,7 @@ const LOAD: Duration = Duration::from_secs(2);
 /// So often the two are compared: whatever else the machine does in one of them falls upon the other one the next time.
 const ATTEMPTS: usize = 5;
 /// What cannot be done within this time on any machine is not done at all.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn socket(server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -85,7 +85,7 @@ fn flood(server: SocketAddr, id: usize, stop: &AtomicBool) -> usize {
 
 /// Sends until the final response comes, as a client does.
 fn insist(socket: &UdpSocket, request: &str) -> String {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let mut buffer = [0; 4096];
     while Instant::now() < until {
         socket.send(request.as_bytes()).expect("sent");
@@ -167,7 +167,7 @@ fn a_flood_costs_little_of_the_goodput_and_calls_end_meanwhile() {
     // Afterwards all is as before.
     let after = insist(&caller, &request("REGISTER", "after", 1, ""));
     assert!(matches!(status(&after), 200 | 503), "{after}");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let mut number = 0;
     while status(&insist(
         &caller,

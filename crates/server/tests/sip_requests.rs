@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server that gives up soon: 64*T1 are 640 ms.
 fn server_with(change: impl FnOnce(&mut SipSettings)) -> Running {
@@ -35,7 +35,9 @@ fn asking(dns: &DnsServer) -> Running {
 /// A socket of a caller's.
 fn socket(ip: &str) -> UdpSocket {
     let socket = UdpSocket::bind((ip, 0)).expect("a socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket
+        .set_read_timeout(Some(TEST_TIMEOUT))
+        .expect("a timeout");
     socket
 }
 
@@ -106,7 +108,7 @@ fn field<'t>(text: &'t str, name: &str) -> &'t str {
 }
 
 fn until(server: &Running, what: &str, holds: impl Fn(&hairpin_server::sip::SipCounters) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !holds(&server.stats().sip()) {
         assert!(
             Instant::now() < deadline,
@@ -207,7 +209,9 @@ fn an_answer_whose_connection_is_gone_goes_to_where_the_via_leads_rfc3263_5() {
     drop(stream);
     // The 200 is repeated until its ACK comes.
     let (mut stream, _) = elsewhere.accept().expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(TEST_TIMEOUT))
+        .expect("a timeout");
     let mut text = [0; 12];
     stream.read_exact(&mut text).expect("an answer");
     assert_eq!(&text, b"SIP/2.0 200 ");
@@ -329,7 +333,9 @@ fn a_long_bye_goes_over_tcp_and_over_udp_where_nobody_listens_rfc3261_18_1_1() {
         &request.replace("call@test", "other@test"),
     );
     let (mut stream, _) = proxy.accept().expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(TEST_TIMEOUT))
+        .expect("a timeout");
     let mut text = String::new();
     let mut buffer = [0; 4096];
     while !text.contains("\r\n\r\n") {

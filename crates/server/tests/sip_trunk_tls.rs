@@ -16,7 +16,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tls_peer::{Authority, PATIENCE, Peer};
+use tls_peer::{Authority, Peer, TEST_TIMEOUT};
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -151,7 +151,7 @@ fn a_trunk_with_a_wrong_certificate_gets_no_call_and_is_counted_and_logged() {
         phone.expect("SIP/2.0 200");
         let begun = Instant::now();
         while server.stats().sip().next_hop_tls_failed != 1 {
-            assert!(begun.elapsed() < PATIENCE, "it is not counted");
+            assert!(begun.elapsed() < TEST_TIMEOUT, "it is not counted");
             std::thread::sleep(Duration::from_millis(5));
         }
         let trunks = server.sip_inspector().expect("SIP").trunks();

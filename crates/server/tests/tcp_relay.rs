@@ -15,7 +15,7 @@ use stun::{ConnectionId, Message, Method, RequestedTransport, XorPeerAddress};
 use turn::server::RelayTransport;
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn builder(workers: usize) -> (Builder, Arc<ClientConfig>) {
     let (server, client) = configs();
@@ -124,7 +124,9 @@ fn listener() -> TcpListener {
 
 fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     let (stream, from) = listener.accept().expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(TEST_TIMEOUT))
+        .expect("a timeout");
     (stream, from)
 }
 
@@ -212,12 +214,13 @@ fn a_peer_connects_to_a_client_rfc6062_5_3() {
         let (mut client, relayed) = access.allocated();
         let mut stranger = TcpStream::connect(relayed).expect("the relay listens");
         stranger
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout");
         expect_end(&mut stranger);
         assert_eq!(client.permit(at("127.0.0.1:9")), 0);
         let mut peer = TcpStream::connect(relayed).expect("the relay listens");
-        peer.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        peer.set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         peer.write_all(b"hello").expect("room");
         let (id, from) = attempt(&client);
         assert_eq!(from, peer.local_addr().expect("connected"));

@@ -6,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A busy machine takes its time.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 pub(crate) fn soon(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < PATIENCE, "{what}: not in time");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{what}: not in time");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -73,7 +73,7 @@ impl Server {
         let started = Instant::now();
         while ask(self.port, &["ping"]) != "PONG" {
             let has_ended = self.process.try_wait().is_ok_and(|status| status.is_some());
-            if has_ended || started.elapsed() > PATIENCE {
+            if has_ended || started.elapsed() > TEST_TIMEOUT {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -57,7 +57,7 @@ impl Stream {
         Stream { wire, incoming }
     }
 
-    /// Splits the stream into its two halves, for an owner that reads and writes on different threads.
+    /// Splits the stream into its two halves. Then different threads can read and write.
     #[must_use]
     pub fn into_parts(self) -> (Wire, Incoming) {
         (self.wire, self.incoming)

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use super::{PATIENCE, Serve};
+use super::{Serve, TEST_TIMEOUT};
 
 impl Serve {
     /// The address and the port of the admin listener.
@@ -15,7 +15,7 @@ impl Serve {
     pub(crate) fn get(&self, path: &str) -> String {
         let address = self.admin();
         let mut stream = TcpStream::connect(address).expect("the admin listener");
-        let limit = stream.set_read_timeout(Some(PATIENCE));
+        let limit = stream.set_read_timeout(Some(TEST_TIMEOUT));
         limit.expect("a timeout can be set");
         let sent = write!(
             stream,

@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes longer, unless it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The binary, with an environment that cannot change what it does.
 pub(crate) fn hairpin(args: &[&str]) -> Command {
@@ -32,8 +32,8 @@ pub(crate) fn hairpin(args: &[&str]) -> Command {
 
 /// Copies the binary to another file, which can be run at once.
 ///
-/// This process must not write the file: a child that another test starts has it open until the child runs its program,
-/// and nobody can run a file that is open for writing.
+/// `cp` writes the file, because nobody can run a file that is open for writing. If this process wrote it, a child that
+/// another test starts would have it open for a moment.
 pub(crate) fn copy_program(to: &Path) {
     let status = Command::new("cp")
         .args([Path::new(env!("CARGO_BIN_EXE_hairpin")), to])
@@ -186,7 +186,7 @@ impl Serve {
 
     /// The same, for a server that belongs to something else.
     pub(crate) fn ended(&mut self) -> (ExitStatus, String) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
                 return (status, self.rest_of_stderr());

@@ -11,7 +11,7 @@ use server::stun::{
     XorPeerAddress, long_term_key,
 };
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
 pub(crate) const USER: &str = "ann";
 pub(crate) const PASSWORD: &str = "a password of this test";
@@ -110,7 +110,7 @@ impl Client {
         let begun = Instant::now();
         self.socket.send_to(&datagram, self.server).expect("sent");
         let mut buffer = [0; 1024];
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < TEST_TIMEOUT {
             let Ok((length, _)) = self.socket.recv_from(&mut buffer) else {
                 continue;
             };

@@ -248,12 +248,21 @@ pub struct Programs {
 impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
-    /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-spread` (two workers that are
-    /// asked how evenly they share allocations), `hairpin-xdp` and `hairpin-tc` (relaying in the kernel), `hairpin-xdp-miss` and
-    /// `hairpin-tc-miss` (with hardly any room for channels there), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and
-    /// GSO), `floor-tcp` and `floor-tls` (TCP and TLS, one read and one write per connection and wake-up), `floor-stun` (recvmmsg
-    /// and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and `program-tc`
-    /// (the server's own programs over a fixed table).
+    /// Presets of hairpin:
+    /// - `hairpin`: in user space
+    /// - `hairpin-2`: two workers on two processors
+    /// - `hairpin-spread`: two workers, to measure how evenly they share allocations
+    /// - `hairpin-xdp` and `hairpin-tc`: relaying in the kernel
+    /// - `hairpin-xdp-miss` and `hairpin-tc-miss`: the same, with hardly any room for channels in the kernel
+    ///
+    /// Other presets:
+    /// - `coturn`
+    /// - `floor`: recvfrom and sendto
+    /// - `floor-gro`: GRO and GSO
+    /// - `floor-tcp` and `floor-tls`: TCP and TLS, one read and one write per connection and wake-up
+    /// - `floor-stun`: recvmmsg and sendmmsg, STUN only
+    /// - `floor-xdp`, `floor-tc` and `floor-stun-xdp`: in the kernel
+    /// - `program-xdp` and `program-tc`: the server's own programs over a fixed table
     ///
     /// SIP: `hairpin-sip`, `hairpin-sip-2` (two workers on two processors), `hairpin-sip-uncontrolled` (without overload control), `kamailio` and
     /// `floor-sip`.

@@ -1,8 +1,8 @@
 //! Many TURN clients on one thread.
 //!
 //! A [`Driver`] owns a socket (UDP, TCP or TLS) and a [`Client`](turn::client::Client) for each client. One epoll waits for all of them,
-//! one timer wheel has their timers, and one batch receives for them. It is what sets a load generator up, what keeps its allocations
-//! alive, and what tests drive:
+//! one timer wheel has their timers, and one batch receives for them. Load generators make their allocations with it
+//! and keep them alive. Tests use it as well:
 //!
 //! ```text
 //!  add, with ──────────┐                                  ┌── Handler::event: an allocation, a channel, a failure

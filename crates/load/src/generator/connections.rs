@@ -17,7 +17,7 @@ const IN_FLIGHT: usize = 64;
 /// How often timers of handshakes are looked at.
 const NAP: Duration = Duration::from_millis(100);
 /// How long one may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens this number of connections, and completes their handshakes.
 pub(super) fn all(
@@ -25,7 +25,7 @@ pub(super) fn all(
     local: SocketAddr,
     count: u32,
 ) -> Result<Vec<Socket>, SetupError> {
-    reach(server, PATIENCE)?;
+    reach(server, RESPONSE_TIMEOUT)?;
     let mut ready = Vec::new();
     while ready.len() < count as usize {
         let group = (count as usize - ready.len()).min(IN_FLIGHT);
@@ -48,7 +48,7 @@ fn group(server: &ServerAddress, local: SocketAddr, count: usize) -> stdio::Resu
         poller.add(&connection, token as u64, connection.first_interest())?;
         made.push(Arc::new(connection));
     }
-    let end_ns = clock::monotonic_ns() + PATIENCE.as_nanos() as u64;
+    let end_ns = clock::monotonic_ns() + RESPONSE_TIMEOUT.as_nanos() as u64;
     while made.iter().any(|connection| !connection.is_established()) {
         let rest = end_ns.saturating_sub(clock::monotonic_ns());
         if rest == 0 {

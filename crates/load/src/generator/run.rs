@@ -52,9 +52,9 @@ pub struct Run {
 }
 
 /// A server that has not confirmed any release for this long will not confirm the others either.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for one that is known to be silent.
-const SILENT_PATIENCE: Duration = Duration::from_millis(200);
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Longest sleep between two looks at the threads.
 const NAP_NS: u64 = 50_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -172,8 +172,8 @@ impl Run {
             return LoadReport::empty();
         };
         let timeout = match report.ended {
-            Ending::ServerSilent | Ending::CannotSend => SILENT_PATIENCE,
-            _ => RELEASE_PATIENCE,
+            Ending::ServerSilent | Ending::CannotSend => SILENCE_TIMEOUT,
+            _ => RELEASE_TIMEOUT,
         };
         let unconfirmed = release(plan.take_taps(), timeout);
         if unconfirmed > 0 {
@@ -257,7 +257,7 @@ impl Plan {
 impl Drop for Plan {
     /// What was allocated for it is released.
     fn drop(&mut self) {
-        release(self.take_taps(), RELEASE_PATIENCE);
+        release(self.take_taps(), RELEASE_TIMEOUT);
     }
 }
 

@@ -11,7 +11,7 @@ use super::link::{Link, Step};
 /// Datagrams that make the round trip.
 const ROUNDS: u32 = 5;
 /// How long one of them is waited for before the next is sent.
-const PATIENCE: Duration = Duration::from_millis(400);
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Data through the relay and back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn one_trip(
 
 /// Waits for `payload` from `peer`.
 fn receive(link: &mut Link, peer: SocketAddr, payload: &[u8]) -> bool {
-    let deadline = turn::Mono(::io::clock::monotonic_ns()).plus(PATIENCE);
+    let deadline = turn::Mono(::io::clock::monotonic_ns()).plus(RESPONSE_TIMEOUT);
     loop {
         match link.step(deadline, &mut 0) {
             Step::Data {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the run is given up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client with an allocation, a channel to the peer and a permission for it.
 struct Flow {
@@ -126,7 +126,7 @@ impl Bed {
         while received < expected {
             turn(&mut self.server)?;
             received += receive(self)?;
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TEST_TIMEOUT {
                 return Err(format!("{received} of {expected} datagrams came").into());
             }
         }

@@ -1,6 +1,6 @@
 //! The whole worker with SIP: epoll, receiving, the engine, the user agent server for tests, sending; over loopback.
 
-use crate::over_sockets::{PATIENCE, receive, receiver, turn};
+use crate::over_sockets::{TEST_TIMEOUT, receive, receiver, turn};
 use crate::{Outcome, measure};
 use hairpin_server::sip::SipSettings;
 use hairpin_server::{Local, Server};
@@ -86,7 +86,7 @@ impl Bed {
         while self.batch.len() < answers * ROUND {
             turn(&mut self.server)?;
             receive(&self.socket, &mut self.batch)?;
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TEST_TIMEOUT {
                 return Err(format!("{} answers to {method}", self.batch.len()).into());
             }
         }
@@ -143,7 +143,7 @@ impl Bed {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TEST_TIMEOUT {
                 return Err("no answers over TCP".into());
             }
         }

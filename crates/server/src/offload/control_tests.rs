@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(15);
+const TEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs in a thread of its own, in a namespace whose `near` (192.0.2.1, 2001:db8::1) is wired to `far` (.2) in the other.
 fn wired(test: impl FnOnce(NetNs) + Send + 'static) {
@@ -126,7 +126,7 @@ fn run(
 }
 
 fn until(what: &str, published: &PublishedStatus, mut good: impl FnMut(&OffloadStatus) -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     while Instant::now() < end {
         if good(&published.get()) {
             return;

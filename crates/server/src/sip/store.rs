@@ -40,7 +40,7 @@ const MOST_WAITING: u64 = 64 << 20;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long the start waits for the previous process to end, and how often it tries the lock.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What the thread and the workers count.
@@ -259,7 +259,7 @@ impl SharedLog {
 /// The process before this one may be about to end.
 fn open_disk(directory: &StateDir) -> Result<Disk, StateError> {
     let path = directory.file(FILE);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WRITE_TIMEOUT;
     loop {
         match Disk::open(&path) {
             Ok(disk) => return Ok(disk),

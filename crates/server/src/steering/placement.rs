@@ -113,8 +113,8 @@ impl Placement {
             .publish(self.worker, u32::try_from(rate).unwrap_or(u32::MAX), now);
     }
 
-    /// An Allocate request of this many bytes would make an allocation here: the worker that is to have it instead, if there is
-    /// one. From then on its flow goes there.
+    /// Chooses the worker for an Allocate request of this many bytes that would make an allocation here. Returns `None` if it stays
+    /// here. Otherwise the client's datagrams go to the other worker from then on.
     pub(crate) fn elsewhere(
         &mut self,
         now: Mono,

@@ -16,7 +16,7 @@ use stun::{
 const REALM: &str = "example.org";
 
 /// Longer than an answer takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the server, and may look at what that changes.
 pub(crate) type Watch<'a> = &'a mut dyn FnMut(&mut dyn FnMut());
@@ -190,7 +190,7 @@ impl Crowd {
                 assert_eq!(from, to);
                 return answer[..length].to_vec();
             }
-            assert!(start.elapsed() < PATIENCE, "no answer to {method:?}");
+            assert!(start.elapsed() < TEST_TIMEOUT, "no answer to {method:?}");
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) const USER: &str = "ann";
 pub(crate) const PASSWORD: &str = "secret";
 
 /// Longer than anything takes on a busy machine, shorter than a hanging test.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What adds attributes to a request.
 pub(crate) type Attributes<'a> = &'a dyn Fn(&mut Builder<'_>) -> Result<(), BuildError>;
@@ -64,7 +64,9 @@ pub(crate) fn channel(number: u16) -> ChannelNumber {
 /// A socket on loopback that waits for a while.
 pub(crate) fn socket(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(at(address)).expect("loopback has free ports");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket
+        .set_read_timeout(Some(TEST_TIMEOUT))
+        .expect("a timeout");
     socket
 }
 
@@ -72,7 +74,7 @@ pub(crate) fn socket(address: &str) -> UdpSocket {
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "still waiting: {what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "still waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -561,7 +563,9 @@ impl Client {
             .set_read_timeout(Some(Duration::from_millis(150)))
             .expect("a timeout");
         let silent = socket.recv_from(&mut [0; 2048]).is_err();
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         silent
     }
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The other namespace.
 pub(crate) struct Far(NetNs);
@@ -142,7 +142,7 @@ fn wait_for_the_link(far: &Far) {
             if there.recv_from(&mut [0; 8]).is_ok() {
                 break;
             }
-            assert!(start.elapsed() < PATIENCE, "{address} stays mute");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{address} stays mute");
         }
     }
 }
@@ -156,7 +156,9 @@ impl Ear {
         // Without the link's header: what comes starts with IP.
         let all = Protocol::from(i32::from(ALL.to_be()));
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(all)).expect("a raw socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         Ear(socket)
     }
 

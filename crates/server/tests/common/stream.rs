@@ -39,7 +39,7 @@ impl StreamLink {
         let socket = TcpStream::connect(server).expect("the server accepts");
         socket.set_nodelay(true).expect("TCP_NODELAY");
         socket
-            .set_read_timeout(Some(super::PATIENCE))
+            .set_read_timeout(Some(super::TEST_TIMEOUT))
             .expect("a timeout");
         StreamLink {
             socket,

@@ -11,7 +11,7 @@ use crate::common::{Client, at};
 use crate::network::{Network, within};
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long nothing has to come for nothing to come at all.
 const SILENCE: Duration = Duration::from_millis(200);
 /// Datagrams under way at a time: fewer than the smallest queue on their way holds.
@@ -64,7 +64,9 @@ impl Call {
     pub(crate) fn set_up(network: &Network, families: Families) -> Call {
         let socket = |namespace, address: &str| {
             let socket = within(namespace, || UdpSocket::bind(at(address))).expect("a socket");
-            socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            socket
+                .set_read_timeout(Some(TEST_TIMEOUT))
+                .expect("a timeout");
             socket
         };
         let (own, server) = match families.client_v6 {
@@ -150,7 +152,7 @@ impl Call {
                 Err(_) => {}
             }
         }
-        to.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        to.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
         assert_eq!(came, 0, "{way:?}: datagrams came through");
     }
 

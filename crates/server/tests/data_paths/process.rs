@@ -12,7 +12,7 @@ use hairpin_server::{Builder, Server, Settings};
 use crate::common::{PASSWORD, USER, at, ip};
 use crate::paths::Path;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name of the test that is the server.
 const ENTRY: &str = "entry_of_the_server";
 const PATH: &str = "HAIRPIN_TEST_PATH";
@@ -71,7 +71,7 @@ impl Process {
 
     /// Waits until it has ended.
     pub(crate) fn wait(mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;

@@ -15,7 +15,7 @@ const ALLOCATIONS: usize = 2_000;
 /// Datagrams under way at a time.
 const WINDOW: usize = 32;
 const CHANNEL: u16 = 0x4abc;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn allocations() -> usize {
     let set = std::env::var("HAIRPIN_TEST_ALLOCATIONS").ok();
@@ -48,7 +48,9 @@ impl Call {
     fn set_up(network: &Network) -> Call {
         let socket = |namespace, address: &str| {
             let socket = within(namespace, || UdpSocket::bind(at(address))).expect("a socket");
-            socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            socket
+                .set_read_timeout(Some(TEST_TIMEOUT))
+                .expect("a timeout");
             socket
         };
         let own = socket(&network.client, "10.7.1.2:0");

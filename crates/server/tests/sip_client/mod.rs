@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server of SIP on loopback.
 pub(crate) fn serve(settings: SipSettings, workers: usize) -> Running {
@@ -67,14 +67,18 @@ impl Client {
     /// One that sends from this socket.
     pub(crate) fn of(socket: UdpSocket, server: SocketAddr) -> Client {
         socket.connect(server).expect("a route");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         Client { socket, to: None }
     }
 
     /// One that takes messages from all addresses of the server.
     pub(crate) fn of_all_addresses(server: SocketAddr) -> Client {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         Client {
             socket,
             to: Some(server),
@@ -105,7 +109,7 @@ impl Client {
         self.socket.set_read_timeout(Some(time)).expect("a timeout");
         let nothing = self.socket.recv(&mut [0; 16]).is_err();
         self.socket
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout");
         nothing
     }
@@ -116,7 +120,7 @@ impl Client {
         let mut buffer = vec![0; 65536];
         let length = self.socket.recv(&mut buffer).ok();
         self.socket
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout");
         let bytes = buffer.get(..length?).unwrap_or_default();
         Some(String::from_utf8_lossy(bytes).into_owned())
@@ -146,7 +150,9 @@ pub(crate) struct Stream {
 impl Stream {
     pub(crate) fn new(server: SocketAddr) -> Stream {
         let stream = TcpStream::connect(server).expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         Stream {
             stream,
@@ -215,7 +221,7 @@ impl Stream {
         self.stream.set_read_timeout(Some(time)).expect("a timeout");
         self.more();
         self.stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout");
         self.whole()
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longer than any machine takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Who issues certificates.
 pub(crate) struct Authority {
@@ -99,7 +99,7 @@ pub(crate) struct Link {
 impl Link {
     fn new(socket: TcpStream, tls: Connection) -> std::io::Result<Link> {
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TEST_TIMEOUT))?;
         let mut link = Link {
             socket,
             tls,
@@ -189,7 +189,7 @@ impl Link {
                 Ok(false) if !std::mem::replace(&mut self.has_ended, true) => {}
                 Ok(false) => return None,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    panic!("nothing came for {PATIENCE:?}")
+                    panic!("nothing came for {TEST_TIMEOUT:?}")
                 }
                 Err(_) => return None,
             }
@@ -272,7 +272,7 @@ impl Peer {
         let socket = loop {
             match self.listener.accept() {
                 Ok((socket, _)) => break socket,
-                Err(_) => assert!(begun.elapsed() < PATIENCE, "nobody connects"),
+                Err(_) => assert!(begun.elapsed() < TEST_TIMEOUT, "nobody connects"),
             }
             std::thread::sleep(Duration::from_millis(5));
         };

@@ -12,7 +12,7 @@ use crate::routing::Query;
 use crate::{HashKey, Mono};
 
 /// The DNS client gives up earlier than this.
-const PATIENCE: Duration = Duration::from_secs(15);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Questions for one message: NAPTR, SRV for each transport, and 16 hosts twice.
 const MOST_ASKED: usize = 40;
@@ -115,12 +115,15 @@ impl Questions {
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
-        self.asked.front().map(|(at, _)| at.plus(PATIENCE))
+        self.asked.front().map(|(at, _)| at.plus(QUERY_TIMEOUT))
     }
 
     /// A question that was not answered in time.
     pub(super) fn overdue(&mut self, now: Mono) -> Option<Query> {
-        while let Some((_, query)) = self.asked.pop_front_if(|(at, _)| at.plus(PATIENCE) <= now) {
+        while let Some((_, query)) = self
+            .asked
+            .pop_front_if(|(at, _)| at.plus(QUERY_TIMEOUT) <= now)
+        {
             if self.open.contains_key(&query) {
                 return Some(query);
             }

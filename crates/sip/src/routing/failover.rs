@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_server_and_the_end_of_patience_end_it() {
+    fn the_last_server_and_the_time_limit_end_it() {
         let mut penalties = Penalties::new(HashKey::new([1; 16]));
         let mut failover = Failover::new(vec![server(1)], Mono(0), Duration::from_secs(32));
         assert!(!failover.ended(Mono(0), Outcome::TimedOut, &mut penalties));

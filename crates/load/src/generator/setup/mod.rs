@@ -68,7 +68,7 @@ const NAP: Duration = Duration::from_millis(100);
 /// How long to wait for answers to requests that are of no interest any more.
 const ANSWER_WAIT: Duration = Duration::from_millis(200);
 /// A server that confirms no release for this long is left alone.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl TurnClients {
     /// Clients of `server`, without credentials, 64 set up at once, 5 seconds for each request.
@@ -385,7 +385,7 @@ impl Drop for Setup {
         let busy = |driver: &Driver, id| driver.client(id).is_some_and(Client::is_busy);
         let quiet = |driver: &Driver, _: &Deaf| !driver.ids().any(|id| busy(driver, id));
         let _ = self.driver.run_until(ANSWER_WAIT, &mut Deaf, quiet);
-        release_all(&mut self.driver, ids, RELEASE_PATIENCE);
+        release_all(&mut self.driver, ids, RELEASE_TIMEOUT);
     }
 }
 
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_given_up_when_patience_ends() {
+    fn requests_are_given_up_after_their_timeout() {
         for (ms, transmissions) in [(100, 1), (500, 1), (2_000, 3), (5_000, 4), (39_500, 7)] {
             let timeout = Duration::from_millis(ms);
             let settings = retransmission(timeout, false);

@@ -10,7 +10,7 @@ use crate::report::LoadReport;
 use crate::sip::Transport;
 
 /// How long the answer is waited for: three requests over UDP.
-const PATIENCE: Duration = Duration::from_millis(1600);
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1600);
 
 /// What a server said to one unit of work.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +96,7 @@ pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), Rehearsal
     let local = |error: &dyn std::fmt::Display| RehearsalError::Local(error.to_string());
     let mut plan = super::sip(&one, stopper).map_err(|error| local(&error))?;
     plan.warm_up = Duration::ZERO;
-    plan.duration = PATIENCE;
+    plan.duration = RESPONSE_TIMEOUT;
     plan.linger = Duration::ZERO;
     plan.close_loop(1);
     let report = Run::start(plan).map_err(|error| local(&error))?.finish();
@@ -104,7 +104,7 @@ pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), Rehearsal
 }
 
 fn knock(server: SocketAddr, transport: Transport) -> Result<(), RehearsalError> {
-    match TcpStream::connect_timeout(&server, PATIENCE) {
+    match TcpStream::connect_timeout(&server, RESPONSE_TIMEOUT) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(RehearsalError::NothingListens { server, transport })

@@ -82,7 +82,7 @@ pub enum TestStackError {
 }
 
 /// A run that takes longer is given up.
-const PATIENCE: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl TestStack {
     /// The seven runs of `testStackStd.sh`, and INVITE over UDP.
@@ -152,7 +152,7 @@ impl TestStack {
         };
         let mut plan = super::sip(&self.options(targets, runs), stopper)?;
         plan.warm_up = Duration::ZERO;
-        plan.duration = PATIENCE;
+        plan.duration = RUN_TIMEOUT;
         plan.linger = Duration::ZERO;
         plan.senders = self.threads.0;
         plan.close_loop(window);

@@ -27,7 +27,7 @@ pub enum LocateError {
 const ROUNDS: usize = 4;
 
 /// Longer than the resolver takes for one question.
-const PATIENCE: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl NameResolver {
     /// The servers to try for a URI, in this order (RFC 3263 §4); never empty. Waits for the DNS, some seconds at most for
@@ -76,7 +76,7 @@ impl NameResolver {
         }
         let mut all = Vec::with_capacity(count);
         for _ in 0..count {
-            let answered = answers.recv_timeout(PATIENCE);
+            let answered = answers.recv_timeout(QUERY_TIMEOUT);
             let answered = answered.map_err(|_| LocateError::TimedOut)?;
             tracing::debug!(query = ?answered.query, took = ?answered.took, "asked the DNS");
             all.push(answered);

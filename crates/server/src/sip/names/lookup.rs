@@ -21,7 +21,7 @@ const EACH: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 
 /// How long one question may take, whatever the servers do: three of them in a row (NAPTR, SRV, addresses) leave a transaction half its time.
-const PATIENCE: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Datagrams up to this length arrive whole over every path (DNS flag day 2020); longer answers come by TCP.
 const LONGEST_DATAGRAM: u16 = 1232;
@@ -77,7 +77,7 @@ impl Lookups {
 
     pub(super) async fn ask(&self, query: &Query, families: Families) -> Result<Known, NoAnswer> {
         let resolver = self.resolver().ok_or(NoAnswer::Failed)?;
-        let asked = tokio::time::timeout(PATIENCE, ask(&resolver, query, families));
+        let asked = tokio::time::timeout(QUERY_TIMEOUT, ask(&resolver, query, families));
         asked.await.unwrap_or(Err(NoAnswer::TimedOut))
     }
 
