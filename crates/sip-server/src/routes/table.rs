@@ -154,7 +154,11 @@ impl Table {
         // Whether the sender is a trunk matters to each route, see `Compiled::mismatch`.
         to.extend_from_slice(&trunk.map_or(0, |trunk| u32::from(trunk) + 1).to_be_bytes());
         if self.asked.networks {
-            to.extend_from_slice(source.to_string().as_bytes());
+            let source = match source {
+                IpAddr::V4(address) => address.to_ipv6_mapped(),
+                IpAddr::V6(address) => address,
+            };
+            to.extend_from_slice(&source.octets());
         }
         if self.asked.users
             && let Ok(from) = message.from()
