@@ -135,7 +135,7 @@ impl Allocation {
     /// Lets these peers send, regardless of their ports. The client refreshes the permissions.
     ///
     /// # Errors
-    /// [`PermitError`], of the first peer that has one; others may be permitted.
+    /// [`PermitError`] of the first peer that fails. Others may be permitted.
     pub async fn permit(&self, peers: &[IpAddr]) -> Result<(), PermitError> {
         let outcomes: Vec<_> = {
             let shared = self.shared();

@@ -105,7 +105,7 @@ impl TcpAllocation {
     /// Lets these peers connect, regardless of their ports. The client refreshes the permissions. [`connect`](TcpAllocation::connect) needs none.
     ///
     /// # Errors
-    /// [`PermitError`] of the first peer that the server refuses; others may be permitted.
+    /// [`PermitError`] of the first peer that fails. Others may be permitted.
     pub async fn permit(&self, peers: &[IpAddr]) -> Result<(), PermitError> {
         self.allocation.permit(peers).await
     }

@@ -434,7 +434,7 @@ pub(super) fn write_list<'r>(
     }
 }
 
-/// RFC 5393 §5.3.3: every request that is forwarded has one; an ACK has none to divide.
+/// Every request that is forwarded has one, an ACK too (RFC 5393 §5.3.3).
 fn breadth_line(breadth: u32) -> Vec<u8> {
     let mut digits = [0; 10];
     [b"Max-Breadth: ", decimal(breadth, &mut digits), b"\r\n"].concat()

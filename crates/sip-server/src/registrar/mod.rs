@@ -376,8 +376,11 @@ impl Registrar {
         }
     }
 
-    /// What contacts may not be, regardless of the bindings. Clears the `reg-id`s that do not count. `true` if Outbound is applied and the
-    /// user agent supports it.
+    /// Checks the contacts, without the stored bindings. Clears each `reg-id` to which Outbound does not apply (RFC 5626 §6). Returns
+    /// whether Outbound is applied and the user agent supports it.
+    ///
+    /// # Errors
+    /// The response that refuses the REGISTER.
     fn check(
         &self,
         message: &Message<'_>,

@@ -255,8 +255,7 @@ fn compile(
         });
     }
     to.sort_by_key(|number| trunk_of(number).map(|it| it.priority));
-    let list = Arc::from(&*to);
-    let list = lists.entry(to).or_insert(list);
+    let list = lists.entry(to).or_insert_with_key(|to| Arc::from(&**to));
     Ok(Compiled {
         route,
         trunks: list.clone(),

@@ -252,8 +252,8 @@ impl ClusterBindings {
         let at_ms = self.now_ms();
         let change = Change { bindings, at_ms };
         let mut state = self.state();
-        if state.changes.contains_key(aor) {
-            state.changes.insert(aor.into(), change);
+        if let Some(waiting) = state.changes.get_mut(aor) {
+            *waiting = change;
             return;
         }
         if state.changes.len() >= CHANGES {

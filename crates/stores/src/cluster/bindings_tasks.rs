@@ -86,7 +86,7 @@ impl Writer {
         match outcome {
             Ok(bound) if bound.iter().any(Result::is_ok) => {
                 self.backoff.reset();
-                self.keep(requests, bound);
+                self.note_results(requests, bound);
                 GATHER
             }
             outcome => {
@@ -106,8 +106,10 @@ impl Writer {
         }
     }
 
-    /// Some are written. If a server of several does not respond, its addresses wait until it does.
-    fn keep(&mut self, requests: Vec<BindRequest>, bound: Vec<Bound>) {
+    /// Counts the results of a batch of which the engine has written at least one.
+    ///
+    /// If one of several Redis servers did not respond, its addresses of record go back into the queue. Rejected ones are dropped.
+    fn note_results(&mut self, requests: Vec<BindRequest>, bound: Vec<Bound>) {
         let (mut written, mut older, mut rejected) = (0, 0, 0);
         let (mut waiting, mut failed) = (Vec::new(), None);
         for (request, outcome) in requests.into_iter().zip(bound) {

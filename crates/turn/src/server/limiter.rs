@@ -66,7 +66,11 @@ pub trait SharedBuckets: Debug + Send {
     /// An allocation ends.
     fn end(&mut self, allocation: u32);
 
-    /// Whether this many bytes may pass now; if so, they are charged. `None` if no group refuses them and the allocation has no shared bucket.
+    /// Charges bytes to the buckets of the allocation and of its groups, in this order, until one refuses.
+    ///
+    /// - `Some(true)`: they may pass.
+    /// - `Some(false)`: a bucket refuses them. Earlier buckets stay charged.
+    /// - `None`: the groups accept them. The allocation has no shared bucket, and the caller must charge its own.
     fn charge(
         &self,
         allocation: u32,

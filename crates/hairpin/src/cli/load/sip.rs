@@ -85,7 +85,7 @@ pub(crate) struct Args {
     /// What to send
     #[arg(long, value_enum, default_value_t = Workload::Options)]
     pub(crate) workload: Workload,
-    /// The transport [default: that of the URI, else udp]
+    /// The transport [default: that of the URI, else what DNS says, else udp]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
     /// Whom to trust.

@@ -145,17 +145,19 @@ impl User {
             let Some((aor, cause)) = registrations.next_change() else {
                 return;
             };
-            if self.publisher.has_nodes()
-                && let LookedUp::Known(bindings) = registrations.look_up(&aor)
-            {
-                let now = transactions.now.mono;
-                self.publisher.changed(now, aor.as_bytes(), bindings);
-            }
+            let has_nodes = self.publisher.has_nodes();
             // Most addresses have no subscribers.
-            if events.has_subscribers(&aor)
+            let has_subscribers = events.has_subscribers(&aor);
+            if (has_nodes || has_subscribers)
                 && let LookedUp::Known(bindings) = registrations.look_up(&aor)
             {
-                events.changed(transactions, &aor, bindings, cause);
+                if has_nodes {
+                    let now = transactions.now.mono;
+                    self.publisher.changed(now, aor.as_bytes(), bindings);
+                }
+                if has_subscribers {
+                    events.changed(transactions, &aor, bindings, cause);
+                }
             }
             // A call may wait for the phone that has registered.
             let now = transactions.now;
