@@ -1,7 +1,7 @@
 //! `cargo xtask budgets`: what each operation may cost, in user-space instructions, in heap allocations and in system calls.
 //!
-//! Times vary with the weather; these three numbers do not. The example `cost` of the server crate does the same operations over
-//! and over in one thread, once under callgrind and once under strace. `server/budgets.toml` has the limit of each operation. A
+//! Times vary with the weather; these three numbers do not. The example `cost` of the crate hairpin does the same operations over
+//! and over in one thread, once under callgrind and once under strace. `hairpin/budgets.toml` has the limit of each operation. A
 //! higher cost fails the test command, so that a change either avoids the cost or states it.
 
 mod counting;
@@ -16,7 +16,7 @@ use crate::{cargo, scratch, tools, workspace};
 use counting::Cost;
 use file::{Budgets, Judgement};
 
-const BUDGETS: &str = "crates/server/budgets.toml";
+const BUDGETS: &str = "crates/hairpin/budgets.toml";
 
 /// Counts, and compares with the budgets; with `write`, makes what was counted the new budgets.
 pub(crate) fn run(root: &Path, write: bool) -> Result<Tally> {
@@ -77,14 +77,15 @@ fn judge(budgets: &Budgets, section: &str, cost: &Cost) -> Result<String> {
     }
 }
 
-/// Builds the program that counts, and says where it is.
+/// Builds the program that counts, and says where it is. It is an example of the crate `hairpin`, so that its dependencies have the
+/// features that they have in the release build, and are compiled once for both.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let arguments = [
         "build",
         "--locked",
         "--release",
         "--package",
-        "hairpin-server",
+        "hairpin",
         "--example",
         "cost",
     ];

@@ -167,19 +167,20 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let mut tally = Tally::default();
     let mut pairs = Vec::new();
     let certificate = Rc::new(Certificate::make(&logs.join("certificate"))?);
+    let all_apart =
+        !options.only.is_empty() && options.only.iter().all(|client| APART.contains(client));
+    if !all_apart {
+        for path in data_paths(options.against) {
+            println!("--- data path: {}", path.name);
+            let mut pair = start(path, options.against, &binary, root, &certificate)?;
+            drive(&mut pair, options, &mut tally)?;
+            pairs.push((path, pair));
+        }
+    }
+    // Meanwhile the allocations of coturn's client end, which takes two minutes.
     if options.against == server::Kind::Hairpin {
         tally.add(run_apart(root, options, &binary, &logs, &certificate)?);
     }
-    if !options.only.is_empty() && options.only.iter().all(|client| APART.contains(client)) {
-        return Ok(tally);
-    }
-    for path in data_paths(options.against) {
-        println!("--- data path: {}", path.name);
-        let mut pair = start(path, options.against, &binary, root, &certificate)?;
-        drive(&mut pair, options, &mut tally)?;
-        pairs.push((path, pair));
-    }
-    // Last of all, because allocations of coturn's client end only after some time.
     for (path, pair) in &mut pairs {
         finish(path.name, pair, options, &mut tally);
     }

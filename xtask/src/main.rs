@@ -91,7 +91,7 @@ enum Chore {
     Packages(packages::Options),
     /// Check licences, banned crates, sources and known vulnerabilities with cargo-deny.
     Deny,
-    /// Count what each operation costs in instructions, allocations and system calls, and hold it against crates/server/budgets.toml.
+    /// Count what each operation costs in instructions, allocations and system calls, and hold it against crates/hairpin/budgets.toml.
     Budgets {
         /// Make what is counted the new budgets.
         #[arg(long)]

@@ -25,6 +25,7 @@ impl Check {
 }
 
 const SLOW: &[&str] = &[
+    "bond",
     "many_processors",
     "relay_programs",
     "offload",
@@ -80,7 +81,15 @@ pub(crate) const CHECKS: &[Check] = &[
     // What the relay needs: see the expectations of "relay".
     script_since("bond", Linux(6, 1), 120),
     script_since("many_processors", RELAY, 300),
-    tests("steering", "server", "steering", &[], ANY, 120),
+    // What depends on the kernel: that flows find their worker, over both families. All of these tests take two minutes here.
+    tests(
+        "steering",
+        "server",
+        "steering",
+        &["few_clients", "over_ipv6"],
+        ANY,
+        120,
+    ),
     tests("offload", "server", "offload", &[], RELAY, 120),
     tests("interfaces", "server", "interfaces", &[], RELAY, 120),
     tests(

@@ -2,8 +2,8 @@
 
 use crate::client::{Client, PASSWORD, REALM, USER, channel_data, code, relayed, send_indication};
 use crate::{FLOWS, Outcome, PAYLOAD, TRAIN, measure};
-use hairpin_server::{Local, Server};
 use io::{RecvBatch, UdpOptions, UdpSocket};
+use server::{Local, Server};
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

@@ -2,9 +2,9 @@
 
 use crate::over_sockets::{TEST_TIMEOUT, receive, receiver, turn};
 use crate::{Outcome, measure};
-use hairpin_server::sip::SipSettings;
-use hairpin_server::{Local, Server};
 use io::{RecvBatch, UdpSocket};
+use server::sip::SipSettings;
+use server::{Local, Server};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
