@@ -209,22 +209,35 @@ struct Phone {
 
 impl Phone {
     fn new(server: &Serve) -> Self {
+        Self::at(server, "127.0.0.1")
+    }
+
+    /// At this address of this host.
+    fn at(server: &Serve, ip: &str) -> Self {
         let (_, uri) = server.value("sip").split_once("sip:").expect("a URI");
         let address = uri.split([';', ' ']).next().expect("an address");
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let socket = UdpSocket::bind((ip, 0)).expect("a port");
         socket.connect(address).expect("an address");
         let most = Some(Duration::from_secs(10));
         socket.set_read_timeout(most).expect("a time");
         Self { socket, count: 0 }
     }
 
+    fn uri(&self, method: &str) -> &'static str {
+        match method {
+            "MESSAGE" => "sip:friend@north.gov",
+            _ => "sip:north.gov",
+        }
+    }
+
     /// The final response to a request.
     fn ask(&mut self, method: &str, user: &str, line: &str) -> String {
         self.count += 1;
+        let uri = self.uri(method);
         let (count, local) = (self.count, self.socket.local_addr().expect("it is bound"));
         let port = local.port();
         let text = format!(
-            "{method} sip:north.gov SIP/2.0\r\nVia: SIP/2.0/UDP {local};rport;branch=z9hG4bK{port}x{count}\r\n\
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {local};rport;branch=z9hG4bK{port}x{count}\r\n\
              From: <sip:{user}@north.gov>;tag=1\r\nTo: <sip:{user}@north.gov>\r\nCall-ID: {port}\r\n\
              CSeq: {count} {method}\r\nMax-Forwards: 70\r\nContact: <sip:{user}@{local}>\r\n{line}\
              Content-Length: 0\r\n\r\n"
@@ -237,26 +250,43 @@ impl Phone {
 
     /// The response to a REGISTER with credentials.
     fn register(&mut self, user: &str, password: &str) -> String {
-        let challenge = self.ask("REGISTER", user, "");
+        self.authenticate("REGISTER", user, password)
+    }
+
+    /// The response to a request with credentials.
+    fn authenticate(&mut self, method: &str, user: &str, password: &str) -> String {
+        let challenge = self.ask(method, user, "");
         let mut spans = Spans::new();
         let message = Message::parse(challenge.as_bytes(), &mut spans).expect("a response");
-        let challenge = choose(&message, HeaderKind::WwwAuthenticate).expect("a challenge");
+        let (method_of, challenges, credentials) = match method {
+            "REGISTER" => (
+                Method::Register,
+                HeaderKind::WwwAuthenticate,
+                HeaderKind::Authorization,
+            ),
+            _ => (
+                Method::Message,
+                HeaderKind::ProxyAuthenticate,
+                HeaderKind::ProxyAuthorization,
+            ),
+        };
+        let challenge = choose(&message, challenges).expect("a challenge");
         let answer = Answer {
             challenge: &challenge,
             username: user.as_bytes(),
             ha1: &challenge.ha1(user.as_bytes(), password.as_bytes()),
-            method: Method::Register,
-            uri: b"sip:north.gov",
+            method: method_of,
+            uri: self.uri(method).as_bytes(),
             body: b"",
             count: 1,
             cnonce: b"c1",
         };
         let mut buffer = [0; 2048];
         let mut line = Builder::fields(&mut buffer);
-        answer.write(&mut line, HeaderKind::Authorization);
+        answer.write(&mut line, credentials);
         let line = line.finish_fields().expect("room");
         let line = String::from_utf8_lossy(line).into_owned();
-        self.ask("REGISTER", user, &line)
+        self.ask(method, user, &line)
     }
 }
 
@@ -327,4 +357,60 @@ fn phones_wait_for_a_slow_service_and_others_do_not() {
         let is_503 = answer.starts_with("SIP/2.0 503") && answer.contains("\r\nRetry-After: 5\r\n");
         assert!(is_503, "{answer}");
     }
+}
+
+/// What a sender sees of a response: its code, its Retry-After, and whether it has a challenge.
+fn seen(response: &str) -> (String, Option<String>, bool) {
+    let code = response.split(' ').nth(1).expect("a code").to_owned();
+    let mut lines = response.lines();
+    let retry_after = lines.find_map(|line| line.strip_prefix("Retry-After: "));
+    let has_challenge = response.contains("\r\nWWW-Authenticate: ")
+        || response.contains("\r\nProxy-Authenticate: ");
+    (code, retry_after.map(str::to_owned), has_challenge)
+}
+
+#[test]
+fn a_store_that_is_down_does_not_tell_by_its_codes_who_is_a_user_rfc3261_22() {
+    let service = Service::start();
+    let (_config, config) = file(&format!(
+        "[auth]\nrealm = \"north.gov\"\nusers = [{{ name = \"local\", password = \"secret\" }}]\n[[auth.stores]]\nurl = \"http://{}/user\"\nttl = \"1h\"\nttl_unknown = \"1h\"\n{SIP}",
+        service.address
+    ));
+    let server = serve(&config, &[]);
+    let mut phone = Phone::new(&server);
+    let names = ["gorst", "eve", "local", "bob"];
+    registers(&server, "gorst", "hero", "200");
+    let denied = ("401".to_owned(), None, true);
+    for name in ["gorst", "eve", "local"] {
+        assert_eq!(seen(&phone.register(name, "wrong")), denied, "{name}");
+    }
+    service.set(ERROR);
+    let unavailable = ("503".to_owned(), Some("5".to_owned()), false);
+    assert_eq!(seen(&phone.register("bob", "wrong")), unavailable);
+    // More often than the limit of wrong passwords: that response is the same as well.
+    for _ in 0..6 {
+        for name in names {
+            assert_eq!(seen(&phone.register(name, "wrong")), unavailable, "{name}");
+            let sent = phone.authenticate("MESSAGE", name, "wrong");
+            assert_eq!(seen(&sent), unavailable, "{name}");
+        }
+    }
+    for name in names {
+        let challenged = phone.ask("REGISTER", name, "");
+        assert_eq!(seen(&challenged), denied, "{name}");
+    }
+    // Whoever has the right password and has not guessed is served by the cache.
+    let mut elsewhere = Phone::at(&server, "127.0.0.9");
+    let response = elsewhere.register("gorst", "hero");
+    assert!(response.starts_with("SIP/2.0 200 "), "{response}");
+    let response = elsewhere.register("local", "secret");
+    assert!(response.starts_with("SIP/2.0 200 "), "{response}");
+
+    service.set(0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while seen(&elsewhere.register("carol", "wrong")) != denied {
+        assert!(Instant::now() < deadline, "the store is not used again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(seen(&elsewhere.register("gorst", "wrong")), denied);
 }

@@ -276,6 +276,7 @@ impl Queries {
         match found {
             Ok(Found { keys, ttl }) => {
                 self.failures = 0;
+                self.source.responds.store(true, Relaxed);
                 let default = match keys {
                     Some(_) => self.times.known,
                     None => self.times.unknown,
@@ -302,6 +303,7 @@ impl Queries {
             Err(error) => {
                 self.budget.give_back(user.source);
                 self.source.counters.failures.fetch_add(1, Relaxed);
+                self.source.responds.store(false, Relaxed);
                 self.failed(&error);
                 self.without_store(id, user.waiters);
             }
@@ -371,6 +373,10 @@ impl Queries {
     fn take_shared(&mut self, shared: Result<Shared, StoreError>) {
         match shared {
             Ok(shared) => {
+                // Of a store that is not down, only a query for a user shows that there are results again.
+                if self.is_down() {
+                    self.source.responds.store(true, Relaxed);
+                }
                 self.failures = 0;
                 self.backoff = PROBES[0];
                 let wait = match self.refresh_again {
@@ -388,6 +394,7 @@ impl Queries {
             }
             Err(error) => {
                 self.source.set_last_error(&error);
+                self.source.responds.store(false, Relaxed);
                 let was_down = self.is_down();
                 // Without the small tables nothing works, so one failure is enough.
                 self.failures = self.failures.max(FAILURES);

@@ -90,6 +90,8 @@ pub struct Source {
     asks: mpsc::Sender<Ask>,
     pub(crate) counters: Counters,
     pub(crate) is_up: AtomicBool,
+    /// Whether the last query had a result. It is `false` before the store counts as down, which takes several failures.
+    pub(crate) responds: AtomicBool,
     /// Whether the small tables have been read, or could not be.
     pub(crate) was_tried: AtomicBool,
     /// The small tables; `None` before the store has responded for the first time.
@@ -124,6 +126,7 @@ impl Source {
             asks,
             counters: Counters::default(),
             is_up: AtomicBool::new(false),
+            responds: AtomicBool::new(true),
             was_tried: AtomicBool::new(false),
             shared: Mutex::new(None),
             last_error: Mutex::new(None),
@@ -269,5 +272,9 @@ impl Credentials for Source {
 
     fn supports(&self, algorithm: PasswordAlgorithm) -> bool {
         self.algorithms.contains(&algorithm)
+    }
+
+    fn is_available(&self) -> bool {
+        self.responds.load(Ordering::Relaxed)
     }
 }

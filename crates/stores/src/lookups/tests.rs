@@ -3,6 +3,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use stun::PasswordAlgorithm;
+use turn::server::credentials::Credentials as _;
 
 use super::*;
 use crate::budget::{PER_SOURCE, PER_SOURCE_BURST};
@@ -174,7 +175,7 @@ fn a_store_that_is_silent_is_down_and_the_cache_goes_on() {
         for name in ["bob", "cid", "dan"] {
             assert_eq!(world.begin(name, ANN).await, Lookup::Unavailable);
         }
-        assert!(!world.source.status().is_up);
+        assert!(!world.source.status().is_up && !world.source.is_available());
         let (begun, before) = (Instant::now(), world.queries());
         assert!(matches!(
             world.begin("ann", ANN).await,
@@ -193,9 +194,24 @@ fn a_store_that_is_silent_is_down_and_the_cache_goes_on() {
             assert!(Instant::now() < deadline, "it is not asked again");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        assert!(world.source.is_available());
         assert_eq!(world.begin("bob", ANN).await, Lookup::Unknown);
         let status = world.source.status();
         assert!((status.stale, status.failures) >= (1, 3), "{status:?}");
+    });
+}
+
+#[test]
+fn one_failed_query_is_enough_for_users_to_count_as_not_available() {
+    run(Fake::default(), MINUTE, async |world| {
+        assert!(world.source.is_available());
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(..)));
+        world.store.is_silent.store(true, Relaxed);
+        assert_eq!(world.begin("bob", EVE).await, Lookup::Unavailable);
+        assert!(!world.source.is_available());
+        world.store.is_silent.store(false, Relaxed);
+        assert_eq!(world.begin("bob", EVE).await, Lookup::Unknown);
+        assert!(world.source.is_available());
     });
 }
 
