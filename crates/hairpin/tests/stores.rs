@@ -165,13 +165,18 @@ fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
     // Never: after three queries the store is down.
     service.set(NEVER);
     std::thread::sleep(Duration::from_millis(1_100));
-    for name in ["a", "b", "c"] {
-        // Over UDP, a client by the RFC ignores an error without integrity (RFC 8489 §9.2.5), and tries again.
-        let target = format!("turn:{tcp}?transport=tcp");
-        let output = run(&["probe", "turn", &target, "--user", &format!("{name}:x")]);
+    // Over UDP, a client by the RFC ignores an error without integrity (RFC 8489 §9.2.5), and tries again.
+    let target = format!("turn:{tcp}?transport=tcp");
+    let wrong = |user: &str, code: &str| {
+        let output = run(&["probe", "turn", &target, "--user", user]);
         let said = stdout(&output) + &stderr(&output);
-        assert!(said.contains("500"), "{said}");
+        assert!(said.contains(code), "{user}: {said}");
+    };
+    for name in ["a", "b", "c"] {
+        wrong(&format!("{name}:x"), "500");
     }
+    // Nor does the code tell that the cache has this user.
+    wrong("gorst:x", "500");
     assert!(server.metric("hairpin_store_queries_total", "store=\"1\"") > queries);
     let ready = server.get("/readyz");
     assert!(
@@ -196,6 +201,7 @@ fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
         assert!(Instant::now() < deadline, "it is not ready again");
         std::thread::sleep(Duration::from_millis(100));
     }
+    wrong("gorst:x", "401");
 }
 
 /// Configuration of SIP for users of north.gov.
@@ -373,13 +379,15 @@ fn seen(response: &str) -> (String, Option<String>, bool) {
 fn a_store_that_is_down_does_not_tell_by_its_codes_who_is_a_user_rfc3261_22() {
     let service = Service::start();
     let (_config, config) = file(&format!(
-        "[auth]\nrealm = \"north.gov\"\nusers = [{{ name = \"local\", password = \"secret\" }}]\n[[auth.stores]]\nurl = \"http://{}/user\"\nttl = \"1h\"\nttl_unknown = \"1h\"\n{SIP}",
+        "[auth]\nrealm = \"north.gov\"\nusers = [{{ name = \"local\", password = \"secret\" }}]\n[[auth.stores]]\nurl = \"http://{}/user\"\nttl = \"1h\"\nttl_unknown = \"10m\"\n{SIP}",
         service.address
     ));
     let server = serve(&config, &[]);
     let mut phone = Phone::new(&server);
     let names = ["gorst", "eve", "local", "bob"];
     registers(&server, "gorst", "hero", "200");
+    // The store has MD5 keys only, so the realm offers only MD5. The user of the configuration has a key for it.
+    registers(&server, "local", "secret", "200");
     let denied = ("401".to_owned(), None, true);
     for name in ["gorst", "eve", "local"] {
         assert_eq!(seen(&phone.register(name, "wrong")), denied, "{name}");

@@ -9,6 +9,10 @@
 //! a flood of such nonces reaches no source of credentials. A correct client does not notice this. Its nonce comes from this server,
 //! and after a key rotation or a restart it gets 438 with another nonce, as RFC 8489 §9.2.4 requires. A nonce that is ours and too
 //! old is refused where the RFC says.
+//!
+//! RFC 8489 has 401 for a user name that is not valid, and for an integrity that does not match "the password associated with the
+//! username". A source of credentials whose database does not respond knows neither of the two. What it has in a cache may be out of
+//! date, and it cannot look up other names. So while it is not available, both get 500. With two codes, a client could tell who is a user.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -154,7 +158,7 @@ impl Server {
             Some(found) => *found,
             None => self.config.credentials_of(asked.realm).find(&query),
         };
-        match found {
+        let user = match found {
             KeyLookup::Known(known) => {
                 self.choose_key(now, message, &query, (&realm, protection), &known)
             }
@@ -162,6 +166,14 @@ impl Server {
             KeyLookup::Expired => Err(AuthFailure::ExpiredCredential.into()),
             KeyLookup::Unavailable => Err(Unauthenticated::Unavailable),
             KeyLookup::Pending => Err(self.park(now, asked, &query, message)),
+        };
+        match user {
+            Err(Unauthenticated::Failed(AuthFailure::UnknownUser | AuthFailure::WrongPassword))
+                if !self.config.credentials_of(asked.realm).is_available() =>
+            {
+                Err(Unauthenticated::Unavailable)
+            }
+            user => user,
         }
     }
 

@@ -97,13 +97,6 @@ impl RealmUsers {
     /// Accepts the users of all domains without their own users.
     fn add_common_users(&mut self, shared: &SharedSipSettings, others: &[String]) {
         self.others = others.into();
-        // Without a challenge nobody asks for them.
-        let users = shared.users.iter().filter(|_| shared.asks_users());
-        for (name, password) in users {
-            if !self.is_of_another(name) {
-                self.add_user(name, &UserSecret::Password(password.clone()));
-            }
-        }
         if let Some(sources) = shared.sources.clone().filter(|_| shared.asks_users()) {
             // RFC 8760 §2.4: a client uses the first algorithm that it supports. So the server offers only algorithms for which the sources have
             // keys, if there are any.
@@ -116,6 +109,13 @@ impl RealmUsers {
             // Stores cannot find a user by the hash of the name (RFC 7616 §3.4.4).
             self.hashes_usernames = false;
             self.sources = Some(sources);
+        }
+        // Without a challenge nobody asks for them. Their keys are in the order of the algorithms, which do not change from here on.
+        let users = shared.users.iter().filter(|_| shared.asks_users());
+        for (name, password) in users {
+            if !self.is_of_another(name) {
+                self.add_user(name, &UserSecret::Password(password.clone()));
+            }
         }
     }
 

@@ -147,7 +147,8 @@ impl KnownUser {
     }
 }
 
-/// Maps user names to keys. To the client every result but `Known` with the right key is the same 401.
+/// Maps user names to keys. While users can be looked up ([`is_available`](Self::is_available)), every result but `Known` with the right
+/// key is the same 401 to the client.
 pub trait Credentials: Debug + Send + Sync {
     /// Finds the keys for `query`. A worker calls it between two datagrams, so it must not block. A source that must wait returns
     /// [`KeyLookup::Pending`].
@@ -171,8 +172,8 @@ pub trait Credentials: Debug + Send + Sync {
         true
     }
 
-    /// Whether users can be looked up now. A source with a cache returns `false` while its database does not respond. Then SIP responds 503
-    /// to wrong credentials, whether or not the cache has the user. So the code does not reveal which users exist.
+    /// Whether users can be looked up now. A source with a cache returns `false` while its database does not respond. Then the server
+    /// responds 500 to wrong credentials (SIP: 503), whether or not the cache has the user. So the code does not reveal which users exist.
     fn is_available(&self) -> bool {
         true
     }
