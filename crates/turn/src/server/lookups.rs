@@ -2,6 +2,10 @@
 //!
 //! Such a client has proven its address with a nonce of this server, but not its name. So the number and the size of waiting requests are
 //! limited, in total and per address prefix. Random names from one prefix fill only its own share.
+//!
+//! Many users can be behind one NAT, and all of them come at once after its link was down. So the share of a prefix depends on the room
+//! that is left: at most half of it, and never less than `max_lookups_per_prefix`. One prefix alone then gets a third of the table. `n`
+//! of them get 1/(n + 2) each, and twice that is left for others. Prefixes can fill the table only if each has no more than the minimum.
 
 use std::sync::Arc;
 
@@ -134,16 +138,15 @@ impl Server {
     ) -> Unauthenticated {
         let config = &self.config;
         let path = query.client;
-        let share = self
-            .lookups
-            .shares
-            .count(Prefix::of(path.five_tuple.remote.ip()));
-        if share >= config.max_lookups_per_prefix {
-            return Unauthenticated::NoRoom(DropReason::LookupsOfPrefix);
-        }
         let bytes = message.as_bytes();
-        if self.lookups.len() >= config.max_lookups || bytes.len() > REQUEST_MAX {
+        let room = config.max_lookups.saturating_sub(self.lookups.len());
+        if room == 0 || bytes.len() > REQUEST_MAX {
             return Unauthenticated::NoRoom(DropReason::Lookups);
+        }
+        let prefix = Prefix::of(path.five_tuple.remote.ip());
+        let share = config.max_lookups_per_prefix.max(room / 2);
+        if self.lookups.shares.count(prefix) >= share {
+            return Unauthenticated::NoRoom(DropReason::LookupsOfPrefix);
         }
         let parked = Parked {
             path,

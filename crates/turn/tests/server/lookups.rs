@@ -1,6 +1,7 @@
 //! Sources of credentials that answer later: what waits for them, for how long, and how much of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hairpin_turn::server::credentials::{
     AnyOf, Claim, Credentials, KeyLookup, KeyQuery, KnownUser, OwnedKeyQuery, StaticCredentials,
@@ -30,6 +31,26 @@ impl Credentials for Later {
 
 fn world() -> World {
     World::with(|config| config.credentials = Arc::new(Later))
+}
+
+/// Has alice and a name of nobody in its cache. Its database may be down.
+#[derive(Debug, Default)]
+struct Caching {
+    is_down: AtomicBool,
+}
+
+impl Credentials for Caching {
+    fn find(&self, query: &KeyQuery<'_>) -> KeyLookup {
+        match query.claim {
+            Claim::Username("alice") => KeyLookup::Known(known(&query.to_owned())),
+            Claim::Username("nobody") => KeyLookup::Unknown,
+            _ => KeyLookup::Pending,
+        }
+    }
+
+    fn is_available(&self) -> bool {
+        !self.is_down.load(Ordering::Relaxed)
+    }
 }
 
 /// What a source knows of users whose password is "`name`'s password".
@@ -158,6 +179,45 @@ fn the_source_of_credentials_decides_the_response() {
 }
 
 #[test]
+fn while_a_source_is_not_available_no_code_tells_who_is_a_user_rfc8489_9_2_4() {
+    let source = Arc::new(Caching::default());
+    let mut world = World::with(|config| config.credentials = Arc::clone(&source) as _);
+    let mut right = Client::new(&mut world, "alice", REMOTE);
+    let wrong = |name: &str, world: &mut World, later: KeyLookup| {
+        let mut client = Client::new(world, "alice", "198.51.100.1:4001");
+        client.signing = Signing::legacy(name, "wrong", &client.signing.nonce.clone().unwrap());
+        let request = client.allocate_request(|_| {});
+        world.client(&client.path, &request);
+        if matches!(world.events.front(), Some(Event::FindKeys(..))) {
+            let Event::FindKeys(lookup, _) = world.event() else {
+                panic!("not looked up")
+            };
+            world.found(lookup, later);
+        }
+        let reply = world.reply(&client.path);
+        (reply.code(), reply.is_signed())
+    };
+    for name in ["alice", "nobody", "bob"] {
+        let seen = wrong(name, &mut world, KeyLookup::Unknown);
+        assert_eq!(seen, (401, false), "{name}");
+    }
+    source.is_down.store(true, Ordering::Relaxed);
+    for name in ["alice", "nobody", "bob"] {
+        let seen = wrong(name, &mut world, KeyLookup::Unavailable);
+        assert_eq!(seen, (500, false), "{name}");
+    }
+    let stats = world.server.stats();
+    assert_eq!(stats.lookups_failed, 3);
+    assert_eq!(stats.auth_failed(AuthFailure::WrongPassword), 1);
+    // Who has the right password of a user in the cache is served.
+    right.allocate(&mut world);
+    source.is_down.store(false, Ordering::Relaxed);
+    let seen = wrong("alice", &mut world, KeyLookup::Unknown);
+    assert_eq!(seen, (401, false));
+    world.finish();
+}
+
+#[test]
 fn a_retransmission_of_a_request_that_waits_is_absorbed() {
     let mut world = world();
     let mut client = Client::new(&mut world, "alice", REMOTE);
@@ -241,7 +301,8 @@ fn random_names_from_one_prefix_fill_their_share_and_no_more() {
             ),
         }
     }
-    assert_eq!(of_prefix, world.config.max_lookups_per_prefix);
+    // Half as many as there are places left for others, which is a third of all.
+    assert_eq!(of_prefix, (world.config.max_lookups + 1) / 3);
     world.events.clear();
     // Another network's clients all get their allocations.
     for number in 0..100 {
@@ -257,6 +318,54 @@ fn random_names_from_one_prefix_fill_their_share_and_no_more() {
         assert_eq!(world.reply(&honest.path).code(), 0);
         world.expect_opened();
     }
+    world.pass_s(5);
+    world.events.clear();
+    world.finish();
+}
+
+#[test]
+fn users_behind_one_nat_wait_at_once_and_none_is_dropped() {
+    let mut world = world();
+    let mut waiting = Vec::new();
+    for number in 0..200_u16 {
+        let remote = format!("198.51.100.1:{}", 4000 + number);
+        let mut client = Client::new(&mut world, &format!("user{number}"), &remote);
+        let request = client.allocate_request(|_| {});
+        let (lookup, query) = world.looked_up(&client.path, &request);
+        waiting.push((client, lookup, query));
+    }
+    assert_eq!(world.server.stats().lookups, 200);
+    world.pass_s(2);
+    for (client, lookup, query) in waiting {
+        assert!(world.found(lookup, KeyLookup::Known(known(&query))));
+        assert_eq!(world.reply(&client.path).code(), 0);
+        world.expect_opened();
+    }
+    world.finish();
+}
+
+#[test]
+fn prefixes_that_flood_together_leave_each_other_network_its_minimum() {
+    let mut world = world();
+    let (all, minimum) = (
+        world.config.max_lookups,
+        world.config.max_lookups_per_prefix,
+    );
+    let floods = u32::try_from(all / minimum - 1).unwrap();
+    for number in 0..4_096 {
+        let remote = format!("198.51.{}.1:{}", number % floods, 1_000 + number / floods);
+        let mut flooder = Client::new(&mut world, &format!("name{number}"), &remote);
+        let request = flooder.allocate_request(|_| {});
+        world.client(&flooder.path, &request);
+    }
+    world.events.clear();
+    for number in 0..minimum {
+        let remote = format!("203.0.113.1:{}", 4_000 + number);
+        let mut honest = Client::new(&mut world, &format!("user{number}"), &remote);
+        let request = honest.allocate_request(|_| {});
+        world.looked_up(&honest.path, &request);
+    }
+    assert!(world.server.stats().lookups <= u64::try_from(all).unwrap());
     world.pass_s(5);
     world.events.clear();
     world.finish();

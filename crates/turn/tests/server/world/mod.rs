@@ -197,13 +197,14 @@ impl World {
         let start = self.now;
         while let Some(at) = self.server.poll_timeout().filter(|at| at.0 <= end) {
             self.set_clock(start, at.0.max(self.now.mono.0));
-            self.server.handle_timeout(self.now);
-            self.drain();
-            assert_ne!(
-                self.server.poll_timeout(),
-                Some(at),
-                "the deadline was handled"
-            );
+            // A call does a bounded part of what is due.
+            let mut calls = 0;
+            while self.server.poll_timeout() == Some(at) {
+                self.server.handle_timeout(self.now);
+                self.drain();
+                calls += 1;
+                assert!(calls < 100, "the deadline was handled");
+            }
         }
         self.set_clock(start, end);
     }
