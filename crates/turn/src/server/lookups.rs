@@ -5,7 +5,7 @@
 //!
 //! Many users can be behind one NAT, and all of them come at once after its link was down. So the share of a prefix depends on the room
 //! that is left: at most half of it, and never less than `max_lookups_per_prefix`. One prefix alone then gets a third of the table. `n`
-//! of them get 1/(n + 2) each, and twice that is left for others. Prefixes can fill the table only if each has no more than the minimum.
+//! of them get 1/(n + 2) each, and twice that is left for others. It takes 16 prefixes with the minimum each to fill the table.
 
 use std::sync::Arc;
 
