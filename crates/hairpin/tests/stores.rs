@@ -392,8 +392,12 @@ fn a_store_that_is_down_does_not_tell_by_its_codes_who_is_a_user_rfc3261_22() {
     for name in ["gorst", "eve", "local"] {
         assert_eq!(seen(&phone.register(name, "wrong")), denied, "{name}");
     }
-    service.set(ERROR);
     let unavailable = ("503".to_owned(), Some("5".to_owned()), false);
+    // A query that the store rejects concerns one name, and does not change what others get.
+    service.set(ERROR);
+    assert_eq!(seen(&phone.register("odd", "wrong")), unavailable);
+    assert_eq!(seen(&phone.register("gorst", "wrong")), denied);
+    service.set(NEVER);
     assert_eq!(seen(&phone.register("bob", "wrong")), unavailable);
     // More often than the limit of wrong passwords: that response is the same as well.
     for _ in 0..6 {
@@ -413,7 +417,6 @@ fn a_store_that_is_down_does_not_tell_by_its_codes_who_is_a_user_rfc3261_22() {
     assert!(response.starts_with("SIP/2.0 200 "), "{response}");
     let response = elsewhere.register("local", "secret");
     assert!(response.starts_with("SIP/2.0 200 "), "{response}");
-
     service.set(0);
     let deadline = Instant::now() + Duration::from_secs(60);
     while seen(&elsewhere.register("carol", "wrong")) != denied {
@@ -421,4 +424,42 @@ fn a_store_that_is_down_does_not_tell_by_its_codes_who_is_a_user_rfc3261_22() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(seen(&elsewhere.register("gorst", "wrong")), denied);
+}
+
+#[test]
+fn a_source_that_guesses_while_a_store_is_down_is_banned() {
+    let service = Service::start();
+    let user = |number| format!("{{ name = \"user{number}\", password = \"secret\" }}");
+    let users: Vec<String> = (0..10).map(user).collect();
+    let (_config, config) = file(&format!(
+        "[auth]\nrealm = \"north.gov\"\nusers = [{}]\n[[auth.stores]]\nurl = \"http://{}/user\"\n{SIP}",
+        users.join(", "),
+        service.address
+    ));
+    let server = serve(&config, &["--set", "admin.listen=127.0.0.1:0"]);
+    let mut phone = Phone::new(&server);
+    service.set(NEVER);
+    let response = phone.register("bob", "wrong");
+    assert!(response.starts_with("SIP/2.0 503 "), "{response}");
+    // The limit of a source is 30 failures, and one more every three seconds. A user has five.
+    let is_banned = |wait: Duration| {
+        let deadline = Instant::now() + wait;
+        loop {
+            if server.metric("hairpin_sip_banned_sources", "") == Some(1.0) {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    for attempt in 1.. {
+        let response = phone.register(&format!("user{}", attempt % 10), "wrong");
+        assert!(response.starts_with("SIP/2.0 503 "), "{response}");
+        if attempt >= 30 && is_banned(Duration::from_secs(2)) {
+            break;
+        }
+        assert!(attempt < 50, "it is not banned");
+    }
 }

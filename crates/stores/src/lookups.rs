@@ -97,6 +97,10 @@ pub(crate) struct Queries {
     /// Those of them whose query has not begun.
     waiting: VecDeque<Id>,
     failures: u32,
+    /// Failed queries so far that say something of the whole store.
+    failed: u64,
+    /// The same when the last reading of the small tables began.
+    failed_before_refresh: u64,
     /// Time until the next probe while the store is down.
     backoff: Duration,
     refresh_at: Instant,
@@ -123,6 +127,8 @@ impl Queries {
             in_flight: HashMap::new(),
             waiting: VecDeque::new(),
             failures: 0,
+            failed: 0,
+            failed_before_refresh: 0,
             backoff: PROBES[0],
             refresh_at: now,
             is_refreshing: false,
@@ -303,7 +309,6 @@ impl Queries {
             Err(error) => {
                 self.budget.give_back(user.source);
                 self.source.counters.failures.fetch_add(1, Relaxed);
-                self.source.responds.store(false, Relaxed);
                 self.failed(&error);
                 self.without_store(id, user.waiters);
             }
@@ -330,6 +335,11 @@ impl Queries {
             tracing::warn!(store = self.source.kind.name(), %error, "a query failed");
             return;
         }
+        self.failed += 1;
+        self.source.responds.store(false, Relaxed);
+        // The reading of the small tables is a probe: without another query, nothing else would show that the store responds again.
+        let soon = Instant::now() + PROBES[0];
+        self.refresh_at = self.refresh_at.min(soon);
         let was_down = self.is_down();
         self.failures = self.failures.saturating_add(1);
         if self.is_down() && !was_down {
@@ -356,6 +366,7 @@ impl Queries {
     fn refresh(&mut self) {
         self.is_refreshing = true;
         self.refresh_again = false;
+        self.failed_before_refresh = self.failed;
         let store = Arc::clone(&self.store);
         self.running.spawn(async move {
             let reading = tokio::time::timeout(REFRESH_TIME, store.shared());
@@ -373,15 +384,20 @@ impl Queries {
     fn take_shared(&mut self, shared: Result<Shared, StoreError>) {
         match shared {
             Ok(shared) => {
-                // Of a store that is not down, only a query for a user shows that there are results again.
-                if self.is_down() {
+                // If a query has failed since the reading began, the next reading decides.
+                let responds = self.failed == self.failed_before_refresh;
+                if responds {
                     self.source.responds.store(true, Relaxed);
                 }
-                self.failures = 0;
+                // Otherwise, queries that fail in a row still count: the small tables are no answer to them.
+                if self.is_down() {
+                    self.failures = 0;
+                }
                 self.backoff = PROBES[0];
-                let wait = match self.refresh_again {
-                    true => Duration::ZERO,
-                    false => REFRESH,
+                let wait = match (self.refresh_again, responds) {
+                    (true, _) => Duration::ZERO,
+                    (false, true) => REFRESH,
+                    (false, false) => PROBES[0],
                 };
                 self.refresh_at = Instant::now() + wait;
                 if !self.source.is_up.swap(true, Relaxed) {

@@ -17,6 +17,8 @@ use crate::store::{Answer, Told};
 struct Fake {
     queries: AtomicUsize,
     is_silent: AtomicBool,
+    /// It rejects queries for `odd`.
+    is_strict: bool,
     /// What it tells when it is watched.
     changes: Mutex<Option<mpsc::UnboundedReceiver<Change>>>,
     delay: Duration,
@@ -35,6 +37,9 @@ impl Store for Fake {
                 return std::future::pending().await;
             }
             tokio::time::sleep(self.delay).await;
+            if self.is_strict && name == "odd" {
+                return Err(StoreError::Query("a malformed row".to_owned()));
+            }
             let keys = (name == "ann").then_some(KEYS);
             Ok(Found { keys, ttl: None })
         })
@@ -212,6 +217,40 @@ fn one_failed_query_is_enough_for_users_to_count_as_not_available() {
         world.store.is_silent.store(false, Relaxed);
         assert_eq!(world.begin("bob", EVE).await, Lookup::Unknown);
         assert!(world.source.is_available());
+    });
+}
+
+#[test]
+fn a_store_that_responds_again_is_available_without_another_query() {
+    run(Fake::default(), MINUTE, async |world| {
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(..)));
+        world.store.is_silent.store(true, Relaxed);
+        assert_eq!(world.begin("bob", EVE).await, Lookup::Unavailable);
+        assert!(!world.source.is_available());
+        world.store.is_silent.store(false, Relaxed);
+        let queries = world.queries();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !world.source.is_available() {
+            assert!(Instant::now() < deadline, "it is not probed");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(world.queries(), queries);
+    });
+}
+
+#[test]
+fn a_query_that_the_store_rejects_concerns_one_user() {
+    let store = Fake {
+        is_strict: true,
+        ..Fake::default()
+    };
+    run(store, MINUTE, async |world| {
+        for _ in 0..10 {
+            assert_eq!(world.begin("odd", EVE).await, Lookup::Unavailable);
+        }
+        assert!(world.source.is_available());
+        assert_eq!(world.source.status().failures, 10);
+        assert_eq!(world.begin("bob", EVE).await, Lookup::Unknown);
     });
 }
 

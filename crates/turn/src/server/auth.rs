@@ -47,6 +47,8 @@ pub(super) enum Unauthenticated {
     BadRequest,
     /// 500: the source of credentials cannot say.
     Unavailable,
+    /// 500: the credentials are wrong as far as is known, but a source of credentials is not available.
+    Undecided(AuthFailure),
     /// Not yet: the request waits for its user's keys.
     Parked,
     /// No look-up can be begun for it.
@@ -168,10 +170,10 @@ impl Server {
             KeyLookup::Pending => Err(self.park(now, asked, &query, message)),
         };
         match user {
-            Err(Unauthenticated::Failed(AuthFailure::UnknownUser | AuthFailure::WrongPassword))
-                if !self.config.credentials_of(asked.realm).is_available() =>
-            {
-                Err(Unauthenticated::Unavailable)
+            Err(Unauthenticated::Failed(
+                failure @ (AuthFailure::UnknownUser | AuthFailure::WrongPassword),
+            )) if !self.config.credentials_of(asked.realm).is_available() => {
+                Err(Unauthenticated::Undecided(failure))
             }
             user => user,
         }

@@ -202,6 +202,10 @@ impl Server {
                 self.stats.lookups_failed += 1;
                 self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
             }
+            Unauthenticated::Undecided(failure) => {
+                self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
+                self.auth_failed(now, &asked.path, message, failure);
+            }
             Unauthenticated::Parked => {}
             // The client sends the request again, and may find room. On a stream it would wait for nothing.
             Unauthenticated::NoRoom(reason) => {

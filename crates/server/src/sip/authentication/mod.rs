@@ -298,15 +298,13 @@ impl DigestAuthenticator {
         // The nonce was issued to this source address, so the address is not forged. A failure for an unknown user counts as well.
         if outcome == Outcome::Denied {
             let (ip, user) = (flow.remote.ip(), credentials.username);
-            if realm_users.is_source_down() {
-                // The key in memory may be out of date, so nobody is banned. But guesses are slowed, because a right one would succeed.
-                self.bans.slow(unix_s * 1000, ip, user);
-                return Err(Rejection::Unavailable);
-            }
             if self.bans.failed(unix_s * 1000, ip, user, self.ban) == Failed::Banned {
                 log_ban(ip, self.ban);
             }
             self.failures.failed(unix_s, flow, &realm_users.realm, user);
+            if realm_users.is_source_down() {
+                return Err(Rejection::Unavailable);
+            }
         }
         let (Outcome::Accepted, Some(ha1)) = (outcome, accepted) else {
             return Err(rejection_of(outcome));
