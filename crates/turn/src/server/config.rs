@@ -89,8 +89,8 @@ pub struct Config {
     /// Requests that may wait for a source of credentials that responds later. Beyond, requests over UDP are dropped, and their client
     /// sends them again; streams get 500.
     pub max_lookups: usize,
-    /// How many of them one /24 (IPv4) or /48 (IPv6) may have even if the table is nearly full, so that no network takes the others' places.
-    /// While there is more room, it may have half as many as there are free places.
+    /// How many of them one /24 (IPv4) or /48 (IPv6) may have, so that no network takes the others' places. While more than half of the
+    /// places are free, it may have half as many as there are free places.
     pub max_lookups_per_prefix: usize,
     /// How long such a source may take, in seconds; then the client gets 500. Clients give up after 40 (RFC 8489 §6.2.1).
     pub lookup_timeout_s: u32,

@@ -3,9 +3,9 @@
 //! Such a client has proven its address with a nonce of this server, but not its name. So the number and the size of waiting requests are
 //! limited, in total and per address prefix. Random names from one prefix fill only its own share.
 //!
-//! Many users can be behind one NAT, and all of them come at once after its link was down. So the share of a prefix depends on the room
-//! that is left: at most half of it, and never less than `max_lookups_per_prefix`. One prefix alone then gets a third of the table. `n`
-//! of them get 1/(n + 2) each, and twice that is left for others. It takes 16 prefixes with the minimum each to fill the table.
+//! Many users can be behind one NAT, and all of them come at once after its link was down. So while more than half of the table is free, a
+//! prefix may have half as many as there are free places: one alone gets a third of the table. Otherwise, it may have
+//! `max_lookups_per_prefix`. With the defaults, it takes ten prefixes to fill the table.
 
 use std::sync::Arc;
 
@@ -144,7 +144,11 @@ impl Server {
             return Unauthenticated::NoRoom(DropReason::Lookups);
         }
         let prefix = Prefix::of(path.five_tuple.remote.ip());
-        let share = config.max_lookups_per_prefix.max(room / 2);
+        let minimum = config.max_lookups_per_prefix;
+        let share = match room > config.max_lookups / 2 {
+            true => minimum.max(room / 2),
+            false => minimum,
+        };
         if self.lookups.shares.count(prefix) >= share {
             return Unauthenticated::NoRoom(DropReason::LookupsOfPrefix);
         }
