@@ -98,7 +98,8 @@ impl History {
         let mut before = Reading::of(&shared);
         loop {
             ticks.tick().await;
-            let now = Reading::of(&shared);
+            let mut now = Reading::of(&shared);
+            now.set_kernel_rates(&before);
             self.add(now.row(&before).to_string().into());
             before = now;
         }
@@ -113,6 +114,8 @@ struct Reading {
     /// Counters of user space, in the order of the columns that end with `_per_s`.
     counters: [u64; 7],
     kernel: KernelReading,
+    /// The rates of the kernel's counters up to this sample.
+    kernel_rates: [f64; 7],
     cpu_ns: Vec<u64>,
     memory: u64,
 }
@@ -184,25 +187,24 @@ impl Reading {
                 failures(&stats),
             ],
             kernel: KernelReading::of(&observer.offload()),
+            kernel_rates: [0.0; 7],
             cpu_ns: worker_cpu_ns(observer),
             memory: crate::metrics::resident_bytes().unwrap_or(0),
         }
     }
 
-    /// The columns that end with `_per_s`. Without a newer reading of the kernel's counters, its share is 0.
+    /// Computes the rates of the kernel's counters. Without a newer reading, the rates of before stay.
+    fn set_kernel_rates(&mut self, before: &Self) {
+        self.kernel_rates = match self.kernel.seconds_since(&before.kernel) {
+            Some(seconds) => rates(&self.kernel.counters, &before.kernel.counters, seconds),
+            None => before.kernel_rates,
+        };
+    }
+
+    /// The columns that end with `_per_s`.
     fn rates(&self, before: &Self, seconds: f64) -> [f64; 7] {
-        let rate = |now: u64, then: u64, seconds: f64| now.saturating_sub(then) as f64 / seconds;
-        let kernel_seconds = self.kernel.seconds_since(&before.kernel);
-        std::array::from_fn(|at| {
-            let of_kernel = kernel_seconds.map_or(0.0, |seconds| {
-                rate(
-                    self.kernel.counters[at],
-                    before.kernel.counters[at],
-                    seconds,
-                )
-            });
-            rate(self.counters[at], before.counters[at], seconds) + of_kernel
-        })
+        let own = rates(&self.counters, &before.counters, seconds);
+        std::array::from_fn(|at| own[at] + self.kernel_rates[at])
     }
 
     fn row(&self, before: &Self) -> Value {
@@ -232,6 +234,11 @@ impl Reading {
     }
 }
 
+/// The growth of counters per second.
+fn rates(now: &[u64; 7], then: &[u64; 7], seconds: f64) -> [f64; 7] {
+    std::array::from_fn(|at| now[at].saturating_sub(then[at]) as f64 / seconds)
+}
+
 /// Failed requests. A first request without credentials (401) and a stale nonce (438) are normal for each client and do not count.
 fn failures(stats: &Stats) -> u64 {
     let codes = server::stats::ERROR_CODES.iter();
@@ -258,6 +265,7 @@ mod tests {
             gauges: [0; 8],
             counters: [count; 7],
             kernel: KernelReading::default(),
+            kernel_rates: [0.0; 7],
             cpu_ns: vec![count, 0],
             memory: 1,
         };
@@ -272,12 +280,11 @@ mod tests {
         assert_eq!(of("cpu_worker_0"), &json!(0.5));
     }
 
-    /// The kernel relays 1,000 packets per second, and the server reads its counters at times of its own: 1, 2 or 3 times between two samples.
+    /// The kernel relays 1,000 packets per second, and the server reads its counters at times of its own: 0 to 3 times between two samples.
     #[test]
     fn the_rate_of_the_kernel_does_not_depend_on_when_its_counters_are_read() {
         let start = Instant::now();
-        let every = Duration::from_millis(1_003);
-        let reading = |sample: u32| {
+        let reading = |sample: u32, every: Duration| {
             let at = INTERVAL * sample;
             let read_at = every * u32::try_from(at.as_nanos() / every.as_nanos()).unwrap();
             let packets = u64::try_from(read_at.as_millis()).unwrap();
@@ -289,16 +296,26 @@ mod tests {
                     at: Some(start + read_at),
                     counters: [packets, 0, 0, 0, packets, 0, 0],
                 },
+                kernel_rates: [0.0; 7],
                 cpu_ns: Vec::new(),
                 memory: 0,
             }
         };
-        for sample in 1..1_800 {
-            let rates = reading(sample).rates(&reading(sample - 1), INTERVAL.as_secs_f64());
-            let [to_peers, to_clients, .., by_kernel, dropped, failures] = rates;
-            assert!((to_peers - 1_000.0).abs() < 0.1, "{sample}: {to_peers}");
-            assert!((by_kernel - 1_000.0).abs() < 0.1, "{sample}: {by_kernel}");
-            assert_eq!((to_clients, dropped, failures), (0.0, 1.0, 0.0));
+        for every in [1_003, 2_007, 5_000].map(Duration::from_millis) {
+            let mut before = reading(0, every);
+            for sample in 1..1_800 {
+                let mut now = reading(sample, every);
+                now.set_kernel_rates(&before);
+                let rates = now.rates(&before, INTERVAL.as_secs_f64());
+                let [to_peers, to_clients, .., by_kernel, dropped, failures] = rates;
+                assert_eq!((to_clients, dropped, failures), (0.0, 1.0, 0.0));
+                // The first rate is known after the second reading.
+                if now.kernel.at > Some(start) {
+                    assert!((to_peers - 1_000.0).abs() < 0.1, "{sample}: {to_peers}");
+                    assert!((by_kernel - 1_000.0).abs() < 0.1, "{sample}: {by_kernel}");
+                }
+                before = now;
+            }
         }
     }
 
