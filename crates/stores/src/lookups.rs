@@ -337,13 +337,16 @@ impl Queries {
         }
         self.failed += 1;
         self.source.responds.store(false, Relaxed);
-        // The reading of the small tables is a probe: without another query, nothing else would show that the store responds again.
-        let soon = Instant::now() + PROBES[0];
-        self.refresh_at = self.refresh_at.min(soon);
+        // A query that began before the store was down does not shorten the time until the next probe.
         let was_down = self.is_down();
         self.failures = self.failures.saturating_add(1);
-        if self.is_down() && !was_down {
-            self.go_down(error);
+        match (was_down, self.is_down()) {
+            (true, _) => {}
+            (false, true) => self.go_down(error),
+            // The reading of the small tables is a probe: without another query, nothing else would show that the store responds again.
+            (false, false) => {
+                self.refresh_at = self.refresh_at.min(Instant::now() + PROBES[0]);
+            }
         }
     }
 

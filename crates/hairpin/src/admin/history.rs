@@ -17,6 +17,10 @@ use crate::metrics::worker_cpu_ns;
 
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Age of the last reading of the kernel's counters from which on their rates count as 0. The server reads them every second, and a busy host can
+/// delay this by seconds. If the control thread has ended, there is no other reading, and user space relays.
+const KERNEL_READING_MAX: Duration = Duration::from_secs(15);
 /// Samples of an hour.
 const SAMPLES: usize = 1_800;
 /// Samples that are kept for a slow reader of events. A reader that is further behind misses samples.
@@ -193,11 +197,13 @@ impl Reading {
         }
     }
 
-    /// Computes the rates of the kernel's counters. Without a newer reading, the rates of before stay.
+    /// Computes the rates of the kernel's counters. Without a newer reading, the rates of before stay, but not for long.
     fn set_kernel_rates(&mut self, before: &Self) {
+        let is_current = |at| self.at.duration_since(at) < KERNEL_READING_MAX;
         self.kernel_rates = match self.kernel.seconds_since(&before.kernel) {
             Some(seconds) => rates(&self.kernel.counters, &before.kernel.counters, seconds),
-            None => before.kernel_rates,
+            None if self.kernel.at.is_some_and(is_current) => before.kernel_rates,
+            None => [0.0; 7],
         };
     }
 
@@ -317,6 +323,39 @@ mod tests {
                 before = now;
             }
         }
+    }
+
+    #[test]
+    fn the_rate_of_the_kernel_is_0_if_nobody_reads_its_counters_any_more() {
+        let start = Instant::now();
+        let read_at = |seconds| Some(start + Duration::from_secs(seconds));
+        let reading = |sample: u32, at| Reading {
+            at: start + INTERVAL * sample,
+            gauges: [0; 8],
+            counters: [0; 7],
+            kernel: KernelReading {
+                at,
+                counters: [1_000; 7],
+            },
+            kernel_rates: [500.0; 7],
+            cpu_ns: Vec::new(),
+            memory: 0,
+        };
+        let mut before = reading(1, read_at(2));
+        let rates: Vec<f64> = (2..20)
+            .map(|sample| {
+                let mut now = reading(sample, read_at(2));
+                now.set_kernel_rates(&before);
+                before = now;
+                before.kernel_rates[0]
+            })
+            .collect();
+        assert_eq!((rates[0], rates[17]), (500.0, 0.0));
+        // When they are read again, there is a rate again.
+        let mut now = reading(20, read_at(40));
+        now.kernel.counters = [39_000; 7];
+        now.set_kernel_rates(&before);
+        assert_eq!(now.kernel_rates, [1_000.0; 7]);
     }
 
     #[test]

@@ -112,13 +112,8 @@ impl Bans {
         user: &[u8],
         ban: Duration,
     ) -> Failed {
-        self.slow(unix_ms, source, user);
-        self.offended(unix_ms, source, ban)
-    }
-
-    /// A source has shown a digest for this user that may be wrong. Only the pair counts.
-    pub(super) fn slow(&self, unix_ms: u64, source: IpAddr, user: &[u8]) {
         self.note(unix_ms, self.pair(source, user), OF_PAIR);
+        self.offended(unix_ms, source, ban)
     }
 
     /// A source has failed, or has sent a request of a tool that scans.

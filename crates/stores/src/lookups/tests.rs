@@ -102,21 +102,26 @@ fn run<F: Future<Output = ()>>(store: Fake, known: Duration, test: impl FnOnce(W
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (sender, asks) = mpsc::channel(100_000);
-        let cache = Cache::new(1_000, 1_000);
-        let algorithms = vec![PasswordAlgorithm::Md5];
-        let source = Arc::new(Source::new(Kind::File, algorithms, cache, sender));
-        let store = Arc::new(store);
-        let times = Times {
-            timeout: Duration::from_millis(100),
-            known,
-            unknown: Duration::from_secs(60),
-        };
-        let (of, to) = (Arc::clone(&source), Arc::clone(&store));
-        let queries = Queries::new(of, to, times, Arc::new(|_| {}));
+        let (world, queries, asks) = world(store, known);
         tokio::spawn(queries.run(asks, std::future::pending()));
-        test(World { source, store }).await;
+        test(world).await;
     });
+}
+
+fn world(store: Fake, known: Duration) -> (World, Queries, mpsc::Receiver<Ask>) {
+    let (sender, asks) = mpsc::channel(100_000);
+    let cache = Cache::new(1_000, 1_000);
+    let algorithms = vec![PasswordAlgorithm::Md5];
+    let source = Arc::new(Source::new(Kind::File, algorithms, cache, sender));
+    let store = Arc::new(store);
+    let times = Times {
+        timeout: Duration::from_millis(100),
+        known,
+        unknown: Duration::from_secs(60),
+    };
+    let (of, to) = (Arc::clone(&source), Arc::clone(&store));
+    let queries = Queries::new(of, to, times, Arc::new(|_| {}));
+    (World { source, store }, queries, asks)
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -236,6 +241,26 @@ fn a_store_that_responds_again_is_available_without_another_query() {
         }
         assert_eq!(world.queries(), queries);
     });
+}
+
+#[test]
+fn queries_from_before_do_not_shorten_the_time_until_the_next_probe() {
+    let (_world, mut queries, _asks) = world(Fake::default(), MINUTE);
+    queries.refresh_at = Instant::now() + MINUTE;
+    let timeout = StoreError::Timeout(Duration::from_secs(2));
+    queries.failed(&timeout);
+    assert!(queries.refresh_at <= Instant::now() + PROBES[0], "a probe");
+    for _ in 1..FAILURES {
+        queries.failed(&timeout);
+    }
+    assert!(queries.is_down());
+    for seconds in [2, 4, 8] {
+        queries.take_shared(Err(StoreError::Timeout(REFRESH_TIME)));
+        assert_eq!(queries.backoff, Duration::from_secs(seconds));
+        let probe = queries.refresh_at;
+        queries.failed(&timeout);
+        assert_eq!(queries.refresh_at, probe);
+    }
 }
 
 #[test]
