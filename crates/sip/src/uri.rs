@@ -90,6 +90,12 @@ pub struct UriParams<'a>(&'a [u8]);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UriHeaders<'a>(&'a [u8]);
 
+/// Whether the scheme of a URI is `sips`. Does not check the rest of the URI.
+#[must_use]
+pub fn starts_with_sips(uri: &[u8]) -> bool {
+    strip_scheme(uri, b"sips:").is_some()
+}
+
 impl<'a> Uri<'a> {
     /// Reads the whole of `text`.
     ///
@@ -402,6 +408,20 @@ mod tests {
         assert_eq!(uri.transport(), Some(ViaTransport::Tcp));
         assert!(uri.is_loose());
         assert_eq!(uri.headers.iter().count(), 2);
+    }
+
+    #[test]
+    fn the_scheme_of_a_uri_is_sips_in_either_case() {
+        for (uri, is_sips) in [
+            ("sips:a@x", true),
+            ("SIPS:a@x", true),
+            ("sip:sips:a@x", false),
+            ("sips", false),
+            ("sip:a@x", false),
+            ("", false),
+        ] {
+            assert_eq!(starts_with_sips(uri.as_bytes()), is_sips, "{uri}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use sip::build::{BuildError, Builder, Part};
 use sip::engine::Signature;
 use sip::flow::Transport;
 use sip::header::Contact;
+use sip::uri::starts_with_sips;
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message, Method};
 use sip_server::reg_event::PACKAGE;
@@ -128,7 +129,7 @@ pub(super) fn bindings<'b>(
         count += 1;
         match contact {
             Ok(Contact::Addr(address)) => {
-                match is_sips(address.uri) {
+                match starts_with_sips(address.uri) {
                     true => sips += 1,
                     false => others += 1,
                 }
@@ -151,16 +152,10 @@ pub(super) fn bindings<'b>(
     if stars > 0 && (count > 1 || expires != Some(0)) {
         return Ok(Bindings::Wrong);
     }
-    if sips > 0 && (others > 0 || !message.request_uri().is_some_and(is_sips)) {
+    if sips > 0 && (others > 0 || !message.request_uri().is_some_and(starts_with_sips)) {
         return Ok(Bindings::NotSips);
     }
     builder.finish_fields().map(Bindings::Lines)
-}
-
-/// Whether a URI demands TLS at every hop.
-pub(super) fn is_sips(uri: &[u8]) -> bool {
-    uri.get(..5)
-        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
 }
 
 /// How the URIs of a request that begins a dialog demand TLS (RFC 5630 §5.1.2).
@@ -178,10 +173,10 @@ pub(super) enum Sips {
 
 impl Sips {
     pub(super) fn of(message: &Message<'_>, contact: Option<&[u8]>, transport: Transport) -> Sips {
-        let is_asked = message.request_uri().is_some_and(is_sips);
-        let contact = contact.map(is_sips);
+        let is_asked = message.request_uri().is_some_and(starts_with_sips);
+        let contact = contact.map(starts_with_sips);
         let route = message.record_routes().next().and_then(Result::ok);
-        let is_route = route.map_or(contact, |route| Some(is_sips(route.uri)));
+        let is_route = route.map_or(contact, |route| Some(starts_with_sips(route.uri)));
         match () {
             () if !is_asked && is_route != Some(true) => Sips::No,
             () if is_asked && contact == Some(false) => Sips::Inconsistent,

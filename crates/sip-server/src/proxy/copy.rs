@@ -8,7 +8,7 @@ use sip::congestion::Class;
 use sip::dispatch::{DispatchError, Forwarding, Order, RecordRoute, RequestKey, SendFrom};
 use sip::engine::Mark;
 use sip::header::{HeaderKind, NameAddr};
-use sip::uri::Uri;
+use sip::uri::{Uri, starts_with_sips};
 use sip::{Message, Method, Mono, Now};
 
 use super::context::Base;
@@ -19,7 +19,7 @@ use super::route::may_begin_dialog;
 use super::session::SessionChanges;
 use super::target::Target;
 use super::token::{MAX_USER, Token};
-use super::uris::{as_sips, request_uri, starts_with_sips};
+use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
 use crate::flow::{FlowId, MAX_TOKEN, Standing};
 

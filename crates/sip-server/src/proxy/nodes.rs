@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sip::dispatch::AllowedDestination;
+use sip::uri::starts_with_sips;
 use sip::{Message, Mono};
 
 use super::context::{Base, Branch, ContextKey};
@@ -21,7 +22,7 @@ use super::request::{
 use super::route::Routed;
 use super::target::Target;
 use super::token::{FromNode, MAX_USER, Token};
-use super::uris::{request_uri, starts_with_sips};
+use super::uris::request_uri;
 use super::{Proxy, Refusal, Stack};
 
 /// Within this time, a node responds to an INVITE: with a 100 at least. A node that is gone stays in the directory for some seconds, and

@@ -5,6 +5,7 @@ use sip::dispatch::{AllowedDestination, Failure};
 use sip::engine::{Mark, Reply, RequestError};
 use sip::flow::Flow;
 use sip::header::{Contact, HeaderKind};
+use sip::uri::starts_with_sips;
 use sip::{Message, Mono, Now};
 
 use super::best::Best;
@@ -12,7 +13,7 @@ use super::context::ContextKey;
 use super::copy::{write_list, written};
 use super::identity;
 use super::target::Target;
-use super::uris::{are_equal, request_uri, starts_with_sips};
+use super::uris::{are_equal, request_uri};
 use super::{Proxy, Stack};
 
 /// URIs of 3xx responses that are tried for one request.

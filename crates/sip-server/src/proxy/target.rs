@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use sip::Mono;
 use sip::dispatch::{AllowedDestination, SendFrom};
 use sip::flow::{Flow, Transport};
-use sip::uri::Uri;
+use sip::uri::{Uri, starts_with_sips};
 
 use super::config::Forking;
 use super::nodes::NodeHop;
-use super::uris::{request_uri, starts_with_sips};
+use super::uris::request_uri;
 use crate::flow::{FlowId, Runs, Standing};
 use crate::location::Binding;
 use crate::push::prid_of;

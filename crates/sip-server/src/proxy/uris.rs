@@ -80,11 +80,6 @@ pub(super) fn as_sips(uri: &[u8]) -> Vec<u8> {
     }
 }
 
-pub(super) fn starts_with_sips(uri: &[u8]) -> bool {
-    let scheme = uri.get(..5);
-    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Registration information documents (RFC 3680 §5).
 
 use sip::Mono;
+use sip::uri::starts_with_sips;
 
 use super::contacts::{Contact, Event};
 use crate::Aor;
@@ -61,10 +62,11 @@ fn write_gruu(body: &mut Vec<u8>, aor: &Aor, contact: &Contact) {
     let Some(instance) = escape_instance(&contact.instance, &mut buffer) else {
         return;
     };
-    let is_sips = contact.uri.get(..5);
-    let is_sips = is_sips.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"));
     body.extend_from_slice(b"      <gr:pub-gruu uri=\"");
-    body.extend_from_slice(if is_sips { b"sips:" } else { b"sip:" });
+    body.extend_from_slice(match starts_with_sips(&contact.uri) {
+        true => b"sips:",
+        false => b"sip:",
+    });
     write_aor(body, aor);
     body.extend_from_slice(b";gr=");
     escape(body, instance);

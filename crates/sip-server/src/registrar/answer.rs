@@ -3,7 +3,7 @@
 use sip::Now;
 use sip::build::{BuildError, Builder, Part};
 use sip::header::HeaderKind;
-use sip::uri::escape_user;
+use sip::uri::{escape_user, starts_with_sips};
 
 use super::gruu::{TempGruus, escape_instance};
 use super::{Config, Domain, MAX_INSTANCE, Refusal};
@@ -172,9 +172,10 @@ impl Listed<'_> {
         let temp = temp.map(|gruus| gruus.write(distinguisher, self.key, gruu));
         if let Some(temp) = &temp {
             // RFC 5630 §5.2.1: GRUUs have the scheme of the contact.
-            let is_sips = binding.uri().get(..5);
-            let is_sips = is_sips.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"));
-            let scheme: &[u8] = if is_sips { b"sips:" } else { b"sip:" };
+            let scheme: &[u8] = match starts_with_sips(binding.uri()) {
+                true => b"sips:",
+                false => b"sip:",
+            };
             let user = escape_user(self.aor.user().unwrap_or_default(), &mut user);
             let instance = escape_instance(binding.instance(), &mut instance);
             let gruus = [

@@ -13,7 +13,7 @@ pub use answer::Answer;
 pub use domains::{Domain, DomainError, Domains};
 
 use sip::header::HeaderKind;
-use sip::uri::{SipUri, Uri};
+use sip::uri::{SipUri, Uri, starts_with_sips};
 use sip::{HashKey, Host, Message, Now};
 
 use crate::flow::FlowId;
@@ -490,16 +490,12 @@ fn is_first_hop_outbound(message: &Message<'_>, path: &[u8]) -> bool {
 }
 
 fn all_sips(message: &Message<'_>) -> bool {
-    let is_sips = |uri: &[u8]| {
-        let scheme = uri.get(..5);
-        scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
-    };
     let mut contacts = message.contacts().filter_map(Result::ok);
     let mut paths = message.paths().filter_map(Result::ok);
-    message.request_uri().is_some_and(is_sips)
-        && paths.all(|path| is_sips(path.uri))
+    message.request_uri().is_some_and(starts_with_sips)
+        && paths.all(|path| starts_with_sips(path.uri))
         && contacts.all(|contact| match contact {
-            sip::header::Contact::Addr(contact) => is_sips(contact.uri),
+            sip::header::Contact::Addr(contact) => starts_with_sips(contact.uri),
             sip::header::Contact::Star => true,
         })
 }

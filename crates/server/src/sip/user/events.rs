@@ -4,6 +4,7 @@ use super::{MarkOwner, User};
 use crate::sip::lines;
 use sip::engine::{Mark, NewRequest, Reply, RespondError};
 use sip::tu::{RequestOwner, Transactions};
+use sip::uri::starts_with_sips;
 use sip::{HeaderKind, Message, Uri};
 use sip_server::proxy::{LookedUp, Place};
 use sip_server::reg_event::RegEvents;
@@ -131,7 +132,7 @@ impl User {
         let own = transactions.engine.signature(&(&request.flow).into());
         let own = own.ok_or(RespondError::Unanswerable)?;
         let uri = request.message.request_uri().unwrap_or_default();
-        let line = lines::contact(&mut self.lines, &own, lines::is_sips(uri))?;
+        let line = lines::contact(&mut self.lines, &own, starts_with_sips(uri))?;
         Ok(line.to_vec())
     }
 
