@@ -326,7 +326,7 @@ impl Trunks for ServerPolicy<'_> {
 
     fn route_inputs(&self, message: &Message<'_>, flow: &Flow, to: &mut Vec<u8>) {
         let sender = (flow.remote.ip(), self.trunk_of(flow));
-        self.routes.inputs(message, sender, to);
+        self.routes.inputs(message, sender, |uri| self.aor(uri), to);
     }
 
     fn has_forward(&self, aor: &Aor) -> bool {

@@ -121,6 +121,16 @@ impl Branch {
     }
 }
 
+/// Which copies of a request have Record-Route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recorded {
+    /// None: the request begins no dialog.
+    None,
+    /// Those whose target requires it.
+    Required,
+    All,
+}
+
 /// What copies of a request are made from.
 #[derive(Debug)]
 pub(super) struct Base {
@@ -131,8 +141,8 @@ pub(super) struct Base {
     pub(super) from: FlowId,
     pub(super) loop_check: LoopCheck,
     pub(super) class: Class,
-    /// Record-Route is added.
-    pub(super) is_recorded: bool,
+    /// Which copies have Record-Route.
+    pub(super) recorded: Recorded,
     /// Path is added (RFC 3327 §5.2).
     pub(super) is_path: bool,
     /// It has come from its user agent without another proxy between.
@@ -147,13 +157,21 @@ pub(super) struct Base {
     pub(super) breadth: u32,
 }
 
+/// What is computed of a request when it comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) stamp: Stamp,
+    /// What decides where it goes (RFC 5393 §4.2.1).
+    pub(super) loop_check: LoopCheck,
+}
+
 /// A request whose targets are not known yet.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// As it was received.
     pub(super) bytes: Box<[u8]>,
     pub(super) from: FlowId,
-    pub(super) stamp: Stamp,
+    pub(super) arrival: Arrival,
     /// When it came.
     pub(super) since: Now,
     /// Who has sent it, if that is known already.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use sip::branch::LoopCheck;
-use sip::build::{BuildError, Edits, SCRATCH, Stamp, decimal, forward};
+use sip::build::{BuildError, Edits, SCRATCH, decimal, forward};
 use sip::congestion::Class;
 use sip::dispatch::{DispatchError, Forwarding, Order, RecordRoute, RequestKey, SendFrom};
 use sip::engine::Mark;
@@ -11,7 +11,7 @@ use sip::header::{HeaderKind, NameAddr};
 use sip::uri::{Uri, starts_with_sips};
 use sip::{Message, Method, Mono, Now};
 
-use super::context::Base;
+use super::context::{Arrival, Base, Recorded};
 use super::identity;
 use super::policy::Policy;
 use super::request::{Plan, Sender};
@@ -31,7 +31,7 @@ impl Proxy {
     pub(super) fn base_of(
         &mut self,
         stack: &Stack<'_>,
-        (message, stamp, now): (&Message<'_>, Stamp, Now),
+        (message, arrival, now): (&Message<'_>, Arrival, Now),
         plan: &Plan<'_>,
         session: &SessionChanges,
         from: &FlowId,
@@ -52,7 +52,7 @@ impl Proxy {
             on_top: &on_top,
             at_end: &changes.lines,
             max_forwards: Some(left.map_or(MAX_FORWARDS, |left| left.saturating_sub(1))),
-            stamp,
+            stamp: arrival.stamp,
             drop_overload: true,
             drop_routes: if routed.was_strict { 0 } else { routed.removed },
             drop_kinds: &changes.drops,
@@ -67,12 +67,16 @@ impl Proxy {
             bytes: bytes?.into(),
             begun: now,
             from: *from,
-            loop_check: self.loop_check(stack, message, from),
+            loop_check: arrival.loop_check,
             class: class_of(method, in_dialog),
-            is_recorded: (self.config.record_route
-                || must_record(message, plan, stack.policy, from))
-                && !in_dialog
-                && may_begin_dialog(method),
+            recorded: match (
+                !in_dialog && may_begin_dialog(method),
+                self.config.record_route || must_record(message, plan, stack.policy),
+            ) {
+                (false, _) => Recorded::None,
+                (true, false) => Recorded::Required,
+                (true, true) => Recorded::All,
+            },
             is_path: is_register && supports_path(message),
             is_first_hop: is_first_hop(message),
             is_node: plan.sender == Sender::Node,
@@ -156,8 +160,9 @@ impl Proxy {
         let flow = flow.filter(|flow| is_usable(flow) && !is_insecure(flow));
         let call_id = message.call_id().unwrap_or_default();
         let mut lines = Vec::new();
-        if base.is_recorded {
-            self.record_incoming(stack, base, call_id, &target.uri, &mut lines);
+        let scheme = RouteScheme::of(base, target, way.names_sips(message));
+        if let Some(scheme) = scheme {
+            self.record_incoming(stack, base, call_id, scheme, &mut lines);
         }
         write_routes(&mut lines, way.new_routes.iter().map(|route| &route[..]));
         let mut drops = Vec::new();
@@ -181,7 +186,7 @@ impl Proxy {
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
         let outgoing = (base, target, flow);
-        let record_route = self.outgoing_route(outgoing, call_id, &mut users);
+        let record_route = self.outgoing_route(outgoing, scheme, call_id, &mut users);
         let order = Order {
             target: &way.destination(),
             pieces: gathered.slices(),
@@ -210,12 +215,12 @@ impl Proxy {
     fn outgoing_route<'u>(
         &self,
         (base, target, flow): (&Base, &Target, Option<FlowId>),
+        scheme: Option<RouteScheme>,
         call_id: &[u8],
         users: &'u mut Users,
     ) -> Option<RecordRoute<'u>> {
         let from = &base.from.flow;
-        let is_sips = starts_with_sips(&target.uri);
-        if base.is_recorded {
+        if let Some(scheme) = scheme {
             // If another worker's connection turns out to be gone, the request goes where the contact leads, and so does the dialog.
             let without_flow = match target.near {
                 Some(node) if target.is_node => Token::Node(node),
@@ -232,7 +237,7 @@ impl Proxy {
                     call_id,
                     &mut users.without_flow,
                 ),
-                is_sips,
+                is_sips: scheme.is_outgoing_sips,
                 unless: both_pass.then_some((from.listener, from.transport)),
             });
         }
@@ -244,7 +249,7 @@ impl Proxy {
                 params: if base.is_first_hop { b";ob" } else { b"" },
                 user,
                 user_without_flow: user,
-                is_sips,
+                is_sips: starts_with_sips(&target.uri),
                 unless: None,
             }
         })
@@ -288,7 +293,7 @@ impl Proxy {
         stack: &Stack<'_>,
         base: &Base,
         call_id: &[u8],
-        uri: &[u8],
+        scheme: RouteScheme,
         lines: &mut Vec<u8>,
     ) {
         let from = &base.from.flow;
@@ -305,10 +310,41 @@ impl Proxy {
         let user = self.tokens.write(token, call_id, &mut user);
         let mut buffer = [0; 640];
         let mut line = sip::build::Builder::fields(&mut buffer);
-        let (kind, is_sips) = (HeaderKind::RecordRoute, starts_with_sips(uri));
+        let (kind, is_sips) = (HeaderKind::RecordRoute, scheme.is_incoming_sips);
         sip::dispatch::write_route(&mut line, kind, user, is_sips, &signature, b"");
         // The buffer holds the longest host.
         lines.extend_from_slice(line.finish_fields().unwrap_or_default());
+    }
+}
+
+/// The schemes of the Record-Route values of a copy.
+#[derive(Clone, Copy, Debug)]
+struct RouteScheme {
+    /// Of the side that the request leaves by.
+    is_outgoing_sips: bool,
+    /// Of the side that it came by.
+    is_incoming_sips: bool,
+}
+
+impl RouteScheme {
+    /// `None` if the copy has no Record-Route. These targets require one:
+    ///
+    /// - The callee is reached by a Path (RFC 5627 §6.2), or by another node.
+    /// - The request came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4). `names_sips`: the Request-URI
+    ///   or the topmost Route value of the copy is a SIPS URI.
+    fn of(base: &Base, target: &Target, names_sips: bool) -> Option<RouteScheme> {
+        let is_secure = base.from.flow.transport.is_secure();
+        let is_recorded = match base.recorded {
+            Recorded::None => false,
+            Recorded::Required => !target.path.is_empty() || names_sips != is_secure,
+            Recorded::All => true,
+        };
+        is_recorded.then_some(RouteScheme {
+            is_outgoing_sips: names_sips,
+            // RFC 5658 §6.2: the two sides may have different schemes. If only a Route value leads to TLS, a caller without TLS must be able to
+            // use the value of its side.
+            is_incoming_sips: names_sips && (is_secure || starts_with_sips(&target.uri)),
+        })
     }
 }
 
@@ -371,6 +407,17 @@ impl Way {
             Some(next_hop) => Cow::Borrowed(next_hop),
             None => Cow::Borrowed(&self.uri),
         }
+    }
+
+    /// Whether the Request-URI or the topmost Route value of the copy is a SIPS URI (RFC 3261 §16.6 step 4).
+    fn names_sips(&self, message: &Message<'_>) -> bool {
+        let new = self.new_routes.first();
+        let new = new.map(|route| NameAddr::list(route));
+        let top = match &new {
+            Some(new) => new.first().copied(),
+            None => message.routes().next().and_then(Result::ok),
+        };
+        starts_with_sips(&self.uri) || top.is_some_and(|route| starts_with_sips(route.uri))
     }
 
     fn of(message: &Message<'_>, target: &Target) -> Way {
@@ -490,10 +537,10 @@ pub(super) fn written(
 ///
 /// - The caller wants them by its flow (RFC 5626 §5.3.2: `ob` in Contact), or the request goes by a flow of a Path of this server (§5.3.1).
 /// - The caller's Contact is a GRUU of this server, and a proxy between wants them, too (RFC 5627 §6.2).
-/// - The callee is reached by a Path (RFC 5627 §6.2), or by another node.
 /// - The request comes from another node.
-/// - It came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4).
-fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy, from: &FlowId) -> bool {
+///
+/// [`RouteScheme::of`] has the reasons of single targets.
+fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy) -> bool {
     let contact = message.contact().ok().flatten();
     let uri = contact.and_then(|contact| contact.parse_uri().ok());
     let uri = uri.as_ref().and_then(|uri| uri.as_sip());
@@ -503,10 +550,6 @@ fn must_record(message: &Message<'_>, plan: &Plan<'_>, policy: &dyn Policy, from
         || plan.sender == Sender::Node
         || has(b"ob")
         || message.has(HeaderKind::RecordRoute) && is_gruu()
-        || plan.targets.iter().any(|target| {
-            let is_secure = from.flow.transport.is_secure();
-            !target.path.is_empty() || starts_with_sips(&target.uri) != is_secure
-        })
 }
 
 /// What an ACK is copied by: it has no context.
@@ -521,7 +564,7 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         from: *from,
         loop_check,
         class: Class::Finishing,
-        is_recorded: false,
+        recorded: Recorded::None,
         is_path: false,
         is_first_hop: false,
         is_node: false,

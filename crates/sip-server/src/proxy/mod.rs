@@ -55,7 +55,6 @@ pub use session::{LEAST_MIN_SE, SessionTimer};
 
 pub use preview::{Preview, PreviewTarget};
 
-use sip::build::Stamp;
 use sip::dispatch::Dispatcher;
 use sip::engine::{AcceptError, Engine, Mark, NewRequest, Reply};
 use sip::{HashKey, Message, Method, Mono, Now, Spans};
@@ -64,7 +63,7 @@ use timers::Wheel;
 use crate::flow::{FlowId, Runs};
 use best::Best;
 use calls::Admitted;
-use context::{Base, Context, Contexts, Waiting};
+use context::{Arrival, Base, Context, Contexts, Waiting};
 use request::{Decision, Plan, ReceivedRequest, Sender};
 use session::SessionChanges;
 use token::RouteTokens;
@@ -287,16 +286,18 @@ impl Proxy {
         mut request: NewRequest<'m>,
         from: &FlowId,
     ) -> Handled<'m> {
-        let (message, stamp) = (&{ request.message }, request.stamp());
+        let message = &{ request.message };
         self.caller.clear();
         // RFC 3261 §16.10 has stateless elements forward it; every INVITE forwarded here has a context.
         if message.method() == Some(Method::Cancel) {
             return self.refuse(now, stack, (request, from), Refusal::of(481, ""));
         }
-        let check = self.loop_check(stack, message, from);
-        if stack.engine.has_looped(message, check) {
+        let loop_check = self.loop_check(stack, message, from);
+        if stack.engine.has_looped(message, loop_check) {
             return self.refuse(now, stack, (request, from), Refusal::of(482, ""));
         }
+        let stamp = request.stamp();
+        let arrival = Arrival { stamp, loop_check };
         let asked = ReceivedRequest {
             now,
             message,
@@ -329,7 +330,7 @@ impl Proxy {
                 let waiting = Waiting {
                     bytes: message.as_bytes().into(),
                     from: *from,
-                    stamp,
+                    arrival,
                     since: now,
                     sender,
                 };
@@ -344,7 +345,8 @@ impl Proxy {
                 };
                 match self.accept(now.mono, stack.engine, request) {
                     Ok(key) => {
-                        self.begin(now, stack, key, (message, stamp), (*plan, admitted), from);
+                        let planned = (*plan, admitted);
+                        self.begin(now, stack, key, (message, arrival), planned, from);
                         Handled::Yes
                     }
                     Err(error) => {
@@ -423,9 +425,8 @@ impl Proxy {
                         stack.engine.trust_source(context.server);
                     }
                     self.clear_timer(key);
-                    let stamped = (message, waiting.stamp);
-                    let planned = (*plan, admitted);
-                    return self.begin(now, stack, key, stamped, planned, &waiting.from);
+                    let (arrived, planned) = ((message, waiting.arrival), (*plan, admitted));
+                    return self.begin(now, stack, key, arrived, planned, &waiting.from);
                 }
                 Err(refusal) => refusal,
             },
@@ -638,7 +639,7 @@ impl Proxy {
         now: Now,
         stack: &mut Stack<'_>,
         key: ContextKey,
-        (message, stamp): (&Message<'_>, Stamp),
+        (message, arrival): (&Message<'_>, Arrival),
         (plan, (mut admitted, changes)): (Plan<'_>, (Admitted, SessionChanges)),
         from: &FlowId,
     ) {
@@ -655,8 +656,8 @@ impl Proxy {
             );
             return self.answer(now.mono, stack, key, &Refusal::of(440, "").reply());
         }
-        let stamped = (message, stamp, now);
-        let base: Result<Base, _> = self.base_of(stack, stamped, &plan, &changes, from);
+        let arrived = (message, arrival, now);
+        let base: Result<Base, _> = self.base_of(stack, arrived, &plan, &changes, from);
         let Ok(base) = base else {
             self.stats.refused += 1;
             calls::end_record(

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sip::Message;
+use sip::uri::{SipUri, Uri};
 
 use super::call::has_header;
 use super::config::{Action, Route, Trunk};
@@ -12,6 +13,7 @@ use super::decide::Hop;
 use super::health::Health;
 use super::hunt;
 use super::prefix::PrefixIndex;
+use crate::Aor;
 
 /// The most trunks of a table.
 const MOST_TRUNKS: usize = 1024;
@@ -140,12 +142,14 @@ impl Table {
         })
     }
 
-    /// Adds what decides where the routes lead, besides the Request-URI: the source, as far as any route looks at it, and the header fields
-    /// that routes name. `sender` is the address that the request came from, and the number of its trunk.
+    /// Adds what decides where the routes lead, besides the Request-URI: the sender and the source, as far as any route looks at them, and the
+    /// header fields that routes name. `sender` is the address that the request came from, and the number of its trunk. `aor_of` finds the
+    /// address of record here that a URI names.
     pub fn inputs(
         &self,
         message: &Message<'_>,
         (source, trunk): (IpAddr, Option<u16>),
+        aor_of: impl FnOnce(&SipUri<'_>) -> Option<Aor>,
         to: &mut Vec<u8>,
     ) {
         if self.routes.is_empty() {
@@ -160,16 +164,16 @@ impl Table {
             };
             to.extend_from_slice(&source.octets());
         }
-        if self.asked.users
-            && let Ok(from) = message.from()
-        {
-            to.extend_from_slice(from.uri);
+        // The user is whom From names, who must prove it (`Call::sender`). Routes look at no other part of From, nor at the From of a trunk.
+        if self.asked.users && trunk.is_none() {
+            let from = message.from().ok();
+            let uri = from.as_ref().and_then(|from| from.parse_uri().ok());
+            let aor = uri.as_ref().and_then(Uri::as_sip).and_then(aor_of);
+            add_value(to, aor.as_ref().map_or(b"", Aor::as_bytes));
         }
         for name in &self.asked.headers {
             has_header(message, name, |value| {
-                // With the length: two values are not one longer value.
-                to.extend_from_slice(&(value.len() as u32).to_be_bytes());
-                to.extend_from_slice(value);
+                add_value(to, value);
                 false
             });
             to.push(b'\n');
@@ -207,6 +211,12 @@ impl Table {
         let known = self.trunks.get(usize::from(number))?;
         Some((&known.trunk, &known.health))
     }
+}
+
+/// Adds a value with its length: two values are not one longer value.
+fn add_value(to: &mut Vec<u8>, value: &[u8]) {
+    to.extend_from_slice(&(value.len() as u32).to_be_bytes());
+    to.extend_from_slice(value);
 }
 
 fn known(trunk: Trunk, earlier: Option<&Table>) -> Known {

@@ -24,6 +24,8 @@ pub(crate) const UAS: usize = 2;
 thread_local! {
     /// The proxies of this thread are made without any allowed address.
     pub(crate) static IS_CLOSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// The proxies of this thread can connect by TLS.
+    pub(crate) static HAS_TLS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 pub(crate) fn address(node: usize) -> SocketAddr {
@@ -97,12 +99,14 @@ fn engine(index: usize, is_proxy: bool) -> Engine {
 
 fn proxied(config: ProxyConfig) -> Proxied {
     let key = HashKey::new([3; 16]);
-    let sources = [Transport::Udp, Transport::Tcp].map(|transport| Source {
+    let tls = HAS_TLS.get().then_some(Transport::Tls);
+    let transports = [Transport::Udp, Transport::Tcp].into_iter().chain(tls);
+    let sources = transports.map(|transport| Source {
         listener: ListenerKey(0),
         transport,
         is_v4: true,
     });
-    let mut dispatch = dispatch::Config::new(sources.to_vec());
+    let mut dispatch = dispatch::Config::new(sources.collect());
     // What is configured to be allowed: the addresses of the user agents.
     let is_closed = IS_CLOSED.get();
     dispatch.allowed = Box::new(move |to| !is_closed && (0..NODES).any(|node| address(node) == to));

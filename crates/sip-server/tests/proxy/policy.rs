@@ -46,6 +46,8 @@ pub(crate) struct TestPolicy {
     pub(crate) ended_calls: Vec<String>,
     pub(crate) table: Table,
     pub(crate) draws: u64,
+    /// How often the inputs of routes were asked for.
+    pub(crate) inputs_asked: std::cell::Cell<u32>,
     /// The result of `is_user` for users without bindings.
     pub(crate) other_users: IsUser,
     /// At all trunks: a user and a password.
@@ -187,6 +189,7 @@ impl TestPolicy {
             table: Table::default(),
             other_users: IsUser::No,
             draws: 0,
+            inputs_asked: std::cell::Cell::new(0),
             credentials: None,
             forwards: sip_server::routes::Forwards::default(),
             push: None,

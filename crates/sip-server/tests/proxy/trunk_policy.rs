@@ -9,7 +9,7 @@ use sip::flow::Flow;
 use sip::uri::SipUri;
 use sip_server::Aor;
 use sip_server::calls::Ticket;
-use sip_server::proxy::{HopFull, IsUser, Trunks};
+use sip_server::proxy::{HopFull, IsUser, Routing as _, Trunks};
 use sip_server::routes::{Call, Decision, DivertReason, Hop, Outcome, Table};
 
 use crate::policy::{DOMAIN, TestPolicy};
@@ -62,7 +62,8 @@ impl Trunks for TestPolicy {
 
     fn route_inputs(&self, message: &sip::Message<'_>, flow: &Flow, to: &mut Vec<u8>) {
         let sender = (flow.remote.ip(), self.trunk_of(flow));
-        self.table.inputs(message, sender, to);
+        self.inputs_asked.set(self.inputs_asked.get() + 1);
+        self.table.inputs(message, sender, |uri| self.aor(uri), to);
     }
 
     fn admit_hop(

@@ -570,7 +570,7 @@ fn a_trunk_with_all_its_calls_gets_no_more_until_one_ends() {
 }
 
 /// The server's answer to a request of a node with this branch.
-fn answer_to(world: &World, node: usize, branch: &str) -> String {
+pub(crate) fn answer_to(world: &World, node: usize, branch: &str) -> String {
     let mut sent = world.nodes[PROXY].sent.iter();
     let found = sent
         .find(|(_, to, text)| *to == node && text.starts_with("SIP/2.0 ") && text.contains(branch));
