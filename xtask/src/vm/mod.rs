@@ -97,7 +97,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let suites = some_or_all(&options.kernel, &SUITES);
     let mut checks = some_or_all(&options.check, CHECKS);
     if options.quick {
-        checks.retain(|check| !check.is_slow());
+        checks::quick(&mut checks);
     }
     if !machine::has_tun() && checks.iter().any(|check| check.name == "pinning") {
         println!("  SKIP  vm pinning: no /dev/net/tun");

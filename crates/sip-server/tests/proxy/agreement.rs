@@ -231,17 +231,17 @@ fn among_10000_prefixes_the_longest_decides() {
     let text = request("INVITE", "sip:1@example.com", 1, "");
     let mut spans = Spans::new();
     let message = Message::parse(text.as_bytes(), &mut spans).unwrap();
-    for uri in &calls {
+    for (index, uri) in calls.iter().enumerate() {
         let Decision::Trunks(steps) = decide(&table, &message, uri) else {
             panic!("{uri}");
         };
         let number = table.routes().nth(steps[0].hop.route as usize).unwrap();
         assert!(uri.starts_with(&format!("sip:{}", number.name)));
-        let longer = table
-            .routes()
-            .filter(|it| uri.starts_with(&format!("sip:{}", it.name)));
-        let longest = longer.map(|it| it.name.len()).max();
-        if uri.len() % 37 == 0 {
+        // This looks at every prefix: for some of the numbers only.
+        if index % 37 == 0 {
+            let called = uri.trim_start_matches("sip:");
+            let longer = table.routes().filter(|it| called.starts_with(&it.name));
+            let longest = longer.map(|it| it.name.len()).max();
             assert_eq!(longest, Some(number.name.len()), "{uri}");
         }
     }
