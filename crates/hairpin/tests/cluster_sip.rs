@@ -25,6 +25,11 @@ fn nodes(redis: &Redis) -> [Node; 3] {
     nodes
 }
 
+/// TLS connections between nodes with this result.
+fn tls(result: &str) -> String {
+    format!("hairpin_sip_node_tls_total{{result=\"{result}\"}}")
+}
+
 /// The final response to a call, and how long it took.
 fn refused(caller: &mut Phone, user: &str, id: &str) -> (u16, Duration) {
     let asked = invite(caller, user, id);
@@ -89,6 +94,12 @@ fn a_phone_of_one_node_is_called_from_another_over_udp_and_tcp() {
     call(&mut bob, &mut ann, "three");
     call(&mut eve, &mut bob, "four");
     assert!(b.metric("hairpin_cluster_sip_lookups_total{result=\"found\"}") >= 2.0);
+    // Each node has spoken TLS with others, on either side, and no certificate was refused.
+    for node in [&a, &b, &c] {
+        assert!(node.metric(&tls("completed")) >= 2.0);
+        assert_eq!(node.metric(&tls("refused")), 0.0);
+        assert_eq!(node.metric(&tls("refused_by_other")), 0.0);
+    }
     // Each node lists what it has.
     assert!(common::stdout(&a.run(&["sip", "bindings"])).contains("bob"));
     assert!(!common::stdout(&b.run(&["sip", "bindings"])).contains("bob"));

@@ -5,6 +5,7 @@
 //! | TURN nonces | `TURN nonce` | yes | A nonce lives for an hour at most. |
 //! | mobility tickets | `mobility ticket` | no | An allocation may live for years, and its ticket as long. |
 //! | GRUUs, tokens in Path and Record-Route | `SIP routes` | no | A dialog has no longest duration. |
+//! | certificates for TLS between nodes | `node certificate` | yes, of 30 days | Fingerprints are published before the epoch begins. |
 //! | what nodes tell each other | `cluster messages` | no | Receivers compare time stamps. |
 //!
 //! SIP nonces have a random key per process: nonce counts are kept per process, so a nonce of another node gets `stale=true`.
@@ -16,6 +17,9 @@ use stun::nonce::NonceKeys;
 /// Seconds of an epoch: longer than the longest lifetime of a nonce (an hour), and than any difference of clocks that can be tolerated.
 const EPOCH_S: u64 = 86_400;
 
+/// Seconds of an epoch of certificates: much longer than an engine may be away.
+const NODE_EPOCH_S: u64 = 30 * 86_400;
+
 /// RFC 5869 §3.1: a salt need not be secret. It keeps these keys apart from those of other programs with the same secret.
 const SALT: &[u8] = b"hairpin cluster 1";
 
@@ -23,6 +27,7 @@ const NONCES: &str = "TURN nonce";
 const TICKETS: &str = "mobility ticket";
 const ROUTES: &str = "SIP routes";
 const MESSAGES: &str = "cluster messages";
+const NODE: &str = "node certificate";
 
 /// The secret of the cluster is too short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +114,18 @@ impl ClusterKeys {
         key
     }
 
+    /// The epoch of certificates for TLS between nodes at this time.
+    pub(crate) const fn node_epoch(unix_s: u64) -> u64 {
+        unix_s / NODE_EPOCH_S
+    }
+
+    /// The private key of the certificate that a node has in this epoch.
+    pub(crate) fn node_key(&self, node: &str, epoch: u64) -> Key {
+        // The name is last, and what is in front of it has a fixed length, so no two nodes make the same text.
+        let info = [NODE.as_bytes(), &[0], &epoch.to_be_bytes(), node.as_bytes()];
+        self.expand(&info.concat())
+    }
+
     /// The key of the MACs of what nodes publish and tell each other.
     #[must_use]
     pub fn messages(&self) -> Key {
@@ -153,6 +170,8 @@ mod tests {
         let other = ClusterKeys::new(b"another secret of 32 bytes......").expect("likewise");
         let mut all = vec![keys.tickets(), keys.messages(), keys.lasting(ROUTES)];
         all.extend([other.tickets(), other.messages()]);
+        all.extend([keys.node_key("a", 7), keys.node_key("b", 7)]);
+        all.extend([keys.node_key("a", 8), keys.node_key("", 7)]);
         all.extend(keys.nonce_seeds(7));
         all.extend(keys.nonce_seeds(9));
         let distinct: std::collections::HashSet<_> = all.iter().collect();

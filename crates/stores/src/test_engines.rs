@@ -112,7 +112,7 @@ pub(crate) fn ask(port: u16, words: &[&str]) -> String {
 /// An engine with several servers. Drop it before its folder.
 pub(crate) struct Engines {
     pub(crate) servers: Vec<Server>,
-    sentinels: Vec<Server>,
+    pub(crate) sentinels: Vec<Server>,
     _folder: tempfile::TempDir,
 }
 

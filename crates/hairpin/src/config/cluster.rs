@@ -8,7 +8,7 @@ use stores::Options;
 
 use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
-use super::setting::{FromText, Mistake};
+use super::setting::{FromText, Mistake, one_of};
 
 /// The secret that all nodes have; empty without a cluster.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -125,6 +125,60 @@ impl FromText for Engine {
     }
 }
 
+/// The password of the Sentinels; none if it is empty.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct SentinelPassword(Option<String>);
+
+impl fmt::Debug for SentinelPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SentinelPassword(***)")
+    }
+}
+
+impl FromText for SentinelPassword {
+    const EXPECTED: &'static str = "a password like \"${file:/run/secrets/sentinel}\"";
+    const SECRET: bool = true;
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        Ok(Self((!text.is_empty()).then(|| text.to_owned())))
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone().unwrap_or_default()
+    }
+}
+
+/// How nodes send SIP to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SipTransport {
+    /// Over TLS to nodes that have it.
+    #[default]
+    Auto,
+    /// Over TLS, and not at all to nodes without.
+    Tls,
+    /// Over UDP and TCP.
+    Plain,
+}
+
+const SIP_TRANSPORTS: [(&str, SipTransport); 3] = [
+    ("auto", SipTransport::Auto),
+    ("tls", SipTransport::Tls),
+    ("plain", SipTransport::Plain),
+];
+
+impl FromText for SipTransport {
+    const EXPECTED: &'static str = "\"auto\", \"tls\" or \"plain\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &SIP_TRANSPORTS)
+    }
+
+    fn to_text(&self) -> String {
+        let named = SIP_TRANSPORTS.iter().find(|(_, it)| it == self);
+        named.map_or("", |(name, _)| name).to_owned()
+    }
+}
+
 /// The cluster of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
@@ -132,8 +186,11 @@ pub(crate) struct Cluster {
     name: Name,
     engine: Engine,
     engine_ca: Option<std::path::PathBuf>,
+    sentinel_password: SentinelPassword,
     /// What all keys in the engine begin with.
     pub(crate) prefix: String,
+    /// How nodes send SIP to each other.
+    pub(crate) sip_transport: SipTransport,
 }
 
 impl Cluster {
@@ -149,6 +206,7 @@ impl Cluster {
             url: self.engine.0.clone(),
             password: None,
             ca: self.engine_ca.clone(),
+            sentinel_password: self.sentinel_password.0.clone(),
         })
     }
 
@@ -180,7 +238,9 @@ pub(super) fn resolve(settings: &Settings) -> Option<Cluster> {
             .into_iter()
             .map(|file| file.0)
             .next(),
+        sentinel_password: s.cluster_sentinel_password?.value,
         prefix: s.cluster_prefix?.value.0,
+        sip_transport: s.cluster_sip_transport?.value,
     })
 }
 
@@ -198,6 +258,16 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let message = "cluster.engine requires cluster.secret";
         let help = "give all nodes the same secret: openssl rand -base64 32";
         report.push(Diagnostic::error(&engine.at, message).help(help));
+    }
+    if let (Some(password), Some(engine)) = (
+        &settings.cluster_sentinel_password,
+        &settings.cluster_engine,
+    ) && password.value.0.is_some()
+        && !engine.value.0.contains("-sentinel://")
+    {
+        let message = "cluster.sentinel_password requires an engine with Sentinels";
+        let help = "begin the URL of cluster.engine with redis-sentinel:// or rediss-sentinel://, or remove cluster.sentinel_password";
+        report.push(Diagnostic::error(&password.at, message).help(help));
     }
     let files = settings.cluster_engine_ca.as_ref();
     let files = files.map_or(&[][..], |list| &list.value);
@@ -261,6 +331,11 @@ mod tests {
                 "/nonexistent",
             ),
             ("node = \"a b\"", "`a b` is no name of a node"),
+            (
+                "secret = \"0123456789abcdef0123456789abcdef\"\nengine = \"redis://localhost\"\nsentinel_password = \"x\"",
+                "test:4:21: cluster.sentinel_password requires an engine with Sentinels",
+            ),
+            ("sip_transport = \"udp\"", "unknown value `udp`"),
             ("prefix = \"\"", "no prefix of keys"),
             ("engine_ca = [\"/nonexistent\"]", "/nonexistent"),
             (

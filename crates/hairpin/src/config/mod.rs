@@ -74,6 +74,7 @@ use crate::events::SinkSettings;
 
 pub(crate) use acme::{Acme, Challenge};
 pub(crate) use admin::{AdminListen, AdminTokens};
+pub(crate) use cluster::SipTransport;
 pub(crate) use control_socket::ControlSocket;
 pub(crate) use credentials::User;
 pub(crate) use deny_files::read as read_deny_files;

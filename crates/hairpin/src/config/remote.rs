@@ -154,6 +154,7 @@ impl<D: Destination> Remote<D> {
             password: file.and_then(|file| password(&file.value.0).ok()),
             url: self.url?.value.0,
             ca: self.ca.map(|file| file.value.0),
+            sentinel_password: None,
         })
     }
 }

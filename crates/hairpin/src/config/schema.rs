@@ -320,8 +320,12 @@ pub(crate) struct Settings {
     pub(crate) cluster_engine: Entry<cluster::Engine>,
     /// `cluster.engine_ca`
     pub(crate) cluster_engine_ca: Entry<List<RootFile>>,
+    /// `cluster.sentinel_password`
+    pub(crate) cluster_sentinel_password: Entry<cluster::SentinelPassword>,
     /// `cluster.prefix`
     pub(crate) cluster_prefix: Entry<cluster::Prefix>,
+    /// `cluster.sip_transport`
+    pub(crate) cluster_sip_transport: Entry<cluster::SipTransport>,
     /// `compat.rfc5766_channels`
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.channel_keeps_permission`
@@ -714,7 +718,13 @@ pub(crate) const KEYS: &[Key] = &[
         .secret()
         .at_start(),
     Key::new("cluster", "engine_ca", |s| &mut s.cluster_engine_ca).at_start(),
+    Key::new("cluster", "sentinel_password", |s| {
+        &mut s.cluster_sentinel_password
+    })
+    .secret()
+    .at_start(),
     Key::new("cluster", "prefix", |s| &mut s.cluster_prefix).at_start(),
+    Key::new("cluster", "sip_transport", |s| &mut s.cluster_sip_transport).at_start(),
     Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),
     Key::new("compat", "channel_keeps_permission", |s| {
         &mut s.channel_keeps_permission

@@ -36,6 +36,7 @@ fn show(nodes: &[Known], status: &Status) -> Value {
                 "load_percent": f64::from(info.load) / 10.0,
                 "addresses": addresses.collect::<Vec<_>>(),
                 "version": info.version,
+                "fingerprints": info.fingerprints,
                 "age_ms": age_ms,
             })
         },

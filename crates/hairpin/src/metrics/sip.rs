@@ -356,6 +356,17 @@ fn connections(page: &mut Page, sum: &SipCounters) {
         sum.next_hop_tls_failed,
     );
     page.counters(
+        "hairpin_sip_node_tls_total",
+        "TLS connections between the nodes of a cluster: handshakes completed, certificates that this node or another one refused, and other failures.",
+        "result",
+        [
+            ("completed", sum.node_tls_handshakes),
+            ("refused", sum.node_tls_refused),
+            ("refused_by_other", sum.node_tls_refused_by_other),
+            ("failed", sum.node_tls_failed),
+        ],
+    );
+    page.counters(
         "hairpin_sip_websockets_total",
         "WebSockets that were opened, refused in the handshake, or closed because the client violated the protocol.",
         "result",

@@ -85,8 +85,13 @@ pub(crate) fn reached(caller: &mut Phone, callee: &mut Phone, id: &str) -> Strin
     }
 }
 
-/// A whole call, with a request of each side within the dialog.
+/// A whole call over two nodes with TLS between them, with a request of each side within the dialog.
 pub(crate) fn call(caller: &mut Phone, callee: &mut Phone, id: &str) {
+    call_over(true, caller, callee, id);
+}
+
+/// The same with TLS between the nodes, or without.
+pub(crate) fn call_over(over_tls: bool, caller: &mut Phone, callee: &mut Phone, id: &str) {
     let invite = reached(caller, callee, id);
     let contact = callee.contact();
     let uri = contact.trim_matches(['<', '>']);
@@ -96,7 +101,19 @@ pub(crate) fn call(caller: &mut Phone, callee: &mut Phone, id: &str) {
     let identity = format!("<sip:{}@example.com>", caller.user);
     assert_eq!(value(&invite, "P-Asserted-Identity"), identity);
     // Both nodes are on the way, each with both of its sides.
-    assert_eq!(values(&invite, "Record-Route").len(), 4, "{invite}");
+    let routes = values(&invite, "Record-Route");
+    let is_tls: Vec<_> = routes
+        .iter()
+        .map(|it| it.contains(";transport=tls"))
+        .collect();
+    assert_eq!(is_tls, [false, over_tls, over_tls, false], "{invite}");
+    let vias = values(&invite, "Via");
+    let between = if over_tls {
+        "SIP/2.0/TLS "
+    } else {
+        "SIP/2.0/UDP "
+    };
+    assert!(vias[1].starts_with(between), "{invite}");
     callee.respond(&invite, "180 Ringing");
     caller.expect("SIP/2.0 180");
     callee.respond(&invite, "200 OK");

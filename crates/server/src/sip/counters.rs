@@ -191,6 +191,14 @@ counters! {
     tls_failed: u64,
     /// Connections over TLS that this server has opened, and whose handshake failed.
     next_hop_tls_failed: u64,
+    /// TLS handshakes with other nodes of the cluster that were completed, on either side.
+    node_tls_handshakes: u64,
+    /// TLS connections as a node that this one refused: it does not know the certificate of the other side.
+    node_tls_refused: u64,
+    /// TLS connections to other nodes that these refused: they do not know the certificate of this one.
+    node_tls_refused_by_other: u64,
+    /// TLS connections between nodes that failed for another reason.
+    node_tls_failed: u64,
     /// Times that a TLS handshake was put off to the next wake-up, because handshakes had taken their share of this one.
     tls_deferred: u64,
     /// WebSockets opened.

@@ -9,7 +9,7 @@ use super::balance::Balance;
 use super::congestion::{Congestion, MessageOutcome};
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
-use super::forwarding::Forwarder;
+use super::forwarding::{Forwarder, Sockets};
 use super::handed_over::HandedOver;
 use super::layers::StreamListener;
 use super::lookups::SipKeys;
@@ -112,8 +112,12 @@ impl Endpoint {
         // Kamailio may be the next hop.
         config.offers_rate_control = false;
         config.source_address = Some(source_address);
+        // Other nodes reach plain listeners over TLS, too.
+        let has_node_tls = settings.nodes.as_ref().is_some_and(|it| it.tls.is_some());
+        let plain = [Transport::Udp, Transport::Tcp, Transport::Tls];
+        let plain = &plain[..if has_node_tls { 3 } else { 2 }];
         for (listener, address) in (0..).map(ListenerKey).zip(listeners) {
-            for transport in [Transport::Udp, Transport::Tcp] {
+            for &transport in plain {
                 let signatures = signatures(settings, listener, transport, *address);
                 config.sent_by.extend(signatures);
             }
@@ -134,6 +138,10 @@ impl Endpoint {
         let others = (first..).zip(addresses_of_streams);
         let all = sockets.chain(others);
         let all = all.map(|(listener, address)| (ListenerKey(listener), address));
+        let sockets = Sockets {
+            all: all.collect(),
+            plain: first,
+        };
         Endpoint {
             now,
             requests: Requests::new(listeners, &tls, &orders, names, secrets.key, seed),
@@ -149,7 +157,7 @@ impl Endpoint {
             slack: FreedMemory::default(),
             has_wanted: false,
             number,
-            user: User::new(number, all.collect(), secrets, &orders, seed),
+            user: User::new(number, sockets, secrets, &orders, seed),
             screen: SourceFilter::new(&orders, secrets.bans.clone()),
             trace: Trace::new(&orders),
             spans: Some(Box::default()),

@@ -10,7 +10,7 @@ use super::push::Pusher;
 use super::registrar::Registrations;
 use super::settings::{SharedSipSettings, Trunk};
 use ipnet::IpNet;
-use sip::flow::{Flow, ListenerKey};
+use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
 use sip::{HashKey, Host, Message, Method, Mono, Now};
@@ -27,13 +27,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The sockets of a worker.
+#[derive(Clone, Debug)]
+pub(super) struct Sockets {
+    pub(super) all: Box<[(ListenerKey, SocketAddr)]>,
+    /// So many of them, the first ones, are plain listeners. They have TLS with other nodes only.
+    pub(super) plain: u16,
+}
+
 /// A proxy, and the listeners and trunks of this server that its policy needs.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     pub(super) proxy: Proxy,
     pub(super) calls: CallControl,
     pub(super) pusher: Pusher,
-    listeners: Box<[(ListenerKey, SocketAddr)]>,
+    listeners: Sockets,
     /// What the listeners are called outside.
     advertised: Vec<Advertised>,
     /// The networks of each trunk.
@@ -51,7 +59,7 @@ impl Forwarder {
     /// Of the worker of `origin`, whose sockets are these. `key` and `calls` are those of all workers.
     pub(super) fn new(
         origin: Origin,
-        listeners: Box<[(ListenerKey, SocketAddr)]>,
+        listeners: Sockets,
         orders: &SharedSipSettings,
         (key, calls): (HashKey, Arc<SharedCalls>),
     ) -> Forwarder {
@@ -163,7 +171,7 @@ pub(super) fn listener_at(
 /// The policy of this server for its proxy.
 #[derive(Debug)]
 pub(super) struct ServerPolicy<'p> {
-    listeners: &'p [(ListenerKey, SocketAddr)],
+    listeners: &'p Sockets,
     advertised: &'p [Advertised],
     calls: &'p mut CallControl,
     pusher: &'p mut Pusher,
@@ -220,14 +228,14 @@ impl ServerPolicy<'_> {
         if self.advertised.is_empty() {
             return false;
         }
-        let listeners: Vec<SocketAddr> = self.listeners.iter().map(|(_, own)| *own).collect();
+        let listeners: Vec<SocketAddr> = self.listeners.all.iter().map(|(_, own)| *own).collect();
         let mut all = self.advertised.iter();
         all.any(|advertised| advertised.is(host, port, &listeners))
     }
 
     /// Whether this server listens on this port; without a port, on a default port of SIP (5060 or 5061).
     fn listens_on(&self, port: Option<u16>, ip: Option<IpAddr>) -> bool {
-        let mut own = self.listeners.iter().map(|(_, address)| *address);
+        let mut own = self.listeners.all.iter().map(|(_, address)| *address);
         own.any(|own| {
             let is_port = match port {
                 Some(port) => own.port() == port,
@@ -246,8 +254,11 @@ impl ServerPolicy<'_> {
 }
 
 impl Routing for ServerPolicy<'_> {
-    fn has_nodes(&self) -> bool {
-        self.nodes.is_some()
+    fn accepts_node(&self, flow: &Flow) -> bool {
+        // A plain listener has TLS with nodes only.
+        let is_node = || flow.transport == Transport::Tls && flow.listener.0 < self.listeners.plain;
+        let nodes = self.nodes;
+        nodes.is_some_and(|nodes| !nodes.requires_tls || is_node())
     }
 
     fn domain(&self, host: Host<'_>) -> Option<Inbound> {
@@ -280,7 +291,7 @@ impl Routing for ServerPolicy<'_> {
     }
 
     fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
-        listener_at(self.listeners, local)
+        listener_at(&self.listeners.all, local)
     }
 }
 
@@ -431,7 +442,7 @@ impl Lookup for ServerPolicy<'_> {
         if let Some(found) = self.authenticator.looked_up_nodes(aor) {
             return found;
         }
-        match nodes.0.find(aor.as_bytes()) {
+        match nodes.nodes.find(aor.as_bytes()) {
             AtNodes::Pending => {
                 let nodes = nodes.clone();
                 let query = QueuedQuery::Nodes(NodesQuery { aor: *aor, nodes });

@@ -1,15 +1,15 @@
 //! Connections over TLS and WebSocket: from what was read to the messages.
 
 use super::connections::Reason;
-use super::layers::{WebSocketState, accept_rules, message_limits};
+use super::layers::{Layers, NodeSide, WebSocketState, accept_rules, message_limits};
 use super::outgoing::slot_of;
-use super::reading::now;
+use super::reading::{flow_of, now};
 use super::token::Slot;
 use super::{MESSAGES, Sip};
 use io::Poller;
 use sip::flow::{Flow, PeerName, Transport};
 use sip::frame::{PONG, Packet};
-use streams::tls::TlsError;
+use streams::tls::{Failure, TlsError};
 use streams::websocket::{CloseCode, End, Event, WebSocket};
 
 /// TLS handshakes get so much time per wake-up, so that many of them do not delay other messages for long. One more may begin before
@@ -18,6 +18,9 @@ const HANDSHAKES_NS: u64 = 1_000_000;
 
 /// The worker's buffer for what was decrypted keeps no more memory than this.
 const MOST_PLAIN: usize = 128 << 10;
+
+/// RFC 8446 §5.1: the type of the record that TLS begins with.
+const HANDSHAKE: u8 = 22;
 
 /// A ping of RFC 5626 §3.5.1, as a WebSocket's message.
 const PING: &[u8] = b"\r\n\r\n";
@@ -88,6 +91,7 @@ impl Sip {
         let was_handshaking = connection.layers.is_handshaking();
         let before = was_handshaking.then(io::clock::monotonic_ns);
         let result = connection.decrypt(bytes, plain);
+        let is_node = connection.layers.node.is_some();
         let is_done = was_handshaking && !connection.layers.is_handshaking();
         if let Some(before) = before {
             self.handshakes_ns += io::clock::monotonic_ns() - before;
@@ -95,6 +99,7 @@ impl Sip {
         self.connections.mark(slot);
         let counters = &mut self.endpoint.counters;
         counters.tls_handshakes += u64::from(is_done);
+        counters.node_tls_handshakes += u64::from(is_done && is_node);
         counters.tls_failed += u64::from(result.is_err());
         if let Err(error) = &result {
             self.tls_failed(slot, error);
@@ -109,6 +114,9 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
+        if let Some(side) = connection.layers.node {
+            return self.node_tls_failed(slot, side, error);
+        }
         if connection.connecting.is_none() {
             tracing::debug!(%error, "a TLS connection of SIP failed");
             return;
@@ -120,6 +128,86 @@ impl Sip {
         self.next_hop_line = now.plus_secs(1);
         let name = connection.verifies.as_ref().map_or("", PeerName::as_str);
         tracing::warn!(name, address = %connection.remote, %error, "TLS with a SIP server failed: no request was sent to it");
+    }
+
+    /// The same of a connection between two nodes. Each side logs at most one line per second: anybody may connect, and many calls may fail.
+    fn node_tls_failed(&mut self, slot: Slot, side: NodeSide, error: &TlsError) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let address = connection.remote;
+        let counters = &mut self.endpoint.counters;
+        let line = match side {
+            NodeSide::Accepted => &mut self.node_line,
+            NodeSide::Connected => &mut self.next_hop_line,
+        };
+        let count = match (side, error.failure) {
+            (_, Failure::Certificate) => &mut counters.node_tls_refused,
+            (NodeSide::Connected, Failure::Alert) => &mut counters.node_tls_refused_by_other,
+            _ => &mut counters.node_tls_failed,
+        };
+        *count += 1;
+        let now = self.endpoint.now.mono;
+        if now < *line {
+            return;
+        }
+        *line = now.plus_secs(1);
+        match (side, error.failure) {
+            (NodeSide::Accepted, Failure::Certificate) => {
+                tracing::warn!(%address, %error, "a TLS client of SIP was refused: no node of the cluster publishes its certificate");
+            }
+            (NodeSide::Accepted, _) => {
+                tracing::debug!(%address, %error, "a TLS connection of another node failed");
+            }
+            (NodeSide::Connected, Failure::Certificate) => {
+                tracing::warn!(%address, %error, "a node was refused: it does not publish the certificate that it has; no request was sent to it");
+            }
+            (NodeSide::Connected, Failure::Alert) => {
+                tracing::warn!(%address, %error, "another node has refused the certificate of this one: requests did not reach it");
+            }
+            (NodeSide::Connected, _) => {
+                tracing::warn!(%address, %error, "TLS with another node failed: requests did not reach it");
+            }
+        }
+    }
+
+    /// Handles what was read of a connection to a plain listener. TLS begins with a handshake record (RFC 8446 §5.1), which no SIP message does.
+    /// It is for other nodes only.
+    pub(super) fn take_plain(
+        &mut self,
+        bytes: &mut [u8],
+        unread: usize,
+        flow: &Flow,
+        poller: &Poller,
+    ) {
+        match self.begin_node_tls(bytes, flow, poller) {
+            Some(flow) => self.take_layered(bytes, unread, &flow, poller),
+            None => self.take_messages(bytes, unread, flow, poller),
+        }
+    }
+
+    /// Begins TLS as the server. Returns the flow over TLS; `None` if the connection is not over TLS.
+    fn begin_node_tls(&mut self, bytes: &[u8], flow: &Flow, poller: &Poller) -> Option<Flow> {
+        if bytes.first() != Some(&HANDSHAKE) {
+            return None;
+        }
+        let slot = slot_of(flow.connection?);
+        let tls = self.node_tls.as_ref()?;
+        let connection = self.connections.get(slot)?;
+        // It has sent nothing yet.
+        if connection.proven || !connection.inbound.is_empty() {
+            return None;
+        }
+        connection.layers = Layers::with_node(NodeSide::Accepted, tls.accepted()?);
+        connection.transport = Transport::Tls;
+        let (key, flow) = (connection.key, flow_of(connection));
+        // It was announced as TCP.
+        self.with_outgoing(poller, |endpoint, outgoing| {
+            endpoint.engine.disconnected(endpoint.now.mono, key);
+            endpoint.drain(outgoing);
+        });
+        self.announce(slot);
+        Some(flow)
     }
 
     fn take_websocket(&mut self, bytes: &mut [u8], unread: usize, flow: &Flow, poller: &Poller) {

@@ -63,6 +63,15 @@ pub(crate) struct Layers {
     pub(crate) records: Records,
     /// Taken out while its messages are handled.
     pub(crate) web: Option<WebSocketState>,
+    /// The other side is a node of the cluster, or says so until the handshake is over.
+    pub(crate) node: Option<NodeSide>,
+}
+
+/// Which side of a connection between two nodes this one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeSide {
+    Accepted,
+    Connected,
 }
 
 impl Layers {
@@ -80,9 +89,18 @@ impl Layers {
             .then(|| WebSocketState::Accepting(Accept::default()));
         Some(Layers {
             tls,
-            records: Records::default(),
             web,
+            ..Layers::default()
         })
+    }
+
+    /// A connection between two nodes.
+    pub(crate) fn with_node(side: NodeSide, tls: Tls) -> Layers {
+        Layers {
+            tls: Some(Box::new(tls)),
+            node: Some(side),
+            ..Layers::default()
+        }
     }
 
     /// What a connection to this name over TLS needs. `None` if nobody can be verified by it.

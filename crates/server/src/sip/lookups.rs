@@ -104,7 +104,7 @@ impl QueuedQuery {
             }
             QueuedQuery::Nodes(query) => {
                 let reply = Box::new(move |found| reply(Found::Nodes(found)));
-                query.nodes.0.begin_find(query.aor.as_bytes(), reply);
+                query.nodes.nodes.begin_find(query.aor.as_bytes(), reply);
             }
         }
     }

@@ -34,6 +34,7 @@ mod link;
 mod listeners;
 mod lookups;
 mod names;
+mod node_tls;
 mod nodes;
 mod outgoing;
 mod peer;
@@ -69,6 +70,7 @@ pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
 pub(crate) use lookups::SipKeys;
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
+pub use node_tls::{Fingerprint, NoFingerprint, NodeFingerprints, NodeTls, NodeTlsError};
 pub use nodes::{NodesHook, NodesReply, OtherNodes, SharedBinding};
 pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
@@ -162,6 +164,8 @@ pub(crate) struct Sip {
     batch: RecvBatch,
     queue: SendQueue,
     connections: Connections,
+    /// For connections to other nodes over TLS.
+    node_tls: Option<Arc<NodeTls>>,
     /// Networks of load balancers, whose connections begin with a header of the PROXY protocol.
     proxies: Arc<[IpNet]>,
     endpoint: Endpoint,
@@ -177,6 +181,8 @@ pub(crate) struct Sip {
     handshakes_ns: u64,
     /// Before then, no further log line about a next hop that is not verified.
     next_hop_line: Mono,
+    /// Before then, no further log line about a client that is no node of the cluster.
+    node_line: Mono,
     /// How much of it each connection may fill in this turn.
     share: usize,
     /// Sockets reported beside the one at hand.
@@ -215,6 +221,11 @@ impl Sip {
         let seed = seed & !u64::from(u16::MAX) | u64::from(number);
         let filter = AdmissionFilter::new(listeners.iter().map(|listener| &listener.udp));
         let addresses = (&addresses[..], &streams[..]);
+        let node_tls = orders
+            .settings
+            .nodes
+            .as_ref()
+            .and_then(|nodes| nodes.tls.clone());
         let endpoint = Endpoint::new(number, addresses, filter, orders, secrets, seed, now);
         Ok(Sip {
             listeners,
@@ -226,6 +237,7 @@ impl Sip {
                 capacity: 8 * MESSAGES,
             }),
             connections: Connections::new(number),
+            node_tls,
             proxies,
             endpoint,
             inbox: VecDeque::new(),
@@ -234,6 +246,7 @@ impl Sip {
             plain: Vec::new(),
             handshakes_ns: 0,
             next_hop_line: Mono(0),
+            node_line: Mono(0),
             share: READ,
             left: 0,
             accept_again: None,

@@ -1,6 +1,7 @@
 //! Registrations at other nodes of a cluster. Each worker publishes which addresses of record it has bindings of, and asks which other nodes have
 //! some. The embedding program carries both, and no worker waits for it.
 
+use super::node_tls::NodeTls;
 use super::store::WorkerBindings;
 use sip::{HashKey, Mono};
 use sip_server::Aor;
@@ -58,18 +59,35 @@ pub trait OtherNodes: fmt::Debug + Send + Sync {
 
 /// The other nodes of a cluster.
 #[derive(Clone, Debug)]
-pub struct NodesHook(pub(super) Arc<dyn OtherNodes>);
+pub struct NodesHook {
+    pub(super) nodes: Arc<dyn OtherNodes>,
+    /// For requests over TLS.
+    pub(super) tls: Option<Arc<NodeTls>>,
+    /// Nodes accept no plain requests of each other.
+    pub(super) requires_tls: bool,
+}
 
 impl NodesHook {
-    /// From what knows them.
+    /// From what knows them. Requests between nodes are plain.
     pub fn new(nodes: Arc<dyn OtherNodes>) -> NodesHook {
-        NodesHook(nodes)
+        NodesHook {
+            nodes,
+            tls: None,
+            requires_tls: false,
+        }
+    }
+
+    /// Other nodes reach this one over TLS at its plain listeners; over TLS only, if that is required. It applies from the start.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Arc<NodeTls>, is_required: bool) -> NodesHook {
+        (self.tls, self.requires_tls) = (Some(tls), is_required);
+        self
     }
 }
 
 impl PartialEq for NodesHook {
     fn eq(&self, other: &NodesHook) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.nodes, &other.nodes)
     }
 }
 
@@ -124,7 +142,7 @@ impl Publisher {
 
     /// The bindings of an address have changed.
     pub(super) fn changed(&self, now: Mono, aor: &[u8], bindings: &[Binding]) {
-        let Some(NodesHook(nodes)) = &self.nodes else {
+        let Some(NodesHook { nodes, .. }) = &self.nodes else {
             return;
         };
         let alive = bindings.iter().filter(|binding| !binding.is_expired(now));
@@ -152,7 +170,7 @@ impl Publisher {
 
     /// Publishes a part of all bindings, if they are to be published again.
     pub(super) fn handle_timeout(&mut self, now: Mono, kept: &WorkerBindings) {
-        let Some(NodesHook(nodes)) = &self.nodes else {
+        let Some(NodesHook { nodes, .. }) = &self.nodes else {
             return;
         };
         if now < self.at {

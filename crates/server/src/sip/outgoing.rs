@@ -1,8 +1,9 @@
 //! What leaves: over UDP by the worker's send queue, over TCP by the write buffer of a connection. Both go at the end of a batch.
 
 use super::connections::{Connections, Reason};
-use super::layers::{Layers, StreamListener};
+use super::layers::{Layers, NodeSide, StreamListener};
 use super::listeners::SipListener;
+use super::node_tls::NodeTls;
 use super::settings::SharedSipSettings;
 use super::token::{SipToken, Slot};
 use io::{Outbox, Poller, SendTo};
@@ -21,6 +22,8 @@ pub(super) struct Outgoing<'a, 'q, 'buf> {
     pub(super) streams: &'buf [StreamListener],
     pub(super) connections: &'a mut Connections,
     pub(super) poller: &'a Poller,
+    /// For connections to other nodes over TLS.
+    pub(super) nodes: Option<&'a NodeTls>,
 }
 
 impl Outgoing<'_, '_, '_> {
@@ -92,11 +95,16 @@ impl Outgoing<'_, '_, '_> {
     }
 
     /// What a connection to `to` needs, and what its listener is bound to. `None` if there is no way: a WebSocket is opened by its
-    /// client alone (RFC 7118 §7), and TLS must have somebody to verify (RFC 5922 §7.3).
+    /// client alone (RFC 7118 §7), and TLS must have somebody to verify (RFC 5922 §7.3). A plain listener has TLS with other nodes only.
     fn layers_for(&self, to: &Destination) -> Option<(SocketAddr, Layers)> {
         let number = usize::from(to.listener.0);
         match to.transport {
             Transport::Tcp => Some((self.listeners.get(number)?.local, Layers::default())),
+            Transport::Tls if number < self.listeners.len() => {
+                let layers =
+                    Layers::with_node(NodeSide::Connected, self.nodes?.connecting(to.remote)?);
+                Some((self.listeners.get(number)?.local, layers))
+            }
             Transport::Tls => {
                 let listener = self
                     .streams

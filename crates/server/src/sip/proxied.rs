@@ -62,7 +62,7 @@ impl Sip {
             return;
         }
         if flow.transport == Transport::Tcp {
-            self.take_messages(rest, 0, &flow, poller);
+            self.take_plain(rest, 0, &flow, poller);
         } else {
             self.take_layered(rest, 0, &flow, poller);
         }

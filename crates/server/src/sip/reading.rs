@@ -115,6 +115,7 @@ impl Sip {
             streams: &self.streams,
             connections: &mut self.connections,
             poller,
+            nodes: self.node_tls.as_deref(),
         };
         let result = run(&mut self.endpoint, &mut outgoing);
         drop(outgoing);
@@ -217,6 +218,7 @@ impl Sip {
             streams: &self.streams,
             connections: &mut self.connections,
             poller,
+            nodes: self.node_tls.as_deref(),
         };
         self.endpoint.begin_batch();
         let mut handled = 0;
@@ -422,7 +424,7 @@ impl Sip {
         if self.awaits_proxy_header(slot) {
             self.take_proxy_header(slot, &scratch[..read], poller);
         } else if flow.transport == Transport::Tcp {
-            self.take_messages(&scratch[..read], unread, &flow, poller);
+            self.take_plain(&mut scratch[..read], unread, &flow, poller);
         } else {
             self.take_layered(&mut scratch[..read], unread, &flow, poller);
         }
@@ -574,6 +576,7 @@ impl Sip {
             streams: &self.streams,
             connections: &mut self.connections,
             poller,
+            nodes: self.node_tls.as_deref(),
         };
         run(&mut self.endpoint, &mut outgoing);
     }

@@ -5,12 +5,13 @@ use super::names::{Answered, Families, NameResolver, NoAnswer};
 use super::settings::SharedSipSettings;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
-use sip::dispatch::{Allowed, Config, Dispatcher, Source};
+use sip::dispatch::{Allowed, Config, Dispatcher, Partners, Source};
 use sip::engine::Engine;
 use sip::flow::{ListenerKey, Transport};
 use sip::routing::{Answer, DnsFailed, Query};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few, unless there is an attack.
@@ -63,6 +64,7 @@ impl Requests {
         // As long as a caller's transaction may take, for each of two servers.
         config.failover_time = orders.settings.t1.saturating_mul(128);
         config.allowed = allowed(orders);
+        config.partners = partners(listeners, orders);
         Requests {
             dispatcher: Dispatcher::new(config, key, seed),
             names,
@@ -170,6 +172,21 @@ fn is_empty(answer: &Answer) -> bool {
         Answer::Srv(records) => records.is_empty(),
         Answer::Addresses(records) => records.is_empty(),
     }
+}
+
+/// The other nodes of the cluster, if this one reaches them over TLS: by its plain listeners.
+fn partners(listeners: &[SocketAddr], orders: &SharedSipSettings) -> Option<Partners> {
+    let tls = Arc::clone(orders.settings.nodes.as_ref()?.tls.as_ref()?);
+    let sources = (0..).map(ListenerKey).zip(listeners);
+    let sources = sources.map(|(listener, address)| Source {
+        listener,
+        transport: Transport::Tls,
+        is_v4: address.is_ipv4(),
+    });
+    Some(Partners {
+        sources: sources.collect(),
+        has: Box::new(move |transport, address| tls.has(transport, address)),
+    })
 }
 
 /// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to trunks.

@@ -148,7 +148,7 @@ impl Proxy {
         };
         let mut way = Way::of(message, target);
         if let (true, Some(node)) = (target.is_node, target.near) {
-            let route = self.node_route(now, base, message, (&target.uri, node.flow.remote));
+            let route = self.node_route(now, base, message, (&target.uri, &node.flow));
             way.new_routes = vec![route.into()];
         }
         // RFC 3261 §16.6 step 7, RFC 7118 §9.2: a SIPS request goes by TLS only. Without TLS, a flow is as good as none.

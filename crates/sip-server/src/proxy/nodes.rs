@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sip::dispatch::AllowedDestination;
+use sip::flow::{Flow, Transport};
 use sip::uri::starts_with_sips;
 use sip::{Message, Mono};
 
@@ -32,8 +33,10 @@ const NODE_TIME: Duration = Duration::from_secs(3);
 /// Another node, with bindings of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHop {
-    /// Where it takes SIP over UDP and TCP.
+    /// Where it takes SIP: over UDP and TCP, or over TLS.
     pub address: SocketAddr,
+    /// Requests go to it over TLS, with certificates that both nodes know.
+    pub is_tls: bool,
     /// The greatest priority of its contacts, in thousandths.
     pub q: u16,
 }
@@ -47,6 +50,15 @@ pub enum AtNodes {
     Pending,
     /// That cannot be found out now.
     Unavailable,
+}
+
+/// The parameter of the URI of a node that is reached by this flow.
+pub(super) fn transport_of(flow: &Flow) -> &'static str {
+    match flow.transport {
+        Transport::Tls => ";transport=tls",
+        // UDP, or TCP for a long request (RFC 3261 §18.1.1).
+        _ => "",
+    }
 }
 
 impl Proxy {
@@ -92,7 +104,7 @@ impl Proxy {
         nodes: &[NodeHop],
     ) -> Vec<Target> {
         let uri = request_uri(uri);
-        // RFC 5630 §3.1.2: SIPS requires TLS on each hop, and nodes have none between them.
+        // RFC 5630 §3.1.2: SIPS requires TLS on each hop. The Route of a node is no SIPS URI.
         if starts_with_sips(&uri) {
             return Vec::new();
         }
@@ -106,7 +118,7 @@ impl Proxy {
         now: Mono,
         base: &Base,
         message: &Message<'_>,
-        (uri, node): (&[u8], SocketAddr),
+        (uri, node): (&[u8], &Flow),
     ) -> Vec<u8> {
         let since = now.since(base.begun.mono).as_secs();
         let token = Token::FromNode(FromNode {
@@ -116,8 +128,9 @@ impl Proxy {
         let mut buffer = [0; MAX_USER];
         let call_id = message.call_id().unwrap_or_default();
         let user = self.tokens.write(token, call_id, &mut buffer);
-        let node = node.to_string();
-        [b"<sip:", user, b"@", node.as_bytes(), b";lr>"].concat()
+        let (node, transport) = (node.remote.to_string(), transport_of(node));
+        let end = [transport.as_bytes(), b";lr>"].concat();
+        [b"<sip:", user, b"@", node.as_bytes(), &end].concat()
     }
 
     /// An INVITE went to another node by this branch.

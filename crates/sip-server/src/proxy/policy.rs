@@ -45,8 +45,8 @@ pub trait Routing {
     /// Whether a URI with this host leads to a trunk. Only numeric addresses count: the proxy does not ask the DNS here.
     fn is_trunk_host(&self, host: Host<'_>) -> bool;
 
-    /// Whether there may be other nodes of a cluster. If not, requests with a token of one are refused.
-    fn has_nodes(&self) -> bool {
+    /// Whether another node of a cluster may send requests by this flow. If not, requests with a token of one are refused.
+    fn accepts_node(&self, _flow: &Flow) -> bool {
         false
     }
 

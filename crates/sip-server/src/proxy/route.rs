@@ -165,7 +165,7 @@ impl Reader<'_> {
         // These belong to a request of before. Nothing is decided for them.
         let is_of_before = matches!(message.method(), Some(Method::Ack | Method::Cancel));
         let from_node = from_node.filter(|_| !is_of_before);
-        self.check_node(message, from_node)?;
+        self.check_node(message, from_node, from)?;
         let is_of_dialog =
             |signed: &Signed| !signed.is_path && !matches!(signed.token, Token::FromNode(_));
         Ok(Routed {
@@ -184,10 +184,15 @@ impl Reader<'_> {
     }
 
     /// The token of another node is good for one request and some minutes. Without other nodes, nobody has written it.
-    fn check_node(&self, message: &Message<'_>, from: Option<FromNode>) -> Result<(), Refusal> {
+    fn check_node(
+        &self,
+        message: &Message<'_>,
+        from: Option<FromNode>,
+        flow: &Flow,
+    ) -> Result<(), Refusal> {
         let uri = message.request_uri().unwrap_or_default();
         let is_good = from.is_none_or(|from| {
-            self.routing.has_nodes()
+            self.routing.accepts_node(flow)
                 && from.request == self.tokens.hash(message, uri)
                 && from.unix_s.abs_diff(self.unix_s) <= NODE_S
         });

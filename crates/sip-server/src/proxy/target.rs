@@ -9,7 +9,7 @@ use sip::flow::{Flow, Transport};
 use sip::uri::{Uri, starts_with_sips};
 
 use super::config::Forking;
-use super::nodes::NodeHop;
+use super::nodes::{NodeHop, transport_of};
 use super::uris::request_uri;
 use crate::flow::{FlowId, Runs, Standing};
 use crate::location::Binding;
@@ -88,13 +88,17 @@ impl Target {
     /// Another node. Its Route value gets a token when the request is sent.
     pub(super) fn node(uri: &[u8], hop: &NodeHop, own: &FlowId) -> Target {
         let flow = Flow {
-            transport: Transport::Udp,
+            transport: match hop.is_tls {
+                true => Transport::Tls,
+                false => Transport::Udp,
+            },
             connection: None,
             remote: hop.address,
             ..own.flow
         };
+        let path = format!("<sip:{}{};lr>", hop.address, transport_of(&flow));
         Target {
-            path: format!("<sip:{};lr>", hop.address).into_bytes().into(),
+            path: path.into_bytes().into(),
             near: Some(FlowId { flow, ..*own }),
             q: hop.q.min(FULL_Q),
             is_binding: true,

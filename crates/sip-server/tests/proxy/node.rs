@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use sip::congestion::Class;
-use sip::dispatch::{self, Dispatcher, Source};
+use sip::dispatch::{self, Dispatcher, Partners, Source};
 use sip::engine::{Config, Engine, Mark, NewRequest, Outgoing, Received, Reply, SentBy, ServerKey};
 use sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use sip::{HashKey, Method, Mono, Now, Spans};
@@ -26,6 +26,8 @@ thread_local! {
     pub(crate) static IS_CLOSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// The proxies of this thread can connect by TLS.
     pub(crate) static HAS_TLS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// The proxies of this thread reach the first user agent over TLS, and nobody else.
+    pub(crate) static HAS_PARTNER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 pub(crate) fn address(node: usize) -> SocketAddr {
@@ -110,6 +112,14 @@ fn proxied(config: ProxyConfig) -> Proxied {
     // What is configured to be allowed: the addresses of the user agents.
     let is_closed = IS_CLOSED.get();
     dispatch.allowed = Box::new(move |to| !is_closed && (0..NODES).any(|node| address(node) == to));
+    dispatch.partners = HAS_PARTNER.get().then(|| Partners {
+        sources: vec![Source {
+            listener: ListenerKey(0),
+            transport: Transport::Tls,
+            is_v4: true,
+        }],
+        has: Box::new(|transport, to| transport == Transport::Tls && to == address(UAS)),
+    });
     Proxied {
         proxy: Proxy::new(config, key, PROXY as u16, RUN),
         dispatcher: Dispatcher::new(dispatch, key, 1),

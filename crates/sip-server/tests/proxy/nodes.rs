@@ -15,6 +15,7 @@ fn with_node() -> World {
     world.policy().user("bob");
     world.policy().nodes = AtNodes::Known(vec![NodeHop {
         address: address(UAS),
+        is_tls: false,
         q: 1_000,
     }]);
     world
@@ -61,6 +62,41 @@ fn a_call_goes_to_the_node_that_has_the_phone_and_its_dialog_passes_through_this
     let heard = world.heard(UAS);
     assert_eq!(heard[heard.len() - 2..], ["ACK", "BYE"], "{heard:?}");
     world.nothing_is_left();
+}
+
+#[test]
+fn a_node_with_tls_gets_the_call_and_its_dialog_over_tls_and_nobody_else_is_reached_so() {
+    crate::node::HAS_PARTNER.set(true);
+    let mut world = with_node();
+    if let AtNodes::Known(nodes) = &mut world.policy().nodes {
+        nodes[0].is_tls = true;
+    }
+    world.nodes[UAS].script = answers(&[(10, 180), (50, 200)]);
+    invite(&mut world, 1, ALICE);
+    world.run_until(200);
+    let got = got(&world);
+    let end = format!("@{};transport=tls;lr>", address(UAS));
+    assert!(value(&got, "Route").unwrap().ends_with(&end), "{got}");
+    assert!(value(&got, "Via").unwrap().starts_with("SIP/2.0/TLS "));
+    let is_tls = |route: &&str| route.contains(";transport=tls");
+    let routes = values(&got, "Record-Route");
+    let routes: Vec<_> = routes.iter().map(is_tls).collect();
+    assert_eq!(routes, [true, false], "{got}");
+    assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(400);
+    let heard = world.heard(UAS);
+    assert_eq!(heard[heard.len() - 2..], ["ACK", "BYE"], "{heard:?}");
+    // Another address has no TLS, whatever a URI says.
+    let mut world = with_node();
+    world.policy().trunks.insert(address(UAC).ip());
+    let uri = format!("sip:bob@{};transport=tls", address(UAS + 1));
+    let text = request("OPTIONS", &uri, 1, "");
+    world.send(UAC, Transport::Udp, &text);
+    world.run_until(400);
+    assert!(world.sent(PROXY, "OPTIONS").is_empty());
+    assert!(world.heard(UAC).last().unwrap().starts_with(['4', '5']));
+    crate::node::HAS_PARTNER.set(false);
 }
 
 #[test]
@@ -120,6 +156,16 @@ fn who_shows_the_token_of_another_node_needs_no_password_for_this_call_alone() {
     let mut world = with_phone();
     world.policy().has_nodes = false;
     assert_eq!(of(&mut world, "sip:bob@example.com", 1), "403 INVITE");
+    // If nodes speak TLS only, a stranger who has seen the token cannot use it.
+    for (transport, code) in [(Transport::Udp, "403"), (Transport::Tls, "200")] {
+        let mut world = with_phone();
+        world.policy().only_tls = true;
+        let text = request("INVITE", "sip:bob@example.com", 1, &line);
+        world.send(UAC, transport, &text);
+        world.run_until(2_000);
+        let heard = world.heard(UAC);
+        assert!(heard.last().unwrap().starts_with(code), "{heard:?}");
+    }
     // Without a phone here, no further node is asked.
     let mut world = with_node();
     assert_eq!(of(&mut world, "sip:bob@example.com", 1), "480 INVITE");
@@ -175,6 +221,7 @@ fn each_node_has_its_own_time_to_respond() {
     world.policy().user("bob");
     let hop = |node, q| NodeHop {
         address: address(node),
+        is_tls: false,
         q,
     };
     world.policy().nodes = AtNodes::Known(vec![hop(UAS, 1_000), hop(UAS + 1, 500)]);
@@ -233,6 +280,7 @@ fn the_token_for_a_node_is_as_new_as_its_request_when_others_have_rung_before() 
     world.policy().bind("bob", &Contact::at(&uri));
     world.policy().nodes = AtNodes::Known(vec![NodeHop {
         address: address(UAS),
+        is_tls: false,
         q: 500,
     }]);
     world.nodes[UAS + 1].script = answers(&[(10, 180)]);

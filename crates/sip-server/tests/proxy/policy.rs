@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use sip::flow::{Flow, ListenerKey};
+use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{Host, Message, Mono, Now};
@@ -60,6 +60,8 @@ pub(crate) struct TestPolicy {
     /// The other nodes that have bindings of bob, and how often that was asked.
     pub(crate) nodes: AtNodes,
     pub(crate) has_nodes: bool,
+    /// Other nodes are accepted over TLS only.
+    pub(crate) only_tls: bool,
     pub(crate) nodes_asked: u32,
 }
 
@@ -197,6 +199,7 @@ impl TestPolicy {
             can_push: true,
             nodes: AtNodes::Known(Vec::new()),
             has_nodes: true,
+            only_tls: false,
             nodes_asked: 0,
         }
     }
@@ -258,8 +261,8 @@ impl Contact {
 }
 
 impl Routing for TestPolicy {
-    fn has_nodes(&self) -> bool {
-        self.has_nodes
+    fn accepts_node(&self, flow: &Flow) -> bool {
+        self.has_nodes && (!self.only_tls || flow.transport == Transport::Tls)
     }
 
     fn domain(&self, host: Host<'_>) -> Option<Inbound> {

@@ -62,8 +62,8 @@ mod responses;
 
 pub use forwarding::{Forwarding, RecordRoute, write_route};
 pub use order::{
-    Allowed, AllowedDestination, Config, DispatchError, Failure, Order, SendFrom, Source, Stats,
-    Told,
+    Allowed, AllowedDestination, Config, DispatchError, Failure, Order, Partners, SendFrom, Source,
+    Stats, Told,
 };
 
 use std::collections::VecDeque;
@@ -119,7 +119,8 @@ impl Dispatcher {
     pub fn new(config: Config, key: HashKey, seed: u64) -> Dispatcher {
         let key = key.derive(u64::from_le_bytes(*b"dispatch"));
         Dispatcher {
-            locator: Locator::new(&config.transports(), seed),
+            locator: Locator::new(&config.transports(), seed)
+                .with_addresses(&config.transports_of_partners()),
             cache: DnsCache::new(key),
             penalties: Penalties::new(key),
             requests: Slab::new(),

@@ -24,10 +24,20 @@ pub struct Source {
 /// Says which addresses requests of [`AllowedDestination::Near`] may go to besides.
 pub type Allowed = Box<dyn Fn(SocketAddr) -> bool + Send>;
 
+/// Servers that work with this one: they have sockets of their own here.
+pub struct Partners {
+    /// What requests to them leave by. Their transports lead nowhere else.
+    pub sources: Vec<Source>,
+    /// Whether one of them is at this address and has this transport there.
+    pub has: Box<dyn Fn(Transport, SocketAddr) -> bool + Send>,
+}
+
 /// Bounds, and what there is to send by.
 pub struct Config {
     /// What requests leave by, the preferred transport first.
     pub sources: Vec<Source>,
+    /// Nobody by default.
+    pub partners: Option<Partners>,
     /// Requests at a time; 10,000 by default.
     pub most: usize,
     /// Questions to the DNS at a time; 64 by default.
@@ -55,6 +65,7 @@ impl Config {
     pub fn new(sources: Vec<Source>) -> Config {
         Config {
             sources,
+            partners: None,
             most: 10_000,
             most_questions: 64,
             most_responses: 32,
@@ -65,13 +76,13 @@ impl Config {
 
     /// The transports, each once.
     pub(super) fn transports(&self) -> Vec<Transport> {
-        let mut all = Vec::new();
-        for source in &self.sources {
-            if !all.contains(&source.transport) {
-                all.push(source.transport);
-            }
-        }
-        all
+        transports(&self.sources)
+    }
+
+    /// The transports that only lead to the addresses of partners.
+    pub(super) fn transports_of_partners(&self) -> Vec<Transport> {
+        let partners = self.partners.as_ref();
+        transports(partners.map_or(&[], |partners| &partners.sources))
     }
 
     /// How a server is reached, by the wanted listener if that can; `None` if by none.
@@ -85,7 +96,10 @@ impl Config {
         let fits =
             |source: &&Source| source.transport == transport && source.is_v4 == remote.is_ipv4();
         let wanted = from.map(|from| from.listener);
-        let mut fitting = self.sources.iter().filter(fits);
+        let partners = self.partners.as_ref();
+        let partners = partners.filter(|partners| (partners.has)(transport, remote));
+        let sources = partners.map_or(&self.sources, |partners| &partners.sources);
+        let mut fitting = sources.iter().filter(fits);
         let first = fitting.next()?;
         let better = fitting.find(|source| Some(source.listener) == wanted);
         let source = match wanted {
@@ -110,6 +124,16 @@ impl Config {
             }
         }
     }
+}
+
+fn transports(sources: &[Source]) -> Vec<Transport> {
+    let mut all = Vec::new();
+    for source in sources {
+        if !all.contains(&source.transport) {
+            all.push(source.transport);
+        }
+    }
+    all
 }
 
 /// How far a request may go.

@@ -79,6 +79,8 @@ const MOST: usize = 16;
 pub struct Locator {
     /// Our transports, the preferred first.
     transports: Vec<Transport>,
+    /// Those that lead to numeric addresses only.
+    of_addresses: Vec<Transport>,
     random: u64,
 }
 
@@ -88,8 +90,16 @@ impl Locator {
     pub fn new(transports: &[Transport], seed: u64) -> Locator {
         Locator {
             transports: transports.to_vec(),
+            of_addresses: Vec::new(),
             random: seed | 1,
         }
+    }
+
+    /// With these transports besides, if the URI has a numeric address and names the transport.
+    #[must_use]
+    pub fn with_addresses(mut self, transports: &[Transport]) -> Locator {
+        self.of_addresses = transports.to_vec();
+        self
     }
 
     /// The servers for `what`, those that are to be left alone behind the others.
@@ -106,9 +116,13 @@ impl Locator {
                 port,
                 transport,
                 scheme,
-            } => Found::server(self.transport_of(*transport, *scheme), |transport| {
-                SocketAddr::new(*ip, port.unwrap_or(transport.default_port()))
-            }),
+            } => {
+                let of_address = transport.filter(|it| self.of_addresses.contains(it));
+                let transport = self.transport_of(*transport, *scheme).or(of_address);
+                Found::server(transport, |transport| {
+                    SocketAddr::new(*ip, port.unwrap_or(transport.default_port()))
+                })
+            }
             Locate::Name {
                 host,
                 port: Some(port),

@@ -31,6 +31,8 @@ pub struct NodeInfo {
     pub addresses: Vec<(String, SocketAddr)>,
     /// Where other nodes reach its SIP, over UDP and TCP.
     pub sip: Vec<SocketAddr>,
+    /// If it takes TLS there, too: the SHA-256 of the certificates that it may show, in hexadecimal.
+    pub fingerprints: Vec<String>,
     /// Relayed addresses in use.
     pub allocations: u32,
     /// These as a share of its limit, in thousandths.

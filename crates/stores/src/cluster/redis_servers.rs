@@ -429,8 +429,9 @@ impl Servers {
     async fn master(&self, host: &str, name: &str) -> Result<String, StoreError> {
         let options = Options {
             url: self.template.without_user(host),
-            password: None,
+            password: self.options.sentinel_password.clone(),
             ca: self.options.ca.clone(),
+            ..Options::default()
         };
         let connecting = connect(&redis_client(&options)?).await;
         let mut connection = connecting.map_err(|error| StoreError::connect(&error))?;

@@ -84,6 +84,8 @@ pub struct Options {
     pub password: Option<String>,
     /// A file with the certificates of the authorities that sign the store's certificate; by default those of the system.
     pub ca: Option<PathBuf>,
+    /// The password of the Sentinels, if the URL has some and they require one.
+    pub sentinel_password: Option<String>,
 }
 
 /// URLs have passwords.

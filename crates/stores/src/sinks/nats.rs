@@ -263,7 +263,7 @@ mod tests {
         let options = Options {
             url: "nats://host".to_owned(),
             password: Some("t0ken".to_owned()),
-            ca: None,
+            ..Options::default()
         };
         let connect = Place::of(&options).unwrap().connect();
         assert!(connect.contains(r#""auth_token":"t0ken""#), "{connect}");

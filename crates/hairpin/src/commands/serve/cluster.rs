@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::registrations::{self, SipNodes};
+use super::registrations::{self, SipNodes, SipTls};
 use anyhow::{Context, Result, anyhow};
 use server::alternates::{LiveNode, LiveNodes};
-use server::sip::NodesHook;
+use server::sip::{Fingerprint, NodeTls, NodesHook};
 use server::turn::Transport;
 use server::{Observer, Settings};
 use stores::cluster::{
@@ -15,7 +16,7 @@ use stores::cluster::{
 
 use super::engine::Engine;
 use super::plan::{self, Listeners, Machine};
-use crate::config::Config;
+use crate::config::{Config, SipTransport};
 use crate::control::sessions;
 
 /// What workers have of the other nodes.
@@ -29,13 +30,18 @@ pub(super) struct Peers {
 
 impl Peers {
     /// `None` if nodes do not meet.
-    pub(super) fn of(config: &Config) -> Option<Peers> {
-        config.cluster.engine()?;
-        let has_sip = !config.sip.listen.is_empty();
-        Some(Peers {
-            sip: has_sip.then(Arc::default),
+    pub(super) fn of(config: &Config) -> Result<Option<Peers>> {
+        if config.cluster.engine().is_none() {
+            return Ok(None);
+        }
+        let sip = match config.sip.listen.is_empty() {
+            true => None,
+            false => Some(Arc::new(SipNodes::new(node_tls(config)?))),
+        };
+        Ok(Some(Peers {
+            sip,
             ..Peers::default()
-        })
+        }))
     }
 
     /// Adds what workers ask. The settings are otherwise complete.
@@ -43,7 +49,11 @@ impl Peers {
         settings.alternates.nodes = Some(Arc::clone(&self.nodes));
         settings.hooks.set_quota(Arc::clone(&self.quota) as _);
         if let Some(sip) = &self.sip {
-            settings.sip.nodes = Some(NodesHook::new(Arc::clone(sip) as _));
+            let hook = NodesHook::new(Arc::clone(sip) as _);
+            settings.sip.nodes = Some(match sip.tls() {
+                Some(tls) => hook.with_tls(Arc::clone(&tls.tls), tls.is_required),
+                None => hook,
+            });
         }
         // The total of the default realm is `limits.allocations`: what one server can have.
         let default = RealmLimits {
@@ -61,6 +71,33 @@ impl Peers {
         realms.insert(settings.realm.clone(), default);
         self.quota.set_limits(Limits { realms });
     }
+}
+
+/// TLS with the other nodes, if the configuration has it.
+fn node_tls(config: &Config) -> Result<Option<SipTls>> {
+    let is_required = match config.cluster.sip_transport {
+        SipTransport::Plain => return Ok(None),
+        SipTransport::Auto => false,
+        SipTransport::Tls => true,
+    };
+    let Some(keys) = config.cluster.keys() else {
+        return Ok(None);
+    };
+    let tls = NodeTls::new(keys, &node_name(config)?, unix_s())?;
+    Ok(Some(SipTls {
+        tls: Arc::new(tls),
+        is_required,
+    }))
+}
+
+fn node_name(config: &Config) -> Result<String> {
+    let name = config.cluster.name();
+    name.context("this node has no name; set cluster.node")
+}
+
+fn unix_s() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 /// The transports that a node publishes.
@@ -85,8 +122,7 @@ pub(super) fn join(
     ) else {
         return Ok(None);
     };
-    let name = config.cluster.name();
-    let name = name.context("this node has no name; set cluster.node")?;
+    let name = node_name(config)?;
     let mut run = [0; 8];
     getrandom::fill(&mut run).map_err(|error| anyhow!("no randomness: {error}"))?;
     let run = u64::from_le_bytes(run);
@@ -115,6 +151,7 @@ pub(super) fn join(
     let observer = engine.observer();
     let nodes = Arc::clone(&peers.nodes);
     let sip = peers.sip.clone();
+    let tls = sip.as_ref().and_then(|sip| sip.tls().cloned());
     let bindings = sip.as_ref().map(|sip| {
         sip.set_own(&own.sip);
         sip.bindings()
@@ -125,7 +162,12 @@ pub(super) fn join(
         holder,
         key: keys.messages(),
         engine: opened,
-        report: Box::new(move |own| report(&observer, own)),
+        report: Box::new(move |own| {
+            report(&observer, own);
+            if let Some(tls) = &tls {
+                publish_certificate(&tls.tls, own);
+            }
+        }),
         hear: Box::new(move |event| match event {
             Event::Nodes(all) => {
                 nodes.set(all.iter().filter_map(open_to_clients).collect());
@@ -177,6 +219,15 @@ fn report(observer: &Observer, own: &mut NodeInfo) {
     let alternates = observer.alternates();
     own.overloaded = alternates.when.always
         || alternates.when.overload && own.load >= alternates.overload_percent * 10;
+}
+
+/// Changes the certificate for other nodes if it is time.
+fn publish_certificate(tls: &NodeTls, own: &mut NodeInfo) {
+    match tls.renew(unix_s()) {
+        Ok(all) => own.fingerprints = all.iter().map(Fingerprint::to_string).collect(),
+        // Nothing that changes goes into a certificate but the epoch, and the first one was made at the start.
+        Err(error) => tracing::error!("the certificate for other nodes stays as it is: {error}"),
+    }
 }
 
 /// A node that clients can be sent to.

@@ -86,7 +86,7 @@ impl Databases {
             applied: in_use.tables(),
             in_use,
             notices,
-            peers: Peers::of(config),
+            peers: Peers::of(config)?,
         })
     }
 

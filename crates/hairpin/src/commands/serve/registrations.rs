@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
-use server::sip::{Advertised, AtNodes, NodeHop, NodesReply, OtherNodes, SharedBinding};
+use server::sip::{
+    Advertised, AtNodes, NodeFingerprints, NodeHop, NodeTls, NodesReply, OtherNodes, SharedBinding,
+};
 use stores::cluster::bindings::Known;
 use stores::cluster::{self, AtNode, ClusterBindings, NodeInfo};
 
@@ -15,6 +18,15 @@ use super::plan::{self, Machine};
 pub(super) struct SipNodes {
     bindings: Arc<ClusterBindings>,
     directory: Arc<RwLock<Directory>>,
+    tls: Option<SipTls>,
+}
+
+/// TLS with other nodes.
+#[derive(Clone, Debug)]
+pub(super) struct SipTls {
+    pub(super) tls: Arc<NodeTls>,
+    /// Nodes without TLS get no requests.
+    pub(super) is_required: bool,
 }
 
 #[derive(Debug, Default)]
@@ -22,16 +34,20 @@ struct Directory {
     /// This node has addresses of these families.
     has_v4: bool,
     has_v6: bool,
-    /// Where nodes that are alive take SIP.
-    nodes: HashMap<String, SocketAddr>,
+    /// Where nodes that are alive take SIP, and whether over TLS.
+    nodes: HashMap<String, (SocketAddr, bool)>,
 }
 
 impl Directory {
     /// The addresses of those nodes that are alive.
     fn hops(&self, nodes: &[AtNode]) -> Vec<NodeHop> {
         let hop = |at: &AtNode| {
-            let address = *self.nodes.get(&at.node)?;
-            Some(NodeHop { address, q: at.q })
+            let (address, is_tls) = *self.nodes.get(&at.node)?;
+            Some(NodeHop {
+                address,
+                is_tls,
+                q: at.q,
+            })
         };
         nodes.iter().filter_map(hop).collect()
     }
@@ -43,6 +59,19 @@ fn hops(directory: &RwLock<Directory>, nodes: &[AtNode]) -> AtNodes {
 }
 
 impl SipNodes {
+    /// No other node is known yet.
+    pub(super) fn new(tls: Option<SipTls>) -> SipNodes {
+        SipNodes {
+            tls,
+            ..SipNodes::default()
+        }
+    }
+
+    /// TLS with other nodes.
+    pub(super) fn tls(&self) -> Option<&SipTls> {
+        self.tls.as_ref()
+    }
+
     /// What the control thread of the cluster shares.
     pub(super) fn bindings(&self) -> Arc<ClusterBindings> {
         Arc::clone(&self.bindings)
@@ -57,6 +86,12 @@ impl SipNodes {
 
     /// These other nodes are alive.
     pub(super) fn set_nodes(&self, all: &[NodeInfo]) {
+        if let Some(SipTls { tls, .. }) = &self.tls {
+            let known: Vec<_> = all.iter().filter_map(fingerprints_of).collect();
+            tls.set_nodes(&known, Instant::now());
+        }
+        let has_tls = self.tls.is_some();
+        let is_required = self.tls.as_ref().is_some_and(|tls| tls.is_required);
         let mut directory = self.write();
         let (has_v4, has_v6) = (directory.has_v4, directory.has_v6);
         let address_of = |node: &NodeInfo| {
@@ -65,7 +100,9 @@ impl SipNodes {
                 true => has_v4,
                 false => has_v6,
             };
-            all.find(is_usable).map(|at| (node.name.clone(), *at))
+            let is_tls = has_tls && fingerprints_of(node).is_some();
+            let at = all.find(is_usable).filter(|_| is_tls || !is_required)?;
+            Some((node.name.clone(), (*at, is_tls)))
         };
         directory.nodes = all.iter().filter_map(address_of).collect();
     }
@@ -74,6 +111,16 @@ impl SipNodes {
         let directory = self.directory.write();
         directory.unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a node with TLS publishes; `None` for a node without.
+fn fingerprints_of(node: &NodeInfo) -> Option<NodeFingerprints> {
+    let fingerprints = node.fingerprints.iter();
+    let fingerprints: Vec<_> = fingerprints.filter_map(|text| text.parse().ok()).collect();
+    (!fingerprints.is_empty()).then(|| NodeFingerprints {
+        addresses: node.sip.clone(),
+        fingerprints,
+    })
 }
 
 /// The addresses at which other nodes reach these listeners. They are those that SIP writes into Record-Route, because a request within a
@@ -166,6 +213,7 @@ impl OtherNodes for SipNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use server::cluster_keys::ClusterKeys;
 
     #[test]
     fn a_node_publishes_the_addresses_that_sip_advertises() {
@@ -227,10 +275,50 @@ mod tests {
         });
         let hop = NodeHop {
             address: at("192.0.2.2:5060"),
+            is_tls: false,
             q: 700,
         };
         assert_eq!(hops(&sip.directory, &all), AtNodes::Known(vec![hop]));
         sip.set_nodes(&[]);
         assert_eq!(hops(&sip.directory, &all), AtNodes::Known(Vec::new()));
+    }
+
+    #[test]
+    fn requests_go_over_tls_to_nodes_that_have_it_and_plain_to_others_if_that_is_allowed() {
+        let node = |name: &str, sip: &str, fingerprints: &[&str]| NodeInfo {
+            name: name.to_owned(),
+            sip: vec![sip.parse().unwrap()],
+            fingerprints: fingerprints.iter().map(|text| (*text).to_owned()).collect(),
+            ..NodeInfo::default()
+        };
+        let digits = "0".repeat(64);
+        let known = [
+            node("a", "192.0.2.1:5060", &["later form", &digits]),
+            node("b", "192.0.2.2:5060", &[]),
+        ];
+        let all = ["a", "b"].map(|node| AtNode {
+            node: node.to_owned(),
+            q: 700,
+        });
+        let keys = ClusterKeys::new(b"a secret of 32 bytes for a test.").expect("long enough");
+        let tls = Arc::new(NodeTls::new(keys, "c", 0).expect("a certificate"));
+        let of = |tls| {
+            let sip = SipNodes::new(tls);
+            sip.set_own(&["192.0.2.3:5060".parse().unwrap()]);
+            sip.set_nodes(&known);
+            let AtNodes::Known(hops) = hops(&sip.directory, &all) else {
+                panic!("the nodes are known");
+            };
+            let hops = hops.iter().map(|hop| (hop.address.to_string(), hop.is_tls));
+            hops.collect::<Vec<_>>()
+        };
+        let (a, b) = ("192.0.2.1:5060".to_owned(), "192.0.2.2:5060".to_owned());
+        let with = |is_required| SipTls {
+            tls: Arc::clone(&tls),
+            is_required,
+        };
+        assert_eq!(of(None), [(a.clone(), false), (b.clone(), false)]);
+        assert_eq!(of(Some(with(false))), [(a.clone(), true), (b, false)]);
+        assert_eq!(of(Some(with(true))), [(a, true)]);
     }
 }

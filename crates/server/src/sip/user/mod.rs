@@ -16,7 +16,7 @@ use super::Secrets;
 use super::authentication::{COMMON, DigestAuthenticator, RealmKey, Rejection};
 use super::bans::RETRY_AFTER;
 use super::counters::SipCounters;
-use super::forwarding::{Forwarder, listener_at};
+use super::forwarding::{Forwarder, Sockets, listener_at};
 use super::ice::IceServers;
 use super::lines::Abilities;
 use super::lookups::{AT_ONCE, SipKeys, Waiter};
@@ -110,7 +110,7 @@ pub(super) struct User {
     probes: Probes,
     trunk_registrations: TrunkRegistrations,
     /// The sockets that requests come to and leave by.
-    listeners: Box<[(ListenerKey, SocketAddr)]>,
+    listeners: Sockets,
     /// The subscriptions to the registrations of this worker.
     events: Option<Box<RegEvents>>,
     authenticator: DigestAuthenticator,
@@ -132,7 +132,7 @@ impl User {
     /// One that knows the tags and nonces of all workers with these secrets.
     pub(super) fn new(
         number: u16,
-        listeners: Box<[(ListenerKey, SocketAddr)]>,
+        listeners: Sockets,
         secrets: &Secrets,
         orders: &Arc<SharedSipSettings>,
         seed: u64,
@@ -277,7 +277,7 @@ impl User {
 
     /// The socket of this process that is bound to this address of a flow of another one.
     pub(super) fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
-        listener_at(&self.listeners, local)
+        listener_at(&self.listeners.all, local)
     }
 
     /// By what a request is judged.

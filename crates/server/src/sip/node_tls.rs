@@ -1,0 +1,473 @@
+//! TLS between the nodes of a cluster. Each node has a certificate that it makes itself. The embedding program publishes its fingerprint, and
+//! gives those of the other nodes.
+//!
+//! ```text
+//!  node B ── ClientHello to the TCP port of a plain listener ──▶ node A
+//!         ◀── certificate of A ──   B accepts those that A publishes, and no issuer
+//!         ─── certificate of B ──▶  A accepts those that any node publishes; without one, there is no connection
+//! ```
+//!
+//! The key of a certificate is derived from the secret of the cluster, the name of the node and an epoch. So a node has the same certificate
+//! after a restart and in both processes of an upgrade. The session keys are those of TLS 1.3: who learns the secret later cannot read what
+//! was recorded before.
+
+use crate::cluster_keys::ClusterKeys;
+use arc_swap::ArcSwap;
+use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519, SerialNumber};
+use sip::flow::Transport;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use streams::Tls;
+use streams::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use streams::rustls::client::{ResolvesClientCert, Resumption};
+use streams::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
+use streams::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use streams::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use streams::rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use streams::rustls::sign::CertifiedKey;
+use streams::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme, version,
+};
+
+/// Around the end of an epoch, for this time before and after it, a node publishes the fingerprints of both certificates. So clocks may differ,
+/// and the engine may be away for as long.
+const OVERLAP_S: u64 = 3 * 86_400;
+
+/// A node that publishes nothing any more keeps its fingerprints for this time: dialogs go on while the engine is away.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
+
+/// Addresses of nodes that are kept. More than a cluster has nodes, because a node may get another address.
+const MOST: usize = 4_000;
+
+/// RFC 8410 §7: what comes before the 32 bytes of an Ed25519 key in PKCS #8.
+const PKCS8: [u8; 16] = [
+    0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
+];
+
+/// The SHA-256 of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Of a certificate in DER.
+    #[must_use]
+    pub fn of(certificate: &[u8]) -> Fingerprint {
+        let digest = ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, certificate);
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.as_ref());
+        Fingerprint(bytes)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text is no fingerprint: it does not have 64 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a fingerprint has 64 hexadecimal digits")]
+pub struct NoFingerprint;
+
+impl FromStr for Fingerprint {
+    type Err = NoFingerprint;
+
+    fn from_str(text: &str) -> Result<Fingerprint, NoFingerprint> {
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(NoFingerprint);
+        }
+        let mut bytes = [0; 32];
+        for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+            *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| NoFingerprint)?;
+        }
+        Ok(Fingerprint(bytes))
+    }
+}
+
+/// What another node publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFingerprints {
+    /// Where it takes SIP over TLS.
+    pub addresses: Vec<SocketAddr>,
+    /// The certificates that it may show.
+    pub fingerprints: Vec<Fingerprint>,
+}
+
+/// A certificate cannot be made.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("cannot make a certificate for TLS between nodes: {0}")]
+pub struct NodeTlsError(String);
+
+/// The certificate of this node, and those of the others.
+pub struct NodeTls {
+    accept: Arc<ServerConfig>,
+    /// Each connection gets a copy that accepts the certificates of one node.
+    connect: ClientConfig,
+    provider: Arc<CryptoProvider>,
+    own: Arc<Own>,
+    known: Arc<ArcSwap<Known>>,
+}
+
+impl fmt::Debug for NodeTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.known.load();
+        f.debug_struct("NodeTls")
+            .field("own", &self.own.current.load().fingerprints)
+            .field("addresses", &known.by_address.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The certificates of this node.
+struct Own {
+    keys: ClusterKeys,
+    node: String,
+    current: ArcSwap<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    /// Those whose fingerprints are published, in order of time.
+    epochs: Vec<u64>,
+    fingerprints: Vec<Fingerprint>,
+    /// The epoch that it is now, and its certificate.
+    epoch: u64,
+    certificate: Arc<CertifiedKey>,
+}
+
+/// Other nodes.
+#[derive(Debug, Default)]
+struct Known {
+    by_address: HashMap<SocketAddr, Entry>,
+    /// All of their fingerprints.
+    all: HashSet<Fingerprint>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    fingerprints: Arc<[Fingerprint]>,
+    seen: Instant,
+}
+
+impl NodeTls {
+    /// For the node of this name. No other node is known yet.
+    ///
+    /// # Errors
+    /// [`NodeTlsError`]: the certificate cannot be made.
+    pub fn new(keys: ClusterKeys, node: &str, unix_s: u64) -> Result<NodeTls, NodeTlsError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let own = Arc::new(Own {
+            current: ArcSwap::from_pointee(Current::at(&keys, node, &epochs(unix_s), unix_s)?),
+            keys,
+            node: node.to_owned(),
+        });
+        let known = Arc::new(ArcSwap::from_pointee(Known::default()));
+        let text = |error: Error| NodeTlsError(error.to_string());
+        let accept = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(text)?;
+        let verifier = Arc::new(Listed {
+            known: Arc::clone(&known),
+            provider: Arc::clone(&provider),
+        });
+        let mut accept = accept
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::clone(&own) as _);
+        // A resumed session has no certificate that could be looked up (RFC 8446 §2.2).
+        accept.session_storage = Arc::new(NoServerSessionStorage {});
+        accept.send_tls13_tickets = 0;
+        let connect = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(text)?;
+        let nobody = pinned(&Arc::from([]), &provider);
+        let mut connect = connect
+            .dangerous()
+            .with_custom_certificate_verifier(nobody)
+            .with_client_cert_resolver(Arc::clone(&own) as _);
+        connect.resumption = Resumption::disabled();
+        Ok(NodeTls {
+            accept: Arc::new(accept),
+            connect,
+            provider,
+            own,
+            known,
+        })
+    }
+
+    /// Changes the certificate if it is time. Returns the fingerprints to publish: two of them around a change.
+    ///
+    /// # Errors
+    /// [`NodeTlsError`]: the next certificate cannot be made. The current one stays.
+    pub fn renew(&self, unix_s: u64) -> Result<Vec<Fingerprint>, NodeTlsError> {
+        let current = self.own.current.load();
+        let epochs = epochs(unix_s);
+        if current.epoch == ClusterKeys::node_epoch(unix_s) && current.epochs == epochs {
+            return Ok(current.fingerprints.clone());
+        }
+        let next = Current::at(&self.own.keys, &self.own.node, &epochs, unix_s)?;
+        if next.epoch != current.epoch {
+            let sha256 = next
+                .certificate
+                .cert
+                .first()
+                .map(|der| Fingerprint::of(der));
+            let sha256 = sha256.map(|it| it.to_string()).unwrap_or_default();
+            tracing::info!(sha256, "the certificate for other nodes was renewed");
+        }
+        let fingerprints = next.fingerprints.clone();
+        self.own.current.store(Arc::new(next));
+        Ok(fingerprints)
+    }
+
+    /// The other nodes publish these. Nodes that are not among them keep theirs for a week.
+    pub fn set_nodes(&self, nodes: &[NodeFingerprints], now: Instant) {
+        let mut by_address = self.known.load().by_address.clone();
+        by_address.retain(|_, entry| now.saturating_duration_since(entry.seen) < KEPT);
+        for node in nodes {
+            let entry = Entry {
+                fingerprints: node.fingerprints.clone().into(),
+                seen: now,
+            };
+            let addresses = node.addresses.iter();
+            by_address.extend(addresses.map(|address| (*address, entry.clone())));
+        }
+        if by_address.len() > MOST {
+            let mut all: Vec<_> = by_address.into_iter().collect();
+            all.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.seen));
+            all.truncate(MOST);
+            by_address = all.into_iter().collect();
+        }
+        let all = by_address.values();
+        let all = all.flat_map(|entry| entry.fingerprints.iter().copied());
+        self.known.store(Arc::new(Known {
+            all: all.collect(),
+            by_address,
+        }));
+    }
+
+    /// Whether a node takes TLS at this address.
+    pub(super) fn has(&self, transport: Transport, address: SocketAddr) -> bool {
+        transport == Transport::Tls && self.known.load().by_address.contains_key(&address)
+    }
+
+    /// TLS with a node that connects to this one.
+    pub(super) fn accepted(&self) -> Option<Tls> {
+        Tls::server(Arc::clone(&self.accept)).ok()
+    }
+
+    /// TLS with the node at this address. `None` if no node is known there.
+    pub(super) fn connecting(&self, to: SocketAddr) -> Option<Tls> {
+        let known = self.known.load();
+        let entry = known.by_address.get(&to)?;
+        let mut config = self.connect.clone();
+        let verifier = pinned(&entry.fingerprints, &self.provider);
+        config.dangerous().set_certificate_verifier(verifier);
+        // An address is no SNI (RFC 6066 §3): a node has one certificate.
+        let name = ServerName::IpAddress(to.ip().into());
+        Tls::client(Arc::new(config), name).ok()
+    }
+}
+
+/// The epochs whose certificates are accepted at this time: one, or two around the end of one.
+fn epochs(unix_s: u64) -> Vec<u64> {
+    let times = [
+        unix_s.saturating_sub(OVERLAP_S),
+        unix_s,
+        unix_s.saturating_add(OVERLAP_S),
+    ];
+    let mut epochs = times.map(ClusterKeys::node_epoch).to_vec();
+    epochs.dedup();
+    epochs
+}
+
+impl Current {
+    fn at(
+        keys: &ClusterKeys,
+        node: &str,
+        epochs: &[u64],
+        unix_s: u64,
+    ) -> Result<Current, NodeTlsError> {
+        let epoch = ClusterKeys::node_epoch(unix_s);
+        let mut fingerprints = Vec::with_capacity(epochs.len());
+        for epoch in epochs {
+            let made = certificate(keys, node, *epoch)?;
+            fingerprints.extend(made.cert.first().map(|der| Fingerprint::of(der)));
+        }
+        Ok(Current {
+            epochs: epochs.to_vec(),
+            fingerprints,
+            epoch,
+            certificate: Arc::new(certificate(keys, node, epoch)?),
+        })
+    }
+}
+
+/// The certificate of a node in an epoch. Each process makes the same one, byte by byte: Ed25519 has no random number (RFC 8032 §5.1.6).
+fn certificate(keys: &ClusterKeys, node: &str, epoch: u64) -> Result<CertifiedKey, NodeTlsError> {
+    let text = |error: rcgen::Error| NodeTlsError(error.to_string());
+    let mut params = CertificateParams::default();
+    params.serial_number = Some(SerialNumber::from(epoch));
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    let name = format!("hairpin node {node}");
+    params.distinguished_name.push(DnType::CommonName, name);
+    let private = [&PKCS8[..], &keys.node_key(node, epoch)].concat();
+    let private = PrivatePkcs8KeyDer::from(private);
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(&private, &PKCS_ED25519).map_err(text)?;
+    let made = params.self_signed(&key).map_err(text)?;
+    let signing = aws_lc_rs::sign::any_supported_type(&private.into());
+    let signing = signing.map_err(|error| NodeTlsError(error.to_string()))?;
+    Ok(CertifiedKey::new(vec![made.der().clone()], signing))
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ResolvesServerCert for Own {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.load().certificate))
+    }
+}
+
+impl ResolvesClientCert for Own {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.load().certificate))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// A certificate that is listed is good, whatever it says. All others are not.
+fn judge(is_listed: bool) -> Result<(), Error> {
+    match is_listed {
+        true => Ok(()),
+        false => Err(CertificateError::ApplicationVerificationFailure.into()),
+    }
+}
+
+/// Accepts the certificates of one node.
+fn pinned(
+    fingerprints: &Arc<[Fingerprint]>,
+    provider: &Arc<CryptoProvider>,
+) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(Pinned {
+        fingerprints: Arc::clone(fingerprints),
+        provider: Arc::clone(provider),
+    })
+}
+
+#[derive(Debug)]
+struct Pinned {
+    fingerprints: Arc<[Fingerprint]>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        judge(self.fingerprints.contains(&Fingerprint::of(certificate)))?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        // A later version may have keys of another kind.
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+/// Accepts the certificates of all nodes. Who has none is refused.
+#[derive(Debug)]
+struct Listed {
+    known: Arc<ArcSwap<Known>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ClientCertVerifier for Listed {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let known = self.known.load();
+        judge(known.all.contains(&Fingerprint::of(certificate)))?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        // A later version may have keys of another kind.
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+/// Nodes offer TLS 1.3 only.
+fn no_tls12() -> Error {
+    Error::General("nodes have TLS 1.3 only".to_owned())
+}
+
+#[cfg(test)]
+mod tests;
