@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use cluster_calls::{call, invite, keys, next_of, registered, sip_of, written};
 use common::nodes::{Node, Redis, signal, soon, three};
-use sip_client::phone::Phone;
+use sip::{HeaderKind, Method};
+use sip_client::phone::{Phone, credentials};
 use sip_client::status;
 
 /// Three nodes that know each other.
@@ -177,4 +178,63 @@ fn without_the_engine_phones_of_this_node_are_called_and_all_others_again_when_i
     });
     found(&mut ann, &mut bob, "back");
     call(&mut ann, &mut bob, "again");
+}
+
+/// Registers a phone by its instance (RFC 5626 §4.2). The same instance at another node is the same phone.
+fn register_instance(phone: &mut Phone, instance: u32, call: &str, node: &Node) {
+    let before = written(node);
+    let uri = "sip:example.com";
+    let params = format!(
+        ";+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-{instance:012}>\";reg-id=1\r\n"
+    );
+    let with_instance = |text: String| {
+        let (head, rest) = text.split_once("Contact: ").unwrap();
+        let (contact, rest) = rest.split_once("\r\n").unwrap();
+        format!("{head}Supported: outbound\r\nContact: {contact}{params}{rest}")
+    };
+    let first = with_instance(phone.request("REGISTER", uri, call, 1, ""));
+    phone.send(&first);
+    let challenge = phone.expect("SIP/2.0 401");
+    let kind = HeaderKind::Authorization;
+    let line = credentials(&challenge, kind, &phone.user, Method::Register, uri);
+    let second = with_instance(phone.request("REGISTER", uri, call, 2, &line));
+    phone.send(&second);
+    let ok = phone.expect("SIP/2.0 200");
+    assert!(ok.contains("reg-id=1"), "{ok}");
+    soon("the engine has it", || written(node) > before);
+}
+
+#[test]
+fn a_phone_that_moves_to_another_node_leaves_no_binding_behind_rfc5626_6() {
+    let redis = Redis::start();
+    let [a, b, c] = nodes(&redis);
+    let lists = |node: &Node, phone: &Phone| {
+        let contact = phone.contact();
+        let list = common::stdout(&node.run(&["sip", "bindings"]));
+        list.contains(contact.trim_matches(['<', '>']))
+    };
+    let moved = |node: &Node| node.metric("hairpin_sip_bindings_moved_total");
+    let mut old = Phone::udp_at(sip_of(&a), "bob");
+    register_instance(&mut old, 1, "mobile1", &a);
+    let mut desk = Phone::udp_at(sip_of(&a), "bob");
+    register_instance(&mut desk, 2, "desk", &a);
+    let mut ann = registered(Phone::udp_at(sip_of(&b), "ann"), &b);
+    assert!(lists(&a, &old) && lists(&a, &desk));
+    let mut new = Phone::udp_at(sip_of(&c), "bob");
+    register_instance(&mut new, 1, "mobile2", &c);
+    soon("the binding at A is removed", || !lists(&a, &old));
+    assert!(lists(&a, &desk) && lists(&c, &new));
+    assert_eq!((moved(&a), moved(&c)), (1.0, 0.0));
+    let mut attempts = 0;
+    soon("both phones ring", || {
+        attempts += 1;
+        let id = format!("moved{attempts}");
+        ringing(&mut ann, "bob", &mut [&mut desk, &mut new], &id) == 2
+    });
+    assert_eq!(next_of(&mut old), "", "nobody is there any more");
+    // It comes back, and A keeps that.
+    register_instance(&mut old, 1, "mobile3", &a);
+    soon("the binding at C is removed", || !lists(&c, &new));
+    assert!(lists(&a, &old) && lists(&a, &desk));
+    assert_eq!((moved(&a), moved(&c)), (1.0, 1.0));
 }

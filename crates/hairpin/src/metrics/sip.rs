@@ -21,6 +21,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     screen(page, &sum);
     dropped(page, &sum);
     connections(page, &sum);
+    nodes(page, &sum);
     own_requests(page, &sum);
     names(page, &sum);
     workers(page, stats);
@@ -356,6 +357,25 @@ fn connections(page: &mut Page, sum: &SipCounters) {
         sum.next_hop_tls_failed,
     );
     page.counters(
+        "hairpin_sip_websockets_total",
+        "WebSockets that were opened, refused in the handshake, or closed because the client violated the protocol.",
+        "result",
+        [
+            ("opened", sum.websockets),
+            ("refused", sum.websockets_refused),
+            ("failed", sum.websockets_failed),
+        ],
+    );
+}
+
+/// What the nodes of a cluster say to each other.
+fn nodes(page: &mut Page, sum: &SipCounters) {
+    page.counter(
+        "hairpin_sip_bindings_moved_total",
+        "Registration bindings that were removed because their phones have registered at another node of the cluster.",
+        sum.bindings_moved,
+    );
+    page.counters(
         "hairpin_sip_node_tls_total",
         "TLS connections between the nodes of a cluster: handshakes completed, certificates that this node or another one refused, and other failures.",
         "result",
@@ -364,16 +384,6 @@ fn connections(page: &mut Page, sum: &SipCounters) {
             ("refused", sum.node_tls_refused),
             ("refused_by_other", sum.node_tls_refused_by_other),
             ("failed", sum.node_tls_failed),
-        ],
-    );
-    page.counters(
-        "hairpin_sip_websockets_total",
-        "WebSockets that were opened, refused in the handshake, or closed because the client violated the protocol.",
-        "result",
-        [
-            ("opened", sum.websockets),
-            ("refused", sum.websockets_refused),
-            ("failed", sum.websockets_failed),
         ],
     );
 }

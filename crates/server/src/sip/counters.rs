@@ -191,6 +191,8 @@ counters! {
     tls_failed: u64,
     /// Connections over TLS that this server has opened, and whose handshake failed.
     next_hop_tls_failed: u64,
+    /// Bindings removed because their phones have registered at other nodes of the cluster.
+    bindings_moved: u64,
     /// TLS handshakes with other nodes of the cluster that were completed, on either side.
     node_tls_handshakes: u64,
     /// TLS connections as a node that this one refused: it does not know the certificate of the other side.

@@ -13,6 +13,7 @@ use super::forwarding::{Forwarder, Sockets};
 use super::handed_over::HandedOver;
 use super::layers::StreamListener;
 use super::lookups::SipKeys;
+use super::nodes::MovedBinding;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::screen::SourceFilter;
@@ -192,6 +193,12 @@ impl Endpoint {
     /// Removes bindings for an operator. Returns how many.
     pub(super) fn remove_bindings(&mut self, aor: &Aor, contact: Option<&str>) -> usize {
         self.user.remove_bindings(self.now, aor, contact)
+    }
+
+    /// Removes a binding whose phone has registered at another node.
+    pub(super) fn remove_moved(&mut self, aor: &Aor, moved: &MovedBinding) {
+        let removed = self.user.remove_moved(self.now, aor, moved);
+        self.counters.bindings_moved += removed as u64;
     }
 
     /// The proxy of the domains, if there are any.

@@ -10,6 +10,7 @@
 //! The caller sends another query for the next part.
 
 use super::Sip;
+use super::nodes::MovedBinding;
 use super::trace::TracedMessage;
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
@@ -31,6 +32,9 @@ const BYTES: usize = 64 << 10;
 
 /// Answered calls, or places of the proxy's context table, that a worker examines per query.
 const CALLS: usize = 256;
+
+/// Bindings of phones that have moved that a worker removes per query.
+const MOVED: usize = 256;
 
 /// The most bytes of a text in a list. A registrar accepts longer texts: the list shows their beginning.
 const TEXT: usize = 1024;
@@ -231,6 +235,8 @@ pub(crate) enum SipQuery {
         /// How many were removed.
         reply: SyncSender<usize>,
     },
+    /// Removes bindings whose phones have registered at other nodes, each with its address of record.
+    RemoveMoved(Arc<[(Aor, MovedBinding)]>),
     /// Calls from a place on. A query for calls that are not answered goes to the worker in the place; any worker can list answered calls.
     Calls {
         place: CallsPlace,
@@ -314,6 +320,25 @@ impl SipInspector {
             removed += answer.map_err(|_| InspectError::Busy(worker))?;
         }
         Ok(removed)
+    }
+
+    /// Removes bindings whose phones have registered at other nodes, each with its address of record. Waits for no worker.
+    ///
+    /// # Errors
+    /// [`InspectError::Busy`].
+    pub fn remove_moved(&self, all: &[(&[u8], MovedBinding)]) -> Result<(), InspectError> {
+        let all = all.iter().filter_map(|(aor, moved)| {
+            let aor = Aor::from_canonical(aor)?;
+            Some((aor, *moved))
+        });
+        let all: Vec<_> = all.collect();
+        for part in all.chunks(MOVED) {
+            let part: Arc<[_]> = part.into();
+            for worker in 0..self.boxes.len() {
+                self.post(worker, SipQuery::RemoveMoved(Arc::clone(&part)))?;
+            }
+        }
+        Ok(())
     }
 
     fn ask_bindings(
@@ -459,6 +484,11 @@ impl Sip {
             } => {
                 let removed = self.endpoint.remove_bindings(&aor, contact.as_deref());
                 let _ = reply.try_send(removed);
+            }
+            SipQuery::RemoveMoved(all) => {
+                for (aor, moved) in all.iter() {
+                    self.endpoint.remove_moved(aor, moved);
+                }
             }
             SipQuery::Calls { place, reply } => drop(reply.try_send(self.calls(place))),
             SipQuery::Trace {

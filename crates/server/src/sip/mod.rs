@@ -71,7 +71,7 @@ pub(crate) use lookups::SipKeys;
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub use node_tls::{Fingerprint, NoFingerprint, NodeFingerprints, NodeTls, NodeTlsError};
-pub use nodes::{NodesHook, NodesReply, OtherNodes, SharedBinding};
+pub use nodes::{MovedBinding, NodesHook, NodesReply, OtherNodes, SharedBinding};
 pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
 pub use push::{Push, PushHook, PushSettings};

@@ -36,6 +36,17 @@ pub struct SharedBinding {
     pub left: Duration,
 }
 
+/// A binding that this node has no more, because its phone has registered at another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedBinding {
+    /// As in [`SharedBinding`].
+    pub id: u64,
+    /// As in [`SharedBinding`]. A binding of another REGISTER stays.
+    pub call: u64,
+    /// As in [`SharedBinding`].
+    pub cseq: u32,
+}
+
 /// Gets the result of a look-up.
 pub type NodesReply = Box<dyn FnOnce(AtNodes) + Send>;
 
@@ -148,6 +159,12 @@ impl Publisher {
         let alive = bindings.iter().filter(|binding| !binding.is_expired(now));
         let shared = alive.map(|binding| self.shared(now, binding));
         nodes.publish(aor, shared.collect());
+    }
+
+    /// Whether a binding is this one, of the same REGISTER.
+    pub(super) fn is(&self, now: Mono, binding: &Binding, moved: &MovedBinding) -> bool {
+        let own = self.shared(now, binding);
+        (own.id, own.call, own.cseq) == (moved.id, moved.call, moved.cseq)
     }
 
     fn shared(&self, now: Mono, binding: &Binding) -> SharedBinding {

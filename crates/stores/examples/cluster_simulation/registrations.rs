@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hairpin_stores::StoreError;
 use hairpin_stores::cluster::bindings::Known;
-use hairpin_stores::cluster::engine::BindRequest;
+use hairpin_stores::cluster::engine::{BindRequest, Written};
 use hairpin_stores::cluster::{ClusterBindings, Seal, SharedBinding, Writer};
 
 /// Virtual time moves by this.
@@ -201,7 +201,11 @@ impl World {
         let node = &mut self.nodes[number];
         if let Some(asked) = node.asked.take_if(|asked| asked.until_ms <= now) {
             let outcome = match asked.is_good {
-                true => Ok(asked.requests.iter().map(|_| Ok(0)).collect()),
+                true => Ok(asked
+                    .requests
+                    .iter()
+                    .map(|_| Ok(Written::default()))
+                    .collect()),
                 false => Err(StoreError::Timeout(Duration::from_millis(TIMEOUT_MS))),
             };
             self.repeated += u64::from(!asked.is_good) * asked.requests.len() as u64;

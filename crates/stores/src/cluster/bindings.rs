@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::engine::{BindEntry, BindRequest};
+use super::moved::MovedBinding;
 use super::seal::Seal;
 
 /// Addresses whose changes wait for the engine.
@@ -25,6 +26,8 @@ const CHANGES: usize = 1 << 16;
 const BUSY: usize = CHANGES / 4;
 /// Addresses that are asked for at a time.
 const ASKED: usize = 4_096;
+/// Bindings to be removed at a time. Those beyond end by themselves.
+const MOVED: usize = 1 << 16;
 /// Addresses whose answer is remembered.
 const CACHED: usize = 1 << 14;
 /// For how long: if another node has bindings, if none has, and if the engine has not responded.
@@ -109,6 +112,8 @@ pub struct Counts {
     pub none: u64,
     /// Look-ups without an answer of the engine.
     pub unavailable: u64,
+    /// Bindings of this node that were to be removed, because their phones have registered at another node.
+    pub moved: u64,
     /// Addresses whose changes wait now.
     pub waiting: u64,
 }
@@ -138,6 +143,8 @@ struct State {
     /// In the order in which they were added.
     added: VecDeque<Box<[u8]>>,
     has_lost: bool,
+    /// Bindings that this node has no more, until they are removed.
+    moved: Vec<MovedBinding>,
     counts: Counts,
 }
 
@@ -411,6 +418,21 @@ impl ClusterBindings {
             drop(state);
             self.publish_all();
         }
+    }
+
+    /// This node has these bindings no more: their phones have registered at another one.
+    pub(super) fn note_moved(&self, moved: impl IntoIterator<Item = MovedBinding>) {
+        let mut state = self.state();
+        let room = MOVED.saturating_sub(state.moved.len());
+        let before = state.moved.len();
+        state.moved.extend(moved.into_iter().take(room));
+        let added = (state.moved.len() - before) as u64;
+        state.counts.moved += added;
+    }
+
+    /// The same, once.
+    pub(super) fn take_moved(&self) -> Vec<MovedBinding> {
+        std::mem::take(&mut self.state().moved)
     }
 
     /// Has workers publish all bindings again.

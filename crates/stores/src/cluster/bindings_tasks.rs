@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::bindings::{ClusterBindings, Owner};
 use super::engine::{BindRequest, Bound, Engine, Texts};
+use super::moved::MovedBinding;
 use super::run::{Backoff, BatchSize, FIRST_PAUSE_MS, Warned, unix_s, within};
 use super::{Seal, Shared};
 use crate::error::StoreError;
@@ -48,6 +49,8 @@ pub struct Writer {
     batch: BatchSize,
     backoff: Backoff,
     warned: Warned,
+    /// Bindings that other nodes have no more: their names in hexadecimal digits.
+    moved: Vec<(String, MovedBinding)>,
 }
 
 impl Writer {
@@ -61,6 +64,7 @@ impl Writer {
             batch: BatchSize::default(),
             backoff: Backoff(FIRST_PAUSE_MS),
             warned: Warned::default(),
+            moved: Vec::new(),
         }
     }
 
@@ -114,9 +118,15 @@ impl Writer {
         let (mut waiting, mut failed) = (Vec::new(), None);
         for (request, outcome) in requests.into_iter().zip(bound) {
             match outcome {
-                Ok(count) => {
+                Ok(one) => {
                     written += 1;
-                    older += count;
+                    older += one.older;
+                    let all = one.moved.into_iter();
+                    let all = all.filter_map(|it| {
+                        let binding = MovedBinding::of(&request.aor, &it)?;
+                        Some((it.node, binding))
+                    });
+                    self.moved.extend(all);
                 }
                 Err(StoreError::Connect(_)) => waiting.push(request),
                 Err(error) => {
@@ -125,6 +135,10 @@ impl Writer {
                 }
             }
         }
+        let own = crate::keys::hex(self.node.as_bytes());
+        let is_own = |(node, _): &mut (String, MovedBinding)| *node == own;
+        let own = self.moved.extract_if(.., is_own).map(|(_, it)| it);
+        self.bindings.note_moved(own);
         self.bindings.written(written, rejected, older);
         self.bindings.put_back(waiting);
         if let Some(error) = failed.filter(|_| self.warned.may()) {
@@ -171,8 +185,39 @@ impl Tasks {
             let outcome = within(self.engine.bind(&self.node, &requests)).await;
             let has_written = matches!(&outcome, Ok(all) if all.iter().any(Result::is_ok));
             self.shared.count(has_written);
-            sleep(writer.end(requests, outcome, started.elapsed())).await;
+            let pause = writer.end(requests, outcome, started.elapsed());
+            self.tell(std::mem::take(&mut writer.moved)).await;
+            sleep(pause).await;
         }
+    }
+
+    /// Tells nodes that are alive which bindings they have no more. What is lost ends by itself.
+    async fn tell(&self, moved: Vec<(String, MovedBinding)>) {
+        if moved.is_empty() {
+            return;
+        }
+        for node in self.live() {
+            let of_node = moved.iter().filter(|(of, _)| *of == node);
+            let texts = of_node.map(|(_, it)| it.close(&node, &self.seal, unix_s()));
+            let texts: Vec<_> = texts.collect();
+            if !texts.is_empty() {
+                let outcome = within(self.engine.tell(&node, &texts)).await;
+                self.shared.count(outcome.is_ok());
+                // Registrations wait meanwhile.
+                if outcome.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The names of other nodes that are alive, in hexadecimal digits.
+    fn live(&self) -> Vec<String> {
+        let now_ms = self.shared.now_ms();
+        let directory = self.shared.directory();
+        let live = directory.live(now_ms);
+        live.map(|info| crate::keys::hex(info.name.as_bytes()))
+            .collect()
     }
 
     async fn find(&self) {
@@ -222,6 +267,7 @@ impl Tasks {
 mod tests {
     use super::*;
     use crate::cluster::SharedBinding;
+    use crate::cluster::engine::{Moved, Written};
 
     #[test]
     fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
@@ -242,10 +288,31 @@ mod tests {
         let requests = writer.begin(1_000);
         let away = || Err(StoreError::Connect("away".to_owned()));
         let rejected = Err(StoreError::Query("WRONGTYPE".to_owned()));
-        let bound = vec![Ok(0), away(), rejected];
+        let moved = |node: &[u8], field: &str| Moved {
+            node: crate::keys::hex(node),
+            field: field.to_owned(),
+            call: "2".to_owned(),
+            cseq: 3,
+        };
+        let written = Written {
+            older: 1,
+            moved: vec![moved(b"a", "1"), moved(b"b", "5"), moved(b"b", "x")],
+        };
+        let bound = vec![Ok(written), away(), rejected];
         assert_eq!(writer.end(requests, Ok(bound), Duration::ZERO), GATHER);
         let counts = bindings.counts();
         assert_eq!((counts.written, counts.failed, counts.waiting), (1, 2, 1));
+        assert_eq!((counts.older, counts.moved), (1, 1));
+        // The own binding is removed here; the other node is told of its own.
+        let own = bindings.take_moved();
+        assert_eq!((own.len(), own[0].id), (1, 1));
+        assert!(bindings.take_moved().is_empty());
+        let others: Vec<_> = writer
+            .moved
+            .iter()
+            .map(|(node, it)| (&**node, it.id))
+            .collect();
+        assert_eq!(others, [("62", 5)]);
         let requests = writer.begin(1_000);
         assert_eq!(requests.len(), 1);
         assert_eq!(&*requests[0].aor, b"away@d");

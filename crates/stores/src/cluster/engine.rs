@@ -35,6 +35,8 @@ pub struct Exchanged {
     pub identity: String,
     /// Entries that no node has written, and that the engine has removed.
     pub removed: u64,
+    /// What other nodes have told this one by [`Engine::tell`] since the last exchange.
+    pub told: Vec<String>,
 }
 
 /// How many units a holder has, or why the engine has rejected the request for one key.
@@ -70,8 +72,30 @@ pub struct BindEntry {
     pub text: String,
 }
 
-/// How many bindings the engine has not accepted, or why it has rejected the request for one address.
-pub type Bound = Result<u64, StoreError>;
+/// What became of the bindings of one address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// So many were not accepted: they are older than those of other nodes, or too many.
+    pub older: u64,
+    /// Bindings that a node has no more, because the phone has registered at another one.
+    pub moved: Vec<Moved>,
+}
+
+/// A binding that a node has no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The node that had it, in hexadecimal digits.
+    pub node: String,
+    /// As in [`BindEntry`].
+    pub field: String,
+    /// As in [`BindEntry`].
+    pub call: String,
+    /// As in [`BindEntry`].
+    pub cseq: u32,
+}
+
+/// What became of the bindings of one address, or why the engine has rejected the request for it.
+pub type Bound = Result<Written, StoreError>;
 
 /// The texts of the bindings of one address, or why the engine has rejected the request.
 pub type Texts = Result<Vec<String>, StoreError>;
@@ -93,6 +117,9 @@ pub trait Engine: fmt::Debug + Send + Sync {
 
     /// The bindings of each of these addresses.
     fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> Answer<'a, Vec<Texts>>;
+
+    /// Keeps texts for one node until its next exchange, for a minute at most. Each has a name, and a later one takes its place.
+    fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> Answer<'a, ()>;
 
     /// Keeps a message for all nodes, for a minute.
     fn send<'a>(&'a self, text: &'a str) -> Answer<'a, ()>;

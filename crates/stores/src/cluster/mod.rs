@@ -16,6 +16,7 @@ pub mod engine;
 pub mod leases;
 pub mod messages;
 pub mod model;
+mod moved;
 pub mod quota;
 mod redis;
 mod redis_bindings;
@@ -41,6 +42,7 @@ pub use bindings_tasks::Writer;
 pub use directory::{Directory, Known, NodeInfo};
 pub use engine::{Engine, Leased};
 pub use messages::{Message, Order};
+pub use moved::MovedBinding;
 pub use quota::{ClusterQuota, Limits, RealmLimits};
 pub use redis::RedisEngine;
 pub use seal::Seal;
@@ -55,6 +57,8 @@ pub enum Event {
     Nodes(Vec<NodeInfo>),
     /// Another node orders this.
     Order(Message),
+    /// This node has these bindings no more: their phones have registered at other nodes.
+    Moved(Vec<MovedBinding>),
 }
 
 /// Fills in what a node says of itself.

@@ -5,6 +5,7 @@
 //! {PREFIX}:nodes      hash    name      time when it ends, and what the node says
 //! {PREFIX}:messages   sorted set        messages by their number, each with the time when it ends
 //! {PREFIX}:state      hash    sequence, identity
+//! {PREFIX}:to:NODE    hash    name      what other nodes tell this one, each with the time when it ends
 //! PREFIX:lease:KEY    hash    holder    units:time when it ends
 //! PREFIX:sip:AOR      hash    binding   see redis_bindings.rs
 //! ```
@@ -24,7 +25,7 @@ use crate::store::Answer;
 /// The limits of what is read: anybody who can write to the engine can write more. Redis itself has no such limits.
 const PRELUDE: &str = r"
 local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local MOST, LONGEST, LATEST = 1000, 16384, now + 120000
+local MOST, LONGEST, LATEST, TOLD = 1000, 16384, now + 120000, 20000
 -- The text of an entry, and whether it has ended; nothing if no node has written it.
 local function open(entry)
   if #entry > LONGEST + 16 then return nil end
@@ -42,7 +43,7 @@ local function sequence(key)
 end
 ";
 
-/// KEYS: nodes, messages, state. ARGV: name, text or nothing, time to live, last message or -1, identity.
+/// KEYS: nodes, messages, state, what others tell this node. ARGV: name, text or nothing, time to live, last message or -1, identity.
 const EXCHANGE: &str = r"
 local own, has_ended = open(redis.call('HGET', KEYS[1], ARGV[1]) or '')
 if has_ended then own = nil end
@@ -74,7 +75,25 @@ if after >= 0 and after < last then
     elseif not has_ended then messages[#messages + 1] = text end
   end
 end
-return { nodes, own or '', messages, last, identity, removed }
+local told = {}
+if ARGV[2] ~= '' then
+  local all = redis.call('HGETALL', KEYS[4])
+  for i = 2, #all, 2 do
+    local text, has_ended = open(all[i])
+    if not text then removed = removed + 1
+    elseif not has_ended and #told < TOLD then told[#told + 1] = text end
+  end
+  if #all > 0 then redis.call('PEXPIRE', KEYS[4], 0) end
+end
+return { nodes, own or '', messages, last, identity, removed, told }
+";
+
+/// KEYS: what others tell a node. ARGV: time to live, then name and text of each.
+const TELL: &str = r"
+for i = 2, #ARGV, 2 do
+  redis.call('HSET', KEYS[1], ARGV[i], string.format('%.0f', now + ARGV[1]) .. ' ' .. ARGV[i + 1])
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
 ";
 
 /// KEYS: messages, state. ARGV: text, time to live.
@@ -122,16 +141,18 @@ pub(super) enum Script {
     Leave,
     Bind,
     Find,
+    Tell,
 }
 
 /// All scripts, in the order of their numbers.
-pub(super) const SCRIPTS: [Script; 6] = [
+pub(super) const SCRIPTS: [Script; 7] = [
     Script::Exchange,
     Script::Send,
     Script::Lease,
     Script::Leave,
     Script::Bind,
     Script::Find,
+    Script::Tell,
 ];
 
 impl Script {
@@ -143,6 +164,7 @@ impl Script {
             Script::Leave => LEAVE,
             Script::Bind => BIND,
             Script::Find => FIND,
+            Script::Tell => TELL,
         };
         format!("{PRELUDE}{script}")
     }
@@ -182,6 +204,7 @@ impl RedisEngine {
             .key(self.shared("nodes"))
             .key(self.shared("messages"))
             .key(self.shared("state"))
+            .key(self.told_to(&crate::keys::hex(own.name.as_bytes())))
             .arg(&own.name)
             .arg(own.text.as_deref().unwrap_or_default())
             .arg(own.ttl_ms)
@@ -189,7 +212,7 @@ impl RedisEngine {
             .arg(crate::keys::hex(&identity));
         let (outcome, losses) = join(self.servers.run_one(call), self.servers.losses()).await;
         let reply: ExchangeReply = outcome?;
-        let (nodes, before, messages, sequence, identity, removed) = reply;
+        let (nodes, before, messages, sequence, identity, removed, told) = reply;
         let identity = text(identity);
         Ok(Exchanged {
             nodes: nodes.into_iter().map(text).collect(),
@@ -202,7 +225,23 @@ impl RedisEngine {
                 losses => format!("{identity} {losses}"),
             },
             removed,
+            told: told.into_iter().map(text).collect(),
         })
+    }
+
+    /// The key of what others tell a node.
+    fn told_to(&self, node: &str) -> String {
+        self.shared(&format!("to:{node}"))
+    }
+
+    async fn ask_tell(&self, node: &str, texts: &[(String, String)]) -> Result<(), StoreError> {
+        let call = Call::new(Script::Tell)
+            .key(self.told_to(node))
+            .arg(MESSAGE_TTL_MS);
+        let call = texts
+            .iter()
+            .fold(call, |call, (name, text)| call.arg(name).arg(text));
+        self.servers.run_one(call).await
     }
 
     async fn ask_lease(&self, holder: &str, all: &[Request]) -> Result<Vec<Leased>, StoreError> {
@@ -237,7 +276,7 @@ impl RedisEngine {
 
 pub(super) type Bytes = Vec<u8>;
 /// What [`EXCHANGE`] returns.
-type ExchangeReply = (Vec<Bytes>, Bytes, Vec<Bytes>, u64, Bytes, u64);
+type ExchangeReply = (Vec<Bytes>, Bytes, Vec<Bytes>, u64, Bytes, u64, Vec<Bytes>);
 
 /// A text of a node. Bytes that are no text have no MAC, so they are counted as forged.
 pub(super) fn text(bytes: Bytes) -> String {
@@ -274,6 +313,10 @@ impl Engine for RedisEngine {
         Box::pin(self.ask_find(aors))
     }
 
+    fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> Answer<'a, ()> {
+        Box::pin(self.ask_tell(node, texts))
+    }
+
     fn send<'a>(&'a self, text: &'a str) -> Answer<'a, ()> {
         Box::pin(self.ask_send(text))
     }
@@ -292,6 +335,40 @@ mod needs_packages {
             after,
         };
         redis.wait(engine.exchange(&own)).unwrap()
+    }
+
+    #[test]
+    fn a_node_is_told_once_what_others_tell_it() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let text = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let all = [text("1", "one"), text("2", "two"), text("1", "three")];
+        // "a" in hexadecimal digits.
+        redis.wait(engine.tell("61", &all)).unwrap();
+        redis.wait(engine.tell("62", &all)).unwrap();
+        redis.ask(&["hset", "{test}:to:61", "3", "nonsense"]);
+        // A process that publishes nothing takes nothing from the one that has its place.
+        let retired = Publication {
+            name: "a".to_owned(),
+            text: None,
+            ttl_ms: 4_000,
+            after: None,
+        };
+        assert!(
+            redis
+                .wait(engine.exchange(&retired))
+                .unwrap()
+                .told
+                .is_empty()
+        );
+        let mut first = exchange(&redis, &engine, None);
+        first.told.sort();
+        assert_eq!(
+            (first.told, first.removed),
+            (vec!["three".to_owned(), "two".to_owned()], 1)
+        );
+        assert!(exchange(&redis, &engine, None).told.is_empty());
+        assert_ne!(redis.ask(&["pttl", "{test}:to:62"]), "-1");
     }
 
     fn request(key: &str) -> Request {

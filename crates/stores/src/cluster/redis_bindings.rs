@@ -8,7 +8,7 @@
 //! NODE is the name of the node, in hexadecimal digits. A binding that was removed stays for a minute without a text, with `-` in front of NODE:
 //! then an earlier REGISTER that another node writes late does not bring it back.
 
-use super::engine::{BindRequest, Bound, Texts};
+use super::engine::{BindRequest, Bound, Moved, Texts, Written};
 use super::redis::{Bytes, RedisEngine, Script, text};
 use super::redis_call::Call;
 use crate::error::StoreError;
@@ -34,11 +34,15 @@ end
 }
 
 /// KEYS: the address. ARGV: node, age of the state, then for each binding: field, call, CSeq, age, time to live, text. Returns how many bindings
-/// are older than those of other nodes, or too many. A node knows the order of its own REGISTERs, so its bindings take the place of its own
+/// are older than those of other nodes, or too many. Then come the bindings that a node has no more, because another node has a later REGISTER:
+/// node, field, call and CSeq of each. A node knows the order of its own REGISTERs, so its bindings take the place of its own
 /// in any case: a phone that has removed its binding and starts again may begin with a lower CSeq.
 pub(super) const BIND: &str = script!(
     r"
-local node, stored, kept, count, older, last = ARGV[1], {}, {}, 0, 0, now
+local node, stored, kept, count, older, last, moved = ARGV[1], {}, {}, 0, 0, now, {}
+local function move(of, field, call, cseq)
+  for _, value in ipairs({ of, field, call, string.format('%.0f', cseq) }) do moved[#moved + 1] = value end
+end
 local function write(field, ends, at, cseq, call, of, text)
   redis.call('HSET', KEYS[1], field, string.format('%.0f %.0f %.0f %s %s %s', ends, at, cseq, call, of, text))
   last = math.max(last, ends)
@@ -72,8 +76,11 @@ for i = 3, #ARGV, 6 do
   if old and old.node ~= node then
     if old.call == call then is_older = cseq <= old.cseq else is_older = at < old.at end
   end
-  if is_older or not (old or has_room()) then older = older + 1
+  if is_older or not (old or has_room()) then
+    older = older + 1
+    if is_older and not old.is_gone then move(node, field, call, cseq) end
   else
+    if old and old.node ~= node and not old.is_gone then move(old.node, field, old.call, old.cseq) end
     if not old then
       count = count + 1
       stored[field] = { node = node }
@@ -87,7 +94,7 @@ for field, old in pairs(stored) do
   end
 end
 if last > now then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - now)) end
-return older
+return { older, moved }
 "
 );
 
@@ -103,6 +110,22 @@ end
 return texts
 "
 );
+
+/// What [`BIND`] returns.
+type BindReply = (u64, Vec<Bytes>);
+
+fn read_moved(values: &[Bytes]) -> Option<Moved> {
+    let [node, field, call, cseq] = values else {
+        return None;
+    };
+    let [node, field, call, cseq] = [node, field, call, cseq].map(|it| text(it.clone()));
+    Some(Moved {
+        cseq: cseq.parse().ok()?,
+        node,
+        field,
+        call,
+    })
+}
 
 impl RedisEngine {
     fn address(&self, aor: &[u8]) -> Vec<u8> {
@@ -130,7 +153,12 @@ impl RedisEngine {
             })
         };
         let calls: Vec<Call> = requests.iter().map(call).collect();
-        self.servers.run(&calls).await
+        let all: Vec<Result<BindReply, StoreError>> = self.servers.run(&calls).await?;
+        let written = |(older, moved): BindReply| Written {
+            older,
+            moved: moved.chunks(4).filter_map(read_moved).collect(),
+        };
+        Ok(all.into_iter().map(|one| one.map(written)).collect())
     }
 
     pub(super) async fn ask_find(&self, aors: &[Box<[u8]>]) -> Result<Vec<Texts>, StoreError> {
@@ -154,6 +182,15 @@ mod needs_packages {
     type Given<'g> = (&'g str, &'g str, u32, u64, &'g str);
 
     fn bind(redis: &TestRedis, engine: &RedisEngine, node: &str, given: &[Given<'_>]) -> u64 {
+        written(redis, engine, node, given).older
+    }
+
+    fn written(
+        redis: &TestRedis,
+        engine: &RedisEngine,
+        node: &str,
+        given: &[Given<'_>],
+    ) -> Written {
         let entry = |(field, call, cseq, age_ms, text): &Given<'_>| BindEntry {
             field: (*field).to_owned(),
             call: (*call).to_owned(),
@@ -201,6 +238,34 @@ mod needs_packages {
         assert_eq!(bind("a", &[("1", "d", 2, 0, "a 2 again")]), 0);
         assert_eq!(found(&redis, &engine), ["a 2 again"]);
         assert_ne!(redis.ask(&["pttl", "test:sip:alice@example.com"]), "-1");
+    }
+
+    #[test]
+    fn a_node_that_has_a_binding_no_more_is_named() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let bind = |node, given: &[Given<'_>]| {
+            let moved = written(&redis, &engine, node, given).moved.into_iter();
+            moved
+                .map(|it| (it.node, it.field, it.call, it.cseq))
+                .collect::<Vec<_>>()
+        };
+        let of = |node: &str, field: &str, call: &str, cseq| {
+            // Names of nodes are in hexadecimal digits.
+            let node = crate::keys::hex(node.as_bytes());
+            (node, field.to_owned(), call.to_owned(), cseq)
+        };
+        assert!(bind("a", &[("1", "c", 5, 0, "a"), ("2", "c", 5, 0, "a")]).is_empty());
+        assert!(bind("a", &[("1", "c", 6, 0, "a"), ("2", "c", 6, 0, "a")]).is_empty());
+        assert!(bind("b", &[("3", "e", 1, 0, "b")]).is_empty());
+        // It moves from A to B; then A writes an earlier REGISTER late.
+        let moved = bind("b", &[("1", "d", 1, 0, "b"), ("3", "e", 1, 0, "b")]);
+        assert_eq!(moved, [of("a", "1", "c", 6)]);
+        let moved = bind("a", &[("1", "c", 7, 9_000, "a"), ("2", "c", 7, 0, "a")]);
+        assert_eq!(moved, [of("a", "1", "c", 7)]);
+        // One that was removed has not moved.
+        assert!(bind("b", &[("3", "e", 1, 0, "b")]).is_empty());
+        assert!(bind("c", &[("1", "f", 1, 0, "c")]).is_empty());
     }
 
     #[test]

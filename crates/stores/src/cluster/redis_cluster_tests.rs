@@ -200,7 +200,7 @@ fn registrations_of_all_masters_are_found() {
     assert!(
         bound
             .into_iter()
-            .all(|bound| bound.is_ok_and(|older| older == 0))
+            .all(|bound| bound.is_ok_and(|written| written.older == 0))
     );
     let found = world.runtime.block_on(world.engine.find_bindings(&aors));
     for (aor, texts) in aors.iter().zip(found.expect("it responds")) {

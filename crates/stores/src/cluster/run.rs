@@ -15,6 +15,7 @@ use super::directory::{INTERVAL_MS, OwnEntry, TTL_MS};
 use super::engine::{Engine, Exchanged, Leased, Publication};
 use super::leases::Request;
 use super::messages::{Inbox, Message, Order, Read};
+use super::moved::MovedBinding;
 use super::{ClusterQuota, Event, Hear, Report, Seal, Settings, Shared};
 use crate::error::StoreError;
 
@@ -140,6 +141,8 @@ pub(super) async fn all(
         inbox,
         after: None,
         identity: None,
+        name: own.clone(),
+        seal: seal.clone(),
         warned: [Warned::default(), Warned::default(), Warned::default()],
     };
     let leases = lease(Arc::clone(&engine), Arc::clone(&shared), settings.holder);
@@ -167,6 +170,8 @@ struct Exchanges {
     inbox: Inbox,
     after: Option<u64>,
     identity: Option<String>,
+    name: String,
+    seal: Seal,
     /// Of another process with this name, of nodes with another time, and of orders with another time.
     warned: [Warned; 3],
 }
@@ -192,6 +197,11 @@ impl Exchanges {
             let now = self.shared.now_ms();
             let live = self.shared.directory().live(now).cloned().collect();
             (self.hear)(Event::Nodes(live));
+            let bindings = self.shared.bindings.as_ref();
+            let moved = bindings.map(|bindings| bindings.take_moved());
+            if let Some(moved) = moved.filter(|moved| !moved.is_empty()) {
+                (self.hear)(Event::Moved(moved));
+            }
             sleep(pause).await;
         }
     }
@@ -256,6 +266,19 @@ impl Exchanges {
         for text in &exchanged.messages {
             self.read(text);
         }
+        self.learn_moved(&exchanged.told);
+    }
+
+    /// Other nodes say that phones have registered there.
+    fn learn_moved(&self, told: &[String]) {
+        let Some(bindings) = self.shared.bindings.as_ref().filter(|_| !told.is_empty()) else {
+            return;
+        };
+        let open = |text: &String| MovedBinding::open(text, &self.name, &self.seal, unix_s());
+        let moved: Vec<_> = told.iter().filter_map(open).collect();
+        let forged = (told.len() - moved.len()) as u64;
+        self.shared.forged.fetch_add(forged, Ordering::Relaxed);
+        bindings.note_moved(moved);
     }
 
     fn read(&mut self, text: &str) {
@@ -428,9 +451,11 @@ mod tests {
                     to.lock().unwrap().push(message.id);
                 }
             }),
-            inbox: Inbox::new(1, seal),
+            inbox: Inbox::new(1, seal.clone()),
             after: None,
             identity: None,
+            name: "a".to_owned(),
+            seal,
             warned: [Warned::default(), Warned::default(), Warned::default()],
         };
         (exchanges, heard)

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::registrations::{self, SipNodes, SipTls};
 use anyhow::{Context, Result, anyhow};
 use server::alternates::{LiveNode, LiveNodes};
-use server::sip::{Fingerprint, NodeTls, NodesHook};
+use server::sip::{Fingerprint, MovedBinding, NodeTls, NodesHook, SipInspector};
 use server::turn::Transport;
 use server::{Observer, Settings};
 use stores::cluster::{
@@ -157,6 +157,7 @@ pub(super) fn join(
         sip.bindings()
     });
     let ended = engine.sessions();
+    let inspector = sip.as_ref().and_then(|_| engine.sip_inspector());
     let settings = cluster::Settings {
         own,
         holder,
@@ -176,6 +177,7 @@ pub(super) fn join(
                 }
             }
             Event::Order(message) => execute(&ended, message),
+            Event::Moved(all) => remove_moved(inspector.clone(), all),
         }),
         bindings,
     };
@@ -241,6 +243,32 @@ fn open_to_clients(node: &NodeInfo) -> Option<LiveNode> {
         addresses: known.collect(),
         load: node.load,
     })
+}
+
+/// Removes bindings whose phones have registered at other nodes. A mailbox of a worker may be full, so it has a thread of its own.
+fn remove_moved(inspector: Option<SipInspector>, all: Vec<cluster::MovedBinding>) {
+    let Some(inspector) = inspector else {
+        return;
+    };
+    let body = move || {
+        let all = all.iter().map(|it| {
+            let moved = MovedBinding {
+                id: it.id,
+                call: it.call,
+                cseq: it.cseq,
+            };
+            (&*it.aor, moved)
+        });
+        let all: Vec<_> = all.collect();
+        // What stays ends by itself.
+        if let Err(error) = inspector.remove_moved(&all) {
+            tracing::debug!(%error, "bindings of phones that have moved stay until they end");
+        }
+    };
+    let thread = std::thread::Builder::new().name("cluster-moved".to_owned());
+    if let Err(error) = thread.spawn(body) {
+        tracing::debug!(%error, "bindings of phones that have moved stay until they end");
+    }
 }
 
 /// Does what another node orders. Waits for workers, so it has a thread of its own.

@@ -2,10 +2,12 @@
 
 use super::{MarkOwner, User};
 use crate::sip::lines;
+use crate::sip::nodes::MovedBinding;
 use sip::engine::{Mark, NewRequest, Reply, RespondError};
 use sip::tu::{RequestOwner, Transactions};
 use sip::uri::starts_with_sips;
-use sip::{HeaderKind, Message, Uri};
+use sip::{HeaderKind, Message, Now, Uri};
+use sip_server::Aor;
 use sip_server::proxy::{LookedUp, Place};
 use sip_server::reg_event::RegEvents;
 
@@ -134,6 +136,20 @@ impl User {
         let uri = request.message.request_uri().unwrap_or_default();
         let line = lines::contact(&mut self.lines, &own, starts_with_sips(uri))?;
         Ok(line.to_vec())
+    }
+
+    /// Removes a binding whose phone has registered at another node. Returns how many were removed.
+    pub(in crate::sip) fn remove_moved(
+        &mut self,
+        now: Now,
+        aor: &Aor,
+        moved: &MovedBinding,
+    ) -> usize {
+        let publisher = &self.publisher;
+        let registrations = self.registrations.as_mut();
+        registrations.map_or(0, |it| {
+            it.remove_if(now, aor, |binding| publisher.is(now.mono, binding, moved))
+        })
     }
 
     /// Tells subscribers of bindings that have changed.
