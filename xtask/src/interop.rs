@@ -13,6 +13,7 @@
 //! | [`trunk_states`] | SIPp and Kamailio as trunks | probes with hysteresis, slow start, Retry-After |
 //! | [`sip_trace`] | sngrep and tshark | the messages of a call by HEP and pcap |
 //! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
+//! | [`sip_media`] | baresip at both ends, rtpengine from Debian | calls between a phone with ICE and a trunk without, with RTP in both directions |
 //! | [`net_sip`] | a Perl program on Net::SIP (`interop/net-sip`) | user agents that register and call each other over UDP and TCP |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
@@ -44,6 +45,7 @@ mod pion;
 mod program;
 mod server;
 mod sip;
+mod sip_media;
 mod sip_phones;
 mod sip_proxy;
 mod sip_tls;
@@ -100,6 +102,7 @@ enum Client {
     TrunkStates,
     SipTrace,
     SipPhones,
+    SipMedia,
     NetSip,
     SipTls,
     BrowserPhone,
@@ -188,13 +191,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own.
-const APART: [Client; 13] = [
+const APART: [Client; 14] = [
     Client::Sip,
     Client::SipProxy,
     Client::SipTrunk,
     Client::TrunkStates,
     Client::SipTrace,
     Client::SipPhones,
+    Client::SipMedia,
     Client::NetSip,
     Client::SipTls,
     Client::BrowserPhone,
@@ -236,6 +240,10 @@ fn run_apart(
     if options.wants(Client::SipPhones) {
         println!("--- phones that call each other");
         tally.add(sip_phones::run(binary, logs)?);
+    }
+    if options.wants(Client::SipMedia) {
+        println!("--- calls through rtpengine");
+        tally.add(sip_media::run(binary, logs)?);
     }
     if options.wants(Client::NetSip) {
         println!("--- Net::SIP");

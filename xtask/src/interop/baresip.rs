@@ -24,6 +24,22 @@ pub(super) struct Phone {
     control: TcpStream,
     unread: Vec<u8>,
     events: VecDeque<Value>,
+    /// To commands.
+    responses: VecDeque<Value>,
+}
+
+/// What a phone is like.
+pub(super) struct PhoneSetup<'a> {
+    /// The line of its account.
+    pub(super) account: &'a str,
+    /// Where it takes SIP over UDP and TCP.
+    pub(super) listen: &'a str,
+    /// What it sends: a module and its device.
+    pub(super) source: &'a str,
+    /// Modules besides.
+    pub(super) modules: &'a [&'a str],
+    /// Further lines of its configuration.
+    pub(super) more: &'a str,
 }
 
 impl Phone {
@@ -47,23 +63,43 @@ impl Phone {
         transport: &str,
         [config, parameters]: [&str; 2],
     ) -> Result<Phone> {
-        let folder = logs.join(format!("baresip-{name}"));
-        std::fs::create_dir_all(&folder)?;
-        let control = free_ports(1)?;
-        let modules = module_folder()?;
-        let config = format!(
-            "module_path {modules}\nmodule g711.so\nmodule aubridge.so\nmodule_tmp account.so\nmodule_app menu.so\n\
-             module_app ctrl_tcp.so\nctrl_tcp_listen 127.0.0.1:{control}\nsip_listen 127.0.0.1:0\n\
-             audio_player aubridge,loop\naudio_source aubridge,loop\naudio_alert aubridge,alert\n{config}"
-        );
         // The registration lasts longer than the test.
         let account = format!(
             "<sip:{user}@example.org;transport={transport}>;auth_pass={PASSWORD};regint=3600;answermode=manual;\
              outbound=\"sip:127.0.0.1:{port};transport={transport}\"{parameters}\n"
         );
+        let setup = PhoneSetup {
+            account: &account,
+            listen: "127.0.0.1:0",
+            source: "aubridge,loop",
+            modules: &[],
+            more: config,
+        };
+        Phone::start_like(logs, name, &setup)
+    }
+
+    /// Starts a phone that is like this.
+    pub(super) fn start_like(logs: &Path, name: &str, setup: &PhoneSetup<'_>) -> Result<Phone> {
+        let folder = logs.join(format!("baresip-{name}"));
+        std::fs::create_dir_all(&folder)?;
+        let control = free_ports(1)?;
+        let modules = module_folder()?;
+        let extra = setup.modules.iter();
+        let extra: String = extra.map(|it| format!("module {it}.so\n")).collect();
+        let PhoneSetup {
+            listen,
+            source,
+            more,
+            ..
+        } = setup;
+        let config = format!(
+            "module_path {modules}\nmodule g711.so\nmodule aubridge.so\n{extra}module_tmp account.so\nmodule_app menu.so\n\
+             module_app ctrl_tcp.so\nctrl_tcp_listen 127.0.0.1:{control}\nsip_listen {listen}\n\
+             audio_player aubridge,loop\naudio_source {source}\naudio_alert aubridge,alert\n{more}"
+        );
         for (file, text) in [
             ("config", &config[..]),
-            ("accounts", &account),
+            ("accounts", setup.account),
             ("contacts", ""),
         ] {
             std::fs::write(folder.join(file), text)?;
@@ -87,6 +123,7 @@ impl Phone {
             control,
             unread: Vec::new(),
             events: VecDeque::new(),
+            responses: VecDeque::new(),
         })
     }
 
@@ -102,6 +139,22 @@ impl Phone {
         let netstring = format!("{}:{text},", text.len());
         self.control.write_all(netstring.as_bytes())?;
         Ok(())
+    }
+
+    /// Has it do something, and returns what it says.
+    pub(super) fn ask(&mut self, command: &str) -> Result<String> {
+        self.read()?;
+        self.responses.clear();
+        self.command(command, "")?;
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(response) = self.responses.pop_front() {
+                return Ok(response["data"].as_str().unwrap_or_default().to_owned());
+            }
+            self.process.assert_running()?;
+            ensure!(Instant::now() < deadline, "no response to {command}");
+            self.read()?;
+        }
     }
 
     /// Waits for an event of this type.
@@ -148,6 +201,8 @@ impl Phone {
             self.unread.drain(..len);
             if value["event"] == true {
                 self.events.push_back(value);
+            } else if value["response"] == true {
+                self.responses.push_back(value);
             }
         }
         Ok(())

@@ -39,6 +39,7 @@ mod sip_calls;
 mod sip_domains;
 mod sip_forwards;
 mod sip_ice;
+mod sip_media;
 mod sip_push;
 mod sip_routes;
 mod sip_tls;

@@ -33,6 +33,7 @@ use super::sip_calls;
 use super::sip_domains;
 use super::sip_forwards;
 use super::sip_ice;
+use super::sip_media;
 use super::sip_push;
 use super::sip_routes;
 use super::sip_tls::{ClientCertificates, RootFile};
@@ -426,6 +427,8 @@ pub(crate) struct Settings {
     pub(crate) sip_allowed_prefixes: Entry<List<sip_calls::Prefix>>,
     /// `sip.ice_servers`
     pub(crate) sip_ice_servers: Entry<List<sip_ice::TurnUri>>,
+    /// `sip.rtpengine`
+    pub(crate) sip_rtpengine: Entry<sip_media::RtpEngine>,
     /// `sip.push_gateway`
     pub(crate) sip_push_gateway: Entry<sip_push::Gateway>,
     /// `sip.push_token`
@@ -793,6 +796,7 @@ pub(crate) const KEYS: &[Key] = &[
     }),
     Key::new("sip", "allowed_prefixes", |s| &mut s.sip_allowed_prefixes),
     Key::new("sip", "ice_servers", |s| &mut s.sip_ice_servers),
+    Key::new("sip", "rtpengine", |s| &mut s.sip_rtpengine),
     Key::new("sip", "push_gateway", |s| &mut s.sip_push_gateway),
     Key::new("sip", "push_token", |s| &mut s.sip_push_token).secret(),
     Key::new("sip", "push_providers", |s| &mut s.sip_push_providers),

@@ -15,6 +15,7 @@ use super::sip_calls;
 use super::sip_domains;
 use super::sip_forwards;
 use super::sip_ice;
+use super::sip_media;
 use super::sip_push::{self, PushConfig};
 use super::sip_routes;
 use super::sip_tls::{self, ClientCertificates, RootFile};
@@ -90,6 +91,8 @@ pub(crate) struct Sip {
     pub(crate) trace: TraceSettings,
     /// `turn:` and `turns:` URIs that registered phones get.
     pub(crate) ice_servers: Vec<String>,
+    /// The media relay of trunks.
+    pub(crate) rtpengine: Option<SocketAddr>,
     /// How phones that sleep are woken.
     pub(crate) push: Option<PushConfig>,
     /// How long registrations last: what is given, at least and at most.
@@ -183,6 +186,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         calls: sip_calls::resolve(settings)?,
         trace: sip_trace::resolve(settings)?,
         ice_servers: sip_ice::resolve(settings)?,
+        rtpengine: s.sip_rtpengine?.value.0,
         push: sip_push::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,
@@ -345,6 +349,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     sip_trunks::check(settings, report);
     sip_calls::check(settings, report);
     sip_ice::check(settings, report);
+    sip_media::check(settings, report);
     sip_push::check(settings, report);
     sip_routes::check(settings, report);
     sip_forwards::check(settings, report);

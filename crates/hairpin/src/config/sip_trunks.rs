@@ -13,6 +13,7 @@ use super::node::Node;
 use super::schema::Settings;
 use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting};
 use super::sip_domains::Host;
+use super::sip_media::Media;
 use super::source::{Located, Location};
 use super::table::{self, Table};
 
@@ -37,6 +38,7 @@ pub(crate) struct Written {
     register: Option<Aor>,
     register_contact: Option<Aor>,
     register_expires: Option<RegisterExpires>,
+    pub(super) media: Option<Located<Media>>,
 }
 
 /// The share of the capacity in an overload, and of calls.
@@ -50,7 +52,7 @@ type ProbeCount = Bounded<1, 100>;
 type SlowStart = Seconds<0, 3600>;
 type RegisterExpires = Seconds<60, 86_400>;
 
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "name",
     "addresses",
     "to",
@@ -69,6 +71,7 @@ const FIELDS: [&str; 18] = [
     "register",
     "register_contact",
     "register_expires",
+    "media",
 ];
 
 const EXAMPLE: &str = "write it like { name = \"carrier\", addresses = [\"192.0.2.7\"] }";
@@ -98,6 +101,7 @@ impl Setting for Written {
             .one("register", self.register.as_ref())
             .one("register_contact", self.register_contact.as_ref())
             .one("register_expires", self.register_expires.as_ref())
+            .one("media", self.media.as_ref().map(|media| &media.value))
             .finish()
     }
 }
@@ -133,6 +137,13 @@ impl Table for Written {
             "register" => self.register = Aor::read(value, report),
             "register_contact" => self.register_contact = Aor::read(value, report),
             "register_expires" => self.register_expires = RegisterExpires::read(value, report),
+            "media" => {
+                let media = Media::read(value, report);
+                self.media = media.map(|media| Located {
+                    value: media,
+                    at: value.at.clone(),
+                });
+            }
             _ => return false,
         }
         true
@@ -166,7 +177,14 @@ impl Written {
         to.filter_map(|to| to.value.0.ip()).collect()
     }
 
+    /// Whether the media of its calls go through a relay.
+    pub(super) fn relays_media(&self) -> bool {
+        let media = self.media.as_ref();
+        media.is_some_and(|media| media.value == Media::Relay)
+    }
+
     fn resolve(self) -> Trunk {
+        let relays_media = self.relays_media();
         let unprobed = ProbeConfig::default();
         let default = Trunk::default();
         let to_addresses = self.to_addresses();
@@ -211,6 +229,7 @@ impl Written {
                     contact: contact.0,
                     expires: self.register_expires.map_or(DEFAULT_EXPIRES, |it| it.0),
                 }),
+            relays_media,
         }
     }
 }

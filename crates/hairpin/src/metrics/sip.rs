@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use server::Observer;
 use server::sip::{
-    CALL_REFUSALS, DIGEST_OUTCOMES, DNS_OUTCOMES, SCREENED, SIP_CLASSES, SIP_METHODS, SipCounters,
+    CALL_REFUSALS, DIGEST_OUTCOMES, DNS_OUTCOMES, MEDIA_OUTCOMES, SCREENED, SIP_CLASSES,
+    SIP_METHODS, SipCounters,
 };
 use server::stats::Stats;
 
@@ -211,6 +212,12 @@ fn calls(page: &mut Page, sum: &SipCounters) {
         "hairpin_sip_calls_expired_total",
         "Calls without a BYE that no longer count, because their session or sip.max_call_duration is over.",
         sum.calls_expired,
+    );
+    page.counters(
+        "hairpin_sip_media_requests_total",
+        "Offers and answers for rtpengine, by outcome.",
+        "outcome",
+        MEDIA_OUTCOMES.into_iter().zip(sum.media_requests),
     );
     let outcomes = &crate::push::OUTCOMES;
     let count = |outcome: &AtomicU64| outcome.load(Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! What one worker has seen and done of SIP. Plain numbers, written by one thread.
 
 use super::calls::CALL_REFUSALS;
+use super::rtpengine::MEDIA_OUTCOMES;
 use super::screen::SCREENED;
 use std::ops::AddAssign;
 
@@ -137,6 +138,8 @@ counters! {
     forwarding_challenged: u64,
     /// Requests that the proxy is at now: not answered yet, or answered INVITEs whose transaction has not ended.
     forwarding: u64,
+    /// Offers and answers that the media relay was asked to rewrite, by outcome: [`MEDIA_OUTCOMES`].
+    media_requests: [u64; MEDIA_OUTCOMES.len()],
     /// Push notifications for phones that sleep, handed to the hook.
     pushes: u64,
     /// Push notifications that the hook did not accept.

@@ -12,7 +12,7 @@ use super::counters::{SipCounters, method_index};
 use super::forwarding::{Forwarder, Sockets};
 use super::handed_over::HandedOver;
 use super::layers::StreamListener;
-use super::lookups::SipKeys;
+use super::lookups::SipAnswer;
 use super::nodes::MovedBinding;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
@@ -61,8 +61,8 @@ pub(crate) struct Endpoint {
     pub(super) trace: Option<Box<Trace>>,
     /// What it sends by itself.
     pub(super) requests: Requests,
-    /// Results of sources of credentials that are not handled yet.
-    pub(super) keys: VecDeque<SipKeys>,
+    /// Answers of sources of credentials and of the media relay that are not handled yet.
+    pub(super) late_answers: VecDeque<SipAnswer>,
     /// The current message waited for keys, and was counted before that.
     is_resumed: bool,
     balance: Balance,
@@ -147,7 +147,7 @@ impl Endpoint {
             now,
             requests: Requests::new(listeners, &tls, &orders, names, secrets.key, seed),
             limits,
-            keys: VecDeque::new(),
+            late_answers: VecDeque::new(),
             is_resumed: false,
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
@@ -248,7 +248,8 @@ impl Endpoint {
         if self.user.poll_timeout().is_some_and(|at| at <= now) {
             self.with_user(|user, transactions| user.handle_timeout(transactions));
             self.drain(outgoing);
-            self.keys.extend(self.user.take_expired());
+            let expired = self.user.take_expired();
+            self.late_answers.extend(expired.map(SipAnswer::Keys));
         }
         let dispatcher = &mut self.requests.dispatcher;
         if dispatcher.poll_timeout().is_some_and(|at| at <= now) {
@@ -268,10 +269,10 @@ impl Endpoint {
         }
     }
 
-    /// Resumes the requests that waited for a source of credentials.
-    pub(super) fn take_keys(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
-        while let Some(keys) = self.keys.pop_front() {
-            self.with_user(|user, transactions| user.answered(transactions, keys));
+    /// Resumes what waited for a source of credentials or for the media relay.
+    pub(super) fn take_late_answers(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
+        while let Some(answer) = self.late_answers.pop_front() {
+            self.with_user(|user, transactions| user.answered(transactions, answer));
             self.drain(outgoing);
             if let Some((bytes, flow)) = self.user.take_resumed() {
                 self.is_resumed = true;

@@ -1,19 +1,21 @@
 //! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, the users of the digest, and limits of calls.
 
+use super::Secrets;
 use super::advertise::{Advertised, source_address};
 use super::authentication::{DigestAuthenticator, IsAddress, RealmKey, Rejection};
-use super::calls::{CallControl, SharedCalls};
+use super::calls::CallControl;
 use super::lookups::QueuedQuery;
 use super::nodes::{NodesHook, NodesQuery};
 use super::peer::Origin;
 use super::push::Pusher;
 use super::registrar::Registrations;
+use super::rtpengine::MediaRelay;
 use super::settings::{SharedSipSettings, Trunk};
 use ipnet::IpNet;
 use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
-use sip::{HashKey, Host, Message, Method, Mono, Now};
+use sip::{Host, Message, Method, Mono, Now};
 use sip_server::Aor;
 use sip_server::calls::{CallEnd, CallRecord, Counted, DialogId, Ticket};
 use sip_server::flow::FlowId;
@@ -41,6 +43,7 @@ pub(super) struct Forwarder {
     pub(super) proxy: Proxy,
     pub(super) calls: CallControl,
     pub(super) pusher: Pusher,
+    pub(super) media: MediaRelay,
     listeners: Sockets,
     /// What the listeners are called outside.
     advertised: Vec<Advertised>,
@@ -56,19 +59,21 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Of the worker of `origin`, whose sockets are these. `key` and `calls` are those of all workers.
+    /// Of the worker of `origin`, whose sockets are these.
     pub(super) fn new(
         origin: Origin,
         listeners: Sockets,
         orders: &SharedSipSettings,
-        (key, calls): (HashKey, Arc<SharedCalls>),
+        secrets: &Secrets,
     ) -> Forwarder {
+        let key = secrets.lasting;
         let mut proxy = Proxy::new(config(orders), key, origin.number, origin.runs.own);
         proxy.set_other_run(origin.runs.other);
         Forwarder {
             proxy,
-            calls: CallControl::new(calls, orders),
+            calls: CallControl::new(secrets.calls.clone(), orders),
             pusher: Pusher::new(orders),
+            media: MediaRelay::new(secrets.rtpengine.clone(), orders.settings.rtpengine),
             listeners,
             trunks: trunks(orders),
             advertised: orders.settings.advertise.clone(),
@@ -93,6 +98,7 @@ impl Forwarder {
         self.proxy.configure(config(orders));
         self.calls.apply_settings(orders);
         self.pusher.apply_settings(orders);
+        self.media.set_address(orders.settings.rtpengine);
         self.trunks = trunks(orders);
         self.routes = Arc::clone(&orders.routes);
         self.forwards = Arc::clone(&orders.forwards);
@@ -389,6 +395,21 @@ impl Trunks for ServerPolicy<'_> {
         let (trunk, _) = self.routes.trunk_of(hop)?;
         let credentials = trunk.credentials.as_ref()?;
         Some((credentials.user.as_bytes(), credentials.password.as_bytes()))
+    }
+
+    fn has_relays(&self) -> bool {
+        self.routes.has_relays()
+    }
+
+    fn relays_to(&self, hop: &Hop) -> bool {
+        let trunk = self.routes.trunk_of(hop);
+        trunk.is_some_and(|(trunk, _)| trunk.relays_media)
+    }
+
+    fn relays_from(&self, flow: &Flow) -> bool {
+        let trunk = self.trunk_at(flow.remote.ip());
+        let trunk = trunk.and_then(|number| self.routes.trunk(number));
+        trunk.is_some_and(|(trunk, _)| trunk.relays_media)
     }
 
     fn moved_on(&mut self, hop: &Hop) {

@@ -3,7 +3,7 @@
 //! ```text
 //!  DigestAuthenticator::check ── wanted ──> Lookups ── begin_find ──> source, on its own thread
 //!       ^                                    │                            │
-//!       └── lookup_result <──── resume ──────┴── WorkerMessage::SipKeys <──┘
+//!       └── lookup_result <──── resume ──────┴── WorkerMessage::SipAnswer <──┘
 //! ```
 //!
 //! The authenticator queries a source for the sender of a request with a valid nonce, or for the callee of a sender who may send. A request that waits
@@ -162,6 +162,15 @@ pub(super) enum Waiter {
     Message(TransactionId, Box<[u8]>, Flow),
 }
 
+/// An answer that comes later, for the worker that has asked.
+#[derive(Debug)]
+pub(crate) enum SipAnswer {
+    /// Of a source of credentials.
+    Keys(SipKeys),
+    /// Of the media relay.
+    Media(super::MediaResponse),
+}
+
 /// The result of a query, for the worker that has sent the query.
 #[derive(Debug)]
 pub(crate) struct SipKeys {
@@ -292,8 +301,8 @@ impl Lookups {
                 continue;
             };
             query.begin(move |found| {
-                let keys = Box::new(SipKeys { number, found });
-                drop(mailbox.post(WorkerMessage::SipKeys(keys)));
+                let keys = SipAnswer::Keys(SipKeys { number, found });
+                drop(mailbox.post(WorkerMessage::SipAnswer(Box::new(keys))));
             });
         }
     }

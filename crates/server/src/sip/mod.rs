@@ -45,6 +45,7 @@ mod reading;
 mod registrar;
 mod report;
 mod requests;
+mod rtpengine;
 mod screen;
 mod settings;
 mod slack;
@@ -67,7 +68,7 @@ pub use inspect::{
 };
 pub(crate) use link::{Frame, Link};
 pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
-pub(crate) use lookups::SipKeys;
+pub(crate) use lookups::SipAnswer;
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub use node_tls::{Fingerprint, NoFingerprint, NodeFingerprints, NodeTls, NodeTlsError};
@@ -78,6 +79,8 @@ pub use push::{Push, PushHook, PushSettings};
 pub(crate) use reading::now;
 pub(crate) use report::Reporter;
 pub use report::{OnSipEvent, SipEvent};
+pub use rtpengine::MEDIA_OUTCOMES;
+pub(crate) use rtpengine::{MediaResponse, RtpEngine};
 pub use screen::SCREENED;
 pub(crate) use settings::SharedSipSettings;
 pub use settings::{
@@ -350,9 +353,9 @@ impl Sip {
         self.endpoint.requests.receive(answered);
     }
 
-    /// A source of credentials has answered; [`Sip::turn`] resumes the request that waits for it.
-    pub(crate) fn receive_keys(&mut self, keys: SipKeys) {
-        self.endpoint.keys.push_back(keys);
+    /// A source of credentials or the media relay has answered; [`Sip::turn`] resumes what waits for it.
+    pub(crate) fn receive_late_answer(&mut self, answer: SipAnswer) {
+        self.endpoint.late_answers.push_back(answer);
     }
 
     /// New settings.
@@ -418,7 +421,8 @@ impl Sip {
 
     /// How long the worker may sleep.
     pub(crate) fn poll_timeout(&self, now: turn::Mono) -> Duration {
-        let has_answers = self.endpoint.requests.has_answers() || !self.endpoint.keys.is_empty();
+        let has_answers =
+            self.endpoint.requests.has_answers() || !self.endpoint.late_answers.is_empty();
         if !self.inbox.is_empty() || has_answers {
             return Duration::ZERO;
         }
@@ -461,6 +465,8 @@ pub(crate) struct Secrets {
     pub(crate) commons: SharedBalance,
     /// For looking names up.
     pub(crate) names: NameResolver,
+    /// For asking the media relay.
+    pub(crate) rtpengine: RtpEngine,
     /// Of Digest.
     pub(crate) used_counts: UsedCounts,
     /// That count towards limits.
@@ -485,6 +491,7 @@ impl Secrets {
             runs,
             commons: SharedBalance::new(numbering),
             names,
+            rtpengine: RtpEngine::default(),
             used_counts: UsedCounts::default(),
             calls: Arc::default(),
             bans: Bans::new(key),

@@ -88,8 +88,10 @@ impl Sip {
         if self.endpoint.requests.has_answers() {
             self.with_outgoing(poller, |endpoint, outgoing| endpoint.take_answers(outgoing));
         }
-        if !self.endpoint.keys.is_empty() {
-            self.with_outgoing(poller, |endpoint, outgoing| endpoint.take_keys(outgoing));
+        if !self.endpoint.late_answers.is_empty() {
+            self.with_outgoing(poller, |endpoint, outgoing| {
+                endpoint.take_late_answers(outgoing)
+            });
         }
     }
 

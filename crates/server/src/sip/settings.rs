@@ -74,6 +74,9 @@ pub struct SipSettings {
     /// `turn:` and `turns:` URIs of this server. If there are any, and the server has a shared secret, the 200 to a REGISTER has the header field
     /// `Ice-Servers`: a JSON array with these URIs and credentials that expire after `max_expires` of [`SipSettings::registrar`]. Default: none.
     pub ice_servers: Vec<String>,
+    /// Where rtpengine takes requests of the ng protocol: the media of calls through trunks with [`Trunk::relays_media`] go through it. Default:
+    /// there is none.
+    pub rtpengine: Option<SocketAddr>,
     /// How phones that sleep are woken (RFC 8599). Default: they are not.
     pub push: Option<PushSettings>,
     /// The other nodes of a cluster, for calls to phones that are registered there. Default: none.
@@ -166,6 +169,7 @@ impl Default for SipSettings {
             ban: Duration::from_secs(300),
             scanners: SipSettings::SCANNERS.map(str::to_owned).into(),
             ice_servers: Vec::new(),
+            rtpengine: None,
             push: None,
             nodes: None,
             registrar: RegistrarConfig {
@@ -267,6 +271,8 @@ pub struct Trunk {
     pub credentials: Option<Credentials>,
     /// The registration at its first address, if it requires one.
     pub register: Option<RegisterConfig>,
+    /// Whether the media of its calls go through [`SipSettings::rtpengine`]. Default: no.
+    pub relays_media: bool,
 }
 
 impl Default for Trunk {
@@ -285,6 +291,7 @@ impl Default for Trunk {
             probe: route.probe,
             credentials: route.credentials,
             register: route.register,
+            relays_media: route.relays_media,
         }
     }
 }
@@ -303,6 +310,7 @@ impl Trunk {
             probe: self.probe,
             credentials: self.credentials.clone(),
             register: self.register.clone(),
+            relays_media: self.relays_media,
         }
     }
 }

@@ -101,9 +101,9 @@ impl Worker {
                     sip.receive_answer(*answered);
                 }
             }
-            WorkerMessage::SipKeys(keys) => {
+            WorkerMessage::SipAnswer(answer) => {
                 if let Some(sip) = &mut self.sip {
-                    sip.receive_keys(*keys);
+                    sip.receive_late_answer(*answer);
                 }
             }
             WorkerMessage::KeysFound(lookup, found) => {

@@ -44,8 +44,8 @@ pub(crate) enum WorkerMessage {
     SipQuery(Box<crate::sip::SipQuery>),
     /// What the DNS says of a name that this worker has asked for.
     Name(Box<crate::sip::Answered>),
-    /// The result of a query that SIP has sent to a source of credentials.
-    SipKeys(Box<crate::sip::SipKeys>),
+    /// The answer of a source of credentials or of the media relay, which SIP has asked.
+    SipAnswer(Box<crate::sip::SipAnswer>),
     /// What a source of credentials says that responds later.
     KeysFound(LookupKey, Box<KeyLookup>),
     /// Forget the keys of this user, or of all.

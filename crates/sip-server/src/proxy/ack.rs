@@ -6,15 +6,25 @@ use sip::engine::Mark;
 use sip::flow::Flow;
 use sip::tu::RequestOwner;
 use sip::uri::Uri;
-use sip::{Message, Mono, Now};
+use sip::{Message, Mono, Now, Spans};
 
 use super::copy::{ack_base, written};
+use super::media::AckMedia;
 use super::policy::{Place, Policy};
 use super::request::Instance;
 use super::route::{Reader, Routed};
 use super::target::Target;
 use super::{Proxy, Stack};
 use crate::flow::FlowId;
+
+/// Where an ACK goes.
+struct AckTarget {
+    target: Target,
+    /// How many Route values are this server's.
+    removed: usize,
+    /// The Route line of an ACK that a strict router has sent.
+    strict_routes: Option<Vec<u8>>,
+}
 
 impl Proxy {
     /// An ACK that belongs to no server transaction here, or to one whose 2xx came from another server. It is forwarded if its dialog began
@@ -26,19 +36,18 @@ impl Proxy {
         message: &Message<'_>,
         from: &FlowId,
     ) -> RequestOwner {
-        match self.ack_target(now, stack, message, from) {
-            Ok((target, removed, strict_routes)) => {
-                let sent = self.send_ack(
-                    now.mono,
-                    stack,
-                    message,
-                    from,
-                    &target,
-                    (removed, strict_routes),
-                );
-                match sent {
-                    Some(()) => self.stats.acks += 1,
-                    None => self.stats.stray_acks += 1,
+        let target = self.ack_target(now, stack, message, from);
+        match target {
+            Ok(target) => {
+                match self.media_of_ack(now, &*stack.policy, message, from) {
+                    AckMedia::AsItIs => self.send_ack(now.mono, stack, message, from, &target),
+                    AckMedia::Waits => {}
+                    AckMedia::Rewritten(bytes) => {
+                        let mut spans = Box::<Spans>::default();
+                        if let Ok(message) = Message::parse(&bytes, &mut spans) {
+                            self.send_ack(now.mono, stack, &message, from, &target);
+                        }
+                    }
                 }
                 RequestOwner::Here
             }
@@ -50,14 +59,27 @@ impl Proxy {
         }
     }
 
-    /// Where it goes, how many Route values are this server's, and the Route line of one that a strict router has sent.
+    /// An ACK that has waited for the media relay goes on.
+    pub(super) fn resume_ack(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        message: &Message<'_>,
+        from: &FlowId,
+    ) {
+        match self.ack_target(now, stack, message, from) {
+            Ok(target) => self.send_ack(now.mono, stack, message, from, &target),
+            Err(_) => self.stats.stray_acks += 1,
+        }
+    }
+
     fn ack_target(
         &mut self,
         now: Now,
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-    ) -> Result<(Target, usize, Option<Vec<u8>>), RequestOwner> {
+    ) -> Result<AckTarget, RequestOwner> {
         let reader = Reader {
             tokens: &self.tokens,
             routing: &*stack.policy,
@@ -95,7 +117,11 @@ impl Proxy {
             super::copy::write_routes(&mut line, routed.routes.iter().map(|route| route.bytes));
             line
         });
-        Ok((target, routed.removed, strict))
+        Ok(AckTarget {
+            target,
+            removed: routed.removed,
+            strict_routes: strict,
+        })
     }
 
     /// The target of an ACK whose Request-URI is a GRUU: the contact of the instance that was refreshed last (RFC 5627 §6.1).
@@ -121,9 +147,27 @@ impl Proxy {
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-        target: &Target,
-        (removed, strict_routes): (usize, Option<Vec<u8>>),
+        target: &AckTarget,
+    ) {
+        match self.try_ack(now, stack, message, from, target) {
+            Some(()) => self.stats.acks += 1,
+            None => self.stats.stray_acks += 1,
+        }
+    }
+
+    fn try_ack(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        message: &Message<'_>,
+        from: &FlowId,
+        target: &AckTarget,
     ) -> Option<()> {
+        let AckTarget {
+            target,
+            removed,
+            strict_routes,
+        } = target;
         let left = message.max_forwards().ok().flatten();
         let left = left.map_or(70, |left| left.saturating_sub(1));
         let via = message.via().ok()?;
@@ -132,7 +176,7 @@ impl Proxy {
             max_forwards: Some(left),
             stamp: Stamp::of(&via, from.flow.remote),
             drop_overload: true,
-            drop_routes: if strict_routes.is_some() { 0 } else { removed },
+            drop_routes: if strict_routes.is_some() { 0 } else { *removed },
             drop_kinds: match strict_routes {
                 Some(_) => &[sip::HeaderKind::MaxBreadth, sip::HeaderKind::Route],
                 None => &[sip::HeaderKind::MaxBreadth],
@@ -145,7 +189,7 @@ impl Proxy {
         let base = ack_base(bytes.ok()?, from, stack.engine.loop_check(message, b""));
         // RFC 5393 §5.3.3: all requests that a proxy forwards have Max-Breadth. Nobody gets a 400 to an ACK.
         let breadth = self.breadth_of(message).unwrap_or(self.config.max_breadth);
-        let sent = self.send_copy(now, stack, &base, target, (Mark(0), breadth));
+        let sent = self.send_copy(now, stack, (&base, None), target, (Mark(0), breadth));
         sent.ok().map(drop)
     }
 }

@@ -352,6 +352,7 @@ impl Proxy {
         key: ContextKey,
         code: u16,
     ) {
+        self.bye_answered(key, code);
         if let Some(context) = self.contexts.get(key)
             && context.is_bye
             && !matches!(code, 401 | 407)

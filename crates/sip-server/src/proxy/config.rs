@@ -31,6 +31,8 @@ pub struct Config {
     pub max_branches: usize,
     /// Requests that wait for a location or for authentication are answered with 504 after this time. Default 10 s.
     pub lookup_time: Duration,
+    /// How long a message waits for the media relay. Then an offer counts as failed, and an answer is forwarded as it is. Default 2 s.
+    pub media_time: Duration,
     /// Requests at a time, at most 2^24. Default 1,000,000.
     pub most: usize,
 }
@@ -45,6 +47,7 @@ impl Default for Config {
             max_breadth: 60,
             max_branches: 32,
             lookup_time: Duration::from_secs(10),
+            media_time: Duration::from_secs(2),
             most: 1_000_000,
         }
     }

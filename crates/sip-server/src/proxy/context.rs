@@ -11,6 +11,7 @@ use sip::{Mono, Now};
 
 use super::best::Best;
 use super::calls::{Admitted, TrunkCall};
+use super::media::{BranchMedia, CallMedia, Relaying};
 use super::push::Waking;
 use super::request::Sender;
 use super::target::Target;
@@ -81,6 +82,8 @@ pub(super) struct Branch {
     pub(super) is_node: bool,
     /// If it is an INVITE to another node: when that must have responded.
     pub(super) node_until: Option<Mono>,
+    /// If its media go through a relay.
+    pub(super) media: Option<Box<BranchMedia>>,
     /// It has had a response.
     pub(super) is_heard: bool,
     /// It has had a provisional response above 100.
@@ -105,6 +108,7 @@ impl Branch {
             others: Vec::new(),
             breadth: 0,
             hop: target.hop,
+            media: None,
             is_node: target.is_node,
             node_until: None,
             is_heard: false,
@@ -155,6 +159,8 @@ pub(super) struct Base {
     pub(super) is_private: bool,
     /// Max-Breadth of all copies together (RFC 5393 §5.3.3).
     pub(super) breadth: u32,
+    /// Whether its media may go through a relay.
+    pub(super) relaying: Relaying,
 }
 
 /// What is computed of a request when it comes.
@@ -213,6 +219,8 @@ pub(super) struct Context {
     pub(super) best: Best,
     pub(super) aor: Option<Box<Aor>>,
     pub(super) admitted: Admitted,
+    /// If the media of some copy go through a relay.
+    pub(super) media: Option<Box<CallMedia>>,
 }
 
 impl Context {
@@ -238,6 +246,7 @@ impl Context {
             best: Best::default(),
             aor: None,
             admitted: Admitted::default(),
+            media: None,
         }
     }
 
@@ -252,6 +261,23 @@ impl Context {
     /// Whether nothing is left to try but phones that may register.
     pub(super) fn waits_for_phones(&self) -> bool {
         self.waking.is_some() && !self.is_ending && self.targets.is_empty()
+    }
+
+    /// Whether a copy waits for the media relay to rewrite its offer.
+    pub(super) fn waits_for_media(&self) -> bool {
+        let waits = |branch: &Branch| branch.media.as_ref().is_some_and(|media| media.waits());
+        self.media.is_some() && self.branches.iter().any(waits)
+    }
+
+    /// No more copies are made.
+    pub(super) fn drop_base(&mut self) {
+        self.base = None;
+        if self.media.is_some() {
+            let all = self.branches.iter_mut();
+            for media in all.filter_map(|branch| branch.media.as_deref_mut()) {
+                media.drop_request();
+            }
+        }
     }
 
     /// Whether no branch waits for a final response.

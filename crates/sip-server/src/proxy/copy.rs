@@ -13,6 +13,7 @@ use sip::{Message, Method, Mono, Now};
 
 use super::context::{Arrival, Base, Recorded};
 use super::identity;
+use super::media::{Relayed, Relaying, relaying};
 use super::policy::Policy;
 use super::request::{Plan, Sender};
 use super::route::may_begin_dialog;
@@ -83,6 +84,7 @@ impl Proxy {
             is_trunk: plan.sender == Sender::Trunk || stack.policy.is_trunk(&from.flow),
             is_private: identity::is_private(message),
             breadth: plan.breadth,
+            relaying: relaying(message, routed, &*stack.policy, &from.flow),
         })
     }
 
@@ -105,17 +107,19 @@ impl Proxy {
         &mut self,
         now: Mono,
         stack: &mut Stack<'_>,
-        base: &Base,
+        (base, relayed): (&Base, Option<&Relayed>),
         target: &Target,
         (mark, breadth): (Mark, u32),
     ) -> Result<RequestKey, CopyError> {
         let (Some(mut spans), Some(mut scratch)) = (self.spans.take(), self.scratch.take()) else {
             return Err(CopyError::Malformed);
         };
-        let sent = match Message::parse(&base.bytes, &mut spans) {
+        let bytes = relayed.and_then(|relayed| relayed.bytes.as_deref());
+        let sent = match Message::parse(bytes.unwrap_or(&base.bytes), &mut spans) {
             Ok(message) => {
                 let copy = Copy {
                     base,
+                    relayed,
                     target,
                     mark,
                     breadth,
@@ -160,9 +164,9 @@ impl Proxy {
         let flow = flow.filter(|flow| is_usable(flow) && !is_insecure(flow));
         let call_id = message.call_id().unwrap_or_default();
         let mut lines = Vec::new();
-        let scheme = RouteScheme::of(base, target, way.names_sips(message));
+        let scheme = RouteScheme::of(copy, way.names_sips(message));
         if let Some(scheme) = scheme {
-            self.record_incoming(stack, base, call_id, scheme, &mut lines);
+            self.record_incoming(stack, copy, call_id, scheme, &mut lines);
         }
         write_routes(&mut lines, way.new_routes.iter().map(|route| &route[..]));
         let mut drops = Vec::new();
@@ -185,8 +189,7 @@ impl Proxy {
         };
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
-        let outgoing = (base, target, flow);
-        let record_route = self.outgoing_route(outgoing, scheme, call_id, &mut users);
+        let record_route = self.outgoing_route((copy, flow), scheme, call_id, &mut users);
         let order = Order {
             target: &way.destination(),
             pieces: gathered.slices(),
@@ -214,11 +217,13 @@ impl Proxy {
     /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value.
     fn outgoing_route<'u>(
         &self,
-        (base, target, flow): (&Base, &Target, Option<FlowId>),
+        (copy, flow): (&Copy<'_>, Option<FlowId>),
         scheme: Option<RouteScheme>,
         call_id: &[u8],
         users: &'u mut Users,
     ) -> Option<RecordRoute<'u>> {
+        let Copy { base, target, .. } = *copy;
+        let side = copy.relayed.map(|relayed| relayed.to);
         let from = &base.from.flow;
         if let Some(scheme) = scheme {
             // If another worker's connection turns out to be gone, the request goes where the contact leads, and so does the dialog.
@@ -227,13 +232,14 @@ impl Proxy {
                 near => near.map_or(Token::Pass, Token::Near),
             };
             let token = flow.map_or(without_flow, Token::Flow);
-            let both_pass = base.is_trunk && token == Token::Pass;
+            // One value is enough, unless it has to say what each side needs.
+            let both_pass = base.is_trunk && token == Token::Pass && side.is_none();
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
                 params: b"",
-                user: self.tokens.write(token, call_id, &mut users.dialog),
+                user: self.tokens.write((token, side), call_id, &mut users.dialog),
                 user_without_flow: self.tokens.write(
-                    without_flow,
+                    (without_flow, side),
                     call_id,
                     &mut users.without_flow,
                 ),
@@ -291,11 +297,13 @@ impl Proxy {
     fn record_incoming(
         &self,
         stack: &Stack<'_>,
-        base: &Base,
+        copy: &Copy<'_>,
         call_id: &[u8],
         scheme: RouteScheme,
         lines: &mut Vec<u8>,
     ) {
+        let base = copy.base;
+        let side = copy.relayed.map(|relayed| relayed.from);
         let from = &base.from.flow;
         let Some(signature) = stack.engine.signature(&from.into()) else {
             return;
@@ -307,7 +315,7 @@ impl Proxy {
             (false, false) => Token::Flow(base.from),
         };
         let mut user = [0; MAX_USER];
-        let user = self.tokens.write(token, call_id, &mut user);
+        let user = self.tokens.write((token, side), call_id, &mut user);
         let mut buffer = [0; 640];
         let mut line = sip::build::Builder::fields(&mut buffer);
         let (kind, is_sips) = (HeaderKind::RecordRoute, scheme.is_incoming_sips);
@@ -330,15 +338,17 @@ impl RouteScheme {
     /// `None` if the copy has no Record-Route. These targets require one:
     ///
     /// - The callee is reached by a Path (RFC 5627 §6.2), or by another node.
+    /// - The media of the call go through a relay.
     /// - The request came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4). `names_sips`: the Request-URI
     ///   or the topmost Route value of the copy is a SIPS URI.
-    fn of(base: &Base, target: &Target, names_sips: bool) -> Option<RouteScheme> {
+    fn of(copy: &Copy<'_>, names_sips: bool) -> Option<RouteScheme> {
+        let Copy { base, target, .. } = *copy;
         let is_secure = base.from.flow.transport.is_secure();
         let is_recorded = match base.recorded {
             Recorded::None => false,
             Recorded::Required => !target.path.is_empty() || names_sips != is_secure,
             Recorded::All => true,
-        };
+        } || copy.relayed.is_some_and(|relayed| relayed.begins_dialog);
         is_recorded.then_some(RouteScheme {
             is_outgoing_sips: names_sips,
             // RFC 5658 §6.2: the two sides may have different schemes. If only a Route value leads to TLS, a caller without TLS must be able to
@@ -369,6 +379,8 @@ impl Default for Users {
 #[derive(Clone, Copy)]
 struct Copy<'c> {
     base: &'c Base,
+    /// If its media go through a relay.
+    relayed: Option<&'c Relayed>,
     target: &'c Target,
     mark: Mark,
     /// Its part of Max-Breadth.
@@ -384,6 +396,8 @@ pub(super) enum CopyError {
     FlowGone,
     /// The request must use TLS (RFC 3261 §26.2.2), and its flow does not.
     FlowWithoutTls,
+    /// The media relay has not taken the offer.
+    NoMedia,
     /// It leads nowhere, or there is no room.
     Dispatch(DispatchError),
 }
@@ -571,5 +585,6 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         is_trunk: false,
         is_private: false,
         breadth: 0,
+        relaying: Relaying::No,
     }
 }

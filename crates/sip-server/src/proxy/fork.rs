@@ -9,6 +9,7 @@ use sip::dispatch::DispatchError;
 use super::config::Forking;
 use super::context::{Base, Branch, ContextKey};
 use super::copy::CopyError;
+use super::media::{BranchMedia, NoOffer, Relayed};
 use super::target::{Target, group_len};
 use super::{Proxy, Stack, trunk};
 
@@ -25,6 +26,20 @@ pub(super) fn widest(targets: &VecDeque<Target>, forking: Forking) -> usize {
         widest = widest.max(len);
     }
     widest
+}
+
+/// The code that a copy counts as if it was not sent.
+const fn code_of(error: &CopyError, is_binding: bool) -> u16 {
+    match error {
+        CopyError::Malformed => 400,
+        CopyError::FlowGone if is_binding => 480,
+        CopyError::FlowGone => 430,
+        // The flow works: 430 would end its binding.
+        CopyError::FlowWithoutTls => 480,
+        CopyError::NoMedia | CopyError::Dispatch(DispatchError::Full) => 503,
+        // RFC 3261 §21.4.14.
+        CopyError::Dispatch(DispatchError::Target(_)) => 416,
+    }
 }
 
 impl Proxy {
@@ -47,40 +62,49 @@ impl Proxy {
             // A call that rings keeps no room for targets and branches that it does not have.
             context.targets.shrink_to_fit();
             context.branches.reserve_exact(group.len());
-            let is_last = context.targets.is_empty();
             self.launch_group(now, stack, key, &base, group);
-            let recurses = self.config.recurses;
-            let ring_time = self.config.ring_time;
             let Some(context) = self.contexts.get(key) else {
                 return;
             };
-            let has_others = |it: &Branch| !it.others.is_empty() || it.again.is_some();
-            let may_divert = context.may_divert;
-            let waits = context.waking.is_some();
-            if !is_last
-                || recurses
-                || may_divert
-                || waits
-                || context.branches.iter().any(has_others)
-            {
-                context.base = Some(base);
-            }
+            context.base = Some(base);
             if context.is_quiet() {
                 // None of them could be sent.
                 continue;
             }
-            let is_trunk = context.branches.last().is_some_and(|it| it.hop.is_some());
-            if context.is_invite {
-                let time = match (is_trunk, is_last) {
-                    (true, false) => self.answer_time(key),
-                    (false, false) => Some(ring_time),
-                    (_, true) => self.forward_time(stack, key),
-                };
-                if let Some(time) = time {
-                    self.set_timer(key, now.plus(time));
-                }
-            }
+            return self.group_launched(now, stack, key);
+        }
+    }
+
+    /// All copies of a group were sent, unless some wait for the media relay: the time of the group begins, and what no other copy needs is
+    /// dropped.
+    pub(super) fn group_launched(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let (recurses, ring_time) = (self.config.recurses, self.config.ring_time);
+        let Some(context) = self.contexts.get(key) else {
             return;
+        };
+        if context.waits_for_media() || context.is_quiet() {
+            return;
+        }
+        let is_last = context.targets.is_empty();
+        let has_others = |it: &Branch| !it.others.is_empty() || it.again.is_some();
+        let needs_base = !is_last
+            || recurses
+            || context.may_divert
+            || context.waking.is_some()
+            || context.branches.iter().any(has_others);
+        if !needs_base {
+            context.drop_base();
+        }
+        let is_trunk = context.branches.last().is_some_and(|it| it.hop.is_some());
+        if context.is_invite {
+            let time = match (is_trunk, is_last) {
+                (true, false) => self.answer_time(key),
+                (false, false) => Some(ring_time),
+                (_, true) => self.forward_time(stack, key),
+            };
+            if let Some(time) = time {
+                self.set_timer(key, now.plus(time));
+            }
         }
     }
 
@@ -110,73 +134,111 @@ impl Proxy {
         stack: &mut Stack<'_>,
         key: ContextKey,
         base: &Base,
-        (mut target, breadth): (Target, u32),
+        (target, breadth): (Target, u32),
     ) {
-        loop {
-            let Some(context) = self.contexts.get(key) else {
+        self.launch_branch(now, stack, key, base, (target, breadth), None);
+    }
+
+    /// The same. If its media go through a relay, and the session is there already, that is `media`.
+    pub(super) fn launch_branch(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        base: &Base,
+        (target, breadth): (Target, u32),
+        mut media: Option<Box<BranchMedia>>,
+    ) {
+        let mut next = Some(target);
+        while let Some(target) = next {
+            let copy = (&target, breadth);
+            let Some(number) = self.new_branch(now, stack, key, copy, media.take()) else {
                 return;
             };
-            let number = context.branches.len();
-            if number >= MOST_BRANCHES {
-                return;
-            }
-            let mut others = std::mem::take(&mut target.others);
-            let again = trunk::again(stack, &target);
-            let mut branch = Branch::new(&target, again);
-            branch.breadth = breadth;
-            context.branches.push(branch);
-            if let Some(hop) = target.hop
-                && target.credentials.is_empty()
-                && !self.admit_at_trunk(now, stack, (key, number), &hop)
-            {
-                return;
-            }
-            let mark = (key.mark_of(number), breadth);
-            let sent = self.send_copy(now, stack, base, &target, mark);
-            let Some(context) = self.contexts.get(key) else {
-                return;
-            };
-            let Some(branch) = context.branches.get_mut(number) else {
-                return;
-            };
-            match sent {
-                Ok(request) => {
-                    self.stats.branches += 1;
-                    branch.request = Some(request);
-                    branch.others = others;
-                    if let Some(record) = context.admitted.record() {
-                        record.tried();
-                    }
-                    if target.is_node {
-                        self.await_node(now, key, number);
-                    }
-                    return;
+            next = match self.offer_for(now, stack, (key, number), base, copy) {
+                // It goes on when the relay has answered.
+                Err(NoOffer::Waits) => return,
+                relayed => {
+                    let copy = (number, target, breadth);
+                    self.send_branch(now, stack, key, base, copy, relayed)
                 }
-                Err(error) => {
-                    branch.is_done = true;
-                    branch.call = None;
-                    if let Some(hop) = branch.hop {
-                        trunk::not_sent(stack, context, &hop);
-                    }
-                    let code = match error {
-                        CopyError::Malformed => 400,
-                        CopyError::FlowGone if target.is_binding => 480,
-                        CopyError::FlowGone => 430,
-                        // The flow works: 430 would end its binding.
-                        CopyError::FlowWithoutTls => 480,
-                        CopyError::Dispatch(DispatchError::Full) => 503,
-                        // RFC 3261 §21.4.14.
-                        CopyError::Dispatch(DispatchError::Target(_)) => 416,
-                    };
-                    context.best.add_own(code);
-                    let is_of_flow =
-                        matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);
-                    if !is_of_flow || others.is_empty() {
-                        return;
-                    }
-                    target = others.remove(0);
-                    target.others = others;
+            };
+        }
+    }
+
+    /// Adds a branch for a target, whose trunk must have room for it. Returns its number.
+    fn new_branch(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        (target, breadth): (&Target, u32),
+        media: Option<Box<BranchMedia>>,
+    ) -> Option<usize> {
+        let context = self.contexts.get(key)?;
+        let number = context.branches.len();
+        if number >= MOST_BRANCHES {
+            return None;
+        }
+        let again = trunk::again(stack, target);
+        let mut branch = Branch::new(target, again);
+        branch.breadth = breadth;
+        branch.media = media;
+        context.branches.push(branch);
+        match target.hop {
+            Some(hop) if target.credentials.is_empty() => self
+                .admit_at_trunk(now, stack, (key, number), &hop)
+                .then_some(number),
+            _ => Some(number),
+        }
+    }
+
+    /// Sends the copy of a branch, unless the media relay has failed. If its flow is gone, returns another flow of the same instance.
+    pub(super) fn send_branch(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        base: &Base,
+        (number, mut target, breadth): (usize, Target, u32),
+        relayed: Result<Option<Relayed>, NoOffer>,
+    ) -> Option<Target> {
+        let mut others = std::mem::take(&mut target.others);
+        let mark = (key.mark_of(number), breadth);
+        let sent = match &relayed {
+            Ok(relayed) => self.send_copy(now, stack, (base, relayed.as_ref()), &target, mark),
+            Err(_) => Err(CopyError::NoMedia),
+        };
+        let context = self.contexts.get(key)?;
+        let branch = context.branches.get_mut(number)?;
+        match sent {
+            Ok(request) => {
+                self.stats.branches += 1;
+                branch.request = Some(request);
+                branch.others = others;
+                if let Some(record) = context.admitted.record() {
+                    record.tried();
                 }
+                if target.is_node {
+                    self.await_node(now, key, number);
+                }
+                None
+            }
+            Err(error) => {
+                branch.is_done = true;
+                branch.call = None;
+                if let Some(hop) = branch.hop {
+                    trunk::not_sent(stack, context, &hop);
+                }
+                context.best.add_own(code_of(&error, target.is_binding));
+                self.branch_media_ended(key, number);
+                let is_of_flow = matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);
+                if !is_of_flow || others.is_empty() {
+                    return None;
+                }
+                let mut next = others.remove(0);
+                next.others = others;
+                Some(next)
             }
         }
     }
@@ -223,11 +285,14 @@ impl Proxy {
         if until.is_some() && !self.trunk_timeout(now, stack, key) {
             self.rang_too_long(key);
             self.cancel_branches(now, stack, key);
+            // If only copies that wait for the media relay were left, no response ends the group.
+            self.branch_ended(now, stack, key);
         }
     }
 
     /// Cancels all branches that wait for a final response (RFC 3261 §16.10).
     pub(super) fn cancel_branches(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        self.give_up_offers(key);
         let Some(context) = self.contexts.get(key) else {
             return;
         };

@@ -19,7 +19,8 @@
 //!
 //! **The rules for its embedder.** [`Proxy::owns`] recognizes the marks of a proxy's transactions. For these, the embedder gives responses to
 //! [`Proxy::response`], failures of the [`Dispatcher`] to [`Proxy::failed`], CANCELs to [`Proxy::cancel`], and ends of server transactions to
-//! [`Proxy::server_ended`]. It calls [`Proxy::handle_timeout`] at [`Proxy::poll_timeout`].
+//! [`Proxy::server_ended`]. It calls [`Proxy::handle_timeout`] at [`Proxy::poll_timeout`]. If the media of a trunk go through a relay, it
+//! sends the requests of [`Proxy::poll_media`] there, and gives the results to [`Proxy::media_answered`].
 
 mod ack;
 mod best;
@@ -30,10 +31,12 @@ mod copy;
 mod divert;
 mod fork;
 mod identity;
+mod media;
 mod nodes;
 mod policy;
 mod preview;
 mod push;
+mod refusal;
 mod request;
 mod response;
 mod route;
@@ -45,6 +48,7 @@ mod uris;
 
 pub use config::{Config, Forking};
 pub use context::ContextKey;
+pub use media::{MediaCommand, MediaRequest, MediaSide};
 pub use nodes::{AtNodes, NodeHop};
 pub use policy::{
     Authenticated, Authentication, Calls, Denied, HopFull, Inbound, IsUser, LookedUp, Lookup,
@@ -64,6 +68,7 @@ use crate::flow::{FlowId, Runs};
 use best::Best;
 use calls::Admitted;
 use context::{Arrival, Base, Context, Contexts, Waiting};
+use refusal::{Refusal, rejection, trust, without_room};
 use request::{Decision, Plan, ReceivedRequest, Sender};
 use session::SessionChanges;
 use token::RouteTokens;
@@ -110,73 +115,6 @@ pub enum Handled<'m> {
     NoRoom,
 }
 
-/// A code, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    code: u16,
-    reason: &'static str,
-    /// Header lines of the response.
-    lines: &'static [u8],
-    /// They are in the proxy's `lines`.
-    has_lines: bool,
-}
-
-impl Refusal {
-    pub(crate) const fn of(code: u16, reason: &'static str) -> Refusal {
-        Refusal {
-            code,
-            reason,
-            lines: b"",
-            has_lines: false,
-        }
-    }
-
-    fn reply(&self) -> Reply<'static> {
-        let reason = match (self.code, self.reason) {
-            (430, "") => "Flow Failed",
-            (440, "") => "Max-Breadth Exceeded",
-            (_, reason) => reason,
-        };
-        Reply::new(self.code)
-            .reason(reason.as_bytes())
-            .headers(self.lines)
-    }
-
-    /// The response, if some of its header lines are the proxy's.
-    fn reply_with<'l>(&self, lines: &'l [u8]) -> Reply<'l> {
-        match self.has_lines {
-            true => self.reply().headers(lines),
-            false => self.reply(),
-        }
-    }
-}
-
-/// Tells the engine how far the sender of a request is known.
-fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
-    match sender {
-        Some(Sender::User(_)) => request.trust(),
-        Some(Sender::Trunk | Sender::Dialog | Sender::Node) => request.trust_source(),
-        Some(Sender::Anyone) | None => {}
-    }
-}
-
-/// The response of a route that leads nowhere.
-fn rejection(code: u16, reason: &str) -> Reply<'_> {
-    let reply = Reply::new(code).reason(reason.as_bytes());
-    match code {
-        503 => reply.headers(b"Retry-After: 1\r\n"),
-        _ => reply,
-    }
-}
-
-/// The outcome for a request without a transaction: it has been answered.
-fn without_room(error: AcceptError) -> Handled<'static> {
-    match error {
-        AcceptError::Full => Handled::NoRoom,
-        AcceptError::TooLong | AcceptError::Ack => Handled::Yes,
-    }
-}
-
 /// Counts, and what there is now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -194,6 +132,10 @@ pub struct Stats {
     pub challenged: u64,
     /// Response contexts now.
     pub contexts: usize,
+    /// Requests to a media relay that were not sent, because too much waits or the session description is too long.
+    pub media_full: u64,
+    /// Requests to a media relay whose result has not come in time.
+    pub media_silent: u64,
 }
 
 /// A proxy. One worker's; all have the same key.
@@ -221,6 +163,8 @@ pub struct Proxy {
     answer_with: trunk::Answerer,
     /// Calls that wait for phones, and some that waited.
     waking: Vec<ContextKey>,
+    /// What waits for a media relay.
+    media: media::Media,
 }
 
 impl Proxy {
@@ -243,6 +187,7 @@ impl Proxy {
             scratch: Some(vec![0; SCRATCH].into()),
             answer_with: trunk::Answerer::new(key, run),
             waking: Vec::new(),
+            media: media::Media::default(),
         }
     }
 
@@ -267,6 +212,8 @@ impl Proxy {
     pub fn stats(&self) -> Stats {
         Stats {
             contexts: self.contexts.len(),
+            media_full: self.media.full,
+            media_silent: self.media.silent,
             ..self.stats
         }
     }
@@ -274,7 +221,8 @@ impl Proxy {
     /// When to call [`Proxy::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
-        self.wheel.next_deadline()
+        let media = self.media.next_deadline();
+        self.wheel.next_deadline().into_iter().chain(media).min()
     }
 
     /// A request that belongs to no transaction, and came by this flow. The proxy forwards or answers it, unless it is for this server
@@ -350,6 +298,7 @@ impl Proxy {
                         Handled::Yes
                     }
                     Err(error) => {
+                        self.bye_refused(now, stack.policy, (message, &from.flow));
                         let record = admitted.0.take_record();
                         calls::end_record(now.mono, stack.policy, record, (503, true, ""));
                         without_room(error)
@@ -378,6 +327,7 @@ impl Proxy {
             }
             Err(error) => {
                 let received = (message, &waiting.from.flow);
+                self.bye_refused(now, stack.policy, received);
                 self.record_refusal(now, stack.policy, received, (503, ""));
                 without_room(error)
             }
@@ -460,6 +410,7 @@ impl Proxy {
         self.stats.refused += 1;
         let why = (refusal.code, refusal.reason);
         self.record_refusal(now, stack.policy, received, why);
+        self.bye_refused(now, stack.policy, received);
         let lines = std::mem::take(&mut self.lines);
         self.answer(now.mono, stack, key, &refusal.reply_with(&lines));
         self.lines = lines;
@@ -479,8 +430,9 @@ impl Proxy {
     }
 
     /// Time has passed: cancels a group of contacts that has rung long enough, so that the next one is tried, and answers requests that have
-    /// waited too long for a lookup with 504.
+    /// waited too long for a lookup with 504. What has waited too long for a media relay goes on without it.
     pub fn handle_timeout(&mut self, now: Mono, stack: &mut Stack<'_>) {
+        self.media_timeout(now, stack);
         while let Some(slot) = self.wheel.pop_due(now) {
             let Some(key) = self.contexts.at(slot) else {
                 continue;
@@ -518,7 +470,7 @@ impl Proxy {
         if let Some(record) = context.admitted.record() {
             record.cancelled();
         }
-        let waited = context.waking.take().is_some();
+        let waited = context.waking.take().is_some() | context.waits_for_media();
         // A 480 of this server is no better than the 487 that the caller expects.
         let best = &context.best;
         if (waited && (best.is_own || best.code == 0)) || (best.is_own && best.code == 480) {
@@ -527,7 +479,7 @@ impl Proxy {
         }
         self.cancel_branches(now, stack, key);
         if waited {
-            // If it waited for phones only, no branch ends.
+            // If it waited for phones or for a media relay only, no branch ends.
             self.branch_ended(now, stack, key);
         }
     }
@@ -540,9 +492,13 @@ impl Proxy {
     }
 
     fn remove(&mut self, key: ContextKey) {
-        if self.contexts.remove(key).is_some_and(|it| it.is_timed) {
+        let Some(context) = self.contexts.remove(key) else {
+            return;
+        };
+        if context.is_timed {
             self.wheel.remove(key.slot);
         }
+        self.media.context_ended(*context);
     }
 
     /// Sets the deadline of the group.
@@ -588,6 +544,7 @@ impl Proxy {
         let received = (&{ request.message }, &from.flow);
         let why = (refusal.code, refusal.reason);
         self.record_refusal(now, stack.policy, received, why);
+        self.bye_refused(now, stack.policy, received);
         // What cannot be answered is sent again.
         let _ = stack
             .engine

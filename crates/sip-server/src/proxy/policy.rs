@@ -319,6 +319,21 @@ pub trait Trunks {
         None
     }
 
+    /// Whether the media of calls through some trunk go through a relay: then [`super::Proxy::poll_media`] has requests for it.
+    fn has_relays(&self) -> bool {
+        false
+    }
+
+    /// Whether the media of calls to this trunk go through the relay.
+    fn relays_to(&self, _hop: &Hop) -> bool {
+        false
+    }
+
+    /// Whether the media of calls that come by this flow from a trunk go through the relay.
+    fn relays_from(&self, _flow: &Flow) -> bool {
+        false
+    }
+
     /// A request moves on from this address. It may have rung there.
     fn moved_on(&mut self, _hop: &Hop) {}
 

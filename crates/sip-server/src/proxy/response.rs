@@ -6,12 +6,13 @@ use sip::engine::{Mark, Reply, RequestError};
 use sip::flow::Flow;
 use sip::header::{Contact, HeaderKind};
 use sip::uri::starts_with_sips;
-use sip::{Message, Mono, Now};
+use sip::{Message, Mono, Now, Spans};
 
 use super::best::Best;
 use super::context::ContextKey;
 use super::copy::{write_list, written};
 use super::identity;
+use super::media::ResponseMedia;
 use super::target::Target;
 use super::uris::{are_equal, request_uri};
 use super::{Proxy, Stack};
@@ -29,7 +30,28 @@ impl Proxy {
         message: &Message<'_>,
         flow: &Flow,
     ) {
-        let Some((key, branch)) = ContextKey::of(mark) else {
+        match self.media_of_response(now, stack, mark, message, flow) {
+            ResponseMedia::AsItIs => self.take_response(now, stack, mark, message, flow),
+            ResponseMedia::Waits => {}
+            ResponseMedia::Rewritten(bytes) => {
+                let mut spans = Box::<Spans>::default();
+                if let Ok(message) = Message::parse(&bytes, &mut spans) {
+                    self.take_response(now, stack, mark, &message, flow);
+                }
+            }
+        }
+    }
+
+    /// A response that does not wait for the media relay, or has waited.
+    pub(super) fn take_response(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        mark: Mark,
+        message: &Message<'_>,
+        flow: &Flow,
+    ) {
+        let Some((key, number)) = ContextKey::of(mark) else {
             return;
         };
         let code = message.status_code().unwrap_or(0);
@@ -38,41 +60,33 @@ impl Proxy {
         };
         let drops_identity = Proxy::drops_identity(context.is_trunk, message, stack, flow);
         if code < 200 {
-            if self.has_moved_on(key, branch) {
-                return;
-            }
-            self.first_heard(now.mono, key, branch, code);
-            let Some(context) = self.contexts.get(key) else {
-                return;
-            };
-            // §16.7 step 5: a 100 is between neighbours.
-            if code > 100 && !context.is_answered {
-                if let Some(record) = context.admitted.record() {
-                    record.rang(now.mono);
-                }
-                self.forward_response(now.mono, stack, key, message, (drops_identity, b""));
-            }
-            return;
+            return self.provisional(now.mono, stack, (key, number), message, drops_identity);
         }
-        if matches!(code, 401 | 407) && self.answer_challenge(now.mono, stack, key, branch, message)
+        if matches!(code, 401 | 407) && self.answer_challenge(now.mono, stack, key, number, message)
         {
             return;
         }
-        let is_late = self.has_moved_on(key, branch);
+        let is_late = self.has_moved_on(key, number);
         if code < 300 || !is_late {
-            self.note_final(now.mono, stack, (key, branch), (code, flow));
+            self.note_final(now.mono, stack, (key, number), (code, flow));
         }
-        self.trunk_answered(now.mono, stack, key, branch, message);
-        let is_for_us = matches!(code, 401 | 407) && self.has_credentials(stack, key, branch);
+        self.trunk_answered(now.mono, stack, key, number, message);
+        let is_for_us = matches!(code, 401 | 407) && self.has_credentials(stack, key, number);
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        if let Some(branch) = context.branches.get_mut(branch) {
+        if let Some(branch) = context.branches.get_mut(number) {
             branch.is_done = true;
             if code >= 300 {
                 branch.call = None;
             }
         }
+        if code >= 300 {
+            self.branch_media_ended(key, number);
+        }
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
         match code {
             // The request went on long ago.
             300.. if is_late => {}
@@ -81,9 +95,9 @@ impl Proxy {
                 context.best.add_own(500);
                 self.branch_ended(now.mono, stack, key);
             }
-            200..=299 => self.success(now.mono, stack, (key, branch), message, drops_identity),
+            200..=299 => self.success(now.mono, stack, (key, number), message, drops_identity),
             _ if context.is_answered => {}
-            430 => self.flow_failed(now, stack, key, branch, Some(message)),
+            430 => self.flow_failed(now, stack, key, number, Some(message)),
             300..=399 if self.config.recurses => {
                 self.follow(stack, key, message, drops_identity);
                 self.branch_ended(now.mono, stack, key);
@@ -91,7 +105,7 @@ impl Proxy {
             // RFC 5626 §7, RFC 5627 §6.1: after a 408, the proxy tries the next contact of the same instance.
             408 => {
                 self.keep(key, message, (drops_identity, None));
-                if !self.try_other_flow(now.mono, stack, key, branch) {
+                if !self.try_other_flow(now.mono, stack, key, number) {
                     self.branch_ended(now.mono, stack, key);
                 }
             }
@@ -102,6 +116,31 @@ impl Proxy {
                 }
                 self.branch_ended(now.mono, stack, key);
             }
+        }
+    }
+
+    fn provisional(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        (key, number): (ContextKey, usize),
+        message: &Message<'_>,
+        drops_identity: bool,
+    ) {
+        if self.has_moved_on(key, number) {
+            return;
+        }
+        let code = message.status_code().unwrap_or(0);
+        self.first_heard(now, key, number, code);
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        // §16.7 step 5: a 100 is between neighbours.
+        if code > 100 && !context.is_answered {
+            if let Some(record) = context.admitted.record() {
+                record.rang(now);
+            }
+            self.forward_response(now, stack, key, message, (drops_identity, b""));
         }
     }
 
@@ -140,6 +179,7 @@ impl Proxy {
         message: &Message<'_>,
         drops_identity: bool,
     ) {
+        self.note_media_success(key, branch, message);
         let lines = self.count_success(now, stack, (key, branch), message);
         self.count_bye(now, stack, key, message.status_code().unwrap_or(0));
         self.forward_response(now, stack, key, message, (drops_identity, &lines));
@@ -156,11 +196,11 @@ impl Proxy {
     }
 
     /// Nothing more is tried, and what rings is cancelled.
-    fn give_up_others(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+    pub(super) fn give_up_others(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
         if let Some(context) = self.contexts.get(key) {
             context.is_ending = true;
             context.targets.clear();
-            context.base = None;
+            context.drop_base();
             for branch in &mut context.branches {
                 branch.others = Vec::new();
                 branch.again = None;
@@ -259,6 +299,10 @@ impl Proxy {
         let Some((key, number)) = ContextKey::of(mark) else {
             return;
         };
+        if self.has_media_success(key, number) {
+            return;
+        }
+        self.branch_media_ended(key, number);
         let Some(context) = self.contexts.get(key) else {
             return;
         };

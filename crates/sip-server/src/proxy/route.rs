@@ -9,6 +9,7 @@ use sip::uri::{SipUri, Uri};
 use sip::{Message, Method};
 
 use super::Refusal;
+use super::media::RelayedDialog;
 use super::policy::Routing;
 use super::token::{FromNode, RouteTokens, Signed, Token};
 use super::uris;
@@ -45,6 +46,8 @@ pub(super) struct Routed<'m> {
     pub(super) is_to_node: bool,
     /// Another node knows the sender, and asks for the phones that are registered here.
     pub(super) is_from_node: bool,
+    /// If the media of this dialog go through a relay.
+    pub(super) relayed: Option<RelayedDialog>,
 }
 
 /// What one URI is.
@@ -180,6 +183,7 @@ impl Reader<'_> {
             near,
             is_to_node: matches!(last, Some(Token::Node(_))),
             is_from_node: from_node.is_some(),
+            relayed: relayed(&signed),
         })
     }
 
@@ -235,6 +239,15 @@ impl Reader<'_> {
             Standing::Gone => Err(FlowGone),
         }
     }
+}
+
+/// The side that a request goes to, and the one that it comes from, if the media of its dialog go through a relay.
+fn relayed(signed: &[Signed]) -> Option<RelayedDialog> {
+    let (first, last) = (signed.first()?, signed.last()?);
+    Some(RelayedDialog {
+        to: last.side?,
+        from: first.side?.side,
+    })
 }
 
 /// Nodes of a cluster read each other's tokens. A value behind one that leads to another node is that node's, if another run has written it.

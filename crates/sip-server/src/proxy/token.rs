@@ -2,16 +2,20 @@
 //! server wrote it for this dialog.
 //!
 //! ```text
-//! d  base64 of: kind (8 bits)  flow, if kind is 1, 2 or 3     MAC over these and Call-ID (64 bits)
-//!                              time and hash of the request, if kind is 4
+//! d  base64 of: side (4 bits)  kind (4 bits)  session (32 bits), unless side is 0     MAC over these and Call-ID (64 bits)
+//!               flow, if kind is 1, 2 or 3; time and hash of the request, if kind is 4
 //! ```
+//!
+//! The side is 0 unless the media of the call go through a relay.
 //!
 //! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sip::engine::Mark;
 use sip::{HashKey, Message, Method};
 
+use super::media::DialogSide;
 use crate::flow::{FLOW_LEN, FlowId, FlowTokens, MAX_TOKEN};
 
 const MARK: u8 = b'd';
@@ -20,8 +24,13 @@ const FLOW: u8 = 1;
 const NEAR: u8 = 2;
 const NODE: u8 = 3;
 const FROM_NODE: u8 = 4;
+/// The side is above the kind.
+const SIDE_SHIFT: u32 = 4;
+const SESSION_LEN: usize = 4;
 const MAC_LEN: usize = 8;
-const SIGNED: usize = 1 + FLOW_LEN + MAC_LEN;
+/// Octets before the MAC.
+const MAX_SAID: usize = 1 + SESSION_LEN + FLOW_LEN;
+const SIGNED: usize = MAX_SAID + MAC_LEN;
 /// Characters of the longest user.
 pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
 
@@ -55,6 +64,8 @@ pub(super) struct Signed {
     pub(super) token: Token,
     /// It is of a Path, and says nothing of a dialog.
     pub(super) is_path: bool,
+    /// The side that it leads to, if the media of the dialog go through a relay.
+    pub(super) side: Option<DialogSide>,
 }
 
 /// Makes and reads them.
@@ -80,7 +91,7 @@ impl RouteTokens {
     /// The user of a Record-Route URI in a request with this Call-ID.
     pub(super) fn write<'b>(
         &self,
-        token: Token,
+        (token, side): (Token, Option<DialogSide>),
         call_id: &[u8],
         buffer: &'b mut [u8; MAX_USER],
     ) -> &'b [u8] {
@@ -95,15 +106,21 @@ impl RouteTokens {
                 &said[..]
             }
         };
-        let end = 1 + flow.len();
-        signed[0] = match token {
+        let kind = match token {
             Token::Pass => PASS,
             Token::Flow(_) => FLOW,
             Token::Near(_) => NEAR,
             Token::Node(_) => NODE,
             Token::FromNode(_) => FROM_NODE,
         };
-        signed[1..end].copy_from_slice(flow);
+        signed[0] = kind | side.map_or(0, |side| side.bits() << SIDE_SHIFT);
+        let mut begin = 1;
+        if let Some(side) = side {
+            begin += SESSION_LEN;
+            signed[1..begin].copy_from_slice(&side.session.to_be_bytes());
+        }
+        let end = begin + flow.len();
+        signed[begin..end].copy_from_slice(flow);
         let mac = self.mac(&signed[..end], call_id);
         signed[end..end + MAC_LEN].copy_from_slice(&mac.to_be_bytes());
         buffer[0] = MARK;
@@ -121,6 +138,18 @@ impl RouteTokens {
         self.paths.write(flow, buffer)
     }
 
+    /// The number of a session at a media relay, of the copy with this mark: it differs for each pass of a call through this server.
+    pub(super) fn session(&self, (worker, run): (u16, u32), mark: Mark) -> u32 {
+        let worker = worker.to_be_bytes();
+        let all = [
+            &b"session "[..],
+            &worker,
+            &run.to_be_bytes(),
+            &mark.0.to_be_bytes(),
+        ];
+        self.calls.mac(&all.concat()) as u32
+    }
+
     /// The hash of a request with this Request-URI: of its method, CSeq and From tag, too.
     pub(super) fn hash(&self, message: &Message<'_>, uri: &[u8]) -> u64 {
         let method = message.method().map_or(&b""[..], Method::as_bytes);
@@ -133,8 +162,8 @@ impl RouteTokens {
     }
 
     fn mac(&self, bytes: &[u8], call_id: &[u8]) -> u64 {
-        let mut signed = [0; 1 + FLOW_LEN + 8];
-        let end = bytes.len().min(1 + FLOW_LEN);
+        let mut signed = [0; MAX_SAID + 8];
+        let end = bytes.len().min(MAX_SAID);
         signed[..end].copy_from_slice(&bytes[..end]);
         signed[end..end + 8].copy_from_slice(&self.calls.mac(call_id).to_be_bytes());
         self.key.mac(&signed[..end + 8])
@@ -143,38 +172,54 @@ impl RouteTokens {
     /// What the user of a Route URI says in a request with this Call-ID; `None` if it is not one of ours.
     pub(super) fn read(&self, user: &[u8], call_id: &[u8]) -> Option<Signed> {
         if let [MARK, digits @ ..] = user
-            && let Some(token) = self.read_dialog(digits, call_id)
+            && let Some((token, side)) = self.read_dialog(digits, call_id)
         {
-            let is_path = false;
-            return Some(Signed { token, is_path });
+            return Some(Signed {
+                token,
+                is_path: false,
+                side,
+            });
         }
         let token = self.paths.read(user).map(Token::Flow)?;
-        let is_path = true;
-        Some(Signed { token, is_path })
+        Some(Signed {
+            token,
+            is_path: true,
+            side: None,
+        })
     }
 
-    fn read_dialog(&self, digits: &[u8], call_id: &[u8]) -> Option<Token> {
+    fn read_dialog(&self, digits: &[u8], call_id: &[u8]) -> Option<(Token, Option<DialogSide>)> {
         // The decoder asks for room for whole groups of digits.
         let mut signed = [0; MAX_USER];
         let len = URL_SAFE_NO_PAD.decode_slice(digits, &mut signed).ok()?;
         let (bytes, mac) = signed.get(..len)?.split_last_chunk::<MAC_LEN>()?;
-        if bytes.len() > 1 + FLOW_LEN || self.mac(bytes, call_id) != u64::from_be_bytes(*mac) {
+        if bytes.len() > MAX_SAID || self.mac(bytes, call_id) != u64::from_be_bytes(*mac) {
             return None;
         }
-        match bytes {
-            [PASS] => Some(Token::Pass),
-            [FLOW, flow @ ..] => FlowId::read(flow).map(Token::Flow),
-            [NEAR, flow @ ..] => FlowId::read(flow).map(Token::Near),
-            [NODE, flow @ ..] => FlowId::read(flow).map(Token::Node),
-            [FROM_NODE, said @ ..] => {
-                let (unix_s, request) = said.split_first_chunk::<8>()?;
-                Some(Token::FromNode(FromNode {
+        let (first, mut rest) = bytes.split_first()?;
+        let side = match first >> SIDE_SHIFT {
+            0 => None,
+            bits => {
+                let (session, behind) = rest.split_first_chunk::<SESSION_LEN>()?;
+                rest = behind;
+                Some(DialogSide::of(bits, u32::from_be_bytes(*session))?)
+            }
+        };
+        let token = match first & ((1 << SIDE_SHIFT) - 1) {
+            PASS if rest.is_empty() => Token::Pass,
+            FLOW => Token::Flow(FlowId::read(rest)?),
+            NEAR => Token::Near(FlowId::read(rest)?),
+            NODE => Token::Node(FlowId::read(rest)?),
+            FROM_NODE => {
+                let (unix_s, request) = rest.split_first_chunk::<8>()?;
+                Token::FromNode(FromNode {
                     unix_s: u64::from_be_bytes(*unix_s),
                     request: u64::from_be_bytes(request.try_into().ok()?),
-                }))
+                })
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some((token, side))
     }
 }
 
@@ -218,11 +263,21 @@ mod tests {
 
     #[test]
     fn a_token_is_read_back_in_its_call_alone() {
-        for token in all() {
+        let side = |bits, session| DialogSide::of(bits, session);
+        let sides = [None, side(1, 0), side(13, u32::MAX)];
+        for (token, side) in all()
+            .into_iter()
+            .flat_map(|it| sides.map(|side| (it, side)))
+        {
             let mut buffer = [0; MAX_USER];
-            let user = tokens().write(token, b"1@a", &mut buffer);
+            let user = tokens().write((token, side), b"1@a", &mut buffer);
             let is_path = false;
-            assert_eq!(tokens().read(user, b"1@a"), Some(Signed { token, is_path }));
+            let read = Some(Signed {
+                token,
+                is_path,
+                side,
+            });
+            assert_eq!(tokens().read(user, b"1@a"), read);
             assert_eq!(tokens().read(user, b"2@a"), None);
             let other = RouteTokens::new(HashKey::new([2; 16]));
             assert_eq!(other.read(user, b"1@a"), None);
@@ -235,7 +290,9 @@ mod tests {
     fn a_changed_token_is_none_of_ours() {
         for token in all() {
             let mut buffer = [0; MAX_USER];
-            let user = tokens().write(token, b"1@a", &mut buffer).to_vec();
+            let side = DialogSide::of(2, 7);
+            let user = tokens().write((token, side), b"1@a", &mut buffer);
+            let user = user.to_vec();
             for at in 0..user.len() {
                 let mut changed = user.clone();
                 changed[at] = if changed[at] == b'B' { b'C' } else { b'B' };
@@ -255,8 +312,12 @@ mod tests {
         let mut buffer = [0; MAX_TOKEN];
         let user = tokens().write_path(&flow, &mut buffer);
         for call in [&b"1@a"[..], b"2@a"] {
-            let (token, is_path) = (Token::Flow(flow), true);
-            assert_eq!(tokens().read(user, call), Some(Signed { token, is_path }));
+            let read = Some(Signed {
+                token: Token::Flow(flow),
+                is_path: true,
+                side: None,
+            });
+            assert_eq!(tokens().read(user, call), read);
         }
     }
 }

@@ -11,7 +11,7 @@ use sip::header::HeaderKind;
 use sip::{HashKey, Message, Mono, Spans};
 
 use super::calls::TrunkCall;
-use super::context::{Base, Context, ContextKey};
+use super::context::{Context, ContextKey};
 use super::target::{Target, any_follows, follow};
 use super::{HopFull, Proxy, Stack};
 use crate::routes::{Hop, Next, Outcome};
@@ -71,7 +71,7 @@ impl Answerer {
         &mut self,
         stack: &Stack<'_>,
         target: &Target,
-        base: &Base,
+        bytes: &[u8],
         response: &Message<'_>,
     ) -> Option<Box<[u8]>> {
         let (challenges, answers) = match response.status_code() {
@@ -84,7 +84,7 @@ impl Answerer {
         let challenge = choose(response, challenges)?;
         let (user, password) = stack.policy.credentials(&target.hop?)?;
         let mut spans = Box::<Spans>::default();
-        let request = Message::parse(&base.bytes, &mut spans).ok()?;
+        let request = Message::parse(bytes, &mut spans).ok()?;
         self.count += 1;
         let cnonce = format!("{:016x}", self.key.mac(&self.count.to_be_bytes()));
         let ha1 = challenge.ha1(user, password);
@@ -288,15 +288,19 @@ impl Proxy {
         };
         let breadth = branch.breadth;
         let call = branch.call.take();
-        let Some(line) = self.answer_with.answer(stack, &target, base, response) else {
+        let relayed = branch.media.as_ref().and_then(|media| media.request());
+        let bytes = relayed.as_deref().unwrap_or(&base.bytes);
+        let Some(line) = self.answer_with.answer(stack, &target, bytes, response) else {
             return false;
         };
         target.credentials = line;
         branch.is_done = true;
+        let media = branch.media.as_mut();
+        let media = media.map(|media| Box::new(media.take_over()));
         let Some(base) = context.base.take() else {
             return false;
         };
-        self.launch_one(now, stack, key, &base, (*target, breadth));
+        self.launch_branch(now, stack, key, &base, (*target, breadth), media);
         if let Some(context) = self.contexts.get(key) {
             context.base = Some(base);
             // The copy with credentials is the same call.

@@ -146,6 +146,8 @@ pub struct Trunk {
     pub credentials: Option<Credentials>,
     /// The registration at its first address, if it requires one.
     pub register: Option<RegisterConfig>,
+    /// Whether the media of its calls go through a relay.
+    pub relays_media: bool,
 }
 
 impl Default for Trunk {
@@ -162,6 +164,7 @@ impl Default for Trunk {
             probe: ProbeConfig::default(),
             credentials: None,
             register: None,
+            relays_media: false,
         }
     }
 }

@@ -74,6 +74,8 @@ pub struct Table {
     /// The routes without a prefix.
     pub(super) others: Vec<u32>,
     asked: Asked,
+    /// The media of calls through some trunk go through a relay.
+    has_relays: bool,
 }
 
 /// What the conditions of all routes look at, besides the Request-URI and the trunk that a request comes from.
@@ -137,6 +139,7 @@ impl Table {
             generation: earlier.map_or(0, |earlier| earlier.generation.wrapping_add(1)),
             prefixes: PrefixIndex::new(pairs),
             others,
+            has_relays: trunks.iter().any(|trunk| trunk.relays_media),
             trunks: trunks.into_iter().map(|it| known(it, earlier)).collect(),
             routes,
         })
@@ -184,6 +187,12 @@ impl Table {
     #[must_use]
     pub fn has_routes(&self) -> bool {
         !self.routes.is_empty()
+    }
+
+    /// Whether the media of calls through some trunk go through a relay.
+    #[must_use]
+    pub const fn has_relays(&self) -> bool {
+        self.has_relays
     }
 
     /// The routes, in the order of their numbers.

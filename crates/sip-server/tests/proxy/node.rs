@@ -76,11 +76,18 @@ pub(crate) struct Node {
     /// Connections: our key, the peer and its key.
     pub(crate) streams: BTreeMap<u64, (usize, u64)>,
     pub(crate) proxied: Option<Box<Proxied>>,
+    /// The session description of its ACKs.
+    pub(crate) ack_sdp: &'static str,
 }
 
 fn engine(index: usize, is_proxy: bool) -> Engine {
     let mut config = Config::new(index as u16, HashKey::new([9 + index as u8; 16]));
-    for transport in [Transport::Udp, Transport::Tcp, Transport::Tls] {
+    for transport in [
+        Transport::Udp,
+        Transport::Tcp,
+        Transport::Tls,
+        Transport::Ws,
+    ] {
         config.sent_by.push(SentBy::new(
             ListenerKey(0),
             transport,
@@ -138,6 +145,15 @@ pub(crate) fn request(method: &str, uri: &str, number: u32, extra: &str) -> Stri
 
 pub(crate) const ALICE: &str = "Proxy-Authorization: Test user=alice\r\n";
 
+/// In a script, a session description follows this line.
+pub(crate) const SDP: &str = "Content-Type: application/sdp\r\n";
+
+/// A request with a session description.
+pub(crate) fn with_sdp(request: &str, sdp: &str) -> String {
+    let end = format!("{SDP}Content-Length: {}\r\n\r\n{sdp}", sdp.len());
+    request.replace("Content-Length: 0\r\n\r\n", &end)
+}
+
 /// The value of a header of a message, `None` if there is none.
 pub(crate) fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     values(text, name).first().copied()
@@ -184,6 +200,7 @@ impl Node {
             due: BTreeMap::new(),
             due_count: 0,
             streams: BTreeMap::new(),
+            ack_sdp: "",
             proxied: is_proxy.then(|| Box::new(proxied(config.clone()))),
         }
     }
@@ -307,7 +324,10 @@ impl Node {
         let first = self.texts.iter().find(|text| {
             text.starts_with("SIP/2.0 2") && value(text, "Call-ID") == value(ok, "Call-ID")
         });
-        let bytes = with_routes(ok, method, first.unwrap());
+        let mut bytes = with_routes(ok, method, first.unwrap());
+        if method == "ACK" && !self.ack_sdp.is_empty() {
+            bytes = with_sdp(&bytes, self.ack_sdp);
+        }
         let to = Destination::new(flow.transport, flow.remote, ListenerKey(0));
         let out = Outgoing {
             to,
@@ -329,9 +349,18 @@ impl Node {
         while let Some(entry) = self.due.first_entry().filter(|e| e.key().0 <= now) {
             let (key, code, mut lines) = entry.remove();
             if code < 400 && code > 100 && !lines.contains("Contact") {
-                lines += &format!("Contact: <sip:uas@{}>\r\n", address(self.index));
+                lines.insert_str(
+                    0,
+                    &format!("Contact: <sip:uas@{}>\r\n", address(self.index)),
+                );
             }
+            let (lines, sdp) = lines.rsplit_once(SDP).unwrap_or((&lines, ""));
+            let lines = match sdp {
+                "" => lines.to_owned(),
+                _ => format!("{lines}{SDP}"),
+            };
             let mut reply = Reply::new(code).headers(lines.as_bytes());
+            reply = reply.body(sdp.as_bytes());
             if code / 100 == 2 {
                 reply = reply.until_ack();
             }

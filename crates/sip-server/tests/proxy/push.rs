@@ -10,7 +10,7 @@ use crate::node::{ALICE, UAC, UAS, address, answers, request};
 use crate::policy::Contact;
 use crate::world::World;
 
-fn config() -> PushConfig {
+pub(crate) fn config() -> PushConfig {
     PushConfig {
         providers: ["fcm".to_owned()].into(),
         wait: Duration::from_secs(20),
@@ -20,7 +20,7 @@ fn config() -> PushConfig {
 }
 
 /// A phone of bob that can be woken by this token, at a node.
-fn mobile(node: usize, prid: &str) -> Contact {
+pub(crate) fn mobile(node: usize, prid: &str) -> Contact {
     let at = address(node);
     let uri = format!("sip:bob@{at};pn-provider=fcm;pn-prid={prid};pn-param=p");
     Contact {

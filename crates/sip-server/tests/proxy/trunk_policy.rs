@@ -28,6 +28,21 @@ impl Trunks for TestPolicy {
         }
     }
 
+    fn has_relays(&self) -> bool {
+        self.table.has_relays()
+    }
+
+    fn relays_to(&self, hop: &Hop) -> bool {
+        let trunk = self.table.trunk_of(hop);
+        trunk.is_some_and(|(trunk, _)| trunk.relays_media)
+    }
+
+    fn relays_from(&self, flow: &Flow) -> bool {
+        let trunk = self.trunk_of(flow);
+        let trunk = trunk.and_then(|number| self.table.trunk(number));
+        trunk.is_some_and(|(trunk, _)| trunk.relays_media)
+    }
+
     fn has_forward(&self, aor: &Aor) -> bool {
         self.forwards.of(aor).is_some()
     }

@@ -9,7 +9,7 @@ use sip::flow::{ConnectionKey, Destination, ListenerKey, Transport};
 use sip::routing::DnsFailed;
 use sip::{Mono, Now};
 use sip_server::flow::FlowId;
-use sip_server::proxy::{Config as ProxyConfig, Proxy, Stack};
+use sip_server::proxy::{Config as ProxyConfig, MediaRequest, Proxy, Stack};
 
 use crate::network::{Network, Packet, Weather};
 use crate::node::{NODES, Node, PROXY, RUN, START, TLS, UAC, UAS, address, flow_of, request, text};
@@ -25,6 +25,10 @@ pub(crate) struct World {
     /// Nodes that take no connection and hear nothing.
     pub(crate) dead: Vec<usize>,
     pub(crate) unix_s: u64,
+    /// What the proxy has asked the media relay.
+    pub(crate) media: Vec<MediaRequest>,
+    /// The relay rewrites each session description at once.
+    pub(crate) has_relay: bool,
 }
 
 impl World {
@@ -40,6 +44,8 @@ impl World {
             next_connection: 1,
             dead: Vec::new(),
             unix_s: UNIX_S,
+            media: Vec::new(),
+            has_relay: true,
         }
     }
 
@@ -118,6 +124,15 @@ impl World {
         let flow = flow_of(node, address(PROXY), None);
         self.nodes[node].in_dialog(now, method, &flow);
         self.drain();
+    }
+
+    /// From now on, the proxy keeps so many contexts.
+    pub(crate) fn limit_contexts(&mut self, most: usize) {
+        let config = ProxyConfig {
+            most,
+            ..ProxyConfig::default()
+        };
+        self.with_proxy(|proxy, _| proxy.configure(config));
     }
 
     pub(crate) fn cancel(&mut self, key: ClientKey) {
@@ -251,7 +266,33 @@ impl World {
         self.hear_failures();
     }
 
+    /// The media relay answers a request: it writes for whom a session description is.
+    pub(crate) fn media_answered(&mut self, number: u64, sdp: Option<&str>) {
+        let now = self.now();
+        self.with_proxy(|proxy, stack| {
+            proxy.media_answered(now, stack, number, sdp.map(str::as_bytes));
+        });
+        self.hear_failures();
+        self.drain();
+    }
+
+    fn relay_media(&mut self) {
+        let (now, has_relay) = (self.now(), self.has_relay);
+        let mut asked = Vec::new();
+        self.with_proxy(|proxy, stack| {
+            while let Some(request) = proxy.poll_media() {
+                if has_relay && !request.sdp.is_empty() {
+                    let sdp = crate::media::rewritten(&request);
+                    proxy.media_answered(now, stack, request.number, Some(sdp.as_bytes()));
+                }
+                asked.push(request);
+            }
+        });
+        self.media.extend(asked);
+    }
+
     fn hear_failures(&mut self) {
+        self.relay_media();
         let now = self.now();
         self.with_proxy(|proxy, stack| {
             while let Some(told) = stack.dispatcher.poll_told() {
@@ -315,6 +356,13 @@ impl World {
             run: RUN,
             flow,
         }
+    }
+
+    /// The same by a WebSocket.
+    pub(crate) fn browser_connects(&mut self, node: usize) -> FlowId {
+        let mut flow = self.phone_connects(node);
+        flow.flow.transport = Transport::Ws;
+        flow
     }
 
     /// The flow of datagrams from a node, as the proxy has it.

@@ -600,6 +600,7 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.ban = config.ban;
     sip.scanners.clone_from(&config.scanners);
     sip.ice_servers.clone_from(&config.ice_servers);
+    sip.rtpengine = config.rtpengine;
     sip.registrar.clone_from(&config.registrar);
     sip.bindings = config.bindings;
     sip.bindings_per_user = config.bindings_per_user;

@@ -19,7 +19,7 @@ use super::counters::SipCounters;
 use super::forwarding::{Forwarder, Sockets, listener_at};
 use super::ice::IceServers;
 use super::lines::Abilities;
-use super::lookups::{AT_ONCE, SipKeys, Waiter};
+use super::lookups::{AT_ONCE, SipAnswer, SipKeys, Waiter};
 use super::nodes::Publisher;
 use super::registrar::{Place, Registrations};
 use super::settings::{SharedSipSettings, SipSettings};
@@ -140,8 +140,7 @@ impl User {
         let registrations = Registrations::new(number, orders, secrets, seed);
         let forwarder = registrations.as_ref().map(|_| {
             let origin = secrets.origin(number);
-            let shared = (secrets.lasting, secrets.calls.clone());
-            Box::new(Forwarder::new(origin, listeners.clone(), orders, shared))
+            Box::new(Forwarder::new(origin, listeners.clone(), orders, secrets))
         });
         let events = registrations.is_some();
         let events = events.then(|| Box::new(User::reg_events(secrets, number)));
@@ -201,8 +200,7 @@ impl User {
             (Some(forwarder), _) => forwarder.apply_settings(orders),
             (None, Some(_)) => {
                 let origin = self.secrets.origin(self.number);
-                let shared = (self.secrets.lasting, self.secrets.calls.clone());
-                let new = Forwarder::new(origin, self.listeners.clone(), orders, shared);
+                let new = Forwarder::new(origin, self.listeners.clone(), orders, &self.secrets);
                 self.forwarder = Some(Box::new(new));
             }
             (None, None) => {}
@@ -319,6 +317,7 @@ impl User {
             counters.forwarding_refused = stats.refused;
             counters.forwarding_challenged = stats.challenged;
             counters.forwarding = stats.contexts as u64;
+            counters.media_requests = forwarder.media.outcomes(&stats);
             counters.pushes = forwarder.pusher.sent;
             counters.pushes_dropped = forwarder.pusher.dropped;
             counters.calls_refused = forwarder.calls.refused;
@@ -523,8 +522,8 @@ impl User {
 }
 
 impl TransactionUser for User {
-    /// The result of a query to a source of credentials.
-    type Answer = SipKeys;
+    /// Of a source of credentials, or of the media relay.
+    type Answer = SipAnswer;
 
     fn request(
         &mut self,
@@ -628,8 +627,8 @@ impl TransactionUser for User {
             .end_dialog(transactions, dialog, with, &mut self.counts);
     }
 
-    fn answered(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
-        self.go_on(transactions, keys);
+    fn answered(&mut self, transactions: &mut Transactions<'_>, answer: SipAnswer) {
+        self.go_on(transactions, answer);
     }
 
     fn backlog(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Requests that wait for a source of credentials, and resume when it has answered.
 
-use super::{EXPIRED, SipKeys, User, Waiter};
+use super::{EXPIRED, SipAnswer, SipKeys, User, Waiter};
+use crate::sip::MediaResponse;
 use crate::worker::Mailboxes;
 use sip::Mono;
 use sip::engine::NewRequest;
@@ -41,13 +42,39 @@ impl User {
         }
     }
 
-    /// Begins the queries of requests that wait.
+    /// Begins the queries of requests that wait, and sends the requests to the media relay.
     pub(in crate::sip) fn ask(&mut self, worker: u16, mailboxes: &Mailboxes) {
         self.authenticator.lookups.ask(worker, mailboxes);
+        if let Some(forwarder) = &mut self.forwarder {
+            forwarder
+                .media
+                .send(&mut forwarder.proxy, worker, mailboxes);
+        }
     }
 
-    /// A source has answered: the proxy resumes its context, or [`User::take_resumed`] has the request.
-    pub(super) fn go_on(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
+    /// An answer has come: the proxy resumes its context, or [`User::take_resumed`] has the request.
+    pub(super) fn go_on(&mut self, transactions: &mut Transactions<'_>, answer: SipAnswer) {
+        match answer {
+            SipAnswer::Keys(keys) => self.go_on_with_keys(transactions, keys),
+            SipAnswer::Media(response) => self.go_on_with_media(transactions, &response),
+        }
+    }
+
+    /// The media relay has answered.
+    fn go_on_with_media(&mut self, transactions: &mut Transactions<'_>, response: &MediaResponse) {
+        let forwarder = self.forwarder.as_mut();
+        let result = forwarder.and_then(|forwarder| forwarder.media.receive(response));
+        let Some((number, sdp)) = result else {
+            return;
+        };
+        let now = transactions.now;
+        self.with_proxy(transactions, None, |proxy, stack| {
+            proxy.media_answered(now, stack, number, sdp);
+        });
+        self.report_changes(transactions);
+    }
+
+    fn go_on_with_keys(&mut self, transactions: &mut Transactions<'_>, keys: SipKeys) {
         let Some((waiter, result)) = self.authenticator.lookups.end(keys) else {
             return;
         };

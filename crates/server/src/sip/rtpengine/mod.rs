@@ -1,0 +1,355 @@
+//! The media relay rtpengine, by its ng protocol: workers have it rewrite session descriptions, and never wait for it.
+//!
+//! ```text
+//!  worker ── request ──> bounded queue ──> one thread ── UDP ──> rtpengine
+//!    ^                                         │
+//!    └──────── a message in its mailbox <──────┘
+//! ```
+//!
+//! The thread begins with the first request. Its socket is connected, so the kernel drops what does not come from the configured address. Each
+//! request has a random cookie, which the response repeats.
+
+mod bencode;
+mod thread;
+
+use super::lookups::SipAnswer;
+use crate::worker::{Mailboxes, WorkerMessage};
+use sip_server::proxy::{MediaCommand, MediaRequest, Proxy, Stats};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use thread::{COOKIE, Request};
+use tokio::sync::mpsc;
+
+/// Requests that may wait for the thread.
+const QUEUE: usize = 4096;
+
+/// What can become of an offer or an answer that the media relay is to rewrite, in the order of
+/// [`SipCounters::media_requests`](super::SipCounters::media_requests).
+pub const MEDIA_OUTCOMES: [&str; 4] = ["rewritten", "refused", "no_answer", "full"];
+
+/// What has become of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The session description, or nothing for a command without one.
+    Done(Box<[u8]>),
+    /// An error, or a response without a session description.
+    Refused,
+    /// There is no response in time.
+    NoAnswer,
+    /// The socket has not sent it: it is too long, for example.
+    NotSent,
+    /// Too many requests wait.
+    Full,
+}
+
+/// The outcome of a request, for the worker that has sent it.
+#[derive(Debug)]
+pub(crate) struct MediaResponse {
+    /// Of the [`MediaRelay`].
+    relay: u64,
+    number: u64,
+    outcome: Outcome,
+}
+
+/// The thread. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RtpEngine {
+    requests: Arc<OnceLock<mpsc::Sender<Request>>>,
+    has_failed: Arc<AtomicBool>,
+}
+
+impl RtpEngine {
+    /// Sends a request. Its `reply` is called on the thread.
+    fn send(&self, request: Request) -> Result<(), Outcome> {
+        let requests = match self.requests.get() {
+            Some(requests) => requests,
+            None => {
+                let (sender, receiver) = mpsc::channel(QUEUE);
+                if let Err(error) = thread::spawn(receiver) {
+                    // The next request tries again.
+                    if !self.has_failed.swap(true, Ordering::Relaxed) {
+                        tracing::error!(%error, "cannot start the thread that asks rtpengine");
+                    }
+                    return Err(Outcome::NoAnswer);
+                }
+                // If another worker was faster, this thread ends at once.
+                self.requests.get_or_init(|| sender)
+            }
+        };
+        requests.try_send(request).map_err(|_| Outcome::Full)
+    }
+}
+
+/// The media relay of one worker.
+#[derive(Debug)]
+pub(super) struct MediaRelay {
+    /// No other one of this process has this number. A late response to an earlier proxy of the worker is not for this one.
+    number: u64,
+    engine: RtpEngine,
+    address: Option<SocketAddr>,
+    /// [`MEDIA_OUTCOMES`].
+    outcomes: [u64; MEDIA_OUTCOMES.len()],
+}
+
+impl MediaRelay {
+    pub(super) fn new(engine: RtpEngine, address: Option<SocketAddr>) -> MediaRelay {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        MediaRelay {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            engine,
+            address,
+            outcomes: [0; MEDIA_OUTCOMES.len()],
+        }
+    }
+
+    pub(super) fn set_address(&mut self, address: Option<SocketAddr>) {
+        self.address = address;
+    }
+
+    /// Counts of [`MEDIA_OUTCOMES`], with what the proxy has not sent, or not heard of in time.
+    pub(super) fn outcomes(&self, stats: &Stats) -> [u64; MEDIA_OUTCOMES.len()] {
+        let [rewritten, refused, no_answer, full] = self.outcomes;
+        [
+            rewritten,
+            refused,
+            no_answer + stats.media_silent,
+            full + stats.media_full,
+        ]
+    }
+
+    /// Sends the requests of a proxy. Their outcomes are messages to this worker.
+    pub(super) fn send(&self, proxy: &mut Proxy, worker: u16, mailboxes: &Mailboxes) {
+        while let Some(request) = proxy.poll_media() {
+            let Some(mailbox) = mailboxes.mailbox(worker) else {
+                continue;
+            };
+            let (relay, number) = (self.number, request.number);
+            let is_deletion = request.command == MediaCommand::Delete;
+            let reply = move |outcome| {
+                if is_deletion && outcome != Outcome::Full {
+                    return;
+                }
+                let response = SipAnswer::Media(MediaResponse {
+                    relay,
+                    number,
+                    outcome,
+                });
+                // A full mailbox loses it: the message goes on after a while.
+                drop(mailbox.post(WorkerMessage::SipAnswer(Box::new(response))));
+            };
+            let sent = match self.address {
+                Some(address) => self.engine.send(Request {
+                    address,
+                    datagram: datagram(&request),
+                    ends_session: is_deletion && request.from_tag.is_empty(),
+                    session: request.session,
+                    has_sdp: !is_deletion,
+                    since: Instant::now(),
+                    reply: Box::new(reply.clone()),
+                }),
+                None => Err(Outcome::NoAnswer),
+            };
+            if let Err(outcome) = sent {
+                reply(outcome);
+            }
+        }
+    }
+
+    /// Counts the outcome of a request. Returns its number and the session description, if there is one; `None` if an earlier proxy has
+    /// sent it.
+    pub(super) fn receive<'r>(
+        &mut self,
+        response: &'r MediaResponse,
+    ) -> Option<(u64, Option<&'r [u8]>)> {
+        if response.relay != self.number {
+            return None;
+        }
+        let (place, sdp) = match &response.outcome {
+            Outcome::Done(sdp) => (0, Some(&sdp[..])),
+            Outcome::Refused => (1, None),
+            Outcome::NoAnswer | Outcome::NotSent => (2, None),
+            Outcome::Full => (3, None),
+        };
+        self.outcomes[place] += 1;
+        Some((response.number, sdp))
+    }
+}
+
+/// The request in the ng protocol, with room for its cookie.
+fn datagram(request: &MediaRequest) -> Vec<u8> {
+    use bencode::{entry, list};
+    use sip_server::proxy::MediaSide;
+    let is_offer = request.command == MediaCommand::Offer;
+    let receiver = Some(request.receiver).filter(|_| is_offer);
+    let mut to = Vec::with_capacity(request.sdp.len() + 512);
+    to.resize(COOKIE, b'0');
+    to.extend_from_slice(b" d");
+    match receiver {
+        Some(MediaSide::Trunk) => entry(&mut to, "ICE", b"remove"),
+        Some(_) => entry(&mut to, "ICE", b"force"),
+        None => {}
+    }
+    if matches!(receiver, Some(MediaSide::Dtls | MediaSide::Web)) {
+        list(&mut to, "SDES", &["off"]);
+    }
+    entry(&mut to, "call-id", &request.session);
+    let command: &[u8] = match request.command {
+        MediaCommand::Offer => b"offer",
+        MediaCommand::Answer => b"answer",
+        MediaCommand::Delete => b"delete",
+    };
+    entry(&mut to, "command", command);
+    let is_of_browser = request.maker == MediaSide::Web && request.command != MediaCommand::Delete;
+    if is_of_browser {
+        // A browser that has no candidate yet writes the address 0.0.0.0. That is no hold: its direction attributes are right.
+        list(&mut to, "flags", &["original-sendrecv"]);
+    }
+    if !request.from_tag.is_empty() {
+        entry(&mut to, "from-tag", &request.from_tag);
+    }
+    if request.command != MediaCommand::Delete {
+        let replaced = ["origin", "session-connection", "zero-address"];
+        let count = if is_of_browser { 3 } else { 2 };
+        list(&mut to, "replace", &replaced[..count]);
+        match receiver {
+            Some(MediaSide::Trunk) => list(&mut to, "rtcp-mux", &["demux"]),
+            Some(MediaSide::Web) => list(&mut to, "rtcp-mux", &["offer"]),
+            _ => {}
+        }
+        entry(&mut to, "sdp", &request.sdp);
+    }
+    if let Some(tag) = &request.to_tag {
+        entry(&mut to, "to-tag", tag);
+    }
+    if let Some(receiver) = receiver {
+        let protocol: &[u8] = match receiver {
+            MediaSide::Trunk | MediaSide::Phone => b"RTP/AVP",
+            MediaSide::Sdes => b"RTP/SAVP",
+            MediaSide::Dtls => b"UDP/TLS/RTP/SAVP",
+            MediaSide::Web => b"UDP/TLS/RTP/SAVPF",
+        };
+        entry(&mut to, "transport-protocol", protocol);
+    }
+    if request.begins_dialog {
+        // A session has one such offer. With its name, another tag that answers takes the ports of the first one, which the called side knows.
+        // Without it, that tag gets new ports, which nobody knows.
+        entry(&mut to, "via-branch", b"0");
+    }
+    to.push(b'e');
+    to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip_server::proxy::MediaSide;
+
+    fn request(command: MediaCommand, receiver: MediaSide, to_tag: Option<&str>) -> MediaRequest {
+        MediaRequest {
+            number: 7,
+            command,
+            session: b"c@h".as_slice().into(),
+            from_tag: b"f".as_slice().into(),
+            to_tag: to_tag.map(|tag| tag.as_bytes().into()),
+            begins_dialog: false,
+            receiver,
+            maker: match receiver {
+                MediaSide::Trunk => MediaSide::Web,
+                _ => MediaSide::Trunk,
+            },
+            sdp: b"v=0".as_slice().into(),
+        }
+    }
+
+    /// What follows the cookie.
+    fn text_of(request: &MediaRequest) -> String {
+        let mut bytes = datagram(request).split_off(COOKIE);
+        assert_eq!(bytes.remove(0), b' ');
+        String::from_utf8(bytes).expect("text")
+    }
+
+    fn text(command: MediaCommand, receiver: MediaSide, to_tag: Option<&str>) -> String {
+        text_of(&request(command, receiver, to_tag))
+    }
+
+    #[test]
+    fn the_first_offer_and_its_answers_have_one_branch_and_a_session_is_deleted_without_tags() {
+        for command in [MediaCommand::Offer, MediaCommand::Answer] {
+            let first = MediaRequest {
+                begins_dialog: true,
+                ..request(command, MediaSide::Trunk, Some("t"))
+            };
+            assert!(text_of(&first).ends_with("10:via-branch1:0e"));
+        }
+        let whole = MediaRequest {
+            from_tag: Box::default(),
+            ..request(MediaCommand::Delete, MediaSide::Trunk, None)
+        };
+        assert_eq!(text_of(&whole), "d7:call-id3:c@h7:command6:deletee");
+    }
+
+    #[test]
+    fn offers_say_what_their_side_needs_and_answers_do_not() {
+        let replace = "7:replacel6:origin18:session-connectione";
+        let web = "7:replacel6:origin18:session-connection12:zero-addresse";
+        let flags = "5:flagsl17:original-sendrecve";
+        assert_eq!(
+            text(MediaCommand::Offer, MediaSide::Trunk, None),
+            format!(
+                "d3:ICE6:remove7:call-id3:c@h7:command5:offer{flags}8:from-tag1:f{web}\
+                 8:rtcp-muxl5:demuxe3:sdp3:v=018:transport-protocol7:RTP/AVPe"
+            )
+        );
+        assert_eq!(
+            text(MediaCommand::Offer, MediaSide::Web, Some("t")),
+            format!(
+                "d3:ICE5:force4:SDESl3:offe7:call-id3:c@h7:command5:offer8:from-tag1:f{replace}\
+                 8:rtcp-muxl5:offere3:sdp3:v=06:to-tag1:t18:transport-protocol17:UDP/TLS/RTP/SAVPFe"
+            )
+        );
+        assert_eq!(
+            text(MediaCommand::Answer, MediaSide::Trunk, Some("t")),
+            format!(
+                "d7:call-id3:c@h7:command6:answer{flags}8:from-tag1:f{web}3:sdp3:v=06:to-tag1:te"
+            )
+        );
+        assert_eq!(
+            text(MediaCommand::Delete, MediaSide::Phone, Some("t")),
+            "d7:call-id3:c@h7:command6:delete8:from-tag1:f6:to-tag1:te"
+        );
+        let protocols = [
+            (MediaSide::Phone, "7:RTP/AVPe"),
+            (MediaSide::Sdes, "8:RTP/SAVPe"),
+            (MediaSide::Dtls, "16:UDP/TLS/RTP/SAVPe"),
+        ];
+        for (side, end) in protocols {
+            let offer = text(MediaCommand::Offer, side, None);
+            assert!(
+                offer.ends_with(end) && offer.contains("3:ICE5:force"),
+                "{offer}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_response_to_an_earlier_proxy_of_the_worker_is_not_for_this_one() {
+        let earlier = MediaRelay::new(RtpEngine::default(), None);
+        let mut relay = MediaRelay::new(RtpEngine::default(), None);
+        let response = |relay: u64| MediaResponse {
+            relay,
+            number: 7,
+            outcome: Outcome::Done(b"v=0".as_slice().into()),
+        };
+        assert_eq!(relay.receive(&response(earlier.number)), None);
+        let own = response(relay.number);
+        assert_eq!(relay.receive(&own), Some((7, Some(&b"v=0"[..]))));
+        let stats = Stats {
+            media_full: 2,
+            media_silent: 3,
+            ..Stats::default()
+        };
+        assert_eq!(relay.outcomes(&stats), [1, 0, 3, 2]);
+    }
+}

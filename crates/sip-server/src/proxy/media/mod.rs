@@ -1,0 +1,630 @@
+//! Media relays: the session descriptions (RFC 3264) of a call through a trunk are rewritten, so that its media go through a relay. The trunk
+//! then needs neither ICE nor SRTP.
+//!
+//! ```text
+//! INVITE ── offer ──> relay      200 ── answer ──> relay      BYE ── delete ──> relay
+//!  waits <── SDP ──────┘       waits <── SDP ───────┘
+//! ```
+//!
+//! The proxy asks ([`Proxy::poll_media`]), keeps the message, and sends it on when the embedder has called [`Proxy::media_answered`]. Each copy
+//! of an INVITE has a session of its own at the relay, so copies that ring at the same time do not disturb each other. Nothing is kept per
+//! dialog: the tokens in Record-Route say that the media of a dialog go through a relay, in which session, and what its two sides are.
+//!
+//! The end of a session: the copy has another final response than a 2xx, the context of an INVITE ends without a 2xx of the copy, or the
+//! dialog ends with a BYE. A call that ends without a BYE stays at the relay until the relay itself forgets it.
+//!
+//! [`Proxy::poll_media`]: super::Proxy::poll_media
+//! [`Proxy::media_answered`]: super::Proxy::media_answered
+
+mod acks;
+mod offers;
+mod responses;
+mod sides;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use sip::engine::Mark;
+use sip::flow::Flow;
+use sip::header::ViaTransport;
+use sip::uri::Uri;
+use sip::{Message, Method, Mono, Now, Spans};
+
+use super::context::{Base, Context, ContextKey};
+use super::policy::Policy;
+use super::request::is_within;
+use super::route::Routed;
+use super::target::Target;
+use crate::flow::FlowId;
+pub(super) use acks::AckMedia;
+use acks::Acks;
+pub(super) use responses::ResponseMedia;
+pub use sides::MediaSide;
+use sides::{Body, has_ice};
+pub(super) use sides::{DialogSide, RelayedDialog};
+
+/// Messages of one worker that wait for the relay at a time.
+const MAX_WAITING: usize = 4096;
+
+/// Bytes of session descriptions and copies of messages that wait. The last one may exceed this limit.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// Bytes of session descriptions that are kept for copies of responses and ACKs. Above this limit, copies are sent to the relay again.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
+/// Bytes of a session description for the relay: with the rest of the request it must fit into a datagram.
+const MAX_SDP: usize = 16 << 10;
+
+/// Bytes of the Call-ID and the tags of a call with a relay.
+const MAX_NAMES: usize = 1024;
+
+/// Requests that the embedder has not fetched. All but deletions are limited by [`MAX_WAITING`], too.
+const MAX_REQUESTS: usize = 2 * MAX_WAITING;
+
+/// What a relay is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MediaCommand {
+    /// Rewrite an offer.
+    Offer,
+    /// Rewrite an answer.
+    Answer,
+    /// Forget a session, or one dialog of it. There is no result.
+    Delete,
+}
+
+/// A request to a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MediaRequest {
+    /// For [`Proxy::media_answered`](super::Proxy::media_answered).
+    pub number: u64,
+    /// What the relay is to do.
+    pub command: MediaCommand,
+    /// The session: the Call-ID, a semicolon and eight hexadecimal digits. Each copy of an INVITE has a session of its own.
+    pub session: Box<[u8]>,
+    /// The tag of who has made the offer. To delete a dialog: the tag of the caller. Empty: the whole session is deleted.
+    pub from_tag: Box<[u8]>,
+    /// The tag of the other side, if it has one.
+    pub to_tag: Option<Box<[u8]>>,
+    /// The INVITE that begins the dialog has the offer. A proxy behind this one may fork it, so several tags may answer one offer, one after
+    /// the other.
+    pub begins_dialog: bool,
+    /// The side that gets the session description.
+    pub receiver: MediaSide,
+    /// The side that has made it.
+    pub maker: MediaSide,
+    /// The session description; empty for [`MediaCommand::Delete`].
+    pub sdp: Box<[u8]>,
+}
+
+/// What waits for the relay.
+#[derive(Debug)]
+enum Waiting {
+    /// The copy of a request with this number.
+    Offer(ContextKey, usize),
+    Response(Mark, Box<[u8]>, Flow),
+    Ack(Box<[u8]>, FlowId),
+}
+
+impl Waiting {
+    /// The bytes of the copy.
+    fn bytes(&self) -> usize {
+        match self {
+            Waiting::Offer(..) => 0,
+            Waiting::Response(_, bytes, _) | Waiting::Ack(bytes, _) => bytes.len(),
+        }
+    }
+}
+
+/// One message that waits.
+#[derive(Debug)]
+struct Entry {
+    /// When it began to wait.
+    since: Now,
+    until: Mono,
+    message: Waiting,
+    /// Of the session description at the relay, and of the copy.
+    bytes: usize,
+}
+
+/// What waits for the relay, and requests for it.
+#[derive(Debug, Default)]
+pub(super) struct Media {
+    /// By its number, so the oldest one is first. All wait equally long.
+    waiting: BTreeMap<u64, Entry>,
+    /// Of all in `waiting`.
+    bytes: usize,
+    next: u64,
+    requests: VecDeque<MediaRequest>,
+    /// Contexts with a relay.
+    contexts: usize,
+    /// Bytes that are kept for copies of responses and ACKs.
+    kept: usize,
+    acks: Acks,
+    /// Requests that were not sent to the relay, because too much waits or the session description is too long.
+    pub(super) full: u64,
+    /// Requests whose result has not come in time.
+    pub(super) silent: u64,
+}
+
+/// Of the caller and of the called side.
+type Tags = (Box<[u8]>, Box<[u8]>);
+
+/// What a request to the relay has besides the session description.
+struct Ask {
+    command: MediaCommand,
+    session: Box<[u8]>,
+    from_tag: Box<[u8]>,
+    to_tag: Option<Box<[u8]>>,
+    begins_dialog: bool,
+    receiver: MediaSide,
+    maker: MediaSide,
+}
+
+impl Ask {
+    /// To delete a session, or one dialog of it.
+    fn delete(session: Box<[u8]>, tags: Option<Tags>) -> Ask {
+        let (from_tag, to_tag) = tags.unzip();
+        Ask {
+            command: MediaCommand::Delete,
+            session,
+            from_tag: from_tag.unwrap_or_default(),
+            to_tag,
+            begins_dialog: false,
+            receiver: MediaSide::Trunk,
+            maker: MediaSide::Trunk,
+        }
+    }
+}
+
+impl Media {
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        let (_, entry) = self.waiting.first_key_value()?;
+        Some(entry.until)
+    }
+
+    /// Sends a request to the relay, and keeps the message. Returns its number; `None` if too much waits, or the session description is too
+    /// long.
+    fn ask(
+        &mut self,
+        (since, until): (Now, Mono),
+        message: Waiting,
+        (ask, sdp): (Ask, &[u8]),
+    ) -> Option<u64> {
+        let is_full = self.waiting.len() >= MAX_WAITING || self.bytes >= MAX_WAITING_BYTES;
+        if is_full || sdp.len() > MAX_SDP {
+            self.full += 1;
+            return None;
+        }
+        let bytes = message.bytes() + sdp.len();
+        self.bytes += bytes;
+        let entry = Entry {
+            since,
+            until,
+            message,
+            bytes,
+        };
+        let number = self.next;
+        self.waiting.insert(number, entry);
+        self.request(ask, sdp);
+        Some(number)
+    }
+
+    /// Removes what waits for this result.
+    fn take(&mut self, number: u64) -> Option<Waiting> {
+        let entry = self.waiting.remove(&number)?;
+        self.bytes -= entry.bytes;
+        Some(entry.message)
+    }
+
+    fn request(&mut self, ask: Ask, sdp: &[u8]) {
+        self.requests.push_back(MediaRequest {
+            number: self.next,
+            command: ask.command,
+            session: ask.session,
+            from_tag: ask.from_tag,
+            to_tag: ask.to_tag,
+            begins_dialog: ask.begins_dialog,
+            receiver: ask.receiver,
+            maker: ask.maker,
+            sdp: sdp.into(),
+        });
+        self.next += 1;
+    }
+
+    fn delete(&mut self, session: Box<[u8]>, tags: Option<Tags>) {
+        if self.requests.len() >= MAX_REQUESTS {
+            // The relay forgets the session when no media come any more.
+            self.full += 1;
+            return;
+        }
+        self.request(Ask::delete(session, tags), b"");
+    }
+
+    /// Keeps a session description for copies of its message, as long as there is room.
+    fn keep(&mut self, sdp: Option<&[u8]>) -> Option<Kept> {
+        let len = sdp.map_or(0, <[u8]>::len);
+        if self.kept + len > MAX_KEPT_BYTES {
+            return None;
+        }
+        self.kept += len;
+        Some(Kept(sdp.map(Box::from)))
+    }
+
+    fn forget(&mut self, kept: Option<Kept>) {
+        if let Some(Kept(Some(sdp))) = kept {
+            self.kept -= sdp.len();
+        }
+    }
+
+    /// A context has ended: the sessions of an INVITE's copies without a 2xx are deleted, and the one of a dialog that a BYE has ended.
+    pub(super) fn context_ended(&mut self, context: Context) {
+        let Some(call) = context.media else {
+            return;
+        };
+        self.contexts -= 1;
+        if context.is_bye {
+            self.delete(call.session(call.number), call.dialog_tags());
+        }
+        for branch in context.branches {
+            if let Some(media) = branch.media {
+                self.branch_ended(&call, *media);
+            }
+        }
+    }
+
+    fn branch_ended(&mut self, call: &CallMedia, media: BranchMedia) {
+        if media.is_at_relay && !call.is_in_dialog && media.success.is_none() {
+            self.delete(call.session(media.session), None);
+        }
+        self.forget(media.last.map(|last| last.result));
+    }
+}
+
+/// What the relay has made of a session description: `None` if it has failed. Counts in [`Media::kept`].
+#[derive(Debug)]
+struct Kept(Option<Box<[u8]>>);
+
+/// The name of a session at the relay.
+fn session(call_id: &[u8], number: u32) -> Box<[u8]> {
+    let end = format!(";{number:08x}");
+    [call_id, end.as_bytes()].concat().into()
+}
+
+/// Whether the media of a request may go through a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relaying {
+    No,
+    /// It begins a call: that depends on where it goes, or it comes from a trunk with a relay.
+    New {
+        is_from_relay: bool,
+    },
+    InDialog(RelayedDialog),
+}
+
+/// Whether the media of a request may go through a relay.
+pub(super) fn relaying(
+    message: &Message<'_>,
+    routed: &Routed<'_>,
+    policy: &dyn Policy,
+    flow: &Flow,
+) -> Relaying {
+    use Method::{Bye, Invite, Prack, Update};
+    let is_rewritten = || Body::of(message) != Body::Other;
+    match (message.method(), routed.relayed) {
+        (Some(Bye), Some(dialog)) => Relaying::InDialog(dialog),
+        (Some(Invite | Update | Prack), Some(dialog))
+            if is_within(message, routed.is_known_dialog) && is_rewritten() =>
+        {
+            Relaying::InDialog(dialog)
+        }
+        (Some(Invite), _)
+            if policy.has_relays()
+                && !is_within(message, routed.is_known_dialog)
+                && is_rewritten() =>
+        {
+            Relaying::New {
+                is_from_relay: policy.relays_from(flow),
+            }
+        }
+        _ => Relaying::No,
+    }
+}
+
+/// The side that a target is, if the media of the request go through a relay.
+fn side_of(policy: &dyn Policy, base: &Base, target: &Target) -> Option<MediaSide> {
+    let is_from_relay = match base.relaying {
+        Relaying::No => return None,
+        Relaying::InDialog(dialog) => return Some(dialog.to.side),
+        Relaying::New { is_from_relay } => is_from_relay,
+    };
+    match target.hop {
+        Some(hop) => (is_from_relay || policy.relays_to(&hop)).then_some(MediaSide::Trunk),
+        None if !is_from_relay => None,
+        None if is_web(target) => Some(MediaSide::Web),
+        None => Some(MediaSide::Phone),
+    }
+}
+
+/// Whether a phone is reached by a WebSocket: a browser.
+fn is_web(target: &Target) -> bool {
+    let flow = target.flow.or(target.near);
+    let is_named = || match Uri::parse(&target.uri) {
+        Ok(Uri::Sip(uri)) => matches!(uri.transport(), Some(ViaTransport::Ws | ViaTransport::Wss)),
+        _ => false,
+    };
+    flow.map_or_else(is_named, |flow| flow.flow.transport.is_websocket())
+}
+
+fn tag_of(tag: Option<&[u8]>) -> Box<[u8]> {
+    tag.unwrap_or_default().into()
+}
+
+/// A request whose media go through a relay.
+#[derive(Debug)]
+pub(super) struct CallMedia {
+    call_id: Box<[u8]>,
+    from_tag: Box<[u8]>,
+    to_tag: Option<Box<[u8]>>,
+    is_in_dialog: bool,
+    /// In a dialog: it goes to the caller.
+    is_to_caller: bool,
+    /// In a dialog: the number of its session.
+    number: u32,
+    /// It has an offer.
+    has_offer: bool,
+    /// The side that it comes from.
+    from: MediaSide,
+    /// The relay has failed for one of its copies.
+    has_failed: bool,
+    /// It goes on as it is if the relay fails. A PRACK that is refused ends the call before it is answered (RFC 3262 §4).
+    is_prack: bool,
+}
+
+impl CallMedia {
+    fn of(base: &Base) -> Option<CallMedia> {
+        let mut spans = Box::<Spans>::default();
+        let message = Message::parse(&base.bytes, &mut spans).ok()?;
+        let sdp = Body::of(&message).sdp();
+        let dialog = match base.relaying {
+            Relaying::InDialog(dialog) => Some(dialog),
+            _ => None,
+        };
+        let is_from_relay = base.relaying
+            == Relaying::New {
+                is_from_relay: true,
+            };
+        let from = match (dialog, sdp) {
+            (Some(dialog), _) => dialog.from,
+            _ if is_from_relay => MediaSide::Trunk,
+            (_, Some(sdp)) => match MediaSide::of_sdp(sdp) {
+                // A trunk that is not asked to use ICE does not use it.
+                MediaSide::Phone if base.is_trunk && !has_ice(sdp) => MediaSide::Trunk,
+                side => side,
+            },
+            (_, None) if base.is_trunk => MediaSide::Trunk,
+            (_, None) if base.from.flow.transport.is_websocket() => MediaSide::Web,
+            (_, None) => MediaSide::Phone,
+        };
+        let call_id = message.call_id().ok()?;
+        let (from_tag, to_tag) = (message.from().ok()?.tag, message.to().ok()?.tag);
+        let names = [Some(call_id), from_tag, to_tag];
+        if names.into_iter().flatten().map(<[u8]>::len).sum::<usize>() > MAX_NAMES {
+            return None;
+        }
+        Some(CallMedia {
+            call_id: call_id.into(),
+            from_tag: tag_of(from_tag),
+            to_tag: to_tag.map(Box::from),
+            is_in_dialog: dialog.is_some(),
+            is_to_caller: dialog.is_some_and(|dialog| dialog.to.is_caller),
+            number: dialog.map_or(0, |dialog| dialog.to.session),
+            has_offer: sdp.is_some() && message.method() != Some(Method::Bye),
+            from,
+            has_failed: false,
+            is_prack: message.method() == Some(Method::Prack),
+        })
+    }
+
+    fn session(&self, number: u32) -> Box<[u8]> {
+        session(&self.call_id, number)
+    }
+
+    /// The tags of the caller and of the called side. If a call was forked, the tag of the called side says which dialog ends.
+    fn dialog_tags(&self) -> Option<Tags> {
+        let (from, to) = (self.from_tag.clone(), self.to_tag.clone()?);
+        Some(match self.is_to_caller {
+            true => (to, from),
+            false => (from, to),
+        })
+    }
+}
+
+/// One copy of such a request.
+#[derive(Debug)]
+pub(super) struct BranchMedia {
+    /// The side that it goes to.
+    side: MediaSide,
+    /// The number of its session.
+    session: u32,
+    /// The relay has got an offer of it.
+    is_at_relay: bool,
+    offer: Offer,
+    /// The numbers of responses that wait, with what identifies them.
+    waiting: Vec<(u64, ResponseId)>,
+    /// The tag of its 2xx. The session belongs to this dialog then.
+    success: Option<Box<[u8]>>,
+    /// The last result of the relay for a response.
+    last: Option<LastResponse>,
+}
+
+/// Identifies a response with a session description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ResponseId {
+    /// Of the tag and the session description.
+    hash: u64,
+    is_success: bool,
+}
+
+#[derive(Debug)]
+struct LastResponse {
+    id: ResponseId,
+    result: Kept,
+}
+
+/// The offer of a copy.
+#[derive(Debug)]
+enum Offer {
+    /// The request has none, or it was sent.
+    None,
+    /// It is at the relay. The copy waits.
+    Asked(Box<(Target, u32)>),
+    /// The request with the offer for its side.
+    Ready(Arc<[u8]>),
+}
+
+impl BranchMedia {
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self.offer, Offer::Asked(_))
+    }
+
+    /// The request with the offer for its side, if the copy may have to be sent again.
+    pub(super) fn request(&self) -> Option<Arc<[u8]>> {
+        match &self.offer {
+            Offer::Ready(bytes) => Some(Arc::clone(bytes)),
+            Offer::None | Offer::Asked(_) => None,
+        }
+    }
+
+    /// The copy will not be sent again.
+    pub(super) fn drop_request(&mut self) {
+        if matches!(self.offer, Offer::Ready(_)) {
+            self.offer = Offer::None;
+        }
+    }
+
+    /// The copy will not be sent. Returns whether it waited for its offer.
+    fn give_up(&mut self) -> bool {
+        let waits = self.waits();
+        if waits {
+            self.offer = Offer::None;
+        }
+        waits
+    }
+
+    /// The next request of this side is the copy with credentials.
+    pub(super) fn take_over(&mut self) -> BranchMedia {
+        BranchMedia {
+            side: self.side,
+            session: self.session,
+            is_at_relay: std::mem::take(&mut self.is_at_relay),
+            offer: std::mem::replace(&mut self.offer, Offer::None),
+            waiting: Vec::new(),
+            success: None,
+            last: None,
+        }
+    }
+}
+
+/// A copy whose media go through a relay.
+#[derive(Debug)]
+pub(super) struct Relayed {
+    /// The request with the offer for its side, if it has an offer.
+    pub(super) bytes: Option<Arc<[u8]>>,
+    /// The side that it leads to.
+    pub(super) to: DialogSide,
+    /// The side that the request comes from.
+    pub(super) from: DialogSide,
+    /// It begins a dialog, whose requests must come by this server.
+    pub(super) begins_dialog: bool,
+}
+
+/// Why a copy with a relay cannot be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoOffer {
+    /// It waits for the relay.
+    Waits,
+    /// The relay has not rewritten the offer.
+    Failed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(media: &mut Media, message: Waiting, sdp: &[u8]) -> bool {
+        let ask = Ask {
+            command: MediaCommand::Offer,
+            ..Ask::delete(session(b"c", 1), None)
+        };
+        let times = (Now::default(), Mono(1));
+        media.ask(times, message, (ask, sdp)).is_some()
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_number_and_bytes() {
+        let key = ContextKey {
+            slot: 0,
+            generation: 0,
+        };
+        let mut media = Media::default();
+        let offer = || Waiting::Offer(key, 0);
+        assert!((0..MAX_WAITING).all(|_| ask(&mut media, offer(), b"v=0")));
+        assert!(!ask(&mut media, offer(), b"v=0"));
+        assert_eq!((media.full, media.bytes), (1, 3 * MAX_WAITING));
+        assert!(media.take(0).is_some() && media.take(0).is_none());
+        assert!(!ask(&mut media, offer(), &[0; MAX_SDP + 1]), "too long");
+        let flow = Flow {
+            transport: sip::flow::Transport::Udp,
+            listener: sip::flow::ListenerKey(0),
+            connection: None,
+            local: ([127, 0, 0, 1], 1).into(),
+            remote: ([127, 0, 0, 1], 2).into(),
+        };
+        let long = vec![0; MAX_WAITING_BYTES].into();
+        assert!(ask(
+            &mut media,
+            Waiting::Response(Mark(0), long, flow),
+            b"v=0"
+        ));
+        assert!(media.take(1).is_some());
+        assert!(!ask(&mut media, offer(), b"v=0"), "too many bytes");
+        assert_eq!(media.full, 3);
+        for number in 0..media.next {
+            media.take(number);
+        }
+        assert_eq!(media.bytes, 0);
+        assert!(ask(&mut media, offer(), b"v=0"));
+    }
+
+    #[test]
+    fn offers_count_their_session_descriptions() {
+        let key = ContextKey {
+            slot: 0,
+            generation: 0,
+        };
+        let mut media = Media::default();
+        let long = [0; MAX_SDP];
+        let asked = (0..MAX_WAITING).filter(|_| ask(&mut media, Waiting::Offer(key, 0), &long));
+        assert_eq!(asked.count(), MAX_WAITING_BYTES / MAX_SDP);
+    }
+
+    #[test]
+    fn what_is_kept_for_copies_is_bounded() {
+        let mut media = Media::default();
+        let long = vec![0; MAX_KEPT_BYTES];
+        let kept = media.keep(Some(&long));
+        assert!(kept.is_some() && media.keep(Some(b"v")).is_none() && media.keep(None).is_some());
+        media.forget(kept);
+        assert_eq!(media.kept, 0);
+        assert!(media.keep(Some(b"v")).is_some());
+    }
+
+    #[test]
+    fn deletions_that_nobody_fetches_are_bounded() {
+        let mut media = Media::default();
+        for _ in 0..MAX_REQUESTS + 2 {
+            media.delete(session(b"c", 1), None);
+        }
+        assert_eq!((media.requests.len(), media.full), (MAX_REQUESTS, 2));
+    }
+}

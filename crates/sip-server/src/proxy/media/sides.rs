@@ -1,0 +1,165 @@
+//! The sides of a call with a media relay, and the session descriptions of messages.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use sip::Message;
+use sip::header::HeaderKind;
+
+/// What one side of a call needs in the session descriptions that it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum MediaSide {
+    /// RTP without ICE.
+    Trunk = 1,
+    /// RTP, and ICE for those that support it.
+    Phone = 2,
+    /// SRTP with keys in SDP (RFC 4568).
+    Sdes = 3,
+    /// SRTP with keys by DTLS (RFC 5764).
+    Dtls = 4,
+    /// A browser: SRTP with keys by DTLS and with feedback (RFC 5124), and ICE.
+    Web = 5,
+}
+
+impl MediaSide {
+    const fn of(number: u8) -> Option<MediaSide> {
+        match number {
+            1 => Some(MediaSide::Trunk),
+            2 => Some(MediaSide::Phone),
+            3 => Some(MediaSide::Sdes),
+            4 => Some(MediaSide::Dtls),
+            5 => Some(MediaSide::Web),
+            _ => None,
+        }
+    }
+
+    /// The side that has made this session description: its first media stream says which.
+    pub(super) fn of_sdp(sdp: &[u8]) -> MediaSide {
+        let mut lines = sdp.split(|byte| *byte == b'\n');
+        let media = lines.find(|line| line.starts_with(b"m="));
+        let mut words = media.unwrap_or_default().split(|byte| *byte == b' ');
+        match words.nth(2) {
+            Some(b"RTP/SAVP") => MediaSide::Sdes,
+            Some(b"UDP/TLS/RTP/SAVP") => MediaSide::Dtls,
+            Some(b"UDP/TLS/RTP/SAVPF" | b"RTP/SAVPF") => MediaSide::Web,
+            _ => MediaSide::Phone,
+        }
+    }
+}
+
+/// Whether a session description offers or accepts ICE (RFC 8839 §5.4).
+pub(super) fn has_ice(sdp: &[u8]) -> bool {
+    let mut lines = sdp.split(|byte| *byte == b'\n');
+    lines.any(|line| line.starts_with(b"a=ice-ufrag:"))
+}
+
+/// What a token of Record-Route says of one side, if the media of the dialog go through a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) struct DialogSide {
+    pub(in crate::proxy) side: MediaSide,
+    /// It is the side that has sent the INVITE.
+    pub(in crate::proxy) is_caller: bool,
+    /// The number of the session at the relay.
+    pub(in crate::proxy) session: u32,
+}
+
+/// Set in the octet of the caller's side.
+const CALLER: u8 = 8;
+
+impl DialogSide {
+    /// Four bits, which are not 0.
+    pub(in crate::proxy) const fn bits(self) -> u8 {
+        self.side as u8 | if self.is_caller { CALLER } else { 0 }
+    }
+
+    /// The side of these bits; `None` if they mean nothing.
+    pub(in crate::proxy) fn of(bits: u8, session: u32) -> Option<DialogSide> {
+        Some(DialogSide {
+            side: MediaSide::of(bits & (CALLER - 1))?,
+            is_caller: bits & CALLER != 0,
+            session,
+        })
+    }
+}
+
+/// A request is in a dialog whose media go through a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) struct RelayedDialog {
+    /// The side that it goes to.
+    pub(in crate::proxy) to: DialogSide,
+    /// The side that it comes from.
+    pub(in crate::proxy) from: MediaSide,
+}
+
+/// The session description of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body<'m> {
+    /// It has none.
+    Empty,
+    Sdp(&'m [u8]),
+    /// It may have one in a form that is not rewritten: in several parts, or encoded.
+    Other,
+}
+
+impl<'m> Body<'m> {
+    pub(super) fn of(message: &Message<'m>) -> Body<'m> {
+        if message.body().is_empty() {
+            return Body::Empty;
+        }
+        let kind = message.header(HeaderKind::ContentType);
+        let kind = kind.map_or(&b""[..], |header| header.value);
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+        let is_sdp = kind.trim_ascii().eq_ignore_ascii_case(b"application/sdp");
+        match is_sdp && !message.has(HeaderKind::ContentEncoding) {
+            true => Body::Sdp(message.body()),
+            false => Body::Other,
+        }
+    }
+
+    pub(super) const fn sdp(self) -> Option<&'m [u8]> {
+        match self {
+            Body::Sdp(sdp) => Some(sdp),
+            Body::Empty | Body::Other => None,
+        }
+    }
+}
+
+/// Identifies a session description of a user agent with this tag.
+pub(super) fn hash_of(parts: &[&[u8]]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    parts.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_media_stream_says_what_its_side_needs() {
+        for (protocol, side) in [
+            ("RTP/AVP", MediaSide::Phone),
+            ("RTP/AVPF", MediaSide::Phone),
+            ("RTP/SAVP", MediaSide::Sdes),
+            ("UDP/TLS/RTP/SAVP", MediaSide::Dtls),
+            ("UDP/TLS/RTP/SAVPF", MediaSide::Web),
+            ("RTP/SAVPF", MediaSide::Web),
+            ("", MediaSide::Phone),
+        ] {
+            let sdp = format!("v=0\r\ns=m=\r\nm=audio 9 {protocol} 0\r\nm=video 9 RTP/AVP 99\r\n");
+            assert_eq!(MediaSide::of_sdp(sdp.as_bytes()), side, "{protocol}");
+        }
+        for sdp in ["", "v=0", "m=", "m=audio", "m=audio 9"] {
+            assert_eq!(MediaSide::of_sdp(sdp.as_bytes()), MediaSide::Phone);
+        }
+    }
+
+    #[test]
+    fn a_side_of_a_dialog_has_four_bits_that_are_not_zero() {
+        for bits in 0..16 {
+            let side = DialogSide::of(bits, 7);
+            assert_eq!(side.is_some(), matches!(bits & 7, 1..=5), "{bits}");
+            assert!(side.is_none_or(|side| side.bits() == bits && side.session == 7));
+        }
+    }
+}

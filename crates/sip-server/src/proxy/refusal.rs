@@ -1,0 +1,73 @@
+//! The responses of the proxy itself.
+
+use sip::engine::{AcceptError, NewRequest, Reply};
+
+use super::Handled;
+use super::request::Sender;
+
+/// A code, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) code: u16,
+    pub(super) reason: &'static str,
+    /// Header lines of the response.
+    pub(super) lines: &'static [u8],
+    /// They are in the proxy's `lines`.
+    pub(super) has_lines: bool,
+}
+
+impl Refusal {
+    pub(super) const fn of(code: u16, reason: &'static str) -> Refusal {
+        Refusal {
+            code,
+            reason,
+            lines: b"",
+            has_lines: false,
+        }
+    }
+
+    pub(super) fn reply(&self) -> Reply<'static> {
+        let reason = match (self.code, self.reason) {
+            (430, "") => "Flow Failed",
+            (440, "") => "Max-Breadth Exceeded",
+            (_, reason) => reason,
+        };
+        Reply::new(self.code)
+            .reason(reason.as_bytes())
+            .headers(self.lines)
+    }
+
+    /// The response, if some of its header lines are the proxy's.
+    pub(super) fn reply_with<'l>(&self, lines: &'l [u8]) -> Reply<'l> {
+        match self.has_lines {
+            true => self.reply().headers(lines),
+            false => self.reply(),
+        }
+    }
+}
+
+/// Tells the engine how far the sender of a request is known.
+pub(super) fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
+    match sender {
+        Some(Sender::User(_)) => request.trust(),
+        Some(Sender::Trunk | Sender::Dialog | Sender::Node) => request.trust_source(),
+        Some(Sender::Anyone) | None => {}
+    }
+}
+
+/// The response of a route that leads nowhere.
+pub(super) fn rejection(code: u16, reason: &str) -> Reply<'_> {
+    let reply = Reply::new(code).reason(reason.as_bytes());
+    match code {
+        503 => reply.headers(b"Retry-After: 1\r\n"),
+        _ => reply,
+    }
+}
+
+/// The outcome for a request without a transaction: it has been answered.
+pub(super) fn without_room(error: AcceptError) -> Handled<'static> {
+    match error {
+        AcceptError::Full => Handled::NoRoom,
+        AcceptError::TooLong | AcceptError::Ack => Handled::Yes,
+    }
+}
