@@ -4,7 +4,9 @@
 
 use hairpin_sip as sip;
 use sip::build::{Builder, Edits, Stamp, forward};
-use sip::digest::{Answer, Challenge, Confirmation, Credentials, NONCE_LEN, NonceCheck, NonceKeys};
+use sip::digest::{
+    Challenge, Confirmation, Credentials, DigestResponse, NONCE_LEN, NonceCheck, NonceKeys,
+};
 use sip::frame::{Frame, Framer, Opened, Packet};
 use sip::header::{Authorization, Contact, HeaderKind, NameAddr};
 use sip::verdict::{Rules, Verdict, judge};
@@ -302,7 +304,7 @@ pub fn digest(bytes: &[u8]) {
 /// What answers a challenge are credentials for it.
 fn answered(challenge: &Challenge<'_>) {
     let (name, ha1) = (&br#"a"b\c"#[..], challenge.ha1(b"a", b"p"));
-    let answer = Answer {
+    let answer = DigestResponse {
         challenge,
         username: name,
         ha1: &ha1,

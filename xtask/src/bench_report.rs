@@ -296,7 +296,7 @@ fn table_of_loads(report: &Value, rows: &[&Value]) -> Result<String> {
             ratio(&row["main_ratio"]),
             costs(row),
             kept(&row["delivery"]),
-            fate(&row["delivery"]),
+            delivery_text(&row["delivery"]),
         ];
         // Writing to a string cannot fail.
         let _ = writeln!(text, "| {} |", cells.join(" | "));
@@ -378,7 +378,7 @@ fn kept(delivery: &Value) -> String {
     }
 }
 
-fn fate(delivery: &Value) -> String {
+fn delivery_text(delivery: &Value) -> String {
     let Some(loss) = median(&delivery["loss"]) else {
         return String::new();
     };
@@ -444,7 +444,7 @@ mod tests {
         );
     }
     #[test]
-    fn an_overload_has_a_line_for_each_load_and_tells_the_recovery() {
+    fn an_overload_has_a_line_for_each_load_and_the_recovery() {
         let load = |multiple: f64, p99: Value| {
             json!({ "multiple": multiple, "offered": 100.0 * multiple, "begun": 99.0 * multiple, "goodput": 90.0, "kept": 0.9,
                     "unavailable": 5.0, "retransmissions": 7.0, "p99_us": p99, "last_try_p99_us": 2000.0, "busy": 1.0, "cost_us": 11.1,

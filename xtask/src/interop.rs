@@ -361,7 +361,7 @@ fn drive(pair: &mut Pair, options: &Options, tally: &mut Tally) -> Result<()> {
 fn finish(path: &str, pair: &mut Pair, options: &Options, tally: &mut Tally) {
     let mut judge = |server: &mut Server, name: &str, limit| {
         if server.is_hairpin() {
-            let outcome = server.settle(limit);
+            let outcome = server.wait_until_closed(limit);
             tally.record(
                 &format!("{name} ({path}) returns to its baseline"),
                 &outcome,

@@ -46,11 +46,11 @@ use clap::{Parser, Subcommand};
 )]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    chore: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum Task {
     /// Format, clippy and unit tests of what changed, and of what depends on it: no root, no packages, three minutes.
     Quick(quick::Options),
     /// Run everything: checks, tests, documentation, clients of other projects.
@@ -131,45 +131,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(chore: Chore) -> anyhow::Result<ExitCode> {
+fn run(chore: Task) -> anyhow::Result<ExitCode> {
     let root = workspace::root();
     let tally = match chore {
-        Chore::Quick(options) => quick::run(&root, &options)?,
-        Chore::Test(options) => suite::run(&root, &options),
-        Chore::Stage { stage } => stage.run(&root),
-        Chore::Fuzz(options) => fuzz::run(&root, &options)?,
-        Chore::Tidy => tidy::run(&root)?,
-        Chore::Rfc { check: true, .. } => rfc::check(&root)?,
-        Chore::Rfc { texts, .. } => rfc::write(&root, texts.as_deref())?,
-        Chore::Arrows => {
+        Task::Quick(options) => quick::run(&root, &options)?,
+        Task::Test(options) => suite::run(&root, &options),
+        Task::Stage { stage } => stage.run(&root),
+        Task::Fuzz(options) => fuzz::run(&root, &options)?,
+        Task::Tidy => tidy::run(&root)?,
+        Task::Rfc { check: true, .. } => rfc::check(&root)?,
+        Task::Rfc { texts, .. } => rfc::write(&root, texts.as_deref())?,
+        Task::Arrows => {
             arrows::print(&root)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Chore::Package { build } => package::run(&root, build)?,
-        Chore::Dist(options) => dist::run(&root, &options)?,
-        Chore::Packages(options) => packages::run(&root, &options)?,
-        Chore::Deny => deny::run(&root)?,
-        Chore::Budgets { write } => budgets::run(&root, write)?,
-        Chore::Book => book::run(&root)?,
-        Chore::Readability => {
+        Task::Package { build } => package::run(&root, build)?,
+        Task::Dist(options) => dist::run(&root, &options)?,
+        Task::Packages(options) => packages::run(&root, &options)?,
+        Task::Deny => deny::run(&root)?,
+        Task::Budgets { write } => budgets::run(&root, write)?,
+        Task::Book => book::run(&root)?,
+        Task::Readability => {
             book::readability::report(&root)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Chore::Interop(options) => {
+        Task::Interop(options) => {
             tools::ensure(&[tools::INTEROP])?;
             interop::run(&root, &options)?
         }
-        Chore::Stores(options) => {
+        Task::Stores(options) => {
             tools::ensure(&[tools::STORES])?;
             stores::run(&root, &options)?
         }
-        Chore::BenchReport(options) => {
+        Task::BenchReport(options) => {
             bench_report::run(&root, &options)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Chore::Gates => gate::prove(&root)?,
-        Chore::Vm(options) => vm::run(&root, &options)?,
-        Chore::Tools => {
+        Task::Gates => gate::prove(&root)?,
+        Task::Vm(options) => vm::run(&root, &options)?,
+        Task::Tools => {
             tools::ensure(tools::ALL)?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -355,7 +355,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn damage_is_told_from_what_is_not_part_of_the_load() {
+fn damage_differs_from_what_is_not_part_of_the_load() {
     let frame = flows(1, false, |_| Datagram::ChannelData(0x4000, 1200))[0]
         .frame()
         .to_vec();
@@ -372,7 +372,7 @@ fn damage_is_told_from_what_is_not_part_of_the_load() {
 }
 
 #[test]
-fn order_and_repetition_are_told_per_flow() {
+fn reordering_and_duplicates_are_counted_per_flow() {
     let frame = flows(1, false, |_| Datagram::Raw(120))[0].frame().to_vec();
     let mut counter = counter(Hook::Tc, &expectation(Arrives::Raw(120), 1, false));
     // The window has 2^23 sequences: 5 came, and then is so old that nobody knows.

@@ -20,13 +20,13 @@ use crate::shared::{Core, Inbox, Shared};
 const OVERHEAD: usize = 80;
 
 /// The allocation stays open while this value exists.
-struct Held {
+struct AllocationGuard {
     handle: Arc<Handle>,
     number: u64,
     allocated: Box<Allocated>,
 }
 
-impl Drop for Held {
+impl Drop for AllocationGuard {
     fn drop(&mut self) {
         release(&self.handle.shared, self.number);
     }
@@ -50,7 +50,7 @@ pub(crate) fn release(shared: &Shared, number: u64) {
 /// Its clones are the same allocation. When the last of them and of its peers is dropped, the task releases it.
 #[derive(Clone)]
 pub struct Allocation {
-    held: Arc<Held>,
+    held: Arc<AllocationGuard>,
 }
 
 impl std::fmt::Debug for Allocation {
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Allocation {
 
 impl Allocation {
     pub(crate) fn new(handle: Arc<Handle>, number: u64, allocated: Box<Allocated>) -> Allocation {
-        let held = Arc::new(Held {
+        let held = Arc::new(AllocationGuard {
             handle,
             number,
             allocated,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stun::AddressFamily;
 use tokio::time::timeout;
-use turn::client::{AllocateOptions, CallError, Mapped, PortWish, RelayWish};
+use turn::client::{AllocateOptions, CallError, Mapped, RequestedPort, RequestedRelays};
 
 use crate::allocation::Allocation;
 use crate::data_connection::Dial;
@@ -20,7 +20,7 @@ use crate::error::{AllocateError, BindingError, ConnectError};
 use crate::events::{Attempts, Events};
 use crate::link::{Link, UdpLink};
 use crate::queue::Queue;
-use crate::server::{Means, Server};
+use crate::server::{ConnectMethod, Server};
 use crate::shared::{Core, Lease, Shared, Stats};
 use crate::stream_link::StreamLink;
 use crate::task;
@@ -75,7 +75,7 @@ impl Client {
         let server = server.into();
         let address = server.address;
         match &server.means {
-            Means::Udp => {
+            ConnectMethod::Udp => {
                 let link = UdpLink::open(server.local, address).await;
                 let link = link.map_err(|source| ConnectError::Socket {
                     server: address,
@@ -84,13 +84,13 @@ impl Client {
                 Client::over(link, server)
             }
             #[cfg(feature = "tls")]
-            Means::Dtls(tls) => {
+            ConnectMethod::Dtls(tls) => {
                 let link = DtlsLink::open(tls, server.local, address);
-                let link = in_time(address, server.connect_timeout, link).await?;
+                let link = with_timeout(address, server.connect_timeout, link).await?;
                 Client::over(link, server)
             }
             means => {
-                let link = in_time(
+                let link = with_timeout(
                     address,
                     server.connect_timeout,
                     StreamLink::open(means, server.local, address),
@@ -240,7 +240,7 @@ impl Client {
 }
 
 /// Waits for a connection, at most for the connect timeout.
-pub(crate) async fn in_time<L>(
+pub(crate) async fn with_timeout<L>(
     server: SocketAddr,
     after: Duration,
     link: impl Future<Output = Result<L, ConnectError>>,
@@ -294,10 +294,10 @@ impl<'a> Allocate<'a> {
     /// A relayed transport address of this family (REQUESTED-ADDRESS-FAMILY). Default: the server's choice, which is IPv4.
     pub fn family(mut self, family: AddressFamily) -> Self {
         let port = match self.options.relay {
-            RelayWish::One { port, .. } => port,
-            _ => PortWish::Any,
+            RequestedRelays::One { port, .. } => port,
+            _ => RequestedPort::Any,
         };
-        self.options.relay = RelayWish::One {
+        self.options.relay = RequestedRelays::One {
             family: Some(family),
             port,
         };
@@ -308,23 +308,23 @@ impl<'a> Allocate<'a> {
     pub fn dual(mut self) -> Self {
         let even_port = matches!(
             self.options.relay,
-            RelayWish::One {
-                port: PortWish::Even,
+            RequestedRelays::One {
+                port: RequestedPort::Even,
                 ..
             }
         );
-        self.options.relay = RelayWish::Both { even_port };
+        self.options.relay = RequestedRelays::Both { even_port };
         self
     }
 
     /// An even port (EVEN-PORT).
     pub fn even_port(mut self) -> Self {
         self.options.relay = match self.options.relay {
-            RelayWish::One { family, .. } => RelayWish::One {
+            RequestedRelays::One { family, .. } => RequestedRelays::One {
                 family,
-                port: PortWish::Even,
+                port: RequestedPort::Even,
             },
-            RelayWish::Both { .. } => RelayWish::Both { even_port: true },
+            RequestedRelays::Both { .. } => RequestedRelays::Both { even_port: true },
             reserved => reserved,
         };
         self
@@ -333,19 +333,19 @@ impl<'a> Allocate<'a> {
     /// An even port, and the next higher one reserved: [`Allocation::reservation`] claims it.
     pub fn even_port_and_next(mut self) -> Self {
         let family = match self.options.relay {
-            RelayWish::One { family, .. } => family,
+            RequestedRelays::One { family, .. } => family,
             _ => None,
         };
-        self.options.relay = RelayWish::One {
+        self.options.relay = RequestedRelays::One {
             family,
-            port: PortWish::EvenAndNext,
+            port: RequestedPort::EvenAndNext,
         };
         self
     }
 
     /// The address that another allocation of the same user reserved (RESERVATION-TOKEN).
     pub fn reserved(mut self, token: [u8; 8]) -> Self {
-        self.options.relay = RelayWish::Reserved(token);
+        self.options.relay = RequestedRelays::Reserved(token);
         self
     }
 
@@ -362,7 +362,7 @@ impl<'a> Allocate<'a> {
         self
     }
 
-    pub(crate) fn relay(mut self, relay: RelayWish) -> Self {
+    pub(crate) fn relay(mut self, relay: RequestedRelays) -> Self {
         self.options.relay = relay;
         self
     }

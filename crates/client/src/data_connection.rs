@@ -14,11 +14,11 @@ use tokio::time::sleep_until;
 use turn::client::{Client as Engine, Event, RequestError};
 
 use crate::allocation::Allocation;
-use crate::client::in_time;
+use crate::client::with_timeout;
 use crate::endpoint::{Endpoint, Input};
 use crate::error::{ConnectError, DataConnectionError, Disconnect};
 use crate::link::Link;
-use crate::server::Means;
+use crate::server::ConnectMethod;
 use crate::shared::Shared;
 use crate::stream::{Incoming, Wire};
 use crate::stream_link::{Socket, StreamLink, invalid};
@@ -34,7 +34,7 @@ const BACKLOG: usize = 64 * 1024;
 pub(crate) struct Dial {
     pub(crate) server: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) means: Means,
+    pub(crate) means: ConnectMethod,
     pub(crate) timeout: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Dial {
         // RFC 6062 §4.3: "This connection MUST be made using a different local transport address."
         let local = self.local.map(|local| SocketAddr::new(local.ip(), 0));
         let link = StreamLink::open(&self.means, local, self.server);
-        in_time(self.server, self.timeout, link).await
+        with_timeout(self.server, self.timeout, link).await
     }
 }
 
@@ -92,7 +92,7 @@ async fn bind(
         endpoint.timeout(shared.now());
         let mut outcome: Option<Result<(), RequestError>> = None;
         let mut failed = None;
-        endpoint.settle(
+        endpoint.drain(
             |request| failed = link.try_send(request).err().or(failed.take()),
             |event| match event {
                 Event::ConnectionBound { .. } => outcome = Some(Ok(())),

@@ -66,11 +66,11 @@ impl DtlsLink {
                 sealed: Vec::new(),
             }),
         };
-        link.shake_hands().await.map_err(|error| failed(&error))?;
+        link.handshake().await.map_err(|error| failed(&error))?;
         Ok(link)
     }
 
-    async fn shake_hands(&self) -> io::Result<()> {
+    async fn handshake(&self) -> io::Result<()> {
         let mut datagram = vec![0; DATAGRAM];
         loop {
             let due = {

@@ -21,20 +21,20 @@ pub enum Input {
         /// Where in the datagram it is; may be empty.
         payload: Range<usize>,
     },
-    /// A response or an indication. The owner calls [`Endpoint::settle`] next.
+    /// A response or an indication. The owner calls [`Endpoint::drain`] next.
     Handled,
     /// STUN or ChannelData, but of no use.
     Ignored(Ignored),
     /// Neither STUN nor ChannelData, or a STUN request.
     NotMine,
     /// Not from this endpoint's server.
-    Stranger,
+    UnknownSource,
 }
 
 /// One TURN client and its server.
 ///
 /// **The invariant:** after [`with`](Endpoint::with), [`timeout`](Endpoint::timeout) and [`Input::Handled`] the owner calls
-/// [`settle`](Endpoint::settle) before anything else, and then waits until [`deadline`](Endpoint::deadline) at most.
+/// [`drain`](Endpoint::drain) before anything else, and then waits until [`deadline`](Endpoint::deadline) at most.
 #[derive(Debug)]
 pub struct Endpoint {
     // Load generators have thousands, and move them between threads.
@@ -91,7 +91,7 @@ impl Endpoint {
     pub fn input(&mut self, now: Now, from: SocketAddr, datagram: &[u8]) -> Input {
         // RFC 8656 §3.2: an allocation is tied to its 5-tuple; only the server sends to this socket.
         if from != self.server {
-            return Input::Stranger;
+            return Input::UnknownSource;
         }
         match self.client.handle_input(now, datagram) {
             Received::Data {
@@ -116,21 +116,21 @@ impl Endpoint {
 
     /// Hands out what the client wants transmitted, then its events. A request that cannot be transmitted is lost like any
     /// other: the client repeats it.
-    pub fn settle(&mut self, transmit: impl FnMut(&[u8]), mut event: impl FnMut(Event)) {
+    pub fn drain(&mut self, transmit: impl FnMut(&[u8]), mut event: impl FnMut(Event)) {
         self.transmit(transmit);
         while let Some(happened) = self.event() {
             event(happened);
         }
     }
 
-    /// The first half of [`settle`](Endpoint::settle).
+    /// The first half of [`drain`](Endpoint::drain).
     pub fn transmit(&mut self, mut transmit: impl FnMut(&[u8])) {
         while let Some(request) = self.client.poll_transmit() {
             transmit(request);
         }
     }
 
-    /// The second half of [`settle`](Endpoint::settle), one event at a time, for an owner whose next request depends on it.
+    /// The second half of [`drain`](Endpoint::drain), one event at a time, for an owner whose next request depends on it.
     pub fn event(&mut self) -> Option<Event> {
         self.client.poll_event()
     }

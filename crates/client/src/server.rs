@@ -12,7 +12,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What to connect by.
 #[derive(Clone, Debug)]
-pub(crate) enum Means {
+pub(crate) enum ConnectMethod {
     Udp,
     Tcp,
     #[cfg(feature = "tls")]
@@ -26,7 +26,7 @@ pub(crate) enum Means {
 pub struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) means: Means,
+    pub(crate) means: ConnectMethod,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue: usize,
     pub(crate) config: ClientConfig,
@@ -39,7 +39,7 @@ impl Server {
         Server {
             address,
             local: None,
-            means: Means::Udp,
+            means: ConnectMethod::Udp,
             connect_timeout: CONNECT_TIMEOUT,
             queue: QUEUE,
             config: ClientConfig::default(),
@@ -56,7 +56,7 @@ impl Server {
     /// Connects over TCP. No request is repeated then; each is given up after 39.5 seconds.
     #[must_use]
     pub fn tcp(mut self) -> Server {
-        self.means = Means::Tcp;
+        self.means = ConnectMethod::Tcp;
         self
     }
 
@@ -64,7 +64,7 @@ impl Server {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: crate::Tls) -> Server {
-        self.means = Means::Tls(tls);
+        self.means = ConnectMethod::Tls(tls);
         self
     }
 
@@ -72,7 +72,7 @@ impl Server {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn dtls(mut self, tls: crate::Tls) -> Server {
-        self.means = Means::Dtls(tls);
+        self.means = ConnectMethod::Dtls(tls);
         self
     }
 

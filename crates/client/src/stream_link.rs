@@ -13,7 +13,7 @@ use turn::Transport;
 
 use crate::error::ConnectError;
 use crate::link::Link;
-use crate::server::Means;
+use crate::server::ConnectMethod;
 use crate::stream::{Incoming, Stream, Wire};
 
 /// The maximum number of queued bytes. With more, `try_send` refuses messages. It is a quarter of a second at 8 Mbit/s.
@@ -55,7 +55,7 @@ impl Write for Socket<'_> {
 impl StreamLink {
     /// Connects. Over TLS it also completes the handshake.
     pub(crate) async fn open(
-        means: &Means,
+        means: &ConnectMethod,
         local: Option<SocketAddr>,
         server: SocketAddr,
     ) -> Result<StreamLink, ConnectError> {
@@ -63,8 +63,8 @@ impl StreamLink {
         let socket = connect(local, server).await.map_err(tcp)?;
         let stream = match means {
             #[cfg(feature = "tls")]
-            Means::Tls(tls) => {
-                Stream::tls(tls).map_err(|error| not_tls(tls, server, &invalid(error)))?
+            ConnectMethod::Tls(tls) => {
+                Stream::tls(tls).map_err(|error| tls_error(tls, server, &invalid(error)))?
             }
             _ => Stream::tcp(),
         };
@@ -79,7 +79,9 @@ impl StreamLink {
         let established = poll_fn(|cx| link.poll_established(cx)).await;
         match means {
             #[cfg(feature = "tls")]
-            Means::Tls(tls) => established.map_err(|error| not_tls(tls, server, &error))?,
+            ConnectMethod::Tls(tls) => {
+                established.map_err(|error| tls_error(tls, server, &error))?
+            }
             _ => established.map_err(tcp)?,
         }
         Ok(link)
@@ -174,7 +176,7 @@ pub(crate) fn invalid(error: crate::StreamError) -> io::Error {
 }
 
 #[cfg(feature = "tls")]
-fn not_tls(tls: &crate::Tls, server: SocketAddr, error: &io::Error) -> ConnectError {
+fn tls_error(tls: &crate::Tls, server: SocketAddr, error: &io::Error) -> ConnectError {
     ConnectError::Tls {
         server,
         name: tls.server_name(),

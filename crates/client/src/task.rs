@@ -34,7 +34,7 @@ impl Drop for End {
 pub(crate) async fn drive(shared: Arc<Shared>) {
     let end = End(Arc::clone(&shared));
     let mut buffer = vec![0; BUFFER];
-    while let Some(deadline) = settle(&shared) {
+    while let Some(deadline) = process(&shared) {
         let deadline = deadline.and_then(|at| shared.instant(at));
         tokio::select! {
             received = receive(&shared, &mut buffer) => match received {
@@ -63,7 +63,7 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// Restores the invariant of the endpoint. Returns when to come back at the latest, or `None` when the task is to end.
-fn settle(shared: &Shared) -> Option<Option<Mono>> {
+fn process(shared: &Shared) -> Option<Option<Mono>> {
     let now = shared.now();
     let mut guard = shared.lock();
     let core = &mut *guard;
@@ -71,7 +71,7 @@ fn settle(shared: &Shared) -> Option<Option<Mono>> {
     let mut refused = false;
     loop {
         let mut happened = Vec::new();
-        core.endpoint.settle(
+        core.endpoint.drain(
             |request| {
                 if let Err(error) = shared.link.try_send(request) {
                     core.stats.unsent += 1;
@@ -111,7 +111,7 @@ fn handle(shared: &Shared, message: &[u8]) {
         Input::Data { peer, payload, .. } => core.deliver(peer, &message[payload]),
         Input::Handled => {}
         Input::Ignored(_) => core.stats.ignored += 1,
-        Input::NotMine | Input::Stranger => core.stats.foreign += 1,
+        Input::NotMine | Input::UnknownSource => core.stats.foreign += 1,
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use stun::{AddressFamily, ConnectionId};
-use turn::client::{Allocated, Event, RelayWish};
+use turn::client::{Allocated, Event, RequestedRelays};
 
 use crate::allocation::Allocation;
 use crate::client::{Client, seed};
@@ -55,7 +55,7 @@ impl<'a> AllocateTcp<'a> {
             allocate = allocate.lifetime(lifetime);
         }
         let family = self.family;
-        let allocation = allocate.relay(RelayWish::Tcp { family }).await?;
+        let allocation = allocate.relay(RequestedRelays::Tcp { family }).await?;
         Ok(TcpAllocation { allocation })
     }
 }

@@ -33,13 +33,17 @@ fn wait<T>(list: &mut Vec<Sender<T>>) -> Receiver<T> {
     receiver
 }
 
-fn tell<K: Eq + Hash, T: Clone>(map: &mut HashMap<K, Vec<Sender<T>>>, key: &K, outcome: T) -> bool {
+fn notify<K: Eq + Hash, T: Clone>(
+    map: &mut HashMap<K, Vec<Sender<T>>>,
+    key: &K,
+    outcome: T,
+) -> bool {
     let waiters = map.remove(key);
-    tell_all(&mut waiters.unwrap_or_default(), outcome)
+    notify_all(&mut waiters.unwrap_or_default(), outcome)
 }
 
 /// Answers all of them; false if nobody was waiting.
-fn tell_all<T: Clone>(waiters: &mut Vec<Sender<T>>, outcome: T) -> bool {
+fn notify_all<T: Clone>(waiters: &mut Vec<Sender<T>>, outcome: T) -> bool {
     let mut heard = false;
     for waiter in waiters.drain(..) {
         heard |= waiter.send(outcome.clone()).is_ok();
@@ -88,29 +92,29 @@ impl Waiters {
     }
 
     pub(crate) fn refreshed(&mut self) {
-        tell_all(&mut self.refresh, Ok(()));
+        notify_all(&mut self.refresh, Ok(()));
     }
 
     /// A Refresh failed, with which lifetime is not known: callers that wait for a Refresh are informed.
     pub(crate) fn refresh_failed(&mut self, error: &RequestError) -> bool {
-        let heard = tell_all(&mut self.refresh, Err(error.clone()));
-        tell_all(&mut self.close, Err(error.clone())) || heard
+        let heard = notify_all(&mut self.refresh, Err(error.clone()));
+        notify_all(&mut self.close, Err(error.clone())) || heard
     }
 
     pub(crate) fn released(&mut self) {
-        tell_all(&mut self.close, Ok(()));
+        notify_all(&mut self.close, Ok(()));
     }
 
     pub(crate) fn permitted(&mut self, peer: IpAddr, outcome: Outcome<()>) -> bool {
-        tell(&mut self.permit, &peer, outcome)
+        notify(&mut self.permit, &peer, outcome)
     }
 
     pub(crate) fn bound(&mut self, peer: SocketAddr, outcome: Outcome<ChannelNumber>) -> bool {
-        tell(&mut self.bind, &peer, outcome)
+        notify(&mut self.bind, &peer, outcome)
     }
 
     pub(crate) fn connected(&mut self, peer: SocketAddr, outcome: Outcome<ConnectionId>) -> bool {
-        tell(&mut self.connect, &peer, outcome)
+        notify(&mut self.connect, &peer, outcome)
     }
 
     /// No outcome will come for what hangs on the allocation: its receivers see that their senders are gone.

@@ -233,7 +233,7 @@ async fn wrong_credentials_are_an_error_of_the_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loss_of_the_server_is_told_to_everybody_who_waits() {
+async fn a_lost_server_ends_every_waiting_call() {
     let lab = Lab::start();
     let (_client, allocation) = allocated(&lab, 1).await;
     let peer = soon(allocation.peer(peer(1))).await.expect("a channel");

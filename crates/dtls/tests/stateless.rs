@@ -257,7 +257,7 @@ fn a_handshake_that_stops_ends_in_time_after_its_flight_was_sent_again() {
 }
 
 #[test]
-fn an_idle_connection_ends_and_one_that_is_heard_does_not() {
+fn an_idle_connection_ends_and_one_with_data_does_not() {
     let authority = Authority::ecdsa();
     let (mut endpoint, mut client) = connected(&authority, Limits::default());
     events(&mut endpoint);

@@ -33,7 +33,7 @@ impl<'a> Audit<'a> {
 
     /// Writes the line of a command. The command does not fail if there is no system log.
     pub(crate) fn write(self) {
-        let line = self.line(&who());
+        let line = self.line(&current_user());
         eprintln!("{line}");
         to_system_log(&line);
     }
@@ -62,7 +62,7 @@ fn to_system_log(line: &str) {
 }
 
 /// The user of this command: the caller of sudo, else the login name, and the effective user ID in brackets.
-fn who() -> String {
+fn current_user() -> String {
     let name = ["SUDO_USER", "LOGNAME", "USER"]
         .iter()
         .find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));

@@ -40,7 +40,7 @@ pub(crate) struct Watch {
 
 /// What to ask, and for which relay addresses.
 #[derive(Debug, Clone)]
-struct Question {
+struct AddressQuery {
     sources: ExternalSources,
     relays: Vec<IpAddr>,
 }
@@ -59,7 +59,7 @@ pub(crate) fn find(config: &Config, relays: &[IpAddr]) -> Result<Option<(Vec<Ext
         config.external_ip.iter().any(holds)
     };
     let relays = relays.iter().filter(|relay| !is_known(relay));
-    let question = Question {
+    let question = AddressQuery {
         sources,
         relays: relays.copied().collect(),
     };
@@ -73,7 +73,7 @@ pub(crate) fn find(config: &Config, relays: &[IpAddr]) -> Result<Option<(Vec<Ext
 }
 
 impl Watch {
-    fn start(question: Question, interval: Duration) -> Result<Watch> {
+    fn start(question: AddressQuery, interval: Duration) -> Result<Watch> {
         let (report, checks) = mpsc::channel();
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -110,7 +110,7 @@ impl Drop for Watch {
     }
 }
 
-impl Question {
+impl AddressQuery {
     /// The external addresses of all relay addresses that have one.
     fn ask(&self) -> Result<Vec<ExternalIp>> {
         let found = match &self.sources.name {

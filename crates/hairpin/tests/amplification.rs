@@ -90,7 +90,7 @@ fn factor(socket: &UdpSocket, server: SocketAddr, request: &[u8]) -> f64 {
 }
 
 #[test]
-fn no_answer_to_a_stranger_is_three_times_its_request_and_no_binding_twice() {
+fn no_unauthenticated_response_is_three_times_its_request_and_no_binding_twice() {
     let serve = Serve::start(&["--listen", "127.0.0.1:0", "--listen", "[::1]:0", "--dev"]);
     assert_eq!(serve.listeners.len(), 2);
     for &server in &serve.listeners {

@@ -234,7 +234,7 @@ fn gates_that_were_not_reached_are_not_passed() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_told_before_the_measurement() {
+fn an_unwritable_report_is_an_error_before_the_measurement() {
     let output = run(&[
         "bench",
         "--a",

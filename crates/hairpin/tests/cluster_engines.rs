@@ -20,7 +20,7 @@ use std::time::Instant;
 use cluster_calls::{call, keys, registered, sip_of};
 use common::nodes::{Node, SECRET, three_with};
 use common::turn::Client;
-use engines::{Engines, soon};
+use engines::{Engines, wait_until};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
 };
@@ -39,7 +39,7 @@ fn nodes(engine: &str) -> [Node; 3] {
     let limits = format!("{}\n[limits]\nallocations_per_user = {LIMIT}", keys());
     let nodes = three_with(&cluster, &limits);
     for node in &nodes {
-        soon("all nodes", || node.names("serving") == ["a", "b", "c"]);
+        wait_until("all nodes", || node.names("serving") == ["a", "b", "c"]);
     }
     nodes
 }
@@ -49,11 +49,11 @@ fn use_up(nodes: &[Node; 3]) -> Vec<Client> {
     let [a, b, _] = nodes;
     let mut held = Vec::new();
     for _ in 0..LIMIT {
-        soon("an allocation", || a.fill(1, &mut held) == 1);
+        wait_until("an allocation", || a.fill(1, &mut held) == 1);
     }
     assert_eq!(a.fill(1, &mut held), 0);
     let before = held.len();
-    soon("B refuses", || b.fill(1, &mut held) == 0);
+    wait_until("B refuses", || b.fill(1, &mut held) == 0);
     assert!(held.len() <= before + BLOCK, "{}", held.len());
     held
 }
@@ -69,12 +69,12 @@ fn survives(mut engines: Engines, name: &str, master: impl FnOnce(&Engines) -> u
     let master = master(&engines);
     engines.servers[master].kill();
     let killed = Instant::now();
-    soon("the nodes notice it", || up(a) == 0.0);
+    wait_until("the nodes notice it", || up(a) == 0.0);
     for client in &mut held {
         assert_eq!(client.refresh(600).code, 0, "what runs goes on");
     }
     assert_eq!(a.fill(1, &mut held), 0, "the limit last known");
-    soon("the engine responds to all nodes", || {
+    wait_until("the engine responds to all nodes", || {
         nodes.iter().all(|node| up(node) == 1.0)
     });
     eprintln!(
@@ -82,9 +82,9 @@ fn survives(mut engines: Engines, name: &str, master: impl FnOnce(&Engines) -> u
         killed.elapsed()
     );
     for node in &nodes {
-        soon("all nodes", || node.names("serving") == ["a", "b", "c"]);
+        wait_until("all nodes", || node.names("serving") == ["a", "b", "c"]);
     }
-    soon("all refuse", || {
+    wait_until("all refuse", || {
         let mut all = nodes.iter();
         all.all(|node| node.fill(1, &mut held) == 0)
     });
@@ -98,7 +98,7 @@ fn survives(mut engines: Engines, name: &str, master: impl FnOnce(&Engines) -> u
     call(&mut ann, &mut bob, "after");
     for user in ["bob", "ann"] {
         let key = format!("hairpin:sip:{user}@example.com");
-        soon("one phone, one binding", || {
+        wait_until("one phone, one binding", || {
             let at = engines.servers[engines.master_of(&key)].port;
             engines::ask(at, &["hlen", &key]) == "1"
         });
@@ -140,11 +140,11 @@ fn sentinels_that_require_a_password_get_it() {
         format!("secret = \"{SECRET}\"\nengine = \"{url}\"\nsentinel_password = \"{password}\"")
     };
     let good = Node::start("a", &cluster("s3ntinel"), "", None);
-    soon("the master responds", || up(&good) == 1.0);
+    wait_until("the master responds", || up(&good) == 1.0);
     for password in ["", "another"] {
         let bad = Node::start("b", &cluster(password), "", None);
         // It knows no master. Its first attempt ends at once, and the node serves.
-        soon("it has tried", || {
+        wait_until("it has tried", || {
             bad.metric("hairpin_cluster_engine_requests_total{result=\"failed\"}") >= 1.0
         });
         assert_eq!(up(&bad), 0.0);
@@ -216,7 +216,7 @@ impl TlsRedis {
             port,
             folder,
         };
-        soon("redis", || redis.ask(&["time"]).lines().count() == 2);
+        wait_until("redis", || redis.ask(&["time"]).lines().count() == 2);
         redis
     }
 
@@ -274,7 +274,7 @@ fn an_engine_with_tls_an_acl_user_and_a_prefix() {
     ] {
         let cluster = format!("secret = \"{SECRET}\"\n{engine}");
         let node = Node::start("d", &cluster, "", None);
-        soon("it says so", || up(&node) == 0.0);
+        wait_until("it says so", || up(&node) == 0.0);
         assert_eq!(node.client().allocate().code, 0);
     }
     assert_eq!(a.names("serving"), ["a", "b", "c"]);

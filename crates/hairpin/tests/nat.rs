@@ -264,7 +264,7 @@ fn a_full_cone_lets_everybody_in_and_hairpins() {
 }
 
 #[test]
-fn a_filter_by_address_is_told_from_one_by_port() {
+fn a_filter_by_address_differs_from_one_by_port() {
     with_nat(&[FULL_CONE, RESTRICTED], |network| {
         let found = network.found(&TIMEOUT);
         let (mapping, filtering, _) = behaviour(&found);

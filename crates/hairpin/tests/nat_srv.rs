@@ -125,7 +125,7 @@ fn servers_are_found_by_srv_records_over_udp_tcp_and_tls_rfc5780_5_1() {
 }
 
 #[test]
-fn a_domain_without_the_service_and_one_without_records_are_told_apart_rfc2782() {
+fn a_domain_without_the_service_differs_from_one_without_records_rfc2782() {
     let dns = name_server([1, 1]);
     fails(&probe(&dns, "none.test", &[]), 1, "has no such service");
     fails(&probe(&dns, "nobody.test", &[]), 1, "has no address");

@@ -77,7 +77,7 @@ fn a_sink_is_silent_and_stops_by_itself() {
 }
 
 #[test]
-fn a_source_sends_to_whoever_speaks() {
+fn a_source_sends_to_each_address_that_has_sent() {
     let (peer, address) = peer(&["--source", "1k/s", "--size", "200"]);
     let socket = client(address);
     socket.send(b"hello").unwrap();

@@ -92,7 +92,7 @@ fn turn_relays_with_a_fixed_password() {
 }
 
 #[test]
-fn a_wrong_password_is_told_from_a_dead_server() {
+fn a_wrong_password_differs_from_a_dead_server() {
     let server = server();
     let target = server.address().to_string();
     let output = run(&["probe", "turn", &target, "--user", "alice:wrong", "--json"]);
@@ -180,7 +180,7 @@ fn a_reload_changes_secrets_without_a_gap() {
 }
 
 #[test]
-fn software_is_told_to_clients_with_credentials_if_it_is_set() {
+fn software_is_sent_to_clients_with_credentials_if_it_is_set() {
     let (_directory, path) = file(
         "[server]\nsoftware = \"relay of example.org\"\n[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [\"0123456789abcdef\"]\n",
     );

@@ -197,7 +197,7 @@ fn mistakes_in_flags_are_shown_where_they_are() {
 }
 
 /// Waits until the log of a running server would contain what a reload wrote.
-fn settle() {
+fn wait_for_reload() {
     std::thread::sleep(Duration::from_millis(600));
 }
 
@@ -213,12 +213,12 @@ fn sighup_reads_the_file_again_and_a_bad_one_changes_nothing() {
     );
     std::fs::write(&path, "[auth]\nrealm = 5\nuser = []\n").unwrap();
     serve.signal("HUP");
-    settle();
+    wait_for_reload();
     assert_binding_success(&bind(serve.address()));
     std::fs::write(&path, "[listen]\nudp = [\"127.0.0.1:0\"]\n[auth]\nsecrets = [\"fedcba9876543210\"]\n[relay]\nports = \"50000-51000\"\n")
         .unwrap();
     serve.signal("HUP");
-    settle();
+    wait_for_reload();
     assert_binding_success(&bind(serve.address()));
     serve.signal("TERM");
     let (status, log) = serve.wait();

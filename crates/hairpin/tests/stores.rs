@@ -5,7 +5,7 @@ mod common;
 use common::service::{ERROR, GORST, NEVER, Service};
 use common::{Serve, fails, file, json, run, stderr, stdout};
 use sip::build::Builder;
-use sip::digest::{Answer, choose};
+use sip::digest::{DigestResponse, choose};
 use sip::{HeaderKind, Message, Method, Spans};
 use std::net::UdpSocket;
 use std::path::Path;
@@ -277,7 +277,7 @@ impl Phone {
             ),
         };
         let challenge = choose(&message, challenges).expect("a challenge");
-        let answer = Answer {
+        let answer = DigestResponse {
             challenge: &challenge,
             username: user.as_bytes(),
             ha1: &challenge.ha1(user.as_bytes(), password.as_bytes()),

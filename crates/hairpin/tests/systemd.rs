@@ -78,7 +78,7 @@ fn uptime_us() -> u64 {
 }
 
 #[test]
-fn start_reload_and_stop_are_told_in_order() {
+fn start_reload_and_stop_are_reported_in_order() {
     let mut manager = Manager::new("");
     let serve = Serve::start_command(manager.serve());
     assert_eq!(

@@ -126,13 +126,13 @@ fn sighup_reads_certificates_again_at_once_and_a_bad_pair_changes_nothing() {
     let config = files.path("hairpin.toml");
     let serve = Serve::start_command(hairpin(&["serve", "--config", config.to_str().unwrap()]));
     // Less than the time after which files are looked at without a signal.
-    let settle = || std::thread::sleep(Duration::from_millis(600));
+    let wait_for_reload = || std::thread::sleep(Duration::from_millis(600));
     files.put("tls.crt", &second.0);
     serve.signal("HUP");
-    settle();
+    wait_for_reload();
     files.put("tls.key", &second.1);
     serve.signal("HUP");
-    settle();
+    wait_for_reload();
     serve.signal("TERM");
     let (status, log) = serve.wait();
     assert!(status.success());

@@ -2,7 +2,7 @@
 //!
 //! Linux reports them on unconnected sockets only if asked (IP_RECVERR, IPV6_RECVERR). Each error then waits in the error queue
 //! of the socket, with the destination of its datagram. It also makes the *next* call on the socket fail, regardless of the purpose
-//! of the call. Such a failure is gone once reported, so the call is repeated ([`past_icmp`]): the datagram of another
+//! of the call. Such a failure is gone once reported, so the call is repeated ([`retry_after_icmp`]): the datagram of another
 //! destination must not pay for it.
 
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ const PASSED_OVER: usize = 16;
 const TRIES: usize = 4;
 
 /// How often a call is repeated after an error that the call itself can cause, too.
-const DOUBT: usize = 2;
+const AMBIGUOUS_RETRIES: usize = 2;
 
 impl UdpSocket {
     /// The next ICMP error about what this socket sent, if it was opened with [`UdpOptions::icmp_errors`](crate::UdpOptions)
@@ -144,7 +144,7 @@ fn extended_error(to: SocketAddr, data: &[u8]) -> Option<IcmpReport> {
 
 /// Makes a call, and makes it again if it failed because of an earlier datagram.
 #[inline]
-pub(crate) fn past_icmp<T>(
+pub(crate) fn retry_after_icmp<T>(
     socket: &UdpSocket,
     mut call: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
@@ -186,7 +186,7 @@ fn most_tries(socket: &UdpSocket, error: &io::Error) -> usize {
         | libc::EOPNOTSUPP
             if socket.reports_icmp() =>
         {
-            DOUBT
+            AMBIGUOUS_RETRIES
         }
         _ => 0,
     }
@@ -204,7 +204,7 @@ mod tests {
         bytes
     }
 
-    fn told(to: &str, data: &[u8]) -> Option<(u8, u8, u32)> {
+    fn parse_report(to: &str, data: &[u8]) -> Option<(u8, u8, u32)> {
         let report = extended_error(to.parse().unwrap(), data)?;
         Some((report.kind, report.code, report.mtu))
     }
@@ -226,19 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_in_the_words_of_the_destinations_family() {
+    fn errors_have_the_types_of_the_destinations_family() {
         const V4: &str = "192.0.2.1:9";
         const V6: &str = "[2001:db8::1]:9";
         let refused = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_ICMP, 3, 3, 77);
-        assert_eq!(told(V4, &refused), Some((3, 3, 0)));
-        assert_eq!(told(V6, &refused), None);
+        assert_eq!(parse_report(V4, &refused), Some((3, 3, 0)));
+        assert_eq!(parse_report(V6, &refused), None);
         let big = error(libc::EMSGSIZE, libc::SO_EE_ORIGIN_ICMP6, 2, 0, 1280);
-        assert_eq!(told(V6, &big), Some((2, 0, 1280)));
+        assert_eq!(parse_report(V6, &big), Some((2, 0, 1280)));
         let here = error(libc::EMSGSIZE, libc::SO_EE_ORIGIN_LOCAL, 0, 0, 1500);
-        assert_eq!(told(V4, &here), Some((3, 4, 1500)));
-        assert_eq!(told(V6, &here), Some((2, 0, 1500)));
+        assert_eq!(parse_report(V4, &here), Some((3, 4, 1500)));
+        assert_eq!(parse_report(V6, &here), Some((2, 0, 1500)));
         let other = error(libc::EINVAL, libc::SO_EE_ORIGIN_LOCAL, 0, 0, 0);
-        assert_eq!(told(V4, &other), None);
-        assert_eq!(told(V4, &refused[..8]), None);
+        assert_eq!(parse_report(V4, &other), None);
+        assert_eq!(parse_report(V4, &refused[..8]), None);
     }
 }

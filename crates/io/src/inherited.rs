@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_told_from_other_sockets() {
+    fn listeners_differ_from_other_sockets() {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let kinds = [udp.as_fd(), tcp.as_fd()].map(|fd| describe(fd).unwrap().unwrap());

@@ -14,7 +14,7 @@ use crate::tasks;
 
 /// Where a process runs.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct ProcessPlacement<'a> {
     /// Its network namespace.
     pub namespace: &'a NetNs,
     /// Its only processors; children inherit them.
@@ -45,7 +45,7 @@ impl Confined {
     ///
     /// # Errors
     /// What spawning returns (no such program), or `PermissionDenied` without CAP_SYS_ADMIN.
-    pub fn spawn(mut command: Command, place: &Place<'_>) -> io::Result<Confined> {
+    pub fn spawn(mut command: Command, place: &ProcessPlacement<'_>) -> io::Result<Confined> {
         confine(&mut command, place)?;
         let (started, outcome) = mpsc::channel();
         let (release, wait) = mpsc::channel::<()>();
@@ -101,7 +101,7 @@ impl Drop for Confined {
     }
 }
 
-fn confine(command: &mut Command, place: &Place<'_>) -> io::Result<()> {
+fn confine(command: &mut Command, place: &ProcessPlacement<'_>) -> io::Result<()> {
     let namespace = place.namespace.as_fd().try_clone_to_owned()?;
     let mask = tasks::mask(place.cpus)?;
     let preferred = place.preferred;
@@ -125,8 +125,8 @@ mod tests_needs_root {
     use super::*;
     use std::process::Stdio;
 
-    fn place(namespace: &NetNs) -> Place<'_> {
-        Place {
+    fn place(namespace: &NetNs) -> ProcessPlacement<'_> {
+        ProcessPlacement {
             namespace,
             cpus: &[0],
             preferred: true,

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_receive_queues_are_told_from_others() {
+    fn names_of_receive_queues_are_recognized() {
         for (name, number) in [
             ("virtio0-input.1", Some(1)),
             ("virtio0-output.1", None),

@@ -9,7 +9,7 @@ use libc::c_int;
 
 use crate::RecvBatch;
 use crate::address::RawAddress;
-use crate::icmp::past_icmp;
+use crate::icmp::retry_after_icmp;
 use crate::send::send_at_once;
 use crate::sys::socket::{bind, getsockname, getsockopt, kernel_has_gso, setsockopt, socket};
 
@@ -243,7 +243,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvmmsg` returns.
     pub fn recv(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        past_icmp(self, || batch.receive_many(self, tag, usize::MAX))
+        retry_after_icmp(self, || batch.receive_many(self, tag, usize::MAX))
     }
 
     /// Like [`UdpSocket::recv`], but at most `limit` messages: so that one flooded socket leaves room for others.
@@ -251,7 +251,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvmmsg` returns.
     pub fn recv_up_to(&self, limit: usize, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        past_icmp(self, || batch.receive_many(self, tag, limit))
+        retry_after_icmp(self, || batch.receive_many(self, tag, limit))
     }
 
     /// Like [`UdpSocket::recv`], but at most one message by the cheapest single call: for the socket of one allocation.
@@ -260,7 +260,7 @@ impl UdpSocket {
     /// `WouldBlock` when nothing waits; otherwise what `recvfrom` or `recvmsg` returns.
     #[inline]
     pub fn recv_one(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        past_icmp(self, || batch.receive_one(self, tag))
+        retry_after_icmp(self, || batch.receive_one(self, tag))
     }
 
     /// Sends one datagram at once: for cold paths and tests. Workers use a [`SendQueue`](crate::SendQueue).
@@ -268,7 +268,7 @@ impl UdpSocket {
     /// # Errors
     /// What `sendto` or `sendmsg` returns.
     pub fn send_to(&self, datagram: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
-        past_icmp(self, || send_at_once(self, datagram, None, to, from))
+        retry_after_icmp(self, || send_at_once(self, datagram, None, to, from))
     }
 
     /// Sends a train at once: `bytes` cut up every `segment` bytes (UDP_SEGMENT), of which the last may be shorter. At most 64
@@ -283,7 +283,7 @@ impl UdpSocket {
         if segment == 0 || !kernel_has_gso() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        past_icmp(self, || send_at_once(self, bytes, Some(segment), to, None))
+        retry_after_icmp(self, || send_at_once(self, bytes, Some(segment), to, None))
     }
 
     /// Size of the receive buffer in bytes as granted, without the kernel's doubling.
@@ -467,7 +467,7 @@ impl UdpSocket {
     }
 
     /// Makes the next sends carry DF, or not; `true` if that took system calls. One thread at a time may want this.
-    pub(crate) fn want_dont_fragment(&self, wanted: bool) -> io::Result<bool> {
+    pub(crate) fn set_dont_fragment(&self, wanted: bool) -> io::Result<bool> {
         if self.dont_fragment.load(Ordering::Relaxed) == wanted {
             return Ok(false);
         }

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_told_when_the_connection_becomes_writable() {
+    fn a_refused_connection_is_an_error_when_it_becomes_writable() {
         let address = listener().local_addr();
         let near = TcpConnection::connect(address, None).unwrap();
         wait_for(&near, Interest::Write);

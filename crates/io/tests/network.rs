@@ -146,7 +146,7 @@ fn a_route_is_on_link_by_a_gateway_or_local() {
 }
 
 #[test]
-fn a_neighbour_is_found_when_used_and_changes_are_told() {
+fn a_neighbour_is_found_when_used_and_changes_are_reported() {
     in_thread(|| {
         let _spaces = pair();
         let mut netlink = Netlink::open().unwrap();
@@ -199,7 +199,7 @@ fn a_neighbour_is_found_when_used_and_changes_are_told() {
 }
 
 #[test]
-fn drivers_tell_what_they_can_do_with_xdp() {
+fn drivers_report_their_xdp_features() {
     in_thread(|| {
         let _spaces = pair();
         let mut drivers = match Drivers::open() {

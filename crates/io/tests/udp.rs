@@ -276,7 +276,7 @@ fn port_unreachable_disturbs_nobody() {
 }
 
 #[test]
-fn a_dual_stack_socket_speaks_of_ipv4_as_ipv4() {
+fn a_dual_stack_socket_reports_ipv4_addresses_as_ipv4() {
     let options = UdpOptions {
         v6_only: false,
         tos: true,

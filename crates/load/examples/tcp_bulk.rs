@@ -21,7 +21,7 @@ use streams::rustls::client::danger::{
 };
 use streams::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use streams::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
-use turn::client::{AllocateOptions, Client, ClientConfig as TurnConfig, Event, RelayWish};
+use turn::client::{AllocateOptions, Client, ClientConfig as TurnConfig, Event, RequestedRelays};
 use turn::{Mono, Now, Transport};
 
 /// Not measured: slow start.
@@ -369,7 +369,7 @@ fn connect(server: SocketAddr, tls: bool, peer: SocketAddr) -> Result<(Link, Lin
     let mut client = Client::new(Arc::new(config), seed);
     let mut control = Link::open(server, tls)?;
     let options = AllocateOptions {
-        relay: RelayWish::Tcp { family: None },
+        relay: RequestedRelays::Tcp { family: None },
         ..AllocateOptions::default()
     };
     client.allocate(now(), options).map_err(Error::other)?;

@@ -337,7 +337,7 @@ impl Connection {
     }
 
     /// Forgets which poller watched it: another one does so from now on.
-    pub(crate) fn unwatched(&self) {
+    pub(crate) fn clear_watched(&self) {
         self.lock().is_watched = false;
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use hairpin_load::bench::report::{Measure, Outcome};
 use hairpin_load::bench::{
-    BenchOptions, Direction, Order, Programs, Report, Scenario, Side, SipWork, Sources, Transport,
-    floor, generator_speed, run,
+    BenchOptions, Direction, FlowOrder, Programs, Report, Scenario, Side, SipWork, Sources,
+    Transport, floor, generator_speed, run,
 };
 
 /// Name of the test below that is not a test: this binary is its own bare relay.
@@ -130,7 +130,7 @@ fn relay(flows: u16, direction: Direction) -> Scenario {
     Scenario::Relay {
         flows,
         train: 1,
-        order: Order::Random,
+        order: FlowOrder::Random,
         direction,
         payload: 120,
     }
@@ -340,7 +340,7 @@ fn sip_servers_are_measured_at_their_peak_and_far_beyond_it() {
 }
 
 #[test]
-fn damage_and_death_are_told_and_do_not_end_the_benchmark() {
+fn damage_and_crashes_are_reported_and_do_not_end_the_benchmark() {
     let _turn = in_turn();
     let damaging = format!("static:{} damage 1", entry().join(" "));
     let sides = vec![

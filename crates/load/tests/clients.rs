@@ -13,7 +13,7 @@ use load::peer::{Peer, PeerOptions};
 use stun::ChannelNumber;
 use turn::client::{AllocateOptions, ClientConfig, Event};
 
-use common::{PASSWORD, TestServer, USER, Wishes};
+use common::{PASSWORD, RunRequest, TestServer, USER};
 
 const CLIENTS: usize = 200;
 const ROUNDS: u32 = 20;
@@ -122,7 +122,7 @@ fn release_all(driver: &mut Driver, counts: &mut Counts) {
 
 #[test]
 fn two_hundred_clients_talk_across_one_server_and_nothing_is_lost_or_mixed_up() {
-    let server = TestServer::start(&Wishes::default());
+    let server = TestServer::start(&RunRequest::default());
     let mut driver = Driver::new(&DriverOptions::default()).expect("epoll");
     let mut counts = Counts::default();
     allocate_all(&mut driver, &mut counts, server.address);
@@ -181,7 +181,7 @@ fn two_hundred_clients_talk_across_one_server_and_nothing_is_lost_or_mixed_up() 
 
 #[test]
 fn many_clients_share_one_peer() {
-    let server = TestServer::start(&Wishes::default());
+    let server = TestServer::start(&RunRequest::default());
     let loopback: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let peer = Peer::start(&PeerOptions::echo(vec![loopback])).expect("loopback");
     let echo = peer.addresses()[0];
@@ -218,7 +218,7 @@ fn many_clients_share_one_peer() {
 
 #[test]
 fn a_client_can_leave_and_come_back() {
-    let server = TestServer::start(&Wishes::default());
+    let server = TestServer::start(&RunRequest::default());
     let mut driver = Driver::new(&DriverOptions::default()).expect("epoll");
     let mut counts = Counts::default();
     let config = Arc::new(ClientConfig::with_credentials(USER, PASSWORD));

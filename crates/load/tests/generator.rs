@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hairpin_load::generator::{Lane, Plan, PlanError, Run, RunError, Stamping, Stream, Tap};
+use hairpin_load::generator::{
+    Lane, Plan, PlanError, ReceiveSocket, Run, RunError, Stamping, Stream,
+};
 use hairpin_load::measure::{Payload, Rate, Schedule};
 use hairpin_load::peer::{Peer, PeerOptions};
 use hairpin_load::report::{Ending, LoadReport};
@@ -18,7 +20,7 @@ fn echo_plan(server: SocketAddr, clients: u32, rate: f64) -> Plan {
 
 /// The same with so many bytes in front of each payload.
 fn framed_plan(server: SocketAddr, clients: u32, rate: f64, header: usize) -> Plan {
-    let (mut lanes, mut taps) = (Vec::new(), Vec::new());
+    let (mut lanes, mut receive_sockets) = (Vec::new(), Vec::new());
     let payload = Payload::new();
     for flow in 0..clients {
         let options = io::UdpOptions {
@@ -35,10 +37,10 @@ fn framed_plan(server: SocketAddr, clients: u32, rate: f64, header: usize) -> Pl
             padding: 0,
         };
         lanes.push(Lane::new(socket.clone(), server, flow, stamping, &frame));
-        taps.push(Tap::raw(socket));
+        receive_sockets.push(ReceiveSocket::raw(socket));
     }
     let streams = vec![Stream::new("echo", lanes)];
-    let mut plan = Plan::of_flows("echo", &server.to_string(), streams, taps);
+    let mut plan = Plan::of_flows("echo", &server.to_string(), streams, receive_sockets);
     plan.latency_is = "round trip".to_owned();
     plan.set_schedule(&Schedule::constant(Rate(rate)));
     plan.warm_up = Duration::from_millis(200);
@@ -69,7 +71,7 @@ fn a_fixed_rate_is_kept_and_nothing_is_lost() {
 }
 
 #[test]
-fn the_kernel_tells_our_own_wake_up_from_the_server_at_low_rates() {
+fn our_own_wake_up_is_measured_apart_from_the_server_at_low_rates() {
     let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
     let mut plan = echo_plan(peer.addresses()[0], 4, 1_000.0);
     plan.duration = Duration::from_secs(1);

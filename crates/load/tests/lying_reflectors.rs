@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{PASSWORD, TestServer, USER, Wishes};
+use common::{PASSWORD, RunRequest, TestServer, USER};
 use hairpin_load::generator::{
-    BindingOptions, Lane, Plan, RelayOptions, Run, Stamping, Stopper, Stream, Tap, Target,
-    TurnClients, binding, relay,
+    BindingOptions, Lane, Plan, ReceiveSocket, RelayOptions, Run, Stamping, Stopper, Stream,
+    Target, TurnClients, binding, relay,
 };
 use hairpin_load::measure::{Payload, Rate, Schedule};
 use hairpin_load::probe::Credentials;
@@ -24,7 +24,7 @@ const SIZE: usize = 120;
 
 /// Clients that send measured payloads to a reflector.
 fn echo(server: SocketAddr, clients: u32, rate: f64) -> Plan {
-    let (mut lanes, mut taps) = (Vec::new(), Vec::new());
+    let (mut lanes, mut receive_sockets) = (Vec::new(), Vec::new());
     let payload = Payload::new();
     for flow in 0..clients {
         let options = io::UdpOptions {
@@ -37,10 +37,10 @@ fn echo(server: SocketAddr, clients: u32, rate: f64) -> Plan {
         payload.fill(&mut frame, flow);
         let stamping = Stamping::Payload { at: 0, padding: 0 };
         lanes.push(Lane::new(socket.clone(), server, flow, stamping, &frame));
-        taps.push(Tap::raw(socket));
+        receive_sockets.push(ReceiveSocket::raw(socket));
     }
     let streams = vec![Stream::new("echo", lanes)];
-    let mut plan = Plan::of_flows("echo", &server.to_string(), streams, taps);
+    let mut plan = Plan::of_flows("echo", &server.to_string(), streams, receive_sockets);
     plan.latency_is = "round trip".to_owned();
     shape(&mut plan, rate);
     plan
@@ -346,7 +346,7 @@ fn answer(id: &[u8], mapped: Option<SocketAddr>) -> Vec<u8> {
 }
 
 #[test]
-fn a_stun_server_that_lies_is_told_by_ids_addresses_and_second_answers() {
+fn a_faulty_stun_server_is_detected_by_ids_addresses_and_second_responses() {
     let liar = Liar::<Account>::start(|number, bytes, from, account, sends| {
         let id = &bytes[8..20];
         let mut other = from;
@@ -407,7 +407,7 @@ struct Between {
 
 #[test]
 fn a_middlebox_before_a_turn_server_is_found_out() {
-    let server = TestServer::start(&Wishes::default());
+    let server = TestServer::start(&RunRequest::default());
     let far = server.address;
     let mut client_of: HashMap<[u8; 12], SocketAddr> = HashMap::new();
     let liar = Liar::<Between>::start(move |_, bytes, from, account, sends| {

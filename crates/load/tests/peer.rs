@@ -56,7 +56,7 @@ fn an_echo_on_a_wildcard_answers_from_the_address_that_was_asked() {
 }
 
 #[test]
-fn a_sink_tells_good_corrupt_duplicate_and_foreign_apart() {
+fn a_sink_counts_good_corrupt_duplicate_and_foreign_separately() {
     let mut options = PeerOptions::echo(loopback());
     options.mode = Mode::Sink;
     let (peer, address) = start(options);

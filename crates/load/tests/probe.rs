@@ -10,7 +10,7 @@ use hairpin_load as load;
 use load::probe::{self, Credentials, ProbeErrorKind};
 use turn::server::{ClientIdentity, PeerClass, Quota, QuotaExceeded};
 
-use common::{PASSWORD, REALM, TestServer, USER, Wishes};
+use common::{PASSWORD, REALM, RunRequest, TestServer, USER};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -19,8 +19,8 @@ fn credentials() -> Credentials {
 }
 
 #[test]
-fn a_stun_server_tells_the_mapped_address() {
-    let server = TestServer::start(&Wishes::default());
+fn a_stun_server_returns_the_mapped_address() {
+    let server = TestServer::start(&RunRequest::default());
     let report = probe::stun(server.address, TIMEOUT).expect("it is there");
     assert_eq!(report.mapped, report.local);
     assert_eq!(report.server, server.address);
@@ -30,7 +30,7 @@ fn a_stun_server_tells_the_mapped_address() {
 
 #[test]
 fn a_turn_server_is_tried_out_in_full() {
-    let server = TestServer::start(&Wishes::default());
+    let server = TestServer::start(&RunRequest::default());
     let report = probe::turn(server.address, Some(&credentials()), TIMEOUT).expect("it works");
     assert_eq!(report.mapped, report.local);
     assert_eq!(report.lifetime, Duration::from_secs(600));
@@ -50,11 +50,11 @@ fn a_turn_server_is_tried_out_in_full() {
 
 #[test]
 fn a_server_on_ipv6_is_tried_out_too() {
-    let wishes = Wishes {
+    let run_request = RunRequest {
         ip: Ipv6Addr::LOCALHOST.into(),
-        ..Wishes::default()
+        ..RunRequest::default()
     };
-    let server = TestServer::start(&wishes);
+    let server = TestServer::start(&run_request);
     let report = probe::turn(server.address, Some(&credentials()), TIMEOUT).expect("it works");
     assert!(report.local.is_ipv6());
     assert!(report.relayed_round_trip.is_ok());
@@ -62,13 +62,13 @@ fn a_server_on_ipv6_is_tried_out_too() {
 
 #[test]
 fn missing_features_of_a_server_are_reported() {
-    let server = TestServer::start(&Wishes {
+    let server = TestServer::start(&RunRequest {
         change: |config| {
             config.relay_v6 = false;
             config.dont_fragment = false;
             config.announce_password_algorithms = false;
         },
-        ..Wishes::default()
+        ..RunRequest::default()
     });
     let report = probe::turn(server.address, Some(&credentials()), TIMEOUT).expect("it works");
     assert_eq!(
@@ -86,7 +86,7 @@ fn missing_features_of_a_server_are_reported() {
 }
 
 #[test]
-fn a_closed_port_is_told_from_silence() {
+fn a_closed_port_differs_from_no_response() {
     let closed = UdpSocket::bind("127.0.0.1:0")
         .and_then(|socket| socket.local_addr())
         .expect("loopback");
@@ -119,8 +119,8 @@ fn another_service_on_the_port_is_recognised() {
 }
 
 #[test]
-fn missing_and_wrong_credentials_are_told_apart() {
-    let server = TestServer::start(&Wishes::default());
+fn missing_and_wrong_credentials_differ() {
+    let server = TestServer::start(&RunRequest::default());
     let error = probe::turn(server.address, None, TIMEOUT).expect_err("it wants some");
     assert_eq!(error.kind(), ProbeErrorKind::CredentialsNeeded);
     assert!(error.to_string().contains(REALM), "{error}");
@@ -131,11 +131,11 @@ fn missing_and_wrong_credentials_are_told_apart() {
 
 #[test]
 fn refused_peers_leave_the_allocation_standing() {
-    let wishes = Wishes {
+    let run_request = RunRequest {
         peers: PeerClass::Denied,
-        ..Wishes::default()
+        ..RunRequest::default()
     };
-    let server = TestServer::start(&wishes);
+    let server = TestServer::start(&run_request);
     let report = probe::turn(server.address, Some(&credentials()), TIMEOUT).expect("it allocates");
     let error = report.relayed_round_trip.expect_err("no peers");
     assert_eq!(error.kind(), ProbeErrorKind::Refused(403));
@@ -166,9 +166,9 @@ impl Quota for Full {
 
 #[test]
 fn a_reached_quota_is_explained() {
-    let server = TestServer::start(&Wishes {
+    let server = TestServer::start(&RunRequest {
         change: |config| config.quota = Arc::new(Full),
-        ..Wishes::default()
+        ..RunRequest::default()
     });
     let error = probe::turn(server.address, Some(&credentials()), TIMEOUT).expect_err("full");
     assert_eq!(error.kind(), ProbeErrorKind::Refused(486));

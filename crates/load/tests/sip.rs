@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hairpin_load::generator::{
-    Plan, Run, SipCredentials, SipOptions, SipWorkload, Stopper, Target, rehearse, sip,
+    Plan, Run, SipCredentials, SipOptions, SipWorkload, Stopper, Target, check_server, sip,
 };
 use hairpin_load::measure::{Rate, Schedule};
 use hairpin_load::report::LoadReport;
@@ -150,7 +150,9 @@ fn nobody_there_is_said_at_once() {
         .unwrap();
     for transport in [Transport::Udp, Transport::Tcp] {
         let options = options(gone, SipWorkload::Call, transport);
-        let error = rehearse(&options, &Stopper::new()).unwrap_err().to_string();
+        let error = check_server(&options, &Stopper::new())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("nothing listens"), "{error}");
     }
 }
@@ -204,7 +206,7 @@ fn refusals_are_explained() {
             user: user.to_owned(),
             password: "wrong".to_owned(),
         });
-        rehearse(&options, &Stopper::new()).map_err(|error| error.to_string())
+        check_server(&options, &Stopper::new()).map_err(|error| error.to_string())
     };
     for (status, workload, user, part) in [
         (

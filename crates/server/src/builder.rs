@@ -6,7 +6,7 @@ mod make;
 mod offloaded;
 mod open_sockets;
 mod plan;
-mod taking;
+mod takeover;
 mod tcp;
 
 pub(crate) use make::Made;

@@ -46,7 +46,7 @@ impl HostWatch {
         let thread = std::thread::Builder::new()
             .name("hairpin-hosts".to_owned())
             .spawn(move || {
-                kept.by_watch();
+                kept.restrict_watch_thread();
                 watch.run();
             })
             .map_err(StartError::Thread)?;

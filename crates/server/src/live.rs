@@ -8,7 +8,7 @@ use crate::alternates::Redirect;
 use crate::cluster_keys::ClusterKeys;
 use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
-use crate::handover::{HandoverError, Held, Key};
+use crate::handover::{HandoverError, Key, SharedCountFds};
 use crate::hooks::WorkerHooks;
 use crate::mailbox::Mailbox;
 use crate::offload::KernelBinding;
@@ -33,7 +33,7 @@ use turn::server::{Config, Discovery, TicketKeys, ValidConfig};
 #[derive(Clone)]
 pub(crate) struct Configuration {
     pub(crate) engine: ValidConfig,
-    pub(crate) sip: Arc<sip::SharedSipSettings>,
+    pub(crate) sip: Arc<sip::SipConfig>,
     pub(crate) hooks: WorkerHooks,
     pub(crate) streams: WorkerLimits,
 }
@@ -109,7 +109,7 @@ impl Subscription {
 
 /// What can change while the server runs, and what that depends on.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
+pub(crate) struct LiveSettings {
     pub(crate) settings: Settings,
     own: OwnAddresses,
     nonce_keys: NonceKeys,
@@ -133,7 +133,7 @@ pub(crate) struct Live {
     workers: usize,
 }
 
-impl Live {
+impl LiveSettings {
     pub(crate) fn new(
         settings: Settings,
         own: OwnAddresses,
@@ -141,8 +141,8 @@ impl Live {
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
         workers: usize,
-    ) -> Live {
-        Live {
+    ) -> LiveSettings {
+        LiveSettings {
             settings,
             own,
             nonce_keys: nonce_keys(&nonce_seeds),
@@ -259,7 +259,7 @@ impl Live {
     }
 
     /// From now on, writes the counts of quotas and rates to memory that another process may read.
-    pub(crate) fn share_held(&self) -> std::io::Result<Held> {
+    pub(crate) fn share_counts(&self) -> std::io::Result<SharedCountFds> {
         let table = self.rates.as_ref().map(|(table, _)| table);
         let own = table
             .map(|table| table.size().shared_counts())
@@ -269,14 +269,14 @@ impl Live {
         if let (Some(table), Some(own)) = (table, own) {
             table.share(own);
         }
-        Ok(Held {
+        Ok(SharedCountFds {
             quotas: Some(self.quotas.share()?),
             rates,
         })
     }
 
     /// From now on, the counts of this other process are included.
-    pub(crate) fn count_other(&self, held: Held) -> Result<(), HandoverError> {
+    pub(crate) fn count_other(&self, held: SharedCountFds) -> Result<(), HandoverError> {
         let [quotas, rates] = held.map()?;
         if let Some(quotas) = quotas {
             self.quotas.count_other(quotas);
@@ -291,7 +291,7 @@ impl Live {
     pub(crate) fn count_alone(&self) {
         self.quotas.count_alone();
         if let Some((table, _)) = &self.rates {
-            table.share_no_more();
+            table.stop_sharing();
         }
     }
 
@@ -317,7 +317,7 @@ impl Live {
     /// What workers work by at this moment.
     pub(crate) fn configuration(&mut self) -> Result<Configuration, SettingsError> {
         let earlier = Arc::clone(&self.sip_routes);
-        let mut sip = self.settings.sip_orders(self.workers, &earlier)?;
+        let mut sip = self.settings.sip_config(self.workers, &earlier)?;
         self.sip_routes = Arc::clone(&sip.routes);
         sip.draining = self.draining;
         Ok(Configuration {
@@ -365,7 +365,7 @@ fn nonce_keys(seeds: &[Key]) -> NonceKeys {
 /// Changes the configuration of all workers. All threads that change it share this value.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    live: Mutex<Live>,
+    live: Mutex<LiveSettings>,
     /// Somebody has changed it.
     changed: Condvar,
     published: Arc<Published>,
@@ -374,7 +374,7 @@ pub(crate) struct Changes {
 
 impl Changes {
     pub(crate) fn new(
-        live: Live,
+        live: LiveSettings,
         published: Arc<Published>,
         boxes: Arc<[Mailbox<WorkerMessage>]>,
     ) -> Changes {
@@ -444,7 +444,7 @@ impl Changes {
         self.changed.notify_all();
     }
 
-    pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
+    pub(crate) fn live(&self) -> MutexGuard<'_, LiveSettings> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -454,7 +454,7 @@ impl Changes {
     /// What `change` returns, or that the settings are wrong; then nothing has changed.
     pub(crate) fn make(
         &self,
-        change: impl FnOnce(&mut Live) -> Result<bool, ReloadError>,
+        change: impl FnOnce(&mut LiveSettings) -> Result<bool, ReloadError>,
     ) -> Result<(), ReloadError> {
         let mut live = self.live();
         let mut next = live.clone();

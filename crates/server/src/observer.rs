@@ -2,12 +2,12 @@
 
 use crate::addresses::RelayAddresses;
 use crate::alternates::AlternateSettings;
-use crate::board::PublishedCounters;
 use crate::certificates::Certificates;
 use crate::features::Features;
-use crate::live::Live;
+use crate::live::LiveSettings;
 use crate::offload::{OffloadStatus, PublishedStatus};
 use crate::ports::PortCounts;
+use crate::published::PublishedCounters;
 use crate::quota::Quotas;
 use crate::stats::Stats;
 use crate::worker::now;
@@ -26,7 +26,7 @@ pub struct Observer {
 
 #[derive(Debug)]
 struct View {
-    boards: Arc<[PublishedCounters]>,
+    published_counters: Arc<[PublishedCounters]>,
     listeners: Listeners,
     relays: Arc<RelayAddresses>,
     quotas: Arc<Quotas>,
@@ -89,7 +89,7 @@ pub enum WorkerFault {
 
 impl Observer {
     pub(crate) fn new(
-        boards: Arc<[PublishedCounters]>,
+        published_counters: Arc<[PublishedCounters]>,
         listeners: Listeners,
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
@@ -99,7 +99,7 @@ impl Observer {
     ) -> Observer {
         Observer {
             view: Arc::new(View {
-                boards,
+                published_counters,
                 listeners,
                 relays,
                 quotas,
@@ -120,7 +120,7 @@ impl Observer {
         Stats {
             workers: self
                 .view
-                .boards
+                .published_counters
                 .iter()
                 .map(PublishedCounters::read)
                 .collect(),
@@ -131,29 +131,33 @@ impl Observer {
     #[must_use]
     pub fn fault(&self, limit: Duration) -> Option<WorkerFault> {
         let now = now().mono;
-        let boards = self.view.boards.iter().enumerate();
-        boards.into_iter().find_map(|(worker, board)| {
-            if board.has_ended() {
-                return Some(WorkerFault::Ended { worker });
-            }
-            let idle = board.since_turn(now).filter(|idle| *idle >= limit)?;
-            Some(WorkerFault::Stuck { worker, idle })
-        })
+        let published_counters = self.view.published_counters.iter().enumerate();
+        published_counters
+            .into_iter()
+            .find_map(|(worker, counters)| {
+                if counters.has_ended() {
+                    return Some(WorkerFault::Ended { worker });
+                }
+                let idle = counters.since_turn(now).filter(|idle| *idle >= limit)?;
+                Some(WorkerFault::Stuck { worker, idle })
+            })
     }
 
     /// How long ago each worker's loop turned, which it does at least once a second; `None` before its thread began.
     #[must_use]
     pub fn idle(&self) -> Vec<Option<Duration>> {
         let now = now().mono;
-        let boards = self.view.boards.iter();
-        boards.map(|board| board.since_turn(now)).collect()
+        let published_counters = self.view.published_counters.iter();
+        published_counters
+            .map(|counters| counters.since_turn(now))
+            .collect()
     }
 
     /// The number of each worker's thread, for `/proc/self/task`; `None` of one that does not run yet.
     #[must_use]
     pub fn threads(&self) -> Vec<Option<u32>> {
         self.view
-            .boards
+            .published_counters
             .iter()
             .map(PublishedCounters::thread)
             .collect()
@@ -298,7 +302,7 @@ impl Observer {
     }
 
     /// The settings are these from now on.
-    pub(crate) fn follow(&self, live: &Live) {
+    pub(crate) fn follow(&self, live: &LiveSettings) {
         *self.alternates_of_now() = live.settings.alternates.clone();
         let routes = self.view.sip_routes.lock();
         *routes.unwrap_or_else(PoisonError::into_inner) = live.sip_routes();
@@ -315,7 +319,7 @@ impl Observer {
         self.view.draining.store(draining, Ordering::Relaxed);
     }
 
-    pub(crate) fn board(&self, worker: usize) -> &PublishedCounters {
-        &self.view.boards[worker]
+    pub(crate) fn counters_of(&self, worker: usize) -> &PublishedCounters {
+        &self.view.published_counters[worker]
     }
 }

@@ -58,13 +58,13 @@ pub fn drop_all() -> std::io::Result<()> {
 ///
 /// # Errors
 /// As [`drop_all`].
-pub fn drop_all_but_reading() -> std::io::Result<()> {
+pub fn drop_all_but_file_access() -> std::io::Result<()> {
     capabilities::keep_only(&[Capability::DacReadSearch])
 }
 
 /// Whether `work` succeeds on a thread without any capability.
 #[must_use]
-pub fn can_do_without(work: impl FnOnce() -> bool + Send) -> bool {
+pub fn works_without_capabilities(work: impl FnOnce() -> bool + Send) -> bool {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| drop_all().is_ok() && work());
         thread.join().unwrap_or(false)
@@ -96,18 +96,18 @@ impl KeptCapabilities {
     }
 
     /// For the calling worker's thread.
-    pub(crate) fn by_worker(self) {
+    pub(crate) fn restrict_worker_thread(self) {
         let kept: &[Capability] = if self.bpf { &[Capability::Bpf] } else { &[] };
         self.keep(kept);
     }
 
     /// For the calling thread that follows the host's addresses, which takes no capability.
-    pub(crate) fn by_watch(self) {
+    pub(crate) fn restrict_watch_thread(self) {
         self.keep(&[]);
     }
 
     /// For the calling control thread: it asks about neighbours, and may have to attach a program.
-    pub(crate) fn by_control(self) {
+    pub(crate) fn restrict_control_thread(self) {
         let kept: &[Capability] = if self.bpf {
             &[Capability::NetAdmin, Capability::Bpf]
         } else {

@@ -166,7 +166,7 @@ pub(crate) fn policy(
 ) -> Arc<dyn PeerPolicy> {
     let make = |rules: &PeerRules| -> Arc<dyn PeerPolicy> {
         let make = |rules: &PeerRules| Policy::new(rules, own.clone(), Arc::clone(relays));
-        if !rules.tell_transports_apart() {
+        if !rules.depend_on_transport() {
             return Arc::new(make(rules));
         }
         Arc::new(TransportPolicies {

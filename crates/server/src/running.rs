@@ -34,13 +34,13 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Has every worker receive datagrams one by one. A worker whose mailbox is full is told at the next call.
 pub(crate) fn separate_all(boxes: Arc<[Mailbox<WorkerMessage>]>) -> OnFallback {
-    let mut untold = Vec::new();
+    let mut pending = Vec::new();
     Box::new(move || {
-        if untold.is_empty() {
-            untold = (0..boxes.len()).collect();
+        if pending.is_empty() {
+            pending = (0..boxes.len()).collect();
         }
-        untold.retain(|worker: &usize| boxes[*worker].post(WorkerMessage::Separate).is_err());
-        untold.is_empty()
+        pending.retain(|worker: &usize| boxes[*worker].post(WorkerMessage::Separate).is_err());
+        pending.is_empty()
     })
 }
 
@@ -117,8 +117,8 @@ impl Running {
             let core = cores.get(number % cores.len().max(1)).copied();
             let observer = running.observer.clone();
             let body = move || {
-                kept.by_worker();
-                let _tenure = observer.board(number).begin(now().mono);
+                kept.restrict_worker_thread();
+                let _tenure = observer.counters_of(number).begin(now().mono);
                 if let Some(Err(error)) = core.map(io::affinity::pin_current_thread) {
                     tracing::warn!(worker = number, %error, "not pinned to a core");
                 }
@@ -394,7 +394,7 @@ impl Running {
     /// # Errors
     /// If a worker had ended before.
     pub fn shutdown(mut self) -> Result<Stats, WorkerFailure> {
-        self.order_shutdown();
+        self.request_shutdown();
         self.join_all()
     }
 
@@ -406,7 +406,7 @@ impl Running {
         while self.failed_worker().is_none() {
             std::thread::sleep(ANSWER);
         }
-        self.order_shutdown();
+        self.request_shutdown();
         self.join_all()
     }
 
@@ -431,7 +431,7 @@ impl Running {
         }
     }
 
-    fn order_shutdown(&mut self) {
+    fn request_shutdown(&mut self) {
         self.observer.set_draining(true);
         // Nobody needs to know of a change from now on.
         drop(self.host_watch.take());
@@ -467,7 +467,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.order_shutdown();
+        self.request_shutdown();
         if let Err(failure) = self.join_all() {
             tracing::error!(%failure, "error during shutdown");
         }
@@ -492,18 +492,18 @@ mod tests {
     use io::Poller;
 
     #[test]
-    fn a_worker_with_a_full_mailbox_is_told_of_a_fallback_later_and_once() {
+    fn a_worker_with_a_full_mailbox_is_notified_of_a_fallback_later_and_once() {
         let poller = Poller::new().expect("epoll");
         let mailbox = || Mailbox::new(1, &poller, 0).expect("eventfd");
         let boxes: Arc<[_]> = [mailbox(), mailbox()].into();
         let full = boxes[0].post(WorkerMessage::Shutdown);
         full.expect("there is room");
-        let mut tell = separate_all(Arc::clone(&boxes));
-        assert!(!tell(), "the first one does not know");
+        let mut notify = separate_all(Arc::clone(&boxes));
+        assert!(!notify(), "the first one does not know");
         let separate = |message| matches!(message, Some(WorkerMessage::Separate));
         assert!(separate(boxes[1].take()));
         assert!(!separate(boxes[0].take()), "what was there before");
-        assert!(tell(), "all know");
+        assert!(notify(), "all know");
         assert!(separate(boxes[0].take()) && boxes[1].take().is_none());
     }
 }

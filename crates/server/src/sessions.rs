@@ -87,7 +87,7 @@ pub struct SessionIdError;
 
 /// Where the next page of a list begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SessionPlace {
+pub struct SessionsCursor {
     /// The number of the worker, from 0.
     pub worker: usize,
     /// The place in its table.
@@ -100,7 +100,7 @@ pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<(SessionId, Session)>,
     /// Where the next page begins; `None` at the end of the list.
-    pub next: Option<SessionPlace>,
+    pub next: Option<SessionsCursor>,
 }
 
 /// A query to a worker.
@@ -148,14 +148,14 @@ impl Sessions {
     /// If a worker does not respond within a second.
     pub fn list(
         &self,
-        from: SessionPlace,
+        from: SessionsCursor,
         limit: usize,
         filter: SessionFilter,
     ) -> Result<SessionPage, SessionError> {
         let filter = Arc::new(filter);
         let mut found = Vec::new();
         let mut next = (from.worker < self.boxes.len()).then_some(from);
-        while let Some(SessionPlace { worker, place }) = next {
+        while let Some(SessionsCursor { worker, place }) = next {
             let (part, more) = self.ask(worker, |reply| {
                 SessionQuery::List(place, Arc::clone(&filter), reply)
             })?;
@@ -163,17 +163,17 @@ impl Sessions {
                 let key = session.key;
                 (SessionId { worker, key }, session)
             }));
-            let of_next_worker = SessionPlace {
+            let of_next_worker = SessionsCursor {
                 worker: worker + 1,
                 place: 0,
             };
             let of_next_worker = Some(of_next_worker).filter(|it| it.worker < self.boxes.len());
             next = more
-                .map(|place| SessionPlace { worker, place })
+                .map(|place| SessionsCursor { worker, place })
                 .or(of_next_worker);
             if found.len() > limit {
                 found.truncate(limit);
-                next = found.last().map(|(id, _)| SessionPlace {
+                next = found.last().map(|(id, _)| SessionsCursor {
                     worker: id.worker,
                     place: id.key.index + 1,
                 });

@@ -10,7 +10,7 @@ use crate::quota::QuotaLimits;
 use crate::rates::{GroupRates, RateLimits};
 use crate::realms::RealmSettings;
 use crate::sip::routes::{Forwards, Table};
-use crate::sip::{Domains, SharedSipSettings, SipSettings};
+use crate::sip::{Domains, SipConfig, SipSettings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,12 +198,12 @@ impl Settings {
     }
 
     /// What each worker is told of SIP.
-    pub(crate) fn sip_orders(
+    pub(crate) fn sip_config(
         &self,
         workers: usize,
         earlier: &Table,
-    ) -> Result<SharedSipSettings, SettingsError> {
-        Ok(SharedSipSettings {
+    ) -> Result<SipConfig, SettingsError> {
+        Ok(SipConfig {
             routes: Arc::new(self.sip.table(Some(earlier))?),
             forwards: Arc::new(Forwards::new(self.sip.forwards.clone())),
             settings: self.sip.clone(),

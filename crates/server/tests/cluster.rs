@@ -7,7 +7,7 @@ use common::{Client, loopback, start};
 use hairpin_server::cluster_keys::ClusterKeys;
 use hairpin_server::{Running, Settings};
 use sip::build::Builder;
-use sip::digest::{Answer, choose};
+use sip::digest::{DigestResponse, choose};
 use sip::{HeaderKind, Message, Method as SipMethod, Spans};
 use std::time::{Duration, SystemTime};
 use stun::{AttributeType, Lifetime, Method, MobilityTicket};
@@ -119,7 +119,7 @@ fn authorization(unauthorized: &str) -> String {
     let mut spans = Spans::new();
     let message = Message::parse(unauthorized.as_bytes(), &mut spans).expect("well-formed");
     let challenge = choose(&message, HeaderKind::WwwAuthenticate).expect("a challenge");
-    let answer = Answer {
+    let answer = DigestResponse {
         challenge: &challenge,
         username: b"alice",
         ha1: &challenge.ha1(b"alice", b"secret"),

@@ -56,7 +56,7 @@ fn flood(sources: &[UdpSocket], server: SocketAddr, count: usize, random: &mut R
 }
 
 #[test]
-fn a_flood_of_strangers_costs_no_memory_and_no_client_its_data() {
+fn a_flood_of_unknown_sources_uses_no_memory_and_clients_lose_no_data() {
     const DATAGRAMS: usize = 300_000;
     let server = start(loopback(2));
     let listener = server.listeners()[0];

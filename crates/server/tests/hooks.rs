@@ -76,7 +76,7 @@ fn a_quota_of_ones_own_stands_beside_the_limits() {
 }
 
 #[test]
-fn events_tell_the_life_of_an_allocation() {
+fn events_cover_the_life_of_an_allocation() {
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = Arc::clone(&events);
     let server = start(loopback(1).on_event(move |event| {

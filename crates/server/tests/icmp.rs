@@ -23,7 +23,7 @@ fn of_family(family: AddressFamily) -> RequestedAddressFamily {
 }
 
 #[test]
-fn a_closed_port_is_told_to_the_client() {
+fn a_closed_port_is_reported_to_the_client() {
     let server = start(loopback(1).relay_address(ip("::1")));
     for (any, family, expected) in [
         ("127.0.0.1:0", AddressFamily::V4, (3, 3, 0)),
@@ -87,7 +87,7 @@ fn errors_do_not_keep_the_worker_awake() {
 
 /// A router on the way has a link that the datagram does not fit; the client set DF, or it is IPv6.
 #[test]
-fn a_path_that_is_too_narrow_is_told_with_its_mtu() {
+fn a_path_that_is_too_narrow_is_reported_with_its_mtu() {
     common::netns::with_wire(|_| {
         let server = Server::builder()
             .listen(at("10.7.7.1:0"))

@@ -117,7 +117,7 @@ impl Call {
     }
 
     /// A new flow stays in user space until a packet comes after a pause.
-    fn settle(&self) {
+    fn wait_for_flow(&self) {
         self.exchange(1);
         std::thread::sleep(SETTLED);
         self.exchange(1);
@@ -181,7 +181,7 @@ fn all_families_are_carried_by_the_kernel_alone() {
                 let mut call = Call::new(&server, client, peer);
                 assert_eq!(channels(&server.stats()), 1);
                 ready(&server);
-                call.settle();
+                call.wait_for_flow();
                 let (workers, kernel) = (by_workers(&server), by_kernel(&server));
                 call.exchange(500);
                 // On loopback a packet keeps the route it was sent by, which is of its own family: user space relays into the
@@ -215,15 +215,15 @@ fn two_relays_of_ours_meet_in_the_kernel() {
         assert_eq!(two.got(), Got::Data(at_one, b"hello".to_vec()));
         assert_eq!(two.bind(0x4002, at_one), 0);
         ready(&server);
-        let settle = || {
+        let wait_for_flow = || {
             one.send(0x4001, b"settling");
             assert_eq!(two.got(), Got::Channel(0x4002, b"settling".to_vec()));
             two.send(0x4002, b"settling");
             assert_eq!(one.got(), Got::Channel(0x4001, b"settling".to_vec()));
             std::thread::sleep(SETTLED);
         };
-        settle();
-        settle();
+        wait_for_flow();
+        wait_for_flow();
         std::thread::sleep(COUNTS_AGE);
         let (workers, kernel) = (by_workers(&server), by_kernel(&server));
         for round in 0..100_u8 {
@@ -323,7 +323,7 @@ fn a_peer_that_is_denied_by_a_reload_is_cut_off_at_once_and_comes_back() {
         server.reload(settings()).expect("valid");
         eventually("an entry", || channels(&server.stats()) == 1);
         ready(&server);
-        call.settle();
+        call.wait_for_flow();
         let before = by_workers(&server);
         call.exchange(10);
         assert_eq!(by_workers(&server), before);
@@ -355,7 +355,7 @@ fn a_wildcard_listener_has_entries_for_the_address_that_was_asked() {
             relayed,
             channel: 0x4000,
         };
-        call.settle();
+        call.wait_for_flow();
         let before = by_workers(&server);
         call.exchange(50);
         assert_eq!(by_workers(&server), before);
@@ -420,7 +420,7 @@ fn both_halves_draw_on_one_rate_limit() {
         let unbound_at = unbound.local_addr().expect("bound");
         assert_eq!(call.client.permit(unbound_at), 0);
         ready(&server);
-        call.settle();
+        call.wait_for_flow();
         let all = || by_kernel(&server)[0] + by_workers(&server)[0];
         let settled = all();
         let begin = Instant::now();
@@ -462,7 +462,7 @@ fn the_kernel_obeys_the_rate_of_a_user_and_of_a_realm() {
         };
         let mut calls = [(); 2].map(|()| Call::new(&server, AddressFamily::V4, AddressFamily::V4));
         ready(&server);
-        calls.iter().for_each(Call::settle);
+        calls.iter().for_each(Call::wait_for_flow);
         let relayed = || by_kernel(&server)[0] + by_workers(&server)[0];
         let settled = relayed();
         let begin = Instant::now();

@@ -238,7 +238,7 @@ fn relays_of_two_workers_reach_each_other_by_mailbox() {
 }
 
 #[test]
-fn a_relay_without_the_others_permission_hears_nothing() {
+fn a_relay_without_permission_of_the_other_receives_nothing() {
     let server = start(relays_only(2));
     let [mut one, mut other] = clients_on_two_workers(&server);
     assert_eq!(one.0.bind(0x4000, other.1), 0);
@@ -254,7 +254,7 @@ fn a_relay_without_the_others_permission_hears_nothing() {
 }
 
 #[test]
-fn the_external_address_is_told_and_understood() {
+fn the_external_address_is_advertised_and_accepted() {
     let builder = Server::builder()
         .listen(at("127.0.0.1:0"))
         .external_address(ip("203.0.113.9"), Some(ip("127.0.0.1")));

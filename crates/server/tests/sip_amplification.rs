@@ -170,7 +170,7 @@ fn a_request_gets_at_most_two_and_a_half_times_its_bytes() {
 
 /// The phone of an open domain refuses the call of a stranger. The refusal is repeated until an ACK comes, but no more than the INVITE allows.
 #[test]
-fn a_strangers_call_gets_at_most_two_and_a_half_times_its_bytes() {
+fn an_unauthenticated_call_gets_at_most_two_and_a_half_times_its_bytes() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let server = serve_at(address, Inbound::Anyone, "example.com", &DEFAULT_ALGORITHMS);
         let mut alice = Phone::of(client(&server), "alice");

@@ -152,7 +152,7 @@ fn tools_that_scan_get_no_response() {
 }
 
 #[test]
-fn denied_networks_are_not_heard_and_a_reload_applies() {
+fn data_of_denied_networks_is_dropped_and_a_reload_applies() {
     let network = |text: &str| text.parse().expect("a network");
     let server = serve(|sip| sip.deny = vec![network("127.0.0.0/24")]);
     let client = Client::new(server.sip_listeners()[0]);

@@ -121,7 +121,7 @@ fn a_packed_body_is_not_taken_unless_it_is_optional_rfc3261_8_2_3() {
 }
 
 #[test]
-fn a_cancel_of_nothing_is_told_so_whether_calls_are_taken_or_not_rfc3261_9_2() {
+fn a_cancel_without_an_invite_gets_481_with_and_without_a_uas_rfc3261_9_2() {
     for settings in [test_uas(), Default::default()] {
         let server = serve(settings, 1);
         let answer = client(&server).ask(&request("call", "1", "CANCEL", 1, ""));

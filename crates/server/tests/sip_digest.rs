@@ -5,7 +5,7 @@ mod sip_client;
 use hairpin_server::sip::{DigestAlgorithm, SipSettings};
 use hairpin_server::{Running, Settings};
 use sip::build::Builder;
-use sip::digest::{Answer, Challenge, Confirmation, Ha1, Proof, choose};
+use sip::digest::{Challenge, Confirmation, DigestResponse, Ha1, Proof, choose};
 use sip::{HeaderKind, Message, Method, Spans};
 use sip_client::{Client, options, serve, status, test_uas};
 
@@ -78,10 +78,10 @@ fn with_answer<R>(
     unauthorized: &str,
     (user, password): (&str, &str),
     count: u32,
-    run: impl FnOnce(&Answer<'_>) -> R,
+    run: impl FnOnce(&DigestResponse<'_>) -> R,
 ) -> R {
     with_challenge(unauthorized, |challenge| {
-        run(&Answer {
+        run(&DigestResponse {
             challenge,
             username: user.as_bytes(),
             ha1: &challenge.ha1(user.as_bytes(), password.as_bytes()),

@@ -119,7 +119,7 @@ fn another_phone_of_the_user_still_rings_when_a_connection_ends() {
 }
 
 #[test]
-fn all_bindings_of_a_connection_end_with_it_whatever_their_address_rfc5626_7() {
+fn all_bindings_of_a_connection_end_with_it_for_every_address_rfc5626_7() {
     for workers in [1, 4] {
         let (server, config) = start(settings(), workers, |it| it.user("bob", PASSWORD));
         let link = Link::of("TCP", &server, &config);

@@ -145,7 +145,7 @@ fn all_phones_of_a_user_ring_also_beside_a_dead_connection() {
 }
 
 #[test]
-fn strangers_are_challenged_and_nothing_is_relayed_for_them() {
+fn unauthenticated_clients_are_challenged_and_nothing_is_relayed_for_them() {
     let server = serve(settings(), 2);
     let mut callee = Phone::udp(&server, "user1");
     callee.register();

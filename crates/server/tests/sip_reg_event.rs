@@ -190,7 +190,7 @@ fn register_for(phone: &mut Phone, call: &str, cseq: u32, seconds: u32) {
 }
 
 #[test]
-fn a_subscriber_hears_of_each_change_whichever_worker_it_is_on_rfc3680() {
+fn a_subscriber_is_notified_of_each_change_on_any_worker_rfc3680() {
     for workers in [1, 4] {
         let server = serve(workers);
         let lines: [fn(&Running, &str) -> Phone; 2] = [Phone::udp, Phone::tcp];

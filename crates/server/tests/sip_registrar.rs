@@ -5,7 +5,7 @@ mod sip_client;
 use hairpin_server::sip::{Domain, SipSettings};
 use hairpin_server::{Running, Server, Settings, SettingsError, StartError};
 use sip::build::Builder;
-use sip::digest::{Answer, choose};
+use sip::digest::{DigestResponse, choose};
 use sip::{HeaderKind, Message, Method, Spans};
 use sip_client::{Client, Stream, status, test_uas};
 use std::net::SocketAddr;
@@ -88,7 +88,7 @@ fn credentials(unauthorized: &str, user: &str) -> String {
     let mut spans = Spans::new();
     let message = Message::parse(unauthorized.as_bytes(), &mut spans).expect("well-formed");
     let challenge = choose(&message, HeaderKind::WwwAuthenticate).expect("a challenge");
-    let answer = Answer {
+    let answer = DigestResponse {
         challenge: &challenge,
         username: user.as_bytes(),
         ha1: &challenge.ha1(user.as_bytes(), PASSWORD.as_bytes()),
@@ -239,7 +239,7 @@ fn a_repeated_request_gets_the_first_answer_wherever_it_arrives_rfc3261_17_2_2()
 }
 
 #[test]
-fn users_register_at_their_own_address_and_strangers_learn_nothing_rfc3261_10_3() {
+fn users_register_at_their_own_address_and_others_learn_nothing_rfc3261_10_3() {
     let server = serve(2);
     let mut phone = Client::new(address(&server));
     let contact = "Contact: <sip:a@192.0.2.1>\r\n";

@@ -359,7 +359,7 @@ fn a_long_bye_goes_over_tcp_and_over_udp_where_nobody_listens_rfc3261_18_1_1() {
 }
 
 #[test]
-fn a_dns_that_fails_or_is_silent_holds_nobody_up_and_is_asked_no_more_than_it_may() {
+fn a_failing_or_silent_dns_delays_no_other_request_and_gets_a_limited_number_of_queries() {
     let dns = DnsServer::new(
         Zone::new()
             .manner("fails.example", Manner::Failing)

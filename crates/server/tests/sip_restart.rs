@@ -5,7 +5,7 @@ mod sip_client;
 use hairpin_server::sip::{Domain, SipSettings};
 use hairpin_server::{Running, Server, StartError, StateError};
 use sip::build::Builder;
-use sip::digest::{Answer, choose};
+use sip::digest::{DigestResponse, choose};
 use sip::{HeaderKind, Message, Method, Spans};
 use sip_client::{Client, status};
 use std::io::{BufRead as _, BufReader};
@@ -65,7 +65,7 @@ fn register(server: SocketAddr, number: usize, cseq: u32, lines: &str) -> String
     let message = Message::parse(challenge.as_bytes(), &mut spans).expect("well-formed");
     let challenge = choose(&message, HeaderKind::WwwAuthenticate).expect("a challenge");
     let user = format!("user{number}");
-    let answer = Answer {
+    let answer = DigestResponse {
         challenge: &challenge,
         username: user.as_bytes(),
         ha1: &challenge.ha1(user.as_bytes(), PASSWORD.as_bytes()),
@@ -388,7 +388,7 @@ fn cost(directory: &Path, count: u32) -> u64 {
         if number == warm_up {
             before = ticks(child.id());
         }
-        let answer = Answer {
+        let answer = DigestResponse {
             challenge: &challenge,
             username: b"user1",
             ha1: &ha1,

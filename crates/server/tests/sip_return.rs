@@ -142,7 +142,7 @@ fn ipv6_has_its_brackets_where_it_must_and_none_where_it_may_not() {
 }
 
 #[test]
-fn over_a_stream_it_goes_by_the_connection_whatever_the_via_says_rfc3261_18_2_2() {
+fn over_a_stream_it_goes_by_the_connection_for_every_via_rfc3261_18_2_2() {
     let server = server();
     let mut stream = Stream::new(server.sip_listeners()[0]);
     for via in [

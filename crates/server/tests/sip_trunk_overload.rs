@@ -294,7 +294,7 @@ fn a_trunk_that_asks_for_half_gets_half_and_all_when_that_has_expired_rfc7339_5_
 }
 
 #[test]
-fn a_held_back_request_gets_503_without_retry_after_if_no_trunk_is_left_rfc7339_5_10() {
+fn a_throttled_request_gets_503_without_retry_after_if_no_trunk_is_left_rfc7339_5_10() {
     let a = NextServer::new("127.0.0.64");
     let server = serve(vec![a.trunk("a")], &["a"], "127.0.0.65", 1);
     let mut sender = Sender::new("127.0.0.65", &server);

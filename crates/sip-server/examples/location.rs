@@ -102,7 +102,7 @@ impl Phones {
             .registrar
             .register(now, &request, location, &mut self.buffer);
         match outcome {
-            Outcome::Answer(answer) if answer.code == 200 => Ok(()),
+            Outcome::Response(answer) if answer.code == 200 => Ok(()),
             other => Err(format!("{other:?}").into()),
         }
     }

@@ -25,8 +25,8 @@ use sip_server::Aor;
 use sip_server::flow::FlowId;
 use sip_server::location::{Change, Found, Limits, Location, MemoryLocation};
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Inbound, LookedUp, Lookup, Place, Proxy, Pushes, Routing,
-    Trunks,
+    Authenticated, Authentication, BindingsLocation, Calls, Inbound, LookedUp, Lookup, Proxy,
+    Pushes, Routing, Trunks,
 };
 use sip_server::registrar::{Domain, Domains, Registrar};
 use sip_server::registrar_proxy::{RegistrarProxy, Registrations};
@@ -65,9 +65,10 @@ impl Routing for Site {
 }
 
 impl Lookup for Site {
-    fn place(&mut self, uri: &SipUri<'_>) -> Place {
-        self.aor(uri)
-            .map_or(Place::Nowhere, |aor| Place::Here(aor, None))
+    fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation {
+        self.aor(uri).map_or(BindingsLocation::Nowhere, |aor| {
+            BindingsLocation::Here(aor, None)
+        })
     }
     fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
         match self.location.find(aor) {

@@ -88,7 +88,7 @@ impl Service {
             .registrar
             .register(now, &asked, &mut self.location, &mut self.lines);
         // A location in memory answers at once.
-        if let Outcome::Answer(answer) = outcome {
+        if let Outcome::Response(answer) = outcome {
             println!("{}: {}", String::from_utf8_lossy(user), answer.code);
             let _ = it.answer(request, &Reply::new(answer.code).headers(answer.headers));
         }
@@ -96,7 +96,7 @@ impl Service {
 }
 
 impl TransactionUser for Service {
-    type Answer = Infallible;
+    type QueryResult = Infallible;
 
     fn request(&mut self, it: &mut Transactions<'_>, request: NewRequest<'_>) -> RequestOwner {
         match request.message.method() {

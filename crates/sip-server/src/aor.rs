@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_domain_are_told_apart_whatever_the_user_is() {
+    fn user_and_domain_are_separated_for_every_user() {
         let odd = aor("sip:a%40b@example.com").unwrap();
         assert_eq!(odd.user(), Some(&b"a@b"[..]));
         assert_eq!(odd.domain(), b"example.com");

@@ -66,7 +66,7 @@ impl Runs {
 
 /// What is left of a flow in a run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum FlowState {
     /// It is of this run, or a connection of the other process: its worker knows whether the connection is still there.
     Current,
     /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker has.
@@ -78,12 +78,12 @@ pub enum Standing {
 impl FlowId {
     /// The part of the flow that still exists in these runs.
     #[must_use]
-    pub fn standing(&self, runs: Runs) -> Standing {
+    pub fn state(&self, runs: Runs) -> FlowState {
         match self.flow.connection {
-            _ if self.run == runs.own => Standing::Current,
-            None => Standing::Datagrams,
-            Some(_) if runs.other == Some(self.run) => Standing::Current,
-            Some(_) => Standing::Gone,
+            _ if self.run == runs.own => FlowState::Current,
+            None => FlowState::Datagrams,
+            Some(_) if runs.other == Some(self.run) => FlowState::Current,
+            Some(_) => FlowState::Gone,
         }
     }
 
@@ -327,21 +327,21 @@ mod tests {
     fn connections_end_with_their_run_and_datagrams_do_not_rfc5626_5_3_1() {
         let run = 0x0304_0506;
         for flow in all() {
-            assert_eq!(flow.standing(Runs::of(run)), Standing::Current);
+            assert_eq!(flow.state(Runs::of(run)), FlowState::Current);
             let is_udp = flow.flow.transport == Transport::Udp;
             let later = match is_udp {
-                true => Standing::Datagrams,
-                false => Standing::Gone,
+                true => FlowState::Datagrams,
+                false => FlowState::Gone,
             };
-            assert_eq!(flow.standing(Runs::of(run + 1)), later);
+            assert_eq!(flow.state(Runs::of(run + 1)), later);
             // Another process has the connection during an upgrade; every process has sockets for datagrams.
             let beside = match is_udp {
-                true => Standing::Datagrams,
-                false => Standing::Current,
+                true => FlowState::Datagrams,
+                false => FlowState::Current,
             };
             let other = Some(run);
             assert_eq!(
-                flow.standing(Runs {
+                flow.state(Runs {
                     own: run + 1,
                     other
                 }),

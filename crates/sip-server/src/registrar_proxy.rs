@@ -164,7 +164,7 @@ impl<P: Policy + Registrations> RegistrarProxy<P> {
             .registrar
             .register(now, &asked, location, &mut self.lines);
         let reply = match outcome {
-            Outcome::Answer(answer) => {
+            Outcome::Response(answer) => {
                 let reply = Reply::new(answer.code).reason(answer.reason.as_bytes());
                 reply.headers(answer.headers)
             }
@@ -202,7 +202,7 @@ fn reply_at_once(transactions: &mut Transactions<'_>, request: NewRequest<'_>, r
 
 impl<P: Policy + Registrations> TransactionUser for RegistrarProxy<P> {
     /// Some lookup or authentication is complete.
-    type Answer = ();
+    type QueryResult = ();
 
     fn request(
         &mut self,

@@ -92,7 +92,7 @@ impl World {
             access: Access::Granted,
         };
         let outcome = registrar.register(now, &request, location, buffer);
-        assert!(matches!(outcome, Outcome::Answer(answer) if answer.code == 200));
+        assert!(matches!(outcome, Outcome::Response(answer) if answer.code == 200));
     }
 }
 

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_of_others_are_told_apart() {
+    fn branches_of_others_are_recognized() {
         for foreign in [
             &b"z9hG4bKnashds8"[..],
             b"z9hG4bK",

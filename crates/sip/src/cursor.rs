@@ -50,7 +50,7 @@ impl<'a> Cursor<'a> {
 
     /// Passes `byte`, if it is next.
     #[inline]
-    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+    pub(crate) fn skip_if(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
@@ -75,10 +75,10 @@ impl<'a> Cursor<'a> {
 
     /// Passes a separator and the white space around it.
     #[inline]
-    pub(crate) fn eat_separator(&mut self, byte: u8) -> bool {
+    pub(crate) fn skip_separator(&mut self, byte: u8) -> bool {
         let from = self.at;
         self.skip_lws();
-        if self.eat(byte) {
+        if self.skip_if(byte) {
             self.skip_lws();
             return true;
         }
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(crate) fn quoted(&mut self) -> Option<&'a [u8]> {
         let from = self.at;
-        if !self.eat(b'"') {
+        if !self.skip_if(b'"') {
             return None;
         }
         loop {

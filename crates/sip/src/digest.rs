@@ -9,7 +9,7 @@
 //! 4. [`Server::verify`] compares, in a time that tells nothing
 //! 5. [`Server::confirm`] proves that the server knows the password as well, and names the next nonce
 //!
-//! A client reads a [`Challenge`], writes an [`Answer`], and reads the server's [`Confirmation`]. A client responds to the session
+//! A client reads a [`Challenge`], writes a [`DigestResponse`], and reads the server's [`Confirmation`]. A client responds to the session
 //! variants of the algorithms as well. Servers do not offer them, because they gain nothing if the hash of the password is known.
 //!
 //! The hash that TURN keeps for a user is the same as here, realm and algorithm being the same: see [`Ha1::from_hash`].
@@ -21,7 +21,7 @@ mod nonce;
 mod replay;
 mod server;
 
-pub use client::{Answer, Challenge, choose};
+pub use client::{Challenge, DigestResponse, choose};
 pub use confirmation::Confirmation;
 pub use hash::{Algorithm, Ha1, Hex, Proof, Qop};
 pub use nonce::{NONCE_LEN, NonceCheck, NonceKeys};

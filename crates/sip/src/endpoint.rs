@@ -60,8 +60,8 @@ use crate::dispatch::Dispatcher;
 use crate::engine::{ConnectKey, Engine, Origin, Output, Received, SendTo};
 use crate::flow::{ConnectionKey, Destination, Flow};
 use crate::message::Spans;
-use crate::routing::{Answer, DnsFailed, Query};
-use crate::tu::{RequestOwner, TransactionUser, Transactions, dispatch_event, dispatch_told};
+use crate::routing::{DnsAnswer, DnsFailed, Query};
+use crate::tu::{RequestOwner, TransactionUser, Transactions, deliver_failure, dispatch_event};
 use crate::{Mono, Now};
 
 /// What the embedder does for an endpoint.
@@ -183,7 +183,7 @@ impl<U: TransactionUser> Endpoint<U> {
     }
 
     /// The result that a request waited for, from another thread.
-    pub fn answered(&mut self, now: Now, answer: U::Answer) {
+    pub fn answered(&mut self, now: Now, answer: U::QueryResult) {
         self.act(now, |user, transactions| {
             user.answered(transactions, answer)
         });
@@ -194,7 +194,7 @@ impl<U: TransactionUser> Endpoint<U> {
         &mut self,
         now: Now,
         query: Query,
-        result: Result<(Answer, Duration), DnsFailed>,
+        result: Result<(DnsAnswer, Duration), DnsFailed>,
     ) {
         let dispatcher = &mut self.dispatcher;
         dispatcher.answered(now.mono, &mut self.engine, query, result);
@@ -249,10 +249,12 @@ impl<U: TransactionUser> Endpoint<U> {
     pub fn drain(&mut self, now: Now, mut carry_out: impl FnMut(Task<'_>)) {
         loop {
             while self.drain_output(now, &mut carry_out) {}
-            if self.act(now, |user, transactions| dispatch_told(user, transactions)) {
+            if self.act(now, |user, transactions| {
+                deliver_failure(user, transactions)
+            }) {
                 continue;
             }
-            match self.dispatcher.poll_question() {
+            match self.dispatcher.poll_query() {
                 Some(query) => carry_out(Task::Resolve(query)),
                 None => return,
             }

@@ -27,7 +27,7 @@ impl<'a> Host<'a> {
     #[inline(always)]
     pub(crate) fn read(cursor: &mut Cursor<'a>) -> Option<Host<'a>> {
         let from = cursor.at();
-        if !cursor.eat(b'[') {
+        if !cursor.skip_if(b'[') {
             let text = cursor.take(HOST);
             return (!text.is_empty()).then_some(Host { text, v6: None });
         }

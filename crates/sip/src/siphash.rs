@@ -181,7 +181,7 @@ impl<const C: usize, const D: usize> Hasher<C, D> {
         self.v = [v0, v1, v2, v3];
     }
 
-    fn last_word(&mut self) {
+    fn absorb_last_word(&mut self) {
         let word = self.pending | u64::from(self.length) << 56;
         self.compress(word);
     }
@@ -195,14 +195,14 @@ impl<const C: usize, const D: usize> Hasher<C, D> {
 
     /// The 64-bit result.
     pub(crate) fn finish(mut self) -> u64 {
-        self.last_word();
+        self.absorb_last_word();
         self.v[2] ^= 0xff;
         self.squeeze()
     }
 
     /// The 128-bit result, for a hasher made with [`Hasher::new_128`].
     pub(crate) fn finish_128(mut self) -> u128 {
-        self.last_word();
+        self.absorb_last_word();
         self.v[2] ^= 0xee;
         let low = self.squeeze();
         self.v[1] ^= 0xdd;

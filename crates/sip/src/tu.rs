@@ -12,14 +12,14 @@
 //! [`backlog`](TransactionUser::backlog) counts the requests that the other thread has not begun, for admission control.
 //!
 //! **The rules for the embedder.** It gives every [`Received`](crate::engine::Received) and [`Event`] to its TU, with
-//! [`dispatch_event`] and [`dispatch_told`]. It calls [`TransactionUser::handle_timeout`] in time. After each of these calls it drains the
-//! engine's outputs and the dispatcher's [`poll_told`](Dispatcher::poll_told).
+//! [`dispatch_event`] and [`deliver_failure`]. It calls [`TransactionUser::handle_timeout`] in time. After each of these calls it drains the
+//! engine's outputs and the dispatcher's [`poll_failure`](Dispatcher::poll_failure).
 //!
 //! **The rules for a TU.** It answers a [`NewRequest`], accepts it, or says that another worker must handle it. If it does none of these, the
 //! client retransmits the request. It sends requests with a mark through [`Transactions::send`]. Several TUs can share an engine: the first
 //! byte of a [`Mark`] names the TU ([`Mark::of`]).
 
-use crate::dispatch::{DispatchError, Dispatcher, Failure, Order, RequestKey};
+use crate::dispatch::{DispatchError, Dispatcher, Failure, OutgoingRequest, RequestKey};
 use crate::engine::{
     AcceptError, Ack, Engine, Event, Mark, NewRequest, Reply, RespondError, ServerFailure,
     ServerKey,
@@ -94,7 +94,7 @@ impl Transactions<'_> {
     ///
     /// # Errors
     /// [`DispatchError`]; nothing will be told of it then.
-    pub fn send(&mut self, order: &Order<'_>) -> Result<RequestKey, DispatchError> {
+    pub fn send(&mut self, order: &OutgoingRequest<'_>) -> Result<RequestKey, DispatchError> {
         if let Some(flow) = &order.flow {
             self.adopt(flow);
         }
@@ -128,7 +128,7 @@ pub enum RequestOwner {
 /// An application on top of transactions.
 pub trait TransactionUser {
     /// The results of other threads that this TU has asked.
-    type Answer;
+    type QueryResult;
 
     /// A request that belongs to no transaction.
     fn request(
@@ -183,7 +183,7 @@ pub trait TransactionUser {
     }
 
     /// The result that an accepted request waited for, from another thread.
-    fn answered(&mut self, transactions: &mut Transactions<'_>, answer: Self::Answer);
+    fn answered(&mut self, transactions: &mut Transactions<'_>, answer: Self::QueryResult);
 
     /// When to call [`TransactionUser::handle_timeout`].
     fn poll_timeout(&self) -> Option<Mono>;
@@ -225,8 +225,11 @@ pub fn dispatch_event(
 }
 
 /// Hands one failure of the dispatcher to the TU. Returns whether there was one.
-pub fn dispatch_told(user: &mut impl TransactionUser, transactions: &mut Transactions<'_>) -> bool {
-    let told = transactions.dispatcher.poll_told();
+pub fn deliver_failure(
+    user: &mut impl TransactionUser,
+    transactions: &mut Transactions<'_>,
+) -> bool {
+    let told = transactions.dispatcher.poll_failure();
     if let Some(told) = told {
         user.failed(transactions, told.mark, told.failure);
     }

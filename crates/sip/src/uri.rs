@@ -332,7 +332,7 @@ fn read_userinfo(text: &[u8]) -> Result<UserInfo<'_>, UriError> {
 
 /// `:port`; unlike in a Via no white space is allowed.
 fn read_port(cursor: &mut Cursor<'_>) -> Result<Option<u16>, UriError> {
-    if !cursor.eat(b':') {
+    if !cursor.skip_if(b':') {
         return Ok(None);
     }
     let number = chars::decimal(cursor.take(DIGIT)).and_then(|number| u16::try_from(number).ok());

@@ -3,8 +3,8 @@
 use hairpin_sip as sip;
 use sip::build::Builder;
 use sip::digest::{
-    Algorithm, Answer, Challenge, Confirmation, Credentials, DigestMismatch, DigestRequest, Ha1,
-    NONCE_LEN, NonceKeys, Outcome, Policy, Proof, Qop, Replay, Server, challenge, choose,
+    Algorithm, Challenge, Confirmation, Credentials, DigestMismatch, DigestRequest, DigestResponse,
+    Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Proof, Qop, Replay, Server, challenge, choose,
 };
 use sip::{HashKey, HeaderKind, Message, Method, Spans};
 
@@ -133,7 +133,7 @@ impl World {
         let note = |id, issued, count| self.replay.note(id, issued, count);
         let outcome = server.verify(&credentials, &asked, ha1, self.now, note);
         if let (Outcome::Accepted, Some(ha1)) = (outcome, ha1) {
-            let next = server.is_ageing(&credentials, asked.source, self.now);
+            let next = server.needs_new_nonce(&credentials, asked.source, self.now);
             let next = next.then(|| self.nonce(99));
             let mut buffer = [0; 512];
             let mut lines = Builder::fields(&mut buffer);
@@ -154,13 +154,13 @@ fn with_answer<R>(
     password: &[u8],
     count: u32,
     body: &[u8],
-    run: impl FnOnce(&Answer<'_>) -> R,
+    run: impl FnOnce(&DigestResponse<'_>) -> R,
 ) -> R {
     let mut spans = Spans::new();
     let response = Message::parse(unauthorized, &mut spans).expect("well-formed");
     let challenge = choose(&response, HeaderKind::WwwAuthenticate).expect("supported");
     let ha1 = challenge.ha1(b"alice", password);
-    run(&Answer {
+    run(&DigestResponse {
         challenge: &challenge,
         username: b"alice",
         ha1: &ha1,
@@ -564,7 +564,7 @@ fn names_and_realms_may_need_quoting() {
     let asked: Challenge<'_> = choose(&message, HeaderKind::WwwAuthenticate).expect("supported");
     let name = br#"DOMAIN\"ann""#;
     let ha1 = asked.ha1(name, b"pw");
-    let answer = Answer {
+    let answer = DigestResponse {
         challenge: &asked,
         username: name,
         ha1: &ha1,

@@ -2,13 +2,14 @@
 
 use hairpin_sip::congestion::Class;
 use hairpin_sip::dispatch::{
-    AllowedDestination, Config, DispatchError, Dispatcher, Failure, Order, RequestKey, Source, Told,
+    AllowedDestination, Config, DispatchError, DispatchFailure, Dispatcher, Failure,
+    OutgoingRequest, RequestKey, Source,
 };
 use hairpin_sip::engine::{
     self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, RequestError, SendTo,
 };
 use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
-use hairpin_sip::routing::{Answer, DnsFailed, DnsName, Naptr, Query, Srv};
+use hairpin_sip::routing::{DnsAnswer, DnsFailed, DnsName, Naptr, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -115,7 +116,7 @@ impl World {
              Call-ID: 1@192.0.2.1\r\nCSeq: 1 {method}\r\nMax-Forwards: 70\r\nContent-Length: {body}\r\n\r\n"
         );
         let body = vec![b'x'; body];
-        let order = Order {
+        let order = OutgoingRequest {
             target: uri.as_bytes(),
             pieces: &[head.as_bytes(), &body],
             class: self.class,
@@ -137,7 +138,7 @@ impl World {
             .expect("it is sent")
     }
 
-    fn answer(&mut self, query: Query, result: Result<Answer, DnsFailed>) {
+    fn answer(&mut self, query: Query, result: Result<DnsAnswer, DnsFailed>) {
         let result = result.map(|answer| (answer, HOUR));
         self.dispatcher
             .answered(self.now.mono, &mut self.engine, query, result);
@@ -146,15 +147,15 @@ impl World {
 
     /// Answers every question by a zone of two servers, 192.0.2.10 before 192.0.2.20.
     fn resolve(&mut self) {
-        while let Some(query) = self.dispatcher.poll_question() {
+        while let Some(query) = self.dispatcher.poll_query() {
             let answer = match &query {
-                Query::Naptr(_) => Answer::Naptr(vec![Naptr {
+                Query::Naptr(_) => DnsAnswer::Naptr(vec![Naptr {
                     order: 1,
                     preference: 1,
                     service: "SIP+D2U".into(),
                     replacement: name("_sip._udp.example.org"),
                 }]),
-                Query::Srv(_) => Answer::Srv(
+                Query::Srv(_) => DnsAnswer::Srv(
                     [(1, "one"), (2, "two")]
                         .map(|(priority, host)| Srv {
                             priority,
@@ -165,9 +166,9 @@ impl World {
                         .to_vec(),
                 ),
                 Query::Addresses(host) if host.as_str() == "one" => {
-                    Answer::Addresses(vec![[192, 0, 2, 10].into()])
+                    DnsAnswer::Addresses(vec![[192, 0, 2, 10].into()])
                 }
-                Query::Addresses(_) => Answer::Addresses(vec![[192, 0, 2, 20].into()]),
+                Query::Addresses(_) => DnsAnswer::Addresses(vec![[192, 0, 2, 20].into()]),
             };
             self.answer(query, Ok(answer));
         }
@@ -241,14 +242,14 @@ impl World {
     }
 
     fn told(&mut self) -> Option<Failure> {
-        let told = self.dispatcher.poll_told();
+        let told = self.dispatcher.poll_failure();
         assert!(told.is_none_or(|told| told.mark == Mark(77)));
-        told.map(|Told { failure, .. }| failure)
+        told.map(|DispatchFailure { failure, .. }| failure)
     }
 
     fn is_empty(&self) -> bool {
         let (engine, stats) = (self.engine.stats(), self.dispatcher.stats());
-        (engine.clients, stats.alive, stats.questions) == (0, 0, 0)
+        (engine.clients, stats.alive, stats.queries) == (0, 0, 0)
     }
 }
 
@@ -265,7 +266,7 @@ fn a_request_finds_its_server_by_naptr_srv_and_address_rfc3263_4() {
     assert!(world.is_empty());
     // The next one needs no question.
     world.send("OPTIONS", "sip:example.org");
-    assert_eq!(world.dispatcher.poll_question(), None);
+    assert_eq!(world.dispatcher.poll_query(), None);
     assert_eq!(world.sent.len(), 2);
 }
 
@@ -356,7 +357,7 @@ fn a_server_that_cannot_be_reached_or_is_silent_is_passed_over_rfc3263_4_3() {
 }
 
 #[test]
-fn a_held_back_request_goes_to_the_next_server_or_fails_rfc7339_5_10() {
+fn a_throttled_request_goes_to_the_next_server_or_fails_rfc7339_5_10() {
     let mut world = World::of(true, |_| {});
     world.send("OPTIONS", "sip:example.org");
     world.resolve();
@@ -380,7 +381,7 @@ fn a_held_back_request_goes_to_the_next_server_or_fails_rfc7339_5_10() {
 }
 
 #[test]
-fn a_silent_server_is_the_reason_although_the_next_one_is_held_back_rfc7339_5_10() {
+fn a_silent_server_is_the_reason_although_the_next_one_is_throttled_rfc7339_5_10() {
     let mut world = World::of(true, |_| {});
     // The second server asks for no requests at all.
     world.send("OPTIONS", "sip:192.0.2.20:5070");
@@ -464,7 +465,7 @@ fn a_request_with_a_target_of_the_caller_goes_only_to_the_caller() {
 }
 
 #[test]
-fn many_requests_share_a_question_and_all_hear_that_there_is_no_answer() {
+fn many_requests_share_a_dns_query_and_all_fail_without_a_response() {
     let mut world = World::with(|config| config.most_questions = 2);
     for _ in 0..5 {
         world.send("OPTIONS", "sip:a.example:5060");
@@ -472,7 +473,7 @@ fn many_requests_share_a_question_and_all_hear_that_there_is_no_answer() {
     world.send("OPTIONS", "sip:b.example:5060");
     world.send("OPTIONS", "sip:c.example:5060");
     assert_eq!(world.told(), Some(Failure::TooManyQuestions));
-    let query = world.dispatcher.poll_question().expect("one");
+    let query = world.dispatcher.poll_query().expect("one");
     world.answer(query, Err(DnsFailed));
     for _ in 0..5 {
         assert_eq!(world.told(), Some(Failure::NoDns));
@@ -483,7 +484,7 @@ fn many_requests_share_a_question_and_all_hear_that_there_is_no_answer() {
     assert_eq!(world.told(), Some(Failure::NoDns));
     let nothing = Query::Addresses(name("d.example"));
     world.send("OPTIONS", "sip:d.example:5060");
-    world.answer(nothing, Ok(Answer::Addresses(Vec::new())));
+    world.answer(nothing, Ok(DnsAnswer::Addresses(Vec::new())));
     assert_eq!(world.told(), Some(Failure::Nowhere));
     assert!(world.is_empty());
 }

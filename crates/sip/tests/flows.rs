@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hairpin_sip::congestion::Class;
-use hairpin_sip::dispatch::{self, AllowedDestination, Dispatcher, Failure, Order, Source};
+use hairpin_sip::dispatch::{
+    self, AllowedDestination, Dispatcher, Failure, OutgoingRequest, Source,
+};
 use hairpin_sip::engine::{
     self, Engine, Event, Mark, Outgoing, Output, Received, Reply, SendTo, SentBy, ServerFailure,
 };
@@ -144,7 +146,7 @@ fn by_flow(transport: Transport, is_open: bool) -> (Option<SendTo>, Option<Failu
         is_v4: true,
     };
     let mut dispatcher = Dispatcher::new(dispatch::Config::new(vec![source]), key(), 1);
-    let order = Order {
+    let order = OutgoingRequest {
         target: b"sip:x@example.org;transport=tcp",
         pieces: &[BYE],
         class: Class::Finishing,
@@ -169,8 +171,8 @@ fn by_flow(transport: Transport, is_open: bool) -> (Option<SendTo>, Option<Failu
         None => None,
         other => panic!("{other:?}"),
     };
-    let told = dispatcher.poll_told().map(|told| told.failure);
-    (to, told, dispatcher.poll_question().is_some())
+    let told = dispatcher.poll_failure().map(|told| told.failure);
+    (to, told, dispatcher.poll_query().is_some())
 }
 
 #[test]
@@ -195,7 +197,7 @@ fn a_request_may_name_the_flow_that_it_goes_by() {
 fn a_flow_that_ends_before_the_response_fails_its_request() {
     let mut engine = engine(Transport::Wss);
     let mut dispatcher = Dispatcher::new(dispatch::Config::new(Vec::new()), key(), 1);
-    let order = Order {
+    let order = OutgoingRequest {
         target: b"sip:x@a1b2.invalid;transport=ws",
         pieces: &[BYE],
         class: Class::Finishing,
@@ -216,7 +218,9 @@ fn a_flow_that_ends_before_the_response_fails_its_request() {
             dispatcher.event(later, &mut engine, &event);
         }
     }
-    let told = dispatcher.poll_told().map(|told| (told.mark, told.failure));
+    let told = dispatcher
+        .poll_failure()
+        .map(|told| (told.mark, told.failure));
     assert_eq!(told, Some((Mark(3), Failure::TransportFailed)));
     assert!(!dispatcher.has_requests());
 }

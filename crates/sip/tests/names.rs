@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use hairpin_sip::congestion::Class;
 use hairpin_sip::dispatch::{
-    self, AllowedDestination, Dispatcher, Failure, Order, SendFrom, Source,
+    self, AllowedDestination, Dispatcher, Failure, OutgoingRequest, SendFrom, Source,
 };
 use hairpin_sip::engine::{
     self, ConnectKey, Engine, Mark, Outgoing, Output, Received, Reply, SendTo, SentBy,
 };
 use hairpin_sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, PeerName, Transport};
-use hairpin_sip::routing::{Answer, DnsName, Query, Srv};
+use hairpin_sip::routing::{DnsAnswer, DnsName, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 
 const NOW: Now = Now {
@@ -244,8 +244,8 @@ fn dispatcher() -> Dispatcher {
     Dispatcher::new(dispatch::Config::new(sources.to_vec()), key(), 1)
 }
 
-fn order(target: &[u8]) -> Order<'_> {
-    Order {
+fn order(target: &[u8]) -> OutgoingRequest<'_> {
+    OutgoingRequest {
         target,
         pieces: &[OPTIONS],
         class: Class::New,
@@ -260,8 +260,8 @@ fn order(target: &[u8]) -> Order<'_> {
     }
 }
 
-fn answer(dispatcher: &mut Dispatcher, engine: &mut Engine, answer: Answer) -> Query {
-    let query = dispatcher.poll_question().expect("a question");
+fn answer(dispatcher: &mut Dispatcher, engine: &mut Engine, answer: DnsAnswer) -> Query {
+    let query = dispatcher.poll_query().expect("a question");
     let ttl = Duration::from_secs(60);
     dispatcher.answered(NOW.mono, engine, query.clone(), Ok((answer, ttl)));
     query
@@ -274,14 +274,14 @@ fn the_name_to_verify_is_the_one_before_the_dns_and_sips_goes_over_tls_alone() {
     dispatcher
         .send(NOW.mono, &mut engine, &order(b"sips:bob@Example.org"))
         .expect("it is begun");
-    answer(&mut dispatcher, &mut engine, Answer::Naptr(Vec::new()));
+    answer(&mut dispatcher, &mut engine, DnsAnswer::Naptr(Vec::new()));
     let srv = Srv {
         priority: 0,
         weight: 0,
         port: 5071,
         target: DnsName::new(b"host.example.net").expect("a name"),
     };
-    let asked = answer(&mut dispatcher, &mut engine, Answer::Srv(vec![srv]));
+    let asked = answer(&mut dispatcher, &mut engine, DnsAnswer::Srv(vec![srv]));
     assert_eq!(
         asked,
         Query::Srv(DnsName::new(b"_sips._tcp.example.org").expect("a name"))
@@ -289,7 +289,7 @@ fn the_name_to_verify_is_the_one_before_the_dns_and_sips_goes_over_tls_alone() {
     answer(
         &mut dispatcher,
         &mut engine,
-        Answer::Addresses(vec![[192, 0, 2, 9].into()]),
+        DnsAnswer::Addresses(vec![[192, 0, 2, 9].into()]),
     );
     let Does::Connects(_, to) = next(&mut engine) else {
         panic!("it connects");
@@ -315,7 +315,7 @@ fn sips_goes_nowhere_without_tls() {
         dispatcher
             .send(NOW.mono, &mut engine, &order(target))
             .expect("it is begun");
-        let told = dispatcher.poll_told().map(|told| told.failure);
+        let told = dispatcher.poll_failure().map(|told| told.failure);
         assert_eq!(told, Some(Failure::Nowhere));
         assert_eq!(next(&mut engine), Does::Nothing);
     }
@@ -356,8 +356,8 @@ fn a_response_whose_connection_is_gone_goes_to_whom_its_sent_by_names() {
         other => panic!("{other:?}"),
     };
     dispatcher.undelivered(NOW.mono, &mut engine, of, tried, &bytes);
-    answer(&mut dispatcher, &mut engine, Answer::Srv(Vec::new()));
-    let addresses = Answer::Addresses(vec![[192, 0, 2, 9].into()]);
+    answer(&mut dispatcher, &mut engine, DnsAnswer::Srv(Vec::new()));
+    let addresses = DnsAnswer::Addresses(vec![[192, 0, 2, 9].into()]);
     answer(&mut dispatcher, &mut engine, addresses);
     let Does::Connects(attempt, to) = next(&mut engine) else {
         panic!("it connects");

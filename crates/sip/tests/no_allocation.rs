@@ -11,7 +11,7 @@ mod bed;
 
 use core::hint::black_box;
 
-use bed::{Bed, Operation};
+use bed::{Operation, TestBed};
 use sip::build::{Builder, Edits, Stamp, Tag, forward};
 use sip::digest::{
     Algorithm, Credentials, DigestRequest, Ha1, NONCE_LEN, NonceKeys, Policy, Replay, Server,
@@ -172,7 +172,7 @@ fn authentication_does_not_allocate() {
 fn transactions_that_come_and_go_do_not_allocate() {
     for (name, operation) in Operation::ALL {
         // About 64 are alive at any time: what they take was taken in the beginning.
-        let mut bed = Bed::new(operation, 2).expect(name);
+        let mut bed = TestBed::new(operation, 2).expect(name);
         let mut repeat = |count| {
             (0..count).for_each(|_| bed.once().expect(name));
         };

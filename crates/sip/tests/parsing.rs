@@ -26,7 +26,7 @@ l: 4\r\n\
 v=0\ntrailing bytes";
 
 #[test]
-fn a_message_is_read_whatever_its_spelling() {
+fn a_message_is_read_in_every_spelling() {
     let mut spans = Spans::new();
     let message = Message::parse(INVITE, &mut spans).expect("well-formed");
     assert_eq!(message.method(), Some(Method::Invite));

@@ -71,7 +71,7 @@ fn responses_ack_and_requests_without_an_origin_cannot_be_answered() {
 }
 
 #[test]
-fn other_protocols_are_told_apart_at_once() {
+fn other_protocols_are_recognized_at_once() {
     for text in [
         "GET / HTTP/1.1\r\n\r\n",
         "\0\u{1}\0\0",

@@ -38,7 +38,7 @@ struct Asking {
 }
 
 impl TransactionUser for Asking {
-    type Answer = (usize, u16);
+    type QueryResult = (usize, u16);
 
     fn request(
         &mut self,

@@ -85,7 +85,7 @@ impl Budget {
     }
 
     /// Gives one unit back: the name was known.
-    pub fn give_back(&mut self, source: IpAddr) {
+    pub fn refund(&mut self, source: IpAddr) {
         let place = self.place(source);
         let own = &mut self.places[place].thousandths;
         *own = own.saturating_sub(1_000);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(spent, PER_SOURCE as usize);
         for _ in 0..10_000 {
             assert!(budget.spend(ann, second));
-            budget.give_back(ann);
+            budget.refund(ann);
         }
     }
 

@@ -183,7 +183,7 @@ impl Cache {
     }
 
     /// Makes all entries stale.
-    pub fn outdate(&self) {
+    pub fn expire_all(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         for part in &self.parts {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(cache.get(eve, now), Cached::Unknown);
         assert_eq!(cache.get(ann, now + MINUTE), Cached::Stale(keys(1)));
         assert_eq!(cache.get(eve, now + MINUTE), Cached::Missing);
-        cache.outdate();
+        cache.expire_all();
         assert_eq!(cache.get(ann, now), Cached::Stale(keys(1)));
         assert_eq!(cache.get(eve, now), Cached::Missing);
         cache.forget(ann);

@@ -289,7 +289,7 @@ impl Queries {
                 };
                 let ttl = ttl.unwrap_or(default).min(MAX_TTL);
                 if keys.is_some() {
-                    self.budget.give_back(user.source);
+                    self.budget.refund(user.source);
                 }
                 let until = Instant::now() + ttl;
                 let cache = &self.source.cache;
@@ -307,7 +307,7 @@ impl Queries {
                 user.waiters.into_iter().for_each(|waiter| waiter(lookup));
             }
             Err(error) => {
-                self.budget.give_back(user.source);
+                self.budget.refund(user.source);
                 self.source.counters.failures.fetch_add(1, Relaxed);
                 self.failed(&error);
                 self.without_store(id, user.waiters);
@@ -342,7 +342,7 @@ impl Queries {
         self.failures = self.failures.saturating_add(1);
         match (was_down, self.is_down()) {
             (true, _) => {}
-            (false, true) => self.go_down(error),
+            (false, true) => self.mark_down(error),
             // The reading of the small tables is a probe: without another query, nothing else would show that the store responds again.
             (false, false) => {
                 self.refresh_at = self.refresh_at.min(Instant::now() + PROBES[0]);
@@ -350,7 +350,7 @@ impl Queries {
         }
     }
 
-    fn go_down(&mut self, error: &StoreError) {
+    fn mark_down(&mut self, error: &StoreError) {
         let kind = self.source.kind.name();
         tracing::error!(store = kind, %error, "store down: users in the cache can authenticate, others get 500");
         self.source.is_up.store(false, Relaxed);
@@ -358,7 +358,7 @@ impl Queries {
         self.refresh_at = Instant::now() + self.backoff;
         for id in std::mem::take(&mut self.waiting) {
             if let Some(user) = self.in_flight.remove(&id) {
-                self.budget.give_back(user.source);
+                self.budget.refund(user.source);
                 self.without_store(id, user.waiters);
             }
         }
@@ -421,7 +421,7 @@ impl Queries {
                     self.backoff = (self.backoff * 2).min(PROBES[1]);
                     self.refresh_at = Instant::now() + self.backoff;
                 } else {
-                    self.go_down(&error);
+                    self.mark_down(&error);
                 }
             }
         }
@@ -443,7 +443,7 @@ impl Queries {
             }
             Change::Shared => self.refresh_soon(),
             Change::Everything => {
-                self.source.cache.outdate();
+                self.source.cache.expire_all();
                 let all = self.in_flight.values_mut();
                 all.for_each(|user| user.has_changed = true);
                 (self.notify)(Notice::Everything);
@@ -472,7 +472,7 @@ async fn find(
     let asking = async {
         match store.find_user(realm, name).await {
             Err(StoreError::Connect(_)) => store.find_user(realm, name).await,
-            told => told,
+            result => result,
         }
     };
     let found = tokio::time::timeout(timeout, asking).await;
@@ -481,7 +481,7 @@ async fn find(
 
 /// Forwards change notifications of a store, and connects again if the connection is lost.
 async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
-    let told = |change| {
+    let on_change = |change| {
         // The queue is full: this covers every change that did not fit.
         if changes.try_send(change).is_err() {
             let changes = changes.clone();
@@ -489,7 +489,7 @@ async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
         }
     };
     loop {
-        if let Err(error) = store.watch(&told).await {
+        if let Err(error) = store.watch(&on_change).await {
             tracing::debug!(%error, "cannot watch a store for changes, retrying");
         }
         tokio::time::sleep(WATCH_AGAIN).await;

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::error::StoreError;
 use crate::keys::{Keys, hex};
-use crate::store::{Answer, Directory, Found, RealmOption, Shared, Store, TokenKeyRow, Told};
+use crate::store::{
+    Directory, Found, OnChange, RealmOption, Shared, Store, StoreFuture, TokenKeyRow,
+};
 
 /// Rows of each small table that are read: a bound for the memory.
 const MAX_ROWS: usize = 65_536;
@@ -44,13 +46,13 @@ pub struct Statement<'a> {
 /// A connection to an SQL database.
 pub trait Sql: fmt::Debug + Send + Sync {
     /// The rows that a query gives.
-    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> Answer<'a, Vec<Row>>;
+    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> StoreFuture<'a, Vec<Row>>;
 
     /// Executes all statements, or none. Returns how many rows each has changed.
-    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>>;
+    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> StoreFuture<'a, Vec<u64>>;
 
     /// See [`Store::watch`].
-    fn watch<'a>(&'a self, _told: Told<'a>) -> Answer<'a, ()> {
+    fn watch<'a>(&'a self, _told: OnChange<'a>) -> StoreFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
 }
@@ -130,7 +132,7 @@ impl<S: Sql> Tables<S> {
                 tracing::debug!(reason, "a table of a store is missing");
                 Ok(Vec::new())
             }
-            told => told,
+            result => result,
         }
     }
 
@@ -292,16 +294,16 @@ fn number_at(row: &Row, column: usize) -> u64 {
 }
 
 impl<S: Sql> Store for Tables<S> {
-    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, Found> {
         Box::pin(self.find(realm, name))
     }
 
-    fn shared(&self) -> Answer<'_, Shared> {
+    fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(self.read_shared())
     }
 
-    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
-        self.sql.watch(told)
+    fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
+        self.sql.watch(on_change)
     }
 
     fn directory(&self) -> Option<&dyn Directory> {
@@ -310,11 +312,11 @@ impl<S: Sql> Store for Tables<S> {
 }
 
 impl<S: Sql> Directory for Tables<S> {
-    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> Answer<'a, ()> {
+    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> StoreFuture<'a, ()> {
         Box::pin(self.put(realm, name, keys))
     }
 
-    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, bool> {
+    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let statements = self.deletion(realm, name).await?;
             let counts = self.sql.execute(&statements).await?;
@@ -327,11 +329,11 @@ impl<S: Sql> Directory for Tables<S> {
         realm: Option<&'a str>,
         after: Option<(&'a str, &'a str)>,
         limit: usize,
-    ) -> Answer<'a, Vec<(String, String)>> {
+    ) -> StoreFuture<'a, Vec<(String, String)>> {
         Box::pin(self.list(realm, after, limit))
     }
 
-    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, ()> {
+    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let values = vec![realm, secret];
             let delete = Statement {
@@ -346,7 +348,7 @@ impl<S: Sql> Directory for Tables<S> {
         })
     }
 
-    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, bool> {
+    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let delete = Statement {
                 text: "DELETE FROM turn_secret WHERE realm = ? AND value = ?",
@@ -361,7 +363,7 @@ impl<S: Sql> Directory for Tables<S> {
         realm: &'a str,
         option: RealmOption,
         value: Option<u64>,
-    ) -> Answer<'a, ()> {
+    ) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let delete = Statement {
                 text: "DELETE FROM turn_realm_option WHERE realm = ? AND opt = ?",
@@ -376,7 +378,7 @@ impl<S: Sql> Directory for Tables<S> {
         })
     }
 
-    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> Answer<'a, bool> {
+    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let delete = Statement {
                 text: "DELETE FROM turn_origin_to_realm WHERE origin = ?",

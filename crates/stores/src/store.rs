@@ -9,7 +9,7 @@ use crate::error::StoreError;
 use crate::keys::Keys;
 
 /// The result of a query, later.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// The result of a query for a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,18 +133,18 @@ pub enum Change {
 }
 
 /// Receives changes.
-pub type Told<'a> = &'a (dyn Fn(Change) + Send + Sync);
+pub type OnChange<'a> = &'a (dyn Fn(Change) + Send + Sync);
 
 /// A database, a file or a service. Each call may be made while others wait.
 pub trait Store: fmt::Debug + Send + Sync {
     /// The user of this name in this realm.
-    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found>;
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, Found>;
 
     /// The small tables.
-    fn shared(&self) -> Answer<'_, Shared>;
+    fn shared(&self) -> StoreFuture<'_, Shared>;
 
     /// Reports changes until their connection breaks, which is an error. The future of a store that reports no changes never ends.
-    fn watch<'a>(&'a self, _told: Told<'a>) -> Answer<'a, ()> {
+    fn watch<'a>(&'a self, _told: OnChange<'a>) -> StoreFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
 
@@ -157,10 +157,10 @@ pub trait Store: fmt::Debug + Send + Sync {
 /// Changes a store, and lists its users.
 pub trait Directory: Send + Sync {
     /// Adds a user, or replaces its keys.
-    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> Answer<'a, ()>;
+    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> StoreFuture<'a, ()>;
 
     /// Returns whether there was one.
-    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, bool>;
+    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, bool>;
 
     /// At most `limit` users as realm and name, in order, after this one; of one realm if it is given.
     fn list_users<'a>(
@@ -168,13 +168,13 @@ pub trait Directory: Send + Sync {
         realm: Option<&'a str>,
         after: Option<(&'a str, &'a str)>,
         limit: usize,
-    ) -> Answer<'a, Vec<(String, String)>>;
+    ) -> StoreFuture<'a, Vec<(String, String)>>;
 
     /// Adds a secret of time-limited credentials.
-    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, ()>;
+    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> StoreFuture<'a, ()>;
 
     /// Returns whether there was one.
-    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, bool>;
+    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> StoreFuture<'a, bool>;
 
     /// Sets a limit of a realm; `None` removes it.
     fn set_option<'a>(
@@ -182,8 +182,8 @@ pub trait Directory: Send + Sync {
         realm: &'a str,
         option: RealmOption,
         value: Option<u64>,
-    ) -> Answer<'a, ()>;
+    ) -> StoreFuture<'a, ()>;
 
     /// Makes an origin choose this realm; `None` removes the origin. Returns whether something has changed.
-    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> Answer<'a, bool>;
+    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> StoreFuture<'a, bool>;
 }

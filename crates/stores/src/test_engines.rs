@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// A busy machine takes its time.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-pub(crate) fn soon(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < TEST_TIMEOUT, "{what}: not in time");
@@ -133,7 +133,7 @@ impl Engines {
             &words(&format!("{fast} --replicaof 127.0.0.1 {port}")),
         );
         let link = "master_link_status:up";
-        soon("the replica", || {
+        wait_until("the replica", || {
             ask(replica.port, &["info", "replication"]).contains(link)
         });
         let sentinel = || {
@@ -151,7 +151,7 @@ impl Engines {
         };
         let sentinels: Vec<Server> = (0..3).map(|_| sentinel()).collect();
         for sentinel in &sentinels {
-            soon("all Sentinels know all", || {
+            wait_until("all Sentinels know all", || {
                 let said = ask(sentinel.port, &["info", "sentinel"]);
                 said.contains("slaves=1,sentinels=3")
             });
@@ -185,7 +185,7 @@ impl Engines {
         assert!(output.status.success(), "{said}");
         let count = servers.len();
         for server in &servers {
-            soon("all servers of the Redis Cluster know all", || {
+            wait_until("all servers of the Redis Cluster know all", || {
                 let info = ask(server.port, &["cluster", "info"]);
                 let all = format!("cluster_known_nodes:{count}");
                 let rows = ask(server.port, &["cluster", "nodes"]);
@@ -196,7 +196,7 @@ impl Engines {
             });
         }
         for server in &servers {
-            soon("all replicas have the data", || {
+            wait_until("all replicas have the data", || {
                 let said = ask(server.port, &["info", "replication"]);
                 !said.contains("role:slave") || said.contains("master_link_status:up")
             });

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_protocol_is_told_by_its_beginning() {
+    fn each_protocol_is_recognized_by_its_first_bytes() {
         for (bytes, what) in [
             (&[][..], FirstBytes::Need),
             (&[0, 1, 0, 0], FirstBytes::Stun),

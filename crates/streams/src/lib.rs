@@ -7,10 +7,10 @@ pub mod domains;
 pub mod first_bytes;
 pub mod proxy;
 pub mod tls;
-mod unwritten;
 pub mod websocket;
+mod write_queue;
 
 pub use first_bytes::FirstBytes;
 pub use rustls;
 pub use tls::Tls;
-pub use unwritten::{CHUNK, ChunkPool, Content, Unread, WriteLimits, WriteQueue};
+pub use write_queue::{CHUNK, ChunkPool, Content, Unread, WriteLimits, WriteQueue};

@@ -131,7 +131,7 @@ fn the_first_of_a_type_wins_and_padding_is_not_its_value() {
 }
 
 #[test]
-fn absent_and_malformed_are_told_apart() {
+fn absent_and_malformed_differ() {
     let bytes = raw(&[(AttributeType::CHANNEL_NUMBER, &[0x50, 0, 0, 0])]);
     let message = Message::parse(&bytes).expect("well-formed");
     assert_eq!(message.get::<ChannelNumber>(), Err(AttributeError::Value));

@@ -120,7 +120,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
     }
 
     /// No owner from this index on has a timer: the memory of many is given back, where few are left. Returns how many bytes.
-    pub fn give_back(&mut self, owners: usize) -> usize {
+    pub fn release_memory(&mut self, owners: usize) -> usize {
         let before = self.nodes.capacity();
         let keeps = owners.max(KEPT);
         if before < FEW * keeps || owners > MOST_MOVED {

@@ -406,7 +406,7 @@ fn relaying_allocates_nothing_in_either_direction() {
 }
 
 #[test]
-fn strangers_cost_no_memory() {
+fn unauthenticated_clients_use_no_memory() {
     let mut server = server(|_| {});
     // Warm up the buffer of outputs.
     Client::new(&mut server, 1, "1800000000:alice");

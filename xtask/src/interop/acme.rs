@@ -27,7 +27,7 @@ const START: Duration = Duration::from_secs(30);
 const ORDER: Duration = Duration::from_secs(60);
 
 /// The programs, and where everything listens.
-struct Lab {
+struct AcmeSetup {
     logs: PathBuf,
     binary: PathBuf,
     authority: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     let logs = logs.join("acme");
     fs::create_dir_all(&logs)?;
     let programs = build(&root.join("interop/pebble"), &logs)?;
-    let lab = Lab::start(binary, &programs, &logs)?;
+    let lab = AcmeSetup::start(binary, &programs, &logs)?;
     let mut tally = Tally::default();
     tally.record("acme http-01, renewal, restart", &lab.orders_and_renews());
     tally.record("acme tls-alpn-01", &lab.proves_by_tls());
@@ -70,8 +70,8 @@ fn build(source: &Path, logs: &Path) -> Result<PathBuf> {
     Ok(programs)
 }
 
-impl Lab {
-    fn start(binary: &Path, programs: &Path, logs: &Path) -> Result<Lab> {
+impl AcmeSetup {
+    fn start(binary: &Path, programs: &Path, logs: &Path) -> Result<AcmeSetup> {
         let port = free_ports(8)?;
         let at = |offset: u16| format!("127.0.0.1:{}", port + offset);
         let certificate = Certificate::make(&logs.join("pebble-certificate"))?;
@@ -114,7 +114,7 @@ impl Lab {
                 sleep(Duration::from_millis(50));
             }
         }
-        Ok(Lab {
+        Ok(AcmeSetup {
             logs: logs.to_owned(),
             binary: binary.to_owned(),
             authority: certificate.authority,

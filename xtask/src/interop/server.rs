@@ -1,7 +1,7 @@
 //! The server under test: started on free ports of the loopback addresses, with known credentials, its output in a log.
 //!
 //! hairpin logs one line for each allocation that opens and one for each that closes. From these, and from the descriptors
-//! that the process has open, [`Server::settle`] tells when nothing is left of what the clients did.
+//! that the process has open, [`Server::wait_until_closed`] tells when nothing is left of what the clients did.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
@@ -156,7 +156,7 @@ impl Server {
     }
 
     /// Waits until every allocation is closed and every descriptor of it returned.
-    pub(crate) fn settle(&mut self, limit: Duration) -> Result<String> {
+    pub(crate) fn wait_until_closed(&mut self, limit: Duration) -> Result<String> {
         // coturn frees a session seconds after it has said so, and keeps descriptors.
         ensure!(
             self.kind == Kind::Hairpin,

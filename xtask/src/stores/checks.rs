@@ -174,7 +174,7 @@ impl Bench<'_> {
     }
 
     /// Tries until it works, or does not work, as wanted.
-    fn soon(&self, user: &str, works: bool) -> Result<()> {
+    fn wait_for_login(&self, user: &str, works: bool) -> Result<()> {
         let deadline = Instant::now() + SOON;
         loop {
             let outcome = self.probe(["--user", user]);
@@ -313,11 +313,11 @@ fn denied_peers(bench: &mut Bench<'_>) -> Result<String> {
         return Ok("MariaDB tells no change of the small tables: not waited for".to_owned());
     }
     write(&insert, &["sadd", &key, "127.0.0.1"])?;
-    let denied = bench.soon("alice:wonderland", false);
+    let denied = bench.wait_for_login("alice:wonderland", false);
     write(delete, &["del", &key])?;
     denied.context("after the insertion")?;
     bench
-        .soon("alice:wonderland", true)
+        .wait_for_login("alice:wonderland", true)
         .context("after the deletion")?;
     Ok("rows of denied_peer_ip apply while the server runs".to_owned())
 }
@@ -333,7 +333,7 @@ fn changes(bench: &mut Bench<'_>) -> Result<String> {
         &["-a", "-u", "dave", "-r", REALM, "-p", "first"],
     )?;
     bench
-        .soon("dave:first", true)
+        .wait_for_login("dave:first", true)
         .context("after he was added")?;
     let added = begun.elapsed();
     turnadmin(
@@ -341,12 +341,12 @@ fn changes(bench: &mut Bench<'_>) -> Result<String> {
         &["-a", "-u", "dave", "-r", REALM, "-p", "second"],
     )?;
     bench
-        .soon("dave:second", true)
+        .wait_for_login("dave:second", true)
         .context("after his password was changed")?;
-    bench.soon("dave:first", false)?;
+    bench.wait_for_login("dave:first", false)?;
     turnadmin(&bench.database, &["-d", "-u", "dave", "-r", REALM])?;
     bench
-        .soon("dave:second", false)
+        .wait_for_login("dave:second", false)
         .context("after he was deleted")?;
     Ok(format!("added within {:.1} s", added.as_secs_f32()))
 }
@@ -362,7 +362,7 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
         "no audit line: {password}"
     );
     let password = password.lines().next().unwrap_or_default().to_owned();
-    bench.soon(&format!("bob:{password}"), true)?;
+    bench.wait_for_login(&format!("bob:{password}"), true)?;
     ensure!(
         bench.verb(&["user", "add", "bob"]).is_err(),
         "he is added twice"
@@ -380,7 +380,7 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
     serve_by_coturn(bench, &password)?;
     other_letter_case(bench, &password)?;
     bench.verb(&["user", "del", "bob"])?;
-    bench.soon(&format!("bob:{password}"), false)?;
+    bench.wait_for_login(&format!("bob:{password}"), false)?;
     for name in ["x' OR '1'='1", "x'; DROP TABLE turnusers_lt; --"] {
         ensure!(
             bench.verb(&["user", "del", name]).is_err(),
@@ -420,12 +420,12 @@ fn other_letter_case(bench: &Bench<'_>, password: &str) -> Result<()> {
         (Kind::Mariadb, Ok(_)) => bail!("the default collation has made a difference"),
         (_, added) => {
             ensure!(added.is_ok(), "{added:?}");
-            bench.soon(&format!("Bob:{password}"), false)?;
+            bench.wait_for_login(&format!("Bob:{password}"), false)?;
             bench.verb(&["user", "del", "Bob"])?;
         }
     }
     bench
-        .soon(&format!("bob:{password}"), true)
+        .wait_for_login(&format!("bob:{password}"), true)
         .context("the user whose name has small letters")
 }
 
@@ -492,7 +492,7 @@ fn reload(bench: &mut Bench<'_>) -> Result<String> {
     std::fs::write(&bench.config, without)?;
     bench.server.signal(Signal::SIGHUP)?;
     bench
-        .soon("alice:wonderland", false)
+        .wait_for_login("alice:wonderland", false)
         .context("after the reload without the store")?;
     let metrics = bench.get("/metrics")?;
     ensure!(
@@ -502,7 +502,7 @@ fn reload(bench: &mut Bench<'_>) -> Result<String> {
     std::fs::write(&bench.config, with)?;
     bench.server.signal(Signal::SIGHUP)?;
     bench
-        .soon("alice:wonderland", true)
+        .wait_for_login("alice:wonderland", true)
         .context("after the reload with the store")?;
     bench.server.assert_running()?;
     health(bench)
@@ -525,7 +525,7 @@ fn outage(bench: &mut Bench<'_>) -> Result<String> {
         ensure!(Instant::now() < deadline, "it is not ready again");
         std::thread::sleep(Duration::from_millis(200));
     }
-    bench.soon("alice:wonderland", true)?;
+    bench.wait_for_login("alice:wonderland", true)?;
     bench.server.assert_running()?;
     Ok(said)
 }

@@ -65,7 +65,7 @@ const RELAY: Linux = Linux(5, 12);
 /// tc attaches by TCX.
 const TCX: Linux = Linux(6, 6);
 /// Drivers tell whether frames can be redirected to them. Before, XDP relays only out of the interface that a packet came by.
-const DRIVERS_TELL: Linux = Linux(6, 3);
+const DRIVERS_REPORT_XDP: Linux = Linux(6, 3);
 /// What the tests say whose packets XDP should redirect to another interface, while the server's process is stopped.
 const NOT_ACROSS: &str = "did not arrive";
 /// All of them, in the order that they run in.
@@ -187,25 +187,25 @@ const REFUSED: &[Refused] = &[
     refused(
         "data_paths",
         "xdp_relays_every_byte_and_nothing_afterwards",
-        DRIVERS_TELL,
+        DRIVERS_REPORT_XDP,
         NOT_ACROSS,
     ),
     refused(
         "data_paths",
         "a_bond_relays_in_xdp_and_at_tc",
-        DRIVERS_TELL,
+        DRIVERS_REPORT_XDP,
         NOT_ACROSS,
     ),
     refused(
         "data_paths",
         "addresses_on_dummies_are_relayed_where_their_packets_arrive",
-        DRIVERS_TELL,
+        DRIVERS_REPORT_XDP,
         NOT_ACROSS,
     ),
     refused(
         "data_paths",
         "addresses_on_loopback_are_relayed_where_their_packets_arrive",
-        DRIVERS_TELL,
+        DRIVERS_REPORT_XDP,
         NOT_ACROSS,
     ),
     refused("memlock", "user, 64 KiB", Linux(5, 11), "locked memory"),

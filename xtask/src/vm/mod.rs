@@ -94,8 +94,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         tally.skipped = 1;
         return Ok(tally);
     }
-    let suites = some_or_all(&options.kernel, &SUITES);
-    let mut checks = some_or_all(&options.check, CHECKS);
+    let suites = chosen_or_all(&options.kernel, &SUITES);
+    let mut checks = chosen_or_all(&options.check, CHECKS);
     if options.quick {
         checks::quick(&mut checks);
     }
@@ -136,7 +136,7 @@ fn cannot_run() -> Option<String> {
         .map(|error| format!("{error:#}"))
 }
 
-fn some_or_all<T: Copy>(some: &[T], all: &[T]) -> Vec<T> {
+fn chosen_or_all<T: Copy>(some: &[T], all: &[T]) -> Vec<T> {
     if some.is_empty() { all } else { some }.to_vec()
 }
 

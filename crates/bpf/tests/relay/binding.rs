@@ -342,7 +342,7 @@ fn a_prefix_gets_its_rate_and_others_theirs() {
 }
 
 #[test]
-fn excess_is_dropped_when_told_to_and_nothing_answered_when_off() {
+fn excess_is_dropped_if_configured_and_nothing_is_answered_when_off() {
     let Some(mut rig) = rig() else { return };
     let (client, listener) = ends()[0];
     let frame = request(client, listener, message(1, &[], false)).frame(ARRIVING);

@@ -294,11 +294,11 @@ impl Endpoint {
         if let Outcome::Data(_) = outcome {
             return outcome;
         }
-        self.settle(now, key, outcome)
+        self.apply_outcome(now, key, outcome)
     }
 
     /// Applies the result of a call on a connection, and sets its timer.
-    fn settle(&mut self, now: Mono, key: ConnectionKey, outcome: Outcome) -> Outcome {
+    fn apply_outcome(&mut self, now: Mono, key: ConnectionKey, outcome: Outcome) -> Outcome {
         match &outcome {
             Outcome::End(reason) => {
                 self.end(now, key, *reason);
@@ -362,7 +362,7 @@ impl Endpoint {
             };
             let mut context = context(&self.config, &mut self.outgoing, &mut self.counters, now);
             let outcome = connection.step(&mut context);
-            self.settle(now, key, outcome);
+            self.apply_outcome(now, key, outcome);
             return true;
         }
         false
@@ -439,7 +439,7 @@ impl Endpoint {
                 connection.keep(now);
                 outcome = Outcome::Nothing;
             }
-            self.settle(now, key, outcome);
+            self.apply_outcome(now, key, outcome);
         }
         self.outgoing.tidy();
     }

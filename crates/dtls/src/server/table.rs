@@ -170,13 +170,13 @@ impl Table {
         self.free.push(key.index);
         let connection = slot.connection.take();
         if self.paths.is_empty() {
-            self.give_back();
+            self.release_memory();
         }
         connection
     }
 
     /// Frees the hash index of an empty table after a burst. The slots stay, because their generations must not repeat.
-    fn give_back(&mut self) {
+    fn release_memory(&mut self) {
         self.paths = HashTable::new();
     }
 }

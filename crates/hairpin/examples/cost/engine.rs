@@ -20,7 +20,7 @@ const NOW: Now = Now {
     unix_s: 1_800_000_000,
 };
 
-struct Bed {
+struct TestBed {
     server: Server,
     client: Client,
     path: ClientPath,
@@ -40,8 +40,8 @@ enum Given<'a> {
 
 /// One input and everything that follows from it. Returns how many datagrams it covered. Not inlined: the tools find it by its name.
 #[inline(never)]
-fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Result<usize, DropReason> {
-    let Bed {
+fn engine_turn(bed: &mut TestBed, given: Given<'_>) -> Result<usize, DropReason> {
+    let TestBed {
         server,
         path,
         relay,
@@ -93,7 +93,7 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Result<usize, DropReason> {
 
 /// Measures everything.
 pub(crate) fn run() -> Outcome<()> {
-    let mut bed = Bed::new()?;
+    let mut bed = TestBed::new()?;
     let peer = SocketAddr::from(([198, 51, 100, 7], 700));
     let guest = SocketAddr::from(([198, 51, 100, 7], 701));
     bed.allocate(peer)?;
@@ -147,8 +147,8 @@ fn run_of(bytes: &[u8], stride: usize) -> Run<'_> {
     }
 }
 
-impl Bed {
-    fn new() -> Outcome<Bed> {
+impl TestBed {
+    fn new() -> Outcome<TestBed> {
         let mut users = StaticCredentials::new(REALM);
         users.add_password(USER, PASSWORD)?;
         let nonce_keys = NonceKeys::new(&[1; 32]);
@@ -158,7 +158,7 @@ impl Bed {
             local: SocketAddr::from(([192, 0, 2, 1], 3478)),
             remote: SocketAddr::from(([198, 51, 100, 1], 40_000)),
         };
-        Ok(Bed {
+        Ok(TestBed {
             server: Server::new(config.validate()?, 0, [2; 32]),
             client: Client::new(1)?,
             path: ClientPath {

@@ -19,7 +19,7 @@ struct Flow {
     relayed: SocketAddr,
 }
 
-struct Bed {
+struct TestBed {
     server: Local,
     listener: SocketAddr,
     flows: Vec<Flow>,
@@ -34,7 +34,7 @@ struct Bed {
 pub(crate) fn run() -> Outcome<()> {
     let payload = [5; PAYLOAD];
     let data = channel_data(&payload)?;
-    let to_peer = |kind: &str, message: &dyn Fn(&Bed) -> Outcome<Vec<u8>>| {
+    let to_peer = |kind: &str, message: &dyn Fn(&TestBed) -> Outcome<Vec<u8>>| {
         let name = format!("client to peer, {kind}");
         measure_bed(&format!("{name}, hot flow"), &mut |bed| {
             bed.train_to_peer(&message(bed)?)
@@ -56,19 +56,19 @@ pub(crate) fn run() -> Outcome<()> {
             bed.singles_to_client(bound, &payload)
         })?;
     }
-    measure_bed("Binding", &mut Bed::bindings)?;
-    measure_bed("401", &mut Bed::strangers)?;
-    measure_bed("allocate cycle", &mut Bed::cycles)
+    measure_bed("Binding", &mut TestBed::bindings)?;
+    measure_bed("401", &mut TestBed::strangers)?;
+    measure_bed("allocate cycle", &mut TestBed::cycles)
 }
 
 /// Measures one scenario with a server of its own: a server learns from what comes (whether trains do, how much at a time).
-fn measure_bed(name: &str, round: &mut dyn FnMut(&mut Bed) -> Outcome<usize>) -> Outcome<()> {
-    let mut bed = Bed::new()?;
+fn measure_bed(name: &str, round: &mut dyn FnMut(&mut TestBed) -> Outcome<usize>) -> Outcome<()> {
+    let mut bed = TestBed::new()?;
     measure(name, &mut || round(&mut bed))
 }
 
-impl Bed {
-    fn new() -> Outcome<Bed> {
+impl TestBed {
+    fn new() -> Outcome<TestBed> {
         let any: SocketAddr = "127.0.0.1:0".parse()?;
         // An address that nobody else relays from: no port is taken, so none is passed over.
         let pid = std::process::id();
@@ -80,7 +80,7 @@ impl Bed {
             .user(USER, PASSWORD)
             .allow_peers("127.0.0.0/8".parse()?)
             .start_local()?;
-        let mut bed = Bed {
+        let mut bed = TestBed {
             listener: server.listeners()[0],
             server,
             flows: Vec::new(),
@@ -118,7 +118,7 @@ impl Bed {
     /// Lets the server work until `expected` datagrams have come out of it.
     fn serve(
         &mut self,
-        mut receive: impl FnMut(&mut Bed) -> Outcome<usize>,
+        mut receive: impl FnMut(&mut TestBed) -> Outcome<usize>,
         expected: usize,
     ) -> Outcome<()> {
         let start = Instant::now();
@@ -140,7 +140,7 @@ impl Bed {
             u16::try_from(message.len())?,
             self.listener,
         )?;
-        self.serve(Bed::at_peer, TRAIN)?;
+        self.serve(TestBed::at_peer, TRAIN)?;
         Ok(TRAIN)
     }
 
@@ -148,14 +148,14 @@ impl Bed {
         for flow in &self.flows {
             flow.socket.send_to(message, self.listener, None)?;
         }
-        self.serve(Bed::at_peer, FLOWS)?;
+        self.serve(TestBed::at_peer, FLOWS)?;
         Ok(FLOWS)
     }
 
     fn train_to_client(&mut self, bound: bool, payload: &[u8]) -> Outcome<usize> {
         let (from, to) = (self.sender(bound), self.flows[0].relayed);
         from.send_train(&payload.repeat(TRAIN), u16::try_from(payload.len())?, to)?;
-        self.serve(Bed::at_clients, TRAIN)?;
+        self.serve(TestBed::at_clients, TRAIN)?;
         Ok(TRAIN)
     }
 
@@ -163,7 +163,7 @@ impl Bed {
         for flow in &self.flows {
             self.sender(bound).send_to(payload, flow.relayed, None)?;
         }
-        self.serve(Bed::at_clients, FLOWS)?;
+        self.serve(TestBed::at_clients, FLOWS)?;
         Ok(FLOWS)
     }
 
@@ -200,7 +200,7 @@ impl Bed {
             flow.socket.send_to(&request, self.listener, None)?;
         }
         self.batch.clear();
-        self.serve(Bed::gather, FLOWS)?;
+        self.serve(TestBed::gather, FLOWS)?;
         for answer in self.batch.iter() {
             let code = code(answer.bytes)?;
             if code != expected {

@@ -5,14 +5,14 @@ mod table;
 
 use crate::{Outcome, measure};
 use sip::{Message, Spans};
-use table::{Bed, INVITE};
+use table::{INVITE, TestBed};
 
 /// Decisions in one round.
 const ROUND: usize = 32;
 
 /// Measures everything.
 pub(crate) fn run() -> Outcome<()> {
-    let mut bed = Bed::new()?;
+    let mut bed = TestBed::new()?;
     let mut spans = Spans::new();
     let message = Message::parse(INVITE, &mut spans)?;
     measure("engine: SIP route among 10,000 prefixes", &mut || {

@@ -10,7 +10,7 @@ mod bed;
 mod read;
 
 use crate::{Outcome, measure};
-use bed::{Bed, Operation};
+use bed::{Operation, TestBed};
 use sip::Spans;
 
 /// Operations in one round.
@@ -22,7 +22,7 @@ const RATE: u64 = 2;
 /// Measures everything.
 pub(crate) fn run() -> Outcome<()> {
     for (name, operation) in Operation::ALL {
-        let mut bed = Bed::new(operation, RATE)?;
+        let mut bed = TestBed::new(operation, RATE)?;
         measure(&format!("engine: SIP {name}"), &mut || {
             (0..ROUND).try_for_each(|_| bed.once())?;
             Ok(ROUND)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Requests that wait for the worker when it looks, from one trunk: twice as many as it takes in at once.
 const ROUND: usize = 32;
 
-struct Bed {
+struct TestBed {
     server: Local,
     listener: SocketAddr,
     socket: UdpSocket,
@@ -25,15 +25,15 @@ struct Bed {
 
 /// Measures everything.
 pub(crate) fn run() -> Outcome<()> {
-    let mut bed = Bed::new()?;
+    let mut bed = TestBed::new()?;
     measure("SIP OPTIONS", &mut || bed.requests("OPTIONS"))?;
     measure("SIP REGISTER", &mut || bed.requests("REGISTER"))?;
     measure("SIP call", &mut || bed.calls())?;
     measure("SIP REGISTER over TCP", &mut || bed.over_stream("REGISTER"))
 }
 
-impl Bed {
-    fn new() -> Outcome<Bed> {
+impl TestBed {
+    fn new() -> Outcome<TestBed> {
         let any: SocketAddr = "127.0.0.1:0".parse()?;
         let mut settings = SipSettings::default();
         settings.test_uas = true;
@@ -50,7 +50,7 @@ impl Bed {
         let stream = TcpStream::connect(listener)?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Bed {
+        Ok(TestBed {
             server,
             listener,
             socket: UdpSocket::bind(any, &receiver())?,
@@ -77,7 +77,7 @@ impl Bed {
         let none = String::new();
         for (place, number) in (0..ROUND).zip(first..) {
             let tag = tags.get(place).unwrap_or(&none);
-            let request = Bed::request(number, method, "UDP", tag);
+            let request = TestBed::request(number, method, "UDP", tag);
             self.socket
                 .send_to(request.as_bytes(), self.listener, None)?;
         }
@@ -130,7 +130,7 @@ impl Bed {
         let first = self.begin();
         let requests = (0..ROUND as u64).map(|place| first + place);
         let requests: String = requests
-            .map(|number| Bed::request(number, method, "TCP", ""))
+            .map(|number| TestBed::request(number, method, "TCP", ""))
             .collect();
         self.stream.write_all(requests.as_bytes())?;
         self.heard.clear();

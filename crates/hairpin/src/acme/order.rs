@@ -24,7 +24,7 @@ pub(super) struct Issued {
 
 /// The answer to a validation, which ends when it is dropped.
 #[expect(dead_code, reason = "dropping them is what counts")]
-enum Answer {
+enum ValidationResponse {
     Http(HttpValidation),
     Tls(AcmeValidation),
 }
@@ -86,7 +86,7 @@ pub(super) async fn obtain(
     let status = order.poll_ready(&policy).await?;
     drop(answers);
     if status != OrderStatus::Ready {
-        bail!("{}", why(&mut order).await);
+        bail!("{}", failure_reason(&mut order).await);
     }
     let key = order.finalize().await?;
     let chain = order.poll_certificate(&policy).await?;
@@ -98,7 +98,7 @@ async fn answer(
     authorization: AuthorizationHandle<'_>,
     responder: &Responder,
     certificates: &Certificates,
-) -> Result<Answer> {
+) -> Result<ValidationResponse> {
     let kind = match config.challenge {
         Challenge::Http01 => ChallengeType::Http01,
         Challenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
@@ -109,11 +109,13 @@ async fn answer(
         .ok_or_else(|| anyhow!("the ACME server does not offer this challenge (acme.challenge)"))?;
     let proof = challenge.key_authorization();
     let answer = match config.challenge {
-        Challenge::Http01 => Answer::Http(responder.answer(&challenge.token, proof.as_str())),
+        Challenge::Http01 => {
+            ValidationResponse::Http(responder.answer(&challenge.token, proof.as_str()))
+        }
         Challenge::TlsAlpn01 => {
             let digest = proof.digest().as_ref().try_into().context("a SHA-256")?;
             let domain = challenge.identifier().to_string();
-            Answer::Tls(certificates.answer_acme(&domain, digest)?)
+            ValidationResponse::Tls(certificates.answer_acme(&domain, digest)?)
         }
     };
     challenge.set_ready().await?;
@@ -121,7 +123,7 @@ async fn answer(
 }
 
 /// What the ACME server says of an order that has failed.
-async fn why(order: &mut Order) -> String {
+async fn failure_reason(order: &mut Order) -> String {
     let mut reasons = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {

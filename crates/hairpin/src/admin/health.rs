@@ -28,22 +28,22 @@ impl Health {
         }
     }
 
-    fn ill(line: String) -> Self {
+    fn unhealthy(line: String) -> Self {
         Self { well: false, line }
     }
 }
 
 /// Whether the process should go on living: every worker serves. An orderly end is no illness.
 pub(crate) fn alive(observer: &Observer) -> Health {
-    alive_within(observer, LOOP_DEADLINE)
+    check_workers(observer, LOOP_DEADLINE)
 }
 
 /// The same, if a worker hangs that has not turned its loop for `limit`.
-pub(crate) fn alive_within(observer: &Observer, limit: Duration) -> Health {
+pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
     match observer.fault(limit) {
         None => Health::well("ok"),
         Some(WorkerFault::Ended { .. }) if observer.is_draining() => Health::well("stopping"),
-        Some(fault) => Health::ill(fault.to_string()),
+        Some(fault) => Health::unhealthy(fault.to_string()),
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn ready(
     cluster: Option<&Handle>,
 ) -> Health {
     if observer.is_draining() {
-        return Health::ill(
+        return Health::unhealthy(
             "draining: no new allocations and SIP transactions are admitted".to_owned(),
         );
     }
@@ -74,7 +74,7 @@ pub(crate) fn ready(
         }
         (Health { well: true, .. }, Some(place)) => {
             let (number, kind) = (place + 1, stores[place].kind().name());
-            Health::ill(format!(
+            Health::unhealthy(format!(
                 "store {number} ({kind}) does not answer: users that are not in the cache get 500"
             ))
         }

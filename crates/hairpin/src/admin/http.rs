@@ -167,7 +167,7 @@ pub(crate) async fn serve(
                     is_stream: Arc::default(),
                 };
                 let is_stream = Arc::clone(&peer.is_stream);
-                let task = tokio::spawn(converse(stream, peer, tls.clone(), respond.clone()));
+                let task = tokio::spawn(serve_client(stream, peer, tls.clone(), respond.clone()));
                 open.push((task, is_stream));
             }
             // The client has gone again, or no descriptor is left: neither is a reason to end.
@@ -207,7 +207,7 @@ impl Pace {
 }
 
 /// Detects TLS by the first byte, reads one request and responds to it.
-async fn converse(
+async fn serve_client(
     stream: TcpStream,
     mut peer: Peer,
     tls: Option<TlsAcceptor>,

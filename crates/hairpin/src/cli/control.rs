@@ -137,7 +137,7 @@ impl Target {
     /// Where the socket is.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         match &self.socket {
-            None | Some(ControlSocket::Auto) => Some(ControlSocket::usual()),
+            None | Some(ControlSocket::Auto) => Some(ControlSocket::default_path()),
             Some(ControlSocket::At(path)) => Some(path.clone()),
             Some(ControlSocket::Off) => None,
         }

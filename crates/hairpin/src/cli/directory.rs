@@ -232,7 +232,7 @@ pub(crate) struct RealmSet {
     /// The realm
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) target: Place,
+    pub(crate) target: StoreArgs,
     /// A web origin whose clients belong to the realm (repeatable)
     #[arg(long)]
     pub(crate) origin: Vec<String>,
@@ -254,12 +254,12 @@ pub(crate) struct RealmDel {
     /// The realm
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) target: Place,
+    pub(crate) target: StoreArgs,
 }
 
 /// Names a store; the realm is another argument.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct StoreArgs {
     /// Configuration file: its first store that hairpin can change, else hairpin.db in server.state_dir
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,

@@ -130,7 +130,7 @@ fn flags_that_pages_mention_exist() {
         .iter()
         .filter(|(name, _)| *name != "load-from-uclient.md")
     {
-        for code in spans(&outside_of_fences(page)).filter(|code| code.starts_with("--")) {
+        for code in spans(&without_code_blocks(page)).filter(|code| code.starts_with("--")) {
             let flag = code.split(' ').next().unwrap_or_default();
             if !foreign.contains(&flag) {
                 assert!(check_flags(code, &all) > 0, "{name}: {code}");
@@ -140,7 +140,7 @@ fn flags_that_pages_mention_exist() {
 }
 
 /// The page without its blocks of code.
-fn outside_of_fences(page: &str) -> String {
+fn without_code_blocks(page: &str) -> String {
     page.split("```").step_by(2).collect()
 }
 

@@ -67,8 +67,8 @@ pub(crate) fn drain(args: &Drain) -> Result<ExitCode> {
             Ok(Err(refusal)) => return Ok(refused(&refusal)),
             Err(error) => return Err(error.context("the server has ended while it drained")),
         };
-        let left = Left::of(&status);
-        if left.is_nothing() {
+        let left = RemainingWork::of(&status);
+        if left.is_empty() {
             output::print("drained: nothing is left\n")?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -192,13 +192,13 @@ fn describe(status: &Value) -> String {
 }
 
 /// What a drain waits for.
-struct Left {
+struct RemainingWork {
     allocations: u64,
     transactions: u64,
     connections: u64,
 }
 
-impl Left {
+impl RemainingWork {
     fn of(status: &Value) -> Self {
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         Self {
@@ -208,12 +208,12 @@ impl Left {
         }
     }
 
-    fn is_nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.allocations + self.transactions + self.connections == 0
     }
 }
 
-impl std::fmt::Display for Left {
+impl std::fmt::Display for RemainingWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let counts = [
             (self.allocations, "allocation"),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_is_told_before_the_measurement() {
+    fn an_unwritable_path_is_an_error_before_the_measurement() {
         let directory = tempfile::tempdir().unwrap();
         let good = directory.path().join("report.json");
         let bad = directory.path().join("no/such/report.json");

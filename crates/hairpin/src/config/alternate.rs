@@ -123,7 +123,7 @@ fn read_table(node: &Node<'_>, report: &mut Report) -> Option<Server> {
         }
         let read = match (field, value.text(), value.integer()) {
             ("weight", None, Some(Ok(weight))) => {
-                server.as_mut().map(|server| server.weigh(weight))
+                server.as_mut().map(|server| server.set_weight(weight))
             }
             ("weight", ..) => None,
             (_, Some(text), _) => server.as_mut().map(|server| server.set(field, text)),
@@ -151,7 +151,7 @@ fn read_table(node: &Node<'_>, report: &mut Report) -> Option<Server> {
 }
 
 impl Server {
-    fn weigh(&mut self, weight: i64) -> Result<(), Mistake> {
+    fn set_weight(&mut self, weight: i64) -> Result<(), Mistake> {
         let weight = u32::try_from(weight)
             .ok()
             .filter(|weight| *weight <= MAX_WEIGHT);
@@ -295,7 +295,7 @@ mod tests {
             let mistake = server.set(field, text).unwrap_err().one_line();
             assert!(mistake.contains(part), "{mistake}");
         }
-        assert!(server.weigh(-1).is_err() && server.weigh(1_000_001).is_err());
+        assert!(server.set_weight(-1).is_err() && server.set_weight(1_000_001).is_err());
         assert!(Reason::from_text("now").is_err());
     }
 
@@ -310,7 +310,7 @@ mod tests {
         ] {
             assert!(server.set(field, text).is_ok(), "{field}");
         }
-        assert!(server.weigh(3).is_ok());
+        assert!(server.set_weight(3).is_ok());
         assert_eq!(
             server.write(false),
             "{ ipv4 = \"192.0.2.7:3478\", ipv6 = \"[2001:db8::7]:3478\", transport = \"tls\", weight = 3, domain = \"b.example.org\" }"

@@ -35,7 +35,7 @@ impl FromText for Secret {
                 "all keys of the cluster are made of it; make one with: openssl rand -base64 32";
             return Err(Mistake::new(message).help(help));
         }
-        super::credentials::not_a_placeholder(text)?;
+        super::credentials::reject_placeholder(text)?;
         Ok(Self(text.to_owned()))
     }
 

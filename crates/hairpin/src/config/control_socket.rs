@@ -9,7 +9,7 @@ use super::setting::{FromText, Mistake};
 pub(crate) enum ControlSocket {
     /// None.
     Off,
-    /// [`ControlSocket::usual`], or none if it cannot be used.
+    /// [`ControlSocket::default_path`], or none if it cannot be used.
     Auto,
     /// This one.
     At(PathBuf),
@@ -24,7 +24,7 @@ const VARIABLE: &str = "RUNTIME_DIRECTORY";
 
 impl ControlSocket {
     /// Where a service usually has it: in the directory that systemd made for it, else in /run/hairpin.
-    pub(crate) fn usual() -> PathBuf {
+    pub(crate) fn default_path() -> PathBuf {
         let given = std::env::var(VARIABLE).unwrap_or_default();
         let first = given.split(':').next().filter(|path| path.starts_with('/'));
         Path::new(first.unwrap_or(DIRECTORY)).join(NAME)

@@ -70,7 +70,7 @@ impl FromText for Secret {
                 Mistake::new("the secret is empty").help("make one with: openssl rand -base64 24")
             );
         }
-        not_a_placeholder(text)?;
+        reject_placeholder(text)?;
         Ok(Self(text.to_owned()))
     }
 
@@ -83,7 +83,7 @@ impl FromText for Secret {
 const PLACEHOLDER: &str = "replace-me";
 
 /// Refuses the placeholder of the example file.
-pub(super) fn not_a_placeholder(text: &str) -> Result<(), Mistake> {
+pub(super) fn reject_placeholder(text: &str) -> Result<(), Mistake> {
     match text.starts_with(PLACEHOLDER) {
         true => Err(Mistake::new(
             "this is the placeholder of the example file, which everybody knows",
@@ -172,7 +172,7 @@ impl User {
             return Err(Mistake::new(format!("user `{name}` has an empty password"))
                 .help("anybody could relay through this server: set one"));
         }
-        not_a_placeholder(&self.password)?;
+        reject_placeholder(&self.password)?;
         if self.password.chars().any(char::is_control) {
             return Err(Mistake::new(format!(
                 "the password of `{name}` has a control character in it"

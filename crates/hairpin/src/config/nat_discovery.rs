@@ -35,7 +35,7 @@ fn items<T>(entry: &Entry<List<T>>) -> &[Located<T>] {
 /// Checks that there are two addresses and two ports of each.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     external_addresses_name_both_sides(settings, report);
-    ports_stay_out_of_the_relay_range(settings, report);
+    ports_are_outside_relay_range(settings, report);
     let Some(wanted) = resolve(settings).filter(|wanted| !wanted.is_empty()) else {
         return;
     };
@@ -103,7 +103,7 @@ fn external_addresses_name_both_sides(settings: &Settings, report: &mut Report) 
 }
 
 /// The added listeners are not in `listen.udp`, whose ports are checked by themselves.
-fn ports_stay_out_of_the_relay_range(settings: &Settings, report: &mut Report) {
+fn ports_are_outside_relay_range(settings: &Settings, report: &mut Report) {
     let Some(ports) = &settings.relay_ports else {
         return;
     };

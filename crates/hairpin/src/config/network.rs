@@ -21,7 +21,7 @@ impl FromText for SocketAddr {
         if let Ok(address) = text.parse() {
             return Ok(address);
         }
-        let help = bracketed(text).unwrap_or_else(|| how_to_listen(text));
+        let help = bracketed(text).unwrap_or_else(|| listen_address_hint(text));
         Err(Mistake::new(format!("`{text}` is not an address with a port")).help(help))
     }
 
@@ -40,7 +40,7 @@ fn bracketed(text: &str) -> Option<String> {
     ))
 }
 
-fn how_to_listen(text: &str) -> String {
+fn listen_address_hint(text: &str) -> String {
     let bare = text
         .strip_prefix('[')
         .and_then(|t| t.strip_suffix(']'))

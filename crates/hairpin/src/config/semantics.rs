@@ -21,12 +21,12 @@ const SHORT_SECRET: usize = 16;
 
 /// Runs every check; each reports on its own, and none presumes that another one passed.
 pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report) {
-    nothing_stands_twice(settings, report);
+    list_items_are_unique(settings, report);
     peers_are_allowed_or_denied(settings, report);
     deny_files::check(settings, report);
     relay_addresses_can_be_reached(settings, report);
     external_addresses_match(settings, report);
-    listeners_stay_out_of_the_relay_range(settings, report);
+    listeners_are_outside_relay_range(settings, report);
     lifetimes_fit(settings, report);
     limits_fit(settings, sources, report);
     secrets_are_long(settings, report);
@@ -36,7 +36,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     events::check(settings, report);
     alternate::check(settings, report);
     cluster::check(settings, report);
-    admin_stays_at_home(settings, report);
+    remote_admin_is_confirmed(settings, report);
     sip::check(settings, report);
     tls::check(settings, report);
     acme::check(settings, report);
@@ -53,25 +53,25 @@ fn chosen<T>(entry: &Entry<AtLeastOne<T>>) -> &[Located<T>] {
     entry.as_ref().map_or(&[], |list| &list.value.0)
 }
 
-fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
+fn list_items_are_unique(settings: &Settings, report: &mut Report) {
     // Any number of listeners may ask for any free port.
     let listener = |address: &SocketAddr| (address.port() != 0).then_some(*address);
-    twice(chosen(&settings.listen_udp), report, listener, |address| {
+    report_duplicates(chosen(&settings.listen_udp), report, listener, |address| {
         format!("{address} is listed twice")
     });
-    twice(items(&settings.listen_tcp), report, listener, |address| {
+    report_duplicates(items(&settings.listen_tcp), report, listener, |address| {
         format!("{address} is listed twice")
     });
-    twice(items(&settings.listen_tls), report, listener, |address| {
+    report_duplicates(items(&settings.listen_tls), report, listener, |address| {
         format!("{address} is listed twice")
     });
-    twice(items(&settings.listen_dtls), report, listener, |address| {
+    report_duplicates(items(&settings.listen_dtls), report, listener, |address| {
         format!("{address} is listed twice")
     });
-    twice(items(&settings.sip_listen), report, listener, |address| {
+    report_duplicates(items(&settings.sip_listen), report, listener, |address| {
         format!("{address} is listed twice")
     });
-    twice(
+    report_duplicates(
         settings
             .sip_digest_algorithms
             .as_ref()
@@ -80,27 +80,27 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
         |algorithm| Some(*algorithm),
         |algorithm| format!("{} is listed twice", algorithm.name()),
     );
-    twice(
+    report_duplicates(
         items(&settings.sip_resolvers),
         report,
         |server| Some(*server),
         |server| format!("{} is listed twice", server.0),
     );
-    twice(
+    report_duplicates(
         chosen(&settings.relay_addresses),
         report,
         |ip| Some(*ip),
         |ip| format!("{ip} is listed twice"),
     );
     let users = items(&settings.users);
-    twice(
+    report_duplicates(
         users,
         report,
         |user| Some(user.name.clone()),
         |user| format!("two users are called `{}`", user.name),
     );
     let secret = |secret: &Secret| Some(secret.0.clone());
-    twice(items(&settings.secrets), report, secret, |_| {
+    report_duplicates(items(&settings.secrets), report, secret, |_| {
         "the same secret is listed twice".to_owned()
     });
     // One key for each relay address or family, and one for what is asked for.
@@ -112,7 +112,7 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
             fixed.is_some_and(|fixed| fixed.private.is_none() && fixed.public.is_ipv4()),
         ))
     };
-    twice(
+    report_duplicates(
         items(&settings.external_ip),
         report,
         mapped,
@@ -141,7 +141,7 @@ fn peers_are_allowed_or_denied(settings: &Settings, report: &mut Report) {
 }
 
 /// Reports each element whose key an earlier one has; those without a key may repeat.
-fn twice<T, K: Hash + Eq>(
+fn report_duplicates<T, K: Hash + Eq>(
     list: &[Located<T>],
     report: &mut Report,
     key: impl Fn(&T) -> Option<K>,
@@ -271,7 +271,7 @@ fn family(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-fn listeners_stay_out_of_the_relay_range(settings: &Settings, report: &mut Report) {
+fn listeners_are_outside_relay_range(settings: &Settings, report: &mut Report) {
     let Some(ports) = &settings.relay_ports else {
         return;
     };
@@ -373,7 +373,7 @@ fn secrets_are_long(settings: &Settings, report: &mut Report) {
 }
 
 /// Metrics require no token, so `admin.allow_remote` must confirm an address that other hosts can reach.
-fn admin_stays_at_home(settings: &Settings, report: &mut Report) {
+fn remote_admin_is_confirmed(settings: &Settings, report: &mut Report) {
     let (Some(listen), Some(allowed)) = (&settings.admin_listen, &settings.admin_allow_remote)
     else {
         return;

@@ -339,7 +339,7 @@ impl FromText for DigestAlgorithm {
 /// Runs every check on `[sip]`.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     name_servers_are_few(settings, report);
-    listeners_are_few(settings, report);
+    listener_count_is_limited(settings, report);
     listeners_do_not_clash(settings, report);
     streams_do_not_clash(settings, report);
     tls_has_a_certificate(settings, report);
@@ -353,8 +353,8 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     sip_push::check(settings, report);
     sip_routes::check(settings, report);
     sip_forwards::check(settings, report);
-    something_listens(settings, report);
-    somebody_can_answer_a_challenge(settings, report);
+    sip_has_listeners(settings, report);
+    challenge_has_users(settings, report);
     targets_have_any_transport(settings, report);
 }
 
@@ -401,7 +401,7 @@ fn is_on(entry: &Entry<bool>) -> Option<&Located<bool>> {
 /// A listener costs two sockets per worker.
 const MOST: usize = 64;
 
-fn listeners_are_few(settings: &Settings, report: &mut Report) {
+fn listener_count_is_limited(settings: &Settings, report: &mut Report) {
     let lists = [&settings.sip_listen].into_iter();
     for list in lists.chain(stream_lists(settings)).flatten() {
         let count = list.value.len();
@@ -495,7 +495,7 @@ fn tls_has_a_certificate(settings: &Settings, report: &mut Report) {
     }
 }
 
-fn something_listens(settings: &Settings, report: &mut Report) {
+fn sip_has_listeners(settings: &Settings, report: &mut Report) {
     if !listeners(settings).is_empty() || stream_listeners(settings).next().is_some() {
         return;
     }
@@ -507,7 +507,7 @@ fn something_listens(settings: &Settings, report: &mut Report) {
     }
 }
 
-fn somebody_can_answer_a_challenge(settings: &Settings, report: &mut Report) {
+fn challenge_has_users(settings: &Settings, report: &mut Report) {
     let Some(challenge) = is_on(&settings.sip_challenge) else {
         return;
     };

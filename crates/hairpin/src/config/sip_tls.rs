@@ -68,7 +68,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         }
     }
     clients_have_an_issuer(settings, report);
-    next_hops_see_one_certificate(settings, report);
+    next_hop_certificate_is_one_file(settings, report);
 }
 
 fn roots_can_be_read(file: &Located<RootFile>, report: &mut Report) {
@@ -99,7 +99,7 @@ fn clients_have_an_issuer(settings: &Settings, report: &mut Report) {
     }
 }
 
-fn next_hops_see_one_certificate(settings: &Settings, report: &mut Report) {
+fn next_hop_certificate_is_one_file(settings: &Settings, report: &mut Report) {
     let Some(list) = &settings.sip_next_hop_certificate else {
         return;
     };

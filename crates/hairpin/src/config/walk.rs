@@ -117,14 +117,14 @@ fn section(
                 name,
                 &format!("[{section}]"),
                 &names,
-                &elsewhere(name.get_ref()),
+                &sections_with_key(name.get_ref()),
             )),
         }
     }
 }
 
 /// The sections in which a key of this name would be known.
-fn elsewhere(name: &str) -> Vec<&'static str> {
+fn sections_with_key(name: &str) -> Vec<&'static str> {
     KEYS.iter()
         .filter(|key| key.name == name)
         .map(|key| key.section)
@@ -138,7 +138,7 @@ fn unknown_section(source: SourceId, name: &Spanned<DeString<'_>>, table: bool) 
     };
     let word = name.get_ref().as_ref();
     let sections = sections();
-    if !table && let Some(home) = elsewhere(word).first() {
+    if !table && let Some(home) = sections_with_key(word).first() {
         return Diagnostic::error(&at, format!("`{word}` stands outside of any section"))
             .help(format!("it belongs to [{home}]"));
     }
@@ -147,7 +147,7 @@ fn unknown_section(source: SourceId, name: &Spanned<DeString<'_>>, table: bool) 
     let help = match (misspelt_key, nearest(word, sections.iter().copied())) {
         (Some(near), _) => format!(
             "did you mean `{near}`? It belongs to [{}]",
-            elsewhere(near).join("] or [")
+            sections_with_key(near).join("] or [")
         ),
         (None, Some(near)) => format!("did you mean [{near}]?"),
         (None, None) => format!("the sections are {}", sections.join(", ")),

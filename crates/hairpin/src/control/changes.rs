@@ -96,7 +96,7 @@ pub(crate) fn channel(signals: &Signals) -> io::Result<(ChangeSender, Inbox)> {
 
 impl ChangeSender {
     /// Tells the main thread, and waits for nothing but room. Returns `false` if it has ended.
-    pub(crate) fn tell(&self, change: Change) -> bool {
+    pub(crate) fn request_change(&self, change: Change) -> bool {
         let reply = None;
         let told = self.sender.send(PendingChange { change, reply }).is_ok();
         self.waker.wake();

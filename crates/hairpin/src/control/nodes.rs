@@ -1,7 +1,7 @@
 //! The nodes of the cluster, as this node knows them. Nothing is stored for this list.
 
 use serde_json::{Value, json};
-use stores::cluster::{Known, Status};
+use stores::cluster::{KnownNode, Status};
 
 use super::protocol::{Refusal, Reply};
 use super::serve::Shared;
@@ -12,12 +12,12 @@ pub(crate) fn list(shared: &Shared) -> Reply {
         let message = "this server knows no other nodes: set cluster.engine and cluster.secret";
         return Err(Refusal::new(message));
     };
-    Ok(show(&cluster.nodes(), &cluster.status()))
+    Ok(nodes_to_json(&cluster.nodes(), &cluster.status()))
 }
 
-fn show(nodes: &[Known], status: &Status) -> Value {
+fn nodes_to_json(nodes: &[KnownNode], status: &Status) -> Value {
     let nodes = nodes.iter().map(
-        |Known {
+        |KnownNode {
              info,
              age_ms,
              is_own,
@@ -66,7 +66,7 @@ mod tests {
             orders: 0,
             restarts: 0,
         };
-        let mut known = Known {
+        let mut known = KnownNode {
             info: NodeInfo {
                 name: "a".to_owned(),
                 load: 125,
@@ -76,11 +76,14 @@ mod tests {
             age_ms: 900,
             is_own: false,
         };
-        let shown = show(&[known.clone()], &status);
+        let shown = nodes_to_json(&[known.clone()], &status);
         assert_eq!(shown["nodes"][0]["state"], "overloaded");
         assert_eq!(shown["nodes"][0]["load_percent"], 12.5);
         assert_eq!(shown["engine"]["is_up"], true);
         known.info.draining = true;
-        assert_eq!(show(&[known], &status)["nodes"][0]["state"], "draining");
+        assert_eq!(
+            nodes_to_json(&[known], &status)["nodes"][0]["state"],
+            "draining"
+        );
     }
 }

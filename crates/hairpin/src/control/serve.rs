@@ -90,7 +90,11 @@ async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Chang
                 if open.len() >= CONNECTIONS {
                     open.remove(0).abort();
                 }
-                open.push(tokio::spawn(converse(stream, owner, Arc::clone(&with))));
+                open.push(tokio::spawn(serve_connection(
+                    stream,
+                    owner,
+                    Arc::clone(&with),
+                )));
             }
             Err(error) => {
                 tracing::debug!("the control socket accepted nothing: {error}");
@@ -101,7 +105,7 @@ async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Chang
 }
 
 /// Reads one request and answers it.
-async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
+async fn serve_connection(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
     let reply = match request(&stream, owner).await {
         // The main thread replies, and goes on with the connection.
         Ok((Command::TakeOver, _, _)) => return hand_over(stream, &with.1),
@@ -123,7 +127,7 @@ fn hand_over(stream: UnixStream, changes: &ChangeSender) {
         Ok(stream)
     });
     match stream {
-        Ok(stream) => drop(changes.tell(Change::HandOver(stream))),
+        Ok(stream) => drop(changes.request_change(Change::HandOver(stream))),
         Err(error) => tracing::error!("upgrade request refused: {error}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Sessions: the operator's name for allocations of clients. The control socket and the API list and end them in the same way.
 
 use serde_json::{Value, json};
-use server::sessions::{Session, SessionError, SessionFilter, SessionId, SessionPlace, Sessions};
+use server::sessions::{Session, SessionError, SessionFilter, SessionId, Sessions, SessionsCursor};
 use stores::cluster::Order;
 
 use super::protocol::{Command, Refusal, Reply};
@@ -52,13 +52,15 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
 /// One page of the list.
 pub(crate) fn list(
     sessions: &Sessions,
-    after: SessionPlace,
+    after: SessionsCursor,
     limit: usize,
     filter: SessionFilter,
 ) -> Result<Value, SessionError> {
     let page = sessions.list(after, limit, filter)?;
     let shown = page.sessions.iter();
-    let shown: Vec<_> = shown.map(|(id, session)| show(*id, session)).collect();
+    let shown: Vec<_> = shown
+        .map(|(id, session)| session_to_json(*id, session))
+        .collect();
     let next = page
         .next
         .map(|next| format!("{}-{}", next.worker, next.place));
@@ -80,7 +82,7 @@ pub(crate) fn end_user(sessions: &Sessions, user: &str, by: &str) -> Result<usiz
         user: Some(user.to_owned()),
         peer: None,
     };
-    let (mut after, mut ended) = (SessionPlace::default(), 0);
+    let (mut after, mut ended) = (SessionsCursor::default(), 0);
     loop {
         let page = sessions.list(after, PAGE, filter.clone())?;
         let own = page.sessions.iter();
@@ -132,10 +134,10 @@ fn is_of(name: &str, user: &str) -> bool {
 }
 
 /// Reads where a page begins: worker and place.
-pub(crate) fn place(text: &str) -> Result<SessionPlace, &'static str> {
+pub(crate) fn place(text: &str) -> Result<SessionsCursor, &'static str> {
     let read = || {
         let (worker, place) = text.split_once('-')?;
-        Some(SessionPlace {
+        Some(SessionsCursor {
             worker: worker.parse().ok()?,
             place: place.parse().ok()?,
         })
@@ -143,7 +145,7 @@ pub(crate) fn place(text: &str) -> Result<SessionPlace, &'static str> {
     read().ok_or("after is malformed: send `next` of the previous page")
 }
 
-fn show(id: SessionId, session: &Session) -> Value {
+fn session_to_json(id: SessionId, session: &Session) -> Value {
     let path = &session.path.five_tuple;
     let relayed = [session.relayed.v4, session.relayed.v6];
     let first = |count: usize| count.min(PEERS);

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use server::sip::routes::{AddressError, AddressStatus};
 use server::sip::{
-    BindingInfo, BindingsPlace, CallInfo, CallsPlace, InspectError, SipInspector, TracePlace,
+    BindingInfo, BindingsCursor, CallInfo, CallsCursor, InspectError, SipInspector, TraceCursor,
     TracedMessage, TrunkInfo,
 };
 
@@ -131,7 +131,7 @@ pub(crate) fn bindings(sip: &SipInspector, wanted: &PageQuery) -> Result<Value, 
         let page = sip.bindings(place)?;
         Ok((page.bindings, page.next))
     };
-    let first = (BindingsPlace { worker, place }, skip);
+    let first = (BindingsCursor { worker, place }, skip);
     let (list, next) = collect(first, wanted.limit, part, fits)?;
     let next = next.map(|(it, skip)| format!("{}-{}-{skip}", it.worker, it.place));
     Ok(json!({ "bindings": list, "next": next }))
@@ -167,8 +167,8 @@ pub(crate) fn calls(
     let after = wanted.after.as_deref().unwrap_or("0-0-0-0");
     let [is_answered, part, place, skip] = PageQuery::numbers(after)?;
     let first = match is_answered {
-        0 => CallsPlace::Ringing(index(part), index(place)),
-        _ => CallsPlace::Answered(index(part), place),
+        0 => CallsCursor::Ringing(index(part), index(place)),
+        _ => CallsCursor::Answered(index(part), place),
     };
     let read = |place| {
         let page = sip.calls(place)?;
@@ -180,8 +180,8 @@ pub(crate) fn calls(
     };
     let (list, next) = collect((first, index(skip)), wanted.limit, read, fits)?;
     let next = next.map(|(place, skip)| match place {
-        CallsPlace::Ringing(worker, place) => format!("0-{worker}-{place}-{skip}"),
-        CallsPlace::Answered(part, number) => format!("1-{part}-{number}-{skip}"),
+        CallsCursor::Ringing(worker, place) => format!("0-{worker}-{place}-{skip}"),
+        CallsCursor::Answered(part, number) => format!("1-{part}-{number}-{skip}"),
     });
     let counted = shared.source.observer.stats().sip();
     Ok(json!({
@@ -197,15 +197,15 @@ fn index(number: u64) -> usize {
 }
 
 /// Where a page begins: a part, and the entries of it that are on the previous page.
-type Place<P> = (P, usize);
+type PageStart<P> = (P, usize);
 
 /// Reads parts until `limit` entries are found, or [`PARTS`] are read. Returns the entries, and where the next page begins.
 fn collect<P: Copy, T>(
-    (mut place, mut skip): Place<P>,
+    (mut place, mut skip): PageStart<P>,
     limit: usize,
     read: impl Fn(P) -> Result<(Vec<T>, Option<P>), SipError>,
     fits: impl Fn(&T) -> Option<Value>,
-) -> Result<(Vec<Value>, Option<Place<P>>), SipError> {
+) -> Result<(Vec<Value>, Option<PageStart<P>>), SipError> {
     let mut list = Vec::new();
     for _ in 0..PARTS {
         let (entries, next) = read(place)?;
@@ -228,7 +228,7 @@ fn trace(sip: &SipInspector, arguments: &Value) -> Result<Value, SipError> {
     let call_id = arguments["call_id"].as_str().unwrap_or_default();
     let after = &arguments["after"];
     let number = |name: &str| after[name].as_u64().unwrap_or(0);
-    let first = TracePlace {
+    let first = TraceCursor {
         worker: usize::try_from(number("worker")).unwrap_or(usize::MAX),
         number: number("number"),
     };

@@ -131,7 +131,7 @@ pub(crate) fn bind(wanted: &ControlSocket) -> Result<Option<Bound>> {
             if !ControlSocket::has_runtime_directory() && effective_user() != 0 {
                 return Ok(None);
             }
-            let path = ControlSocket::usual();
+            let path = ControlSocket::default_path();
             let bound = at(&path).inspect_err(|error| {
                 tracing::warn!(
                     "no control socket: {} cannot be used ({error:#}); set another one with server.control_socket, or say \"off\"",

@@ -67,8 +67,8 @@ impl Drop for Server {
     }
 }
 
-fn question(servers: &[&Server]) -> Question {
-    Question {
+fn question(servers: &[&Server]) -> AddressQuery {
+    AddressQuery {
         sources: ExternalSources {
             servers: servers.iter().map(|server| server.name()).collect(),
             name: None,

@@ -45,14 +45,14 @@ impl Format {
     /// Detects the format of a text; `None` if it looks like no known format.
     pub(crate) fn detect(text: &str) -> Option<Self> {
         // kamailio.cfg and eturnal.yml have markers that no other format has.
-        if kamailio::looks_like_it(text) {
+        if kamailio::is_recognized(text) {
             Some(Self::Kamailio)
-        } else if eturnal::looks_like_it(text) {
+        } else if eturnal::is_recognized(text) {
             Some(Self::Eturnal)
-        } else if repro::looks_like_it(text) {
+        } else if repro::is_recognized(text) {
             Some(Self::Repro)
         } else {
-            coturn::looks_like_it(text).then_some(Self::Coturn)
+            coturn::is_recognized(text).then_some(Self::Coturn)
         }
     }
 }

@@ -115,7 +115,7 @@ impl Manager {
             .fed
             .is_none_or(|fed| now - fed >= watchdog.period / 4);
         let limit = (watchdog.period / 2).clamp(LEAST_IDLE, MOST_IDLE);
-        if is_due && health::alive_within(observer, limit).well {
+        if is_due && health::check_workers(observer, limit).well {
             watchdog.fed = Some(now);
             self.send("WATCHDOG=1");
         }

@@ -9,7 +9,7 @@ use crate::common::{run, stderr, stdout};
 use crate::{fails, load, long_run, server};
 
 #[test]
-fn strangers_are_not_loaded() {
+fn hosts_that_have_not_agreed_are_not_loaded() {
     // RFC 5737 and RFC 3849: addresses for documentation. Nothing is sent: that is what is tested.
     for target in ["192.0.2.1", "203.0.113.5:3478", "[2001:db8::1]:3478"] {
         for kind in ["turn", "stun"] {

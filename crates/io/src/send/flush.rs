@@ -13,7 +13,7 @@ use super::queue::{Entry, Flow, NONE, Queue};
 use super::refused::GsoRefusal;
 use crate::UdpSocket;
 use crate::control::{ControlWriter, SendControl};
-use crate::icmp::past_icmp;
+use crate::icmp::retry_after_icmp;
 use crate::sys;
 
 /// Most payload in one IPv4 send: 65,535 less the headers of IPv4 and UDP. An IPv6 header is 20 bytes longer; it is not
@@ -100,9 +100,9 @@ impl Queue {
             (len, 0) => &self.prefixes[entry.prefix_at as usize..][..len.into()],
             _ => return false,
         };
-        let result = want_dont_fragment(socket, entry.dont_fragment, counts).and_then(|()| {
+        let result = set_dont_fragment(socket, entry.dont_fragment, counts).and_then(|()| {
             counts.syscalls += 1;
-            past_icmp(socket, || {
+            retry_after_icmp(socket, || {
                 sys::send::sendto(socket.as_fd(), datagram, &flow.raw)
             })
         });
@@ -259,7 +259,7 @@ impl Queue {
                     .iter()
                     .take_while(|message| message.dont_fragment == dont_fragment)
                     .count();
-            if let Err(error) = want_dont_fragment(socket, dont_fragment, counts) {
+            if let Err(error) = set_dont_fragment(socket, dont_fragment, counts) {
                 counts.count_error(&error, self.datagrams(at..stretch));
                 at = stretch;
             }
@@ -344,7 +344,7 @@ impl Queue {
             if message.count > 1 {
                 counts.gso_runs += 1;
                 counts.gso_segments += u64::from(message.count);
-                self.refused.worked();
+                self.refused.note_success();
             }
         }
         counts.per_call.count(counts.sent - before);
@@ -358,8 +358,8 @@ impl Flow {
     }
 }
 
-fn want_dont_fragment(socket: &UdpSocket, wanted: bool, counts: &mut Flushed) -> io::Result<()> {
-    counts.syscalls += u64::from(socket.want_dont_fragment(wanted)?);
+fn set_dont_fragment(socket: &UdpSocket, wanted: bool, counts: &mut Flushed) -> io::Result<()> {
+    counts.syscalls += u64::from(socket.set_dont_fragment(wanted)?);
     Ok(())
 }
 
@@ -370,14 +370,14 @@ fn want_dont_fragment(socket: &UdpSocket, wanted: bool, counts: &mut Flushed) ->
 unsafe fn send_some(socket: &UdpSocket, headers: &mut [mmsghdr]) -> io::Result<usize> {
     if let [only] = headers {
         // SAFETY: the caller's word covers this header.
-        let sent = past_icmp(socket, || unsafe {
+        let sent = retry_after_icmp(socket, || unsafe {
             sys::send::sendmsg(socket.as_fd(), &only.msg_hdr)
         })?;
         only.msg_len = sent as _;
         return Ok(1);
     }
     // SAFETY: the caller's word covers these headers.
-    past_icmp(socket, || unsafe {
+    retry_after_icmp(socket, || unsafe {
         sys::send::sendmmsg(socket.as_fd(), headers)
     })
 }

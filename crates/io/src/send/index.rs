@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn colliding_names_are_told_apart_until_cleared() {
+    fn colliding_names_are_distinguished_until_cleared() {
         let mut index = Index::new(4);
         let mut names = Vec::new();
         let values: Vec<u32> = [8, 16, 8, 24, 16]

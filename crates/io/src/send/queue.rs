@@ -28,7 +28,7 @@ pub(super) struct Queue {
     capacity: usize,
     pub(super) entries: Vec<Entry>,
     pub(super) flows: Vec<Flow>,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<SocketFlows>,
     pub(super) prefixes: Vec<u8>,
     pub(super) refused: Refused,
     pub(super) wire: Wire,
@@ -75,7 +75,7 @@ pub(super) struct Flow {
 
 /// Flows with one socket, in the order of their first datagram.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
+pub(super) struct SocketFlows {
     pub(super) socket: *const UdpSocket,
     pub(super) first: u32,
     pub(super) last: u32,
@@ -203,7 +203,7 @@ impl Queue {
             last: NONE,
             next: NONE,
         });
-        let lane = self.lane_of(socket);
+        let lane = self.flows_of(socket);
         let lane = &mut self.lanes[lane as usize];
         match self.flows.get_mut(lane.last as usize) {
             Some(last) => last.next = flow,
@@ -213,7 +213,7 @@ impl Queue {
         flow
     }
 
-    fn lane_of(&mut self, socket: &UdpSocket) -> u32 {
+    fn flows_of(&mut self, socket: &UdpSocket) -> u32 {
         let socket = ptr::from_ref(socket);
         if let Some(last) = self.lanes.last()
             && ptr::eq(last.socket, socket)
@@ -227,7 +227,7 @@ impl Queue {
             })
             .unwrap_or_else(|vacancy| {
                 let lane = self.lanes.len() as u32;
-                self.lanes.push(Lane {
+                self.lanes.push(SocketFlows {
                     socket,
                     first: NONE,
                     last: NONE,

@@ -121,7 +121,7 @@ impl Refused {
 
     /// A run was sent.
     #[inline]
-    pub(crate) fn worked(&mut self) {
+    pub(crate) fn note_success(&mut self) {
         self.in_a_row = 0;
     }
 }
@@ -191,7 +191,7 @@ mod tests {
                     continue;
                 }
                 if one_works && n % 32 == 0 {
-                    refused.worked();
+                    refused.note_success();
                 } else {
                     failed += 1;
                     refused.remember(to, 1000, GsoRefusal::Path);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hairpin_load::generator::{Lane, Plan, Run, Stamping, Stream, Tap};
+use hairpin_load::generator::{Lane, Plan, ReceiveSocket, Run, Stamping, Stream};
 use hairpin_load::measure::Payload;
 use hairpin_load::report::LoadReport;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(
     senders: usize,
 ) -> Result<LoadReport, Failure> {
     let payload = Payload::new();
-    let (mut lanes, mut taps, mut sinks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut lanes, mut receive_sockets, mut sinks) = (Vec::new(), Vec::new(), Vec::new());
     for flow in 0..senders as u32 {
         let options = io::UdpOptions::default();
         let socket = Arc::new(io::UdpSocket::bind(LOOPBACK.parse()?, &options)?);
@@ -46,10 +46,10 @@ pub(crate) fn run(
         let (to, stamping) = (sink.local_addr(), Stamping::Payload { at: 0, padding: 0 });
         sinks.push(sink);
         lanes.push(Lane::new(socket.clone(), to, flow, stamping, &frame));
-        taps.push(Tap::raw(socket));
+        receive_sockets.push(ReceiveSocket::raw(socket));
     }
     let streams = vec![Stream::new("up", lanes)];
-    let mut plan = Plan::of_flows("speed", "nobody", streams, taps);
+    let mut plan = Plan::of_flows("speed", "nobody", streams, receive_sockets);
     (plan.senders, plan.gso) = (senders, gso);
     (plan.warm_up, plan.duration) = (Duration::from_millis(50), time);
     (plan.linger, plan.silence) = (Duration::ZERO, Duration::ZERO);

@@ -13,7 +13,7 @@ use super::layout::{
     self, CLIENT_DEVICE, FIRST_CLIENT_PORT, FIRST_PEER_PORT, PEER_DEVICE, server_address,
 };
 use super::napi::Cpus;
-use super::scenario::{Direction, Order, Scenario, Sources};
+use super::scenario::{Direction, FlowOrder, Scenario, Sources};
 use super::topology::Topology;
 
 /// Devices of the injector.
@@ -24,16 +24,16 @@ const FROM_PEER: u32 = 1;
 const VERIFY_ONE_IN: u32 = 64;
 
 /// Network, generator and counters; kept over all rounds.
-pub(crate) struct Bed {
+pub(crate) struct TestBed {
     pub(crate) topology: Topology,
     pub(crate) injector: Injector,
     at_client: Counter,
     at_peer: Counter,
 }
 
-impl Bed {
+impl TestBed {
     /// Builds the network and attaches the counters.
-    pub(crate) fn build(cpus: Cpus, sink: Hook, flows: u16) -> Result<Bed, BenchError> {
+    pub(crate) fn build(cpus: Cpus, sink: Hook, flows: u16) -> Result<TestBed, BenchError> {
         let mut topology = Topology::build(cpus)?;
         let flows = u32::from(flows.max(1));
         // Both directions at once need two frames per flow.
@@ -59,7 +59,7 @@ impl Bed {
         topology
             .pin()
             .network("pin the interfaces' kernel threads")?;
-        Ok(Bed {
+        Ok(TestBed {
             topology,
             injector,
             at_client,
@@ -123,7 +123,7 @@ impl Load {
                 ..
             } => {
                 let mut load = Load::relay(flows, direction, (payload.into(), raw), relays)?;
-                if order == Order::Random {
+                if order == FlowOrder::Random {
                     permute(&mut load.flows);
                 }
                 Ok(load)
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     /// The client ports in the order of the frames.
-    fn ports(order: Order, flows: u16) -> Vec<u16> {
+    fn ports(order: FlowOrder, flows: u16) -> Vec<u16> {
         let scenario = Scenario::Relay {
             flows,
             train: 1,
@@ -263,10 +263,14 @@ mod tests {
 
     #[test]
     fn flows_take_turns_in_the_order_of_the_scenario() {
-        let in_turn = ports(Order::InTurn, 16_000);
+        let in_turn = ports(FlowOrder::InTurn, 16_000);
         assert!(in_turn.is_sorted());
-        let random = ports(Order::Random, 16_000);
-        assert_eq!(random, ports(Order::Random, 16_000), "runs are comparable");
+        let random = ports(FlowOrder::Random, 16_000);
+        assert_eq!(
+            random,
+            ports(FlowOrder::Random, 16_000),
+            "runs are comparable"
+        );
         let neighbours = random.windows(2).filter(|two| two[0].abs_diff(two[1]) < 16);
         assert!(
             neighbours.count() < 64,

@@ -76,7 +76,11 @@ pub(super) fn open(
         sockets: 1,
     };
     let plan = topology
-        .in_client(|| Ok(until_it_listens(|| relay(&options, &Stopper::default()))))
+        .in_client(|| {
+            Ok(retry_until_listening(|| {
+                relay(&options, &Stopper::default())
+            }))
+        })
         .doing("connect the clients")?;
     plan.map(Some).map_err(failed)
 }
@@ -87,7 +91,9 @@ fn tls() -> Result<Tls, SideError> {
 }
 
 /// Repeats `set_up` as long as the server does not listen.
-fn until_it_listens(set_up: impl Fn() -> Result<Plan, SetupError>) -> Result<Plan, SetupError> {
+fn retry_until_listening(
+    set_up: impl Fn() -> Result<Plan, SetupError>,
+) -> Result<Plan, SetupError> {
     let started = Instant::now();
     loop {
         match set_up() {
@@ -116,7 +122,11 @@ pub(super) fn handshakes(
     });
     let options = ChurnOptions::new(turn);
     let plan = topology
-        .in_client(|| Ok(until_it_listens(|| connect(&options, &Stopper::default()))))
+        .in_client(|| {
+            Ok(retry_until_listening(|| {
+                connect(&options, &Stopper::default())
+            }))
+        })
         .doing("connect the clients")?;
     let mut plan = plan.map_err(failed)?;
     plan.close_loop(in_flight.into());
@@ -139,7 +149,7 @@ fn failed(error: impl std::error::Error) -> SideError {
 
 impl Meter<'_> {
     /// One point over connections.
-    pub(super) fn once_over_connections(
+    pub(super) fn measure_point_over_connections(
         &mut self,
         mut plan: Plan,
         rate: Option<f64>,

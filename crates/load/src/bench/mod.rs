@@ -25,7 +25,7 @@
 //! It needs root, two processors and Linux 5.18.
 //!
 //! ```text
-//! run -> Bed (network, generator, counters)   one per server, for the whole benchmark
+//! run -> TestBed (network, generator, counters)   one per server, for the whole benchmark
 //!     -> Running (process, allocations)       one per server and round
 //!     -> Meter (points, search)               one per measurement
 //!     -> Report (table, JSON, HTML)
@@ -66,7 +66,7 @@ pub use options::{BenchOptions, LoadKind};
 pub use packets::{Packets, Point};
 pub use report::Report;
 pub use run::run;
-pub use scenario::{Direction, Order, Scenario, SipWork, Sources, Transport};
+pub use scenario::{Direction, FlowOrder, Scenario, SipWork, Sources, Transport};
 pub use side::{Abilities, Programs, Role, Side};
 pub use sip::Overload;
 pub use spread::Spread;

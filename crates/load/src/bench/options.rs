@@ -8,7 +8,7 @@ use super::client::HELD_SOCKETS;
 use super::error::BenchError;
 use super::gates::Gate;
 use super::layout;
-use super::scenario::{Direction, Order, Scenario};
+use super::scenario::{Direction, FlowOrder, Scenario};
 use super::side::{Role, Side};
 
 /// How the load is made.
@@ -139,7 +139,7 @@ impl BenchOptions {
             scenario,
             Scenario::Relay {
                 direction: Direction::ClientToPeer,
-                order: Order::InTurn,
+                order: FlowOrder::InTurn,
                 flows: ..=HELD_SOCKETS,
                 ..
             }

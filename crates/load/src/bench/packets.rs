@@ -13,7 +13,7 @@ use bpf::count::Totals;
 use bpf::inject::{Injected, Pace};
 use serde::Serialize;
 
-use super::bed::Bed;
+use super::bed::TestBed;
 use super::error::{IoContext, SideError};
 use super::sockets;
 use super::spinner::Spinner;
@@ -134,7 +134,7 @@ impl Packets {
 
 /// Sends a prepared scenario's load at chosen rates and measures.
 pub(crate) struct Meter<'a> {
-    pub(crate) bed: &'a mut Bed,
+    pub(crate) bed: &'a mut TestBed,
     pub(crate) spinner: &'a Spinner,
     /// Datagrams of one flow in a row.
     pub(crate) train: u32,
@@ -177,7 +177,7 @@ impl Meter<'_> {
         count_calls: bool,
     ) -> Result<Packets, SideError> {
         let step = lengths.step;
-        self.settle()?;
+        self.warm_up_flows()?;
         let mut ramp = Ramp::default();
         let best = self.find(lengths, hint, &mut ramp)?;
         let mut at = |share: f64| self.record(best.offered * share, step * 2, &mut ramp);
@@ -215,7 +215,7 @@ impl Meter<'_> {
             Some(hint) => hint,
             None => {
                 let center = self.estimate(step)?;
-                self.climb(center, step, ramp)?.delivered
+                self.raise_rate(center, step, ramp)?.delivered
             }
         };
         self.hold(from, hold, ramp)
@@ -262,7 +262,7 @@ impl Meter<'_> {
 
     /// A server that relays in the kernel relays the first datagrams of a new flow in user space, so that none is
     /// overtaken. So each flow slowly sends a few first.
-    fn settle(&mut self) -> Result<(), SideError> {
+    fn warm_up_flows(&mut self) -> Result<(), SideError> {
         const RATE: f64 = 100_000.0;
         const LENGTH: Duration = Duration::from_millis(300);
         if self.settles {
@@ -287,7 +287,12 @@ impl Meter<'_> {
     }
 
     /// Raises the rate until it has not helped twice; begins lower if the first step was the best.
-    fn climb(&mut self, center: f64, step: Duration, ramp: &mut Ramp) -> Result<Point, SideError> {
+    fn raise_rate(
+        &mut self,
+        center: f64,
+        step: Duration,
+        ramp: &mut Ramp,
+    ) -> Result<Point, SideError> {
         const FIRST: f64 = 0.75;
         const FACTOR: f64 = 1.28;
         let mut rate = center * FIRST;
@@ -344,7 +349,7 @@ impl Meter<'_> {
         for tries in 1..=MAX_TRIES {
             let point = Point {
                 tries,
-                ..self.once(rate, duration)?
+                ..self.measure_point(rate, duration)?
             };
             if best.is_none_or(|best| point.foreign < best.foreign) {
                 best = Some(point);
@@ -359,9 +364,9 @@ impl Meter<'_> {
         Ok(best.unwrap_or_default())
     }
 
-    fn once(&mut self, rate: Option<f64>, duration: Duration) -> Result<Point, SideError> {
+    fn measure_point(&mut self, rate: Option<f64>, duration: Duration) -> Result<Point, SideError> {
         if let Some(plan) = self.plan.take() {
-            return self.once_over_connections(plan, rate, duration);
+            return self.measure_point_over_connections(plan, rate, duration);
         }
         let before = self.read()?;
         let sent = self.send(rate, duration)?;
@@ -483,7 +488,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generator_that_gives_out_first_is_told() {
+    fn a_generator_that_is_the_limit_is_reported() {
         let packets = |double: f64, busy, skipped| Packets {
             system_calls: None,
             best: Point {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::bed::Bed;
+use super::bed::TestBed;
 use super::certificate::Certificate;
 use super::error::{BenchError, IoContext, SideError};
 use super::layout;
@@ -65,7 +65,7 @@ pub fn run(mut options: BenchOptions) -> Result<Report, BenchError> {
 
 struct Bench<'a> {
     options: &'a BenchOptions,
-    beds: Vec<Bed>,
+    beds: Vec<TestBed>,
     spinner: Spinner,
     started: Instant,
     report: Report,
@@ -89,7 +89,7 @@ impl<'a> Bench<'a> {
                     second: options.second_cpu(side),
                     ..cpus
                 };
-                let mut bed = Bed::build(cpus, side.sink, counted_flows(options, side))?;
+                let mut bed = TestBed::build(cpus, side.sink, counted_flows(options, side))?;
                 bed.topology.set_certificate(Arc::clone(&certificate));
                 Ok(bed)
             })
@@ -161,8 +161,8 @@ impl<'a> Bench<'a> {
         self.warm_up(&mut running);
         for scenario in scenarios {
             let turns = stats::order(self.options.sides.len(), round);
-            self.among(round, scenario, &turns, &mut running);
-            let doubtful = self.report.withdraw_doubtful(scenario, round);
+            self.measure_in_turn(round, scenario, &turns, &mut running);
+            let doubtful = self.report.remove_doubtful(scenario, round);
             if !doubtful.is_empty() {
                 self.report.say(
                     self.options,
@@ -172,14 +172,14 @@ impl<'a> Bench<'a> {
                         round + 1
                     ),
                 );
-                self.among(round, scenario, &doubtful, &mut running);
+                self.measure_in_turn(round, scenario, &doubtful, &mut running);
                 self.report.mark_repeated(scenario, round, &doubtful);
             }
         }
     }
 
     /// Measures the servers of `turns` that run, one after the other.
-    fn among(
+    fn measure_in_turn(
         &mut self,
         round: u32,
         scenario: &Scenario,

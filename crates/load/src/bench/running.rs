@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use super::bed::Bed;
+use super::bed::TestBed;
 use super::client::{self, Allocations, HELD_SOCKETS};
 use super::connections;
 use super::error::{IoContext, SideError};
@@ -40,7 +40,7 @@ impl Running {
     /// TURN server. `sockets`: whether clients' sockets are going to send.
     pub(crate) fn start(
         side: &Side,
-        bed: &mut Bed,
+        bed: &mut TestBed,
         flows: u16,
         sockets: bool,
     ) -> Result<Running, SideError> {
@@ -78,7 +78,7 @@ impl Running {
     pub(crate) fn meter<'a>(
         &'a mut self,
         scenario: &Scenario,
-        bed: &'a mut Bed,
+        bed: &'a mut TestBed,
         spinner: &'a Spinner,
         sockets: bool,
     ) -> Result<Meter<'a>, SideError> {
@@ -140,7 +140,7 @@ impl Running {
         })
     }
 
-    fn check_payload(&self, bed: &Bed, scenario: &Scenario) -> Result<(), SideError> {
+    fn check_payload(&self, bed: &TestBed, scenario: &Scenario) -> Result<(), SideError> {
         let Scenario::Relay {
             flows,
             direction,
@@ -169,7 +169,7 @@ impl Running {
         result
     }
 
-    fn wait_for_relaying(&mut self, side: &Side, bed: &Bed) -> Result<(), SideError> {
+    fn wait_for_relaying(&mut self, side: &Side, bed: &TestBed) -> Result<(), SideError> {
         let clients = self.static_clients(&bed.topology)?;
         let ends = Ends::open(
             &bed.topology,

@@ -21,7 +21,7 @@ pub enum Direction {
 /// In which order flows take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum FlowOrder {
     /// As they were allocated. Neighbours in time are neighbours in the server's memory, so caches and prefetchers help.
     InTurn,
     /// In a random permutation, the same in every run. This is how independent clients send.
@@ -76,7 +76,7 @@ pub enum Scenario {
         /// Datagrams of one flow in a row.
         train: u16,
         /// In which order flows take turns.
-        order: Order,
+        order: FlowOrder,
         /// Which way.
         direction: Direction,
         /// Payload in bytes, without the ChannelData header.
@@ -160,8 +160,8 @@ impl fmt::Display for Scenario {
                 payload,
             } => {
                 let order = match order {
-                    Order::InTurn => "relay",
-                    Order::Random => "random",
+                    FlowOrder::InTurn => "relay",
+                    FlowOrder::Random => "random",
                 };
                 let direction = direction.name();
                 write!(f, "{order}-{flows}x{train}-{direction}-{payload}B")
@@ -237,8 +237,8 @@ impl Scenario {
                 direction,
             } => {
                 let order = match order {
-                    Order::InTurn => "interleaved",
-                    Order::Random => "in random order",
+                    FlowOrder::InTurn => "interleaved",
+                    FlowOrder::Random => "in random order",
                 };
                 format!(
                     "{flows} flows, {order}, {}, {payload} B",
@@ -374,7 +374,7 @@ impl Scenario {
             let relay = |flows, train, direction| Scenario::Relay {
                 flows,
                 train,
-                order: Order::InTurn,
+                order: FlowOrder::InTurn,
                 direction,
                 payload,
             };
@@ -415,14 +415,14 @@ impl Scenario {
                 payload,
             };
             all.extend([
-                relay(16_000, Order::InTurn, Direction::ClientToPeer),
-                relay(1000, Order::InTurn, Direction::PeerToClient),
-                relay(16_000, Order::InTurn, Direction::PeerToClient),
+                relay(16_000, FlowOrder::InTurn, Direction::ClientToPeer),
+                relay(1000, FlowOrder::InTurn, Direction::PeerToClient),
+                relay(16_000, FlowOrder::InTurn, Direction::PeerToClient),
             ]);
             for flows in [1000, 4000, 16_000] {
                 all.extend([
-                    relay(flows, Order::Random, Direction::ClientToPeer),
-                    relay(flows, Order::Random, Direction::PeerToClient),
+                    relay(flows, FlowOrder::Random, Direction::ClientToPeer),
+                    relay(flows, FlowOrder::Random, Direction::PeerToClient),
                 ]);
             }
         }

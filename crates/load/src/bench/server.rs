@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ::io::process::{Confined, Place};
+use ::io::process::{Confined, ProcessPlacement};
 
 use super::error::SideError;
 use super::side::Side;
@@ -38,7 +38,7 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let cpus = topology.cpus().of_server();
-        let place = Place {
+        let place = ProcessPlacement {
             namespace: topology.server(),
             cpus: &cpus,
             preferred: topology.cpus().preferred,

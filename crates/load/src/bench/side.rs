@@ -178,15 +178,15 @@ impl Abilities {
             | Scenario::Handshakes { .. } => self.tls && !self.sip,
             Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn && !self.spread,
             Scenario::Spread { .. } => self.spread,
-            Scenario::Sip { work, over } => self.does(*work) && self.carries(*over),
+            Scenario::Sip { work, over } => self.supports(*work) && self.carries(*over),
             Scenario::SipOverload { work, service_us } => {
-                self.does(*work) && (*service_us == 0 || self.sip_service)
+                self.supports(*work) && (*service_us == 0 || self.sip_service)
             }
-            Scenario::SipMemory { work, .. } => self.does(*work),
+            Scenario::SipMemory { work, .. } => self.supports(*work),
         }
     }
 
-    fn does(&self, work: SipWork) -> bool {
+    fn supports(&self, work: SipWork) -> bool {
         match work {
             SipWork::Options | SipWork::Call => self.sip,
             SipWork::Register | SipWork::ProxiedCall => self.sip_proxy,
@@ -536,7 +536,7 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scenario::{Order, Sources};
+    use super::super::scenario::{FlowOrder, Sources};
     use super::*;
 
     fn programs() -> Programs {
@@ -640,7 +640,7 @@ mod tests {
         let relay = |direction| Scenario::Relay {
             flows: 1,
             train: 1,
-            order: Order::InTurn,
+            order: FlowOrder::InTurn,
             direction,
             payload: 120,
         };

@@ -104,11 +104,11 @@ pub(crate) fn memory(
     // Opened first, so that their own kernel memory is in both readings.
     let mut clients = Allocations::open(topology, allocations)?;
     let idle = topology.server_memory().doing("read the server's memory")?;
-    let slab = settled_slab();
+    let slab = stable_slab_bytes();
     let clock = Instant::now();
     clients.allocate()?;
     let elapsed = clock.elapsed().as_secs_f64();
-    let full_slab = settled_slab();
+    let full_slab = stable_slab_bytes();
     server.check_alive()?;
     let full = topology.server_memory().doing("read the server's memory")?;
     let each =
@@ -122,7 +122,7 @@ pub(crate) fn memory(
 }
 
 /// Waits until the kernel memory is stable, and returns it in bytes. The kernel frees memory with a delay.
-pub(super) fn settled_slab() -> u64 {
+pub(super) fn stable_slab_bytes() -> u64 {
     const LOOK: Duration = Duration::from_millis(100);
     const LOOKS: u32 = 20;
     const STILL: u64 = 64 << 10;

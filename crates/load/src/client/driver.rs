@@ -152,7 +152,7 @@ impl Driver {
         // Each client needs a file descriptor, of which there are fewer than 2^32.
         let id = ClientId(self.clients.len() as u32);
         if let Some(connection) = parts.socket.connection() {
-            connection.unwatched();
+            connection.clear_watched();
             if self.chunk.is_empty() {
                 self.chunk = vec![0; CHUNK].into();
             }
@@ -411,7 +411,7 @@ impl Driver {
         };
         let server = endpoint.server();
         let (unsent, events) = (&mut self.stats.unsent, &mut self.events);
-        endpoint.settle(
+        endpoint.drain(
             |request| *unsent += u64::from(socket.send(request, server).is_err()),
             |event| events.push_back((id, event)),
         );
@@ -476,7 +476,7 @@ fn deliver_one(
         // A response that cannot be trusted ends the request over a stream; over UDP it changes nothing.
         Input::Ignored(_) => stats.ignored += 1,
         Input::NotMine => stats.foreign += 1,
-        Input::Stranger => stats.strangers += 1,
+        Input::UnknownSource => stats.strangers += 1,
     }
     false
 }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_of_address_and_port_speaks_once_in_a_full_turn() {
+    fn every_pair_of_address_and_port_sends_once_in_a_full_turn() {
         let options = options(1024, 8, 0);
         let turn = 1024 * 8;
         let pairs: HashSet<_> = (0..turn)

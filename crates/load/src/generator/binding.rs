@@ -9,9 +9,9 @@ use stun::{Builder, Class, Method, TransactionId};
 use super::connections;
 use super::plan::{Flows, ROUND_TRIP, Work};
 use super::setup::{
-    OptionsError, SetupError, any_like, reserve_descriptors, socket_options, target_name,
+    OptionsError, SetupError, reserve_descriptors, socket_options, target_name, unspecified_of,
 };
-use super::{Lane, Plan, Stamping, Stream, Tap, Target};
+use super::{Lane, Plan, ReceiveSocket, Stamping, Stream, Target};
 use crate::client::AddError;
 use crate::{ServerAddress, Socket, Via};
 
@@ -55,10 +55,10 @@ pub fn binding(options: &BindingOptions) -> Result<Plan, SetupError> {
         address: options.server.address(),
         via: options.via.clone(),
     };
-    let (lanes, taps) = flows(&server, options.local, options.clients)?;
+    let (lanes, receive_sockets) = flows(&server, options.local, options.clients)?;
     let flows = Flows {
         streams: vec![Stream::new("binding", lanes)],
-        taps,
+        receive_sockets,
         via: server.via.clone(),
         ..Flows::default()
     };
@@ -77,11 +77,11 @@ pub(super) fn flows(
     server: &ServerAddress,
     local: Option<IpAddr>,
     clients: u32,
-) -> Result<(Vec<Lane>, Vec<Tap>), SetupError> {
+) -> Result<(Vec<Lane>, Vec<ReceiveSocket>), SetupError> {
     let ServerAddress { address, via } = server;
-    let local = SocketAddr::new(local.unwrap_or(any_like(address.ip())), 0);
+    let local = SocketAddr::new(local.unwrap_or(unspecified_of(address.ip())), 0);
     let request = request();
-    let (mut lanes, mut taps) = (Vec::new(), Vec::new());
+    let (mut lanes, mut receive_sockets) = (Vec::new(), Vec::new());
     let sockets = match via.has_connections() {
         true => connections::all(server, local, clients)?,
         false => udp(local, clients)?,
@@ -95,9 +95,9 @@ pub(super) fn flows(
             stamping,
             &request,
         ));
-        taps.push(Tap::binding(socket, *address));
+        receive_sockets.push(ReceiveSocket::binding(socket, *address));
     }
-    Ok((lanes, taps))
+    Ok((lanes, receive_sockets))
 }
 
 fn udp(local: SocketAddr, clients: u32) -> Result<Vec<Socket>, SetupError> {

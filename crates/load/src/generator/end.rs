@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use io::Flushed;
 
-use super::odd::UnexpectedCounts;
-use super::tap::ClientErrors;
-use super::{Lane, Tap};
+use super::receive_socket::ClientErrors;
+use super::unexpected::UnexpectedCounts;
+use super::{Lane, ReceiveSocket};
 use crate::measure::{Arrival, Latency};
 use crate::report::SipReport;
 
@@ -29,7 +29,7 @@ pub(super) struct End {
     pub(super) sip: Option<Box<SipReport>>,
     /// The lanes it had, by stream, and the taps, for another run.
     pub(super) lanes: Vec<Vec<Lane>>,
-    pub(super) taps: Vec<Tap>,
+    pub(super) receive_sockets: Vec<ReceiveSocket>,
 }
 
 /// What a thread sent.

@@ -23,7 +23,7 @@ pub(super) type ExpectedFlows = Arc<[Expected]>;
 
 impl Flows {
     /// Read before the lanes go to their threads.
-    pub(super) fn ledger(&self) -> ExpectedFlows {
+    pub(super) fn expected_flows(&self) -> ExpectedFlows {
         let mut all = vec![Expected::default(); self.count() as usize];
         for lane in self.streams.iter().flat_map(|stream| &stream.lanes) {
             if let (Some((arrives, length)), Some(one)) =

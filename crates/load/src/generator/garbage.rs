@@ -6,8 +6,8 @@ use std::sync::Arc;
 use io::{UdpOptions, UdpSocket};
 
 use super::plan::{Flows, Work};
-use super::setup::{OptionsError, SetupError, any_like, reserve_descriptors};
-use super::{Lane, Plan, Stream, Tap, Target, binding};
+use super::setup::{OptionsError, SetupError, reserve_descriptors, unspecified_of};
+use super::{Lane, Plan, ReceiveSocket, Stream, Target, binding};
 use crate::client::AddError;
 use crate::garbage::{Corpus, Sources};
 use crate::measure::{Rate, Schedule};
@@ -78,7 +78,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
         0 | 1 => Sources::OWN,
         many => Sources::loopback(many),
     };
-    let (mut lanes, mut taps) = (Vec::new(), Vec::new());
+    let (mut lanes, mut receive_sockets) = (Vec::new(), Vec::new());
     for _ in 0..options.ports {
         let socket = Arc::new(open(server)?);
         lanes.push(Lane::garbage(
@@ -87,7 +87,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
             corpus.clone(),
             sources,
         ));
-        taps.push(Tap::answers(socket));
+        receive_sockets.push(ReceiveSocket::answers(socket));
     }
     let mut flood = Stream::new("garbage", lanes);
     flood.train = TRAIN;
@@ -99,11 +99,11 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
         // Its rate is its own, whatever the flood's.
         honest.weight = 0.0;
         streams.push(honest);
-        taps.extend(more_taps);
+        receive_sockets.extend(more_taps);
     }
     let work = Work::Flows(Flows {
         streams,
-        taps,
+        receive_sockets,
         one_sided: true,
         ..Flows::default()
     });
@@ -121,7 +121,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
 }
 
 fn open(server: SocketAddr) -> Result<UdpSocket, AddError> {
-    let local = SocketAddr::new(any_like(server.ip()), 0);
+    let local = SocketAddr::new(unspecified_of(server.ip()), 0);
     let options = UdpOptions {
         recv_buffer: Some(BUFFER),
         tos: false,

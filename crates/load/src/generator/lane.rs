@@ -136,7 +136,7 @@ impl Lane {
 
     /// Its datagrams arrive at another socket than the one that sends them: elsewhere they are misdelivered.
     #[must_use]
-    pub(super) fn arriving_at(mut self, socket: &Socket) -> Lane {
+    pub(super) fn with_receiver(mut self, socket: &Socket) -> Lane {
         self.arrives = socket.identity();
         self
     }

@@ -11,12 +11,12 @@ const EVERY_NS: u64 = 200_000_000;
 
 /// What a thread has measured and not yet handed over.
 #[derive(Debug, Default)]
-pub(super) struct Live {
+pub(super) struct LatencyFeed {
     recent: Latency,
     next_ns: u64,
 }
 
-impl Live {
+impl LatencyFeed {
     pub(super) fn record_ns(&mut self, latency_ns: u64) {
         self.recent.record_ns(latency_ns);
     }

@@ -10,7 +10,7 @@ use stun::ChannelNumber;
 use super::frame::Frames;
 use super::plan::{Flows, Work};
 use super::setup::{Framing, OptionsError, Setup, SetupError, TurnClients, reserve_descriptors};
-use super::{Lane, Plan, Stopper, Stream, Tap, own};
+use super::{Lane, Plan, ReceiveSocket, Stopper, Stream, local_peers};
 use crate::client::ClientParts;
 use crate::measure::{Payload, Rate, Schedule};
 
@@ -134,8 +134,8 @@ pub fn mixed(options: &MixedOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     reserve_descriptors(u64::from(options.calls) + u64::from(options.sockets))?;
     let mut setup = Setup::allocate(&options.turn, options.calls, stopper)?;
     let relayed = setup.relayed_all()?;
-    let ip = own::address(options.ip, relayed[0])?;
-    let peers = own::sockets(ip, options.sockets)?;
+    let ip = local_peers::address(options.ip, relayed[0])?;
+    let peers = local_peers::sockets(ip, options.sockets)?;
     let peer_of = |call: u32| peers[call as usize % peers.len()].local_addr();
     setup.connect(Framing::Channels, |call| vec![peer_of(call)], stopper)?;
     let channels = (0..options.calls).map(|call| setup.channel(call, peer_of(call)));
@@ -147,7 +147,7 @@ pub fn mixed(options: &MixedOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     };
     let flows = Flows {
         streams: calls.streams(options),
-        taps: calls.into_taps(),
+        receive_sockets: calls.into_receive_sockets(),
         via: options.turn.via.clone(),
         ..Flows::default()
     };
@@ -203,19 +203,19 @@ impl Calls {
         let peer = self.peer(call).local_addr();
         let (client, channel) = (&self.clients[call as usize], self.channels[call as usize]);
         let lane = frames.lane(client, flow, peer, channel);
-        lane.arriving_at(&self.peer(call).clone().into())
+        lane.with_receiver(&self.peer(call).clone().into())
     }
 
     fn down(&self, frames: &Frames, call: u32, flow: u32) -> Lane {
         let relayed = self.relayed[call as usize];
         let lane = frames.peer_lane(self.peer(call).clone(), flow, relayed);
-        lane.arriving_at(&self.clients[call as usize].socket)
+        lane.with_receiver(&self.clients[call as usize].socket)
     }
 
-    fn into_taps(self) -> Vec<Tap> {
-        let clients = self.clients.into_iter().map(Tap::turn);
+    fn into_receive_sockets(self) -> Vec<ReceiveSocket> {
+        let clients = self.clients.into_iter().map(ReceiveSocket::turn);
         clients
-            .chain(self.peers.into_iter().map(Tap::raw))
+            .chain(self.peers.into_iter().map(ReceiveSocket::raw))
             .collect()
     }
 }

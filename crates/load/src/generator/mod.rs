@@ -1,6 +1,6 @@
 //! The open-loop core of the load generator.
 //!
-//! A [`Plan`] says what to send ([`Lane`]s), where answers come in ([`Tap`]s) and when ([`Schedule`](crate::measure::Schedule)).
+//! A [`Plan`] says what to send ([`Lane`]s), where answers come in ([`ReceiveSocket`]s) and when ([`Schedule`](crate::measure::Schedule)).
 //! Sender threads share the lanes out among themselves and follow the schedule, regardless of the server; receiver threads share the
 //! taps. No thread touches another's counters, and nothing shared is written per datagram. Senders stop first; receivers linger for
 //! what is still on its way.
@@ -16,7 +16,6 @@ mod binding;
 mod churn;
 mod closed;
 mod connections;
-mod crew;
 mod end;
 mod expected;
 mod find_max;
@@ -25,14 +24,15 @@ mod garbage;
 mod kernel;
 mod lane;
 mod live;
+mod local_peers;
 mod mixed;
-mod odd;
-mod own;
 mod plan;
+mod receive_socket;
 mod receiver;
 mod relay;
 mod release;
 mod run;
+mod run_threads;
 mod sender;
 mod setup;
 mod share;
@@ -41,9 +41,9 @@ mod sip;
 mod stamps;
 mod stop;
 mod sum;
-mod tap;
 mod target;
 mod train;
+mod unexpected;
 mod warnings;
 mod watch;
 mod watched;
@@ -55,14 +55,14 @@ pub use garbage::{GarbageOptions, garbage};
 pub use lane::{Lane, Stamping};
 pub use mixed::{Media, MixedOptions, mixed};
 pub use plan::{Plan, PlanError, Stream};
+pub use receive_socket::{Decoder, Mapped, ReceiveSocket};
 pub use relay::{Direction, Path, RelayOptions, relay};
 pub use run::{Run, RunError};
 pub use setup::{Framing, OptionsError, SetupError, TurnClients};
 pub use sip::{
-    RehearsalError, SipCredentials, SipOptions, SipWorkload, SweepOptions, SweepProgress,
-    TestStack, TestStackError, TestStackReport, rehearse, sip, sweep,
+    ServerCheckError, SipCredentials, SipOptions, SipWorkload, SweepOptions, SweepProgress,
+    TestStack, TestStackError, TestStackReport, check_server, sip, sweep,
 };
 pub use stop::Stopper;
-pub use tap::{Decoder, Mapped, Tap};
 pub use target::{Target, TargetError};
 pub use turn::client::Security;

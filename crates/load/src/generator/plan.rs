@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::churn::Churn;
 use super::sip::Sip;
-use super::{Lane, Stopper, Tap};
+use super::{Lane, ReceiveSocket, Stopper};
 use crate::Via;
 use crate::measure::{Counter, Schedule};
 use crate::peer::Peer;
@@ -58,7 +58,7 @@ pub(super) enum Work {
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     pub(super) streams: Vec<Stream>,
-    pub(super) taps: Vec<Tap>,
+    pub(super) receive_sockets: Vec<ReceiveSocket>,
     /// Peers that live as long as the plan.
     pub(super) peers: Vec<Peer>,
     /// What is not answered is not lost, such as garbage.
@@ -149,10 +149,15 @@ impl Stream {
 impl Plan {
     /// A plan of one sender, one receiver, ten seconds after one of warm-up, that sends and receives these.
     #[must_use]
-    pub fn of_flows(workload: &str, target: &str, streams: Vec<Stream>, taps: Vec<Tap>) -> Plan {
+    pub fn of_flows(
+        workload: &str,
+        target: &str,
+        streams: Vec<Stream>,
+        receive_sockets: Vec<ReceiveSocket>,
+    ) -> Plan {
         let flows = Flows {
             streams,
-            taps,
+            receive_sockets,
             ..Flows::default()
         };
         Plan::new(workload, target, Work::Flows(flows))
@@ -294,7 +299,7 @@ impl Plan {
     }
 
     /// Puts back what a thread had taken.
-    pub(super) fn take_back(&mut self, lanes: Vec<Vec<Lane>>, taps: Vec<Tap>) {
+    pub(super) fn take_back(&mut self, lanes: Vec<Vec<Lane>>, receive_sockets: Vec<ReceiveSocket>) {
         let Work::Flows(flows) = &mut self.work else {
             return;
         };
@@ -302,7 +307,7 @@ impl Plan {
             stream.lanes.extend(lanes);
             stream.lanes.sort_by_key(|lane| lane.flow);
         }
-        flows.taps.extend(taps);
+        flows.receive_sockets.extend(receive_sockets);
     }
 
     pub(super) fn check(&self) -> Result<(), PlanError> {
@@ -316,7 +321,7 @@ impl Plan {
             return Ok(());
         };
         let empty = flows.streams.iter().any(|stream| stream.lanes.is_empty());
-        if flows.streams.is_empty() || empty || flows.taps.is_empty() {
+        if flows.streams.is_empty() || empty || flows.receive_sockets.is_empty() {
             return Err(PlanError::Empty);
         }
         if flows.count() > 1 << 24 {
@@ -354,7 +359,7 @@ impl Flows {
 }
 
 /// Deals `items` out to `count` hands, one after the other.
-pub(super) fn deal<T>(items: Vec<T>, count: usize) -> Vec<Vec<T>> {
+pub(super) fn distribute<T>(items: Vec<T>, count: usize) -> Vec<Vec<T>> {
     let mut hands: Vec<Vec<T>> = (0..count).map(|_| Vec::new()).collect();
     for (index, item) in items.into_iter().enumerate() {
         hands[index % count].push(item);

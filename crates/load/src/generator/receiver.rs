@@ -8,14 +8,14 @@ use io::{Events, Interest, Poller, RecvBatch, UdpSocket, clock};
 use timers::Wheel;
 use turn::{Mono, Now};
 
-use super::Tap;
+use super::ReceiveSocket;
 use super::end::{End, ReceiveStats};
 use super::expected::{self, ExpectedFlows};
-use super::live::Live;
-use super::odd::UnexpectedDatagram;
+use super::live::LatencyFeed;
+use super::receive_socket::{ClientErrors, Decoded};
 use super::shared::Shared;
 use super::stamps::{IdStamp, SEQUENCE_BITS};
-use super::tap::{ClientErrors, Decoded};
+use super::unexpected::UnexpectedDatagram;
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Latency, Payload};
 use crate::socket::{CHUNK, Connection, Socket};
 
@@ -28,7 +28,7 @@ const TICK_NS: u64 = 5_000_000;
 
 /// A receiver before it starts.
 pub(super) struct Receiver {
-    taps: Vec<Tap>,
+    receive_sockets: Vec<ReceiveSocket>,
     wheel: Wheel<TICK_NS>,
     poller: Poller,
     batch: RecvBatch,
@@ -49,23 +49,25 @@ pub(super) struct ReceiveLog {
     /// The first flow of each part.
     starts: Vec<u32>,
     pub(super) came: ReceiveStats,
-    live: Live,
+    live: LatencyFeed,
 }
 
 impl Receiver {
     pub(super) fn new(
-        taps: Vec<Tap>,
+        receive_sockets: Vec<ReceiveSocket>,
         ledger: ExpectedFlows,
         starts: Vec<u32>,
     ) -> stdio::Result<Receiver> {
         let poller = Poller::new()?;
-        for (index, tap) in taps.iter().enumerate() {
-            poller.add(&tap.socket, index as u64, Interest::Read)?;
+        for (index, receive_socket) in receive_sockets.iter().enumerate() {
+            poller.add(&receive_socket.socket, index as u64, Interest::Read)?;
         }
-        let gro = taps
+        let gro = receive_sockets.iter().any(
+            |receive_socket| matches!(&receive_socket.socket, Socket::Udp(socket) if socket.gro()),
+        );
+        let streams = receive_sockets
             .iter()
-            .any(|tap| matches!(&tap.socket, Socket::Udp(socket) if socket.gro()));
-        let streams = taps.iter().any(|tap| tap.socket.connection().is_some());
+            .any(|receive_socket| receive_socket.socket.connection().is_some());
         let slot = if gro {
             RecvBatch::LARGE
         } else {
@@ -73,7 +75,7 @@ impl Receiver {
         };
         Ok(Receiver {
             wheel: Wheel::new(),
-            taps,
+            receive_sockets,
             poller,
             batch: RecvBatch::new(64, slot),
             chunk: vec![0; if streams { CHUNK } else { 0 }].into(),
@@ -108,13 +110,13 @@ impl Receiver {
 
     /// Sets the clients' timers, and has the kernel stamp what arrives where that tells its delay from ours.
     pub(super) fn begin(&mut self, shared: &Shared) {
-        for tap in &self.taps {
-            if let Socket::Udp(socket) = &tap.socket {
+        for receive_socket in &self.receive_sockets {
+            if let Socket::Udp(socket) = &receive_socket.socket {
                 // Without stamps a datagram has come when it is read.
                 let _ = socket.stamp_arrivals(shared.stamp_arrivals);
             }
         }
-        for index in 0..self.taps.len() {
+        for index in 0..self.receive_sockets.len() {
             self.schedule(index);
         }
     }
@@ -134,15 +136,15 @@ impl Receiver {
         }
         for event in events.iter() {
             let index = event.token as usize;
-            match self.taps[index].socket.clone() {
+            match self.receive_sockets[index].socket.clone() {
                 Socket::Udp(socket) => self.read(index, &socket, shared, counters, &mut arrived),
                 Socket::Connection(connection) => {
                     self.read_stream(index, &connection, shared, counters, &mut arrived);
                 }
             }
         }
-        let taps = &self.taps;
-        self.full.retain(|&index| taps[index].is_full());
+        let receive_sockets = &self.receive_sockets;
+        self.full.retain(|&index| receive_sockets[index].is_full());
         self.turn_timers();
         true
     }
@@ -153,7 +155,7 @@ impl Receiver {
             jitter_ns: self.book.flows.iter().filter_map(jitter).collect(),
             came: self.book.came,
             client_errors: self.client_errors,
-            taps: self.taps,
+            receive_sockets: self.receive_sockets,
             ..End::default()
         }
     }
@@ -167,7 +169,7 @@ impl Receiver {
         arrived: &mut impl FnMut(u32, u64),
     ) {
         self.batch.clear();
-        let tap = &mut self.taps[index];
+        let receive_socket = &mut self.receive_sockets[index];
         if socket.recv(0, &mut self.batch).is_err() {
             return;
         }
@@ -179,7 +181,7 @@ impl Receiver {
             counters.add(Counter::Overflow, self.batch.overflow());
         }
         let mut control = false;
-        let identity = tap.socket.identity();
+        let identity = receive_socket.socket.identity();
         for run in self.batch.iter() {
             // A stamp in the future or long ago means that the clock was set meanwhile.
             let unread_ns = unix_ns
@@ -187,13 +189,18 @@ impl Receiver {
                 .and_then(|(unix_ns, arrived_ns)| unix_ns.checked_sub(arrived_ns))
                 .filter(|unread_ns| *unread_ns < MOST_UNREAD_NS);
             for datagram in run.segments() {
-                let mut decoded =
-                    tap.decode(&self.book.payload, &shared.stamps, now, run.from, datagram);
+                let mut decoded = receive_socket.decode(
+                    &self.book.payload,
+                    &shared.stamps,
+                    now,
+                    run.from,
+                    datagram,
+                );
                 if run.truncated {
                     decoded = Decoded::Odd(UnexpectedDatagram::Truncated);
                 }
                 control |= decoded == Decoded::Control;
-                let here = Here {
+                let here = ArrivalInfo {
                     identity,
                     now_ns: now.mono.0 - unread_ns.unwrap_or(0),
                     read_ns: now.mono.0,
@@ -205,7 +212,7 @@ impl Receiver {
             }
         }
         if control {
-            tap.service(&mut self.client_errors);
+            receive_socket.service(&mut self.client_errors);
             self.schedule(index);
         }
     }
@@ -218,15 +225,16 @@ impl Receiver {
         counters: &Counters,
         arrived: &mut impl FnMut(u32, u64),
     ) {
-        let tap = &mut self.taps[index];
-        let (mut came_at, identity) = (None, tap.socket.identity());
+        let receive_socket = &mut self.receive_sockets[index];
+        let (mut came_at, identity) = (None, receive_socket.socket.identity());
         let (book, mut control) = (&mut self.book, false);
         let read = connection.read(&mut self.chunk, |message| {
             // The time after the read, one for all messages that it brought.
             let now = *came_at.get_or_insert_with(now);
-            let decoded = tap.decode_message(&book.payload, &shared.stamps, now, message);
+            let decoded =
+                receive_socket.decode_message(&book.payload, &shared.stamps, now, message);
             control |= decoded == Decoded::Control;
-            let here = Here {
+            let here = ArrivalInfo {
                 identity,
                 now_ns: now.mono.0,
                 read_ns: now.mono.0,
@@ -249,9 +257,12 @@ impl Receiver {
 
     /// Sends what the client of a tap wants sent, later if there is no room for it.
     fn serve(&mut self, index: usize) {
-        let tap = &mut self.taps[index];
-        tap.service(&mut self.client_errors);
-        if tap.socket.connection().is_some() && tap.is_full() && !self.full.contains(&index) {
+        let receive_socket = &mut self.receive_sockets[index];
+        receive_socket.service(&mut self.client_errors);
+        if receive_socket.socket.connection().is_some()
+            && receive_socket.is_full()
+            && !self.full.contains(&index)
+        {
             self.full.push(index);
         }
     }
@@ -263,7 +274,7 @@ impl Receiver {
         let now = now();
         while let Some(index) = self.wheel.pop_due(now.mono) {
             let index = index as usize;
-            self.taps[index].handle_timeout(now);
+            self.receive_sockets[index].handle_timeout(now);
             self.serve(index);
             self.schedule(index);
         }
@@ -271,7 +282,9 @@ impl Receiver {
 
     /// Puts the timer of a tap where its client wants it.
     fn schedule(&mut self, index: usize) {
-        let deadline = self.taps[index].deadline().unwrap_or(Mono::NEVER);
+        let deadline = self.receive_sockets[index]
+            .deadline()
+            .unwrap_or(Mono::NEVER);
         self.wheel.set(index as u32, deadline);
     }
 
@@ -283,7 +296,7 @@ impl Receiver {
 
 /// Where and when something arrived.
 #[derive(Clone, Copy)]
-struct Here {
+struct ArrivalInfo {
     /// Of the socket.
     identity: usize,
     now_ns: u64,
@@ -302,7 +315,7 @@ impl ReceiveLog {
             ledger,
             came: ReceiveStats::of_parts(starts.len()),
             starts,
-            live: Live::default(),
+            live: LatencyFeed::default(),
         }
     }
 
@@ -311,7 +324,7 @@ impl ReceiveLog {
     fn note(
         &mut self,
         decoded: Decoded,
-        here: Here,
+        here: ArrivalInfo,
         shared: &Shared,
         counters: &Counters,
     ) -> Option<(u32, u64)> {
@@ -338,15 +351,25 @@ impl ReceiveLog {
                     UnexpectedDatagram::OtherRun => here.now_ns,
                     _ => stamp.intended_ns,
                 };
-                self.odd(odd, at_ns, shared, counters);
+                self.count_unexpected(odd, at_ns, shared, counters);
             }
             Decoded::Bound { stamp, bytes } => match self.answers(stamp, here) {
                 Some(id) => return self.arrived(id, bytes, here, shared, counters),
-                None => self.odd(UnexpectedDatagram::UnknownId, here.now_ns, shared, counters),
+                None => self.count_unexpected(
+                    UnexpectedDatagram::UnknownId,
+                    here.now_ns,
+                    shared,
+                    counters,
+                ),
             },
             Decoded::Refused { stamp, code } => {
                 let Some((flow, sequence, intended_ns)) = self.answers(stamp, here) else {
-                    self.odd(UnexpectedDatagram::UnknownId, here.now_ns, shared, counters);
+                    self.count_unexpected(
+                        UnexpectedDatagram::UnknownId,
+                        here.now_ns,
+                        shared,
+                        counters,
+                    );
                     return None;
                 };
                 counters.add(Counter::Failed, 1);
@@ -364,13 +387,13 @@ impl ReceiveLog {
                 }
             }
             Decoded::Control => {}
-            Decoded::Odd(odd) => self.odd(odd, here.now_ns, shared, counters),
+            Decoded::Odd(odd) => self.count_unexpected(odd, here.now_ns, shared, counters),
         }
         None
     }
 
     /// The request that a stamp names, if this socket has made it.
-    fn answers(&self, stamp: IdStamp, here: Here) -> Option<(u32, u64, u64)> {
+    fn answers(&self, stamp: IdStamp, here: ArrivalInfo) -> Option<(u32, u64, u64)> {
         let expected = self.ledger.get(stamp.flow as usize)?;
         let tracker = self.flows.get(stamp.flow as usize)?;
         let sequence = tracker.nearest(stamp.sequence, SEQUENCE_BITS);
@@ -378,7 +401,13 @@ impl ReceiveLog {
         is_ours.then_some((stamp.flow, sequence, stamp.intended_ns))
     }
 
-    fn odd(&mut self, odd: UnexpectedDatagram, at_ns: u64, shared: &Shared, counters: &Counters) {
+    fn count_unexpected(
+        &mut self,
+        odd: UnexpectedDatagram,
+        at_ns: u64,
+        shared: &Shared,
+        counters: &Counters,
+    ) {
         // A malformed message also shows that the server is there.
         counters.add(Counter::Heard, 1);
         if at_ns >= shared.measure_ns {
@@ -390,7 +419,7 @@ impl ReceiveLog {
         &mut self,
         (flow, sequence, intended_ns): (u32, u64, u64),
         bytes: usize,
-        here: Here,
+        here: ArrivalInfo,
         shared: &Shared,
         counters: &Counters,
     ) -> Option<(u32, u64)> {
@@ -398,7 +427,7 @@ impl ReceiveLog {
         let arrival = tracker.arrived(sequence, intended_ns, here.now_ns);
         if arrival == Arrival::Late {
             if shared.measured(intended_ns) {
-                self.odd(UnexpectedDatagram::Late, intended_ns, shared, counters);
+                self.count_unexpected(UnexpectedDatagram::Late, intended_ns, shared, counters);
             }
             return None;
         }

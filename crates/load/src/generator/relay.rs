@@ -8,7 +8,7 @@ use io::UdpSocket;
 use super::frame::Frames;
 use super::plan::{Flows, ROUND_TRIP, Work};
 use super::setup::{Framing, OptionsError, Setup, SetupError, TurnClients, reserve_descriptors};
-use super::{Lane, Plan, Stopper, Stream, Tap, Target, own};
+use super::{Lane, Plan, ReceiveSocket, Stopper, Stream, Target, local_peers};
 use crate::measure::Payload;
 use crate::peer::{Peer, PeerOptions};
 
@@ -153,11 +153,11 @@ pub fn relay(options: &RelayOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     let mut setup = Setup::allocate(&options.turn, options.clients, stopper)?;
     let mut sides = Sides::open(options, &setup)?;
     setup.connect(options.framing, |client| sides.peers_of(client), stopper)?;
-    let (streams, taps) = sides.flows(options, setup)?;
+    let (streams, receive_sockets) = sides.flows(options, setup)?;
     let target = options.turn.target();
     let flows = Flows {
         streams,
-        taps,
+        receive_sockets,
         peers: sides.reflector.take().into_iter().collect(),
         one_sided: false,
         via: options.turn.via.clone(),
@@ -227,13 +227,13 @@ impl Sides {
                 ip,
                 sockets,
             } => {
-                let ip = own::address(*ip, relayed[0])?;
-                let sockets = own::sockets(ip, *sockets)?;
+                let ip = local_peers::address(*ip, relayed[0])?;
+                let sockets = local_peers::sockets(ip, *sockets)?;
                 sides.addresses = sockets.iter().map(|socket| socket.local_addr()).collect();
                 sides.kind = Kind::Own(*direction, sockets);
             }
             Path::Reflector { ip, threads, ports } => {
-                let ip = own::address(*ip, relayed[0])?;
+                let ip = local_peers::address(*ip, relayed[0])?;
                 let listen = vec![SocketAddr::new(ip, 0); *ports as usize];
                 let peer = Peer::start(&PeerOptions {
                     threads: *threads,
@@ -287,7 +287,7 @@ impl Sides {
         &self,
         options: &RelayOptions,
         setup: Setup,
-    ) -> Result<(Vec<Stream>, Vec<Tap>), SetupError> {
+    ) -> Result<(Vec<Stream>, Vec<ReceiveSocket>), SetupError> {
         let frames = Frames::new(options.framing, options.size);
         let relayed = setup.relayed_all()?;
         let pairs: Vec<(u32, usize)> = (0..setup.len())
@@ -308,8 +308,8 @@ impl Sides {
                 let flow = up.len() as u32;
                 let lane = frames.lane(parts, flow, self.addresses[place], channel);
                 up.push(match &self.kind {
-                    Kind::Own(_, sockets) => lane.arriving_at(&sockets[place].clone().into()),
-                    Kind::Pairs(_) => lane.arriving_at(&clients[place].socket),
+                    Kind::Own(_, sockets) => lane.with_receiver(&sockets[place].clone().into()),
+                    Kind::Pairs(_) => lane.with_receiver(&clients[place].socket),
                     Kind::Echo => lane,
                 });
             }
@@ -319,16 +319,17 @@ impl Sides {
                 let flow = (up.len() + down.len()) as u32;
                 let to = relayed[client as usize];
                 let lane = frames.peer_lane(sockets[place].clone(), flow, to);
-                down.push(lane.arriving_at(&clients[client as usize].socket));
+                down.push(lane.with_receiver(&clients[client as usize].socket));
             }
         }
-        let mut taps: Vec<Tap> = clients.into_iter().map(Tap::turn).collect();
+        let mut receive_sockets: Vec<ReceiveSocket> =
+            clients.into_iter().map(ReceiveSocket::turn).collect();
         if let Kind::Own(_, sockets) = &self.kind {
-            taps.extend(sockets.iter().cloned().map(Tap::raw));
+            receive_sockets.extend(sockets.iter().cloned().map(ReceiveSocket::raw));
         }
         let streams = [("up", up), ("down", down)];
         let streams = streams.into_iter().filter(|(_, lanes)| !lanes.is_empty());
         let streams = streams.map(|(name, lanes): (&str, Vec<Lane>)| Stream::new(name, lanes));
-        Ok((streams.collect(), taps))
+        Ok((streams.collect(), receive_sockets))
     }
 }

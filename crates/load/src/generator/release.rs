@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use turn::client::Event;
 
-use super::Tap;
+use super::ReceiveSocket;
 use crate::client::{ClientId, ClientParts, Data, Driver, DriverOptions, Handler};
 
 /// Releases in flight at once.
 const IN_FLIGHT: usize = 64;
 
-/// Deletes the allocations behind `taps` (RFC 8656 §8: a Refresh with a lifetime of 0) and returns how many were not
+/// Deletes the allocations behind `receive_sockets` (RFC 8656 §8: a Refresh with a lifetime of 0) and returns how many were not
 /// confirmed. Gives up when nothing has been confirmed for `timeout`.
-pub(super) fn release(taps: Vec<Tap>, timeout: Duration) -> u64 {
-    let clients = taps.into_iter().filter_map(Tap::into_client);
+pub(super) fn release(receive_sockets: Vec<ReceiveSocket>, timeout: Duration) -> u64 {
+    let clients = receive_sockets
+        .into_iter()
+        .filter_map(ReceiveSocket::into_client);
     let clients: Vec<ClientParts> = clients
         .filter(|parts| parts.client.relayed().is_some())
         .collect();

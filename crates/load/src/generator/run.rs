@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use io::clock;
 
-use super::crew::RunThreads;
 use super::end::End;
 use super::plan::{Plan, PlanError, Work};
 use super::release::release;
+use super::run_threads::RunThreads;
 use super::watch::Watch;
 use super::watched::Watched;
-use super::{Stopper, Tap, kernel, sum};
+use super::{ReceiveSocket, Stopper, kernel, sum};
 use crate::measure::{Counter, Latency, Snapshot};
 use crate::report::{Ending, KernelDrops, LoadReport, Second};
 
@@ -37,7 +37,7 @@ pub struct Run {
     report: LoadReport,
     /// What its threads have not taken; `None` when all is over.
     plan: Option<Plan>,
-    crew: RunThreads,
+    threads: RunThreads,
     watch: Watch,
     /// What the server had spent when the measured part began, and when that was.
     watched: Option<(Watched, u64)>,
@@ -67,10 +67,10 @@ impl Run {
     pub fn start(mut plan: Plan) -> Result<Run, RunError> {
         plan.check()?;
         let report = sum::head(&plan);
-        let mut crew = RunThreads::new(&plan);
-        let started = crew.start(&mut plan);
+        let mut threads = RunThreads::new(&plan);
+        let started = threads.start(&mut plan);
         // What was set up before has moved the beginning.
-        let origin_ns = crew.shared.origin_ns;
+        let origin_ns = threads.shared.origin_ns;
         let kernel_drops = kernel::drops();
         let answers = !matches!(&plan.work, Work::Flows(flows) if flows.one_sided);
         let run = Run {
@@ -80,7 +80,7 @@ impl Run {
             kernel_drops,
             kernel_last: kernel_drops,
             plan: Some(plan),
-            crew,
+            threads,
             watched: None,
             ending: Ending::Complete,
             last: Snapshot::default(),
@@ -108,8 +108,8 @@ impl Run {
         let until = self.last_ns + SECOND_NS;
         loop {
             // A second that ends with the run belongs to it, although the senders may be done a moment before.
-            let within = until <= self.crew.shared.end_ns && !self.crew.shared.stopping();
-            if !within && self.crew.senders.iter().all(JoinHandle::is_finished) {
+            let within = until <= self.threads.shared.end_ns && !self.threads.shared.stopping();
+            if !within && self.threads.senders.iter().all(JoinHandle::is_finished) {
                 return None;
             }
             let now = clock::monotonic_ns();
@@ -128,18 +128,18 @@ impl Run {
     fn watch_server(&mut self, now_ns: u64) {
         let process = self.plan.as_ref().and_then(|plan| plan.server_pid);
         if let (Some(process), None) = (process, &self.watched)
-            && now_ns >= self.crew.shared.measure_ns
+            && now_ns >= self.threads.shared.measure_ns
         {
             self.watched = Some((Watched::begin(process), now_ns));
         }
     }
 
     fn sample(&mut self, at_ns: u64) -> Second {
-        let now = Snapshot::of(self.crew.counters.iter());
+        let now = Snapshot::of(self.threads.counters.iter());
         let change = now.since(&self.last);
         let seconds = (at_ns - self.last_ns) as f64 / 1e9;
         let mut latency = Latency::new();
-        for live in self.crew.live.iter() {
+        for live in self.threads.live.iter() {
             if let Ok(mut live) = live.lock() {
                 latency.merge(&live);
                 live.clear();
@@ -151,17 +151,17 @@ impl Run {
         self.kernel_last = kernel_now;
         if let Some(ending) = self.watch.note(&change, dropped, at_ns) {
             self.ending = ending;
-            self.crew.shared.quit();
+            self.threads.shared.quit();
         }
         let (sent, received) = (change.get(Counter::Sent), change.get(Counter::Received));
         Second {
-            at_s: (at_ns - self.crew.shared.origin_ns) as f64 / 1e9,
+            at_s: (at_ns - self.threads.shared.origin_ns) as f64 / 1e9,
             send_pps: sent as f64 / seconds,
             recv_pps: received as f64 / seconds,
             missing: sent as i64 - received as i64,
             p50_us: latency.percentile_us(50.0),
             p99_us: latency.percentile_us(99.0),
-            warm_up: at_ns <= self.crew.shared.measure_ns,
+            warm_up: at_ns <= self.threads.shared.measure_ns,
         }
     }
 
@@ -175,7 +175,7 @@ impl Run {
             Ending::ServerSilent | Ending::CannotSend => SILENCE_TIMEOUT,
             _ => RELEASE_TIMEOUT,
         };
-        let unconfirmed = release(plan.take_taps(), timeout);
+        let unconfirmed = release(plan.take_receive_sockets(), timeout);
         if unconfirmed > 0 {
             report.warnings.push(format!(
                 "{unconfirmed} allocations were not confirmed as deleted: they lapse within their lifetime, ten minutes mostly"
@@ -193,11 +193,11 @@ impl Run {
     fn conclude(&mut self) -> Option<(LoadReport, Plan)> {
         while self.next_second().is_some() {}
         let mut plan = self.plan.take()?;
-        let shared = self.crew.shared.clone();
-        let mut ends = join(std::mem::take(&mut self.crew.senders));
+        let shared = self.threads.shared.clone();
+        let mut ends = join(std::mem::take(&mut self.threads.senders));
         let stopped_ns = ends.iter().map(|end| end.stopped_ns).max();
         let ended_ns = stopped_ns.unwrap_or(shared.end_ns).min(shared.end_ns);
-        if !self.crew.receivers.is_empty() {
+        if !self.threads.receivers.is_empty() {
             std::thread::sleep(plan.linger);
         }
         // What the server still works on when the last message has left belongs to what it delivers.
@@ -207,7 +207,7 @@ impl Run {
             watched.end(1, clock::monotonic_ns().saturating_sub(since_ns))
         });
         shared.turn_receivers_off();
-        ends.extend(join(std::mem::take(&mut self.crew.receivers)));
+        ends.extend(join(std::mem::take(&mut self.threads.receivers)));
         if self.ending == Ending::Complete && shared.stopped_by_user() {
             self.ending = Ending::Stopped;
         }
@@ -217,7 +217,7 @@ impl Run {
         report.ended = self.ending;
         report.kernel = kernel::drops().since(self.kernel_drops);
         report.total.overflow = plan.dropped_by_peers() - self.peer_drops;
-        sum::sum(&mut report, &plan, &self.crew.counters, &ends);
+        sum::sum(&mut report, &plan, &self.threads.counters, &ends);
         report.server = server.map(|mut server| {
             // Until the last send: while stragglers are waited for, it has little to do.
             server.cpu = server.cpu_us_per_unit / (report.run.measured_s * 1e6).max(1e-9);
@@ -225,7 +225,7 @@ impl Run {
             server
         });
         for end in ends {
-            plan.take_back(end.lanes, end.taps);
+            plan.take_back(end.lanes, end.receive_sockets);
         }
         Some((report, plan))
     }
@@ -236,7 +236,7 @@ impl Drop for Run {
         if self.plan.is_none() {
             return;
         }
-        self.crew.shared.quit();
+        self.threads.shared.quit();
         if let Some(plan) = self.plan.as_mut() {
             plan.linger = Duration::ZERO;
         }
@@ -246,9 +246,9 @@ impl Drop for Run {
 }
 
 impl Plan {
-    fn take_taps(&mut self) -> Vec<Tap> {
+    fn take_receive_sockets(&mut self) -> Vec<ReceiveSocket> {
         match &mut self.work {
-            Work::Flows(flows) => std::mem::take(&mut flows.taps),
+            Work::Flows(flows) => std::mem::take(&mut flows.receive_sockets),
             Work::Churn(_) | Work::Sip(_) => Vec::new(),
         }
     }
@@ -257,7 +257,7 @@ impl Plan {
 impl Drop for Plan {
     /// What was allocated for it is released.
     fn drop(&mut self) {
-        release(self.take_taps(), RELEASE_TIMEOUT);
+        release(self.take_receive_sockets(), RELEASE_TIMEOUT);
     }
 }
 

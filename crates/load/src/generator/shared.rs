@@ -36,7 +36,7 @@ pub(super) struct Shared {
 
 /// What the times of a run are made of.
 #[derive(Clone, Debug)]
-pub(super) struct Course {
+pub(super) struct RunTimes {
     warm_up: Duration,
     duration: Duration,
     linger: Duration,
@@ -48,8 +48,8 @@ pub(super) struct Course {
 const STAMPED: f64 = 20_000.0;
 
 impl Plan {
-    pub(super) fn course(&self) -> Course {
-        Course {
+    pub(super) fn course(&self) -> RunTimes {
+        RunTimes {
             warm_up: self.warm_up,
             duration: self.duration,
             linger: self.linger,
@@ -66,7 +66,7 @@ impl Shared {
     }
 
     /// Of a run that begins in a moment.
-    pub(super) fn of(course: &Course) -> Shared {
+    pub(super) fn of(course: &RunTimes) -> Shared {
         let origin_ns = clock::monotonic_ns() + HEAD_START_NS;
         let measure_ns = origin_ns + course.warm_up.as_nanos() as u64;
         Shared {

@@ -6,7 +6,7 @@ use io::clock;
 
 use super::end::{End, ReceiveStats, SendStats};
 use super::plan::{Plan, Work};
-use super::tap::ClientErrors;
+use super::receive_socket::ClientErrors;
 use super::warnings;
 use crate::Via;
 use crate::measure::{Counter, Counters, Snapshot};
@@ -124,7 +124,7 @@ fn totals(
     total.duplicates = came.duplicates;
     total.succeeded = came.succeeded;
     total.failed = came.failed;
-    came.odd.tell(total);
+    came.odd.add_to(total);
     total.overflow += all.get(Counter::Overflow);
     match &plan.work {
         Work::Flows(flows) if flows.one_sided => {

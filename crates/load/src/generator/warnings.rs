@@ -1,6 +1,6 @@
 //! What makes a result less than it seems.
 
-use super::tap::ClientErrors;
+use super::receive_socket::ClientErrors;
 use crate::report::{Ending, LoadReport};
 
 /// How messages leave over TCP and TLS.

@@ -158,11 +158,11 @@ impl Peer {
     /// Stops the threads and says what they did.
     #[must_use]
     pub fn stop(mut self) -> PeerReport {
-        self.halt();
+        self.stop_threads();
         PeerReport::new(&self.addresses, &self.counters, self.started.elapsed())
     }
 
-    fn halt(&mut self) {
+    fn stop_threads(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             // A panicking thread has already said why on stderr.
@@ -173,7 +173,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.halt();
+        self.stop_threads();
     }
 }
 

@@ -15,7 +15,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use stun::{IntegrityAlgorithm, PasswordAlgorithm};
-use turn::client::{Advice, AllocateOptions, Allocated, Client, ClientConfig, Event, RelayWish};
+use turn::client::{
+    Advice, AllocateOptions, Allocated, Client, ClientConfig, Event, RequestedRelays,
+};
 
 pub use client::Handshake;
 pub use error::{ProbeError, ProbeErrorKind};
@@ -228,7 +230,7 @@ impl Second {
     fn allocate(mut link: Link, timeout: Duration) -> Result<Second, ProbeError> {
         let mut options = AllocateOptions {
             mobility: false,
-            relay: RelayWish::Both { even_port: false },
+            relay: RequestedRelays::Both { even_port: false },
             dont_fragment: true,
             lifetime_s: None,
         };
@@ -250,7 +252,7 @@ impl Second {
             if options.dont_fragment && refusal.advice == Some(Advice::DropDontFragment) {
                 options.dont_fragment = false;
             } else if refused && dual_refused.is_none() {
-                options.relay = RelayWish::default();
+                options.relay = RequestedRelays::default();
                 dual_refused = Some(refusal.error);
             } else {
                 return Err(refusal.error);

@@ -144,7 +144,7 @@ fn provenance(page: &mut String, report: &LoadReport) {
         escape(&run.kernel),
         run.cpus,
         run.pace.latency_from(),
-        escape(run.pace.leaves_out().unwrap_or_default()),
+        escape(run.pace.excluded_latencies().unwrap_or_default()),
         escape(&run.argv.join(" "))
     );
 }

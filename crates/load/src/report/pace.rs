@@ -31,7 +31,7 @@ impl Pace {
 
     /// What the latencies leave out; `None` if nothing.
     #[must_use]
-    pub fn leaves_out(self) -> Option<&'static str> {
+    pub fn excluded_latencies(self) -> Option<&'static str> {
         match self {
             Pace::Open => None,
             Pace::Closed => Some(
@@ -109,6 +109,6 @@ mod tests {
         assert_eq!(counts, [2, 1, 0, 0, 0, 1, 1, 0, 0, 1]);
         assert!(own.parts().starts_with("<=10us 33.33 %"), "{}", own.parts());
         assert!(own.parts().ends_with("later 16.67 %"));
-        assert_eq!(Pace::Open.leaves_out(), None);
+        assert_eq!(Pace::Open.excluded_latencies(), None);
     }
 }

@@ -12,7 +12,7 @@ impl fmt::Display for LoadReport {
             write!(f, "{sip}")?;
         }
         self.times(f)?;
-        self.machinery(f)?;
+        self.write_methods(f)?;
         for warning in &self.warnings {
             writeln!(f, "warning: {warning}")?;
         }
@@ -117,7 +117,7 @@ impl LoadReport {
             times.max_us,
             self.jitter_us,
         )?;
-        if let Some(left_out) = self.run.pace.leaves_out() {
+        if let Some(left_out) = self.run.pace.excluded_latencies() {
             writeln!(f, "    {left_out}")?;
         }
         let own = [
@@ -156,7 +156,7 @@ impl LoadReport {
         Ok(())
     }
 
-    fn machinery(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_methods(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sending = &self.sending;
         writeln!(
             f,

@@ -203,14 +203,14 @@ impl Threshold {
                 found: format!(
                     "too few for this percentile ({} measured), max {}",
                     report.latency.count,
-                    self.metric.show(most)
+                    self.metric.format_value(most)
                 ),
                 failed: !is_certain,
             };
         };
         Verdict {
             text: self.text.clone(),
-            found: self.metric.show(value),
+            found: self.metric.format_value(value),
             failed: if self.fails_above {
                 value > self.limit
             } else {
@@ -221,7 +221,7 @@ impl Threshold {
 }
 
 impl Metric {
-    fn show(&self, value: f64) -> String {
+    fn format_value(&self, value: f64) -> String {
         match self.unit {
             Unit::Time if value >= 10_000.0 => format!("{:.1}ms", value / 1e3),
             Unit::Time => format!("{value:.1}us"),

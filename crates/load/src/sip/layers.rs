@@ -23,7 +23,7 @@ const PONG: &[u8] = b"\r\n";
 
 /// What connections need beyond TCP.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Way {
+pub(crate) struct ConnectionLayers {
     /// Whom to expect over TLS.
     pub(crate) tls: Option<Verify>,
     /// The host and port that a WebSocket is opened for.
@@ -58,7 +58,10 @@ impl Layers {
     ///
     /// # Errors
     /// The TLS configuration cannot be used, or there is no randomness.
-    pub(crate) fn new(way: &Way, outgoing: &mut Vec<u8>) -> io::Result<Option<Box<Layers>>> {
+    pub(crate) fn new(
+        way: &ConnectionLayers,
+        outgoing: &mut Vec<u8>,
+    ) -> io::Result<Option<Box<Layers>>> {
         if way.tls.is_none() && way.websocket.is_none() {
             return Ok(None);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ::io::{Event, Events, Interest, Poller, TcpConnection};
 
-use super::layers::{Layers, Way, cut};
+use super::layers::{ConnectionLayers, Layers, cut};
 
 /// Bytes asked of the kernel at a time.
 const CHUNK: usize = 65_536;
@@ -57,7 +57,11 @@ impl Pipe {
     ///
     /// # Errors
     /// The TLS configuration cannot be used, or there is no randomness.
-    pub(crate) fn with(way: &Way, connection: TcpConnection, token: u64) -> io::Result<Pipe> {
+    pub(crate) fn with(
+        way: &ConnectionLayers,
+        connection: TcpConnection,
+        token: u64,
+    ) -> io::Result<Pipe> {
         let mut pipe = Pipe::new(connection, token);
         pipe.layers = Layers::new(way, &mut pipe.outgoing)?;
         Ok(pipe)

@@ -39,15 +39,15 @@ impl PeerPolicy for Policy {
 }
 
 /// What a test wants of its server.
-pub(crate) struct Wishes {
+pub(crate) struct RunRequest {
     pub(crate) ip: IpAddr,
     pub(crate) peers: PeerClass,
     pub(crate) change: fn(&mut Config),
 }
 
-impl Default for Wishes {
-    fn default() -> Wishes {
-        Wishes {
+impl Default for RunRequest {
+    fn default() -> RunRequest {
+        RunRequest {
             ip: Ipv4Addr::LOCALHOST.into(),
             peers: PeerClass::Peer,
             change: |_| {},
@@ -63,22 +63,22 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    pub(crate) fn start(wishes: &Wishes) -> TestServer {
+    pub(crate) fn start(run_request: &RunRequest) -> TestServer {
         let options = UdpOptions {
             recv_buffer: Some(4 << 20),
             ..UdpOptions::default()
         };
-        let listener = UdpSocket::bind((wishes.ip, 0).into(), &options).expect("loopback");
+        let listener = UdpSocket::bind((run_request.ip, 0).into(), &options).expect("loopback");
         let address = listener.local_addr();
         let stop = Arc::new(AtomicBool::new(false));
         let mut users = StaticCredentials::new(REALM);
         users.add_password(USER, PASSWORD).expect("plain ASCII");
         let policy = Arc::new(Policy {
-            class: wishes.peers,
+            class: run_request.peers,
         });
         let mut config = Config::new(REALM, NonceKeys::new(&[1; 32]), Arc::new(users), policy);
         config.software = Some("test server".to_owned());
-        (wishes.change)(&mut config);
+        (run_request.change)(&mut config);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || Worker::new(listener, config).run(&stopped));
         TestServer {

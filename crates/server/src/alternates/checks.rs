@@ -38,7 +38,7 @@ impl Checks {
         let thread = std::thread::Builder::new()
             .name("hairpin-checks".to_owned())
             .spawn(move || {
-                kept.by_worker();
+                kept.restrict_worker_thread();
                 run(&changes_of_thread, &of_thread);
             })
             .map_err(StartError::Thread)?;

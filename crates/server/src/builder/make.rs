@@ -3,9 +3,8 @@
 use super::Builder;
 use super::offloaded::separate;
 use super::plan::Plan;
-use super::taking::Taking;
+use super::takeover::ServerTakeover;
 use crate::addresses::{self, RelayAddresses};
-use crate::board::PublishedCounters;
 use crate::certificates::Certificates;
 use crate::cluster_keys::ClusterKeys;
 use crate::connections::{Connections, StreamListener};
@@ -13,7 +12,7 @@ use crate::dtls::ListenerProtocols;
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
 use crate::handover::{OpenListeners, TakeOver};
-use crate::live::{Changes, Live, Published};
+use crate::live::{Changes, LiveSettings, Published};
 use crate::mailbox::Mailbox;
 use crate::observer::{Listeners, Observer};
 use crate::offload::{Prepared, PublishedStatus};
@@ -21,11 +20,12 @@ use crate::pinning::Pinning;
 use crate::policy::OwnAddresses;
 use crate::ports::PortRange;
 use crate::privileges::KeptCapabilities;
+use crate::published::PublishedCounters;
 use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::routes::Table;
-use crate::sip::{self, Sip, SipUpgrade, Surroundings, TakingSip, Transport};
+use crate::sip::{self, Sip, SipTakeover, SipUpgrade, Surroundings, Transport};
 use crate::state_dir::StateDir;
 use crate::steering::{Numbering, Tables};
 use crate::worker::{Worker, WorkerMessage, now};
@@ -120,14 +120,14 @@ impl Builder {
             streams: self.settings.stream_limits(workers),
             shared_ports: self.shared_port_range(ports, workers)?,
             predecessor: self.take_over.as_ref().and_then(TakeOver::predecessor),
-            boards: (0..workers).map(|_| PublishedCounters::new()).collect(),
+            published_counters: (0..workers).map(|_| PublishedCounters::new()).collect(),
         };
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
         self.serve_connections(&mut made, streams, sip);
         self.serve_dtls(&mut made, &self.settings.stream_limits(workers))?;
         features.busy_poll = self.busy_poll_of(&made);
         let observer = Observer::new(
-            Arc::clone(&plan.boards),
+            Arc::clone(&plan.published_counters),
             listeners,
             relays,
             quotas,
@@ -136,7 +136,7 @@ impl Builder {
             self.certificates.clone(),
         );
         observer.follow(&live);
-        say_what_serves(&observer, workers, &live.relays, ports);
+        log_started(&observer, workers, &live.relays, ports);
         Ok(Made {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),
             workers: made,
@@ -191,12 +191,12 @@ impl Builder {
         &self,
         workers: usize,
         offloads: Option<Offloads>,
-        (taking, taking_sip): (Option<&Taking>, Option<TakingSip>),
+        (taking, taking_sip): (Option<&ServerTakeover>, Option<SipTakeover>),
     ) -> Result<Bound, StartError> {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
         let shared = taking.map_or(&[][..], |taking| taking.steering.listeners());
         let groups = self.bind_listeners(workers, gro, shared)?;
-        let orders = self.settings.sip_orders(workers, &Table::default())?;
+        let sip_config = self.settings.sip_config(workers, &Table::default())?;
         let buffers = self.wanted_buffers();
         let state = self.state_dir.as_deref();
         let state = state.map(StateDir::open).transpose()?;
@@ -212,7 +212,7 @@ impl Builder {
             proxies: &self.proxies,
         };
         let tls = self.sip_tls_configs();
-        let sip = sip::set_up(&self.sip_listen, &tls, buffers, orders, surroundings)?;
+        let sip = sip::set_up(&self.sip_listen, &tls, buffers, sip_config, surroundings)?;
         let (sip_addresses, sip, sip_upgrade) = (sip.addresses, sip.workers, sip.upgrade);
         let (streams, tcp, tls) = self.bind_streams(workers)?;
         self.inherited.check_used()?;
@@ -296,7 +296,7 @@ impl Builder {
         quotas: &Arc<Quotas>,
         rates: &Option<Arc<RateTable>>,
         workers: usize,
-    ) -> Result<Live, StartError> {
+    ) -> Result<LiveSettings, StartError> {
         let own = OwnAddresses {
             listeners: [listeners.all(), self.protected.clone()].concat(),
             host: Vec::new(),
@@ -308,7 +308,7 @@ impl Builder {
             (None, Some(keys)) if !keys.is_empty() => keys,
             _ => vec![random::seed().map_err(StartError::Randomness)?],
         };
-        let mut live = Live::new(
+        let mut live = LiveSettings::new(
             self.settings.clone(),
             own,
             nonce_seeds,
@@ -332,7 +332,7 @@ impl Builder {
     /// Says whether the kernel relays, and gives clients tickets (RFC 8016) if they can be led to any worker.
     fn set_abilities(
         &self,
-        live: &mut Live,
+        live: &mut LiveSettings,
         features: &Features,
         offload: bool,
     ) -> Result<(), StartError> {
@@ -351,7 +351,7 @@ impl Builder {
     /// Has clients find their workers.
     fn steer(
         &self,
-        taking: Option<Taking>,
+        taking: Option<ServerTakeover>,
         groups: &[Vec<UdpSocket>],
         (workers, most): (usize, usize),
         features: &mut Features,
@@ -402,7 +402,7 @@ fn open_listeners(
 }
 
 /// The first line of the log.
-fn say_what_serves(observer: &Observer, workers: usize, relays: &RelayAddresses, ports: PortRange) {
+fn log_started(observer: &Observer, workers: usize, relays: &RelayAddresses, ports: PortRange) {
     let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
     let features = observer.features();
     tracing::info!(
@@ -432,7 +432,7 @@ fn say_what_serves(observer: &Observer, workers: usize, relays: &RelayAddresses,
 fn rate_table(
     offload: Option<&Prepared>,
     size: TableSize,
-    taking: Option<&mut Taking>,
+    taking: Option<&mut ServerTakeover>,
 ) -> Result<Option<Arc<RateTable>>, StartError> {
     let table = match offload {
         Some(offload) => Some(Arc::clone(&offload.rates)),

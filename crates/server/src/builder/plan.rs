@@ -1,7 +1,6 @@
 //! What workers get: each a poller, a mailbox, its sockets of all listeners, an engine and buffers.
 
 use crate::addresses::RelayAddresses;
-use crate::board::{PublishedCounters, Publisher};
 use crate::connections::{Arena, Connections, WorkerLimits};
 use crate::error::StartError;
 use crate::handover::Predecessor;
@@ -9,6 +8,7 @@ use crate::live::Published;
 use crate::mailbox::Mailbox;
 use crate::offload::WorkerTables;
 use crate::ports::PortRange;
+use crate::published::{PublishedCounters, Publisher};
 use crate::random;
 use crate::rates::{Numbers, RateTable, Rates};
 use crate::steering::{Numbering, Placement, Tables};
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     pub(super) relay_gro: bool,
     /// The most datagrams of a batch, if not as many as there is room for.
     pub(super) batch_limit: Option<usize>,
-    pub(super) boards: Arc<[PublishedCounters]>,
+    pub(super) published_counters: Arc<[PublishedCounters]>,
     pub(super) streams: WorkerLimits,
     /// The ports that all relays share, if they do.
     pub(super) shared_ports: Option<PortRange>,
@@ -213,7 +213,7 @@ impl Plan {
             batch_limit: BatchLimit::new(batch.room()),
             batch,
             configuration: self.published.subscribe(),
-            publisher: Publisher::new(Arc::clone(&self.boards), place.into()),
+            publisher: Publisher::new(Arc::clone(&self.published_counters), place.into()),
             has_connections: false,
             arena: Arena::new(false),
             batches: Vec::new(),

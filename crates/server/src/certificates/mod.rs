@@ -241,7 +241,7 @@ impl Certificates {
             }
             // Files that cannot be used are read only once, until they change again.
             source.stamp = stamp;
-            let read = pair::read(&source.files).and_then(|new| still_valid(new, old));
+            let read = pair::read(&source.files).and_then(|new| reject_expired(new, old));
             match read {
                 Ok(new) => {
                     outcomes.push(Ok(new.about.clone()));
@@ -294,7 +294,7 @@ impl Pair {
 }
 
 /// Rejects an expired pair if the old pair has not expired.
-fn still_valid(new: Pair, old: &Pair) -> Result<Pair, CertificateError> {
+fn reject_expired(new: Pair, old: &Pair) -> Result<Pair, CertificateError> {
     if new.about.days_left() < 0 && old.about.days_left() >= 0 {
         let place = new.about.place;
         return Err(CertificateError::Expired { place });

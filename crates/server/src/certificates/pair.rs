@@ -253,7 +253,7 @@ pub(super) fn parse(
             place: place(),
             reason: error.to_string(),
         })?;
-    let about = look_into(&chain, certificate_place)?;
+    let about = inspect_chain(&chain, certificate_place)?;
     let private = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
         pem::Error::NoItemsFound => CertificateError::NoKey {
             place: key_place.to_owned(),
@@ -281,7 +281,7 @@ pub(super) fn parse(
 }
 
 /// Checks the order of a chain. Returns names, validity and fingerprint of its first certificate.
-fn look_into(
+fn inspect_chain(
     chain: &[CertificateDer<'_>],
     place: &str,
 ) -> Result<CertificateInfo, CertificateError> {

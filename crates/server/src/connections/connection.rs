@@ -188,7 +188,7 @@ impl Connection {
     }
 
     /// Whether the worker must not read from the connection now.
-    pub(super) fn must_not_read(&self) -> bool {
+    pub(super) fn is_reading_stopped(&self) -> bool {
         self.is_paused || self.is_held || self.has_unread_responses()
     }
 
@@ -452,7 +452,7 @@ impl Connection {
     pub(super) fn wants(&self) -> Watching {
         match (
             self.waiting() > 0 && !self.is_handshake_only(),
-            self.must_not_read(),
+            self.is_reading_stopped(),
         ) {
             (false, false) => Watching::Read,
             (false, true) => Watching::Nothing,

@@ -30,15 +30,15 @@ pub(crate) struct MovingConnection(Box<Connection>);
 impl Connections {
     /// Handles no more messages of this client: its connection becomes a data connection, or moves to another worker.
     pub(crate) fn hold(&mut self, path: &ClientPath, poller: &Poller) {
-        self.set_held(path, true, poller);
+        self.set_reading_paused(path, true, poller);
     }
 
     /// Handles its messages again.
     pub(crate) fn release(&mut self, path: &ClientPath, poller: &Poller) {
-        self.set_held(path, false, poller);
+        self.set_reading_paused(path, false, poller);
     }
 
-    fn set_held(&mut self, path: &ClientPath, held: bool, poller: &Poller) {
+    fn set_reading_paused(&mut self, path: &ClientPath, held: bool, poller: &Poller) {
         let Some(slot) = self.find(path) else {
             return;
         };
@@ -197,7 +197,7 @@ impl Connections {
 
     /// Takes the plain connection of this client out, for another process: its descriptor, and the bytes that followed the last message.
     /// `None` if it has ended, has TLS, or if responses wait to be written.
-    pub(crate) fn give_away(
+    pub(crate) fn take_for_handover(
         &mut self,
         path: &ClientPath,
         poller: &Poller,

@@ -59,7 +59,7 @@ pub(crate) struct Slot {
     pub(crate) generation: u32,
 }
 
-/// [`Connections::give_back`] acts only after a peak of this number of connections: with TLS, about 4 MB.
+/// [`Connections::release_memory`] acts only after a peak of this number of connections: with TLS, about 4 MB.
 const MIN_PEAK: usize = 512;
 
 /// The maximum number of timers that one call of [`Connections::expire`] handles.
@@ -242,7 +242,7 @@ impl Connections {
     }
 
     /// Tells the engine which clients asked for a server by its name (SNI).
-    pub(crate) fn tell_names(&mut self, engine: &mut turn::server::Server) {
+    pub(crate) fn report_server_names(&mut self, engine: &mut turn::server::Server) {
         for (five_tuple, name) in self.named.drain(..) {
             engine.set_server_name(&five_tuple, Some(&name));
         }
@@ -310,7 +310,7 @@ impl Connections {
     }
 
     /// Returns free memory to the system after most of many connections have ended. The allocator kept 39 MB after 5,000 TLS connections.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         if self.peak >= MIN_PEAK && self.open * 4 <= self.peak {
             self.peak = self.open;
             io::memory::release_free();

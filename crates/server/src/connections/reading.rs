@@ -26,7 +26,7 @@ impl Connections {
         let Some(connection) = self.get(slot) else {
             return;
         };
-        if connection.must_not_read() {
+        if connection.is_reading_stopped() {
             if event.closed {
                 self.close(slot, EndReason::Client, None, poller);
             }
@@ -172,9 +172,9 @@ impl Connections {
     }
 
     /// Whether the next message of a connection may be handled now.
-    pub(crate) fn may_go_on(&mut self, slot: Slot) -> bool {
+    pub(crate) fn may_handle_next(&mut self, slot: Slot) -> bool {
         self.get(slot)
-            .is_some_and(|connection| !connection.must_not_read())
+            .is_some_and(|connection| !connection.is_reading_stopped())
     }
 
     /// Keeps the bytes that were not handled.
@@ -219,7 +219,7 @@ impl Connections {
         while let Some(slot) = self.resumed.pop() {
             if let Some(connection) = self
                 .get(slot)
-                .filter(|connection| !connection.must_not_read())
+                .filter(|connection| !connection.is_reading_stopped())
             {
                 connection.resume(arena);
                 self.update_interest(slot, poller);

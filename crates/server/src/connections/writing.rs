@@ -104,12 +104,12 @@ impl Connections {
         };
         let mut written = Written::default();
         let before = connection.waiting();
-        let was_deaf = connection.must_not_read();
+        let was_deaf = connection.is_reading_stopped();
         let outcome = connection.write(&mut self.scratch, &mut self.spare, &mut written);
         self.queued = self.queued + connection.waiting() - before;
         self.counters.writes += written.calls;
         self.counters.written_bytes += written.bytes;
-        if was_deaf && !connection.must_not_read() {
+        if was_deaf && !connection.is_reading_stopped() {
             self.resumed.push(slot);
         }
         match outcome {

@@ -232,7 +232,7 @@ impl Dtls {
     }
 
     /// Tells the engine which clients asked for a server by its name.
-    pub(crate) fn tell_names(&mut self, engine: &mut turn::server::Server) {
+    pub(crate) fn report_server_names(&mut self, engine: &mut turn::server::Server) {
         self.take_events();
         for (five_tuple, name) in self.named.drain(..) {
             engine.set_server_name(&five_tuple, Some(&name));

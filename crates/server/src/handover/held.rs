@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 
 /// Descriptors of [`SharedCounts`](crate::quota::SharedCounts).
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct SharedCountFds {
     /// Relayed addresses of users, realms, sources and in all.
     pub(crate) quotas: Option<OwnedFd>,
     /// Allocations of groups that have rate limits; `None` if there are none.
     pub(crate) rates: Option<OwnedFd>,
 }
 
-impl Held {
+impl SharedCountFds {
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend([self.quotas.is_some(), self.rates.is_some()].map(u8::from));
     }
@@ -27,7 +27,7 @@ impl Held {
     pub(super) fn decode(
         bytes: &mut Bytes<'_>,
         fds: &mut impl Iterator<Item = OwnedFd>,
-    ) -> Result<Held, HandoverError> {
+    ) -> Result<SharedCountFds, HandoverError> {
         let mut next = || -> Result<Option<OwnedFd>, HandoverError> {
             if bytes.byte()? == 0 {
                 return Ok(None);
@@ -36,7 +36,7 @@ impl Held {
             fd.ok_or(HandoverError::Offer("descriptors are missing"))
                 .map(Some)
         };
-        Ok(Held {
+        Ok(SharedCountFds {
             quotas: next()?,
             rates: next()?,
         })
@@ -49,9 +49,9 @@ impl Held {
         mapped.map_err(HandoverError::System)
     }
 
-    pub(super) fn copies(&self) -> std::io::Result<Held> {
+    pub(super) fn copies(&self) -> std::io::Result<SharedCountFds> {
         let copy = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
-        Ok(Held {
+        Ok(SharedCountFds {
             quotas: copy(&self.quotas)?,
             rates: copy(&self.rates)?,
         })

@@ -1,6 +1,6 @@
 //! What a new process sends to the old one before it binds its sockets.
 
-use super::held::Held;
+use super::held::SharedCountFds;
 use super::offer::{Bytes, MAPS};
 use super::{HandoverError, JoiningSip};
 use crate::ports::{ENTRY, SharedPorts};
@@ -13,7 +13,7 @@ pub struct Joining {
     /// The steering program and its tables; empty if the old process has loaded them.
     pub(crate) maps: Vec<OwnedFd>,
     pub(crate) relays: Vec<SharedPorts>,
-    pub(crate) held: Held,
+    pub(crate) held: SharedCountFds,
     /// `None` if one of the two serves no SIP.
     pub(crate) sip: Option<JoiningSip>,
 }
@@ -48,7 +48,7 @@ impl Joining {
         Ok(Joining {
             maps,
             relays: decode_ports(&mut bytes, &mut fds)?,
-            held: Held::decode(&mut bytes, &mut fds)?,
+            held: SharedCountFds::decode(&mut bytes, &mut fds)?,
             sip: JoiningSip::decode(&mut bytes, &mut fds)?,
         })
     }

@@ -22,7 +22,7 @@ mod predecessor;
 mod sip;
 mod xdp;
 
-pub(crate) use held::Held;
+pub(crate) use held::SharedCountFds;
 pub use joining::Joining;
 pub(crate) use offer::Key;
 pub use offer::Offer;

@@ -2,7 +2,7 @@
 
 use super::HandoverError;
 use super::OfferedSip;
-use super::held::Held;
+use super::held::SharedCountFds;
 use super::joining::{decode_ports, encode_ports};
 use super::xdp::{self, XdpPrograms};
 use crate::ports::{ForeignPorts, SharedPorts};
@@ -36,7 +36,7 @@ pub struct Offer {
     pub(crate) udp: Vec<Vec<OwnedFd>>,
     /// Its relay ports.
     pub(crate) relays: Vec<SharedPorts>,
-    pub(crate) held: Held,
+    pub(crate) held: SharedCountFds,
     /// `None` if no XDP program is attached.
     pub(crate) xdp: Option<XdpPrograms>,
     pub(crate) sip: Option<OfferedSip>,
@@ -121,7 +121,7 @@ impl Offer {
             .map(|&count| next(count.into()))
             .collect::<Result<_, _>>()?;
         let relays = decode_ports(&mut bytes, &mut fds)?;
-        let held = Held::decode(&mut bytes, &mut fds)?;
+        let held = SharedCountFds::decode(&mut bytes, &mut fds)?;
         let xdp = xdp::decode(&mut bytes, &mut fds)?;
         let sip = OfferedSip::decode(&mut bytes)?;
         if workers == 0 || first_worker.checked_add(workers).is_none() {
@@ -187,7 +187,7 @@ impl Offer {
     }
 
     /// What the process holds of quotas and rate limits.
-    pub(crate) fn held(&self) -> Result<Held, HandoverError> {
+    pub(crate) fn held(&self) -> Result<SharedCountFds, HandoverError> {
         self.held.copies().map_err(HandoverError::System)
     }
 
@@ -283,7 +283,7 @@ mod tests {
                 first: 49_152,
                 words: socket(),
             }],
-            held: Held {
+            held: SharedCountFds {
                 quotas: Some(socket()),
                 rates: None,
             },

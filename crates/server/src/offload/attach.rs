@@ -1,8 +1,8 @@
 //! Loading the programs and attaching them to interfaces, each by the best means that works there.
 
 use super::choice::{Facts, Obstacle, OffloadMethod, choose};
-use super::clsact::{Clsact, remove_dead};
-use super::machine::survey;
+use super::clsact::{Clsact, remove_orphaned};
+use super::machine::read_interfaces;
 use super::status::InterfaceOffload;
 use super::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use crate::error::StartError;
@@ -123,11 +123,11 @@ impl OffloadConfig<'_> {
         }
         let served: Vec<IpAddr> = self.listeners.iter().map(SocketAddr::ip).collect();
         let served = [&served, self.relays].concat();
-        let mut facts = survey(&served).unwrap_or_else(|error| {
+        let mut facts = read_interfaces(&served).unwrap_or_else(|error| {
             tracing::warn!(%error, "the kernel does not list its interfaces: user space relays");
             Vec::new()
         });
-        remove_all_dead(&facts);
+        remove_all_orphaned(&facts);
         let mut relay = self.load();
         for facts in &mut facts {
             let link = self.other.and_then(|other| other.link(facts.link.index));
@@ -142,7 +142,7 @@ impl OffloadConfig<'_> {
             };
             let attachment = attach_interface(&how, facts, &mut relay);
             if attachment.insists && attachment.about.means == OffloadMethod::User {
-                return Err(attachment.insisted());
+                return Err(attachment.required_offload_error());
             }
             attachments.interfaces.push(attachment);
         }
@@ -171,7 +171,7 @@ impl OffloadConfig<'_> {
         let indirect = outside.clone().find(|attachment| attachment.indirect);
         match indirect.filter(|_| self.offload.mode != OffloadMode::Auto) {
             Some(attachment) if outside.all(|one| one.attached.is_none()) => {
-                Err(attachment.insisted())
+                Err(attachment.required_offload_error())
             }
             _ => Ok(()),
         }
@@ -277,17 +277,17 @@ pub(super) fn attach_tc(
 }
 
 /// Removes what dead processes have left at these interfaces.
-fn remove_all_dead(interfaces: &[Facts]) {
+fn remove_all_orphaned(interfaces: &[Facts]) {
     if let Ok(mut netlink) = Netlink::open() {
         for facts in interfaces {
-            remove_dead(&mut netlink, facts.link.index);
+            remove_orphaned(&mut netlink, facts.link.index);
         }
     }
 }
 
 impl InterfaceAttachment {
     /// What the server does not start for.
-    fn insisted(&self) -> StartError {
+    fn required_offload_error(&self) -> StartError {
         let reason = self.about.reason();
         StartError::Offload {
             interface: self.about.name.clone(),

@@ -89,9 +89,9 @@ impl Drop for Clsact {
 }
 
 /// Deletes the filters of hairpin processes that have ended, at an interface of the calling thread's network namespace.
-pub(super) fn remove_dead(netlink: &mut Netlink, interface: u32) {
+pub(super) fn remove_orphaned(netlink: &mut Netlink, interface: u32) {
     let filters = netlink.ingress_filters(interface).unwrap_or_default();
-    for filter in filters.iter().filter(|filter| is_dead(filter)) {
+    for filter in filters.iter().filter(|filter| is_orphaned(filter)) {
         match netlink.delete_bpf_filter(interface, filter.priority, filter.handle) {
             Ok(()) => tracing::info!(
                 interface,
@@ -106,7 +106,7 @@ pub(super) fn remove_dead(netlink: &mut Netlink, interface: u32) {
 }
 
 /// Whether a filter is one of hairpin's, and no process owns it.
-fn is_dead(filter: &Filter) -> bool {
+fn is_orphaned(filter: &Filter) -> bool {
     let Some(name) = filter.name.as_deref() else {
         return false;
     };

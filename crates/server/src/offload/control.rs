@@ -14,7 +14,7 @@ use super::upgrade::UpgradeStep;
 use super::{KernelBinding, OffloadMode};
 use crate::error::StartError;
 use crate::handover::XdpPrograms;
-use crate::privileges::{KeptCapabilities, can_do_without};
+use crate::privileges::{KeptCapabilities, works_without_capabilities};
 use crate::rates::RateTable;
 use bpf::relay::Relay;
 use io::netlink::{Drivers, Ipsec, Netlink, NetworkChanges};
@@ -196,7 +196,7 @@ impl Prepared {
     /// Whether the control thread can write the programs' maps without any capability. Workers write theirs as memory.
     pub(crate) fn can_write_unprivileged(&mut self) -> bool {
         let relay = &mut self.relay;
-        can_do_without(move || relay.set_relaying(true).is_ok())
+        works_without_capabilities(move || relay.set_relaying(true).is_ok())
     }
 
     /// Starts the thread.
@@ -237,7 +237,7 @@ impl Prepared {
         let thread = std::thread::Builder::new()
             .name("hairpin-offload".to_owned())
             .spawn(move || {
-                kept.by_control();
+                kept.restrict_control_thread();
                 thread.run();
             })?;
         Ok(Control {
@@ -257,21 +257,21 @@ impl Control {
     /// The XDP attachments, for a process that takes over; `None` if there are none, or the thread does not respond.
     pub(crate) fn xdp_programs(&self) -> Option<XdpPrograms> {
         let (reply, answer) = mpsc::channel();
-        self.tell(UpgradeStep::Offer(reply));
+        self.send_step(UpgradeStep::Offer(reply));
         answer.recv_timeout(ANSWER).ok().flatten()
     }
 
     /// The process that took over has ended: attaches the XDP program again where the other one was in front of it.
     pub(crate) fn replace_xdp(&self) {
-        self.tell(UpgradeStep::Resume);
+        self.send_step(UpgradeStep::Resume);
     }
 
     /// The process that this one took over from has ended: its XDP program goes.
     pub(crate) fn forget_other_xdp(&self) {
-        self.tell(UpgradeStep::ForgetOther);
+        self.send_step(UpgradeStep::ForgetOther);
     }
 
-    fn tell(&self, step: UpgradeStep) {
+    fn send_step(&self, step: UpgradeStep) {
         self.settings.upgrade().push(step);
         self.settings.waker.wake();
     }

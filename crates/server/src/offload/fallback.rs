@@ -30,7 +30,7 @@ pub(super) struct Fallback {
     unknown_seconds: u32,
     on_fallback: OnFallback,
     /// Some worker does not know yet.
-    untold: bool,
+    must_notify: bool,
 }
 
 impl Fallback {
@@ -41,13 +41,13 @@ impl Fallback {
             unknown: 0,
             unknown_seconds: 0,
             on_fallback,
-            untold: false,
+            must_notify: false,
         }
     }
 
     /// Tells workers of a fallback; those whose mailbox is full now are told at another call.
-    pub(super) fn tell_workers(&mut self) {
-        self.untold = self.untold && !(self.on_fallback)();
+    pub(super) fn notify_workers(&mut self) {
+        self.must_notify = self.must_notify && !(self.on_fallback)();
     }
 
     /// How many packets of a second had unfinished checksums, if that is no chance.
@@ -58,7 +58,7 @@ impl Fallback {
     }
 
     /// Whether packets have come by an unknown interface for seconds.
-    fn passes_by(&mut self, unknown: u64) -> bool {
+    fn persists_unknown_interface(&mut self, unknown: u64) -> bool {
         let grown = unknown > std::mem::replace(&mut self.unknown, unknown);
         self.unknown_seconds = if grown { self.unknown_seconds + 1 } else { 0 };
         self.unknown_seconds >= UNKNOWN_SECONDS
@@ -70,7 +70,10 @@ impl Thread {
     pub(super) fn watch_xdp(&mut self) {
         let totals = self.relay.totals().unwrap_or_default().xdp;
         self.watch_checksums(&totals);
-        if self.fallback.passes_by(totals.pass_interface) {
+        if self
+            .fallback
+            .persists_unknown_interface(totals.pass_interface)
+        {
             for index in self.suspects() {
                 self.fall_back(index, Obstacle::UnknownInterface);
             }
@@ -127,9 +130,9 @@ impl Thread {
             means = attachment.about.means.name(),
             "data path of an interface"
         );
-        self.fallback.untold |= attachment.about.means == OffloadMethod::Tc;
-        self.fallback.tell_workers();
-        self.look_at_links();
+        self.fallback.must_notify |= attachment.about.means == OffloadMethod::Tc;
+        self.fallback.notify_workers();
+        self.check_links();
     }
 }
 
@@ -149,23 +152,25 @@ mod tests {
     fn packets_of_an_unknown_interface_count_when_they_come_for_seconds() {
         let mut fallback = fallback();
         let counts = [0, 5, 9, 9, 10, 11, 12];
-        let seen: Vec<bool> = counts.map(|count| fallback.passes_by(count)).into();
+        let seen: Vec<bool> = counts
+            .map(|count| fallback.persists_unknown_interface(count))
+            .into();
         assert_eq!(seen, [false, false, false, false, false, false, true]);
     }
 
     #[test]
-    fn workers_are_told_of_a_fallback_until_all_know() {
+    fn workers_are_notified_of_a_fallback_until_all_know() {
         let mut full = 2;
         let mut fallback = Fallback::new(Box::new(move || {
             full -= 1;
             assert!(full >= 0, "all know already");
             full == 0
         }));
-        fallback.tell_workers();
-        fallback.untold = true;
+        fallback.notify_workers();
+        fallback.must_notify = true;
         for _ in 0..4 {
-            fallback.tell_workers();
+            fallback.notify_workers();
         }
-        assert!(!fallback.untold);
+        assert!(!fallback.must_notify);
     }
 }

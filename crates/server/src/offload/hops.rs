@@ -44,13 +44,13 @@ pub(super) struct Exit {
 #[derive(Debug, Default)]
 pub(super) struct Hops {
     hops: HashMap<u32, Hop>,
-    neighbours: HashMap<Place, Known>,
+    neighbours: HashMap<HopKey, KnownNeighbour>,
     cells: Arc<Cells>,
     exits: HashMap<u32, Exit>,
 }
 
 /// An address behind an interface.
-type Place = (u32, IpAddr);
+type HopKey = (u32, IpAddr);
 
 #[derive(Debug)]
 struct Hop {
@@ -62,21 +62,21 @@ struct Hop {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Way {
-    place: Place,
+    place: HopKey,
     mtu: Option<u32>,
     local: bool,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownNeighbour {
     mac: Option<Mac>,
     state: NeighbourState,
     hops: Vec<u32>,
 }
 
-impl Default for Known {
-    fn default() -> Known {
-        Known {
+impl Default for KnownNeighbour {
+    fn default() -> KnownNeighbour {
+        KnownNeighbour {
             mac: None,
             state: NeighbourState::Unknown,
             hops: Vec::new(),
@@ -98,7 +98,7 @@ impl Hops {
     }
 
     /// Whether the route of a path's destination is that of all its cell's. It may have got another cell.
-    pub(super) fn stands_for_its_cell(&self, path: &Path) -> bool {
+    pub(super) fn has_route_of_its_cell(&self, path: &Path) -> bool {
         !path.cell.is_shared() || self.cells.of(path.to) == path.cell
     }
 
@@ -124,7 +124,7 @@ impl Hops {
         route: Option<Route>,
         now_ns: u64,
         entries: &mut impl Entries,
-    ) -> Option<Place> {
+    ) -> Option<HopKey> {
         let way = route.and_then(|route| way(path, &route));
         let hop = self.hops.entry(index).or_insert(Hop {
             path,
@@ -187,10 +187,10 @@ impl Hops {
         all: &[Neighbour],
         now_ns: u64,
         entries: &mut impl Entries,
-    ) -> Vec<Place> {
-        let listed: std::collections::HashSet<Place> =
+    ) -> Vec<HopKey> {
+        let listed: std::collections::HashSet<HopKey> =
             all.iter().map(|one| (one.index, one.address)).collect();
-        let gone: Vec<Place> = self
+        let gone: Vec<HopKey> = self
             .neighbours
             .keys()
             .filter(|place| !listed.contains(place))
@@ -212,7 +212,7 @@ impl Hops {
     }
 
     /// Renews what would soon be good no longer, and returns the neighbours in use that are stale.
-    pub(super) fn renew(&mut self, now_ns: u64, entries: &mut impl Entries) -> Vec<Place> {
+    pub(super) fn renew(&mut self, now_ns: u64, entries: &mut impl Entries) -> Vec<HopKey> {
         self.write_all(now_ns, entries);
         let used = self.neighbours.iter();
         used.filter(|(_, known)| !known.hops.is_empty() && known.state == NeighbourState::Stale)
@@ -238,7 +238,7 @@ impl Hops {
         }
     }
 
-    fn leave(&mut self, place: Place, index: u32) {
+    fn leave(&mut self, place: HopKey, index: u32) {
         let Some(known) = self.neighbours.get_mut(&place) else {
             return;
         };

@@ -17,7 +17,7 @@ const MOST: usize = 64;
 ///
 /// # Errors
 /// What netlink says.
-pub(crate) fn survey(served: &[IpAddr]) -> std::io::Result<Vec<Facts>> {
+pub(crate) fn read_interfaces(served: &[IpAddr]) -> std::io::Result<Vec<Facts>> {
     let addresses = io::interfaces::addresses()?;
     let links = Netlink::open()?.links()?;
     // The kernel may be too old to tell.
@@ -136,7 +136,7 @@ mod tests {
     fn loopback_serves_if_it_is_named_or_all_are() {
         let names = |served: &[&str]| -> Vec<String> {
             let served: Vec<IpAddr> = served.iter().map(|ip| ip.parse().unwrap()).collect();
-            let found = survey(&served).unwrap().into_iter();
+            let found = read_interfaces(&served).unwrap().into_iter();
             found.map(|facts| facts.link.name).collect()
         };
         assert_eq!(names(&["127.0.0.1"]), ["lo"]);

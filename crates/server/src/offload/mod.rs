@@ -25,10 +25,10 @@ mod fallback;
 mod hops;
 #[cfg(test)]
 mod hops_tests;
+mod interface_probe;
 mod machine;
 mod next_hops;
 mod part;
-mod prospects;
 mod redirects;
 mod status;
 mod thread;
@@ -41,9 +41,9 @@ pub(crate) use cells::Cells;
 pub use choice::{Obstacle, OffloadMethod};
 pub(crate) use control::{Control, Prepared};
 pub(crate) use fallback::OnFallback;
+pub use interface_probe::{OffloadProbe, probe_interfaces};
 pub(crate) use next_hops::NextHopTable;
 pub(crate) use part::{Flowing, WorkerTables};
-pub use prospects::{OffloadProbe, prospects};
 pub(crate) use status::PublishedStatus;
 pub use status::{InterfaceOffload, OffloadStatus};
 

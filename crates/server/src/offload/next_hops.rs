@@ -109,7 +109,7 @@ impl NextHopTable {
     }
 
     /// Has the workers acquire anew.
-    pub(crate) fn tell_workers(&self) {
+    pub(crate) fn notify_workers(&self) {
         self.changes.fetch_add(1, Ordering::Release);
         for mailbox in self.workers.get().into_iter().flat_map(|all| all.iter()) {
             // Only to wake it up: a worker whose mailbox is full is awake.

@@ -118,10 +118,10 @@ impl Thread {
     /// Works until it is told to stop.
     pub(super) fn run(&mut self) {
         let mut events = Events::with_capacity(4);
-        self.look_at_links();
-        self.look_at_neighbours();
+        self.check_links();
+        self.check_neighbours();
         self.answer_at_own_addresses();
-        self.look_at_cells();
+        self.update_cells();
         let mut next_tick = io::clock::monotonic_ns();
         let mut ticks = 0_u32;
         while !self.settings.stops() {
@@ -154,7 +154,7 @@ impl Thread {
     /// Does what has to be done now and then.
     fn tick(&mut self, renewal: bool) {
         self.watch_xdp();
-        self.fallback.tell_workers();
+        self.fallback.notify_workers();
         if renewal {
             let mut unused = Vec::new();
             self.next_hops.withdraw_unused(KEPT, &mut unused);
@@ -163,11 +163,11 @@ impl Thread {
             }
             self.next_hops.free(unused);
             // With some drivers, what can be redirected to depends on what is attached to others.
-            self.look_at_links();
+            self.check_links();
             let stale = self
                 .hops
                 .renew(io::clock::monotonic_ns(), &mut self.entries);
-            self.ask_about(&stale);
+            self.confirm_neighbours(&stale);
         }
         self.publish();
     }
@@ -204,27 +204,27 @@ impl Thread {
 
     fn take_in(&mut self, news: News) {
         if news.links || news.all {
-            self.look_at_links();
+            self.check_links();
         }
         if news.all {
-            self.look_at_neighbours();
+            self.check_neighbours();
         }
         if news.routes || news.links || news.all {
             self.reroute.want();
         }
-        self.ask_about(&news.stale);
+        self.confirm_neighbours(&news.stale);
     }
 
     /// Asks for every route anew.
     fn reroute(&mut self) {
         let begun = io::clock::monotonic_ns();
         self.answer_at_own_addresses();
-        let changed = self.look_at_cells();
+        let changed = self.update_cells();
         for (index, path) in self.hops.paths() {
             self.route(index, path);
         }
         if changed {
-            self.next_hops.tell_workers();
+            self.next_hops.notify_workers();
         }
         self.reroute.done(begun);
     }
@@ -238,7 +238,7 @@ impl Thread {
     }
 
     /// Finds out which destinations are routed alike. Returns whether that has changed.
-    fn look_at_cells(&mut self) -> bool {
+    fn update_cells(&mut self) -> bool {
         let prefixes = self.watch.netlink.route_prefixes(Cells::MOST_PREFIXES);
         // Without a result, each destination has a next hop of its own.
         let cells = Arc::new(Cells::new(&prefixes.unwrap_or_default()));
@@ -251,7 +251,7 @@ impl Thread {
 
     fn route(&mut self, index: u32, path: Path) {
         let netlink = &mut self.watch.netlink;
-        let route = if !self.hops.stands_for_its_cell(&path) {
+        let route = if !self.hops.has_route_of_its_cell(&path) {
             self.next_hops.lost_destination(index);
             Err(std_io::ErrorKind::NotFound.into())
         } else if path.cell.is_shared() {
@@ -263,11 +263,11 @@ impl Thread {
         let ask = self
             .hops
             .route(index, path, route.ok(), now, &mut self.entries);
-        self.ask_about(ask.as_slice());
+        self.confirm_neighbours(ask.as_slice());
     }
 
     /// Has the kernel find or confirm these neighbours.
-    fn ask_about(&mut self, neighbours: &[(u32, IpAddr)]) {
+    fn confirm_neighbours(&mut self, neighbours: &[(u32, IpAddr)]) {
         for (index, address) in neighbours.iter().filter(|_| self.may_ask) {
             if let Err(error) = self.watch.netlink.use_neighbour(*index, *address)
                 && error.kind() == std_io::ErrorKind::PermissionDenied
@@ -281,12 +281,12 @@ impl Thread {
         }
     }
 
-    pub(super) fn look_at_links(&mut self) {
+    pub(super) fn check_links(&mut self) {
         let Ok(links) = self.watch.netlink.links() else {
             return;
         };
-        self.look_at_ipsec();
-        self.leave_those_gone(&links);
+        self.check_ipsec();
+        self.drop_removed_interfaces(&links);
         let over_xdp: Vec<u32> = self
             .at(OffloadMethod::Xdp)
             .map(|attachment| attachment.about.index)
@@ -348,7 +348,7 @@ impl Thread {
     }
 
     /// What has to be encrypted, or may have to, is none of the programs' business: then user space relays everything.
-    fn look_at_ipsec(&mut self) {
+    fn check_ipsec(&mut self) {
         let ipsec = self.watch.ipsec.as_mut();
         let encrypted = ipsec.is_some_and(|ipsec| ipsec.has_policies().unwrap_or(false));
         if encrypted && !self.encrypted {
@@ -360,7 +360,7 @@ impl Thread {
     }
 
     /// Of an interface that is gone, nothing is left to detach.
-    fn leave_those_gone(&mut self, links: &[Link]) {
+    fn drop_removed_interfaces(&mut self, links: &[Link]) {
         for attachment in &mut self.attachments {
             let index = attachment.about.index;
             if attachment.attached.is_some() && links.iter().all(|link| link.index != index) {
@@ -370,11 +370,11 @@ impl Thread {
         }
     }
 
-    fn look_at_neighbours(&mut self) {
+    fn check_neighbours(&mut self) {
         if let Ok(all) = self.watch.netlink.neighbours() {
             let now = io::clock::monotonic_ns();
             let stale = self.hops.all_neighbours(&all, now, &mut self.entries);
-            self.ask_about(&stale);
+            self.confirm_neighbours(&stale);
         }
     }
 

@@ -86,7 +86,7 @@ impl PeerRules {
     }
 
     /// Whether a rule is for one transport only.
-    pub(crate) fn tell_transports_apart(&self) -> bool {
+    pub(crate) fn depend_on_transport(&self) -> bool {
         let mut all = self.allow.iter().chain(&self.deny);
         all.any(|rule| rule.transport.is_some())
     }

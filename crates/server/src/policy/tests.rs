@@ -22,7 +22,7 @@ fn rules_for_one_transport_hold_for_that_one() {
         ],
         deny: vec![network("192.0.2.0/24").over(RelayTransport::Tcp)],
     };
-    assert!(rules.tell_transports_apart());
+    assert!(rules.depend_on_transport());
     let udp = rules.over(RelayTransport::Udp);
     assert_eq!((udp.allow.len(), udp.deny.len()), (2, 0));
     let tcp = rules.over(RelayTransport::Tcp);

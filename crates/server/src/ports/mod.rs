@@ -4,13 +4,13 @@
 //! belongs to). Both are plain atomics that all workers share. A relayed datagram uses neither, with one exception: the
 //! owner table is read if the peer is a relayed address of this server.
 
-mod foreign;
+mod other_process;
 mod owner;
 mod pool;
-mod resting;
+mod quarantine;
 mod set;
 
-pub(crate) use foreign::{ENTRY, ForeignPorts, SharedPorts};
+pub(crate) use other_process::{ENTRY, ForeignPorts, SharedPorts};
 pub use owner::{Owner, OwnerTable};
 pub use pool::{PortCounts, PortPool, PortRange, PortRangeError, PortSelection};
 pub use set::PortSet;

@@ -15,7 +15,7 @@
 //! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is free, what
 //! has rested longest comes back early: a shorter rest is better than a 508.
 
-use super::resting::{LINE, PortQuarantine, Words, count_ports, move_all};
+use super::quarantine::{LINE, PortQuarantine, Words, count_ports, move_all};
 use crate::random::Entropy;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -216,11 +216,11 @@ impl PortPool {
         }
         self.take_leased(worker, want, entropy)
             .or_else(|| self.take_in_order(want, entropy))
-            .or_else(|| self.take_early(want, entropy))
+            .or_else(|| self.take_quarantined(want, entropy))
     }
 
     /// Gives a port back after use. It rests before anybody gets it again.
-    pub fn give_back(&self, port: u16) {
+    pub fn release(&self, port: u16) {
         if let Some((word, bit)) = self.place(port) {
             self.resting.give(word, bit);
         }
@@ -309,7 +309,7 @@ impl PortPool {
     /// Nothing is free: what has rested longest comes back early.
     ///
     /// Under the lock nothing moves between generations, so what is not found was taken by somebody, or never there.
-    fn take_early(&self, want: PortSelection, entropy: &mut Entropy) -> Option<u16> {
+    fn take_quarantined(&self, want: PortSelection, entropy: &mut Entropy) -> Option<u16> {
         let mut closed = self.resting.lock();
         loop {
             if let Some(port) = self.take_in_order(want, entropy) {

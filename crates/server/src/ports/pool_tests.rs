@@ -115,11 +115,11 @@ fn a_freed_port_rests_while_others_are_free() {
     let first = pool
         .take(0, PortSelection::Any, 100, &mut entropy)
         .expect("256 ports are free");
-    pool.give_back(first);
+    pool.release(first);
     let freed = pool
         .take(0, PortSelection::Any, 100, &mut entropy)
         .expect("255 ports are free");
-    pool.give_back(freed);
+    pool.release(freed);
     let until_rested = 100 + PortPool::REST.as_secs() - 1;
     for _ in 0..250 {
         assert_ne!(
@@ -137,7 +137,7 @@ fn a_rested_port_comes_back() {
     let first = pool
         .take(0, PortSelection::Any, 100, &mut entropy)
         .expect("two ports");
-    pool.give_back(first);
+    pool.release(first);
     assert_eq!(
         pool.take(0, PortSelection::Any, 101, &mut entropy),
         Some(first ^ 1),
@@ -156,12 +156,12 @@ fn resting_ports_are_better_than_none_and_the_longest_rested_comes_first() {
     let all: Vec<u16> =
         std::iter::from_fn(|| pool.take(0, PortSelection::Any, 1, &mut entropy)).collect();
     let (early, late) = all.split_at(32);
-    early.iter().for_each(|&port| pool.give_back(port));
+    early.iter().for_each(|&port| pool.release(port));
     let again = pool
         .take(0, PortSelection::Any, 1, &mut entropy)
         .expect("resting ports are used when nothing else is left");
     assert!(early.contains(&again));
-    late.iter().for_each(|&port| pool.give_back(port));
+    late.iter().for_each(|&port| pool.release(port));
     for _ in 1..32 {
         let port = pool
             .take(0, PortSelection::Any, 1, &mut entropy)
@@ -183,7 +183,7 @@ fn churn_does_not_hand_a_port_on_at_once() {
         if let Some(before) = last_use.insert(port, round) {
             shortest = shortest.min(round - before);
         }
-        pool.give_back(port);
+        pool.release(port);
     }
     assert!(
         shortest > 10_000,
@@ -207,7 +207,7 @@ fn a_foreign_port_is_left_alone_for_a_while() {
         None,
         "the foreign port is not tried although nothing else is left"
     );
-    pool.give_back(ours);
+    pool.release(ours);
     let later = 1 + 10 * PortPool::REST.as_secs();
     let again: HashSet<_> = (0..8)
         .filter_map(|i| pool.take(0, PortSelection::Any, later * (i + 1), &mut entropy))
@@ -258,7 +258,7 @@ fn concurrent_workers_share_without_doubles_and_without_false_shortage() {
                     } else {
                         for port in mine.drain(..1 + entropy.below(127)) {
                             assert!(held_by_all.lock().expect("no thread panics").remove(&port));
-                            pool.give_back(port);
+                            pool.release(port);
                         }
                     }
                 }

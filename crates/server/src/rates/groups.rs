@@ -126,7 +126,7 @@ impl Groups {
     }
 
     /// The other process has ended.
-    pub(super) fn share_no_more(&self, set: SetScale<'_>) {
+    pub(super) fn stop_sharing(&self, set: SetScale<'_>) {
         let mut state = self.state();
         state.own = None;
         let was_shared = state.other.take().is_some();

@@ -154,9 +154,9 @@ impl RateTable {
     }
 
     /// There is no other process any more.
-    pub(crate) fn share_no_more(&self) {
+    pub(crate) fn stop_sharing(&self) {
         if let Some(groups) = &self.groups {
-            groups.share_no_more(&|number, scale| self.set_scale(number, scale));
+            groups.stop_sharing(&|number, scale| self.set_scale(number, scale));
         }
     }
 

@@ -261,6 +261,6 @@ fn two_processes_share_the_rate_of_a_group_by_their_allocations() {
     new.set_shares();
     assert_near(passed_from(200, [(&here, 0, UP)])[0], 11 * 40_000);
     there.begin(2, 0, &ann);
-    new.share_no_more();
+    new.stop_sharing();
     assert_near(passed_from(300, [(&here, 0, UP)])[0], 11 * 40_000);
 }

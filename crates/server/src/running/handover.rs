@@ -58,7 +58,7 @@ impl Running {
             workers,
             first_slot,
         } = self.upgrade.numbering;
-        let held = self.changes.live().share_held();
+        let held = self.changes.live().share_counts();
         Ok(Offer {
             process: groups
                 .as_ref()
@@ -149,7 +149,7 @@ impl Running {
             None => Ok(()),
         });
         for worker in 0..self.threads.len() {
-            self.tell(worker, WorkerMessage::HoldNoMore)?;
+            self.send_to_worker(worker, WorkerMessage::HoldNoMore)?;
         }
         let resumed = self.resume_sip();
         self.set_listening(true)?;
@@ -166,7 +166,7 @@ impl Running {
             control.forget_other_xdp();
         }
         for worker in 0..self.threads.len() {
-            self.tell(worker, WorkerMessage::PredecessorEnded)?;
+            self.send_to_worker(worker, WorkerMessage::PredecessorEnded)?;
         }
         self.leave_old_sip()?;
         let own = self.upgrade.numbering.slots(self.upgrade.open.udp.len());
@@ -198,7 +198,7 @@ impl Running {
         let worker = worker
             .map(usize::from)
             .ok_or(HandoverError::Busy(usize::MAX))?;
-        self.tell(worker, WorkerMessage::Foreign(Box::new(message)))
+        self.send_to_worker(worker, WorkerMessage::Foreign(Box::new(message)))
     }
 
     /// New clients come to this process from now on.
@@ -209,7 +209,11 @@ impl Running {
         }
     }
 
-    pub(super) fn tell(&self, worker: usize, message: WorkerMessage) -> Result<(), HandoverError> {
+    pub(super) fn send_to_worker(
+        &self,
+        worker: usize,
+        message: WorkerMessage,
+    ) -> Result<(), HandoverError> {
         let told = self.post_until(worker, message, Instant::now() + ANSWER);
         told.then_some(()).ok_or(HandoverError::Busy(worker))
     }
@@ -223,7 +227,7 @@ impl Running {
                 None => None,
             };
             let done = done.clone();
-            self.tell(worker, WorkerMessage::HoldClients(flows, done))?;
+            self.send_to_worker(worker, WorkerMessage::HoldClients(flows, done))?;
         }
         let deadline = Instant::now() + HOLDING;
         for worker in 0..self.threads.len() {
@@ -239,7 +243,7 @@ impl Running {
     fn set_listening(&self, listens: bool) -> Result<(), HandoverError> {
         let (done, confirmed) = mpsc::channel();
         for worker in 0..self.threads.len() {
-            self.tell(worker, WorkerMessage::Listen(listens, done.clone()))?;
+            self.send_to_worker(worker, WorkerMessage::Listen(listens, done.clone()))?;
         }
         for worker in 0..self.threads.len() {
             if confirmed.recv_timeout(ANSWER).is_err() {
@@ -260,7 +264,7 @@ impl Running {
             let mut groups = groups.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = done.send(work(&mut groups));
         };
-        self.tell(0, WorkerMessage::Job(Job(Box::new(job))))?;
+        self.send_to_worker(0, WorkerMessage::Job(Job(Box::new(job))))?;
         outcome
             .recv_timeout(HOLDING)
             .map_err(|_| HandoverError::Busy(0))?

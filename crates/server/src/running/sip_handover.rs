@@ -49,7 +49,7 @@ impl Running {
             .start(boxes, self.upgrade.numbering, self.upgrade.kept)
             .map_err(system)?;
         sip.link = Some(Arc::clone(&link));
-        self.order_all(SipUpgradeStep::Pause)?;
+        self.run_step_on_all(SipUpgradeStep::Pause)?;
         let peer = Peer {
             numbering,
             run,
@@ -57,7 +57,7 @@ impl Running {
             transactions: Arc::default(),
         };
         let sends_bindings = sip.log.is_none() || !has_log;
-        self.order_all(|done| SipUpgradeStep::HandOver {
+        self.run_step_on_all(|done| SipUpgradeStep::HandOver {
             peer: peer.clone(),
             sends_bindings,
             done,
@@ -66,7 +66,7 @@ impl Running {
             if !log.flush() {
                 return Err(HandoverError::Log);
             }
-            self.order_all(SipUpgradeStep::Release)?;
+            self.run_step_on_all(SipUpgradeStep::Release)?;
             log.release();
         }
         link.send(Frame::Settled);
@@ -79,7 +79,7 @@ impl Running {
             return Ok(());
         };
         let has_log = sip.log.is_some();
-        self.tell_sip(|| SipUpgradeStep::Follow { has_log })
+        self.send_sip_step(|| SipUpgradeStep::Follow { has_log })
     }
 
     /// After [`stop_listening`](Self::stop_listening), SIP connections stay until their clients close them. From now on, the
@@ -88,7 +88,7 @@ impl Running {
     /// # Errors
     /// If a worker does not respond.
     pub fn close_sip_connections(&self) -> Result<(), HandoverError> {
-        self.tell_sip(|| SipUpgradeStep::Close)
+        self.send_sip_step(|| SipUpgradeStep::Close)
     }
 
     /// Takes SIP back after the new process has ended or given up. Opens the log again and restores the bindings of each worker.
@@ -110,7 +110,7 @@ impl Running {
             })
             .unwrap_or_default()
             .into_iter();
-        self.tell_sip(|| SipUpgradeStep::Resume(kept.next().map(Box::new)))?;
+        self.send_sip_step(|| SipUpgradeStep::Resume(kept.next().map(Box::new)))?;
         outcome
     }
 
@@ -120,20 +120,26 @@ impl Running {
             return Ok(());
         };
         sip.link = None;
-        self.tell_sip(|| SipUpgradeStep::PredecessorEnded)
+        self.send_sip_step(|| SipUpgradeStep::PredecessorEnded)
     }
 
-    fn tell_sip(&self, mut order: impl FnMut() -> SipUpgradeStep) -> Result<(), HandoverError> {
+    fn send_sip_step(
+        &self,
+        mut order: impl FnMut() -> SipUpgradeStep,
+    ) -> Result<(), HandoverError> {
         for worker in 0..self.threads.len() {
-            self.tell(worker, WorkerMessage::Sip(Box::new(order())))?;
+            self.send_to_worker(worker, WorkerMessage::Sip(Box::new(order())))?;
         }
         Ok(())
     }
 
     /// Gives each worker an order, and waits until all have done it.
-    fn order_all(&self, order: impl Fn(Sender<()>) -> SipUpgradeStep) -> Result<(), HandoverError> {
+    fn run_step_on_all(
+        &self,
+        order: impl Fn(Sender<()>) -> SipUpgradeStep,
+    ) -> Result<(), HandoverError> {
         let (done, confirmed) = mpsc::channel();
-        self.tell_sip(|| order(done.clone()))?;
+        self.send_sip_step(|| order(done.clone()))?;
         let deadline = Instant::now() + HOLDING;
         for worker in 0..self.threads.len() {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -4,7 +4,7 @@
 //! worker's time. The worker writes thresholds when they change, with the time until which they are valid. So a filter whose worker hangs
 //! soon drops nothing. Without CAP_BPF the worker reads every datagram first.
 
-use crate::privileges::can_do_without;
+use crate::privileges::works_without_capabilities;
 use crate::verifier;
 use bpf::admission_filter::{AdmissionFilter as Program, Rules};
 use io::UdpSocket;
@@ -67,7 +67,7 @@ impl AdmissionFilter {
         let Some(program) = &mut self.program else {
             return true;
         };
-        can_do_without(|| program.set(None).is_ok() && program.dropped().is_ok())
+        works_without_capabilities(|| program.set(None).is_ok() && program.dropped().is_ok())
     }
 
     /// Whether datagrams have to be looked at here.

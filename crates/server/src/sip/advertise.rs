@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_called_what_it_is_bound_to_unless_something_is_advertised() {
+    fn a_listener_uses_its_bound_address_unless_another_is_advertised() {
         assert_eq!(names(vec![], &[], "10.0.0.5:5060"), ["10.0.0.5:5060"]);
         assert_eq!(
             names(vec![], &[], "[2001:db8::1]:5070"),

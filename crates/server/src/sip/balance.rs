@@ -49,7 +49,7 @@ const MANY_UNOPENED: u64 = 16;
 const MOST_PASSED_ON: u32 = 500;
 
 /// Closed connections that workers with a full mailbox learn about later. If a worker does not learn of one, it keeps 100 bytes for it.
-const MOST_UNTOLD: usize = 4096;
+const MAX_UNSENT_CLOSED: usize = 4096;
 
 /// What one worker has for another.
 #[derive(Debug, Clone, Copy)]
@@ -158,7 +158,7 @@ pub(super) struct Balance {
     /// Workers that do not read their mailbox as fast as it comes.
     lagging: Vec<bool>,
     /// Connections that are gone, of which a worker could not be told yet.
-    untold: Vec<(u16, ConnectionKey)>,
+    unsent_closed: Vec<(u16, ConnectionKey)>,
     /// Connections of others that messages for them were lost on the way to, and connections of this worker whose messages were.
     lost: Vec<ConnectionKey>,
     /// CANCELs passed on since the workers were last compared.
@@ -182,7 +182,7 @@ impl Balance {
             open: (0..workers).map(|_| None).collect(),
             full: Vec::new(),
             lagging: vec![false; workers],
-            untold: Vec::new(),
+            unsent_closed: Vec::new(),
             passed_on: 0,
             before: vec![0; workers],
             busy_before_ns: 0,
@@ -297,7 +297,7 @@ impl Balance {
 
     /// Who is asked next whether it knows what a CANCEL is for: all one after the other, the last one answers. Nobody if all were,
     /// or if too many ask.
-    pub(super) fn next_to_ask(&mut self, asked: u16) -> Option<u16> {
+    pub(super) fn next_worker_to_ask(&mut self, asked: u16) -> Option<u16> {
         let workers = u16::try_from(self.open.len()).unwrap_or(u16::MAX);
         if asked + 1 >= workers || (asked == 0 && self.passed_on >= MOST_PASSED_ON) {
             return None;
@@ -307,7 +307,7 @@ impl Balance {
     }
 
     /// Packs bytes for a connection that another worker has.
-    pub(super) fn give_back(
+    pub(super) fn queue_for_owner(
         &mut self,
         worker: u16,
         key: ConnectionKey,
@@ -319,17 +319,17 @@ impl Balance {
     }
 
     /// Tells all other workers that a connection of this one is gone.
-    pub(super) fn tell_all_gone(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
-        self.tell_all(Kind::Gone(key), counters);
+    pub(super) fn broadcast_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
+        self.broadcast(Kind::Gone(key), counters);
     }
 
     /// Tells all other workers that the other side of a connection of this one sends nothing more.
-    pub(super) fn tell_all_half_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
-        self.tell_all(Kind::HalfClosed(key), counters);
+    pub(super) fn broadcast_half_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
+        self.broadcast(Kind::HalfClosed(key), counters);
     }
 
     /// Tells all other workers, those of the other process included.
-    fn tell_all(&mut self, kind: Kind, counters: &mut SipCounters) {
+    fn broadcast(&mut self, kind: Kind, counters: &mut SipCounters) {
         let own = self.commons.numbering;
         let other = self.beside.as_ref().map(|beside| beside.numbering);
         for numbering in [Some(own), other].into_iter().flatten() {
@@ -342,7 +342,7 @@ impl Balance {
     }
 
     /// Tells a worker that a connection of this one is gone.
-    pub(super) fn tell_gone(
+    pub(super) fn send_closed(
         &mut self,
         worker: u16,
         key: ConnectionKey,
@@ -352,7 +352,7 @@ impl Balance {
     }
 
     /// Tells `worker` that its request was not delivered. `quoted`: the start of the request, from the ICMP error.
-    pub(super) fn tell_unreachable(
+    pub(super) fn send_unreachable(
         &mut self,
         worker: u16,
         quoted: &[u8],
@@ -376,7 +376,7 @@ impl Balance {
     }
 
     /// This worker has so many transactions.
-    pub(super) fn show_transactions(&self, count: usize) {
+    pub(super) fn publish_transactions(&self, count: usize) {
         let mine = &self.commons.transactions[self.place];
         mine.store(count as u64, Ordering::Relaxed);
     }
@@ -447,11 +447,11 @@ impl Balance {
     /// Posts what was packed. For a worker that has not read its mailbox, messages go on being collected until a batch is full: one that is
     /// busy for a while gets a few messages, and not one for each wake-up of ours. Returns whether something was held back.
     pub(super) fn send_all(&mut self, mailboxes: &Mailboxes, counters: &mut SipCounters) -> bool {
-        for (worker, key) in std::mem::take(&mut self.untold) {
-            self.tell_gone(worker, key, counters);
+        for (worker, key) in std::mem::take(&mut self.unsent_closed) {
+            self.send_closed(worker, key, counters);
         }
         if self.is_on() {
-            self.look_who_lags(mailboxes);
+            self.find_slow_workers(mailboxes);
         }
         let mut held = false;
         let numbering = self.commons.numbering;
@@ -474,7 +474,7 @@ impl Balance {
         held
     }
 
-    fn look_who_lags(&mut self, mailboxes: &Mailboxes) {
+    fn find_slow_workers(&mut self, mailboxes: &Mailboxes) {
         let numbers = self.commons.numbering.first_worker..;
         let unopened = self.commons.unopened.iter();
         for ((worker, lagging), unopened) in numbers.zip(&mut self.lagging).zip(unopened) {
@@ -484,7 +484,7 @@ impl Balance {
     }
 
     /// Shows the others how many batches wait here.
-    pub(super) fn show_unopened(&self, batches: usize) {
+    pub(super) fn publish_unopened(&self, batches: usize) {
         let shown = &self.commons.unopened[self.place];
         if shown.load(Ordering::Relaxed) != batches as u64 {
             shown.store(batches as u64, Ordering::Relaxed);
@@ -514,8 +514,8 @@ impl Balance {
             counters.mailbox_full += batch.drop_datagrams();
             for item in &batch.items {
                 match item.kind {
-                    Kind::Gone(key) if self.untold.len() < MOST_UNTOLD => {
-                        self.untold.push((worker, key));
+                    Kind::Gone(key) if self.unsent_closed.len() < MAX_UNSENT_CLOSED => {
+                        self.unsent_closed.push((worker, key));
                     }
                     Kind::Message { .. } => counters.mailbox_full += 1,
                     Kind::Bytes(_) | Kind::Gone(_) => counters.unsent += 1,
@@ -555,8 +555,10 @@ impl Balance {
                 counters.unsent += 1;
                 self.lost.push(*key);
             }
-            Kind::Gone(key) if self.is_foreign(worker) && self.untold.len() < MOST_UNTOLD => {
-                self.untold.push((worker, *key));
+            Kind::Gone(key)
+                if self.is_foreign(worker) && self.unsent_closed.len() < MAX_UNSENT_CLOSED =>
+            {
+                self.unsent_closed.push((worker, *key));
             }
             // They are sent again, or nobody is there to know.
             Kind::Gone(_) | Kind::HalfClosed(_) | Kind::Names(_) | Kind::Unreachable => {}

@@ -45,7 +45,7 @@ struct Pace {
 
 /// The failures of one key, stored as the time when all of them expire.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct FailureRecord {
     key: u64,
     forgotten_ms: u64,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Bans(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     key: HashKey,
-    parts: Box<[Mutex<Box<[Place]>>]>,
+    parts: Box<[Mutex<Box<[FailureRecord]>>]>,
     /// When the last failure expires: until then some pair may be slowed.
     forgotten_ms: AtomicU64,
     /// Half of the key of a source, and the second that its ban ends in.
@@ -78,7 +78,7 @@ struct Shared {
 impl Bans {
     /// With a key that nobody knows, so that nobody can choose who shares a place.
     pub(crate) fn new(key: HashKey) -> Bans {
-        let part = || Mutex::new(vec![Place::default(); PLACES].into());
+        let part = || Mutex::new(vec![FailureRecord::default(); PLACES].into());
         Bans(Arc::new(Shared {
             key: key.derive(u64::from_le_bytes(*b"banned..")),
             parts: (0..PARTS).map(|_| part()).collect(),
@@ -113,11 +113,11 @@ impl Bans {
         ban: Duration,
     ) -> Failed {
         self.note(unix_ms, self.pair(source, user), OF_PAIR);
-        self.offended(unix_ms, source, ban)
+        self.note_failure(unix_ms, source, ban)
     }
 
     /// A source has failed, or has sent a request of a tool that scans.
-    pub(super) fn offended(&self, unix_ms: u64, source: IpAddr, ban: Duration) -> Failed {
+    pub(super) fn note_failure(&self, unix_ms: u64, source: IpAddr, ban: Duration) -> Failed {
         let key = self.source(source);
         let is_banned = self.note(unix_ms, key, OF_SOURCE) && !ban.is_zero();
         if !is_banned || self.is_banned(unix_ms / 1000, source) {
@@ -134,7 +134,7 @@ impl Bans {
             return false;
         }
         let key = self.source(source);
-        let mut found = ban_ways(key).map(|at| self.0.bans[at].load(Ordering::Relaxed));
+        let mut found = ban_slots(key).map(|at| self.0.bans[at].load(Ordering::Relaxed));
         found.any(|ban| ban >> 32 == key >> 32 && is_on(ban, now))
     }
 
@@ -154,7 +154,7 @@ impl Bans {
         let new = key >> 32 << 32 | u64::from(end);
         // The place of a ban that is over, or else of the one that ends first.
         let of = |at: &usize| self.0.bans[*at].load(Ordering::Relaxed) as u32;
-        if let Some(at) = ban_ways(key).min_by_key(of) {
+        if let Some(at) = ban_slots(key).min_by_key(of) {
             self.0.bans[at].store(new, Ordering::Relaxed);
             self.0.last_s.fetch_max(end, Ordering::Relaxed);
         }
@@ -171,7 +171,7 @@ impl Bans {
             return false;
         };
         if place.key != key {
-            *place = Place {
+            *place = FailureRecord {
                 key,
                 forgotten_ms: 0,
             };
@@ -186,7 +186,7 @@ impl Bans {
         next >= most
     }
 
-    fn part(&self, key: u64) -> &Mutex<Box<[Place]>> {
+    fn part(&self, key: u64) -> &Mutex<Box<[FailureRecord]>> {
         &self.0.parts[(key >> 60) as usize % PARTS]
     }
 
@@ -227,7 +227,7 @@ fn ways(key: u64) -> impl Iterator<Item = usize> {
     first..first + WAYS
 }
 
-fn ban_ways(key: u64) -> impl Iterator<Item = usize> {
+fn ban_slots(key: u64) -> impl Iterator<Item = usize> {
     let first = key as usize % (BANS / WAYS) * WAYS;
     first..first + WAYS
 }
@@ -293,14 +293,14 @@ mod tests {
         assert_eq!((bans.count(s), bans.count(s + 300)), (1, 0));
         let v6 = source("2001:db8::1");
         for _ in 0..30 {
-            let _ = bans.offended(NOW, v6, BAN);
+            let _ = bans.note_failure(NOW, v6, BAN);
         }
         assert!(bans.is_banned(s, source("2001:db8::ffff")), "the same /64");
         assert!(!bans.is_banned(s, source("2001:db8:0:1::1")));
         // Turned off.
         let off = source("192.0.2.9");
         for _ in 0..60 {
-            let _ = bans.offended(NOW, off, Duration::ZERO);
+            let _ = bans.note_failure(NOW, off, Duration::ZERO);
         }
         assert!(!bans.is_banned(s, off));
     }
@@ -313,7 +313,7 @@ mod tests {
         }
         assert_eq!(bans.count(NOW / 1000), 0);
         let here = source("192.0.2.1");
-        let banned = (0..60).any(|_| bans.offended(NOW, here, BAN) == Failed::Banned);
+        let banned = (0..60).any(|_| bans.note_failure(NOW, here, BAN) == Failed::Banned);
         assert!(banned, "also among so many others");
     }
 }

@@ -1,11 +1,11 @@
 //! The limits of calls of users and domains, the numbers that they may call, and the calls that count.
 
 use super::report::{Reporter, SipEvent};
-use super::settings::{CallSettings, SharedSipSettings};
+use super::settings::{CallSettings, SipConfig};
 use sip::{Method, Mono};
 use sip_server::Aor;
 use sip_server::calls::{
-    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, DialogsPlace, EndedBy, Exceeded,
+    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, DialogsCursor, EndedBy, Exceeded,
     Numbers, Span, Ticket,
 };
 use sip_server::proxy::{Denied, NewCall, SessionTimer};
@@ -60,29 +60,29 @@ pub(super) struct CallControl {
 }
 
 impl CallControl {
-    pub(super) fn new(shared: Arc<SharedCalls>, orders: &SharedSipSettings) -> CallControl {
-        let settings = orders.settings.calls.clone();
-        let first = orders.settings.domains.first();
+    pub(super) fn new(shared: Arc<SharedCalls>, sip_config: &SipConfig) -> CallControl {
+        let settings = sip_config.settings.calls.clone();
+        let first = sip_config.settings.domains.first();
         CallControl {
             shared,
             numbers: Numbers::new(&settings.forbidden_prefixes, &settings.allowed_prefixes),
             settings,
             refused_lines: Lines::default(),
-            limits_trunks: orders.settings.trunks.iter().any(|it| it.max_calls > 0),
+            limits_trunks: sip_config.settings.trunks.iter().any(|it| it.max_calls > 0),
             first_domain: first.map_or_else(Box::default, |it| {
                 it.name.to_ascii_lowercase().into_bytes().into()
             }),
-            reporter: orders.reporter.clone(),
+            reporter: sip_config.reporter.clone(),
             refused: [0; CALL_REFUSALS.len()],
         }
     }
 
     /// New settings. Calls in progress stay.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         *self = CallControl {
             refused: self.refused,
             refused_lines: self.refused_lines,
-            ..CallControl::new(self.shared.clone(), orders)
+            ..CallControl::new(self.shared.clone(), sip_config)
         };
     }
 
@@ -116,10 +116,10 @@ impl CallControl {
     pub(super) fn list(
         &self,
         now: Mono,
-        place: DialogsPlace,
+        place: DialogsCursor,
         most: usize,
         list: &mut dyn FnMut(&CallRecord, Duration),
-    ) -> Option<DialogsPlace> {
+    ) -> Option<DialogsCursor> {
         self.shared.dialogs.list(now, place, most, list)
     }
 

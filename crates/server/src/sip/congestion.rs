@@ -202,7 +202,7 @@ impl Congestion {
     }
 
     /// Tells the engine of the time that was slept, which it has to know when nothing comes as well: all may be filtered out.
-    pub(super) fn tell_slept(&mut self, engine: &mut Engine) {
+    pub(super) fn report_idle_time(&mut self, engine: &mut Engine) {
         engine.observe_spare(std::mem::take(&mut self.slept));
     }
 
@@ -237,7 +237,7 @@ impl Congestion {
         engine.observe_spare(refusing + dropping);
         let served = handled.saturating_sub(refused.messages + dropped.messages);
         engine.observe_service(served, busy.saturating_sub(refusing + dropping));
-        self.tell_slept(engine);
+        self.report_idle_time(engine);
     }
 }
 

@@ -296,7 +296,7 @@ impl Connection {
     }
 
     /// So much waits that nothing more is read.
-    pub(crate) fn is_clogged(&self) -> bool {
+    pub(crate) fn is_write_queue_full(&self) -> bool {
         self.waiting() > ENOUGH_UNWRITTEN
     }
 
@@ -389,7 +389,7 @@ impl Connection {
                 false => Watching::Nothing,
             };
         }
-        match (writes, self.is_clogged()) {
+        match (writes, self.is_write_queue_full()) {
             (false, _) => Watching::Read,
             (true, true) => Watching::Write,
             (true, false) => Watching::Both,

@@ -4,7 +4,7 @@ use super::connection::{Connection, Watching, Written, keep_spare};
 use super::counters::SipCounters;
 use super::layers::Layers;
 use super::outgoing::key_of;
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use super::token::{SipToken, Slot};
 use crate::descriptors::ForClients;
 use crate::sources::Sources;
@@ -136,15 +136,15 @@ impl Connections {
     pub(crate) fn admit(
         &mut self,
         (stream, listener, remote, is_proxied): (TcpConnection, u16, SocketAddr, bool),
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         poller: &Poller,
         (now, counters): (Mono, &mut SipCounters),
     ) -> Option<Slot> {
-        let most = orders.share(orders.settings.connections);
+        let most = sip_config.share(sip_config.settings.connections);
         // `follow_source` applies the limit to the clients of a load balancer.
         let per_source = match is_proxied {
             true => usize::MAX,
-            false => orders.share(orders.settings.connections_per_source),
+            false => sip_config.share(sip_config.settings.connections_per_source),
         };
         let is_full = self.open >= most.min(SipToken::MOST_CONNECTIONS)
             || self.half_open >= (most / HALF_OPEN).max(1)
@@ -155,7 +155,7 @@ impl Connections {
         if !self.sources.enter(remote, per_source) {
             return None;
         }
-        let entered = self.enter(stream, listener, remote, orders, poller, now);
+        let entered = self.enter(stream, listener, remote, sip_config, poller, now);
         if entered.is_none() {
             self.sources.leave(remote);
         }
@@ -167,13 +167,13 @@ impl Connections {
         &mut self,
         slot: Slot,
         client: SocketAddr,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
     ) -> bool {
         let Some(connection) = self.get(slot) else {
             return false;
         };
         let (balancer, is_proven) = (connection.remote, connection.proven);
-        let per_source = orders.share(orders.settings.connections_per_source);
+        let per_source = sip_config.share(sip_config.settings.connections_per_source);
         if !self.sources.enter(client, per_source) {
             return false;
         }
@@ -225,11 +225,11 @@ impl Connections {
         (key, layers): (ConnectKey, Layers),
         to: &Destination,
         local: SocketAddr,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         poller: &Poller,
         now: Mono,
     ) -> bool {
-        if self.open >= orders.share(orders.settings.connections) {
+        if self.open >= sip_config.share(sip_config.settings.connections) {
             return false;
         }
         // With its scope, without which a link-local address cannot be bound.
@@ -246,7 +246,7 @@ impl Connections {
         if !self.sources.enter(remote, usize::MAX) {
             return false;
         }
-        let Some(slot) = self.enter(stream, listener, remote, orders, poller, now) else {
+        let Some(slot) = self.enter(stream, listener, remote, sip_config, poller, now) else {
             self.sources.leave(remote);
             return false;
         };
@@ -300,7 +300,7 @@ impl Connections {
         stream: TcpConnection,
         listener: u16,
         remote: SocketAddr,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         poller: &Poller,
         now: Mono,
     ) -> Option<Slot> {
@@ -318,10 +318,10 @@ impl Connections {
             return None;
         }
         // It only makes a dead peer known sooner.
-        let _ = stream.set_user_timeout(orders.settings.idle);
+        let _ = stream.set_user_timeout(sip_config.settings.idle);
         let key = key_of(self.worker, slot);
         let mut connection = Connection::new(stream, (slot, key), (listener, local, remote), now);
-        let deadline = connection.deadline(&orders.settings);
+        let deadline = connection.deadline(&sip_config.settings);
         connection.armed = deadline;
         self.timers.set(index, deadline);
         let place = index as usize;
@@ -535,11 +535,11 @@ impl Connections {
     }
 
     /// Has its timer fire in time for its deadline, which may have come nearer.
-    pub(crate) fn arm(&mut self, slot: Slot, orders: &SharedSipSettings) {
+    pub(crate) fn arm(&mut self, slot: Slot, sip_config: &SipConfig) {
         let Some(connection) = self.get(slot) else {
             return;
         };
-        let deadline = connection.next_timer(&orders.settings);
+        let deadline = connection.next_timer(&sip_config.settings);
         // A deadline that has moved away is looked at when the timer fires.
         if deadline >= connection.armed {
             return;
@@ -576,7 +576,7 @@ impl Connections {
     pub(crate) fn expire(
         &mut self,
         now: Mono,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         counters: &mut SipCounters,
     ) -> bool {
         let Some(index) = self.timers.pop_due(now) else {
@@ -586,10 +586,10 @@ impl Connections {
             return true;
         };
         let slot = connection.slot;
-        if connection.deadline(&orders.settings) > now {
+        if connection.deadline(&sip_config.settings) > now {
             let mut ping = Vec::new();
             connection.ping(now, &mut ping);
-            let next = connection.next_timer(&orders.settings);
+            let next = connection.next_timer(&sip_config.settings);
             connection.armed = next;
             self.timers.set(index, next);
             if !ping.is_empty() {

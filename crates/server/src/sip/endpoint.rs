@@ -13,25 +13,25 @@ use super::forwarding::{Forwarder, Sockets};
 use super::handed_over::HandedOver;
 use super::layers::StreamListener;
 use super::lookups::SipAnswer;
+use super::memory_release::FreedMemory;
 use super::nodes::MovedBinding;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::screen::SourceFilter;
-use super::settings::SharedSipSettings;
-use super::slack::FreedMemory;
+use super::settings::SipConfig;
 use super::store::WorkerBindings;
 use super::trace::Trace;
 use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::now;
-use exchange::wants_no_answer;
+use exchange::expects_no_response;
 use sip::build::{Stamp, Tag};
 use sip::engine::{Ack, Config, Engine, NewRequest, Output, Received, SendTo};
 use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::frame::Packet;
 use sip::header::{Rport, Via};
 use sip::routing;
-use sip::tu::{RequestOwner, TransactionUser as _, Transactions, dispatch_event, dispatch_told};
+use sip::tu::{RequestOwner, TransactionUser as _, Transactions, deliver_failure, dispatch_event};
 use sip::verdict::{Refusal, Verdict, judge_bytes};
 use sip::{Limits, Method, Mono, Now, ParseError, Spans};
 use sip_server::Aor;
@@ -47,7 +47,7 @@ const TIMEOUTS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) now: Now,
-    pub(super) orders: Arc<SharedSipSettings>,
+    pub(super) sip_config: Arc<SipConfig>,
     /// Those of the engine, and of the framing of streams.
     pub(super) limits: Limits,
     /// What the engine does not count.
@@ -89,12 +89,12 @@ impl Endpoint {
         number: u16,
         (listeners, streams): (&[SocketAddr], &[StreamListener]),
         filter: AdmissionFilter,
-        orders: Arc<SharedSipSettings>,
+        sip_config: Arc<SipConfig>,
         secrets: &Secrets,
         seed: u64,
         now: Now,
     ) -> Endpoint {
-        let settings = &orders.settings;
+        let settings = &sip_config.settings;
         let limits = Limits {
             head_bytes: settings.head_bytes as usize,
             headers: settings.headers as usize,
@@ -103,10 +103,10 @@ impl Endpoint {
         };
         let mut config = Config::new(number, secrets.key);
         config.limits = limits;
-        config.congestion = orders.congestion();
+        config.congestion = sip_config.congestion();
         config.rules = User::rules(settings);
         config.timers.t1 = settings.t1;
-        config.most_servers = orders.share(settings.transactions);
+        config.most_servers = sip_config.share(settings.transactions);
         config.most_clients = config.most_servers;
         config.redirects_responses = true;
         config.trusts_peers_only = !settings.domains.is_empty();
@@ -145,7 +145,7 @@ impl Endpoint {
         };
         Endpoint {
             now,
-            requests: Requests::new(listeners, &tls, &orders, names, secrets.key, seed),
+            requests: Requests::new(listeners, &tls, &sip_config, names, secrets.key, seed),
             limits,
             late_answers: VecDeque::new(),
             is_resumed: false,
@@ -158,27 +158,28 @@ impl Endpoint {
             slack: FreedMemory::default(),
             has_wanted: false,
             number,
-            user: User::new(number, sockets, secrets, &orders, seed),
-            screen: SourceFilter::new(&orders, secrets.bans.clone()),
-            trace: Trace::new(&orders),
+            user: User::new(number, sockets, secrets, &sip_config, seed),
+            screen: SourceFilter::new(&sip_config, secrets.bans.clone()),
+            trace: Trace::new(&sip_config),
             spans: Some(Box::default()),
-            buffer: vec![0; orders.message_bytes() + BEYOND],
+            buffer: vec![0; sip_config.message_bytes() + BEYOND],
             hash: RandomState::new(),
-            orders,
+            sip_config,
         }
     }
 
     /// New settings. Limits of messages and transactions stay as they were at the start.
-    pub(super) fn apply_settings(&mut self, orders: Arc<SharedSipSettings>) {
-        self.engine.configure_congestion(orders.congestion());
-        self.engine.configure_rules(User::rules(&orders.settings));
+    pub(super) fn apply_settings(&mut self, sip_config: Arc<SipConfig>) {
+        self.engine.configure_congestion(sip_config.congestion());
         self.engine
-            .configure_trust(!orders.settings.domains.is_empty());
-        self.user.apply_settings(&orders);
-        self.screen.apply_settings(&orders);
-        Trace::apply_settings(&mut self.trace, &orders);
-        self.requests.apply_settings(&orders);
-        self.orders = orders;
+            .configure_rules(User::rules(&sip_config.settings));
+        self.engine
+            .configure_trust(!sip_config.settings.domains.is_empty());
+        self.user.apply_settings(&sip_config);
+        self.screen.apply_settings(&sip_config);
+        Trace::apply_settings(&mut self.trace, &sip_config);
+        self.requests.apply_settings(&sip_config);
+        self.sip_config = sip_config;
     }
 
     pub(super) const fn number(&self) -> u16 {
@@ -215,8 +216,8 @@ impl Endpoint {
         self.user.restore(kept);
     }
 
-    pub(super) fn orders_and_counters(&mut self) -> (&SharedSipSettings, &mut SipCounters) {
-        (&self.orders, &mut self.counters)
+    pub(super) fn config_and_counters(&mut self) -> (&SipConfig, &mut SipCounters) {
+        (&self.sip_config, &mut self.counters)
     }
 
     /// When something is due next.
@@ -237,13 +238,13 @@ impl Endpoint {
             if self.engine.poll_timeout().is_none_or(|at| at > now) {
                 break;
             }
-            self.congestion.tell_slept(&mut self.engine);
+            self.congestion.report_idle_time(&mut self.engine);
             self.filter.report(self.now, &mut self.engine);
             self.engine.handle_timeout(self.now);
             self.drain(outgoing);
             self.filter.follow(self.now, &self.engine);
         }
-        self.slack.add(now, self.engine.take_given_back());
+        self.slack.add(now, self.engine.take_released_bytes());
         self.slack.expire(now);
         if self.user.poll_timeout().is_some_and(|at| at <= now) {
             self.with_user(|user, transactions| user.handle_timeout(transactions));
@@ -279,7 +280,7 @@ impl Endpoint {
                 self.message(&bytes, &flow, (0, None), outgoing);
                 self.is_resumed = false;
             }
-            self.user.forget_told();
+            self.user.clear_lookup_result();
         }
     }
 
@@ -384,14 +385,14 @@ impl Endpoint {
             }
         }
         if gone.is_shared {
-            self.balance.tell_all_gone(gone.key, &mut self.counters);
+            self.balance.broadcast_closed(gone.key, &mut self.counters);
         }
     }
 
     /// The other side of a connection sends nothing more. Returns whether responses for it are missing.
     pub(super) fn half_closed(&mut self, key: ConnectionKey, is_shared: bool) -> bool {
         if is_shared {
-            self.balance.tell_all_half_closed(key, &mut self.counters);
+            self.balance.broadcast_half_closed(key, &mut self.counters);
         }
         self.engine.half_closed(self.now.mono, key)
     }
@@ -442,7 +443,7 @@ impl Endpoint {
             Received::Elsewhere { worker } => Some((*worker, asked)),
             _ if followed.is_some() => followed.map(|worker| (worker, asked)),
             Received::Request(request) if request.message.method() == Some(Method::Cancel) => {
-                let next = self.balance.next_to_ask(asked);
+                let next = self.balance.next_worker_to_ask(asked);
                 self.counters.cancels_passed_on += u64::from(next.is_some());
                 next.map(|worker| (worker, asked + 1))
             }
@@ -456,7 +457,7 @@ impl Endpoint {
             self.pack(worker, flow, asked, bytes);
             if let Some(key) = flow.connection
                 && worker_of(key) == self.number
-                && !wants_no_answer(bytes)
+                && !expects_no_response(bytes)
             {
                 outgoing.share(key);
             }
@@ -564,7 +565,7 @@ impl Endpoint {
         flow: &Flow,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
-        let rules = User::rules(&self.orders.settings);
+        let rules = User::rules(&self.sip_config.settings);
         let via = to.top_via();
         let tag = Tag::new(self.hash.hash_one(via.branch).to_be_bytes());
         let stamp = Stamp::of(via, flow.remote);
@@ -594,7 +595,7 @@ impl Endpoint {
     /// Does everything that the engine has queued. After every call of it this runs before the engine gets anything else.
     pub(super) fn drain(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         self.drain_engine(outgoing);
-        while self.with_user(dispatch_told) {
+        while self.with_user(deliver_failure) {
             self.drain_engine(outgoing);
         }
     }
@@ -610,7 +611,7 @@ impl Endpoint {
                     {
                         let worker = worker_of(key);
                         self.balance
-                            .give_back(worker, key, bytes, &mut self.counters);
+                            .queue_for_owner(worker, key, bytes, &mut self.counters);
                     } else if !outgoing.send(&to, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
                         self.engine.send_failed(now, origin);
@@ -619,7 +620,7 @@ impl Endpoint {
                     }
                 }
                 Output::Connect { key, to } => {
-                    if outgoing.connect(key, to, &self.orders, now) {
+                    if outgoing.connect(key, to, &self.sip_config, now) {
                         self.counters.connections_made += 1;
                     } else {
                         self.engine.connect_failed(now, key);

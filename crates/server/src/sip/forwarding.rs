@@ -10,7 +10,7 @@ use super::peer::Origin;
 use super::push::Pusher;
 use super::registrar::Registrations;
 use super::rtpengine::MediaRelay;
-use super::settings::{SharedSipSettings, Trunk};
+use super::settings::{SipConfig, Trunk};
 use ipnet::IpNet;
 use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::{Authorization, HeaderKind};
@@ -20,8 +20,8 @@ use sip_server::Aor;
 use sip_server::calls::{CallEnd, CallRecord, Counted, DialogId, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
-    AtNodes, Authenticated, Authentication, Calls, Config, Denied, HopFull, Inbound, IsUser,
-    LookedUp, Lookup, NewCall, Place, Proxy, PushConfig, PushRequest, Pushes, Routing,
+    AtNodes, Authenticated, Authentication, BindingsLocation, Calls, Config, Denied, HopFull,
+    Inbound, IsUser, LookedUp, Lookup, NewCall, Proxy, PushConfig, PushRequest, Pushes, Routing,
     SessionTimer, Trunks,
 };
 use sip_server::routes::{Call, Decision, DivertReason, Forwards, Hop, Outcome, Table};
@@ -63,23 +63,23 @@ impl Forwarder {
     pub(super) fn new(
         origin: Origin,
         listeners: Sockets,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         secrets: &Secrets,
     ) -> Forwarder {
         let key = secrets.lasting;
-        let mut proxy = Proxy::new(config(orders), key, origin.number, origin.runs.own);
+        let mut proxy = Proxy::new(config(sip_config), key, origin.number, origin.runs.own);
         proxy.set_other_run(origin.runs.other);
         Forwarder {
             proxy,
-            calls: CallControl::new(secrets.calls.clone(), orders),
-            pusher: Pusher::new(orders),
-            media: MediaRelay::new(secrets.rtpengine.clone(), orders.settings.rtpengine),
+            calls: CallControl::new(secrets.calls.clone(), sip_config),
+            pusher: Pusher::new(sip_config),
+            media: MediaRelay::new(secrets.rtpengine.clone(), sip_config.settings.rtpengine),
             listeners,
-            trunks: trunks(orders),
-            advertised: orders.settings.advertise.clone(),
-            routes: Arc::clone(&orders.routes),
-            forwards: Arc::clone(&orders.forwards),
-            nodes: orders.settings.nodes.clone(),
+            trunks: trunks(sip_config),
+            advertised: sip_config.settings.advertise.clone(),
+            routes: Arc::clone(&sip_config.routes),
+            forwards: Arc::clone(&sip_config.forwards),
+            nodes: sip_config.settings.nodes.clone(),
             draws: key
                 .derive(u64::from_le_bytes(*b"hunting "))
                 .mac(&origin.runs.own.to_be_bytes()),
@@ -94,15 +94,15 @@ impl Forwarder {
     }
 
     /// New settings.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
-        self.proxy.configure(config(orders));
-        self.calls.apply_settings(orders);
-        self.pusher.apply_settings(orders);
-        self.media.set_address(orders.settings.rtpengine);
-        self.trunks = trunks(orders);
-        self.routes = Arc::clone(&orders.routes);
-        self.forwards = Arc::clone(&orders.forwards);
-        self.nodes = orders.settings.nodes.clone();
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
+        self.proxy.configure(config(sip_config));
+        self.calls.apply_settings(sip_config);
+        self.pusher.apply_settings(sip_config);
+        self.media.set_address(sip_config.settings.rtpengine);
+        self.trunks = trunks(sip_config);
+        self.routes = Arc::clone(&sip_config.routes);
+        self.forwards = Arc::clone(&sip_config.forwards);
+        self.nodes = sip_config.settings.nodes.clone();
     }
 
     /// Whether a trunk has this address.
@@ -144,18 +144,18 @@ impl Forwarder {
     }
 }
 
-fn config(orders: &SharedSipSettings) -> Config {
+fn config(sip_config: &SipConfig) -> Config {
     Config {
-        record_route: orders.settings.record_route,
-        forking: orders.settings.forking,
-        recurses: orders.settings.recurse,
-        most: orders.share(orders.settings.transactions),
+        record_route: sip_config.settings.record_route,
+        forking: sip_config.settings.forking,
+        recurses: sip_config.settings.recurse,
+        most: sip_config.share(sip_config.settings.transactions),
         ..Config::default()
     }
 }
 
-fn trunks(orders: &SharedSipSettings) -> Vec<Vec<IpNet>> {
-    let trunks = orders.settings.trunks.iter();
+fn trunks(sip_config: &SipConfig) -> Vec<Vec<IpNet>> {
+    let trunks = sip_config.settings.trunks.iter();
     trunks
         .map(|trunk: &Trunk| trunk.addresses.clone())
         .collect()
@@ -436,8 +436,8 @@ impl Pushes for ServerPolicy<'_> {
 }
 
 impl Lookup for ServerPolicy<'_> {
-    fn place(&mut self, uri: &SipUri<'_>) -> Place {
-        self.registrations.place_of_uri(uri)
+    fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation {
+        self.registrations.bindings_location(uri)
     }
 
     fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {

@@ -34,8 +34,8 @@ impl Sip {
             is_missing
         });
         let now = self.endpoint.now.mono;
-        let orders = &self.endpoint.orders;
-        let settings = &orders.settings;
+        let sip_config = &self.endpoint.sip_config;
+        let settings = &sip_config.settings;
         let Some(connection) = self.connections.get(slot_of(key)) else {
             return;
         };
@@ -50,7 +50,7 @@ impl Sip {
             until: now.plus(time),
             has_all: !is_missing && !is_shared,
         });
-        self.connections.arm(slot, orders);
+        self.connections.arm(slot, sip_config);
         let counters = &mut self.endpoint.counters;
         // RFC 3261 §7.5: line ends in front of a message are ignored. Whoever does not read any more resets the connection, so that
         // responses find another one in time (§18.2.2).

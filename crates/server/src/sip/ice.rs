@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use crate::rest::rest_password;
 use sip_server::Aor;
 
@@ -27,18 +27,18 @@ impl fmt::Debug for IceServers {
 
 impl IceServers {
     /// `None` if there is no URI, or no secret to make passwords from.
-    pub(super) fn new(orders: &SharedSipSettings) -> Option<IceServers> {
+    pub(super) fn new(sip_config: &SipConfig) -> Option<IceServers> {
         let mut urls = String::new();
-        for uri in &orders.settings.ice_servers {
+        for uri in &sip_config.settings.ice_servers {
             urls.push(if urls.is_empty() { '[' } else { ',' });
             push_string(&mut urls, uri);
         }
-        let secret = orders.ice_secret.clone()?;
+        let secret = sip_config.ice_secret.clone()?;
         (!urls.is_empty()).then(|| IceServers {
             urls: urls + "]",
             secret,
             // Each refresh of a registration returns new credentials. So they must last as long as the longest registration.
-            lifetime: orders.settings.registrar.max_expires,
+            lifetime: sip_config.settings.registrar.max_expires,
         })
     }
 

@@ -18,7 +18,7 @@ use crate::worker::{WorkerMessage, now};
 use sip::Mono;
 use sip::flow::Transport;
 use sip_server::Aor;
-use sip_server::calls::{CallRecord, DialogsPlace, Leg};
+use sip_server::calls::{CallRecord, DialogsCursor, Leg};
 use sip_server::location::{Binding, Found, Location as _};
 use sip_server::routes::{AddressStatus, TrunkCounts};
 use std::net::SocketAddr;
@@ -64,7 +64,7 @@ pub enum InspectError {
 
 /// Where the next part of a list of bindings begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BindingsPlace {
+pub struct BindingsCursor {
     /// The number of the worker, from 0.
     pub worker: usize,
     /// The place in its table.
@@ -77,7 +77,7 @@ pub struct BindingsPage {
     /// Bindings. Those of one address of record follow each other.
     pub bindings: Vec<BindingInfo>,
     /// Where the next part begins; `None` at the end of the list.
-    pub next: Option<BindingsPlace>,
+    pub next: Option<BindingsCursor>,
 }
 
 /// A registration binding. Texts are cut after 1024 bytes.
@@ -122,16 +122,16 @@ pub struct BindingFlow {
 
 /// Where the next part of a list of calls begins. Calls that are not answered come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallsPlace {
+pub enum CallsCursor {
     /// Calls that are not answered: the worker, from 0, and the place in its table.
     Ringing(usize, usize),
     /// Answered calls, whose table all workers share: the part of the table, and the first dialog of that part that is not listed yet.
     Answered(usize, u64),
 }
 
-impl Default for CallsPlace {
-    fn default() -> CallsPlace {
-        CallsPlace::Ringing(0, 0)
+impl Default for CallsCursor {
+    fn default() -> CallsCursor {
+        CallsCursor::Ringing(0, 0)
     }
 }
 
@@ -141,7 +141,7 @@ pub struct CallsPage {
     /// Calls.
     pub calls: Vec<CallInfo>,
     /// Where the next part begins; `None` at the end of the list.
-    pub next: Option<CallsPlace>,
+    pub next: Option<CallsCursor>,
 }
 
 /// A call in progress. Only recorded calls are listed ([`CallSettings::log`](super::CallSettings::log)).
@@ -199,7 +199,7 @@ pub struct TrunkAddress {
 
 /// Where the next part of a trace begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TracePlace {
+pub struct TraceCursor {
     /// The number of the worker, from 0.
     pub worker: usize,
     /// The number of the first message at this worker.
@@ -212,7 +212,7 @@ pub struct TracePage {
     /// The messages.
     pub messages: Vec<TracedMessage>,
     /// Where the next part begins; `None` at the end.
-    pub next: Option<TracePlace>,
+    pub next: Option<TraceCursor>,
 }
 
 /// Messages of a call at one worker, and the next number; `None` if the worker keeps no messages.
@@ -239,7 +239,7 @@ pub(crate) enum SipQuery {
     RemoveMoved(Arc<[(Aor, MovedBinding)]>),
     /// Calls from a place on. A query for calls that are not answered goes to the worker in the place; any worker can list answered calls.
     Calls {
-        place: CallsPlace,
+        place: CallsCursor,
         reply: SyncSender<CallsPage>,
     },
     /// Messages with a Call-ID from a number on.
@@ -267,17 +267,17 @@ impl SipInspector {
     ///
     /// # Errors
     /// [`InspectError::Busy`].
-    pub fn bindings(&self, place: BindingsPlace) -> Result<BindingsPage, InspectError> {
-        let BindingsPlace { worker, place } = place;
+    pub fn bindings(&self, place: BindingsCursor) -> Result<BindingsPage, InspectError> {
+        let BindingsCursor { worker, place } = place;
         if worker >= self.boxes.len() {
             return Ok(BindingsPage::default());
         }
         let (bindings, next) = self.ask_bindings(worker, place, None)?;
         let next = match next {
-            Some(place) => Some(BindingsPlace { worker, place }),
+            Some(place) => Some(BindingsCursor { worker, place }),
             None => Some(worker + 1)
                 .filter(|next| *next < self.boxes.len())
-                .map(|worker| BindingsPlace { worker, place: 0 }),
+                .map(|worker| BindingsCursor { worker, place: 0 }),
         };
         Ok(BindingsPage { bindings, next })
     }
@@ -368,10 +368,10 @@ impl SipInspector {
     ///
     /// # Errors
     /// [`InspectError::Busy`].
-    pub fn calls(&self, place: CallsPlace) -> Result<CallsPage, InspectError> {
+    pub fn calls(&self, place: CallsCursor) -> Result<CallsPage, InspectError> {
         let worker = match place {
-            CallsPlace::Ringing(worker, _) => worker,
-            CallsPlace::Answered(..) => 0,
+            CallsCursor::Ringing(worker, _) => worker,
+            CallsCursor::Answered(..) => 0,
         };
         if worker >= self.boxes.len() {
             return Ok(CallsPage::default());
@@ -380,10 +380,10 @@ impl SipInspector {
         self.post(worker, SipQuery::Calls { place, reply })?;
         let answer = answer.recv_timeout(ANSWER);
         let mut page = answer.map_err(|_| InspectError::Busy(worker))?;
-        if let (CallsPlace::Ringing(..), None) = (place, page.next) {
+        if let (CallsCursor::Ringing(..), None) = (place, page.next) {
             page.next = Some(match worker + 1 < self.boxes.len() {
-                true => CallsPlace::Ringing(worker + 1, 0),
-                false => CallsPlace::Answered(0, 0),
+                true => CallsCursor::Ringing(worker + 1, 0),
+                false => CallsCursor::Answered(0, 0),
             });
         }
         Ok(page)
@@ -393,8 +393,8 @@ impl SipInspector {
     ///
     /// # Errors
     /// [`InspectError::Busy`], [`InspectError::NoTrace`].
-    pub fn trace(&self, call_id: &str, place: TracePlace) -> Result<TracePage, InspectError> {
-        let TracePlace { worker, number } = place;
+    pub fn trace(&self, call_id: &str, place: TraceCursor) -> Result<TracePage, InspectError> {
+        let TraceCursor { worker, number } = place;
         if worker >= self.boxes.len() {
             return Ok(TracePage::default());
         }
@@ -413,7 +413,7 @@ impl SipInspector {
         for message in &mut messages {
             message.worker = worker;
         }
-        let place = |(worker, number)| TracePlace { worker, number };
+        let place = |(worker, number)| TraceCursor { worker, number };
         let after = Some((worker + 1, 0)).filter(|(worker, _)| *worker < self.boxes.len());
         let next = next.map(|number| (worker, number)).or(after).map(place);
         Ok(TracePage { messages, next })
@@ -504,7 +504,7 @@ impl Sip {
         }
     }
 
-    fn calls(&self, place: CallsPlace) -> CallsPage {
+    fn calls(&self, place: CallsCursor) -> CallsPage {
         let now = self.endpoint.now.mono;
         let mut page = CallsPage::default();
         let Some(forwarder) = self.endpoint.forwarder() else {
@@ -512,17 +512,17 @@ impl Sip {
         };
         let calls = &mut page.calls;
         page.next = match place {
-            CallsPlace::Ringing(worker, first) => {
+            CallsCursor::Ringing(worker, first) => {
                 let mut list = |record: &CallRecord| calls.push(call(record, now, None));
                 let next = forwarder.proxy.list_calls(first, CALLS, &mut list);
-                next.map(|next| CallsPlace::Ringing(worker, next))
+                next.map(|next| CallsCursor::Ringing(worker, next))
             }
-            CallsPlace::Answered(part, from) => {
+            CallsCursor::Answered(part, from) => {
                 let mut list =
                     |record: &CallRecord, left| calls.push(call(record, now, Some(left)));
-                let place = DialogsPlace { part, from };
+                let place = DialogsCursor { part, from };
                 let next = forwarder.calls.list(now, place, CALLS, &mut list);
-                next.map(|next| CallsPlace::Answered(next.part, next.from))
+                next.map(|next| CallsCursor::Answered(next.part, next.from))
             }
         };
         page

@@ -60,7 +60,7 @@ impl Sip {
                 self.handshaken(slot, poller);
             }
             if plain.is_empty() {
-                self.settle(slot, false);
+                self.restart_message_timer(slot, false);
             } else if flow.transport == Transport::Wss {
                 self.take_websocket(&mut plain, unread, flow, poller);
             } else {
@@ -244,7 +244,7 @@ impl Sip {
         };
         connection.layers.web = Some(web);
         match ended {
-            None => self.settle(slot, handled > 0),
+            None => self.restart_message_timer(slot, handled > 0),
             Some(end) => {
                 let is_failed = matches!(end, End::Failed(_));
                 self.endpoint.counters.websockets_failed += u64::from(is_failed);
@@ -269,10 +269,10 @@ impl Sip {
         let WebSocketState::Accepting(accept) = web else {
             return Some(0);
         };
-        let orders = &self.endpoint.orders;
+        let sip_config = &self.endpoint.sip_config;
         let mut response = Vec::new();
-        let rules = accept_rules(&orders.settings);
-        let limits = message_limits(orders);
+        let rules = accept_rules(&sip_config.settings);
+        let limits = message_limits(sip_config);
         let (used, result) = accept.receive(bytes, &rules, &mut response);
         let counters = &mut self.endpoint.counters;
         self.connections.queue_raw(slot, &response, counters);
@@ -339,13 +339,13 @@ impl Sip {
             if batch == MESSAGES {
                 self.end_stream_batch(batch, poller);
                 self.endpoint.now = now();
-                self.do_what_is_due(poller);
+                self.run_due_timers(poller);
                 batch = 0;
             }
         }
         self.end_stream_batch(batch, poller);
         if *handled > 0 {
-            self.do_what_is_due(poller);
+            self.run_due_timers(poller);
         }
         ended
     }

@@ -9,7 +9,7 @@ use streams::rustls::pki_types::ServerName;
 use streams::rustls::{ClientConfig, ServerConfig};
 use streams::websocket::{Accept, AcceptRules, CloseCode, MessageKinds, MessageLimits, WebSocket};
 
-use super::settings::{SharedSipSettings, SipSettings};
+use super::settings::{SipConfig, SipSettings};
 
 /// A listener for connections other than plain TCP, at one worker.
 #[derive(Debug)]
@@ -178,9 +178,9 @@ pub(super) fn accept_rules(settings: &SipSettings) -> AcceptRules {
 }
 
 /// What a WebSocket may carry: RFC 7118 §4.2 has both kinds of messages accepted.
-pub(super) fn message_limits(orders: &SharedSipSettings) -> MessageLimits {
+pub(super) fn message_limits(sip_config: &SipConfig) -> MessageLimits {
     MessageLimits {
-        bytes: orders.message_bytes(),
+        bytes: sip_config.message_bytes(),
         frames: MOST_FRAMES,
         kinds: MessageKinds::All,
     }

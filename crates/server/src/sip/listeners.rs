@@ -2,9 +2,9 @@
 //! for TLS and WebSocket.
 
 use super::layers::StreamListener;
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use super::store::{SharedLog, WorkerBindings};
-use super::taking::{InheritedSip, SipUpgrade, TakingSip};
+use super::takeover::{InheritedSip, SipTakeover, SipUpgrade};
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
 use crate::features::Buffers;
@@ -75,7 +75,7 @@ pub(crate) struct Surroundings<'a> {
     /// The numbers of the workers.
     pub(crate) numbering: Numbering,
     /// The SIP of the process that this one takes over from.
-    pub(crate) taking: Option<TakingSip>,
+    pub(crate) taking: Option<SipTakeover>,
     /// Networks of load balancers.
     pub(crate) proxies: &'a [IpNet],
 }
@@ -93,7 +93,7 @@ pub(crate) fn set_up(
     addresses: &SipAddresses,
     tls: &SipTls,
     buffers: Buffers,
-    orders: SharedSipSettings,
+    sip_config: SipConfig,
     surroundings: Surroundings<'_>,
 ) -> Result<SetUp, StartError> {
     if addresses.plain.is_empty() && addresses.streams.is_empty() {
@@ -109,17 +109,24 @@ pub(crate) fn set_up(
     } = surroundings;
     let workers = usize::from(numbering.workers);
     let (bound, listeners) = bind_all(addresses, tls, buffers, (workers, inherited))?;
-    let names = NameResolver::new(&orders.settings.resolvers);
+    let names = NameResolver::new(&sip_config.settings.resolvers);
     let lasting = cluster.or(state.as_ref().map(|state| state.key));
     let mut taken = InheritedSip::of(taking)?;
     let secrets = Secrets::new(numbering, names, taken.key, lasting, taken.runs);
-    let orders = Arc::new(orders);
+    let sip_config = Arc::new(sip_config);
     let proxies: Arc<[IpNet]> = Arc::from(proxies);
     let sips = (numbering.first_worker..).zip(listeners);
     let sips = sips.map(|(number, listeners)| {
-        let orders = Arc::clone(&orders);
+        let sip_config = Arc::clone(&sip_config);
         let proxies = Arc::clone(&proxies);
-        Sip::new(number, listeners, proxies, orders, &secrets, reading::now())
+        Sip::new(
+            number,
+            listeners,
+            proxies,
+            sip_config,
+            &secrets,
+            reading::now(),
+        )
     });
     let mut sips: Vec<Sip> = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
     let (log, mut kept) = match state {

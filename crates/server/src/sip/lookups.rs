@@ -246,7 +246,7 @@ impl Lookups {
     }
 
     /// Removes the noted query, because the current request does not wait.
-    pub(super) fn forget_wanted(&mut self) {
+    pub(super) fn clear_wanted_query(&mut self) {
         self.wanted = None;
     }
 

@@ -33,6 +33,7 @@ mod lines;
 mod link;
 mod listeners;
 mod lookups;
+mod memory_release;
 mod names;
 mod node_tls;
 mod nodes;
@@ -48,10 +49,9 @@ mod requests;
 mod rtpengine;
 mod screen;
 mod settings;
-mod slack;
 mod store;
 mod stun;
-mod taking;
+mod takeover;
 mod token;
 mod trace;
 mod upgrade;
@@ -63,8 +63,8 @@ pub use calls::CALL_REFUSALS;
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use inspect::SipQuery;
 pub use inspect::{
-    BindingFlow, BindingInfo, BindingsPage, BindingsPlace, CallInfo, CallsPage, CallsPlace,
-    InspectError, SipInspector, TracePage, TracePlace, TrunkAddress, TrunkInfo,
+    BindingFlow, BindingInfo, BindingsCursor, BindingsPage, CallInfo, CallsCursor, CallsPage,
+    InspectError, SipInspector, TraceCursor, TracePage, TrunkAddress, TrunkInfo,
 };
 pub(crate) use link::{Frame, Link};
 pub(crate) use listeners::{SipAddresses, SipTls, Surroundings, set_up};
@@ -82,7 +82,7 @@ pub use report::{OnSipEvent, SipEvent};
 pub use rtpengine::MEDIA_OUTCOMES;
 pub(crate) use rtpengine::{MediaResponse, RtpEngine};
 pub use screen::SCREENED;
-pub(crate) use settings::SharedSipSettings;
+pub(crate) use settings::SipConfig;
 pub use settings::{
     CallSettings, CredentialsError, DomainCredentials, DomainUser, SipSettings, Trunk, UserSecret,
 };
@@ -98,7 +98,7 @@ pub use sip_server::registrar::{
 };
 pub use sip_server::routes;
 pub use streams::domains::client_verifier;
-pub(crate) use taking::{SipUpgrade, TakingSip};
+pub(crate) use takeover::{SipTakeover, SipUpgrade};
 pub(crate) use token::SipToken;
 pub use trace::{TraceSettings, TracedMessage, mapped};
 pub(crate) use upgrade::SipUpgradeStep;
@@ -213,7 +213,7 @@ impl Sip {
         number: u16,
         (listeners, streams): (Vec<SipListener>, Vec<StreamListener>),
         proxies: Arc<[IpNet]>,
-        orders: Arc<SharedSipSettings>,
+        sip_config: Arc<SipConfig>,
         secrets: &Secrets,
         now: Now,
     ) -> std::io::Result<Sip> {
@@ -224,12 +224,12 @@ impl Sip {
         let seed = seed & !u64::from(u16::MAX) | u64::from(number);
         let filter = AdmissionFilter::new(listeners.iter().map(|listener| &listener.udp));
         let addresses = (&addresses[..], &streams[..]);
-        let node_tls = orders
+        let node_tls = sip_config
             .settings
             .nodes
             .as_ref()
             .and_then(|nodes| nodes.tls.clone());
-        let endpoint = Endpoint::new(number, addresses, filter, orders, secrets, seed, now);
+        let endpoint = Endpoint::new(number, addresses, filter, sip_config, secrets, seed, now);
         Ok(Sip {
             listeners,
             streams,
@@ -263,7 +263,7 @@ impl Sip {
 
     /// The routes and trunks that the worker has.
     pub(crate) fn routes(&self) -> Arc<routes::Table> {
-        Arc::clone(&self.endpoint.orders.routes)
+        Arc::clone(&self.endpoint.sip_config.routes)
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.
@@ -359,9 +359,9 @@ impl Sip {
     }
 
     /// New settings.
-    pub(crate) fn apply_settings(&mut self, orders: Arc<SharedSipSettings>) {
-        self.stage.keeps_connections &= orders.draining || self.endpoint.follows();
-        self.endpoint.apply_settings(orders);
+    pub(crate) fn apply_settings(&mut self, sip_config: Arc<SipConfig>) {
+        self.stage.keeps_connections &= sip_config.draining || self.endpoint.follows();
+        self.endpoint.apply_settings(sip_config);
     }
 
     /// Does what is due, and reads each socket that is ready, a bounded amount.
@@ -372,7 +372,7 @@ impl Sip {
         };
         self.connections.begin_turn(self.endpoint.now.mono);
         self.handshakes_ns = 0;
-        self.do_what_is_due(poller);
+        self.run_due_timers(poller);
         let mut ready = std::mem::take(&mut self.ready);
         self.left = ready.len();
         self.share = share_of(ready.len());
@@ -406,7 +406,7 @@ impl Sip {
         self.close_lost(poller);
         self.report_closed(poller);
         if self.stage.is_waiting() {
-            self.go_on_with_order();
+            self.continue_step();
         }
     }
 

@@ -4,7 +4,7 @@ use super::connections::{Connections, Reason};
 use super::layers::{Layers, NodeSide, StreamListener};
 use super::listeners::SipListener;
 use super::node_tls::NodeTls;
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use super::token::{SipToken, Slot};
 use io::{Outbox, Poller, SendTo};
 use sip::Mono;
@@ -83,7 +83,7 @@ impl Outgoing<'_, '_, '_> {
         &mut self,
         key: ConnectKey,
         to: &Destination,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         now: Mono,
     ) -> bool {
         let Some((listened, layers)) = self.layers_for(to) else {
@@ -91,7 +91,7 @@ impl Outgoing<'_, '_, '_> {
         };
         let local = to.local.unwrap_or(listened);
         self.connections
-            .connect((key, layers), to, local, orders, self.poller, now)
+            .connect((key, layers), to, local, sip_config, self.poller, now)
     }
 
     /// What a connection to `to` needs, and what its listener is bound to. `None` if there is no way: a WebSocket is opened by its

@@ -11,8 +11,8 @@ use sip_server::Aor;
 use sip_server::calls::{Numbers, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
-    Authenticated, Authentication, Calls, Config, Denied, Inbound, IsUser, LookedUp, Lookup,
-    NewCall, Place, Proxy, Pushes, Routing, Trunks,
+    Authenticated, Authentication, BindingsLocation, Calls, Config, Denied, Inbound, IsUser,
+    LookedUp, Lookup, NewCall, Proxy, Pushes, Routing, Trunks,
 };
 pub use sip_server::proxy::{Preview, PreviewTarget};
 use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUser};
@@ -221,7 +221,7 @@ impl SettingsPolicy<'_> {
                 DivertReason::NoAnswer => format!(" after {} s", forward.ring_time.as_secs()),
                 _ => String::new(),
             };
-            self.say(format!(
+            self.add_step(format!(
                 "{}{after}: the call goes on to {uri}",
                 missed.name()
             ));
@@ -239,12 +239,12 @@ impl SettingsPolicy<'_> {
             let explain = |step| steps.push(format!("  {step}"));
             let decision = self.table.explain(Mono::default(), &call, explain);
             if decision == Decision::NoRoute {
-                self.say("  no route matches: it goes to the host of the URI".to_owned());
+                self.add_step("  no route matches: it goes to the host of the URI".to_owned());
             }
         }
     }
 
-    fn say(&mut self, step: String) {
+    fn add_step(&mut self, step: String) {
         self.steps.push(step);
     }
 }
@@ -293,7 +293,7 @@ impl Calls for SettingsPolicy<'_> {
         // As in the running server, which has the numbers of calls besides.
         match call.user.is_some() && call.is_forbidden(&self.numbers) {
             true => {
-                self.say("the number is in sip.forbidden_prefixes".to_owned());
+                self.add_step("the number is in sip.forbidden_prefixes".to_owned());
                 Err(Denied::Number)
             }
             false => Ok(Vec::new()),
@@ -302,19 +302,19 @@ impl Calls for SettingsPolicy<'_> {
 }
 
 impl Lookup for SettingsPolicy<'_> {
-    fn place(&mut self, uri: &SipUri<'_>) -> Place {
+    fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation {
         match self.aor(uri) {
-            Some(aor) => Place::Here(aor, None),
-            None => Place::Nowhere,
+            Some(aor) => BindingsLocation::Here(aor, None),
+            None => BindingsLocation::Nowhere,
         }
     }
 
     fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
         if !self.has_user(aor) {
-            self.say(format!("there is no user {}", text_of(aor)));
+            self.add_step(format!("there is no user {}", text_of(aor)));
             return LookedUp::Unknown;
         }
-        self.say(format!("{} is a user here", text_of(aor)));
+        self.add_step(format!("{} is a user here", text_of(aor)));
         self.called = Some(*aor);
         // Only the running server knows the bindings.
         LookedUp::Pending
@@ -338,7 +338,7 @@ impl Authentication for SettingsPolicy<'_> {
         };
         match aor.filter(|aor| self.has_user(aor)) {
             Some(aor) => {
-                self.say(format!(
+                self.add_step(format!(
                     "the sender must prove to be {} (407)",
                     text_of(&aor)
                 ));
@@ -349,7 +349,7 @@ impl Authentication for SettingsPolicy<'_> {
                 Authenticated::User(&self.user)
             }
             None => {
-                self.say("From names no user here, and the source is no trunk: the sender cannot authenticate".to_owned());
+                self.add_step("From names no user here, and the source is no trunk: the sender cannot authenticate".to_owned());
                 Authenticated::Challenge(b"")
             }
         }

@@ -39,9 +39,9 @@ impl Sip {
         }
         let mut rest = std::mem::take(&mut connection.inbound);
         rest.drain(..len);
-        let (orders, _) = self.endpoint.orders_and_counters();
+        let (sip_config, _) = self.endpoint.config_and_counters();
         let moved =
-            client.is_none_or(|client| self.connections.follow_source(slot, client, orders));
+            client.is_none_or(|client| self.connections.follow_source(slot, client, sip_config));
         if !moved {
             return self.close(slot, Reason::SourceLimit);
         }

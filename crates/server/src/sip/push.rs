@@ -1,6 +1,6 @@
 //! Push notifications (RFC 8599): what wakes phones that sleep. A worker hands each one to a hook, and never waits for it.
 
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use sip_server::proxy::{PushConfig, PushRequest};
 use std::fmt;
 use std::sync::Arc;
@@ -77,17 +77,17 @@ pub(super) struct Pusher {
 }
 
 impl Pusher {
-    pub(super) fn new(orders: &SharedSipSettings) -> Pusher {
+    pub(super) fn new(sip_config: &SipConfig) -> Pusher {
         Pusher {
-            settings: settings(orders),
+            settings: settings(sip_config),
             sent: 0,
             dropped: 0,
         }
     }
 
     /// New settings.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
-        self.settings = settings(orders);
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
+        self.settings = settings(sip_config);
     }
 
     pub(super) fn config(&self) -> Option<PushConfig> {
@@ -108,13 +108,13 @@ impl Pusher {
     }
 }
 
-fn settings(orders: &SharedSipSettings) -> Option<(PushSettings, PushConfig)> {
-    let settings = orders.settings.push.clone()?;
+fn settings(sip_config: &SipConfig) -> Option<(PushSettings, PushConfig)> {
+    let settings = sip_config.settings.push.clone()?;
     let config = PushConfig {
         providers: settings.providers.clone().into(),
         wait: settings.wait,
         awake: settings.awake,
-        most: orders.share(settings.calls),
+        most: sip_config.share(settings.calls),
     };
     Some((settings, config))
 }

@@ -31,11 +31,11 @@ const EXPIRIES: usize = 64;
 
 impl Sip {
     /// Everything whose time has come. Called after every [`MESSAGES`] messages.
-    pub(super) fn do_what_is_due(&mut self, poller: &Poller) {
+    pub(super) fn run_due_timers(&mut self, poller: &Poller) {
         let now = self.endpoint.now;
         for _ in 0..EXPIRIES {
-            let (orders, counters) = self.endpoint.orders_and_counters();
-            if !self.connections.expire(now.mono, orders, counters) {
+            let (sip_config, counters) = self.endpoint.config_and_counters();
+            if !self.connections.expire(now.mono, sip_config, counters) {
                 break;
             }
         }
@@ -59,7 +59,7 @@ impl Sip {
     /// they are WebSockets.
     pub(super) fn drain_connections(&mut self) {
         let now = self.endpoint.now.mono;
-        let draining = self.endpoint.orders.draining && !self.stage.keeps_connections;
+        let draining = self.endpoint.sip_config.draining && !self.stage.keeps_connections;
         if !draining {
             self.draining_since = None;
         }
@@ -202,7 +202,7 @@ impl Sip {
             let congestion = &mut self.endpoint.congestion;
             congestion.datagrams(number, batch, lost, memory);
             self.handle_datagrams(number, poller);
-            self.do_what_is_due(poller);
+            self.run_due_timers(poller);
             if !is_full {
                 return;
             }
@@ -251,7 +251,7 @@ impl Sip {
                 endpoint.unpack(&batch, first, outgoing)
             });
             self.endpoint.end_batch(handled);
-            self.do_what_is_due(poller);
+            self.run_due_timers(poller);
             first += MESSAGES;
         }
         self.endpoint.congestion.batches(0);
@@ -299,10 +299,10 @@ impl Sip {
             return;
         }
         let now = self.endpoint.now.mono;
-        let (orders, counters) = self.endpoint.orders_and_counters();
+        let (sip_config, counters) = self.endpoint.config_and_counters();
         let parts = (stream, number, remote, is_proxied);
         let with = (now, &mut *counters);
-        let admitted = self.connections.admit(parts, orders, poller, with);
+        let admitted = self.connections.admit(parts, sip_config, poller, with);
         counters.connections_accepted += u64::from(admitted.is_some());
         counters.connections_refused += u64::from(admitted.is_none());
         let Some(slot) = admitted else {
@@ -404,7 +404,7 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        if connection.is_clogged() || self.defers(slot) {
+        if connection.is_write_queue_full() || self.defers(slot) {
             return;
         }
         let Some(connection) = self.connections.get(slot) else {
@@ -476,11 +476,11 @@ impl Sip {
         } else if let Some(connection) = self.connections.get(slot) {
             connection.inbound = inbound;
         }
-        self.settle(slot, moved_on);
+        self.restart_message_timer(slot, moved_on);
     }
 
     /// The time of what has begun to come runs from here on, however slowly more comes.
-    pub(super) fn settle(&mut self, slot: Slot, moved_on: bool) {
+    pub(super) fn restart_message_timer(&mut self, slot: Slot, moved_on: bool) {
         let now = self.endpoint.now.mono;
         let Some(connection) = self.connections.get(slot) else {
             return;
@@ -492,8 +492,8 @@ impl Sip {
         } else if moved_on || connection.begun.is_none() {
             connection.begun = Some(now);
         }
-        let (orders, _) = self.endpoint.orders_and_counters();
-        self.connections.arm(slot, orders);
+        let (sip_config, _) = self.endpoint.config_and_counters();
+        self.connections.arm(slot, sip_config);
     }
 
     /// Handles the whole messages at the start of `bytes`. Returns how many bytes they were, or `None` if the stream makes no sense.
@@ -549,13 +549,13 @@ impl Sip {
             if batch == MESSAGES {
                 self.end_stream_batch(batch, poller);
                 self.endpoint.now = now();
-                self.do_what_is_due(poller);
+                self.run_due_timers(poller);
                 batch = 0;
             }
         }
         self.end_stream_batch(batch, poller);
         if handled > 0 {
-            self.do_what_is_due(poller);
+            self.run_due_timers(poller);
         }
         // It may have been given up while its answers were queued.
         self.connections.get(slot).map(|_| used)

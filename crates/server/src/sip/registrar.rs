@@ -3,7 +3,7 @@
 
 use super::Secrets;
 use super::peer::Origin;
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use super::store::{StoreCounts, WorkerBindings};
 use sip::engine::NewRequest;
 use sip::flow::ConnectionKey;
@@ -15,7 +15,7 @@ use sip_server::proxy::{self, LookedUp};
 use sip_server::push::prid_of;
 use sip_server::reg_event::Cause;
 use sip_server::registrar::{
-    Access, Answer, Config, Domains, Examined, Outcome, Registrar, Request,
+    Access, Config, Domains, Examined, Outcome, Registrar, RegistrarResponse, Request,
 };
 use sip_server::{Aor, AorKey};
 use std::collections::HashMap;
@@ -25,9 +25,9 @@ use std::collections::HashMap;
     clippy::large_enum_variant,
     reason = "it lives on the stack for one request"
 )]
-pub(super) enum Place<'b> {
+pub(super) enum RegisterTarget<'b> {
     /// At once, whoever sent it.
-    Refused(Answer<'b>),
+    Refused(RegistrarResponse<'b>),
     /// By this worker.
     Elsewhere(u16),
     /// Here, once its sender is known.
@@ -52,39 +52,39 @@ impl Registrations {
     /// Of worker `number`; `None` if there is no domain. `seed` is this worker's own.
     pub(super) fn new(
         number: u16,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         secrets: &Secrets,
         seed: u64,
     ) -> Option<Registrations> {
         let key = secrets.lasting;
-        let settings = &orders.settings;
+        let settings = &sip_config.settings;
         // They were checked with all settings.
         let domains = Domains::new(settings.domains.clone()).ok()?;
-        let registrar = Registrar::new(config(orders), domains, key, seed).ok()?;
+        let registrar = Registrar::new(config(sip_config), domains, key, seed).ok()?;
         (!settings.domains.is_empty()).then(|| Registrations {
             registrar,
-            location: WorkerBindings::InMemory(MemoryLocation::new(key, limits(orders))),
+            location: WorkerBindings::InMemory(MemoryLocation::new(key, limits(sip_config))),
             origin: secrets.origin(number),
             changes: Vec::new(),
             flows: HashMap::new(),
-            providers: config(orders).push_providers,
+            providers: config(sip_config).push_providers,
         })
     }
 
     /// New settings. Bindings stay, also those of domains that are gone.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
-        let settings = &orders.settings;
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
+        let settings = &sip_config.settings;
         if let Ok(domains) = Domains::new(settings.domains.clone()) {
             // Both were checked with all settings.
-            let _ = self.registrar.configure(config(orders), domains);
+            let _ = self.registrar.configure(config(sip_config), domains);
         }
-        self.location.set_limits(limits(orders));
-        self.providers = config(orders).push_providers;
+        self.location.set_limits(limits(sip_config));
+        self.providers = config(sip_config).push_providers;
     }
 
     /// Takes these bindings in place of its own.
-    pub(super) fn restore(&mut self, mut kept: WorkerBindings, orders: &SharedSipSettings) {
-        kept.set_limits(limits(orders));
+    pub(super) fn restore(&mut self, mut kept: WorkerBindings, sip_config: &SipConfig) {
+        kept.set_limits(limits(sip_config));
         self.location = kept;
     }
 
@@ -138,19 +138,23 @@ impl Registrations {
     }
 
     /// Where this REGISTER is answered. `buffer` is where header lines are written.
-    pub(super) fn place_of<'b>(&self, message: &Message<'_>, buffer: &'b mut [u8]) -> Place<'b> {
+    pub(super) fn place_of<'b>(
+        &self,
+        message: &Message<'_>,
+        buffer: &'b mut [u8],
+    ) -> RegisterTarget<'b> {
         match self.registrar.examine(message, buffer) {
             // The proxy forwards a REGISTER for another domain before it comes here (RFC 3261 §10.3 step 1).
-            Examined::Foreign => Place::Refused(Answer {
+            Examined::Foreign => RegisterTarget::Refused(RegistrarResponse {
                 code: 404,
                 reason: "Unknown Domain",
                 headers: &[],
             }),
-            Examined::Refused(answer) => Place::Refused(answer),
-            Examined::Aor(None) => Place::Here(None),
+            Examined::Refused(answer) => RegisterTarget::Refused(answer),
+            Examined::Aor(None) => RegisterTarget::Here(None),
             Examined::Aor(Some(aor)) => match self.worker_of(self.registrar.key_of(&aor)) {
-                worker if worker == self.origin.number => Place::Here(Some(aor)),
-                worker => Place::Elsewhere(worker),
+                worker if worker == self.origin.number => RegisterTarget::Here(Some(aor)),
+                worker => RegisterTarget::Elsewhere(worker),
             },
         }
     }
@@ -169,9 +173,9 @@ impl Registrations {
     }
 
     /// Which worker has the bindings of the address of record that a URI or temporary GRUU names.
-    pub(super) fn place_of_uri(&mut self, uri: &SipUri<'_>) -> proxy::Place {
+    pub(super) fn bindings_location(&mut self, uri: &SipUri<'_>) -> proxy::BindingsLocation {
         let Some(domain) = self.registrar.domains().of(uri.host) else {
-            return proxy::Place::Nowhere;
+            return proxy::BindingsLocation::Nowhere;
         };
         let gruu = uri
             .user
@@ -180,11 +184,11 @@ impl Registrations {
         let key = match (gruu, &aor) {
             (Some((key, _)), _) => key,
             (None, Some(aor)) => self.registrar.key_of(aor),
-            (None, None) => return proxy::Place::Nowhere,
+            (None, None) => return proxy::BindingsLocation::Nowhere,
         };
         let worker = self.worker_of(key);
         if worker != self.origin.number {
-            return proxy::Place::Elsewhere(worker);
+            return proxy::BindingsLocation::Elsewhere(worker);
         }
         let found = match gruu {
             Some((key, number)) => self
@@ -194,8 +198,8 @@ impl Registrations {
             None => aor.map(|aor| (aor, None)),
         };
         match found {
-            Some((aor, number)) => proxy::Place::Here(aor, number),
-            None => proxy::Place::Nowhere,
+            Some((aor, number)) => proxy::BindingsLocation::Here(aor, number),
+            None => proxy::BindingsLocation::Nowhere,
         }
     }
 
@@ -303,7 +307,7 @@ impl Registrations {
         aor: Option<Aor>,
         access: Access,
         buffer: &'b mut [u8],
-    ) -> Answer<'b> {
+    ) -> RegistrarResponse<'b> {
         let request = Request {
             message: &request.message,
             aor,
@@ -312,7 +316,7 @@ impl Registrations {
         };
         let location = &mut self.location;
         match self.registrar.register(now, &request, location, buffer) {
-            Outcome::Answer(answer) => {
+            Outcome::Response(answer) => {
                 if let Some(aor) = request.aor.filter(|_| answer.code == 200) {
                     // Without a Contact, it only asks for the bindings (RFC 3261 §10.2.3).
                     if request.message.has(HeaderKind::Contact) {
@@ -323,7 +327,7 @@ impl Registrations {
                 answer
             }
             // Memory knows and saves at once.
-            Outcome::Later(..) | Outcome::Pending => Answer {
+            Outcome::Later(..) | Outcome::Pending => RegistrarResponse {
                 code: 500,
                 reason: "",
                 headers: &[],
@@ -333,18 +337,18 @@ impl Registrations {
 }
 
 /// How the registrar serves.
-fn config(orders: &SharedSipSettings) -> Config {
-    let push = orders.settings.push.as_ref();
+fn config(sip_config: &SipConfig) -> Config {
+    let push = sip_config.settings.push.as_ref();
     Config {
         push_providers: push.map(|it| it.providers.clone()).unwrap_or_default(),
-        ..orders.settings.registrar.clone()
+        ..sip_config.settings.registrar.clone()
     }
 }
 
 /// A worker's part of all bindings.
-fn limits(orders: &SharedSipSettings) -> Limits {
+fn limits(sip_config: &SipConfig) -> Limits {
     Limits {
-        per_user: orders.settings.bindings_per_user as usize,
-        total: orders.share(orders.settings.bindings),
+        per_user: sip_config.settings.bindings_per_user as usize,
+        total: sip_config.share(sip_config.settings.bindings),
     }
 }

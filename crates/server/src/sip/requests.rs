@@ -2,13 +2,13 @@
 
 use super::counters::{DNS_OUTCOMES, SipCounters};
 use super::names::{Answered, Families, NameResolver, NoAnswer};
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
 use sip::dispatch::{Allowed, Config, Dispatcher, Partners, Source};
 use sip::engine::Engine;
 use sip::flow::{ListenerKey, Transport};
-use sip::routing::{Answer, DnsFailed, Query};
+use sip::routing::{DnsAnswer, DnsFailed, Query};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Requests {
     pub(super) fn new(
         listeners: &[SocketAddr],
         tls: &[(ListenerKey, SocketAddr)],
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         names: NameResolver,
         key: sip::HashKey,
         seed: u64,
@@ -56,15 +56,15 @@ impl Requests {
             is_v4: address.is_ipv4(),
         });
         let mut config = Config::new(sources.chain(tls.clone()).collect());
-        config.most = match orders.settings.domains.is_empty() {
+        config.most = match sip_config.settings.domains.is_empty() {
             true => MOST,
-            false => orders.share(orders.settings.transactions),
+            false => sip_config.share(sip_config.settings.transactions),
         };
         config.most_questions = QUESTIONS;
         // As long as a caller's transaction may take, for each of two servers.
-        config.failover_time = orders.settings.t1.saturating_mul(128);
-        config.allowed = allowed(orders);
-        config.partners = partners(listeners, orders);
+        config.failover_time = sip_config.settings.t1.saturating_mul(128);
+        config.allowed = allowed(sip_config);
+        config.partners = partners(listeners, sip_config);
         Requests {
             dispatcher: Dispatcher::new(config, key, seed),
             names,
@@ -77,13 +77,13 @@ impl Requests {
     }
 
     /// New settings.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
-        self.dispatcher.allow(allowed(orders));
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
+        self.dispatcher.allow(allowed(sip_config));
     }
 
     /// Asks what is to be asked. The answers are messages to this worker.
     pub(super) fn ask(&mut self, number: u16, mailboxes: &Mailboxes) {
-        while let Some(query) = self.dispatcher.poll_question() {
+        while let Some(query) = self.dispatcher.poll_query() {
             let result = match mailboxes.mailbox(number) {
                 Some(mailbox) => self
                     .names
@@ -148,7 +148,7 @@ impl Requests {
         now: Mono,
         engine: &mut Engine,
         query: Query,
-        result: Result<(Answer, Duration), DnsFailed>,
+        result: Result<(DnsAnswer, Duration), DnsFailed>,
     ) {
         self.dispatcher.answered(now, engine, query, result);
     }
@@ -162,21 +162,21 @@ impl Requests {
         counters.own_forbidden = stats.forbidden;
         counters.redirected = stats.redirected;
         counters.dns_cached = stats.cached as u64;
-        counters.dns_open = stats.questions as u64;
+        counters.dns_open = stats.queries as u64;
     }
 }
 
-fn is_empty(answer: &Answer) -> bool {
+fn is_empty(answer: &DnsAnswer) -> bool {
     match answer {
-        Answer::Naptr(records) => records.is_empty(),
-        Answer::Srv(records) => records.is_empty(),
-        Answer::Addresses(records) => records.is_empty(),
+        DnsAnswer::Naptr(records) => records.is_empty(),
+        DnsAnswer::Srv(records) => records.is_empty(),
+        DnsAnswer::Addresses(records) => records.is_empty(),
     }
 }
 
 /// The other nodes of the cluster, if this one reaches them over TLS: by its plain listeners.
-fn partners(listeners: &[SocketAddr], orders: &SharedSipSettings) -> Option<Partners> {
-    let tls = Arc::clone(orders.settings.nodes.as_ref()?.tls.as_ref()?);
+fn partners(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<Partners> {
+    let tls = Arc::clone(sip_config.settings.nodes.as_ref()?.tls.as_ref()?);
     let sources = (0..).map(ListenerKey).zip(listeners);
     let sources = sources.map(|(listener, address)| Source {
         listener,
@@ -190,9 +190,9 @@ fn partners(listeners: &[SocketAddr], orders: &SharedSipSettings) -> Option<Part
 }
 
 /// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to trunks.
-fn allowed(orders: &SharedSipSettings) -> Allowed {
-    let rules = orders.settings.targets.clone();
-    let trunks = orders.settings.trunks.clone();
+fn allowed(sip_config: &SipConfig) -> Allowed {
+    let rules = sip_config.settings.targets.clone();
+    let trunks = sip_config.settings.trunks.clone();
     Box::new(move |to| {
         let ip = to.ip().to_canonical();
         let is_target = rules

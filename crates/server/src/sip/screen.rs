@@ -1,7 +1,7 @@
 //! Drops messages of denied sources, of banned sources, and of tools that scan for open servers.
 
 use super::bans::{Bans, Failed};
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use ipnet::IpNet;
 use sip::{HeaderKind, Message};
 use std::net::IpAddr;
@@ -24,8 +24,8 @@ pub(super) struct SourceFilter {
 }
 
 impl SourceFilter {
-    pub(super) fn new(orders: &SharedSipSettings, bans: Bans) -> SourceFilter {
-        let settings = &orders.settings;
+    pub(super) fn new(sip_config: &SipConfig, bans: Bans) -> SourceFilter {
+        let settings = &sip_config.settings;
         let trunks = settings.trunks.iter();
         let trunks = trunks.flat_map(|trunk| trunk.addresses.iter().copied());
         let scanners = settings.scanners.iter();
@@ -42,10 +42,10 @@ impl SourceFilter {
     }
 
     /// New settings. Bans stay until they end.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         *self = SourceFilter {
             counts: self.counts,
-            ..SourceFilter::new(orders, self.bans.clone())
+            ..SourceFilter::new(sip_config, self.bans.clone())
         };
     }
 
@@ -86,7 +86,7 @@ impl SourceFilter {
             return false;
         }
         self.counts[2] += 1;
-        if is_proven && self.bans.offended(unix_s * 1000, source, self.ban) == Failed::Banned {
+        if is_proven && self.bans.note_failure(unix_s * 1000, source, self.ban) == Failed::Banned {
             log_ban(source, self.ban);
         }
         true

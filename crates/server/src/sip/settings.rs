@@ -407,7 +407,7 @@ impl std::fmt::Debug for UserSecret {
 
 /// The settings with what they are shared with: what a worker is told.
 #[derive(Clone)]
-pub(crate) struct SharedSipSettings {
+pub(crate) struct SipConfig {
     pub(crate) settings: SipSettings,
     /// The routes and trunks of the settings. All workers share it.
     pub(crate) routes: Arc<Table>,
@@ -429,7 +429,7 @@ pub(crate) struct SharedSipSettings {
     pub(crate) draining: bool,
 }
 
-impl std::fmt::Debug for SharedSipSettings {
+impl std::fmt::Debug for SipConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Without the passwords.
         f.debug_struct("Orders")
@@ -439,7 +439,7 @@ impl std::fmt::Debug for SharedSipSettings {
     }
 }
 
-impl SharedSipSettings {
+impl SipConfig {
     /// Whether anybody is asked for a digest.
     pub(crate) fn asks_users(&self) -> bool {
         self.settings.challenge || !self.settings.domains.is_empty()

@@ -82,7 +82,11 @@ impl Stage {
 
 impl Sip {
     /// Begins a step of an upgrade; parts of it follow in later wake-ups.
-    pub(crate) fn order(&mut self, order: SipUpgradeStep, poller: &Poller) -> std::io::Result<()> {
+    pub(crate) fn begin_step(
+        &mut self,
+        order: SipUpgradeStep,
+        poller: &Poller,
+    ) -> std::io::Result<()> {
         match order {
             SipUpgradeStep::Pause(done) => {
                 self.stop_reading(poller)?;
@@ -124,7 +128,7 @@ impl Sip {
             SipUpgradeStep::Resume(kept) => {
                 // The drain of the old process may end a moment later.
                 self.stage = Stage {
-                    keeps_connections: self.endpoint.orders.draining,
+                    keeps_connections: self.endpoint.sip_config.draining,
                     waiting: None,
                 };
                 self.leave_peer(poller);
@@ -158,7 +162,7 @@ impl Sip {
     }
 
     /// Continues a step at the end of a wake-up.
-    pub(super) fn go_on_with_order(&mut self) {
+    pub(super) fn continue_step(&mut self) {
         // Messages from other workers come first.
         if self.held || !self.inbox.is_empty() {
             return;

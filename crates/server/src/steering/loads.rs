@@ -70,7 +70,7 @@ impl Loads {
         let (there, worker) = if self.workers.len() <= FULL_SCAN {
             self.least(usize::from(own), now, entropy)?
         } else {
-            self.lesser_of_two(now, entropy)
+            self.less_loaded_of_two(now, entropy)
         };
         let is_better = here >= there + ALLOCATION / 2 + here / 64;
         is_better.then(|| u16::try_from(worker).ok()).flatten()
@@ -88,7 +88,7 @@ impl Loads {
     }
 
     /// The less loaded of two random ones.
-    fn lesser_of_two(&self, now: Mono, entropy: &mut Entropy) -> (u64, usize) {
+    fn less_loaded_of_two(&self, now: Mono, entropy: &mut Entropy) -> (u64, usize) {
         let [one, other] = [(); 2].map(|()| {
             let worker = entropy.below(self.workers.len());
             (self.load(worker, now), worker)

@@ -22,10 +22,10 @@ mod shared;
 pub(crate) use loads::Loads;
 pub(crate) use numbering::{Foreign, Numbering};
 pub(crate) use placement::{Placement, Target};
-pub(crate) use shared::{Groups, Takeover};
+pub(crate) use shared::{Groups, SteeringTakeover};
 
 use crate::error::StartError;
-use crate::privileges::can_do_without;
+use crate::privileges::works_without_capabilities;
 use crate::verifier;
 use bpf::BpfError;
 use bpf::steer::{Flow, Flows, Steering as Program};
@@ -162,7 +162,7 @@ impl Tables {
         let Some(flows) = self.flows.first_mut() else {
             return true;
         };
-        can_do_without(|| flows.insert(&flow, 0).is_ok() && flows.remove(&flow))
+        works_without_capabilities(|| flows.insert(&flow, 0).is_ok() && flows.remove(&flow))
     }
 }
 

@@ -68,7 +68,7 @@ struct Table {
     flows: Flows,
     entropy: Entropy,
     /// The flows that have an entry for this worker: exactly those of its allocations that the hash would send elsewhere.
-    own: Own,
+    own: HashedFlows,
     /// Flows whose entry went a moment ago. An Allocate that comes from one here had been received before that.
     departed: HashMap<Flow, Mono>,
 }
@@ -115,7 +115,7 @@ impl Placement {
 
     /// Chooses the worker for an Allocate request of this many bytes that would make an allocation here. Returns `None` if it stays
     /// here. Otherwise the client's datagrams go to the other worker from then on.
-    pub(crate) fn elsewhere(
+    pub(crate) fn choose_other_worker(
         &mut self,
         now: Mono,
         path: &ClientPath,
@@ -259,7 +259,7 @@ impl Placement {
 
     /// A request that another worker took here has been handled: whether there is an allocation now. `is_new` as in
     /// [`Target`].
-    pub(crate) fn settle(&mut self, path: &ClientPath, is_new: bool, alive: bool) {
+    pub(crate) fn record_result(&mut self, path: &ClientPath, is_new: bool, alive: bool) {
         if is_new {
             self.loads.subtract(self.worker);
         }
@@ -291,7 +291,7 @@ impl Placement {
     }
 
     /// Leaves flows without an entry to the kernel's hash again. Entries stay until their allocations end.
-    pub(crate) fn hold_no_more(&mut self) {
+    pub(crate) fn stop_adding_entries(&mut self) {
         self.holds_all = false;
     }
 
@@ -324,12 +324,12 @@ impl Placement {
 /// A set of flows of which only keyed hashes are kept: 9 bytes each instead of 65. A collision among all the flows of a worker
 /// is less likely than a memory fault, and would cost only a stale entry.
 #[derive(Debug, Default)]
-struct Own {
+struct HashedFlows {
     key: RandomState,
     flows: HashSet<u64>,
 }
 
-impl Own {
+impl HashedFlows {
     fn contains(&self, flow: &Flow) -> bool {
         self.flows.contains(&self.key.hash_one(flow))
     }
@@ -348,7 +348,7 @@ impl Table {
         Table {
             flows,
             entropy: Entropy::new(),
-            own: Own::default(),
+            own: HashedFlows::default(),
             departed: HashMap::new(),
         }
     }
@@ -495,21 +495,23 @@ mod tests {
         };
         let (now, path) = (Mono(1_000_000_000), path());
         let flow = flow(&path.five_tuple).expect("over UDP");
-        second.settle(&path, false, true);
+        second.record_result(&path, false, true);
         assert_eq!(entries.get(&flow), Some(1));
         // A request that came late finds no allocation at the other worker, whose word does not count.
-        first.settle(&path, false, false);
+        first.record_result(&path, false, false);
         assert_eq!(entries.get(&flow), Some(1), "the owner keeps its entry");
         // The allocation ends, and the next one of this flow is made at the first worker.
         second.closed(now, &path);
         assert_eq!(entries.get(&flow), None);
-        first.settle(&path, false, true);
+        first.record_result(&path, false, true);
         assert_eq!(entries.get(&flow), Some(0));
         // What had waited in the second worker's socket since the entry named it belongs to the first one now.
-        let target = second.elsewhere(now, &path, 100).expect("elsewhere");
+        let target = second
+            .choose_other_worker(now, &path, 100)
+            .expect("elsewhere");
         assert_eq!((target.worker, target.is_new), (0, false));
         // Should it be made there all the same, the entry follows.
-        second.settle(&path, false, true);
+        second.record_result(&path, false, true);
         assert_eq!(entries.get(&flow), Some(1));
         first.closed(now, &path);
         assert_eq!(

@@ -104,13 +104,13 @@ impl Groups {
 
 /// A process that takes over, before it has bound its sockets.
 #[derive(Debug)]
-pub(crate) struct Takeover {
+pub(crate) struct SteeringTakeover {
     groups: Groups,
     numbering: Numbering,
     foreign: Foreign,
 }
 
-impl Takeover {
+impl SteeringTakeover {
     /// Makes the old process give each of its flows an entry, and tells it the rest of `joining`. After that, this process can bind sockets: they
     /// receive no datagrams yet.
     ///
@@ -123,7 +123,7 @@ impl Takeover {
         allocations: usize,
         joining: Joining,
         sip: impl FnOnce(Numbering) -> std::io::Result<Option<JoiningSip>>,
-    ) -> Result<Takeover, HandoverError> {
+    ) -> Result<SteeringTakeover, HandoverError> {
         let offer = taking.offer();
         let foreign = Foreign {
             numbering: offer.numbering(),
@@ -160,7 +160,7 @@ impl Takeover {
             sip: sip(numbering).map_err(HandoverError::System)?,
             ..joining
         })?;
-        Ok(Takeover {
+        Ok(SteeringTakeover {
             groups,
             numbering,
             foreign,

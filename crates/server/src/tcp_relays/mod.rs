@@ -318,7 +318,7 @@ impl TcpRelays {
     }
 
     /// The client's connection goes to another worker once the current batch is over.
-    pub(crate) fn leave_later(&mut self, leaving: Leaving) {
+    pub(crate) fn queue_leaving(&mut self, leaving: Leaving) {
         self.leaving.push(leaving);
     }
 
@@ -416,7 +416,7 @@ impl TcpRelays {
             connections.end_data(relaying.close(&mut self.pipes));
             self.relaying -= 1;
             if self.relaying == 0 {
-                self.pipes.give_back();
+                self.pipes.release_memory();
             }
         }
     }

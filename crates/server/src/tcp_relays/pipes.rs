@@ -65,7 +65,7 @@ impl Pipes {
     }
 
     /// Returns descriptors and memory: nothing is relayed any more.
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release_memory(&mut self) {
         self.count -= self.spare.len();
         self.spare = Vec::new();
         self.buffer = Vec::new();
@@ -110,7 +110,7 @@ mod tests {
             (SPARE.min(most), SPARE.min(most))
         );
         let used = pipes.take().expect("there is a spare one");
-        pipes.give_back();
+        pipes.release_memory();
         assert_eq!((pipes.spare.len(), pipes.count), (0, 1));
         pipes.put(used);
     }

@@ -25,7 +25,7 @@ impl Worker {
             return;
         }
         // Before the first message of a connection, because the name chooses the realm.
-        dtls.tell_names(&mut self.core.engine);
+        dtls.report_server_names(&mut self.core.engine);
         let mut arena = std::mem::take(&mut dtls.arena);
         let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         for (path, range) in &arena.messages {
@@ -53,12 +53,12 @@ impl Worker {
             let end = io::clock::monotonic_ns() + HANDSHAKES_NS.saturating_sub(used);
             dtls.step(now.mono, || io::clock::monotonic_ns() >= end);
         }
-        dtls.tell_names(&mut self.core.engine);
+        dtls.report_server_names(&mut self.core.engine);
         self.send_dtls_handshakes();
         while let Some(path) = self.core.dtls.as_mut().and_then(|dtls| dtls.next_ended()) {
             self.core.engine.client_closed(now, &path.five_tuple);
             self.core.placement.left(now.mono, &path);
-            self.settle();
+            self.drain_and_update_sockets();
         }
     }
 

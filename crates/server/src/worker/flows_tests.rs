@@ -46,7 +46,7 @@ impl Flowing for Fake {
     }
 }
 
-struct Bed {
+struct TestBed {
     kernel: Arc<Mutex<Kernel>>,
     flows: Flows,
     hops: Arc<NextHopTable>,
@@ -57,7 +57,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn bed(room: usize, next_hops: u32) -> Bed {
+fn bed(room: usize, next_hops: u32) -> TestBed {
     let kernel = Arc::new(Mutex::new(Kernel {
         room,
         ..Kernel::default()
@@ -76,7 +76,7 @@ fn bed(room: usize, next_hops: u32) -> Bed {
         Arc::new(Numbers::new(chunks(), 1)),
         Arc::new(relays),
     );
-    Bed {
+    TestBed {
         kernel,
         flows,
         hops,
@@ -84,7 +84,7 @@ fn bed(room: usize, next_hops: u32) -> Bed {
     }
 }
 
-impl Bed {
+impl TestBed {
     fn offload(&mut self, subject: &OffloadedChannel, own_relay: bool, deadline: u64) -> Carried {
         let counters = &mut self.counters;
         self.flows
@@ -396,7 +396,7 @@ fn route_by_gateways(hops: &NextHopTable, prefixes: &[(&str, u8)]) {
     };
     let prefixes: Vec<_> = prefixes.iter().map(prefix).collect();
     hops.set_cells(Arc::new(crate::offload::Cells::new(&prefixes)));
-    hops.tell_workers();
+    hops.notify_workers();
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn peers_behind_one_gateway_share_a_next_hop_until_a_route_parts_them() {
     for one in &channels {
         bed.offload(one, false, 77);
     }
-    let hops = |bed: &Bed| {
+    let hops = |bed: &TestBed| {
         let entry = |number| bed.entry(CLIENT, LISTENER, Some(number));
         [0x4000, 0x4001, 0x4002].map(|number| Some(entry(number)?.next_hop))
     };

@@ -69,7 +69,7 @@ impl Worker {
 
     pub(super) fn handle_message(&mut self, message: WorkerMessage) {
         let Some(message) = self.handle_upgrade(message) else {
-            return self.settle();
+            return self.drain_and_update_sockets();
         };
         match message {
             WorkerMessage::Datagrams(batch) => self.batches.push(batch),
@@ -137,7 +137,7 @@ impl Worker {
             }
             WorkerMessage::Shutdown => self.stopping = true,
         }
-        self.settle();
+        self.drain_and_update_sockets();
     }
 
     /// Works by another configuration from now on.
@@ -160,7 +160,7 @@ impl Worker {
         if let Some(of_sip) = &mut self.sip {
             of_sip.apply_settings(sip);
         }
-        self.settle();
+        self.drain_and_update_sockets();
     }
 
     fn serve_placed(&mut self, placed: &PlacedRequest) {

@@ -122,7 +122,7 @@ impl Worker {
         self.apply_changes();
         // Its entry was made by the new process.
         let is_alive = self.core.engine.has_allocation(&path.five_tuple);
-        self.core.placement.settle(&path, false, is_alive);
+        self.core.placement.record_result(&path, false, is_alive);
     }
 
     /// The UDP listener that datagrams to this address arrive at.
@@ -147,7 +147,7 @@ impl Worker {
                 self.hold_clients(flows.map(|flows| *flows), done);
             }
             WorkerMessage::HoldNoMore => {
-                self.core.placement.hold_no_more();
+                self.core.placement.stop_adding_entries();
                 self.core.shares_relays = false;
             }
             WorkerMessage::Listen(listens, done) => {
@@ -160,7 +160,7 @@ impl Worker {
                 let outcome = self
                     .sip
                     .as_mut()
-                    .map(|sip| sip.order(*order, &self.core.poller));
+                    .map(|sip| sip.begin_step(*order, &self.core.poller));
                 if let Some(Err(error)) = outcome {
                     tracing::error!(%error, "cannot start or stop reading SIP sockets");
                 }

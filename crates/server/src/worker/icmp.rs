@@ -19,7 +19,7 @@ impl Worker {
             match port.listener.socket.next_icmp_error() {
                 Ok(Some(report)) => {
                     let relay = self.core.engine.relay_for(number, report.to);
-                    self.tell_icmp(relay, report);
+                    self.report_icmp_error(relay, report);
                 }
                 Ok(None) => return,
                 Err(_) => {
@@ -40,7 +40,7 @@ impl Worker {
                 return;
             };
             match socket.next_icmp_error() {
-                Ok(Some(report)) => self.tell_icmp(Some(key), report),
+                Ok(Some(report)) => self.report_icmp_error(Some(key), report),
                 Ok(None) => return,
                 Err(_) => {
                     self.core.counters.receive_errors += 1;
@@ -51,7 +51,7 @@ impl Worker {
     }
 
     /// Hands an error to the engine, if there is still a relay that it is for.
-    fn tell_icmp(&mut self, relay: Option<RelayKey>, report: IcmpReport) {
+    fn report_icmp_error(&mut self, relay: Option<RelayKey>, report: IcmpReport) {
         self.core.counters.icmp_errors += 1;
         let IcmpReport {
             to,
@@ -67,7 +67,7 @@ impl Worker {
                 .core
                 .engine
                 .handle_icmp(self.core.now, relay, to, error);
-            self.settle();
+            self.drain_and_update_sockets();
         }
     }
 }

@@ -40,10 +40,10 @@ pub(crate) use open::Opener;
 pub(crate) use session::Core;
 pub(crate) use sockets::{Listener, PortSocket, RelayTable, SharedPort, Sockets, Token};
 
-use crate::board::Publisher;
 use crate::connections::{Arena, Connections};
 use crate::live::Subscription;
 use crate::mailbox::Mailbox;
+use crate::published::Publisher;
 use crate::sip::Sip;
 use crate::stats::WorkerStats;
 use io::{Events, RecvBatch, SendQueue};
@@ -113,7 +113,7 @@ impl Worker {
         self.watch_listeners()?;
         while !self.stopping {
             self.turn(&mut events, None)?;
-            self.show();
+            self.publish_counters();
         }
         self.finish();
         self.publish();
@@ -230,7 +230,7 @@ impl Worker {
             return;
         };
         let next = self.core.engine.repeat_offloads(first, RECHECKED);
-        self.settle();
+        self.drain_and_update_sockets();
         self.rechecks_left = next.is_some();
         if let Some(flows) = &mut self.core.flows {
             flows.rechecked_until(next);
@@ -254,13 +254,13 @@ impl Worker {
                 .is_some_and(|deadline| deadline <= self.core.now.mono)
         {
             self.core.engine.handle_timeout(self.core.now);
-            self.settle();
+            self.drain_and_update_sockets();
             rounds += 1;
         }
     }
 
     /// Does what the engine has queued, and then what that means for the sockets.
-    fn settle(&mut self) {
+    fn drain_and_update_sockets(&mut self) {
         let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         session.drain_outputs();
         drop(session);
@@ -297,7 +297,7 @@ impl Worker {
             .close_all(self.core.now, CloseReason::ServerShutdown);
         while self.core.engine.is_closing() {
             self.core.engine.handle_timeout(self.core.now);
-            self.settle();
+            self.drain_and_update_sockets();
         }
         while let Some(relay) = self.sockets.relays.remove_any() {
             self.core.close(relay);
@@ -305,7 +305,7 @@ impl Worker {
     }
 
     /// Shows other threads that the loop turns, and now and then the counts.
-    fn show(&mut self) {
+    fn publish_counters(&mut self) {
         self.publisher.turn(self.core.now.mono);
         if self.publisher.is_due(self.core.now.mono) {
             self.publish();

@@ -166,7 +166,7 @@ impl Opener {
                     Ok([even, odd]) => {
                         self.announce(&even);
                         self.reserved.push((odd.address, odd.port, odd.key.index));
-                        [even, odd].map(|relay| Ok(self.told(relay, opened)))
+                        [even, odd].map(|relay| Ok(self.opened_relay(relay, opened)))
                     }
                     Err(error) => [Err(error); MOST_RELAYS],
                 };
@@ -179,7 +179,7 @@ impl Opener {
                     } else {
                         self.open_shared(*request, *choice, counters)
                     };
-                    *result = relay.map(|relay| self.told(relay, opened));
+                    *result = relay.map(|relay| self.opened_relay(relay, opened));
                 }
             }
         }
@@ -249,7 +249,7 @@ impl Opener {
         } = relay;
         self.relays.listening(address).remove(port);
         drop(listener);
-        self.relays.pool(address).give_back(port);
+        self.relays.pool(address).release(port);
     }
 
     /// Closes a relay's socket and lets its port rest.
@@ -268,7 +268,7 @@ impl Opener {
         }
         self.withdraw(address, port);
         drop(socket);
-        self.relays.pool(address).give_back(port);
+        self.relays.pool(address).release(port);
     }
 
     /// Takes over a relay that another worker opened. `None` if it cannot be watched: then it is closed.
@@ -325,7 +325,11 @@ impl Opener {
     }
 
     /// Hands the relay over and tells its two addresses.
-    fn told(&self, relay: RelaySocket, opened: &mut impl FnMut(RelaySocket)) -> OpenedRelay {
+    fn opened_relay(
+        &self,
+        relay: RelaySocket,
+        opened: &mut impl FnMut(RelaySocket),
+    ) -> OpenedRelay {
         let (address, port) = (self.relays.address(relay.address), relay.port);
         opened(relay);
         OpenedRelay {

@@ -178,7 +178,7 @@ impl Session<'_, '_, '_> {
         self.drain_outputs();
         // Before the response leaves, which is when this session ends.
         let alive = self.core.engine.has_allocation(&path.five_tuple);
-        self.core.placement.settle(path, *is_new, alive);
+        self.core.placement.record_result(path, *is_new, alive);
         self.core.counters.requests_taken += 1;
     }
 
@@ -210,7 +210,8 @@ impl Session<'_, '_, '_> {
                 user,
             } => {
                 let placement = &mut self.core.placement;
-                let moving = elsewhere(placement, self.core.now.mono, path, message, user);
+                let moving =
+                    choose_other_worker(placement, self.core.now.mono, path, message, user);
                 let client = user.identity(path.five_tuple);
                 let sockets = sockets(request, relays, &self.core.hooks, &client);
                 return Some(DeferredOutput::open(sockets, moving));
@@ -417,7 +418,7 @@ impl Core {
 }
 
 /// The worker that has less to do than this one and may handle the request, if there is one.
-fn elsewhere(
+fn choose_other_worker(
     placement: &mut Placement,
     now: Mono,
     path: ClientPath,
@@ -426,7 +427,7 @@ fn elsewhere(
 ) -> Option<Moving> {
     // A connection stays with the worker that accepted it.
     let message = message.filter(|_| path.five_tuple.transport == Transport::Udp)?;
-    let target = placement.elsewhere(now, &path, message.len())?;
+    let target = placement.choose_other_worker(now, &path, message.len())?;
     Some(Moving::new(path, message, user, target))
 }
 
@@ -476,7 +477,7 @@ fn note(
         Output::CloseConnection { connection } => tcp.close(*connection, connections),
         Output::MoveConnection { to, path, message } => {
             connections.hold(path, poller);
-            tcp.leave_later(Leaving::new(*to, *path, message));
+            tcp.queue_leaving(Leaving::new(*to, *path, message));
         }
         Output::AllocationOpened { relayed, path, .. } => {
             opener.allocated(*relayed);

@@ -57,7 +57,7 @@ impl Worker {
         }
         // Before the first message of a connection, because the name chooses the realm.
         let core = &mut self.core;
-        core.connections.tell_names(&mut core.engine);
+        core.connections.report_server_names(&mut core.engine);
         let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         for (slot, range) in &self.arena.items {
             session.connection_sent(*slot, &self.arena.bytes[range.clone()]);
@@ -81,12 +81,12 @@ impl Worker {
             now.mono,
         );
         core.connections.flush(&core.poller, now.mono);
-        core.connections.tell_names(&mut core.engine);
+        core.connections.report_server_names(&mut core.engine);
         while let Some(five_tuple) = self.core.connections.next_ended() {
             self.core.engine.client_closed(now, &five_tuple);
-            self.settle();
+            self.drain_and_update_sockets();
         }
-        self.core.connections.give_back();
+        self.core.connections.release_memory();
     }
 }
 
@@ -106,7 +106,7 @@ impl<'buf> Session<'_, '_, 'buf> {
             if rest.is_empty() {
                 break KeptBytes::Nothing;
             }
-            if !self.core.connections.may_go_on(slot) {
+            if !self.core.connections.may_handle_next(slot) {
                 break KeptBytes::Messages;
             }
             match frame_rfc5766(rest) {

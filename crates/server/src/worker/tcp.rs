@@ -45,7 +45,7 @@ impl Worker {
                     {
                         core.engine.connection_closed(connection);
                     }
-                    self.settle();
+                    self.drain_and_update_sockets();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_exhausted(&error) => {
@@ -71,7 +71,7 @@ impl Worker {
         if !core.engine.connected(core.now, connection, result) {
             core.tcp.close(connection, &mut core.connections);
         }
-        self.settle();
+        self.drain_and_update_sockets();
     }
 
     /// Turns connections into data connections, sends others to their workers, and relays a bounded amount for all that are ready.
@@ -121,7 +121,9 @@ impl Worker {
             mut path,
             bytes,
         } = leaving;
-        if self.core.mailboxes.predecessor_of(to).is_some() && self.give_away(to, &path, &bytes) {
+        if self.core.mailboxes.predecessor_of(to).is_some()
+            && self.take_for_handover(to, &path, &bytes)
+        {
             return;
         }
         let core = &mut self.core;
@@ -149,13 +151,14 @@ impl Worker {
             core.engine.connection_moved(core.now, &path, &bytes);
         }
         core.connections.release(&path, &core.poller);
-        self.settle();
+        self.drain_and_update_sockets();
     }
 
     /// Sends a client's connection to the process before this one. Returns `false` if that is impossible.
-    fn give_away(&mut self, worker: u16, path: &ClientPath, message: &[u8]) -> bool {
+    fn take_for_handover(&mut self, worker: u16, path: &ClientPath, message: &[u8]) -> bool {
         let core = &mut self.core;
-        let Some((connection, rest)) = core.connections.give_away(path, &core.poller) else {
+        let Some((connection, rest)) = core.connections.take_for_handover(path, &core.poller)
+        else {
             return self.forward(worker, path, message);
         };
         let message = ForeignMessage {

@@ -5,7 +5,7 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ::io::NetNs;
-use ::io::process::{Confined, Place};
+use ::io::process::{Confined, ProcessPlacement};
 use ::io::{Signal, Signals};
 use hairpin_server::{Builder, Server, Settings};
 
@@ -44,7 +44,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let cpus = ::io::affinity::available().expect("processors");
-        let place = Place {
+        let place = ProcessPlacement {
             namespace,
             cpus: &cpus,
             preferred: false,

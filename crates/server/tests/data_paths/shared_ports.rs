@@ -23,17 +23,17 @@ fn allocations() -> usize {
 }
 
 #[test]
-fn user_space_tells_thousands_of_allocations_on_four_ports_apart() {
+fn user_space_distinguishes_thousands_of_allocations_on_four_ports() {
     tells_apart(Path::UserSpace);
 }
 
 #[test]
-fn xdp_tells_thousands_of_allocations_on_four_ports_apart() {
+fn xdp_distinguishes_thousands_of_allocations_on_four_ports() {
     tells_apart(Path::Xdp);
 }
 
 #[test]
-fn tc_tells_thousands_of_allocations_on_four_ports_apart() {
+fn tc_distinguishes_thousands_of_allocations_on_four_ports() {
     tells_apart(Path::Tc);
 }
 

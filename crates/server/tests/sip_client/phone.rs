@@ -3,7 +3,7 @@
 use super::{Client, Stream, status};
 use hairpin_server::Running;
 use sip::build::Builder;
-use sip::digest::{Answer, choose};
+use sip::digest::{DigestResponse, choose};
 use sip::{HeaderKind, Message, Method, Spans};
 use std::net::SocketAddr;
 
@@ -313,7 +313,7 @@ pub(crate) fn credentials_of(
         _ => HeaderKind::ProxyAuthenticate,
     };
     let challenge = choose(&message, asked).expect("a challenge");
-    let answer = Answer {
+    let answer = DigestResponse {
         challenge: &challenge,
         username: user.as_bytes(),
         ha1: &challenge.ha1(user.as_bytes(), password.as_bytes()),

@@ -21,7 +21,7 @@ mod table;
 use std::time::Instant;
 
 use sip::{Message, Spans};
-use table::{Bed, Failed, INVITE, PREFIXES};
+use table::{Failed, INVITE, PREFIXES, TestBed};
 
 /// The most nanoseconds of processor time of a decision.
 const MOST_NS: u64 = 2_000;
@@ -37,7 +37,7 @@ fn processor_time() -> Result<u64, Failed> {
 }
 
 fn main() -> Result<(), Failed> {
-    let mut bed = Bed::new()?;
+    let mut bed = TestBed::new()?;
     let mut spans = Spans::new();
     let message = Message::parse(INVITE, &mut spans)?;
     let mut times = Vec::new();

@@ -19,7 +19,7 @@ pub(crate) const INVITE: &[u8] = b"INVITE sip:+4930@example.com SIP/2.0\r\n\
     Contact: <sip:alice@192.0.2.9>\r\nContent-Length: 0\r\n\r\n";
 
 /// A table with one route per prefix, and one Request-URI for each prefix.
-pub(crate) struct Bed {
+pub(crate) struct TestBed {
     table: Table,
     uris: Vec<String>,
     next: usize,
@@ -43,9 +43,9 @@ impl Digits {
     }
 }
 
-impl Bed {
+impl TestBed {
     /// Prefixes of 2 to 8 digits, so a number often has several of them. Each route has two trunks.
-    pub(crate) fn new() -> Result<Bed, Failed> {
+    pub(crate) fn new() -> Result<TestBed, Failed> {
         let mut digits = Digits(7);
         let mut prefixes = std::collections::BTreeSet::new();
         while prefixes.len() < PREFIXES {
@@ -79,7 +79,7 @@ impl Bed {
             let other = digits.below(place as u64 + 1) as usize;
             uris.swap(place, other);
         }
-        Ok(Bed {
+        Ok(TestBed {
             table: Table::new(routes, trunks, None)?,
             uris,
             next: 0,

@@ -68,7 +68,7 @@ pub struct Counted {
 
 /// Where the next part of a list of dialogs begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DialogsPlace {
+pub struct DialogsCursor {
     /// The part of the table.
     pub part: usize,
     /// The first identity that is not listed yet.
@@ -173,10 +173,10 @@ impl Dialogs {
     pub fn list(
         &self,
         now: Mono,
-        place: DialogsPlace,
+        place: DialogsCursor,
         most: usize,
         list: &mut dyn FnMut(&CallRecord, Duration),
-    ) -> Option<DialogsPlace> {
+    ) -> Option<DialogsCursor> {
         let part = self.parts.get(place.part)?.lock();
         let part = part.unwrap_or_else(PoisonError::into_inner);
         let mut rest = part.dialogs.range(DialogId(place.from)..);
@@ -188,9 +188,9 @@ impl Dialogs {
         }
         let part = place.part;
         match rest.next() {
-            Some((next, _)) => Some(DialogsPlace { part, from: next.0 }),
+            Some((next, _)) => Some(DialogsCursor { part, from: next.0 }),
             None => {
-                let next = DialogsPlace {
+                let next = DialogsCursor {
                     part: part + 1,
                     from: 0,
                 };

@@ -10,7 +10,7 @@ mod numbers;
 mod record;
 
 pub use counters::{CallAccount, CallCounter, Counters, Exceeded, Limit, Ticket};
-pub use dialogs::{Counted, DialogId, Dialogs, DialogsPlace, Span};
+pub use dialogs::{Counted, DialogId, Dialogs, DialogsCursor, Span};
 pub use numbers::Numbers;
 pub(crate) use record::tag_hash;
 pub use record::{CallEnd, CallLine, CallRecord, EndedBy, Leg};

@@ -156,7 +156,7 @@ impl MemoryLocation {
             self.bindings -= bindings.len();
             self.revision += 1;
             record.revision = self.revision;
-            self.settle(index);
+            self.update_timer_or_free(index);
             if !bindings.is_empty() {
                 return Some(Removed { aor, bindings });
             }
@@ -175,7 +175,7 @@ impl MemoryLocation {
         record.revision = self.revision;
         let before = std::mem::replace(&mut record.bindings, bindings);
         self.bindings = self.bindings + record.bindings.len() - before.len();
-        self.settle(index);
+        self.update_timer_or_free(index);
     }
 
     fn index_of(&self, key: AorKey, aor: &[u8]) -> Option<u32> {
@@ -212,7 +212,7 @@ impl MemoryLocation {
     }
 
     /// Sets the timer of a record that was changed, or frees it.
-    fn settle(&mut self, index: u32) {
+    fn update_timer_or_free(&mut self, index: u32) {
         let record = &mut self.records[index as usize];
         let earliest = record.bindings.iter().map(Binding::expires).min();
         if let Some(earliest) = earliest {
@@ -236,10 +236,10 @@ impl MemoryLocation {
                 Change::Add(_) => added += 1,
                 Change::Remove(place) => {
                     removed += 1;
-                    check_place(before, *place)?;
+                    check_index(before, *place)?;
                 }
                 Change::Replace(place, _) | Change::SetGruu(place, _) => {
-                    check_place(before, *place)?;
+                    check_index(before, *place)?;
                 }
             }
         }
@@ -257,7 +257,7 @@ impl MemoryLocation {
     }
 }
 
-fn check_place(before: &[Binding], place: usize) -> Result<(), ChangeError> {
+fn check_index(before: &[Binding], place: usize) -> Result<(), ChangeError> {
     match place < before.len() {
         true => Ok(()),
         false => Err(ChangeError::Conflict),
@@ -351,7 +351,7 @@ impl Location for MemoryLocation {
         record.revision = self.revision;
         apply(&mut record.bindings, changes);
         self.bindings = self.bindings + record.bindings.len() - before;
-        self.settle(index);
+        self.update_timer_or_free(index);
         Ok(Saved::Now)
     }
 }

@@ -10,7 +10,7 @@ use sip::{Message, Mono, Now, Spans};
 
 use super::copy::{ack_base, written};
 use super::media::AckMedia;
-use super::policy::{Place, Policy};
+use super::policy::{BindingsLocation, Policy};
 use super::request::Instance;
 use super::route::{Reader, Routed};
 use super::target::Target;
@@ -94,7 +94,7 @@ impl Proxy {
             let uri = Uri::parse(&routed.uri);
             return match &uri {
                 Ok(Uri::Sip(uri)) if routed.routes.is_empty() => match stack.policy.place(uri) {
-                    Place::Elsewhere(worker) => Err(RequestOwner::Elsewhere(worker)),
+                    BindingsLocation::Elsewhere(worker) => Err(RequestOwner::Elsewhere(worker)),
                     _ => Err(RequestOwner::Here),
                 },
                 _ => Err(RequestOwner::Here),

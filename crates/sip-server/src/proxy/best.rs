@@ -16,7 +16,7 @@ pub(super) struct Best {
     /// The code is this server's own: a 503 of its own is one.
     pub(super) is_own: bool,
     /// The request was held back because the next hop asked for less (RFC 7339).
-    pub(super) is_held_back: bool,
+    pub(super) is_throttled: bool,
     /// Challenges of all 401 and 407, whole header lines.
     pub(super) challenges: Vec<u8>,
     /// How many responses they are from.
@@ -34,17 +34,17 @@ impl Best {
         if self.is_beaten_by(code) {
             self.code = code;
             self.is_own = true;
-            self.is_held_back = false;
+            self.is_throttled = false;
             self.bytes = Box::default();
         }
     }
 
     /// Notes that the request was held back. The caller gets "a 503 (Service Unavailable) response without the Retry-After header" (RFC 7339
     /// §5.10): with the field, the caller would also keep back what this server can send elsewhere.
-    pub(super) fn add_held_back(&mut self) {
+    pub(super) fn add_throttled(&mut self) {
         if self.is_beaten_by(503) {
             self.add_own(503);
-            self.is_held_back = true;
+            self.is_throttled = true;
         }
     }
 

@@ -12,7 +12,7 @@ use sip::{Mono, Now};
 use super::best::Best;
 use super::calls::{Admitted, TrunkCall};
 use super::media::{BranchMedia, CallMedia, Relaying};
-use super::push::Waking;
+use super::push::PushWait;
 use super::request::Sender;
 use super::target::Target;
 use crate::Aor;
@@ -215,7 +215,7 @@ pub(super) struct Context {
     pub(super) base: Option<Box<Base>>,
     pub(super) waiting: Option<Box<Waiting>>,
     /// Phones that may register and then get a copy.
-    pub(super) waking: Option<Box<Waking>>,
+    pub(super) waking: Option<Box<PushWait>>,
     pub(super) best: Best,
     pub(super) aor: Option<Box<Aor>>,
     pub(super) admitted: Admitted,
@@ -259,7 +259,7 @@ impl Context {
     }
 
     /// Whether nothing is left to try but phones that may register.
-    pub(super) fn waits_for_phones(&self) -> bool {
+    pub(super) fn waits_for_push(&self) -> bool {
         self.waking.is_some() && !self.is_ending && self.targets.is_empty()
     }
 

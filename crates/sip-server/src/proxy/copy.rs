@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use sip::branch::LoopCheck;
 use sip::build::{BuildError, Edits, SCRATCH, decimal, forward};
 use sip::congestion::Class;
-use sip::dispatch::{DispatchError, Forwarding, Order, RecordRoute, RequestKey, SendFrom};
+use sip::dispatch::{
+    DispatchError, Forwarding, OutgoingRequest, RecordRoute, RequestKey, SendFrom,
+};
 use sip::engine::Mark;
 use sip::header::{HeaderKind, NameAddr};
 use sip::uri::{Uri, starts_with_sips};
@@ -22,7 +24,7 @@ use super::target::Target;
 use super::token::{MAX_USER, Token};
 use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
-use crate::flow::{FlowId, MAX_TOKEN, Standing};
+use crate::flow::{FlowId, FlowState, MAX_TOKEN};
 
 /// RFC 3261 §16.6 step 3: Max-Forwards of a request that has none.
 const MAX_FORWARDS: u8 = 70;
@@ -150,7 +152,7 @@ impl Proxy {
             let mut connection = flow.flow.connection.into_iter();
             target.only_by_flow || connection.all(|key| stack.engine.is_open(key))
         };
-        let mut way = Way::of(message, target);
+        let mut way = CopyRoute::of(message, target);
         if let (true, Some(node)) = (target.is_node, target.near) {
             let route = self.node_route(now, base, message, (&target.uri, &node.flow));
             way.new_routes = vec![route.into()];
@@ -190,7 +192,7 @@ impl Proxy {
         let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
         let mut users = Users::default();
         let record_route = self.outgoing_route((copy, flow), scheme, call_id, &mut users);
-        let order = Order {
+        let order = OutgoingRequest {
             target: &way.destination(),
             pieces: gathered.slices(),
             class: base.class,
@@ -268,8 +270,8 @@ impl Proxy {
         stack: &mut Stack<'_>,
         mut id: FlowId,
     ) -> Result<FlowId, CopyError> {
-        match id.standing(self.runs) {
-            Standing::Current => {
+        match id.state(self.runs) {
+            FlowState::Current => {
                 // The other process may number its listeners otherwise. A connection that it has made has no listener's address.
                 let listener = stack.policy.listener_at(id.flow.local);
                 if id.run != self.runs.own
@@ -278,12 +280,12 @@ impl Proxy {
                     id.flow.listener = listener;
                 }
             }
-            Standing::Datagrams => {
+            FlowState::Datagrams => {
                 let listener = stack.policy.listener_at(id.flow.local);
                 id.flow.listener = listener.ok_or(CopyError::FlowGone)?;
                 id.run = self.runs.own;
             }
-            Standing::Gone => return Err(CopyError::FlowGone),
+            FlowState::Gone => return Err(CopyError::FlowGone),
         }
         // If the connection of another worker is gone, that worker says so.
         if id.flow.connection.is_some() && id.worker != self.worker {
@@ -403,7 +405,7 @@ pub(super) enum CopyError {
 }
 
 /// Where a copy goes (RFC 3261 §16.6 steps 2, 6 and 7).
-struct Way {
+struct CopyRoute {
     uri: Box<[u8]>,
     /// The URI that it is sent to; the target if there is none.
     next_hop: Option<Box<[u8]>>,
@@ -413,7 +415,7 @@ struct Way {
     is_rewritten: bool,
 }
 
-impl Way {
+impl CopyRoute {
     /// The URI of the next hop. RFC 3261 §16.6 step 7: if the Request-URI is a SIPS URI, the URI of the next hop counts as a SIPS URI.
     fn destination(&self) -> Cow<'_, [u8]> {
         match &self.next_hop {
@@ -434,8 +436,8 @@ impl Way {
         starts_with_sips(&self.uri) || top.is_some_and(|route| starts_with_sips(route.uri))
     }
 
-    fn of(message: &Message<'_>, target: &Target) -> Way {
-        let mut way = Way {
+    fn of(message: &Message<'_>, target: &Target) -> CopyRoute {
+        let mut way = CopyRoute {
             uri: target.uri.clone(),
             next_hop: None,
             new_routes: Vec::new(),

@@ -96,7 +96,7 @@ impl Proxy {
     }
 
     /// The phones have rung for too long.
-    pub(super) fn rang_too_long(&mut self, key: ContextKey) {
+    pub(super) fn ring_time_expired(&mut self, key: ContextKey) {
         if let Some(context) = self.contexts.get(key) {
             context.is_unanswered = context.may_divert && context.targets.is_empty();
         }

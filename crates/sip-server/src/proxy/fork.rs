@@ -17,15 +17,15 @@ use super::{Proxy, Stack, trunk};
 const MOST_BRANCHES: usize = 255;
 
 /// How many targets the largest group has.
-pub(super) fn widest(targets: &VecDeque<Target>, forking: Forking) -> usize {
+pub(super) fn largest_group(targets: &VecDeque<Target>, forking: Forking) -> usize {
     let mut left = targets.clone();
-    let mut widest = 0;
+    let mut largest_group = 0;
     while !left.is_empty() {
         let len = group_len(&left, forking).max(1);
         left.drain(..len.min(left.len()));
-        widest = widest.max(len);
+        largest_group = largest_group.max(len);
     }
-    widest
+    largest_group
 }
 
 /// The code that a copy counts as if it was not sent.
@@ -283,7 +283,7 @@ impl Proxy {
         let context = self.contexts.get(key);
         let until = context.and_then(|it| it.group_until.take_if(|until| *until <= now));
         if until.is_some() && !self.trunk_timeout(now, stack, key) {
-            self.rang_too_long(key);
+            self.ring_time_expired(key);
             self.cancel_branches(now, stack, key);
             // If only copies that wait for the media relay were left, no response ends the group.
             self.branch_ended(now, stack, key);

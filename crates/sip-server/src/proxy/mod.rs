@@ -51,8 +51,8 @@ pub use context::ContextKey;
 pub use media::{MediaCommand, MediaRequest, MediaSide};
 pub use nodes::{AtNodes, NodeHop};
 pub use policy::{
-    Authenticated, Authentication, Calls, Denied, HopFull, Inbound, IsUser, LookedUp, Lookup,
-    NewCall, Place, Policy, Routing, Trunks,
+    Authenticated, Authentication, BindingsLocation, Calls, Denied, HopFull, Inbound, IsUser,
+    LookedUp, Lookup, NewCall, Policy, Routing, Trunks,
 };
 pub use push::{PushConfig, PushRequest, Pushes};
 pub use session::{LEAST_MIN_SE, SessionTimer};
@@ -160,7 +160,7 @@ pub struct Proxy {
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
     scratch: Option<Box<[u8]>>,
-    answer_with: trunk::Answerer,
+    answer_with: trunk::ChallengeResponder,
     /// Calls that wait for phones, and some that waited.
     waking: Vec<ContextKey>,
     /// What waits for a media relay.
@@ -185,7 +185,7 @@ impl Proxy {
             caller: Vec::new(),
             spans: Some(Box::default()),
             scratch: Some(vec![0; SCRATCH].into()),
-            answer_with: trunk::Answerer::new(key, run),
+            answer_with: trunk::ChallengeResponder::new(key, run),
             waking: Vec::new(),
             media: media::Media::default(),
         }
@@ -602,8 +602,8 @@ impl Proxy {
     ) {
         let targets = target::in_order(plan.targets.clone(), self.config.forking);
         // RFC 5393 §5.3.3: all contacts of a group ring together or not at all.
-        let widest = fork::widest(&targets, self.config.forking) + plan.asleep.len();
-        if widest > plan.breadth as usize {
+        let largest_group = fork::largest_group(&targets, self.config.forking) + plan.asleep.len();
+        if largest_group > plan.breadth as usize {
             self.stats.refused += 1;
             calls::end_record(
                 now.mono,

@@ -60,7 +60,7 @@ pub trait Routing {
     clippy::large_enum_variant,
     reason = "it lives on the stack for one request"
 )]
-pub enum Place {
+pub enum BindingsLocation {
     /// This worker has them. The number is that of the temporary GRUU (RFC 5627), if the URI is one.
     Here(Aor, Option<u64>),
     /// This worker has them.
@@ -83,7 +83,7 @@ pub enum LookedUp<'l> {
 /// The location service, as a proxy sees it (RFC 3261 §16.5).
 pub trait Lookup {
     /// Where the bindings are of the address that a URI of a domain names.
-    fn place(&mut self, uri: &SipUri<'_>) -> Place;
+    fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation;
 
     /// The bindings of an address.
     fn find(&mut self, now: Now, aor: &Aor) -> LookedUp<'_>;

@@ -21,7 +21,7 @@ use super::request::Plan;
 use super::target::{self, Selection};
 use super::{Proxy, Stack};
 use crate::Aor;
-use crate::flow::{Runs, Standing};
+use crate::flow::{FlowState, Runs};
 use crate::location::Binding;
 use crate::push::{PushParams, prid_of};
 
@@ -66,7 +66,7 @@ pub trait Pushes {
 
 /// The phones that a call waits for.
 #[derive(Debug)]
-pub(super) struct Waking {
+pub(super) struct PushWait {
     /// When the call came: a REGISTER after that is the phone's answer.
     since: Mono,
     pub(super) until: Mono,
@@ -80,7 +80,7 @@ pub(super) struct Waking {
     breadth: u32,
 }
 
-impl Waking {
+impl PushWait {
     /// How many phones may still register.
     pub(super) const fn phones(&self) -> usize {
         self.prids.len()
@@ -88,9 +88,13 @@ impl Waking {
 }
 
 /// Whether a binding is that of a phone that must be woken: it has not registered lately, or its connection is gone.
-pub(super) fn is_asleep((now, runs): (Mono, Runs), binding: &Binding, config: &PushConfig) -> bool {
+pub(super) fn needs_push(
+    (now, runs): (Mono, Runs),
+    binding: &Binding,
+    config: &PushConfig,
+) -> bool {
     let is_gone = match binding.flow() {
-        Some(flow) => flow.standing(runs) == Standing::Gone,
+        Some(flow) => flow.state(runs) == FlowState::Gone,
         // The flow was lost (`Binding::without_flow`).
         None => binding.path().is_empty(),
     };
@@ -148,7 +152,7 @@ impl Proxy {
         }
         let copies = (plan.targets.len() + prids.len()) as u32;
         let until = now.plus(config.wait);
-        context.waking = Some(Box::new(Waking {
+        context.waking = Some(Box::new(PushWait {
             since: now,
             until,
             prids,
@@ -166,12 +170,18 @@ impl Proxy {
             return;
         }
         let mut left = std::mem::take(&mut self.waking);
-        left.retain(|key| self.still_waits(now, stack, *key, aor));
+        left.retain(|key| self.continue_push_wait(now, stack, *key, aor));
         self.waking.extend(left);
     }
 
     /// Sends copies to the phones of this address that have registered since the call came. Returns whether the call waits for others.
-    fn still_waits(&mut self, now: Now, stack: &mut Stack<'_>, key: ContextKey, aor: &Aor) -> bool {
+    fn continue_push_wait(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        aor: &Aor,
+    ) -> bool {
         let Some(context) = self.contexts.get(key) else {
             return false;
         };
@@ -219,14 +229,14 @@ impl Proxy {
         if let Some(context) = self.contexts.get(key) {
             context.base = Some(base);
         }
-        self.ring_anew(now.mono, stack, key);
+        self.restart_ring_timer(now.mono, stack, key);
         // If nothing could be sent, this was perhaps the last copy.
         self.branch_ended(now.mono, stack, key);
         waits
     }
 
     /// A woken phone has joined the group that rings: the time of the group begins anew.
-    fn ring_anew(&mut self, now: Mono, stack: &Stack<'_>, key: ContextKey) {
+    fn restart_ring_timer(&mut self, now: Mono, stack: &Stack<'_>, key: ContextKey) {
         let Some(context) = self.contexts.get(key) else {
             return;
         };

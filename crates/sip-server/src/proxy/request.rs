@@ -8,7 +8,7 @@ use sip::{Message, Method, Now};
 
 use super::identity;
 use super::nodes::AtNodes;
-use super::policy::{Authenticated, Inbound, IsUser, LookedUp, Place, Policy};
+use super::policy::{Authenticated, BindingsLocation, Inbound, IsUser, LookedUp, Policy};
 use super::route::{Reader, Routed};
 use super::target::{Selection, Target};
 use super::uris::request_uri;
@@ -422,19 +422,19 @@ impl Proxy {
             only_sips: sip.is_some_and(|sip| sip.is_sips),
         };
         let bounds = (self.runs, wanted.reach, self.config.max_branches);
-        let is_asleep = |binding: &Binding| {
+        let needs_push = |binding: &Binding| {
             let config = wanted.push.as_ref();
-            config.is_some_and(|config| push::is_asleep((now.mono, self.runs), binding, config))
+            config.is_some_and(|config| push::needs_push((now.mono, self.runs), binding, config))
         };
-        let mut contacts = match (bindings.iter().any(is_asleep), &wanted.push) {
+        let mut contacts = match (bindings.iter().any(needs_push), &wanted.push) {
             (true, Some(config)) => {
                 let all = bindings.iter().cloned();
-                let (asleep, awake): (Vec<_>, Vec<_>) = all.partition(is_asleep);
+                let (asleep, awake): (Vec<_>, Vec<_>) = all.partition(needs_push);
                 let targets = selection.targets(now.mono, &awake, bounds);
                 let parts = (&asleep[..], &awake[..]);
                 Contacts {
                     targets,
-                    asleep: selection.asleep(now.mono, parts, &config.providers),
+                    asleep: selection.targets_to_push(now.mono, parts, &config.providers),
                     selection,
                 }
             }
@@ -688,12 +688,12 @@ fn named(uri: &[u8], policy: &mut dyn Policy) -> Named {
 
 fn named_in_domain(uri: &SipUri<'_>, inbound: Inbound, policy: &mut dyn Policy) -> Named {
     match policy.place(uri) {
-        Place::Here(aor, number) => Named::Address {
+        BindingsLocation::Here(aor, number) => Named::Address {
             aor,
             number,
             inbound,
         },
-        Place::Elsewhere(worker) => Named::Elsewhere(worker),
-        Place::Nowhere => Named::Nobody(Some(inbound)),
+        BindingsLocation::Elsewhere(worker) => Named::Elsewhere(worker),
+        BindingsLocation::Nowhere => Named::Nobody(Some(inbound)),
     }
 }

@@ -153,9 +153,9 @@ impl Proxy {
         drops_identity: bool,
     ) {
         match self.redirected(stack, key, message) {
-            Left::All => self.keep(key, message, (drops_identity, None)),
-            Left::Some(line) => self.keep(key, message, (drops_identity, Some(&line))),
-            Left::None => {}
+            RemainingContacts::All => self.keep(key, message, (drops_identity, None)),
+            RemainingContacts::Some(line) => self.keep(key, message, (drops_identity, Some(&line))),
+            RemainingContacts::None => {}
         }
     }
 
@@ -285,7 +285,7 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        if context.waits_for_phones() {
+        if context.waits_for_push() {
             return;
         }
         match context.targets.is_empty() || context.is_ending {
@@ -356,7 +356,7 @@ impl Proxy {
         };
         if let Some(context) = self.contexts.get(key) {
             match failure {
-                Failure::Refused(RequestError::HeldBack) => context.best.add_held_back(),
+                Failure::Refused(RequestError::HeldBack) => context.best.add_throttled(),
                 _ => context.best.add_own(code),
             }
         }
@@ -401,12 +401,17 @@ impl Proxy {
     /// - contacts that were tried,
     /// - contacts that are not SIPS, if the Request-URI was SIPS,
     /// - contacts above [`MOST_REDIRECTED`].
-    fn redirected(&mut self, stack: &Stack<'_>, key: ContextKey, message: &Message<'_>) -> Left {
+    fn redirected(
+        &mut self,
+        stack: &Stack<'_>,
+        key: ContextKey,
+        message: &Message<'_>,
+    ) -> RemainingContacts {
         let Some(context) = self.contexts.get(key).filter(|it| !it.is_ending) else {
-            return Left::All;
+            return RemainingContacts::All;
         };
         let Some(base) = &context.base else {
-            return Left::All;
+            return RemainingContacts::All;
         };
         let reach = AllowedDestination::Near(base.from.flow.remote.ip());
         let is_sips = is_for_sips(&base.bytes);
@@ -432,12 +437,12 @@ impl Proxy {
             context.targets.push_back(Target::uri(&uri, reach));
         }
         match (context.redirects - before, left.is_empty()) {
-            (0, _) => Left::All,
-            (_, true) => Left::None,
+            (0, _) => RemainingContacts::All,
+            (_, true) => RemainingContacts::None,
             (_, false) => {
                 let mut line = Vec::new();
                 write_list(&mut line, b"Contact: ", left.into_iter());
-                Left::Some(line)
+                RemainingContacts::Some(line)
             }
         }
     }
@@ -447,7 +452,7 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
-        if context.is_answered || context.waits_for_phones() {
+        if context.is_answered || context.waits_for_push() {
             return;
         }
         if self.divert(now, stack, key) {
@@ -474,7 +479,7 @@ impl Proxy {
         match own {
             Some(code) => {
                 let mut reply = super::Refusal::of(code, "").reply();
-                if code == 503 && !best.is_held_back {
+                if code == 503 && !best.is_throttled {
                     reply = reply.headers(b"Retry-After: 1\r\n");
                 }
                 // RFC 4320 §4.1: a 408 to anything but an INVITE is not sent.
@@ -522,7 +527,7 @@ impl Proxy {
 }
 
 /// The contacts of a 3xx that are left to the caller.
-enum Left {
+enum RemainingContacts {
     All,
     /// Some. This is their Contact line.
     Some(Vec<u8>),

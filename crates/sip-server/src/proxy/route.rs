@@ -13,7 +13,7 @@ use super::media::RelayedDialog;
 use super::policy::Routing;
 use super::token::{FromNode, RouteTokens, Signed, Token};
 use super::uris;
-use crate::flow::{FlowId, Runs, Standing};
+use crate::flow::{FlowId, FlowState, Runs};
 
 /// Most Route values of one request: more than any dialog has, and few enough to check each.
 const MOST_ROUTES: usize = 64;
@@ -51,7 +51,7 @@ pub(super) struct Routed<'m> {
 }
 
 /// What one URI is.
-enum Own {
+enum UriKind {
     /// Somebody else's.
     No,
     /// It names this server without a token: a route that the sender was configured with.
@@ -93,16 +93,16 @@ pub(super) struct Reader<'r> {
 
 impl Reader<'_> {
     /// What a URI is in a request with this Call-ID. A token that this server did not write gets 403 (RFC 5626 §5.3.1).
-    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<Own, Refusal> {
+    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<UriKind, Refusal> {
         let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
-            return Ok(Own::No);
+            return Ok(UriKind::No);
         };
         if let Some(signed) = uri.user.and_then(|user| self.tokens.read(user, call_id)) {
-            return Ok(Own::Signed(signed));
+            return Ok(UriKind::Signed(signed));
         }
         match (self.is_own_host(&uri), uri.user) {
-            (false, _) => Ok(Own::No),
-            (true, None) => Ok(Own::Plain),
+            (false, _) => Ok(UriKind::No),
+            (true, None) => Ok(UriKind::Plain),
             // RFC 5626 §5.3.1: "if it is not valid, 403".
             (true, Some(_)) => Err(Refusal::of(403, "Forged Route")),
         }
@@ -147,15 +147,15 @@ impl Reader<'_> {
         let mut removed = 0;
         for route in &routes {
             match self.own(route.uri, call_id)? {
-                Own::No => break,
-                Own::Plain => {}
-                Own::Signed(own) if is_of_next_node(&signed, own) => break,
-                Own::Signed(own) => signed.push(own),
+                UriKind::No => break,
+                UriKind::Plain => {}
+                UriKind::Signed(own) if is_of_next_node(&signed, own) => break,
+                UriKind::Signed(own) => signed.push(own),
             }
             removed += 1;
         }
         routes.drain(..removed);
-        let flow = self.way_out(&signed, from);
+        let flow = self.outgoing_flow(&signed, from);
         let last = signed.last().map(|signed| signed.token);
         let near = match last {
             Some(Token::Near(id) | Token::Node(id)) => Some(id.flow.remote.ip()),
@@ -227,16 +227,16 @@ impl Reader<'_> {
 
     /// The last value belongs to the side that the request leaves by; a request from a flow has two. If there is only one value, and it names
     /// the flow that the request came by, it is ignored (RFC 5626 §5.3).
-    fn way_out(&self, signed: &[Signed], from: &Flow) -> Result<Option<FlowId>, FlowGone> {
+    fn outgoing_flow(&self, signed: &[Signed], from: &Flow) -> Result<Option<FlowId>, FlowGone> {
         let Some(Token::Flow(id)) = signed.last().map(|signed| signed.token) else {
             return Ok(None);
         };
         if signed.len() == 1 && is_same(&id.flow, from) {
             return Ok(None);
         }
-        match id.standing(self.runs) {
-            Standing::Current | Standing::Datagrams => Ok(Some(id)),
-            Standing::Gone => Err(FlowGone),
+        match id.state(self.runs) {
+            FlowState::Current | FlowState::Datagrams => Ok(Some(id)),
+            FlowState::Gone => Err(FlowGone),
         }
     }
 }

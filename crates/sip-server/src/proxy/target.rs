@@ -11,7 +11,7 @@ use sip::uri::{Uri, starts_with_sips};
 use super::config::Forking;
 use super::nodes::{NodeHop, transport_of};
 use super::uris::request_uri;
-use crate::flow::{FlowId, Runs, Standing};
+use crate::flow::{FlowId, FlowState, Runs};
 use crate::location::Binding;
 use crate::push::prid_of;
 use crate::registrar::is_same_instance;
@@ -142,18 +142,18 @@ impl Target {
         };
         target.reach = AllowedDestination::Near(flow.flow.remote.ip());
         target.near = Some(flow);
-        match flow.standing(runs) {
-            Standing::Gone if is_outbound || flow.flow.transport.is_websocket() => return None,
+        match flow.state(runs) {
+            FlowState::Gone if is_outbound || flow.flow.transport.is_websocket() => return None,
             // Its contact may take a new connection.
-            Standing::Gone => return Some(target),
-            Standing::Current | Standing::Datagrams => {}
+            FlowState::Gone => return Some(target),
+            FlowState::Current | FlowState::Datagrams => {}
         }
         // If the Contact has the address that the REGISTER came from, there is no NAT, and the Contact is used.
         let is_datagram = flow.flow.connection.is_none();
         if is_outbound || !is_datagram || !is_at(&target.uri, &flow) {
             target.flow = Some(flow);
             target.only_by_flow = is_outbound || is_datagram;
-        } else if flow.standing(runs) == Standing::Current {
+        } else if flow.state(runs) == FlowState::Current {
             target.from = Some(SendFrom {
                 listener: flow.flow.listener,
                 local: Some(flow.flow.local),
@@ -215,7 +215,7 @@ impl Selection {
 
     /// The contacts among these bindings whose phones are to be woken: one for each token, the one that was refreshed last. `awake`: the
     /// bindings that need no push; their phones are not woken for another contact.
-    pub(super) fn asleep(
+    pub(super) fn targets_to_push(
         &self,
         now: Mono,
         (asleep, awake): (&[Binding], &[Binding]),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use sip::build::Builder;
-use sip::digest::{Answer, choose};
+use sip::digest::{DigestResponse, choose};
 use sip::dispatch::Failure;
 use sip::header::HeaderKind;
 use sip::{HashKey, Message, Mono, Spans};
@@ -18,7 +18,7 @@ use crate::routes::{Hop, Next, Outcome};
 
 /// Why a request moves on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum MoveReason {
     Busy,
     NoAnswer,
     Unreachable,
@@ -26,23 +26,23 @@ enum Why {
     Decided,
 }
 
-impl Why {
-    fn of(code: u16, is_unanswered: bool) -> Why {
+impl MoveReason {
+    fn of(code: u16, is_unanswered: bool) -> MoveReason {
         match code {
-            _ if is_unanswered => Why::NoAnswer,
-            486 => Why::Busy,
-            408 | 480 => Why::NoAnswer,
-            500 | 502..=504 => Why::Unreachable,
-            _ => Why::Decided,
+            _ if is_unanswered => MoveReason::NoAnswer,
+            486 => MoveReason::Busy,
+            408 | 480 => MoveReason::NoAnswer,
+            500 | 502..=504 => MoveReason::Unreachable,
+            _ => MoveReason::Decided,
         }
     }
 
     fn next(self, hop: &Hop) -> Next {
         match self {
-            Why::Busy => hop.failures.busy,
-            Why::NoAnswer => hop.failures.no_answer,
-            Why::Unreachable => hop.failures.unreachable,
-            Why::Decided => Next::Stop,
+            MoveReason::Busy => hop.failures.busy,
+            MoveReason::NoAnswer => hop.failures.no_answer,
+            MoveReason::Unreachable => hop.failures.unreachable,
+            MoveReason::Decided => Next::Stop,
         }
     }
 }
@@ -52,15 +52,15 @@ const CREDENTIALS: usize = 4096;
 
 /// Answers challenges of trunks.
 #[derive(Debug)]
-pub(super) struct Answerer {
+pub(super) struct ChallengeResponder {
     /// Makes values of `cnonce` that nobody can predict.
     key: HashKey,
     count: u64,
 }
 
-impl Answerer {
-    pub(super) fn new(key: HashKey, run: u32) -> Answerer {
-        Answerer {
+impl ChallengeResponder {
+    pub(super) fn new(key: HashKey, run: u32) -> ChallengeResponder {
+        ChallengeResponder {
             key: key.derive(u64::from_le_bytes(*b"cnonces ")),
             count: u64::from(run) << 32,
         }
@@ -88,7 +88,7 @@ impl Answerer {
         self.count += 1;
         let cnonce = format!("{:016x}", self.key.mac(&self.count.to_be_bytes()));
         let ha1 = challenge.ha1(user, password);
-        let answer = Answer {
+        let answer = DigestResponse {
             challenge: &challenge,
             username: user,
             ha1: &ha1,
@@ -106,7 +106,12 @@ impl Answerer {
 }
 
 /// Removes the targets that do not follow. Returns whether any is left.
-fn go_on(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop, why: Why) -> bool {
+fn keep_following_targets(
+    stack: &mut Stack<'_>,
+    context: &mut Context,
+    hop: &Hop,
+    why: MoveReason,
+) -> bool {
     let any = !context.targets.is_empty();
     follow(&mut context.targets, hop, why.next(hop));
     let goes_on = any && !context.targets.is_empty() && !context.is_ending;
@@ -129,7 +134,7 @@ pub(super) fn again(stack: &Stack<'_>, target: &Target) -> Option<Box<Target>> {
 /// The copy for an address of a trunk could not be sent, for example because the transaction table is full. That says nothing about the
 /// address. Removes the targets that `on_unreachable` of the route excludes.
 pub(super) fn not_sent(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) {
-    go_on(stack, context, hop, Why::Unreachable);
+    keep_following_targets(stack, context, hop, MoveReason::Unreachable);
 }
 
 /// Whether this server has not tried to send a request: the address asked for less (RFC 7339) or for a pause (Retry-After), or this server
@@ -162,7 +167,7 @@ impl Proxy {
             Err(HopFull) => {
                 branch.is_done = true;
                 context.best.add_own(503);
-                go_on(stack, context, hop, Why::Unreachable);
+                keep_following_targets(stack, context, hop, MoveReason::Unreachable);
                 false
             }
         }
@@ -243,11 +248,11 @@ impl Proxy {
         }
         let has_credentials = stack.policy.credentials(&hop).is_some();
         let why = match code {
-            401 | 407 if has_credentials => Why::Unreachable,
-            code => Why::of(code, is_unanswered),
+            401 | 407 if has_credentials => MoveReason::Unreachable,
+            code => MoveReason::of(code, is_unanswered),
         };
-        let goes_on = go_on(stack, context, &hop, why);
-        if has_rung && !goes_on && why == Why::Unreachable {
+        let goes_on = keep_following_targets(stack, context, &hop, why);
+        if has_rung && !goes_on && why == MoveReason::Unreachable {
             stack.policy.rung_and_failed(&hop);
         }
     }
@@ -338,12 +343,12 @@ impl Proxy {
         let why = match (failure, branch.is_heard) {
             (Failure::Cancelled, _) => return,
             // The address has responded before, so it is the called party that does not answer.
-            (Failure::TimedOut, true) => Why::NoAnswer,
-            _ => Why::Unreachable,
+            (Failure::TimedOut, true) => MoveReason::NoAnswer,
+            _ => MoveReason::Unreachable,
         };
         match why {
             // A phone that rings for minutes says nothing about the trunk.
-            Why::NoAnswer => {}
+            MoveReason::NoAnswer => {}
             // Nor does a request that this server has not sent.
             _ if is_not_tried(failure) => {}
             _ if *failure == Failure::TimedOut => {
@@ -353,10 +358,10 @@ impl Proxy {
         }
         // If the connection to the trunk is lost after the call has rung, the call ends.
         let why = match (why, has_rung) {
-            (Why::Unreachable, true) => Why::Decided,
+            (MoveReason::Unreachable, true) => MoveReason::Decided,
             (why, _) => why,
         };
-        if !go_on(stack, context, &hop, why) && has_rung {
+        if !keep_following_targets(stack, context, &hop, why) && has_rung {
             stack.policy.rung_and_failed(&hop);
         }
     }
@@ -386,7 +391,7 @@ impl Proxy {
         branch.is_done = true;
         let request = branch.request;
         stack.policy.concluded(now, &hop, Outcome::Silent);
-        go_on(stack, context, &hop, Why::Unreachable);
+        keep_following_targets(stack, context, &hop, MoveReason::Unreachable);
         context.best.add_own(408);
         // If a response comes after all, the CANCEL goes out (RFC 3261 §9.1).
         if let Some(request) = request {

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 use sip::build::{Builder, decimal};
 use sip::congestion::Class;
-use sip::dispatch::{AllowedDestination, Order, SendFrom};
+use sip::dispatch::{AllowedDestination, OutgoingRequest, SendFrom};
 use sip::engine::{Mark, NewRequest, Reply, RespondError};
 use sip::flow::Flow;
 use sip::header::HeaderKind;
@@ -459,7 +459,7 @@ impl RegEvents {
             let left = subscription.expires.since(now).as_secs();
             write_lines(&mut lines, subscription, (state, left), body.len());
             let flow = subscription.flow;
-            let order = Order {
+            let order = OutgoingRequest {
                 target: &subscription.head.next_hop,
                 pieces: &[&lines, &body],
                 class: Class::Continuing,

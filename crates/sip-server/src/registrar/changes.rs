@@ -3,7 +3,7 @@
 use sip::{Mono, Uri};
 
 use super::gruu::{TempGruus, is_same_instance};
-use super::wishes::{Wish, Wishes};
+use super::requested_change::{RequestedBinding, RequestedChange};
 use super::{MAX_CONTACT, Refusal};
 use crate::flow::FlowId;
 use crate::location::{Binding, Change, NewBinding};
@@ -31,18 +31,18 @@ pub(super) struct Changes<'c> {
 
 impl<'c> Changes<'c> {
     /// Decides what these contacts change.
-    pub(super) fn of(&mut self, wishes: &Wishes<'_>) -> Result<(), Refusal> {
-        match wishes {
-            Wishes::Query => return Ok(()),
-            Wishes::RemoveAll => {
+    pub(super) fn of(&mut self, requested: &RequestedChange<'_>) -> Result<(), Refusal> {
+        match requested {
+            RequestedChange::Query => return Ok(()),
+            RequestedChange::RemoveAll => {
                 for (place, binding) in self.current() {
                     self.check_order(binding)?;
                     self.steps.push(Change::Remove(place));
                 }
             }
-            Wishes::Contacts(wishes) => {
-                for wish in wishes {
-                    self.make(wish)?;
+            RequestedChange::Contacts(requested) => {
+                for binding_request in requested {
+                    self.make(binding_request)?;
                 }
             }
         }
@@ -71,26 +71,26 @@ impl<'c> Changes<'c> {
     }
 
     /// Adds, refreshes or removes one binding.
-    fn make(&mut self, wish: &Wish<'_>) -> Result<(), Refusal> {
+    fn make(&mut self, binding_request: &RequestedBinding<'_>) -> Result<(), Refusal> {
         let place = self
             .current()
-            .find(|(_, binding)| is_binding_of(binding, wish));
+            .find(|(_, binding)| is_binding_of(binding, binding_request));
         if let Some((_, binding)) = place {
             self.check_order(binding)?;
         }
         let place = place.map(|(place, _)| place);
         // A contact that the request has twice: the later one counts.
         self.steps.retain(|step| match step {
-            Change::Add(binding) => !is_binding_of(binding, wish),
+            Change::Add(binding) => !is_binding_of(binding, binding_request),
             Change::Remove(other) | Change::Replace(other, _) => Some(*other) != place,
             Change::SetGruu(..) => true,
         });
-        if wish.expires == 0 {
+        if binding_request.expires == 0 {
             self.steps.extend(place.map(Change::Remove));
             return Ok(());
         }
-        let gruu = self.gruu_of(wish);
-        let binding = self.binding(wish, gruu)?;
+        let gruu = self.gruu_of(binding_request);
+        let binding = self.binding(binding_request, gruu)?;
         self.steps.push(match place {
             Some(place) => Change::Replace(place, binding),
             None => Change::Add(binding),
@@ -98,14 +98,18 @@ impl<'c> Changes<'c> {
         Ok(())
     }
 
-    fn binding(&self, wish: &Wish<'_>, gruu: u64) -> Result<Binding, Refusal> {
-        let mut params = Vec::with_capacity(wish.contact.params.as_bytes().len());
-        for param in wish.contact.params {
+    fn binding(
+        &self,
+        binding_request: &RequestedBinding<'_>,
+        gruu: u64,
+    ) -> Result<Binding, Refusal> {
+        let mut params = Vec::with_capacity(binding_request.contact.params.as_bytes().len());
+        for param in binding_request.contact.params {
             let is_ours = OURS
                 .iter()
                 .any(|ours| ours.eq_ignore_ascii_case(param.name));
             // One that does not count is not told to others.
-            let is_void = wish.reg_id == 0 && param.name.eq_ignore_ascii_case(b"reg-id");
+            let is_void = binding_request.reg_id == 0 && param.name.eq_ignore_ascii_case(b"reg-id");
             if is_ours || is_void {
                 continue;
             }
@@ -116,36 +120,39 @@ impl<'c> Changes<'c> {
                 push_unfolded(&mut params, value);
             }
         }
-        let uri = wish.contact.uri;
+        let uri = binding_request.contact.uri;
         if uri.len() + params.len() > MAX_CONTACT {
             return Err(Refusal::bad("Contact Too Long"));
         }
         let new = NewBinding {
             uri,
             params: &params,
-            instance: wish.instance,
+            instance: binding_request.instance,
             call_id: self.call_id,
             cseq: self.cseq,
             path: self.path,
             agent: self.agent,
             flow: self.flow,
-            q: wish.q,
-            reg_id: wish.reg_id,
+            q: binding_request.q,
+            reg_id: binding_request.reg_id,
             gruu,
-            expires: self.now.plus_secs(wish.expires.into()),
+            expires: self.now.plus_secs(binding_request.expires.into()),
             updated: self.now,
         };
         Binding::new(&new).map_err(|_| Refusal::bad("Contact Too Long"))
     }
 
     /// The number of the instance's temporary GRUUs after this request (RFC 5627 §5.1).
-    fn gruu_of(&mut self, wish: &Wish<'_>) -> u64 {
-        if wish.instance.is_empty() {
+    fn gruu_of(&mut self, binding_request: &RequestedBinding<'_>) -> u64 {
+        if binding_request.instance.is_empty() {
             return 0;
         }
-        let of_instance =
-            |(_, binding): &(usize, &Binding)| is_same_instance(binding.instance(), wish.instance);
-        let is_flow = |binding: &Binding| wish.reg_id == 0 || binding.reg_id() == wish.reg_id;
+        let of_instance = |(_, binding): &(usize, &Binding)| {
+            is_same_instance(binding.instance(), binding_request.instance)
+        };
+        let is_flow = |binding: &Binding| {
+            binding_request.reg_id == 0 || binding.reg_id() == binding_request.reg_id
+        };
         let latest = self
             .current()
             .filter(of_instance)
@@ -158,11 +165,12 @@ impl<'c> Changes<'c> {
             Change::Add(binding) | Change::Replace(_, binding) => Some(binding),
             Change::Remove(_) | Change::SetGruu(..) => None,
         });
-        let other = others.find(|binding| is_same_instance(binding.instance(), wish.instance));
+        let other =
+            others.find(|binding| is_same_instance(binding.instance(), binding_request.instance));
         match (other, any.map(|(_, binding)| binding.gruu())) {
             (Some(other), _) => other.gruu(),
             (None, Some(gruu)) if gruu != 0 && !is_new_call => gruu,
-            (None, Some(_)) => self.renew_gruus(wish.instance),
+            (None, Some(_)) => self.renew_gruus(binding_request.instance),
             (None, None) => self.gruus.unique(),
         }
     }
@@ -183,16 +191,16 @@ impl<'c> Changes<'c> {
 }
 
 /// Whether a contact is that of a binding: by instance and `reg-id` (RFC 5626 §6), otherwise by URI (RFC 3261 §10.3 step 7).
-fn is_binding_of(binding: &Binding, wish: &Wish<'_>) -> bool {
-    if binding.reg_id() != wish.reg_id {
+fn is_binding_of(binding: &Binding, binding_request: &RequestedBinding<'_>) -> bool {
+    if binding.reg_id() != binding_request.reg_id {
         return false;
     }
-    match wish.reg_id {
+    match binding_request.reg_id {
         0 => {
-            binding.uri() == wish.contact.uri
-                || Uri::parse(binding.uri()).is_ok_and(|uri| uri == wish.uri)
+            binding.uri() == binding_request.contact.uri
+                || Uri::parse(binding.uri()).is_ok_and(|uri| uri == binding_request.uri)
         }
-        _ => is_same_instance(binding.instance(), wish.instance),
+        _ => is_same_instance(binding.instance(), binding_request.instance),
     }
 }
 

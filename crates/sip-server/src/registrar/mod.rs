@@ -1,16 +1,16 @@
 //! The registrar (RFC 3261 §10.3), with Path (RFC 3327), Outbound (RFC 5626), GRUU (RFC 5627) and Service-Route (RFC 3608).
 
 mod access;
-mod answer;
 mod changes;
 mod domains;
 mod gruu;
 mod push;
-mod wishes;
+mod requested_change;
+mod response;
 
 pub use access::{Access, Authority, SameUser};
-pub use answer::Answer;
 pub use domains::{Domain, DomainError, Domains};
+pub use response::RegistrarResponse;
 
 use sip::header::HeaderKind;
 use sip::uri::{SipUri, Uri, starts_with_sips};
@@ -19,11 +19,11 @@ use sip::{HashKey, Host, Message, Now};
 use crate::flow::FlowId;
 use crate::location::{Change, ChangeError, Found, Location, Saved};
 use crate::{Aor, AorHash, AorKey};
-use answer::Listed;
 use changes::Changes;
 use gruu::TempGruus;
 pub(crate) use gruu::{escape_instance, is_same_instance};
-use wishes::{Wish, Wishes, has_token};
+use requested_change::{RequestedBinding, RequestedChange, has_token};
+use response::Listed;
 
 /// What a REGISTER may have in Require: the option tags that a registrar understands.
 pub const EXTENSIONS: [&str; 3] = ["path", "outbound", "gruu"];
@@ -106,7 +106,7 @@ pub enum Examined<'b> {
     /// The request is for another domain: RFC 3261 §10.3 step 1 has a proxy forward it.
     Foreign,
     /// The request is refused for every sender.
-    Refused(Answer<'b>),
+    Refused(RegistrarResponse<'b>),
     /// The request is for this address of record; `None` if To names none in the domain of the Request-URI.
     Aor(Option<Aor>),
 }
@@ -129,9 +129,9 @@ pub struct Request<'r, 'm> {
 #[must_use]
 pub enum Outcome<'b> {
     /// It is answered.
-    Answer(Answer<'b>),
+    Response(RegistrarResponse<'b>),
     /// It is answered so once the location says that the change with this number is saved; with 500 if it says that it is not.
-    Later(u64, Answer<'b>),
+    Later(u64, RegistrarResponse<'b>),
     /// The location asks somebody else for the bindings: the request is to be handed in again when it knows.
     Pending,
 }
@@ -254,7 +254,7 @@ impl Registrar {
         let required = message.require().filter_map(Result::ok);
         let mut unknown = required.filter(|tag| !is_known(tag)).peekable();
         if unknown.peek().is_some() {
-            return Examined::Refused(Answer::unsupported(buffer, unknown));
+            return Examined::Refused(RegistrarResponse::unsupported(buffer, unknown));
         }
         let aor = message.to().ok().and_then(|to| self.aor_in(domain, to.uri));
         Examined::Aor(aor)
@@ -270,16 +270,16 @@ impl Registrar {
     ) -> Outcome<'b> {
         self.changes.clear();
         let (answer, saved) = match self.run(now, request, location, &mut *buffer) {
-            Ok(Some((len, saved))) => (Answer::with_lines(200, &buffer[..len]), saved),
+            Ok(Some((len, saved))) => (RegistrarResponse::with_lines(200, &buffer[..len]), saved),
             Err(refusal) if refusal.code == push::NOT_SUPPORTED.code => {
                 let len = push::add_features(buffer, 0, &self.config.push_providers);
                 (push::not_supported(&buffer[..len]), Saved::Now)
             }
             Ok(None) => return Outcome::Pending,
-            Err(refusal) => (Answer::refusal(buffer, &refusal), Saved::Now),
+            Err(refusal) => (RegistrarResponse::refusal(buffer, &refusal), Saved::Now),
         };
         match saved {
-            Saved::Now => Outcome::Answer(answer),
+            Saved::Now => Outcome::Response(answer),
             Saved::Later(number) => Outcome::Later(number, answer),
         }
     }
@@ -304,9 +304,9 @@ impl Registrar {
         let domain = domain.ok_or(Refusal::of(404, ""))?;
         let message = request.message;
         let path = self.path_of(message)?;
-        let mut wishes = Wishes::read(message, &self.config)?;
-        let is_outbound = self.check(message, &aor, &path, &mut wishes)?;
-        let push = push::asked(&wishes, &self.config.push_providers)?;
+        let mut requested = RequestedChange::read(message, &self.config)?;
+        let is_outbound = self.check(message, &aor, &path, &mut requested)?;
+        let push = push::asked(&requested, &self.config.push_providers)?;
         let Found::Bindings(revision, bindings) = location.find(&aor) else {
             return Ok(None);
         };
@@ -331,7 +331,7 @@ impl Registrar {
         if changes.call_id.len() > MAX_CALL_ID {
             return Err(Refusal::bad("Call-ID Too Long"));
         }
-        changes.of(&wishes)?;
+        changes.of(&requested)?;
         // The answer comes first: what cannot be answered must not be changed.
         let listed = Listed {
             now,
@@ -386,18 +386,21 @@ impl Registrar {
         message: &Message<'_>,
         aor: &Aor,
         path: &[u8],
-        wishes: &mut Wishes<'_>,
+        requested: &mut RequestedChange<'_>,
     ) -> Result<bool, Refusal> {
-        let Wishes::Contacts(wishes) = wishes else {
+        let RequestedChange::Contacts(requested) = requested else {
             return Ok(false);
         };
-        for wish in wishes.iter() {
-            if wish.expires > 0 {
-                self.check_contact(message, aor, wish)?;
+        for binding_request in requested.iter() {
+            if binding_request.expires > 0 {
+                self.check_contact(message, aor, binding_request)?;
             }
         }
         let supports_outbound = has_token(message, HeaderKind::Supported, b"outbound");
-        if wishes.iter().all(|wish| wish.reg_id == 0) {
+        if requested
+            .iter()
+            .all(|binding_request| binding_request.reg_id == 0)
+        {
             return Ok(false);
         }
         // RFC 5626 §6: the registrar is the first hop, or the first hop says so in Path.
@@ -405,13 +408,19 @@ impl Registrar {
         match (is_fit, supports_outbound) {
             (false, true) => return Err(Refusal::of(439, "")),
             (false, false) => {
-                wishes.iter_mut().for_each(|wish| wish.reg_id = 0);
+                requested
+                    .iter_mut()
+                    .for_each(|binding_request| binding_request.reg_id = 0);
                 return Ok(false);
             }
             (true, _) => {}
         }
-        let lasting = || wishes.iter().filter(|wish| wish.expires > 0);
-        if lasting().count() > 1 && lasting().any(|wish| wish.reg_id != 0) {
+        let lasting = || {
+            requested
+                .iter()
+                .filter(|binding_request| binding_request.expires > 0)
+        };
+        if lasting().count() > 1 && lasting().any(|binding_request| binding_request.reg_id != 0) {
             return Err(Refusal::bad("One Flow per Registration"));
         }
         Ok(supports_outbound)
@@ -421,16 +430,16 @@ impl Registrar {
         &self,
         message: &Message<'_>,
         aor: &Aor,
-        wish: &Wish<'_>,
+        binding_request: &RequestedBinding<'_>,
     ) -> Result<(), Refusal> {
-        let Uri::Sip(uri) = &wish.uri else {
+        let Uri::Sip(uri) = &binding_request.uri else {
             // RFC 5627 §5.1: an instance is reached by SIP.
-            return match wish.instance {
+            return match binding_request.instance {
                 [] => Ok(()),
                 _ => Err(Refusal::of(403, "Contact of an Instance Must Be SIP")),
             };
         };
-        if self.leads_back(message, aor, uri) {
+        if self.resolves_to_aor(message, aor, uri) {
             return Err(Refusal::of(
                 403,
                 "Contact Leads Back to the Address of Record",
@@ -445,7 +454,7 @@ impl Registrar {
 
     /// Whether a request for this contact would return to the address of record: the contact is that address, or a GRUU of it
     /// (RFC 5627 §5.1).
-    fn leads_back(&self, message: &Message<'_>, aor: &Aor, uri: &SipUri<'_>) -> bool {
+    fn resolves_to_aor(&self, message: &Message<'_>, aor: &Aor, uri: &SipUri<'_>) -> bool {
         if let Some((key, _)) = uri.user.and_then(|user| self.gruus.read(user)) {
             return key == self.hash.of(aor);
         }

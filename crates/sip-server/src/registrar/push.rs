@@ -1,7 +1,7 @@
 //! Push services of phones (RFC 8599 §5.6.1).
 
-use super::wishes::Wishes;
-use super::{Answer, Refusal};
+use super::requested_change::RequestedChange;
+use super::{Refusal, RegistrarResponse};
 use crate::push::PushParams;
 
 /// RFC 8599 §8.1: no phone is woken by this service here.
@@ -9,8 +9,8 @@ pub(super) const NOT_SUPPORTED: Refusal =
     Refusal::of(555, "Push Notification Service Not Supported");
 
 /// The 555 with these header lines.
-pub(super) fn not_supported(lines: &[u8]) -> Answer<'_> {
-    Answer {
+pub(super) fn not_supported(lines: &[u8]) -> RegistrarResponse<'_> {
+    RegistrarResponse {
         code: NOT_SUPPORTED.code,
         reason: NOT_SUPPORTED.reason,
         headers: lines,
@@ -22,18 +22,21 @@ pub(super) fn not_supported(lines: &[u8]) -> Answer<'_> {
 /// # Errors
 /// 555 if a contact has another service.
 pub(super) fn asked<'p>(
-    wishes: &Wishes<'_>,
+    requested: &RequestedChange<'_>,
     providers: &'p [String],
 ) -> Result<&'p [String], Refusal> {
-    let Wishes::Contacts(wishes) = wishes else {
+    let RequestedChange::Contacts(requested) = requested else {
         return Ok(&[]);
     };
     let mut named: &[String] = &[];
     if providers.is_empty() {
         return Ok(named);
     }
-    let lasting = wishes.iter().filter(|wish| wish.expires > 0);
-    for params in lasting.filter_map(|wish| PushParams::of(wish.contact.uri)) {
+    let lasting = requested
+        .iter()
+        .filter(|binding_request| binding_request.expires > 0);
+    for params in lasting.filter_map(|binding_request| PushParams::of(binding_request.contact.uri))
+    {
         let Some(provider) = params.provider else {
             named = providers;
             continue;

@@ -11,7 +11,7 @@ use super::health::FULL_SHARE;
 use super::hunt::{self, Candidate};
 use super::matching::Found;
 use super::rewrite;
-use super::table::{Compiled, Known, Table};
+use super::table::{Compiled, Table, TrunkEntry};
 
 /// The most addresses that are tried for one request.
 const MOST_STEPS: usize = 16;
@@ -225,7 +225,7 @@ impl Table {
                     ring_time: route.ring_time,
                 };
                 let step = step(known, hop, (called.is_sips, &user));
-                if takes_this(known, &hop, now, hash) {
+                if accepts_in_slow_start(known, &hop, now, hash) {
                     say!(
                         tracer,
                         "  trunk `{name}`, {}: {}",
@@ -275,13 +275,13 @@ impl Table {
 }
 
 /// Whether an address takes this call during its slow start.
-fn takes_this(known: &Known, hop: &Hop, now: Mono, call: u64) -> bool {
+fn accepts_in_slow_start(known: &TrunkEntry, hop: &Hop, now: Mono, call: u64) -> bool {
     let share = known.health.share(hop.hop, now);
     let place = hunt::mix(call ^ known.name.rotate_left(hop.hop.into())) % u64::from(FULL_SHARE);
     share >= FULL_SHARE || place < u64::from(share)
 }
 
-fn step(known: &Known, hop: Hop, (is_sips, user): (bool, &[u8])) -> Step {
+fn step(known: &TrunkEntry, hop: Hop, (is_sips, user): (bool, &[u8])) -> Step {
     let to = known.trunk.to.get(usize::from(hop.hop));
     let to = to.map_or("", |to| to.as_str());
     let (scheme, host) = to.split_once(':').unwrap_or(("sip", to));

@@ -368,7 +368,7 @@ impl Health {
                     Some(seconds @ 1..) => {
                         self.pause(hop, now, Duration::from_secs(seconds.into()));
                     }
-                    _ => self.heard(hop),
+                    _ => self.clear_failures(hop),
                 }
             }
             Outcome::Silent | Outcome::NotSent => {
@@ -434,14 +434,14 @@ impl Health {
         }
     }
 
-    fn heard(&self, hop: u16) {
+    fn clear_failures(&self, hop: u16) {
         if let Some(hop) = self.hops.get(usize::from(hop)) {
             hop.failures.store(0, Relaxed);
         }
     }
 
     fn succeeded(&self, hop: u16, now: Mono) -> bool {
-        self.heard(hop);
+        self.clear_failures(hop);
         let Some(hop) = self.hops.get(usize::from(hop)) else {
             return false;
         };

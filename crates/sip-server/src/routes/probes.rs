@@ -136,7 +136,7 @@ impl Prober {
 
     /// The probe with this number was not sent, because the address asked for a pause or the server limits what it sends. That says
     /// nothing about the address: its state stays, and the next probe comes after the interval.
-    pub fn held_back(&mut self, now: Mono, number: u32) {
+    pub fn note_not_sent(&mut self, now: Mono, number: u32) {
         let place = self.all.iter().position(|it| it.waits_for == Some(number));
         if let Some(place) = place {
             if let Some(probed) = self.all.get_mut(place) {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use sip::build::Builder;
-use sip::digest::{Answer, choose};
+use sip::digest::{DigestResponse, choose};
 use sip::header::{Contact, HeaderKind};
 use sip::{HashKey, Message, Method, Mono};
 
@@ -298,7 +298,7 @@ impl Registration {
         let (user, password) = (credentials.user.as_bytes(), credentials.password.as_bytes());
         let ha1 = challenge.ha1(user, password);
         let domain = self.domain();
-        let answer = Answer {
+        let answer = DigestResponse {
             challenge: &challenge,
             username: user,
             ha1: &ha1,

@@ -47,7 +47,7 @@ pub enum TableError {
 
 /// A trunk with the hash of its name and its health.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct TrunkEntry {
     pub(super) trunk: Trunk,
     pub(super) name: u64,
     pub(super) health: Arc<Health>,
@@ -68,7 +68,7 @@ pub(super) struct Compiled {
 pub struct Table {
     /// The generation of the table. Numbers of trunks of an earlier table are not valid here.
     pub(super) generation: u32,
-    pub(super) trunks: Vec<Known>,
+    pub(super) trunks: Vec<TrunkEntry>,
     pub(super) routes: Vec<Compiled>,
     pub(super) prefixes: PrefixIndex,
     /// The routes without a prefix.
@@ -228,9 +228,9 @@ fn add_value(to: &mut Vec<u8>, value: &[u8]) {
     to.extend_from_slice(value);
 }
 
-fn known(trunk: Trunk, earlier: Option<&Table>) -> Known {
+fn known(trunk: Trunk, earlier: Option<&Table>) -> TrunkEntry {
     let mut before = earlier.into_iter().flat_map(|table| &table.trunks);
-    let is_same = |before: &&Known| {
+    let is_same = |before: &&TrunkEntry| {
         let before = &before.trunk;
         (&before.name, &before.to, before.probe) == (&trunk.name, &trunk.to, trunk.probe)
     };
@@ -238,7 +238,7 @@ fn known(trunk: Trunk, earlier: Option<&Table>) -> Known {
         Some(before) => before.health.clone(),
         None => Arc::new(Health::new(&trunk)),
     };
-    Known {
+    TrunkEntry {
         name: hunt::hash(trunk.name.as_bytes()),
         trunk,
         health,

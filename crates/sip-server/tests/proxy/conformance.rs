@@ -144,7 +144,7 @@ fn a_sips_call_is_not_redirected_to_sip_rfc3261_16_7_4() {
 }
 
 #[test]
-fn a_sips_request_goes_over_tls_whatever_its_route_says_rfc3261_16_6_7() {
+fn a_sips_request_goes_over_tls_for_every_route_rfc3261_16_6_7() {
     for (uri, is_sent) in [
         ("sip:carol@192.0.2.9", true),
         ("sips:carol@192.0.2.9", false),

@@ -15,8 +15,8 @@ use sip_server::calls::{
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
 use sip_server::proxy::{
-    AtNodes, Authenticated, Authentication, Calls, Denied, Inbound, IsUser, LookedUp, Lookup,
-    NewCall, Place, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
+    AtNodes, Authenticated, Authentication, BindingsLocation, Calls, Denied, Inbound, IsUser,
+    LookedUp, Lookup, NewCall, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
 };
 use sip_server::routes::Table;
 use std::time::Duration;
@@ -294,11 +294,11 @@ impl Routing for TestPolicy {
 }
 
 impl Lookup for TestPolicy {
-    fn place(&mut self, uri: &SipUri<'_>) -> Place {
+    fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation {
         match (self.elsewhere, self.aor(uri)) {
-            (Some(worker), Some(_)) => Place::Elsewhere(worker),
-            (None, Some(aor)) => Place::Here(aor, None),
-            (_, None) => Place::Nowhere,
+            (Some(worker), Some(_)) => BindingsLocation::Elsewhere(worker),
+            (None, Some(aor)) => BindingsLocation::Here(aor, None),
+            (_, None) => BindingsLocation::Nowhere,
         }
     }
 

@@ -28,7 +28,7 @@ fn with_bob() -> World {
 }
 
 #[test]
-fn a_stranger_must_show_a_password_for_everything() {
+fn an_unknown_user_must_show_a_password_for_everything() {
     let foreign = format!("sip:x@{}", address(UAS));
     for uri in [
         "sip:bob@example.com",

@@ -96,7 +96,7 @@ fn after_a_reload_a_call_under_way_uses_nothing_of_the_new_trunks() {
 }
 
 #[test]
-fn without_credentials_the_caller_hears_the_challenge() {
+fn without_credentials_the_caller_gets_the_challenge() {
     let mut world = challenged(407, 407);
     world.policy().credentials = None;
     let invite = request("INVITE", NUMBER, 9, ALICE);

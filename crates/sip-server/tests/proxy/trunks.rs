@@ -352,7 +352,7 @@ fn the_calls_of_a_trunk_go_to_a_trunk_only_where_a_route_names_it() {
 }
 
 #[test]
-fn strangers_never_reach_a_trunk() {
+fn unauthenticated_callers_never_reach_a_trunk() {
     for inbound in [Inbound::Known, Inbound::Anyone] {
         let mut world = world(Failures::default());
         world.policy().inbound = inbound;
@@ -495,7 +495,7 @@ fn without_a_trunk_that_is_available_there_is_a_503() {
 }
 
 #[test]
-fn while_nobody_can_say_whether_the_callee_is_a_user_the_request_waits_or_gets_503() {
+fn if_the_callee_cannot_be_looked_up_the_request_waits_or_gets_503() {
     let mut world = world(Failures::default());
     world.nodes[UAS].script = answers(&[(50, 200)]);
     world.policy().other_users = IsUser::Unavailable;

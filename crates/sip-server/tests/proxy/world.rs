@@ -295,16 +295,16 @@ impl World {
         self.relay_media();
         let now = self.now();
         self.with_proxy(|proxy, stack| {
-            while let Some(told) = stack.dispatcher.poll_told() {
+            while let Some(told) = stack.dispatcher.poll_failure() {
                 proxy.failed(now, stack, told.mark, &told.failure);
             }
             // There is no DNS.
-            while let Some(question) = stack.dispatcher.poll_question() {
+            while let Some(question) = stack.dispatcher.poll_query() {
                 stack
                     .dispatcher
                     .answered(now.mono, stack.engine, question, Err(DnsFailed));
             }
-            while let Some(told) = stack.dispatcher.poll_told() {
+            while let Some(told) = stack.dispatcher.poll_failure() {
                 proxy.failed(now, stack, told.mark, &told.failure);
             }
         });

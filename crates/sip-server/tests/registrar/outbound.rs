@@ -1,6 +1,6 @@
 //! Outbound (RFC 5626 §6).
 
-use sip_server::flow::{Runs, Standing};
+use sip_server::flow::{FlowState, Runs};
 use sip_server::location::Limits;
 use sip_server::registrar::Config;
 
@@ -23,7 +23,7 @@ fn through_proxy(text: &str, lines: &str) -> String {
 }
 
 #[test]
-fn a_flow_is_replaced_by_instance_and_reg_id_whatever_its_uri_rfc5626_6() {
+fn a_flow_is_replaced_by_instance_and_reg_id_for_every_uri_rfc5626_6() {
     let mut world = World::new();
     world.flow = tcp_flow(1);
     let reply = world.register("a", 1, &contact("sip:alice@192.168.1.2", "1"));
@@ -192,5 +192,5 @@ fn a_direct_flow_is_kept_and_a_refresh_brings_the_new_one_rfc5626_6() {
     world.register("b", 1, "Contact: <sip:b@192.168.1.2>");
     let flow = world.bindings()[1].flow().unwrap();
     assert_eq!(flow, world.flow);
-    assert_eq!(flow.standing(Runs::of(8)), Standing::Datagrams);
+    assert_eq!(flow.state(Runs::of(8)), FlowState::Datagrams);
 }

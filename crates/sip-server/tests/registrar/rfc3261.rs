@@ -459,7 +459,7 @@ fn an_answer_without_room_changes_nothing() {
         let outcome = world
             .registrar
             .register(world.now, &request, location, &mut buffer);
-        assert!(matches!(outcome, Outcome::Answer(answer) if answer.code == 500));
+        assert!(matches!(outcome, Outcome::Response(answer) if answer.code == 500));
         assert!(world.location.is_empty());
     }
 }

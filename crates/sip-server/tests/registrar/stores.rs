@@ -126,7 +126,7 @@ fn an_answer_waits_for_a_location_that_saves_later() {
             .registrar
             .register(world.now, &request, &mut store, &mut buffer);
         match outcome {
-            Outcome::Answer(answer) => (None, answer.code),
+            Outcome::Response(answer) => (None, answer.code),
             Outcome::Later(number, answer) => (Some(number), answer.code),
             Outcome::Pending => panic!("it knows"),
         }

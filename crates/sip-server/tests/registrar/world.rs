@@ -182,7 +182,7 @@ pub(crate) fn run(
         access,
     };
     match registrar.register(now, &request, location, &mut buffer) {
-        Outcome::Answer(answer) | Outcome::Later(_, answer) => {
+        Outcome::Response(answer) | Outcome::Later(_, answer) => {
             Some(Reply::new(answer.code, answer.reason, answer.headers))
         }
         Outcome::Pending => None,

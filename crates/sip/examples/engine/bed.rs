@@ -71,7 +71,7 @@ enum Given<'a> {
 }
 
 /// An engine, and what is needed to talk to it.
-pub(crate) struct Bed {
+pub(crate) struct TestBed {
     operation: Operation,
     engine: Engine,
     now: Now,
@@ -87,8 +87,8 @@ pub(crate) struct Bed {
 
 /// One input and everything that follows from it. Not inlined: the tools find it by its name.
 #[inline(never)]
-fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
-    let Bed {
+fn engine_turn(bed: &mut TestBed, given: Given<'_>) -> Outcome<()> {
+    let TestBed {
         engine,
         now,
         spans,
@@ -132,10 +132,10 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
     Ok(())
 }
 
-impl Bed {
+impl TestBed {
     /// For this operation, done so often per second of the engine's time. A transaction over UDP lives for 32 seconds, so after
     /// that time as many end as begin.
-    pub(crate) fn new(operation: Operation, per_second: u64) -> Outcome<Bed> {
+    pub(crate) fn new(operation: Operation, per_second: u64) -> Outcome<TestBed> {
         let mut config = Config::new(0, HashKey::new([1; 16]));
         config.congestion.refusal_permille = match operation {
             Operation::Refuse => 1000,
@@ -148,7 +148,7 @@ impl Bed {
             "192.0.2.1",
             5060,
         ));
-        let mut bed = Bed {
+        let mut bed = TestBed {
             operation,
             engine: Engine::new(config, 1),
             now: Now {

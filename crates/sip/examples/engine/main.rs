@@ -19,7 +19,7 @@ mod bed;
 
 use std::time::Instant;
 
-use bed::{Bed, Operation};
+use bed::{Operation, TestBed};
 
 /// Operations per second of the engine's time: many transactions are alive.
 const RATE: u64 = 10_000;
@@ -33,7 +33,7 @@ type Failed = Box<dyn std::error::Error>;
 
 /// The median time of one operation, in nanoseconds.
 fn time(operation: Operation) -> Result<u64, Failed> {
-    let mut bed = Bed::new(operation, RATE)?;
+    let mut bed = TestBed::new(operation, RATE)?;
     let mut runs = Vec::new();
     for _ in 0..RUNS {
         let begun = Instant::now();
@@ -51,7 +51,7 @@ fn main() -> Result<(), Failed> {
     if let [name, count] = &arguments[..] {
         let known = Operation::ALL.iter().find(|(known, _)| known == name);
         let (_, operation) = known.ok_or("no such operation")?;
-        let mut bed = Bed::new(*operation, RATE)?;
+        let mut bed = TestBed::new(*operation, RATE)?;
         for _ in 0..count.parse::<u64>()? {
             bed.once()?;
         }

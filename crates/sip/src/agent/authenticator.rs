@@ -4,7 +4,7 @@ use super::Random;
 use super::draft::Draft;
 use crate::Method;
 use crate::build::{BuildError, Builder};
-use crate::digest::{Algorithm, Answer, Challenge, Ha1, Qop};
+use crate::digest::{Algorithm, Challenge, DigestResponse, Ha1, Qop};
 use crate::header::HeaderKind;
 use crate::message::Message;
 
@@ -202,7 +202,7 @@ impl Authenticator {
                 hashes_username: realm.hashes_username,
                 is_stale: false,
             };
-            let answer = Answer {
+            let answer = DigestResponse {
                 challenge: &challenge,
                 username: realm.username.as_bytes(),
                 ha1: &realm.ha1,

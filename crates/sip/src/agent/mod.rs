@@ -102,7 +102,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use crate::congestion::Class;
-use crate::dispatch::{AllowedDestination, Failure, Order, RequestKey};
+use crate::dispatch::{AllowedDestination, Failure, OutgoingRequest, RequestKey};
 use crate::engine::{Ack, Mark, NewRequest, ServerFailure, ServerKey};
 use crate::flow::Flow;
 use crate::message::{Message, Spans};
@@ -259,7 +259,7 @@ impl UserAgent {
         self.authenticator.sign(&mut draft, &mut self.random)?;
         let bytes = draft.write()?;
         let number = self.new_number();
-        let key = transactions.send(&Order {
+        let key = transactions.send(&OutgoingRequest {
             target: &draft.next_hop,
             pieces: &[&bytes],
             class,
@@ -378,7 +378,7 @@ impl UserAgent {
 
 impl TransactionUser for UserAgent {
     /// A user agent sends no queries to other threads, so no answer comes.
-    type Answer = Infallible;
+    type QueryResult = Infallible;
 
     fn request(
         &mut self,
@@ -463,7 +463,7 @@ impl TransactionUser for UserAgent {
         if let Ok(response) = Message::parse(response, &mut spans)
             && let Some(tag) = response.to().ok().and_then(|to| to.tag)
         {
-            self.never_acknowledged(transactions, tag);
+            self.ack_timed_out(transactions, tag);
         }
     }
 

@@ -78,7 +78,7 @@ impl Registration {
 }
 
 /// Whether the same REGISTER may succeed later.
-fn may_pass(code: u16) -> bool {
+fn may_succeed_later(code: u16) -> bool {
     matches!(code, 408 | 430 | 480 | 500..)
 }
 
@@ -181,8 +181,9 @@ impl UserAgent {
                 };
                 let after = response.retry_after().ok().flatten();
                 let after = after.map(|after| after.seconds);
-                let may_pass = problem.is_none() && (may_pass(code) || after.is_some());
-                self.register_failed(transactions, failure, after, may_pass);
+                let may_succeed_later =
+                    problem.is_none() && (may_succeed_later(code) || after.is_some());
+                self.register_failed(transactions, failure, after, may_succeed_later);
             }
             Ended::Failure(failure) => {
                 let failure = RegisterFailure::NoResponse(failure);
@@ -242,11 +243,11 @@ impl UserAgent {
         transactions: &Transactions<'_>,
         failure: RegisterFailure,
         after_s: Option<u32>,
-        may_pass: bool,
+        may_succeed_later: bool,
     ) {
         let random = self.random.number();
         let registration = &mut self.registration;
-        let retry_after = (may_pass && registration.is_wanted).then(|| {
+        let retry_after = (may_succeed_later && registration.is_wanted).then(|| {
             let wait = registration.wait_after_failure(random);
             wait.max(Duration::from_secs(after_s.unwrap_or_default().into()))
         });

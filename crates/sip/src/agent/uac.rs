@@ -9,7 +9,7 @@ use super::event::{CallError, CallKey, EndCause, Event};
 use super::registration::reason_of;
 use super::{Ended, MORE_ANSWERS, Purpose, UserAgent};
 use crate::congestion::Class;
-use crate::dispatch::{AllowedDestination, Order};
+use crate::dispatch::{AllowedDestination, OutgoingRequest};
 use crate::message::Message;
 use crate::tu::Transactions;
 use crate::uri::Uri;
@@ -44,7 +44,7 @@ impl<'a> Invite<'a> {
 }
 
 /// What a 2xx says.
-struct Answer {
+struct SuccessResponse {
     dialog: Dialog,
     /// It was acknowledged, or waits for the program.
     is_repeated: bool,
@@ -272,7 +272,7 @@ impl UserAgent {
         transactions: &mut Transactions<'_>,
         number: u64,
         response: &Message<'_>,
-    ) -> Option<Answer> {
+    ) -> Option<SuccessResponse> {
         let pending = self.pending.get_mut(&number)?;
         let is_first = pending.forget_at.is_none();
         let until = transactions.now.mono.plus(MORE_ANSWERS);
@@ -283,7 +283,7 @@ impl UserAgent {
         if let Some((_, next_hop, bytes)) = acked {
             // If the ACK cannot be sent, the peer retransmits its 2xx.
             let _ = deliver_ack(transactions, next_hop, bytes);
-            return Some(Answer {
+            return Some(SuccessResponse {
                 dialog,
                 is_repeated: true,
                 is_whole,
@@ -296,7 +296,7 @@ impl UserAgent {
             let is_same = known.is_some_and(|it| it.remote_tag == dialog.remote_tag);
             is_same && call.unacknowledged == Some(number)
         });
-        Some(Answer {
+        Some(SuccessResponse {
             dialog,
             is_repeated: waits && !is_first,
             is_whole,
@@ -454,7 +454,7 @@ fn deliver_ack(
     next_hop: &[u8],
     bytes: &[u8],
 ) -> Result<(), CallError> {
-    transactions.send(&Order {
+    transactions.send(&OutgoingRequest {
         target: next_hop,
         pieces: &[bytes],
         class: Class::Finishing,

@@ -339,7 +339,7 @@ impl UserAgent {
     }
 
     /// No ACK has come for a 2xx with this To tag.
-    pub(super) fn never_acknowledged(&mut self, transactions: &mut Transactions<'_>, tag: &[u8]) {
+    pub(super) fn ack_timed_out(&mut self, transactions: &mut Transactions<'_>, tag: &[u8]) {
         let Some(number) = self.by_tag.get(tag).copied() else {
             return;
         };

@@ -284,7 +284,7 @@ impl<'a> Work<'a> {
                 self.copied = behind;
             }
             cursor.skip_lws();
-            if !cursor.eat(b',') {
+            if !cursor.skip_if(b',') {
                 break;
             }
         }
@@ -306,7 +306,7 @@ impl<'a> Work<'a> {
                 self.replace(header, &[])?;
                 return Ok(dropped);
             }
-            if !cursor.eat(b',') {
+            if !cursor.skip_if(b',') {
                 return Err(BuildError::Malformed);
             }
         }

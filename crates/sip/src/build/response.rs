@@ -57,7 +57,7 @@ impl<'a> Answerable<'a> {
     }
 
     /// Whether To has a tag. One that cannot be read is sent back as it came: nobody knows where a tag would go.
-    fn is_tagged_or_odd(&self) -> bool {
+    fn has_tag_or_is_unreadable(&self) -> bool {
         self.is_tagged.unwrap_or_else(|| {
             let to = NameAddr::read(&mut Cursor::new(self.to.unwrap_or_default()));
             to.is_none_or(|to| to.tag.is_some())
@@ -203,7 +203,7 @@ impl<'b> Builder<'b> {
         };
         let mut builder = Builder::status(buffer, code, reason);
         let to = builder.copied_until_to(request, stamp);
-        if let (Some(tag), Some(false)) = (to_tag, to.map(|_| request.is_tagged_or_odd())) {
+        if let (Some(tag), Some(false)) = (to_tag, to.map(|_| request.has_tag_or_is_unreadable())) {
             builder.tag(tag);
         }
         builder.copied_behind_to(request);
@@ -243,7 +243,8 @@ impl<'b> Builder<'b> {
         let to = self.copied_until_to(request, stamp);
         let place = self.len();
         self.copied_behind_to(request);
-        to.filter(|()| !request.is_tagged_or_odd()).map(|()| place)
+        to.filter(|()| !request.has_tag_or_is_unreadable())
+            .map(|()| place)
     }
 
     /// Adds a `tag` parameter.

@@ -124,7 +124,7 @@ impl Mix {
 
     /// How many of 10,000 requests of this class are throttled, so that `percent` of all requests are (RFC 7339 §7.2). Requests
     /// that begin a dialog are throttled first, the others only if that is not enough.
-    fn held_back(&self, percent: u32, class: Class) -> u32 {
+    fn throttled_share(&self, percent: u32, class: Class) -> u32 {
         let [new, others] = self.taken.map(u64::from);
         let wanted = u64::from(percent) * (new + others);
         let share =
@@ -270,12 +270,12 @@ impl Downstream {
             self.hops.swap_remove(place);
             return true;
         }
-        let dice = self.dice();
+        let drawn = self.next_random();
         let Hop { limit, mix, .. } = &mut self.hops[place];
         mix.count(now, class);
         match limit {
             Limit::Loss(percent) => {
-                class == Class::Finishing || dice >= mix.held_back(*percent, class)
+                class == Class::Finishing || drawn >= mix.throttled_share(*percent, class)
             }
             Limit::Rate {
                 per_second,
@@ -297,7 +297,7 @@ impl Downstream {
                     // RFC 7415 §3.5.3: so that throttled clients do not send at the same time.
                     let is_full = *saved >= burst;
                     let cost = if is_full {
-                        0.5 + f64::from(dice) / 10_000.0
+                        0.5 + f64::from(drawn) / 10_000.0
                     } else {
                         1.0
                     };
@@ -323,7 +323,7 @@ impl Downstream {
     }
 
     /// 0 to 9999.
-    fn dice(&mut self) -> u32 {
+    fn next_random(&mut self) -> u32 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_held_back_until_the_report_expires() {
+    fn a_share_is_throttled_until_the_report_expires() {
         let mut downstream = Downstream::new(7);
         let now = Mono(0);
         downstream.learn(now, hop(1), asks(30, 1));
@@ -370,7 +370,7 @@ mod tests {
 
     /// The share of all requests, whatever they are made of.
     #[test]
-    fn the_share_held_back_is_that_of_the_whole_mix_rfc7339_7_2() {
+    fn the_throttled_share_is_that_of_the_whole_mix_rfc7339_7_2() {
         for (in_a_hundred, oc, expected) in [
             (100, 30, [700, 0]),
             (50, 30, [200, 500]),

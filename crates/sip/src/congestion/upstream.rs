@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reports_while_congested_and_otherwise_that_there_is_nothing_to_hold_back_rfc7339_5_1() {
+    fn it_reports_the_reduction_while_congested_and_otherwise_zero_rfc7339_5_1() {
         let mut reply = OcReply::new();
         reply.update(now(0), &controller(0));
         let calm = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=1699999940.00000";

@@ -18,7 +18,7 @@ pub struct Challenge<'a> {
     pub opaque: Option<&'a [u8]>,
     /// `algorithm`; MD5 if there is none.
     pub algorithm: Algorithm,
-    /// The algorithm's session variant is asked for: [`Answer::cnonce`] stays the same for as long as the nonce does.
+    /// The algorithm's session variant is asked for: [`DigestResponse::cnonce`] stays the same for as long as the nonce does.
     pub is_session: bool,
     /// What is answered with: `auth` where that is offered, else `auth-int`. Without `qop` the answer is that of RFC 2617.
     pub qop: Option<Qop>,
@@ -102,7 +102,7 @@ pub fn choose<'a>(response: &Message<'a>, kind: HeaderKind) -> Option<Challenge<
 
 /// The credentials that answer a challenge.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct DigestResponse<'a> {
     /// The challenge.
     pub challenge: &'a Challenge<'a>,
     /// The user's name, as it is.
@@ -121,7 +121,7 @@ pub struct Answer<'a> {
     pub cnonce: &'a [u8],
 }
 
-impl Answer<'_> {
+impl DigestResponse<'_> {
     /// Adds the credentials to a request: `Authorization` after a 401, `ProxyAuthorization` after a 407.
     pub fn write(&self, request: &mut Builder<'_>, kind: HeaderKind) {
         let challenge = self.challenge;

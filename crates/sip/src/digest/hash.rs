@@ -227,7 +227,7 @@ impl Ha1 {
     }
 
     /// For a user that is not there: so that the answer takes as long as for one that is.
-    pub(super) fn of_nobody(algorithm: Algorithm) -> Ha1 {
+    pub(super) fn of_unknown_user(algorithm: Algorithm) -> Ha1 {
         Ha1 {
             algorithm,
             hex: Hex::of(&[0; 32][..algorithm.hash_len()]),

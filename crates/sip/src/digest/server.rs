@@ -299,7 +299,7 @@ impl Server<'_> {
         let Some(algorithm) = credentials.algorithm else {
             return Outcome::Denied;
         };
-        let nobody = Ha1::of_nobody(algorithm);
+        let nobody = Ha1::of_unknown_user(algorithm);
         let known = ha1.filter(|ha1| ha1.algorithm() == algorithm);
         let proof = credentials.proof(asked.method.as_bytes(), asked.body);
         let expected = known.unwrap_or(&nobody).response(&proof);
@@ -344,7 +344,12 @@ impl Server<'_> {
     /// Whether it is time for another nonce: half of this one's life is over. With the next one in [`Server::confirm`] a client is
     /// never sent away with a stale nonce.
     #[must_use]
-    pub fn is_ageing(&self, credentials: &Credentials<'_>, source: &[u8], now_unix_s: u64) -> bool {
+    pub fn needs_new_nonce(
+        &self,
+        credentials: &Credentials<'_>,
+        source: &[u8],
+        now_unix_s: u64,
+    ) -> bool {
         match self.check_nonce(credentials, source, now_unix_s) {
             NonceCheck::Valid { issued_unix_s, .. } => {
                 now_unix_s.saturating_sub(issued_unix_s) > self.policy.nonce_lifetime_s / 2

@@ -2,7 +2,7 @@
 //! 5658 §4.2). Some requests use a flow or fail (RFC 5626 §5.3).
 
 use super::requests::Request;
-use super::{DispatchError, Dispatcher, Order, RequestKey};
+use super::{DispatchError, Dispatcher, OutgoingRequest, RequestKey};
 use crate::Mono;
 use crate::build::{BuildError, Builder, Part};
 use crate::engine::{ClientKey, Engine, Outgoing, RequestError, Signature};
@@ -108,7 +108,7 @@ impl Dispatcher {
         &mut self,
         now: Mono,
         engine: &mut Engine,
-        order: &Order<'_>,
+        order: &OutgoingRequest<'_>,
         forwarding: &Forwarding<'_>,
     ) -> Result<RequestKey, DispatchError> {
         if self.requests.len() >= self.config.most {

@@ -2,10 +2,10 @@
 //! transaction with each until one responds. The TU only gets the responses. For UACs and proxies alike.
 //!
 //! ```text
-//!  TU ── send(URI, request) ──> Dispatcher ── poll_question ──> whoever asks the DNS ── answered ──┐
+//!  TU ── send(URI, request) ──> Dispatcher ── poll_query ────> whoever asks the DNS ── answered ──┐
 //!                                   │  ^                                                           │
 //!                 Engine::request <─┘  └── response, event: what the engine says of these ◀────────┘
-//!                                   └──> the TU: responses with its mark; poll_told: what failed
+//!                                   └──> the TU: responses with its mark; poll_failure: what failed
 //! ```
 //!
 //! **The rules for its embedder.** All requests of the TU that have a mark go through here: the marks that the engine knows are the
@@ -45,7 +45,7 @@
 //!     loop_check: None,
 //! };
 //! dispatcher.send(Mono(0), &mut engine, &order)?;
-//! let Some(question @ Query::Addresses(_)) = dispatcher.poll_question() else {
+//! let Some(question @ Query::Addresses(_)) = dispatcher.poll_query() else {
 //!     return Err("a name with a port has addresses".into());
 //! };
 //! let answer = Answer::Addresses(vec![[192, 0, 2, 9].into()]);
@@ -55,15 +55,15 @@
 //! ```
 
 mod forwarding;
-mod order;
-mod questions;
+mod outgoing;
+mod queries;
 mod requests;
 mod responses;
 
 pub use forwarding::{Forwarding, RecordRoute, write_route};
-pub use order::{
-    Allowed, AllowedDestination, Config, DispatchError, Failure, Order, Partners, SendFrom, Source,
-    Stats, Told,
+pub use outgoing::{
+    Allowed, AllowedDestination, Config, DispatchError, DispatchFailure, Failure, OutgoingRequest,
+    Partners, SendFrom, Source, Stats,
 };
 
 use std::collections::VecDeque;
@@ -73,9 +73,9 @@ use crate::engine::slab::Slab;
 use crate::engine::{ClientFailure, ClientKey, Engine, Event, Mark};
 use crate::flow::Flow;
 use crate::message::Message;
-use crate::routing::{Answer, DnsCache, DnsFailed, Locator, Outcome, Penalties, Query};
+use crate::routing::{DnsAnswer, DnsCache, DnsFailed, Locator, Outcome, Penalties, Query};
 use crate::{HashKey, Mono};
-use questions::{Questions, Waiter};
+use queries::{PendingQueries, Waiter};
 use requests::Request;
 use responses::Response;
 
@@ -108,8 +108,8 @@ pub struct Dispatcher {
     penalties: Penalties,
     requests: Slab<Request>,
     responses: Slab<Response>,
-    questions: Questions,
-    told: VecDeque<Told>,
+    queries: PendingQueries,
+    failures: VecDeque<DispatchFailure>,
     stats: Stats,
 }
 
@@ -125,8 +125,8 @@ impl Dispatcher {
             penalties: Penalties::new(key),
             requests: Slab::new(),
             responses: Slab::new(),
-            questions: Questions::new(key, config.most_questions),
-            told: VecDeque::new(),
+            queries: PendingQueries::new(key, config.most_questions),
+            failures: VecDeque::new(),
             stats: Stats::default(),
             config,
         }
@@ -145,7 +145,7 @@ impl Dispatcher {
         &mut self,
         now: Mono,
         engine: &mut Engine,
-        order: &Order<'_>,
+        order: &OutgoingRequest<'_>,
     ) -> Result<RequestKey, DispatchError> {
         if self.requests.len() >= self.config.most {
             return Err(DispatchError::Full);
@@ -188,8 +188,8 @@ impl Dispatcher {
     }
 
     /// The next question to the DNS.
-    pub fn poll_question(&mut self) -> Option<Query> {
-        self.questions.poll()
+    pub fn poll_query(&mut self) -> Option<Query> {
+        self.queries.poll()
     }
 
     /// What the DNS says, and for how long that holds.
@@ -198,9 +198,9 @@ impl Dispatcher {
         now: Mono,
         engine: &mut Engine,
         query: Query,
-        result: Result<(Answer, Duration), DnsFailed>,
+        result: Result<(DnsAnswer, Duration), DnsFailed>,
     ) {
-        let waiting = self.questions.close(&query);
+        let waiting = self.queries.close(&query);
         match result {
             Ok((answer, ttl)) => self.cache.insert(now, query, answer, ttl),
             Err(DnsFailed) => self.cache.insert_failure(now, query),
@@ -308,19 +308,19 @@ impl Dispatcher {
     }
 
     /// The next event for the TU.
-    pub fn poll_told(&mut self) -> Option<Told> {
-        self.told.pop_front()
+    pub fn poll_failure(&mut self) -> Option<DispatchFailure> {
+        self.failures.pop_front()
     }
 
     /// When to call [`Dispatcher::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
-        self.questions.deadline()
+        self.queries.deadline()
     }
 
     /// Time has passed: questions that nobody has answered have failed.
     pub fn handle_timeout(&mut self, now: Mono, engine: &mut Engine) {
-        while let Some(query) = self.questions.overdue(now) {
+        while let Some(query) = self.queries.overdue(now) {
             self.answered(now, engine, query, Err(DnsFailed));
         }
     }
@@ -336,7 +336,7 @@ impl Dispatcher {
     pub fn stats(&self) -> Stats {
         Stats {
             alive: self.requests.len(),
-            questions: self.questions.len(),
+            queries: self.queries.len(),
             cached: self.cache.len(),
             ..self.stats
         }

@@ -1,8 +1,10 @@
 //! One request on its way: from its URI to servers, and from one server to the next.
 
 use super::forwarding::KeptRoute;
-use super::order::{AllowedDestination, DispatchError, Failure, Order, SendFrom, Told};
-use super::questions::Waiter;
+use super::outgoing::{
+    AllowedDestination, DispatchError, DispatchFailure, Failure, OutgoingRequest, SendFrom,
+};
+use super::queries::Waiter;
 use super::{Dispatcher, RequestKey};
 use crate::Mono;
 use crate::branch::LoopCheck;
@@ -46,7 +48,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(order: &Order<'_>) -> Result<Request, DispatchError> {
+    pub(super) fn new(order: &OutgoingRequest<'_>) -> Result<Request, DispatchError> {
         let begins_with = |method: &[u8]| {
             let start = order.pieces.first();
             start.is_some_and(|start| start.starts_with(method))
@@ -107,7 +109,7 @@ impl Dispatcher {
             return;
         };
         let (asked, who) = (&mut request.asked, Waiter::Request(key));
-        if let Err(failure) = self.questions.ask_all(now, queries, asked, who) {
+        if let Err(failure) = self.queries.ask_all(now, queries, asked, who) {
             self.fail(key, failure);
         }
     }
@@ -303,7 +305,7 @@ impl Dispatcher {
             if request.is_ack {
                 return;
             }
-            self.told.push_back(Told {
+            self.failures.push_back(DispatchFailure {
                 mark: request.mark,
                 failure,
             });

@@ -1,6 +1,6 @@
 //! Responses that could not be delivered: the other servers of the host in sent-by (RFC 3263 §5, RFC 3261 §18.2.2).
 
-use super::questions::Waiter;
+use super::queries::Waiter;
 use super::{AllowedDestination, Dispatcher, SendFrom};
 use crate::Mono;
 use crate::engine::{Engine, Mark, ServerKey};
@@ -96,7 +96,7 @@ impl Dispatcher {
         match located {
             Located::Ask(queries) => {
                 let asked = &mut response.asked;
-                if self.questions.ask_all(now, queries, asked, who).is_err() {
+                if self.queries.ask_all(now, queries, asked, who).is_err() {
                     self.give_up(now, engine, key);
                 }
             }

@@ -374,7 +374,7 @@ impl Engine {
         {
             release(&mut self.store, &mut client.message);
         }
-        self.tell_client(key, step);
+        self.apply_client_step(key, step);
         if step.end {
             self.end_client(now, key);
         } else {
@@ -382,8 +382,8 @@ impl Engine {
         }
     }
 
-    fn tell_client(&mut self, key: ClientKey, step: Step) {
-        let failure = match step.tell {
+    fn apply_client_step(&mut self, key: ClientKey, step: Step) {
+        let failure = match step.tu_event {
             Some(TuEvent::Timeout) => ClientFailure::TimedOut,
             Some(TuEvent::TransportFailed) => ClientFailure::TransportFailed,
             _ => return,

@@ -60,9 +60,9 @@ impl Clients {
         }
     }
 
-    /// As [`Servers::give_back`](super::servers::Servers::give_back).
-    pub(super) fn give_back(&mut self, most: usize) -> usize {
-        self.slab.give_back(most) + self.wheel.give_back(self.slab.end())
+    /// As [`Servers::release_memory`](super::servers::Servers::release_memory).
+    pub(super) fn release_memory(&mut self, most: usize) -> usize {
+        self.slab.release_memory(most) + self.wheel.release_memory(self.slab.end())
     }
 }
 

@@ -56,14 +56,15 @@ mod compose;
 mod config;
 mod connections;
 mod error;
+mod free_slots;
 mod key;
+mod memory_release;
 mod output;
 mod receive;
 mod received;
 mod related;
 mod reply;
 mod response;
-mod room;
 mod sent_by;
 mod server;
 mod servers;
@@ -71,8 +72,7 @@ pub(crate) mod slab;
 mod stateless;
 mod stats;
 mod store;
-mod tidy;
-mod vacancies;
+mod transaction_quota;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -127,7 +127,7 @@ pub struct Engine {
     stats: Stats,
     tidied_at: Mono,
     /// Bytes given back since somebody asked.
-    given_back: usize,
+    released_bytes: usize,
 }
 
 impl std::fmt::Debug for Engine {
@@ -162,7 +162,7 @@ impl Engine {
             spans: Box::default(),
             stats: Stats::default(),
             tidied_at: Mono::default(),
-            given_back: 0,
+            released_bytes: 0,
             config,
         }
     }
@@ -205,7 +205,7 @@ impl Engine {
                 self.server_timer(now, slot);
             }
         }
-        self.tidy(now);
+        self.release_unused_memory(now);
         for connection in self.connections.sweep(now, self.config.connection_idle) {
             self.outputs.push(Output::Close(connection));
         }

@@ -130,10 +130,10 @@ impl Engine {
             .is_some_and(|origin| self.servers.find_related(origin).is_some())
         {
             // A full table leaves it without an answer; it will come again.
-            let _ = self.answer_briefly(now, &request, &Reply::new(482));
+            let _ = self.respond_and_forget(now, &request, &Reply::new(482));
             return Received::Refused(482);
         }
-        if !admitted && self.is_shed_late(now, &request) {
+        if !admitted && self.shed_after_parsing(now, &request) {
             return Received::Refused(503);
         }
         Received::Request(request)
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// What the scan could not decide: clients of RFC 2543. Without an overload it is only counted.
-    fn is_shed_late(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
+    fn shed_after_parsing(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
         let source = request.flow.remote.ip();
         if !self.controller.is_overloaded() {
             self.controller.count_accepted(now, source);

@@ -83,7 +83,7 @@ impl Related {
     }
 
     /// Gives back what is much too large. Returns how many bytes that is.
-    pub(super) fn give_back(&mut self, slab: &Slab<Server>) -> usize {
+    pub(super) fn release_memory(&mut self, slab: &Slab<Server>) -> usize {
         super::servers::shrink(&mut self.exact, |slot| {
             of(slab, *slot).map_or(0, RelatedKey::get)
         })

@@ -51,7 +51,7 @@ impl Engine {
         };
         let (mark, is_cancel) = (client.mark, client.is_cancel);
         let step = client.machine.response(now, &timers, code);
-        let told = step.tell == Some(TuEvent::Response);
+        let told = step.tu_event == Some(TuEvent::Response);
         self.carry_out_client(now, key, step, Some(&message), false);
         if told && !is_cancel {
             return Received::Response {

@@ -48,7 +48,7 @@ impl Engine {
         } else {
             self.stats.retransmissions_received += 1;
         }
-        let for_tu = step.tell == Some(TuEvent::Ack);
+        let for_tu = step.tu_event == Some(TuEvent::Ack);
         self.carry_out_server(now, key, step, false);
         if for_tu {
             self.stop_repeating(key);
@@ -97,7 +97,7 @@ impl Engine {
         // RFC 3261 §9.2: the To tag of both answers should be the same.
         let tag = self.tag_of_server(key);
         // A full table leaves the CANCEL without an answer; it will come again.
-        let _ = self.answer_briefly(now, &request, &Reply::new(200).to_tag(&tag));
+        let _ = self.respond_and_forget(now, &request, &Reply::new(200).to_tag(&tag));
         if in_time {
             Received::Cancel {
                 invite: key,
@@ -201,7 +201,7 @@ impl Engine {
         found: ByOthers,
     ) -> Result<ServerKey, AcceptError> {
         let place = self.servers.room.place(request.flow.remote.ip());
-        if !self.makes_room(now, place) {
+        if !self.ensure_room(now, place) {
             return Err(AcceptError::Full);
         }
         let method = request.message.method().unwrap_or(Method::Ack);
@@ -219,7 +219,7 @@ impl Engine {
             false => 0,
         };
         let allowance = self.allowance_for(request);
-        let standing = self.servers.room.begin(place);
+        let position = self.servers.room.begin(place);
         Ok(self.servers.insert(Server {
             fingerprint: request.fingerprint,
             machine: Machine::start(now, &self.config.timers, method, reliable),
@@ -234,7 +234,7 @@ impl Engine {
             related,
             reports_load: self.reports_load(&request.via),
             allowance,
-            standing,
+            position,
         }))
     }
 
@@ -261,7 +261,7 @@ impl Engine {
         request: NewRequest<'_>,
         reply: &Reply<'_>,
     ) -> Result<Option<ServerKey>, RespondError> {
-        let answered = self.answer_briefly(now, &request, reply);
+        let answered = self.respond_and_forget(now, &request, reply);
         match answered {
             Err(RespondError::Accept(AcceptError::Full)) => self.refuse_for_room(&request),
             Err(RespondError::Build(_)) => {
@@ -273,7 +273,7 @@ impl Engine {
         answered
     }
 
-    pub(super) fn answer_briefly(
+    pub(super) fn respond_and_forget(
         &mut self,
         now: Mono,
         request: &NewRequest<'_>,
@@ -389,7 +389,7 @@ impl Engine {
             server.response = self.store.keep(bytes);
         }
         self.stats.count_sent(reply.code);
-        let back = Back::of(server);
+        let back = ResponsePath::of(server);
         self.send_back(now, key, &back, length);
         self.answered_over(answered);
         if step.end {
@@ -402,8 +402,8 @@ impl Engine {
 
     /// Sends the contents of the scratch buffer back over the path of the request, or over a new connection if that
     /// one has ended (RFC 3261 §18.2.2).
-    fn send_back(&mut self, now: Mono, key: ServerKey, back: &Back, length: usize) {
-        let Back {
+    fn send_back(&mut self, now: Mono, key: ServerKey, back: &ResponsePath, length: usize) {
+        let ResponsePath {
             flow,
             remote,
             reports_load,
@@ -476,8 +476,8 @@ impl Engine {
             }
             _ => {}
         }
-        if let Some(telling) = step.tell {
-            self.tell_server(key, telling);
+        if let Some(telling) = step.tu_event {
+            self.queue_server_event(key, telling);
         }
         if step.end {
             self.end_server(key);
@@ -507,7 +507,7 @@ impl Engine {
         if let Some(room) = self.scratch.get_mut(..length) {
             room.copy_from_slice(bytes);
         }
-        let back = Back::of(server);
+        let back = ResponsePath::of(server);
         self.stats.retransmissions_sent += 1;
         self.send_back(now, key, &back, length);
     }
@@ -519,12 +519,12 @@ impl Engine {
         let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
             return;
         };
-        let back = Back::of(server);
+        let back = ResponsePath::of(server);
         self.stats.count_sent(100);
         self.send_back(now, key, &back, length);
     }
 
-    pub(super) fn tell_server(&mut self, key: ServerKey, telling: TuEvent) {
+    pub(super) fn queue_server_event(&mut self, key: ServerKey, telling: TuEvent) {
         let server = self.servers.slab.get(key.slot, key.generation);
         if let (TuEvent::NoAck, Some(server)) = (telling, &server)
             && let (1.., Some(cell)) = (server.target_len, &server.response)
@@ -626,15 +626,15 @@ fn add_target(buffer: &mut [u8], length: usize, reply: &Reply<'_>) -> u16 {
 }
 
 /// How responses of a transaction go back.
-struct Back {
+struct ResponsePath {
     flow: Flow,
     remote: SocketAddr,
     reports_load: bool,
 }
 
-impl Back {
-    fn of(server: &Server) -> Back {
-        Back {
+impl ResponsePath {
+    fn of(server: &Server) -> ResponsePath {
+        ResponsePath {
             flow: server.flow,
             remote: server.reply_to,
             reports_load: server.reports_load,

@@ -9,9 +9,9 @@ use super::compose::Layout;
 use super::key::{Fingerprint, RelatedKey, ServerKey};
 use super::output::Mark;
 use super::related::Related;
-use super::room::{Room, Standing};
 use super::slab::Slab;
 use super::store::Cell;
+use super::transaction_quota::{QueuePosition, TransactionQuota};
 use crate::flow::Flow;
 use crate::timer::{Timers, Wheel};
 use crate::transaction::{InviteServer, NonInviteServer, Step};
@@ -49,8 +49,8 @@ pub(super) struct Server {
     pub(super) related: Option<RelatedKey>,
     /// What may still be sent to its source.
     pub(super) allowance: Allowance,
-    /// Whether it is finished, for [`Room`].
-    pub(super) standing: Standing,
+    /// Whether it is finished, for [`TransactionQuota`].
+    pub(super) position: QueuePosition,
 }
 
 /// All server transactions, by place and by fingerprint.
@@ -61,7 +61,7 @@ pub(super) struct Servers {
     /// Those that messages with other branches may ask for.
     related: Related,
     pub(super) wheel: Wheel,
-    pub(super) room: Room,
+    pub(super) room: TransactionQuota,
 }
 
 impl Servers {
@@ -71,7 +71,7 @@ impl Servers {
             index: HashTable::new(),
             related: Related::new(),
             wheel: Wheel::new(),
-            room: Room::new(key),
+            room: TransactionQuota::new(key),
         }
     }
 
@@ -120,7 +120,7 @@ impl Servers {
     pub(super) fn remove(&mut self, slot: u32) -> Option<Server> {
         let server = self.slab.remove(slot)?;
         self.wheel.remove(slot);
-        self.room.end(&mut self.slab, server.standing);
+        self.room.end(&mut self.slab, server.position);
         let entry = self
             .index
             .find_entry(hash(server.fingerprint), |other| *other == slot);
@@ -144,22 +144,22 @@ impl Servers {
         }
     }
 
-    /// Whether [`Servers::give_back`] would give anything back that is worth it.
+    /// Whether [`Servers::release_memory`] would give anything back that is worth it.
     pub(super) const fn has_slack(&self) -> bool {
         self.slab.has_slack()
     }
 
     /// Releases unused memory, and the memory of tables that are much too large and have few entries to move. It releases about
     /// `most` bytes of the slab. Returns how many it were.
-    pub(super) fn give_back(&mut self, most: usize) -> usize {
-        let mut bytes = self.slab.give_back(most);
-        bytes += self.wheel.give_back(self.slab.end());
+    pub(super) fn release_memory(&mut self, most: usize) -> usize {
+        let mut bytes = self.slab.release_memory(most);
+        bytes += self.wheel.release_memory(self.slab.end());
         let slab = &self.slab;
         bytes += shrink(&mut self.index, |slot| {
             slab.peek(*slot)
                 .map_or(0, |server| hash(server.fingerprint))
         });
-        bytes += self.related.give_back(slab);
+        bytes += self.related.release_memory(slab);
         bytes
     }
 

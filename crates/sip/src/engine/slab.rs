@@ -1,9 +1,9 @@
 //! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
 //!
 //! Entries lie in chunks of fixed size, so that growing moves nothing. The first chunk with room is taken, and those that have become
-//! empty are given back in [`Slab::give_back`].
+//! empty are given back in [`Slab::release_memory`].
 
-use super::vacancies::FreeSlots;
+use super::free_slots::FreeSlots;
 
 /// Entries per chunk.
 const CHUNK: usize = 256;
@@ -65,7 +65,7 @@ impl<T> Chunk<T> {
         self.first_free
     }
 
-    fn give_back(&mut self) -> usize {
+    fn release_memory(&mut self) -> usize {
         let bytes = self.slots.capacity() * size_of::<Slot<T>>();
         let generations = self.slots.iter().map(|slot| slot.generation);
         self.generation = generations.max().unwrap_or(self.generation);
@@ -212,14 +212,14 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Whether [`Slab::give_back`] would give anything back.
+    /// Whether [`Slab::release_memory`] would give anything back.
     pub(crate) const fn has_slack(&self) -> bool {
         self.with_memory - self.in_use > 1 + self.in_use / SPARE
     }
 
     /// Gives empty chunks back, the last ones first, but for some that are kept for what comes: not much more than this many bytes.
     /// Returns how many it were.
-    pub(crate) fn give_back(&mut self, most: usize) -> usize {
+    pub(crate) fn release_memory(&mut self, most: usize) -> usize {
         let mut bytes = 0;
         for chunk in self.chunks.iter_mut().rev() {
             let keeps = self.with_memory - self.in_use <= 1 + self.in_use / SPARE;
@@ -227,7 +227,7 @@ impl<T> Slab<T> {
                 break;
             }
             if chunk.used == 0 && !chunk.slots.is_empty() {
-                bytes += chunk.give_back();
+                bytes += chunk.release_memory();
                 self.with_memory -= 1;
             }
         }
@@ -280,11 +280,11 @@ mod tests {
         }
         assert!(slab.has_slack() && slab.end() == CHUNK);
         let chunk = CHUNK * size_of::<Slot<u32>>();
-        assert_eq!(slab.give_back(1), chunk, "as much as may be");
+        assert_eq!(slab.release_memory(1), chunk, "as much as may be");
         // One is in use, one is kept.
         let chunks = 10_000usize.div_ceil(CHUNK);
-        assert_eq!(slab.give_back(usize::MAX), (chunks - 3) * chunk);
-        assert!(!slab.has_slack() && slab.give_back(usize::MAX) == 0);
+        assert_eq!(slab.release_memory(usize::MAX), (chunks - 3) * chunk);
+        assert!(!slab.has_slack() && slab.release_memory(usize::MAX) == 0);
         assert_eq!(slab.iter().map(|(_, value)| *value).sum::<u32>(), 4_950);
         for value in 0..10_000 {
             let (index, generation) = slab.insert(value);

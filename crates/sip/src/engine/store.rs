@@ -1,7 +1,7 @@
 //! Memory for messages that transactions keep, in cells of a few sizes. When the pool has grown to the required size,
 //! storing a message allocates nothing. The pool releases memory that it has not used for a while.
 
-use super::vacancies::FreeSlots;
+use super::free_slots::FreeSlots;
 
 /// Cells up to this size come in steps of [`STEP`], larger ones double.
 const FINE: usize = 2048;
@@ -122,7 +122,7 @@ impl Class {
         }
     }
 
-    fn give_back(&mut self, most: usize, counts: &mut Counts) -> usize {
+    fn release_memory(&mut self, most: usize, counts: &mut Counts) -> usize {
         let mut bytes = 0;
         for chunk in self.chunks.iter_mut().rev() {
             if bytes >= most || !counts.has_slack() {
@@ -225,17 +225,17 @@ impl Store {
         }
     }
 
-    /// Whether [`Store::give_back`] would give anything back.
+    /// Whether [`Store::release_memory`] would give anything back.
     pub(super) const fn has_slack(&self) -> bool {
         self.counts.has_slack()
     }
 
     /// Gives back chunks without a message, but for some that are kept for what comes: not much more than this many bytes. Returns how many
     /// it were.
-    pub(super) fn give_back(&mut self, most: usize) -> usize {
+    pub(super) fn release_memory(&mut self, most: usize) -> usize {
         let mut bytes = 0;
         for class in &mut self.classes {
-            bytes += class.give_back(most.saturating_sub(bytes), &mut self.counts);
+            bytes += class.release_memory(most.saturating_sub(bytes), &mut self.counts);
         }
         bytes
     }
@@ -289,9 +289,9 @@ mod tests {
             100usize.div_ceil(CHUNK / size),
         );
         assert!(store.has_slack());
-        assert_eq!(store.give_back(1), chunk, "as much as may be");
+        assert_eq!(store.release_memory(1), chunk, "as much as may be");
         assert_eq!(
-            store.give_back(usize::MAX),
+            store.release_memory(usize::MAX),
             (chunks - in_use - KEPT - 1 - in_use / SPARE) * chunk
         );
         for (number, cell) in kept.iter().flatten().enumerate() {
@@ -318,7 +318,7 @@ mod tests {
                 store.release(cell);
             }
             prop_assert_eq!(store.bytes(), 0);
-            let _ = store.give_back(usize::MAX);
+            let _ = store.release_memory(usize::MAX);
             prop_assert!(!store.has_slack());
             prop_assert!(store.counts.in_use == 0 && store.counts.with_memory <= KEPT);
         }

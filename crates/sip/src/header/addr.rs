@@ -49,7 +49,7 @@ impl<'a> NameAddr<'a> {
             };
             values.push(value);
             cursor.skip_lws();
-            if !cursor.eat(b',') {
+            if !cursor.skip_if(b',') {
                 break;
             }
         }
@@ -75,7 +75,7 @@ impl<'a> NameAddr<'a> {
         cursor.skip_lws();
         let from = cursor.at();
         let display = read_display(cursor)?;
-        let uri = match cursor.eat(b'<') {
+        let uri = match cursor.skip_if(b'<') {
             true => cursor.until(b'>')?,
             // A URI with a comma, a question mark or a semicolon must be in brackets: here they end it.
             false if display.is_empty() => read_bare_uri(cursor)?,
@@ -105,7 +105,7 @@ impl<'a> Contact<'a> {
     pub(crate) fn read(cursor: &mut Cursor<'a>) -> Option<Contact<'a>> {
         cursor.skip_lws();
         let before = *cursor;
-        if cursor.eat(b'*') {
+        if cursor.skip_if(b'*') {
             cursor.skip_lws();
             if matches!(cursor.peek(), None | Some(b',')) {
                 return Some(Contact::Star);

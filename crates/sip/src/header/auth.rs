@@ -68,7 +68,7 @@ impl<'a> AuthParams<'a> {
         loop {
             let (name, value) = one(&mut cursor)?;
             see(name, value);
-            if !cursor.eat_separator(b',') {
+            if !cursor.skip_separator(b',') {
                 cursor.skip_lws();
                 return cursor.is_at_end().then_some(());
             }
@@ -85,7 +85,7 @@ impl<'a> Iterator for AuthParamIter<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let param = one(&mut self.0)?;
-        self.0.eat_separator(b',');
+        self.0.skip_separator(b',');
         Some(param)
     }
 }
@@ -94,7 +94,7 @@ impl<'a> Iterator for AuthParamIter<'a> {
 #[inline]
 fn one<'a>(cursor: &mut Cursor<'a>) -> Option<(&'a [u8], &'a [u8])> {
     let name = cursor.take(TOKEN);
-    if name.is_empty() || !cursor.eat_separator(b'=') {
+    if name.is_empty() || !cursor.skip_separator(b'=') {
         return None;
     }
     let value = match cursor.peek()? {

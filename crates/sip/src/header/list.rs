@@ -100,7 +100,7 @@ impl<'a> Values<'a> {
         let value = read(&mut cursor);
         cursor.skip_lws();
         match value {
-            Some(_) if cursor.eat(b',') => self.current = Some(cursor),
+            Some(_) if cursor.skip_if(b',') => self.current = Some(cursor),
             Some(_) if cursor.is_at_end() => {}
             _ => {
                 self.more = Headers::empty();

@@ -57,7 +57,7 @@ impl<'a> Iterator for ParamIter<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Param<'a>> {
-        match self.0.eat_separator(b';') {
+        match self.0.skip_separator(b';') {
             true => one(&mut self.0),
             false => None,
         }
@@ -74,7 +74,7 @@ pub(crate) fn read<'a>(
     let mut end = cursor.at();
     cursor.skip_lws();
     let from = cursor.at();
-    while cursor.eat_separator(b';') {
+    while cursor.skip_separator(b';') {
         see(&one(cursor)?)?;
         end = cursor.at();
     }
@@ -96,7 +96,7 @@ fn one<'a>(cursor: &mut Cursor<'a>) -> Option<Param<'a>> {
     if name.is_empty() {
         return None;
     }
-    let value = match cursor.eat_separator(b'=') {
+    let value = match cursor.skip_separator(b'=') {
         false => None,
         true if cursor.peek() == Some(b'"') => Some(cursor.quoted()?),
         true => Some(cursor.take(VALUE)).filter(|value| !value.is_empty()),

@@ -85,7 +85,7 @@ impl<'a> MediaType<'a> {
     pub(crate) fn parse(value: &'a [u8]) -> Option<MediaType<'a>> {
         let mut cursor = Cursor::new(value);
         let main = cursor.take(TOKEN);
-        if main.is_empty() || !cursor.eat_separator(b'/') {
+        if main.is_empty() || !cursor.skip_separator(b'/') {
             return None;
         }
         let sub = cursor.take(TOKEN);

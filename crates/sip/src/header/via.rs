@@ -229,11 +229,11 @@ fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<(bool, ViaTransport<'a>)
         return Some((true, ViaTransport::Udp));
     }
     let name = cursor.take(TOKEN);
-    if name.is_empty() || !cursor.eat_separator(b'/') {
+    if name.is_empty() || !cursor.skip_separator(b'/') {
         return None;
     }
     let version = cursor.take(TOKEN);
-    if version.is_empty() || !cursor.eat_separator(b'/') {
+    if version.is_empty() || !cursor.skip_separator(b'/') {
         return None;
     }
     let is_sip_2_0 = name.eq_ignore_ascii_case(b"SIP") && version == b"2.0";
@@ -247,7 +247,7 @@ fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<(bool, ViaTransport<'a>)
 /// `:port` with white space around the colon (RFC 3261 §25.1, `sent-by`): outer `None` if there is a colon and no port.
 #[inline(always)]
 fn read_port(cursor: &mut Cursor<'_>) -> Option<Option<u16>> {
-    if !cursor.eat_separator(b':') {
+    if !cursor.skip_separator(b':') {
         return Some(None);
     }
     let port = u16::try_from(chars::decimal(cursor.take(DIGIT))?).ok()?;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_told_apart_and_not_malformed() {
+    fn other_protocols_are_recognized_and_not_malformed() {
         let other = via(b"SIP/7.0/UDP c.example.com;branch=z9hG4bKkdjuw").expect("well-formed");
         assert!(!other.is_sip_2_0 && other.has_magic_cookie());
         assert!(via(b"sip/2.0/UDP c").expect("well-formed").is_sip_2_0);
@@ -299,7 +299,7 @@ mod tests {
             Cursor::new(b"SIP/2.0/TCP a.example , SIP/2.0/WSS x.invalid;branch=z9hG4bK");
         let first = Via::read(&mut cursor).expect("well-formed");
         assert_eq!(first.bytes, b"SIP/2.0/TCP a.example");
-        assert!(cursor.eat(b','));
+        assert!(cursor.skip_if(b','));
         let second = Via::read(&mut cursor).expect("well-formed");
         assert_eq!(second.transport, ViaTransport::Wss);
         assert!(!second.has_magic_cookie(), "a cookie alone is no branch");

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_apart() {
+    fn another_version_is_recognized() {
         for version in ["SIP/7.0", "SIP/2.1", "sip/10.23"] {
             assert_eq!(
                 line(&format!("OPTIONS sip:a {version}")),

@@ -48,19 +48,19 @@ impl Zone {
         self
     }
 
-    fn answer(&mut self, query: &Query) -> Answer {
+    fn answer(&mut self, query: &Query) -> DnsAnswer {
         match query {
             Query::Naptr(host) => {
                 self.asked.push(format!("NAPTR {}", host.as_str()));
-                Answer::Naptr(self.naptr.get(host.as_str()).cloned().unwrap_or_default())
+                DnsAnswer::Naptr(self.naptr.get(host.as_str()).cloned().unwrap_or_default())
             }
             Query::Srv(host) => {
                 self.asked.push(format!("SRV {}", host.as_str()));
-                Answer::Srv(self.srv.get(host.as_str()).cloned().unwrap_or_default())
+                DnsAnswer::Srv(self.srv.get(host.as_str()).cloned().unwrap_or_default())
             }
             Query::Addresses(host) => {
                 self.asked.push(format!("A {}", host.as_str()));
-                Answer::Addresses(self.hosts.get(host.as_str()).cloned().unwrap_or_default())
+                DnsAnswer::Addresses(self.hosts.get(host.as_str()).cloned().unwrap_or_default())
             }
         }
     }
@@ -222,7 +222,7 @@ fn without_any_record_the_host_itself_is_tried() {
 }
 
 #[test]
-fn nothing_at_all_and_a_dead_dns_are_told_apart() {
+fn no_records_differ_from_an_unreachable_dns() {
     assert_eq!(
         Zone::default().locate(&uri("example.org")),
         Located::Nowhere
@@ -252,7 +252,7 @@ fn penalised_servers_come_last_and_are_not_lost() {
     cache.insert(
         Mono(0),
         query,
-        Answer::Addresses(addresses),
+        DnsAnswer::Addresses(addresses),
         Duration::from_secs(60),
     );
     penalties.silent(Mono(0), Transport::Udp, ([192, 0, 2, 1], 5060).into());
@@ -274,7 +274,7 @@ fn a_zone_of_many_records_is_cut() {
     let penalties = Penalties::new(HashKey::new([1; 16]));
     let addresses = (0..200).map(|last| [192, 0, 2, last].into()).collect();
     let query = Query::Addresses(name("example.org"));
-    let answer = Answer::Addresses(addresses);
+    let answer = DnsAnswer::Addresses(addresses);
     cache.insert(Mono(0), query, answer, Duration::from_secs(60));
     let what = Locate::Name {
         host: name("example.org"),

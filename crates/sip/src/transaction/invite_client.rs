@@ -67,10 +67,10 @@ impl InviteClient {
             (State::Calling | State::Proceeding, 2) => {
                 self.state = State::Accepted;
                 self.clocks = Clocks::ending(now.plus(timers.give_up()));
-                Step::tell(TuEvent::Response).and_shed()
+                Step::tu_event(TuEvent::Response).and_shed()
             }
             (State::Calling | State::Proceeding, 3..=6) => {
-                let step = Step::tell(TuEvent::Response).and_send(Sending::NewAck);
+                let step = Step::tu_event(TuEvent::Response).and_send(Sending::NewAck);
                 self.state = State::Completed;
                 // RFC 3261 §17.1.1.2: timer D is zero over reliable transports.
                 if self.reliable {
@@ -79,7 +79,7 @@ impl InviteClient {
                 self.clocks = Clocks::ending(now.plus(timers.d()));
                 step
             }
-            (State::Accepted, 2) => Step::tell(TuEvent::Response),
+            (State::Accepted, 2) => Step::tu_event(TuEvent::Response),
             // RFC 3261 §17.1.1.2: acknowledged again, and the TU is not told.
             (State::Completed, 3..=6) => Step::send(Sending::Ack),
             _ => Step::NOTHING,
@@ -91,7 +91,7 @@ impl InviteClient {
         self.state = State::Proceeding;
         // RFC 3261 §17.1.1.2: no retransmissions in "Proceeding".
         self.clocks.again = Mono::NEVER;
-        let step = Step::tell(TuEvent::Response);
+        let step = Step::tu_event(TuEvent::Response);
         if self.cancel == Cancel::Wanted {
             self.cancelled(now, timers);
             return step.and_send(Sending::Cancel);
@@ -128,7 +128,7 @@ impl InviteClient {
     /// The request, or the ACK, could not be sent.
     pub(crate) fn transport_failed(&mut self) -> Step {
         match self.state {
-            State::Calling | State::Completed => Step::tell(TuEvent::TransportFailed).and_end(),
+            State::Calling | State::Completed => Step::tu_event(TuEvent::TransportFailed).and_end(),
             // The request had arrived: the response may come by another connection.
             State::Proceeding | State::Accepted => Step::NOTHING,
         }
@@ -138,7 +138,7 @@ impl InviteClient {
     pub(crate) fn flow_failed(&mut self) -> Step {
         match self.state {
             State::Calling | State::Proceeding | State::Completed => {
-                Step::tell(TuEvent::TransportFailed).and_end()
+                Step::tu_event(TuEvent::TransportFailed).and_end()
             }
             State::Accepted => Step::NOTHING,
         }
@@ -164,7 +164,7 @@ impl InviteClient {
                 self.cancelled(now, timers);
                 Step::send(Sending::Cancel)
             }
-            State::Calling | State::Proceeding => Step::tell(TuEvent::Timeout).and_end(),
+            State::Calling | State::Proceeding => Step::tu_event(TuEvent::Timeout).and_end(),
             State::Accepted | State::Completed => Step::end(),
         }
     }
@@ -192,7 +192,7 @@ mod tests {
         )
     }
 
-    const TIMEOUT: Step = Step::tell(TuEvent::Timeout).and_end();
+    const TIMEOUT: Step = Step::tu_event(TuEvent::Timeout).and_end();
     const AGAIN: Step = Step::send(Sending::Request);
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         let (mut machine, timers) = start(false);
         assert_eq!(
             machine.response(at(100), &timers, 100),
-            Step::tell(TuEvent::Response)
+            Step::tu_event(TuEvent::Response)
         );
         assert_eq!(machine.deadline(), at(200_100));
         // RFC 3261 §16.7: 100 does not reset timer C, 180 does.
@@ -232,9 +232,9 @@ mod tests {
     fn a_2xx_is_accepted_and_every_further_one_goes_to_the_tu_until_timer_m() {
         let (mut machine, timers) = start(false);
         let step = machine.response(at(300), &timers, 200);
-        assert_eq!(step, Step::tell(TuEvent::Response).and_shed());
+        assert_eq!(step, Step::tu_event(TuEvent::Response).and_shed());
         let again = machine.response(at(900), &timers, 200);
-        assert_eq!(again, Step::tell(TuEvent::Response));
+        assert_eq!(again, Step::tu_event(TuEvent::Response));
         assert_eq!(machine.response(at(901), &timers, 180), Step::NOTHING);
         assert_eq!(machine.response(at(902), &timers, 486), Step::NOTHING);
         assert_eq!(machine.transport_failed(), Step::NOTHING);
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_acknowledged_each_time_and_told_once_until_timer_d() {
+    fn a_refusal_is_acknowledged_each_time_and_reaches_the_tu_once_until_timer_d() {
         for from_proceeding in [false, true] {
             let (mut machine, timers) = start(false);
             if from_proceeding {
                 let _ = machine.response(at(10), &timers, 180);
             }
             let step = machine.response(at(300), &timers, 486);
-            let expected = Step::tell(TuEvent::Response).and_send(Sending::NewAck);
+            let expected = Step::tu_event(TuEvent::Response).and_send(Sending::NewAck);
             assert_eq!(step, expected);
             for status in [486, 486, 300, 699] {
                 let step = machine.response(at(800), &timers, status);
@@ -265,7 +265,7 @@ mod tests {
     fn over_tcp_a_refusal_ends_the_transaction_at_once() {
         let (mut machine, timers) = start(true);
         let step = machine.response(at(300), &timers, 404);
-        let ack = Step::tell(TuEvent::Response).and_send(Sending::NewAck);
+        let ack = Step::tu_event(TuEvent::Response).and_send(Sending::NewAck);
         assert_eq!(step, ack.and_end());
     }
 
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(machine.cancel(at(110), &timers), Step::NOTHING);
         assert_eq!(pass(machine, 600), [(500, AGAIN)]);
         let step = machine.response(at(700), &timers, 180);
-        let expected = Step::tell(TuEvent::Response).and_send(Sending::Cancel);
+        let expected = Step::tu_event(TuEvent::Response).and_send(Sending::Cancel);
         assert_eq!(step, expected);
         assert_eq!(machine.cancel(at(720), &timers), Step::NOTHING);
         // A later provisional response prolongs nothing.
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_transport_error_ends_it_while_calling_and_when_the_ack_cannot_be_sent() {
-        let failed = Step::tell(TuEvent::TransportFailed).and_end();
+        let failed = Step::tu_event(TuEvent::TransportFailed).and_end();
         let (mut machine, timers) = start(false);
         assert_eq!(machine.transport_failed(), failed);
         let (mut machine, _) = start(false);
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_only_way_to_the_other_side_ends_it_also_after_a_provisional_response() {
-        let failed = Step::tell(TuEvent::TransportFailed).and_end();
+        let failed = Step::tu_event(TuEvent::TransportFailed).and_end();
         let (mut machine, timers) = start(true);
         let _ = machine.response(at(1), &timers, 180);
         assert_eq!(machine.flow_failed(), failed);

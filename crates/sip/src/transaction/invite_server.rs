@@ -130,7 +130,7 @@ impl InviteServer {
                 Step::NOTHING.and_shed()
             }
             // RFC 6026 §7.1: passed up, and no change of state.
-            State::Accepted => Step::tell(TuEvent::Ack),
+            State::Accepted => Step::tu_event(TuEvent::Ack),
             State::Proceeding | State::Confirmed => Step::NOTHING,
         }
     }
@@ -139,7 +139,7 @@ impl InviteServer {
     pub(crate) fn transport_failed(&mut self) -> Step {
         match self.state {
             State::Proceeding | State::Accepted | State::Completed => {
-                Step::tell(TuEvent::TransportFailed)
+                Step::tu_event(TuEvent::TransportFailed)
             }
             State::Confirmed => Step::NOTHING,
         }
@@ -149,9 +149,9 @@ impl InviteServer {
     pub(crate) fn fire(&mut self, now: Mono, timers: &Timers) -> Step {
         if self.clocks.end <= now {
             return match self.state {
-                State::Proceeding => Step::tell(TuEvent::Abandoned).and_end(),
-                State::Completed => Step::tell(TuEvent::NoAck).and_end(),
-                State::Accepted if self.repeats => Step::tell(TuEvent::NoAck).and_end(),
+                State::Proceeding => Step::tu_event(TuEvent::Abandoned).and_end(),
+                State::Completed => Step::tu_event(TuEvent::NoAck).and_end(),
+                State::Accepted if self.repeats => Step::tu_event(TuEvent::NoAck).and_end(),
                 State::Accepted | State::Confirmed => Step::end(),
             };
         }
@@ -221,9 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn a_tu_that_forgets_the_call_is_told_so() {
+    fn a_tu_that_forgets_the_call_is_notified() {
         let (machine, _) = start(true);
-        let abandoned = Step::tell(TuEvent::Abandoned).and_end();
+        let abandoned = Step::tu_event(TuEvent::Abandoned).and_end();
         assert_eq!(pass(machine).last(), Some(&(900_000, abandoned)));
     }
 
@@ -237,8 +237,11 @@ mod tests {
         assert_eq!(machine.respond(at(1_500), &timers, 200), sent);
         assert_eq!(machine.respond(at(1_500), &timers, 486), None);
         assert_eq!(machine.respond(at(1_500), &timers, 180), None);
-        assert_eq!(machine.ack(at(1_600), &timers), Step::tell(TuEvent::Ack));
-        let failed = Step::tell(TuEvent::TransportFailed);
+        assert_eq!(
+            machine.ack(at(1_600), &timers),
+            Step::tu_event(TuEvent::Ack)
+        );
+        let failed = Step::tu_event(TuEvent::TransportFailed);
         assert_eq!(machine.transport_failed(), failed);
         assert_eq!(pass(machine), [(33_000, Step::end())]);
     }
@@ -251,7 +254,7 @@ mod tests {
             machine.repeat_2xx(at(0), &timers);
             let log = pass(machine);
             assert_eq!(log[..3], [500, 1500, 3500].map(|ms| (ms, RESPONSE)));
-            let no_ack = Step::tell(TuEvent::NoAck).and_end();
+            let no_ack = Step::tu_event(TuEvent::NoAck).and_end();
             assert_eq!(log.last(), Some(&(32_000, no_ack)));
             assert!(machine.acknowledged());
             assert!(!machine.acknowledged());
@@ -267,7 +270,7 @@ mod tests {
             500, 1500, 3500, 7500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500,
         ];
         let mut expected = times.map(|ms| (ms, RESPONSE)).to_vec();
-        expected.push((32_000, Step::tell(TuEvent::NoAck).and_end()));
+        expected.push((32_000, Step::tu_event(TuEvent::NoAck).and_end()));
         assert_eq!(pass(machine), expected);
         assert_eq!(machine.request(), RESPONSE);
         assert_eq!(machine.respond(at(1), &timers, 200), None);
@@ -277,7 +280,7 @@ mod tests {
     fn over_tcp_a_refusal_waits_for_its_ack_and_is_not_repeated() {
         let (mut machine, timers) = start(true);
         let _ = machine.respond(at(0), &timers, 486);
-        let no_ack = Step::tell(TuEvent::NoAck).and_end();
+        let no_ack = Step::tu_event(TuEvent::NoAck).and_end();
         assert_eq!(pass(machine), [(32_000, no_ack)]);
         assert_eq!(machine.ack(at(10), &timers), Step::end());
     }
@@ -296,8 +299,8 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_error_is_told_and_ends_nothing() {
-        let failed = Step::tell(TuEvent::TransportFailed);
+    fn a_transport_error_is_reported_and_ends_nothing() {
+        let failed = Step::tu_event(TuEvent::TransportFailed);
         let (mut machine, timers) = start(false);
         assert_eq!(machine.transport_failed(), failed);
         assert!(machine.is_proceeding());

@@ -24,7 +24,7 @@ use crate::timer::Timers;
 #[must_use]
 pub(crate) struct Step {
     pub(crate) send: Option<Sending>,
-    pub(crate) tell: Option<TuEvent>,
+    pub(crate) tu_event: Option<TuEvent>,
     /// The stored message is of no more use: only the key is needed from now on.
     pub(crate) shed: bool,
     /// The transaction is over.
@@ -68,7 +68,7 @@ pub(crate) enum TuEvent {
 impl Step {
     pub(crate) const NOTHING: Step = Step {
         send: None,
-        tell: None,
+        tu_event: None,
         shed: false,
         end: false,
     };
@@ -80,9 +80,9 @@ impl Step {
         }
     }
 
-    const fn tell(telling: TuEvent) -> Step {
+    const fn tu_event(telling: TuEvent) -> Step {
         Step {
-            tell: Some(telling),
+            tu_event: Some(telling),
             ..Step::NOTHING
         }
     }

@@ -49,11 +49,11 @@ impl NonInviteClient {
             (State::Completed, _) => Step::NOTHING,
             (State::Trying | State::Proceeding, 1) => {
                 self.state = State::Proceeding;
-                Step::tell(TuEvent::Response)
+                Step::tu_event(TuEvent::Response)
             }
             (State::Trying | State::Proceeding, 2..=6) => {
                 self.state = State::Completed;
-                let step = Step::tell(TuEvent::Response).and_shed();
+                let step = Step::tu_event(TuEvent::Response).and_shed();
                 // RFC 3261 §17.1.2.2: timer K is zero over reliable transports.
                 if self.reliable {
                     return step.and_end();
@@ -68,7 +68,7 @@ impl NonInviteClient {
     /// The request could not be sent.
     pub(crate) fn transport_failed(&mut self) -> Step {
         match self.state {
-            State::Trying | State::Proceeding => Step::tell(TuEvent::TransportFailed).and_end(),
+            State::Trying | State::Proceeding => Step::tu_event(TuEvent::TransportFailed).and_end(),
             State::Completed => Step::NOTHING,
         }
     }
@@ -77,7 +77,7 @@ impl NonInviteClient {
     pub(crate) fn fire(&mut self, now: Mono, timers: &Timers) -> Step {
         if self.clocks.end <= now {
             return match self.state {
-                State::Trying | State::Proceeding => Step::tell(TuEvent::Timeout).and_end(),
+                State::Trying | State::Proceeding => Step::tu_event(TuEvent::Timeout).and_end(),
                 State::Completed => Step::end(),
             };
         }
@@ -117,7 +117,7 @@ mod tests {
         )
     }
 
-    const TIMEOUT: Step = Step::tell(TuEvent::Timeout).and_end();
+    const TIMEOUT: Step = Step::tu_event(TuEvent::Timeout).and_end();
 
     #[test]
     fn eleven_requests_are_sent_over_udp_before_timer_f() {
@@ -135,7 +135,7 @@ mod tests {
     fn in_proceeding_timer_e_runs_t2_and_timer_f_goes_on() {
         let (mut machine, timers) = start(false);
         let step = machine.response(at(100), &timers, 100);
-        assert_eq!(step, Step::tell(TuEvent::Response));
+        assert_eq!(step, Step::tu_event(TuEvent::Response));
         let times = [500, 4500, 8500, 12_500, 16_500, 20_500, 24_500, 28_500];
         let again = times.map(|ms| (ms, Step::send(Sending::Request)));
         let mut expected = again.to_vec();
@@ -148,15 +148,15 @@ mod tests {
         let (mut machine, timers) = start(true);
         assert_eq!(pass(machine), [(32_000, TIMEOUT)]);
         let step = machine.response(at(5), &timers, 200);
-        let expected = Step::tell(TuEvent::Response).and_shed().and_end();
+        let expected = Step::tu_event(TuEvent::Response).and_shed().and_end();
         assert_eq!(step, expected);
     }
 
     #[test]
-    fn a_final_response_is_told_once_and_later_ones_are_absorbed_until_timer_k() {
+    fn a_final_response_reaches_the_tu_once_and_later_ones_are_absorbed_until_timer_k() {
         let (mut machine, timers) = start(false);
         let step = machine.response(at(50), &timers, 404);
-        assert_eq!(step, Step::tell(TuEvent::Response).and_shed());
+        assert_eq!(step, Step::tu_event(TuEvent::Response).and_shed());
         for status in [404, 200, 100, 503] {
             assert_eq!(machine.response(at(60), &timers, status), Step::NOTHING);
         }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_transport_error_ends_it_before_the_final_response() {
-        let failed = Step::tell(TuEvent::TransportFailed).and_end();
+        let failed = Step::tu_event(TuEvent::TransportFailed).and_end();
         let (mut machine, timers) = start(false);
         assert_eq!(machine.transport_failed(), failed);
         let (mut machine, _) = start(true);

@@ -89,14 +89,14 @@ impl NonInviteServer {
     ///
     /// RFC 3261 §17.2.4 would end the transaction; RFC 6026 §8.8 keeps it, and so a repeated request tries again.
     pub(crate) fn transport_failed(&mut self) -> Step {
-        Step::tell(TuEvent::TransportFailed)
+        Step::tu_event(TuEvent::TransportFailed)
     }
 
     /// Time reached [`NonInviteServer::deadline`].
     pub(crate) fn fire(&mut self, now: Mono) -> Step {
         if self.clocks.end <= now {
             return match self.state {
-                State::Trying | State::Proceeding => Step::tell(TuEvent::Abandoned).and_end(),
+                State::Trying | State::Proceeding => Step::tu_event(TuEvent::Abandoned).and_end(),
                 State::Completed => Step::end(),
             };
         }
@@ -141,7 +141,7 @@ mod tests {
     fn a_silent_tu_gives_a_100_after_3500_ms_and_is_abandoned_with_the_clients_timer_f() {
         for reliable in [false, true] {
             let (machine, _) = start(reliable);
-            let abandoned = Step::tell(TuEvent::Abandoned).and_end();
+            let abandoned = Step::tu_event(TuEvent::Abandoned).and_end();
             let expected = [(3_500, Step::send(Sending::Trying)), (32_000, abandoned)];
             assert_eq!(pass(machine), expected);
         }
@@ -188,7 +188,7 @@ mod tests {
         let (mut machine, timers) = start(false);
         assert_eq!(machine.respond(at(20), &timers, 408), None);
         assert_eq!(machine.request(), Step::NOTHING);
-        let failed = Step::tell(TuEvent::TransportFailed);
+        let failed = Step::tu_event(TuEvent::TransportFailed);
         assert_eq!(machine.transport_failed(), failed);
     }
 }

@@ -13,7 +13,7 @@ use hairpin_sip::{HashKey, Mono, Now};
 pub(crate) const OFFER: &str = "v=0\r\n";
 pub(crate) const CONTACT: &str = "Contact: <sip:bob@192.0.2.9>\r\n";
 
-pub(crate) struct Bed {
+pub(crate) struct TestBed {
     pub(crate) endpoint: Endpoint<UserAgent>,
     pub(crate) now: Now,
     /// All messages that were sent and not taken.
@@ -94,8 +94,8 @@ pub(crate) fn tag_of(message: &str) -> String {
     to[to.find(";tag=").expect("a tag")..].to_owned()
 }
 
-impl Bed {
-    pub(crate) fn new(config: Config) -> Bed {
+impl TestBed {
+    pub(crate) fn new(config: Config) -> TestBed {
         let key = HashKey::new([7; 16]);
         let mut engine = engine::Config::new(0, key);
         engine.rules = RULES;
@@ -113,7 +113,7 @@ impl Bed {
         };
         let dispatcher = Dispatcher::new(dispatch::Config::new(vec![udp]), key, 1);
         let agent = UserAgent::new(config, key).expect("well-formed");
-        Bed {
+        TestBed {
             endpoint: Endpoint::new(Engine::new(engine, 1), dispatcher, agent),
             now: Now {
                 mono: Mono(1_000_000_000),

@@ -7,13 +7,13 @@ use hairpin_sip::agent::{
 };
 use hairpin_sip::tu::TransactionUser as _;
 
-use crate::bed::{Bed, CONTACT, OFFER, config, request, response, tag_of, value};
+use crate::bed::{CONTACT, OFFER, TestBed, config, request, response, tag_of, value};
 
 const ROUTES: &str = "Record-Route: <sip:192.0.2.20;lr>\r\nRecord-Route: <sip:192.0.2.9;lr>\r\n";
 
 #[test]
 fn a_call_is_answered_and_ended() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     assert_eq!(value(&invite, "Content-Type"), "application/sdp");
     assert_eq!(value(&invite, "Contact"), "<sip:alice@192.0.2.1:5060>");
@@ -63,7 +63,7 @@ fn a_call_is_answered_and_ended() {
 
 #[test]
 fn the_first_branch_that_answers_has_the_call_and_the_others_are_ended_rfc3261_13_2_2_4() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     for tag in ["b1", "b2"] {
         bed.receive(&response(
@@ -108,7 +108,7 @@ fn the_first_branch_that_answers_has_the_call_and_the_others_are_ended_rfc3261_1
 
 #[test]
 fn a_repeated_2xx_gets_the_same_ack_rfc3261_13_2_2_4() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (_, invite, ack) = bed.answered();
     bed.receive(&response(&invite, "200 OK", "b1", CONTACT, OFFER));
     assert_eq!(bed.take_one(), ack);
@@ -119,7 +119,7 @@ const BROKEN: &str = "Record-Route: <sip:192.0.2.9;lr\r\n";
 
 #[test]
 fn a_malformed_2xx_of_another_branch_leaves_the_call_as_it_is_rfc3261_13_2_2_4() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite, _) = bed.answered();
     let lines = format!("{CONTACT}{BROKEN}");
     bed.receive(&response(&invite, "200 OK", "b2", &lines, OFFER));
@@ -133,7 +133,7 @@ fn a_malformed_2xx_of_another_branch_leaves_the_call_as_it_is_rfc3261_13_2_2_4()
 
 #[test]
 fn a_malformed_2xx_is_acknowledged_and_ended_with_bye_rfc3261_13_2_2_4() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     let lines = format!("{CONTACT}{BROKEN}");
     let answer = response(&invite, "200 OK", "b1", &lines, OFFER);
@@ -154,7 +154,7 @@ fn a_malformed_2xx_is_acknowledged_and_ended_with_bye_rfc3261_13_2_2_4() {
 
 #[test]
 fn a_bounded_number_of_further_branches_is_ended() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite, _) = bed.answered();
     for number in 0..100 {
         let tag = format!("other{number}");
@@ -170,7 +170,7 @@ fn a_bounded_number_of_further_branches_is_ended() {
 
 #[test]
 fn a_call_whose_ack_could_not_be_sent_is_not_ended_when_the_2xx_comes_again() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     // No request can be sent there.
     let contact = "Contact: <tel:+15>\r\n";
@@ -185,7 +185,7 @@ fn a_call_whose_ack_could_not_be_sent_is_not_ended_when_the_2xx_comes_again() {
 
 #[test]
 fn folds_are_left_out_of_the_requests_of_a_dialog_rfc3261_7_3_1() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     let lines = format!("{CONTACT}Record-Route: \"P\"\r\n  <sip:192.0.2.9;lr>\r\n");
     let answer = response(&invite, "200 OK", "b1", &lines, OFFER);
@@ -202,7 +202,7 @@ fn folds_are_left_out_of_the_requests_of_a_dialog_rfc3261_7_3_1() {
 
 #[test]
 fn a_2xx_to_a_reinvite_that_crosses_a_bye_is_acknowledged_rfc3261_13_2_2_4() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     let lines = format!("{CONTACT}{ROUTES}");
     bed.receive(&response(&invite, "200 OK", "b1", &lines, OFFER));
@@ -227,11 +227,11 @@ fn a_2xx_to_a_reinvite_that_crosses_a_bye_is_acknowledged_rfc3261_13_2_2_4() {
 
 #[test]
 fn a_sips_uri_needs_a_sips_contact_rfc3261_8_1_1_8() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let invite = Invite::new("sips:bob@192.0.2.9", Content::none());
     let made = bed.act(|agent, it| agent.invite(it, invite));
     assert_eq!(made, Err(CallError::Uri));
-    let mut bed = Bed::new(Config {
+    let mut bed = TestBed::new(Config {
         outbound_proxy: Some("sips:192.0.2.9;lr".to_owned()),
         ..config()
     });
@@ -243,7 +243,7 @@ fn a_sips_uri_needs_a_sips_contact_rfc3261_8_1_1_8() {
 
 #[test]
 fn a_call_that_rings_is_cancelled_rfc3261_9_1() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     bed.act(|agent, it| agent.hang_up(it, call)).unwrap();
     assert_eq!(bed.take(), Vec::<String>::new(), "nothing has come yet");
@@ -261,7 +261,7 @@ fn a_call_that_rings_is_cancelled_rfc3261_9_1() {
 
 #[test]
 fn an_answer_that_crosses_the_cancel_is_ended_with_bye_rfc3261_15() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::sdp(OFFER));
     bed.receive(&response(&invite, "180 Ringing", "b1", CONTACT, ""));
     bed.event();
@@ -280,7 +280,7 @@ fn an_answer_that_crosses_the_cancel_is_ended_with_bye_rfc3261_15() {
 
 #[test]
 fn a_refusal_has_its_code_its_reason_and_where_else_to_call() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::none());
     let contacts = "Contact: <sip:bob@192.0.2.30>, <sip:desk@192.0.2.31>\r\n";
     bed.receive(&response(&invite, "302 Gone Elsewhere", "b1", contacts, ""));
@@ -297,7 +297,7 @@ fn a_refusal_has_its_code_its_reason_and_where_else_to_call() {
 
 #[test]
 fn a_call_without_any_response_ends() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, _) = bed.invite(Content::none());
     bed.pass(Duration::from_secs(33));
     let Some(Event::Ended {
@@ -312,7 +312,7 @@ fn a_call_without_any_response_ends() {
 
 #[test]
 fn proxies_of_two_realms_get_credentials_and_the_ack_has_them_too_rfc3261_22_3() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (_, invite) = bed.invite(Content::sdp(OFFER));
     let ask = |realm: &str| {
         format!("Proxy-Authenticate: Digest realm=\"{realm}\", nonce=\"n\", qop=\"auth\"\r\n")
@@ -352,7 +352,7 @@ fn proxies_of_two_realms_get_credentials_and_the_ack_has_them_too_rfc3261_22_3()
 
 #[test]
 fn a_password_that_a_proxy_rejects_ends_the_call() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::none());
     let ask = "Proxy-Authenticate: Digest realm=\"r\", nonce=\"n\", qop=\"auth\"\r\n";
     bed.receive(&response(
@@ -376,7 +376,7 @@ fn a_password_that_a_proxy_rejects_ends_the_call() {
 
 #[test]
 fn without_an_offer_the_program_acknowledges_with_the_answer_rfc3261_13_2_1() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite) = bed.invite(Content::none());
     bed.receive(&response(&invite, "200 OK", "b1", CONTACT, OFFER));
     assert!(matches!(bed.event(), Some(Event::Answered { .. })));
@@ -401,7 +401,7 @@ fn without_an_offer_the_program_acknowledges_with_the_answer_rfc3261_13_2_1() {
 
 #[test]
 fn a_reinvite_changes_the_session_and_the_target_rfc3261_14_1() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, ..) = bed.answered();
     bed.act(|agent, it| agent.reinvite(it, call, Content::sdp(OFFER)))
         .unwrap();
@@ -430,7 +430,7 @@ fn a_reinvite_changes_the_session_and_the_target_rfc3261_14_1() {
 
 #[test]
 fn a_dialog_that_the_peer_has_lost_ends_rfc3261_12_2_1_2() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, ..) = bed.answered();
     bed.act(|agent, it| agent.reinvite(it, call, Content::sdp(OFFER)))
         .unwrap();
@@ -452,7 +452,7 @@ fn a_dialog_that_the_peer_has_lost_ends_rfc3261_12_2_1_2() {
 
 #[test]
 fn two_reinvites_that_cross_get_491_rfc3261_14_2() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite, _) = bed.answered();
     bed.act(|agent, it| agent.reinvite(it, call, Content::sdp(OFFER)))
         .unwrap();
@@ -477,7 +477,7 @@ fn in_dialog(invite: &str, method: &str, cseq: u32) -> String {
 
 #[test]
 fn the_callee_hangs_up() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, invite, _) = bed.answered();
     let stranger = in_dialog(&invite, "BYE", 1).replace(";tag=b1\r\n", ";tag=b9\r\n");
     bed.receive(&stranger);
@@ -503,7 +503,7 @@ fn the_callee_hangs_up() {
 
 #[test]
 fn other_requests_go_to_the_peer_of_a_call_or_to_a_uri() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let (call, ..) = bed.answered();
     let target = RequestTarget::Call(call);
     let refer = b"Refer-To: <sip:carol@192.0.2.9>\r\n";
@@ -529,7 +529,7 @@ fn other_requests_go_to_the_peer_of_a_call_or_to_a_uri() {
 
 #[test]
 fn texts_of_the_program_cannot_break_a_message() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     for uri in ["", "bob", "tel:+1", "sip:bob@h\r\nX: y", "sip:bob@h>;tag=1"] {
         let invite = Invite::new(uri, Content::none());
         let made = bed.act(|agent, it| agent.invite(it, invite));

@@ -6,11 +6,11 @@ use hairpin_sip::Method;
 use hairpin_sip::agent::{CallError, CallKey, Config, Content, EndCause, Event, RULES};
 use hairpin_sip::verdict::Rules;
 
-use crate::bed::{Bed, CONTACT, OFFER, config, request, response, tag_of, value};
+use crate::bed::{CONTACT, OFFER, TestBed, config, request, response, tag_of, value};
 
 /// An incoming call, and its key.
-fn called() -> (Bed, CallKey) {
-    let mut bed = Bed::new(config());
+fn called() -> (TestBed, CallKey) {
+    let mut bed = TestBed::new(config());
     bed.receive(&request("INVITE", "i1", 1, "", OFFER));
     let Some(Event::Incoming {
         call,
@@ -32,7 +32,7 @@ fn called() -> (Bed, CallKey) {
 }
 
 /// The same, answered and acknowledged; our To tag.
-fn in_call() -> (Bed, CallKey, String) {
+fn in_call() -> (TestBed, CallKey, String) {
     let (mut bed, call) = called();
     bed.act(|agent, it| agent.answer(it, call, &Content::sdp(OFFER)))
         .expect("a call to answer");
@@ -74,7 +74,7 @@ fn a_call_rings_is_answered_and_ended_by_the_caller() {
 
 #[test]
 fn it_ends_a_call_with_bye_along_the_route_set_rfc3261_12_1_1() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let routes = "Record-Route: <sip:192.0.2.9;lr>\r\nRecord-Route: <sip:192.0.2.20;lr>\r\n";
     let invite =
         request("INVITE", "i1", 1, "", OFFER).replace(CONTACT, &format!("{CONTACT}{routes}"));
@@ -131,7 +131,7 @@ fn a_call_is_cancelled_by_the_caller_rfc3261_9_2() {
 }
 
 #[test]
-fn a_call_is_rejected_and_the_program_hears_of_it() {
+fn a_call_is_rejected_and_the_program_gets_the_event() {
     let (mut bed, call) = called();
     let bad = bed.act(|agent, it| agent.reject(it, call, 200));
     assert_eq!(bad, Err(CallError::OutOfPlace));
@@ -189,7 +189,7 @@ fn requests_of_no_dialog_or_of_the_past_are_refused_rfc3261_12_2_2() {
 
 #[test]
 fn an_invite_without_contact_or_without_room_is_refused() {
-    let mut bed = Bed::new(Config {
+    let mut bed = TestBed::new(Config {
         most_calls: 1,
         ..config()
     });
@@ -213,7 +213,7 @@ fn an_invite_without_contact_or_without_room_is_refused() {
 
 #[test]
 fn options_say_what_it_can_do_rfc3261_11_2() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     bed.receive(&request("OPTIONS", "o1", 1, "", ""));
     let ok = bed.take_one();
     assert_eq!(value(&ok, "Allow"), "INVITE, ACK, BYE, CANCEL, OPTIONS");
@@ -236,7 +236,7 @@ const WITH_INFO: Rules<'static> = Rules {
 
 #[test]
 fn further_methods_are_the_programs_to_answer() {
-    let mut bed = Bed::new(Config {
+    let mut bed = TestBed::new(Config {
         rules: WITH_INFO,
         ..config()
     });
@@ -264,7 +264,7 @@ fn further_methods_are_the_programs_to_answer() {
 
 #[test]
 fn options_within_a_call_get_200_also_if_there_is_no_room_rfc3261_11_2() {
-    let mut bed = Bed::new(Config {
+    let mut bed = TestBed::new(Config {
         most_calls: 1,
         ..config()
     });
@@ -309,7 +309,7 @@ fn an_ack_of_an_earlier_invite_acknowledges_nothing_rfc3261_13_2_2_4() {
 
 #[test]
 fn a_caller_with_a_folded_from_gets_a_bye_rfc3261_7_3_1() {
-    let mut bed = Bed::new(config());
+    let mut bed = TestBed::new(config());
     let folded = |message: String| message.replace("From: <", "From: \"Bob\"\r\n <");
     bed.receive(&folded(request("INVITE", "i1", 1, "", OFFER)));
     let Some(Event::Incoming { call, .. }) = bed.event() else {

@@ -7,7 +7,7 @@ use hairpin_sip::agent::{
     AuthProblem, Config, ConfigError, Content, EndCause, Event, RegisterFailure, UserAgent,
 };
 
-use crate::bed::{Bed, config, credentials, response, value};
+use crate::bed::{TestBed, config, credentials, response, value};
 
 fn challenge(nonce: &str, more: &str) -> String {
     format!(
@@ -15,15 +15,15 @@ fn challenge(nonce: &str, more: &str) -> String {
     )
 }
 
-fn registering() -> (Bed, String) {
-    let mut bed = Bed::new(config());
+fn registering() -> (TestBed, String) {
+    let mut bed = TestBed::new(config());
     bed.act(UserAgent::register).expect("an account");
     let register = bed.take_one();
     (bed, register)
 }
 
 /// Registered for this time.
-fn registered(granted: u32) -> (Bed, String) {
+fn registered(granted: u32) -> (TestBed, String) {
     let (mut bed, register) = registering();
     let contacts = format!(
         "Contact: <sip:other@192.0.2.7>;expires=7\r\nContact: <sip:alice@192.0.2.1:5060>;expires={granted}\r\n"
@@ -119,7 +119,7 @@ fn other_servers_do_not_get_the_credentials() {
 
 #[test]
 fn credentials_are_for_their_realm_alone_rfc3261_22_1() {
-    let mut bed = Bed::new(Config {
+    let mut bed = TestBed::new(Config {
         credentials: vec![credentials(Some("elsewhere")), credentials(Some("r"))],
         ..config()
     });
@@ -246,7 +246,7 @@ fn an_unanswerable_challenge_is_reported() {
             "{lines}"
         );
     }
-    let mut bed = Bed::new(Config {
+    let mut bed = TestBed::new(Config {
         credentials: Vec::new(),
         ..config()
     });
@@ -272,7 +272,7 @@ fn an_unanswerable_challenge_is_reported() {
 
 #[test]
 fn a_longer_registration_is_asked_for_after_a_423_rfc3261_10_2_8() {
-    let mut bed = Bed::new(Config {
+    let mut bed = TestBed::new(Config {
         expires: 10,
         ..config()
     });

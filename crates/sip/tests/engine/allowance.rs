@@ -7,7 +7,7 @@ use hairpin_sip::{HashKey, Mono, Now, Spans};
 
 const START: u64 = 1_000_000_000;
 
-struct Bed {
+struct TestBed {
     engine: Engine,
     now: Now,
     flow: Flow,
@@ -16,8 +16,8 @@ struct Bed {
     codes: Vec<String>,
 }
 
-impl Bed {
-    fn new(source: &str) -> Bed {
+impl TestBed {
+    fn new(source: &str) -> TestBed {
         let mut config = Config::new(0, HashKey::new([7; 16]));
         config.trusts_peers_only = true;
         config.congestion.peers = vec![Peer {
@@ -36,7 +36,7 @@ impl Bed {
             },
             remote,
         };
-        Bed {
+        TestBed {
             engine: Engine::new(config, 1),
             now: Now {
                 mono: Mono(START),
@@ -122,7 +122,7 @@ fn invite(pad: usize) -> String {
 fn first() -> ServerKey {
     let mut engine = Engine::new(Config::new(0, HashKey::new([7; 16])), 1);
     let mut spans = Spans::new();
-    let flow = Bed::new("203.0.113.5:40000").flow;
+    let flow = TestBed::new("203.0.113.5:40000").flow;
     let text = invite(0);
     let received = engine.handle_message(Now::default(), &flow, text.as_bytes(), &mut spans);
     let Received::Request(request) = received else {
@@ -132,11 +132,11 @@ fn first() -> ServerKey {
 }
 
 #[test]
-fn all_responses_of_a_transaction_together_are_bounded_for_a_stranger() {
+fn all_responses_of_an_unauthenticated_transaction_together_are_bounded() {
     let body = "x".repeat(700);
     for source in ["203.0.113.5:40000", "[2001:db8:5::9]:40000"] {
         for pad in [0, 100, 400, 900] {
-            let mut bed = Bed::new(source);
+            let mut bed = TestBed::new(source);
             let text = invite(pad);
             bed.receive(&text, |_| ());
             for code in [180, 183, 183, 183] {
@@ -156,13 +156,13 @@ fn all_responses_of_a_transaction_together_are_bounded_for_a_stranger() {
 
 #[test]
 fn a_request_that_comes_again_has_room_for_more() {
-    let mut bed = Bed::new("203.0.113.5:40000");
+    let mut bed = TestBed::new("203.0.113.5:40000");
     let text = invite(0);
     bed.receive(&text, |_| ());
     bed.respond(first(), &Reply::new(486));
     bed.wait();
     // The transaction ends after 32 s, so the same begins anew.
-    let mut again = Bed::new("203.0.113.5:40000");
+    let mut again = TestBed::new("203.0.113.5:40000");
     again.receive(&text, |_| ());
     again.respond(first(), &Reply::new(486));
     for _ in 0..3 {
@@ -176,7 +176,7 @@ fn a_request_that_comes_again_has_room_for_more() {
 
 #[test]
 fn a_forwarded_refusal_that_does_not_fit_is_replaced_by_the_shortest_with_its_code() {
-    let mut bed = Bed::new("203.0.113.5:40000");
+    let mut bed = TestBed::new("203.0.113.5:40000");
     bed.receive(&invite(0), |_| ());
     let long = format!(
         "SIP/2.0 404 Not Found\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK7\r\nX: {}\r\n\r\n",
@@ -189,7 +189,7 @@ fn a_forwarded_refusal_that_does_not_fit_is_replaced_by_the_shortest_with_its_co
 
 #[test]
 fn a_long_180_is_replaced_by_the_shortest_one() {
-    let mut bed = Bed::new("203.0.113.5:40000");
+    let mut bed = TestBed::new("203.0.113.5:40000");
     let text = invite(200);
     bed.receive(&text, |_| ());
     let long = format!(
@@ -219,7 +219,7 @@ fn a_reliable_183_keeps_its_rseq_or_is_not_sent_rfc3262_3() {
         ("X: RSeq:\r\n", 1),
         ("", 1),
     ] {
-        let mut bed = Bed::new("203.0.113.5:40000");
+        let mut bed = TestBed::new("203.0.113.5:40000");
         bed.receive(&text, |_| ());
         let long = long(rseq);
         bed.respond(first(), &Reply::forwarded(183, &[long.as_bytes()]));
@@ -233,7 +233,7 @@ fn a_reliable_183_keeps_its_rseq_or_is_not_sent_rfc3262_3() {
 #[test]
 fn a_2xx_to_an_invite_is_sent_in_any_case_and_others_have_no_bound() {
     let body = "x".repeat(3000);
-    let mut bed = Bed::new("203.0.113.5:40000");
+    let mut bed = TestBed::new("203.0.113.5:40000");
     bed.receive(&invite(0), |_| ());
     bed.respond(first(), &Reply::new(200).body(body.as_bytes()));
     assert_eq!(bed.codes, ["200"]);
@@ -242,7 +242,7 @@ fn a_2xx_to_an_invite_is_sent_in_any_case_and_others_have_no_bound() {
         ("203.0.113.5:40000", None, true),
         ("203.0.113.5:40000", Some(ConnectionKey(7)), false),
     ] {
-        let mut bed = Bed::new(source);
+        let mut bed = TestBed::new(source);
         bed.flow.connection = connection;
         if connection.is_some() {
             bed.flow.transport = Transport::Tcp;
@@ -267,7 +267,7 @@ fn a_2xx_to_an_invite_is_sent_in_any_case_and_others_have_no_bound() {
         assert_eq!(bed.amplified(), 0);
     }
     // One that has proved itself later.
-    let mut bed = Bed::new("203.0.113.5:40000");
+    let mut bed = TestBed::new("203.0.113.5:40000");
     bed.receive(&invite(0), |_| ());
     bed.engine.trust_source(first());
     bed.respond(first(), &Reply::new(183).body(body.as_bytes()));

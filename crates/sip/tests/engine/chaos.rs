@@ -6,7 +6,7 @@ use crate::network::Weather;
 use crate::world::{UAC, World, request};
 
 #[test]
-fn requests_end_in_any_weather_and_are_told_once() {
+fn requests_end_under_any_faults_and_are_reported_once() {
     let mut completed = 0;
     for seed in 1..60 {
         let mut world = World::new(Weather::FOUL, seed);

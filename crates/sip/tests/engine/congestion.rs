@@ -218,7 +218,7 @@ fn the_tus_own_requests_are_refused_and_retransmissions_put_off() {
 }
 
 #[test]
-fn a_next_hop_that_speaks_rfc_7339_is_told_and_obeyed() {
+fn a_next_hop_with_rfc_7339_gets_oc_and_its_limit_applies() {
     let mut world = world();
     world.run_until(2_000);
     congest(&mut world, UAS, 5_000);
@@ -263,7 +263,7 @@ fn a_next_hop_that_speaks_rfc_7339_is_told_and_obeyed() {
 }
 
 #[test]
-fn a_refusal_to_one_that_speaks_rfc_7339_has_no_retry_after() {
+fn a_refusal_to_a_client_with_rfc_7339_has_no_retry_after() {
     let mut world = world();
     world.run_until(2_000);
     congest(&mut world, UAS, 5_000);

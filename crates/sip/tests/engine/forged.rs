@@ -170,7 +170,7 @@ fn a_cancel_for_nothing_is_the_tus() {
 }
 
 #[test]
-fn a_late_ringing_after_the_refusal_is_not_told() {
+fn a_late_180_after_the_refusal_does_not_reach_the_tu() {
     let mut world = world();
     world.send(Transport::Udp, &request("INVITE", 1, ""));
     world.run_until(61);

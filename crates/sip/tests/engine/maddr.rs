@@ -112,7 +112,7 @@ fn one_answered_at(source: &str, via: &str, is_trusted: bool) -> SocketAddr {
 }
 
 #[test]
-fn a_strangers_response_goes_to_its_source_and_port_and_that_of_others_to_the_port_of_sent_by_rfc3261_18_2_2()
+fn an_unauthenticated_response_goes_to_the_source_port_and_others_to_the_port_of_sent_by_rfc3261_18_2_2()
  {
     let (stranger, peer) = ("203.0.113.5:40000", "192.0.2.77:40000");
     for (via, steered) in [

@@ -61,7 +61,7 @@ fn a_slow_tu_is_covered_by_a_100_and_answers_later() {
 }
 
 #[test]
-fn a_tu_that_never_answers_is_told_and_no_408_is_sent() {
+fn a_tu_that_never_responds_is_notified_and_no_408_is_sent() {
     let mut world = world(&[(9_000, 408), (50_000, 200)]);
     world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(60_000);
@@ -114,7 +114,7 @@ fn a_stateless_answer_keeps_nothing_and_is_the_same_each_time() {
 }
 
 #[test]
-fn a_transport_error_is_told_at_once() {
+fn a_transport_error_reaches_the_tu_at_once() {
     let mut world = World::new(Weather::DEAD, 1);
     let key = world.send(Transport::Udp, &request("OPTIONS", 1, ""));
     world.run_until(700);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hairpin_stores::StoreError;
-use hairpin_stores::cluster::bindings::Known;
+use hairpin_stores::cluster::bindings::KnownBindings;
 use hairpin_stores::cluster::engine::{BindRequest, Written};
 use hairpin_stores::cluster::{ClusterBindings, Seal, SharedBinding, Writer};
 
@@ -163,7 +163,7 @@ impl World {
         let node = self.random(self.nodes.len() as u64);
         let node = usize::try_from(node).expect("a 64-bit machine");
         let bindings = Arc::clone(&self.nodes[node].bindings);
-        if bindings.find(&aor) == Known::Ask {
+        if bindings.find(&aor) == KnownBindings::Ask {
             bindings.begin_find(&aor, Box::new(|_| {}));
             let asked = bindings.take_asked(256);
             self.engine.ask(self.now(), asked.len());

@@ -73,7 +73,7 @@ pub type Reply = Box<dyn FnOnce(AtNodes) + Send>;
 
 /// What is known at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KnownBindings {
     /// These nodes have bindings.
     At(Arc<[AtNode]>),
     /// The engine does not respond.
@@ -279,20 +279,20 @@ impl ClusterBindings {
 
     /// What is known about an address at once.
     #[must_use]
-    pub fn find(&self, aor: &[u8]) -> Known {
+    pub fn find(&self, aor: &[u8]) -> KnownBindings {
         self.find_at(aor, self.now_ms())
     }
 
-    fn find_at(&self, aor: &[u8], now_ms: u64) -> Known {
+    fn find_at(&self, aor: &[u8], now_ms: u64) -> KnownBindings {
         let mut state = self.state();
         let known = match state.cached(aor, now_ms) {
-            Some(Some(nodes)) => Known::At(Arc::clone(nodes)),
-            Some(None) => Known::Unavailable,
-            None if self.may_ask() => return Known::Ask,
-            None => Known::Unavailable,
+            Some(Some(nodes)) => KnownBindings::At(Arc::clone(nodes)),
+            Some(None) => KnownBindings::Unavailable,
+            None if self.may_ask() => return KnownBindings::Ask,
+            None => KnownBindings::Unavailable,
         };
         match known {
-            Known::Unavailable => state.counts.unavailable += 1,
+            KnownBindings::Unavailable => state.counts.unavailable += 1,
             _ => state.counts.cached += 1,
         }
         known
@@ -603,7 +603,7 @@ mod tests {
             let sender = sender.clone();
             bindings.begin_find(b"x@d", Box::new(move |nodes| sender.send(nodes).unwrap()));
         };
-        assert_eq!(bindings.find(b"x@d"), Known::Ask);
+        assert_eq!(bindings.find(b"x@d"), KnownBindings::Ask);
         ask();
         ask();
         assert_eq!(bindings.take_asked(10), [b"x@d".to_vec().into()]);
@@ -619,8 +619,11 @@ mod tests {
         let got: Vec<_> = replies.try_iter().collect();
         assert_eq!(got, vec![Some(Arc::clone(&nodes)); 3]);
         let now = bindings.now_ms();
-        assert_eq!(bindings.find_at(b"x@d", now), Known::At(nodes));
-        assert_eq!(bindings.find_at(b"x@d", now + FOUND_MS + 1), Known::Ask);
+        assert_eq!(bindings.find_at(b"x@d", now), KnownBindings::At(nodes));
+        assert_eq!(
+            bindings.find_at(b"x@d", now + FOUND_MS + 1),
+            KnownBindings::Ask
+        );
         let counts = bindings.counts();
         assert_eq!((counts.found, counts.cached, counts.none), (3, 1, 0));
     }
@@ -643,14 +646,14 @@ mod tests {
         }
         assert_eq!(replies.try_iter().count(), ASKED);
         bindings.set_engine_up(false);
-        assert_eq!(bindings.find(b"x@d"), Known::Unavailable);
+        assert_eq!(bindings.find(b"x@d"), KnownBindings::Unavailable);
         ask(0);
         assert_eq!(replies.try_recv(), Ok(None));
         bindings.set_engine_up(true);
         bindings.set_paused(true);
-        assert_eq!(bindings.find(b"x@d"), Known::Unavailable);
+        assert_eq!(bindings.find(b"x@d"), KnownBindings::Unavailable);
         bindings.set_paused(false);
-        assert_eq!(bindings.find(b"x@d"), Known::Ask);
+        assert_eq!(bindings.find(b"x@d"), KnownBindings::Ask);
         for number in 0..2 * CACHED {
             bindings.answer(&number.to_be_bytes(), &Some(Arc::default()));
         }

@@ -58,7 +58,7 @@ struct Entry {
 
 /// One node, for a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownNode {
     /// What it said.
     pub info: NodeInfo,
     /// How long ago that was news.
@@ -231,14 +231,14 @@ impl Directory {
 
     /// All nodes by name, this one included.
     #[must_use]
-    pub fn list(&self, now_ms: u64) -> Vec<Known> {
-        let live = self.live(now_ms).map(|info| Known {
+    pub fn list(&self, now_ms: u64) -> Vec<KnownNode> {
+        let live = self.live(now_ms).map(|info| KnownNode {
             info: info.clone(),
             age_ms: now_ms.saturating_sub(self.others[&info.name].seen_ms),
             is_own: false,
         });
         let mut all: Vec<_> = live.collect();
-        all.push(Known {
+        all.push(KnownNode {
             info: self.own.clone(),
             age_ms: 0,
             is_own: true,

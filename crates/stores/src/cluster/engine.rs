@@ -5,7 +5,7 @@ use std::fmt;
 use super::bindings::SharedBinding;
 use super::leases::Request;
 use crate::error::StoreError;
-use crate::store::Answer;
+use crate::store::StoreFuture;
 
 /// What a node publishes, and what it asks for at the same time.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct Exchanged {
     /// Entries that no node has written, and that the engine has removed.
     pub removed: u64,
     /// What other nodes have told this one by [`Engine::tell`] since the last exchange.
-    pub told: Vec<String>,
+    pub on_change: Vec<String>,
 }
 
 /// How many units a holder has, or why the engine has rejected the request for one key.
@@ -103,24 +103,32 @@ pub type Texts = Result<Vec<String>, StoreError>;
 /// What nodes share.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// Publishes a node, and returns all nodes and new messages.
-    fn exchange<'a>(&'a self, own: &'a Publication) -> Answer<'a, Exchanged>;
+    fn exchange<'a>(&'a self, own: &'a Publication) -> StoreFuture<'a, Exchanged>;
 
     /// The node ends.
-    fn leave<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
+    fn leave<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()>;
 
     /// Leases units to a holder. Returns for each request how many units the holder has now, or why the engine rejects this one.
-    fn lease<'a>(&'a self, holder: &'a str, requests: &'a [Request]) -> Answer<'a, Vec<Leased>>;
+    fn lease<'a>(
+        &'a self,
+        holder: &'a str,
+        requests: &'a [Request],
+    ) -> StoreFuture<'a, Vec<Leased>>;
 
     /// The node has these bindings of each address, and no others. They take the place of its own. If another node has one of them, a binding
     /// with the same Call-ID needs a greater CSeq, and one with another Call-ID must be later. Each address is one step.
-    fn bind<'a>(&'a self, node: &'a str, requests: &'a [BindRequest]) -> Answer<'a, Vec<Bound>>;
+    fn bind<'a>(
+        &'a self,
+        node: &'a str,
+        requests: &'a [BindRequest],
+    ) -> StoreFuture<'a, Vec<Bound>>;
 
     /// The bindings of each of these addresses.
-    fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> Answer<'a, Vec<Texts>>;
+    fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> StoreFuture<'a, Vec<Texts>>;
 
     /// Keeps texts for one node until its next exchange, for a minute at most. Each has a name, and a later one takes its place.
-    fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> Answer<'a, ()>;
+    fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> StoreFuture<'a, ()>;
 
     /// Keeps a message for all nodes, for a minute.
-    fn send<'a>(&'a self, text: &'a str) -> Answer<'a, ()>;
+    fn send<'a>(&'a self, text: &'a str) -> StoreFuture<'a, ()>;
 }

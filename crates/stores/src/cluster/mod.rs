@@ -39,7 +39,7 @@ use crate::error::StoreError;
 use crate::kinds::Options;
 pub use bindings::{AtNode, ClusterBindings, SharedBinding};
 pub use bindings_tasks::Writer;
-pub use directory::{Directory, Known, NodeInfo};
+pub use directory::{Directory, KnownNode, NodeInfo};
 pub use engine::{Engine, Leased};
 pub use messages::{Message, Order};
 pub use moved::MovedBinding;
@@ -64,7 +64,7 @@ pub enum Event {
 /// Fills in what a node says of itself.
 pub type Report = Box<dyn Fn(&mut NodeInfo) + Send>;
 /// Hears of events. It must not wait.
-pub type Hear = Box<dyn Fn(Event) + Send>;
+pub type EventHandler = Box<dyn Fn(Event) + Send>;
 
 /// This node, and how it reaches the others.
 pub struct Settings {
@@ -79,7 +79,7 @@ pub struct Settings {
     /// Fills in what changes.
     pub report: Report,
     /// Hears of events.
-    pub hear: Hear,
+    pub hear: EventHandler,
     /// The registrations of all nodes, if nodes share them.
     pub bindings: Option<Arc<ClusterBindings>>,
 }
@@ -285,7 +285,7 @@ pub struct Handle {
 impl Handle {
     /// All nodes by name, this one included.
     #[must_use]
-    pub fn nodes(&self) -> Vec<Known> {
+    pub fn nodes(&self) -> Vec<KnownNode> {
         let now = self.shared.now_ms();
         self.shared.directory().list(now)
     }

@@ -9,7 +9,7 @@ pub const MESSAGE_TTL_MS: u64 = 60_000;
 
 /// One lease of a holder.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldLease {
     units: u32,
     until_ms: u64,
 }
@@ -17,7 +17,7 @@ struct Held {
 /// What all nodes share. The time is an argument: that of the engine.
 #[derive(Debug, Default)]
 pub struct Model {
-    leases: HashMap<String, BTreeMap<String, Held>>,
+    leases: HashMap<String, BTreeMap<String, HeldLease>>,
     nodes: BTreeMap<String, (String, u64)>,
     messages: Vec<(u64, String, u64)>,
     sequence: u64,
@@ -49,7 +49,7 @@ impl Model {
             0 => drop(of_key.remove(holder)),
             _ => {
                 let until_ms = now_ms + request.ttl_ms;
-                of_key.insert(holder.to_owned(), Held { units, until_ms });
+                of_key.insert(holder.to_owned(), HeldLease { units, until_ms });
             }
         }
         if of_key.is_empty() {

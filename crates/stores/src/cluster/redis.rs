@@ -20,7 +20,7 @@ use super::redis_call::Call;
 use super::redis_servers::Servers;
 use crate::error::StoreError;
 use crate::kinds::Options;
-use crate::store::Answer;
+use crate::store::StoreFuture;
 
 /// The limits of what is read: anybody who can write to the engine can write more. Redis itself has no such limits.
 const PRELUDE: &str = r"
@@ -212,7 +212,7 @@ impl RedisEngine {
             .arg(crate::keys::hex(&identity));
         let (outcome, losses) = join(self.servers.run_one(call), self.servers.losses()).await;
         let reply: ExchangeReply = outcome?;
-        let (nodes, before, messages, sequence, identity, removed, told) = reply;
+        let (nodes, before, messages, sequence, identity, removed, on_change) = reply;
         let identity = text(identity);
         Ok(Exchanged {
             nodes: nodes.into_iter().map(text).collect(),
@@ -225,7 +225,7 @@ impl RedisEngine {
                 losses => format!("{identity} {losses}"),
             },
             removed,
-            told: told.into_iter().map(text).collect(),
+            on_change: on_change.into_iter().map(text).collect(),
         })
     }
 
@@ -293,31 +293,39 @@ fn fill(bytes: &mut [u8]) {
 }
 
 impl Engine for RedisEngine {
-    fn exchange<'a>(&'a self, own: &'a Publication) -> Answer<'a, Exchanged> {
+    fn exchange<'a>(&'a self, own: &'a Publication) -> StoreFuture<'a, Exchanged> {
         Box::pin(self.ask_exchange(own))
     }
 
-    fn leave<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+    fn leave<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(self.ask_leave(name))
     }
 
-    fn lease<'a>(&'a self, holder: &'a str, requests: &'a [Request]) -> Answer<'a, Vec<Leased>> {
+    fn lease<'a>(
+        &'a self,
+        holder: &'a str,
+        requests: &'a [Request],
+    ) -> StoreFuture<'a, Vec<Leased>> {
         Box::pin(self.ask_lease(holder, requests))
     }
 
-    fn bind<'a>(&'a self, node: &'a str, requests: &'a [BindRequest]) -> Answer<'a, Vec<Bound>> {
+    fn bind<'a>(
+        &'a self,
+        node: &'a str,
+        requests: &'a [BindRequest],
+    ) -> StoreFuture<'a, Vec<Bound>> {
         Box::pin(self.ask_bind(node, requests))
     }
 
-    fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> Answer<'a, Vec<Texts>> {
+    fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> StoreFuture<'a, Vec<Texts>> {
         Box::pin(self.ask_find(aors))
     }
 
-    fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> Answer<'a, ()> {
+    fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> StoreFuture<'a, ()> {
         Box::pin(self.ask_tell(node, texts))
     }
 
-    fn send<'a>(&'a self, text: &'a str) -> Answer<'a, ()> {
+    fn send<'a>(&'a self, text: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(self.ask_send(text))
     }
 }
@@ -358,16 +366,16 @@ mod needs_packages {
             redis
                 .wait(engine.exchange(&retired))
                 .unwrap()
-                .told
+                .on_change
                 .is_empty()
         );
         let mut first = exchange(&redis, &engine, None);
-        first.told.sort();
+        first.on_change.sort();
         assert_eq!(
-            (first.told, first.removed),
+            (first.on_change, first.removed),
             (vec!["three".to_owned(), "two".to_owned()], 1)
         );
-        assert!(exchange(&redis, &engine, None).told.is_empty());
+        assert!(exchange(&redis, &engine, None).on_change.is_empty());
         assert_ne!(redis.ask(&["pttl", "{test}:to:62"]), "-1");
     }
 

@@ -5,7 +5,7 @@ use super::leases::Request;
 use super::redis::RedisEngine;
 use crate::error::StoreError;
 use crate::kinds::Options;
-use crate::test_engines::{Engines, ask, soon};
+use crate::test_engines::{Engines, ask, wait_until};
 
 struct World {
     engines: Engines,
@@ -97,12 +97,12 @@ fn each_call_goes_to_its_master_and_one_that_is_away_stops_no_others() {
         before.identity
     );
     world.engines.servers[other].restart();
-    soon("the loss is noticed", || {
+    wait_until("the loss is noticed", || {
         world
             .exchange()
             .is_ok_and(|now| now.identity != before.identity)
     });
-    soon("all are leased again", || {
+    wait_until("all are leased again", || {
         let leased = world.lease(&all);
         leased.is_ok_and(|leased| leased.iter().all(Result::is_ok))
     });
@@ -115,7 +115,7 @@ fn each_call_goes_to_its_master_and_one_that_is_away_stops_no_others() {
     for server in 0..3 {
         world.engines.servers[server].kill();
     }
-    soon("nothing responds", || {
+    wait_until("nothing responds", || {
         world.lease(&all).is_err() && world.exchange().is_err()
     });
 }
@@ -216,12 +216,12 @@ fn the_sentinels_name_another_master_when_one_dies() {
     world.send("order 1").expect("it is kept");
     let before = world.exchange().expect("it responds");
     let replica = world.engines.servers[1].port;
-    soon("the replica has it", || {
+    wait_until("the replica has it", || {
         ask(replica, &["exists", "{test}:messages"]) == "1"
     });
     world.engines.servers[0].kill();
     assert!(world.exchange().is_err());
-    soon("the new master responds", || world.exchange().is_ok());
+    wait_until("the new master responds", || world.exchange().is_ok());
     let after = world.exchange().expect("it responds");
     assert_eq!(after.identity, before.identity, "the replica has the data");
     world.send("order 2").expect("it is kept");

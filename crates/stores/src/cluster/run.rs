@@ -16,7 +16,7 @@ use super::engine::{Engine, Exchanged, Leased, Publication};
 use super::leases::Request;
 use super::messages::{Inbox, Message, Order, Read};
 use super::moved::MovedBinding;
-use super::{ClusterQuota, Event, Hear, Report, Seal, Settings, Shared};
+use super::{ClusterQuota, Event, EventHandler, Report, Seal, Settings, Shared};
 use crate::error::StoreError;
 
 /// Within this time the engine responds, connection and look-up of its name included.
@@ -111,7 +111,7 @@ pub(super) fn unix_s() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-pub(super) async fn within<T>(answer: crate::store::Answer<'_, T>) -> Result<T, StoreError> {
+pub(super) async fn within<T>(answer: crate::store::StoreFuture<'_, T>) -> Result<T, StoreError> {
     let outcome = timeout(TIMEOUT, answer).await;
     outcome.unwrap_or(Err(StoreError::Timeout(TIMEOUT)))
 }
@@ -166,7 +166,7 @@ struct Exchanges {
     engine: Arc<dyn Engine>,
     shared: Arc<Shared>,
     report: Report,
-    hear: Hear,
+    hear: EventHandler,
     inbox: Inbox,
     after: Option<u64>,
     identity: Option<String>,
@@ -266,17 +266,22 @@ impl Exchanges {
         for text in &exchanged.messages {
             self.read(text);
         }
-        self.learn_moved(&exchanged.told);
+        self.learn_moved(&exchanged.on_change);
     }
 
     /// Other nodes say that phones have registered there.
-    fn learn_moved(&self, told: &[String]) {
-        let Some(bindings) = self.shared.bindings.as_ref().filter(|_| !told.is_empty()) else {
+    fn learn_moved(&self, on_change: &[String]) {
+        let Some(bindings) = self
+            .shared
+            .bindings
+            .as_ref()
+            .filter(|_| !on_change.is_empty())
+        else {
             return;
         };
         let open = |text: &String| MovedBinding::open(text, &self.name, &self.seal, unix_s());
-        let moved: Vec<_> = told.iter().filter_map(open).collect();
-        let forged = (told.len() - moved.len()) as u64;
+        let moved: Vec<_> = on_change.iter().filter_map(open).collect();
+        let forged = (on_change.len() - moved.len()) as u64;
         self.shared.forged.fetch_add(forged, Ordering::Relaxed);
         bindings.note_moved(moved);
     }

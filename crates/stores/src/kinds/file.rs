@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::keys::Keys;
-use crate::store::{Answer, Change, Found, Shared, Store, Told};
+use crate::store::{Change, Found, OnChange, Shared, Store, StoreFuture};
 
 /// A million users fit.
 const MAX_BYTES: u64 = 128 << 20;
@@ -114,7 +114,7 @@ fn entry(line: &str) -> Option<(String, String, Keys)> {
 }
 
 impl Store for HashFile {
-    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, Found> {
         Box::pin(async move {
             let key = (realm.to_owned(), name.to_owned());
             let keys = self.with(|users| users.get(&key).copied())?;
@@ -122,7 +122,7 @@ impl Store for HashFile {
         })
     }
 
-    fn shared(&self) -> Answer<'_, Shared> {
+    fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(async move {
             let has_users = self.with(|users| !users.is_empty())?;
             Ok(Shared {
@@ -132,7 +132,7 @@ impl Store for HashFile {
         })
     }
 
-    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
+    fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let mut seen = stamp(&self.path)?;
             loop {
@@ -140,7 +140,7 @@ impl Store for HashFile {
                 let now = stamp(&self.path)?;
                 if now != seen {
                     seen = now;
-                    told(Change::Everything);
+                    on_change(Change::Everything);
                 }
             }
         })

@@ -21,7 +21,7 @@ use super::Options;
 use super::tls::client_config;
 use crate::error::StoreError;
 use crate::keys::Keys;
-use crate::store::{Answer, Found, Shared, Store};
+use crate::store::{Found, Shared, Store, StoreFuture};
 
 /// Two keys and some white space.
 const MAX_BODY: usize = 16 << 10;
@@ -179,12 +179,12 @@ fn max_age(cache_control: &str) -> Option<Duration> {
 }
 
 impl Store for Http {
-    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, Found> {
         Box::pin(self.find(realm, name))
     }
 
     /// The service has users only. This looks up the empty name, which no user has, to know whether the service responds.
-    fn shared(&self) -> Answer<'_, Shared> {
+    fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(async {
             match self.find("", "").await {
                 Ok(_) | Err(StoreError::Query(_)) => Ok(Shared {

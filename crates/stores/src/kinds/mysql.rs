@@ -8,7 +8,7 @@ use mysql_async::{
 use super::Options;
 use crate::error::StoreError;
 use crate::sql::{Row, Sql, Statement};
-use crate::store::Answer;
+use crate::store::StoreFuture;
 
 /// Connections: each carries one query at a time.
 const CONNECTIONS: usize = 4;
@@ -123,11 +123,11 @@ fn columns(row: mysql_async::Row) -> Row {
 }
 
 impl Sql for Mysql {
-    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> Answer<'a, Vec<Row>> {
+    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> StoreFuture<'a, Vec<Row>> {
         Box::pin(self.query(text, values))
     }
 
-    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>> {
+    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> StoreFuture<'a, Vec<u64>> {
         Box::pin(self.transact(statements))
     }
 }

@@ -21,7 +21,7 @@ use super::Options;
 use super::tls::client_config;
 use crate::error::StoreError;
 use crate::sql::{Row, Sql, Statement};
-use crate::store::{Answer, Change, Told};
+use crate::store::{Change, OnChange, StoreFuture};
 
 /// What is listened to. The payload is empty, or has a realm, a tabulator and a name.
 const CHANNEL: &str = "hairpin";
@@ -104,13 +104,13 @@ impl Postgres {
             let count = transaction.execute(&text, &values);
             counts.push(count.await.map_err(|error| failed(&error))?);
         }
-        let told = transaction.execute("SELECT pg_notify($1, '')", &[&CHANNEL]);
-        told.await.map_err(|error| failed(&error))?;
+        let notified = transaction.execute("SELECT pg_notify($1, '')", &[&CHANNEL]);
+        notified.await.map_err(|error| failed(&error))?;
         transaction.commit().await.map_err(|error| failed(&error))?;
         Ok(counts)
     }
 
-    async fn listen(&self, told: Told<'_>) -> Result<(), StoreError> {
+    async fn listen(&self, on_change: OnChange<'_>) -> Result<(), StoreError> {
         let (client, mut connection) = self
             .config
             .connect(self.tls.clone())
@@ -120,7 +120,7 @@ impl Postgres {
             loop {
                 match connection.poll_message(context) {
                     Poll::Ready(Some(Ok(AsyncMessage::Notification(notification)))) => {
-                        told(change(notification.payload()));
+                        on_change(change(notification.payload()));
                     }
                     Poll::Ready(Some(Ok(_))) => {}
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(failed(&error)),
@@ -138,7 +138,7 @@ impl Postgres {
                 return failed(&error);
             }
             // What changed before is not told.
-            told(Change::Everything);
+            on_change(Change::Everything);
             std::future::pending().await
         };
         // Neither ends but with an error.
@@ -198,16 +198,16 @@ fn columns(row: &tokio_postgres::Row) -> Result<Row, StoreError> {
 }
 
 impl Sql for Postgres {
-    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> Answer<'a, Vec<Row>> {
+    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> StoreFuture<'a, Vec<Row>> {
         Box::pin(self.query(text, values))
     }
 
-    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>> {
+    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> StoreFuture<'a, Vec<u64>> {
         Box::pin(self.transact(statements))
     }
 
-    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
-        Box::pin(self.listen(told))
+    fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
+        Box::pin(self.listen(on_change))
     }
 }
 

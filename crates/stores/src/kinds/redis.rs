@@ -22,7 +22,7 @@ use super::Options;
 use crate::error::StoreError;
 use crate::keys::{Keys, hex};
 use crate::store::{
-    Answer, Change, Directory, Found, RealmOption, Shared, Store, TokenKeyRow, Told,
+    Change, Directory, Found, OnChange, RealmOption, Shared, Store, StoreFuture, TokenKeyRow,
 };
 
 /// A connection, and a command.
@@ -207,7 +207,7 @@ impl Redis {
         Ok(members.into_iter().map(pair).collect())
     }
 
-    async fn listen(&self, told: Told<'_>) -> Result<(), StoreError> {
+    async fn listen(&self, on_change: OnChange<'_>) -> Result<(), StoreError> {
         let connecting = tokio::time::timeout(TIMEOUT, self.client.get_async_pubsub()).await;
         let connected = connecting.map_err(|_| StoreError::Timeout(TIMEOUT))?;
         let mut events = connected.map_err(|error| StoreError::connect(&error))?;
@@ -215,17 +215,17 @@ impl Redis {
         let subscribed = events.psubscribe(format!("{prefix}turn/*")).await;
         subscribed.map_err(|error| StoreError::connect(&error))?;
         // What changed before is not told.
-        told(Change::Everything);
+        on_change(Change::Everything);
         let mut messages = events.into_on_message();
         while let Some(message) = messages.next().await {
             let channel = message.get_channel_name();
             let key = channel.strip_prefix(&prefix).unwrap_or_default();
             match Key::of(key) {
-                Some(Key::User { realm, name }) => told(Change::User {
+                Some(Key::User { realm, name }) => on_change(Change::User {
                     realm: realm.to_owned(),
                     name: name.to_owned(),
                 }),
-                Some(_) => told(Change::Shared),
+                Some(_) => on_change(Change::Shared),
                 None => {}
             }
         }
@@ -335,16 +335,16 @@ impl<'a> Key<'a> {
 }
 
 impl Store for Redis {
-    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, Found> {
         Box::pin(self.find(realm, name))
     }
 
-    fn shared(&self) -> Answer<'_, Shared> {
+    fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(self.read_shared())
     }
 
-    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
-        Box::pin(self.listen(told))
+    fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
+        Box::pin(self.listen(on_change))
     }
 
     fn directory(&self) -> Option<&dyn Directory> {
@@ -353,11 +353,11 @@ impl Store for Redis {
 }
 
 impl Directory for Redis {
-    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> Answer<'a, ()> {
+    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> StoreFuture<'a, ()> {
         Box::pin(self.put(realm, name, keys))
     }
 
-    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, bool> {
+    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let [main, further] = keys_of(realm, name);
             let () = self.ask(cmd("DEL").arg(further)).await?;
@@ -371,18 +371,18 @@ impl Directory for Redis {
         realm: Option<&'a str>,
         after: Option<(&'a str, &'a str)>,
         limit: usize,
-    ) -> Answer<'a, Vec<(String, String)>> {
+    ) -> StoreFuture<'a, Vec<(String, String)>> {
         Box::pin(self.list(realm, after, limit))
     }
 
-    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, ()> {
+    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let key = format!("turn/realm/{realm}/secret");
             self.ask(cmd("SADD").arg(key).arg(secret)).await
         })
     }
 
-    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, bool> {
+    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let key = format!("turn/realm/{realm}/secret");
             let deleted: u64 = self.ask(cmd("SREM").arg(key).arg(secret)).await?;
@@ -395,7 +395,7 @@ impl Directory for Redis {
         realm: &'a str,
         option: RealmOption,
         value: Option<u64>,
-    ) -> Answer<'a, ()> {
+    ) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let key = format!("turn/realm/{realm}/{}", option.name());
             match value {
@@ -405,7 +405,7 @@ impl Directory for Redis {
         })
     }
 
-    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> Answer<'a, bool> {
+    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let key = format!("turn/origin/{origin}");
             match realm {
@@ -427,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_of_coturn_are_told_apart() {
+    fn the_keys_of_coturn_are_recognized() {
         let (realm, name) = ("north.gov", "a/b");
         for (key, of) in [
             (

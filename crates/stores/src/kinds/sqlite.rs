@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 use crate::sql::{Row, SCHEMA, Sql, Statement};
-use crate::store::{Answer, Change, Told};
+use crate::store::{Change, OnChange, StoreFuture};
 
 /// Jobs that wait for the thread. The look-ups that run at once are fewer.
 const JOBS: usize = 256;
@@ -160,12 +160,12 @@ fn owned(values: &[&str]) -> Vec<String> {
 }
 
 impl Sql for Sqlite {
-    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> Answer<'a, Vec<Row>> {
+    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> StoreFuture<'a, Vec<Row>> {
         let (text, values) = (text.to_owned(), owned(values));
         Box::pin(self.run(move |connection| query(connection, &text, &values)))
     }
 
-    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>> {
+    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> StoreFuture<'a, Vec<u64>> {
         let statements: Vec<_> = statements
             .iter()
             .map(|statement| (statement.text.to_owned(), owned(&statement.values)))
@@ -183,7 +183,7 @@ impl Sql for Sqlite {
         }))
     }
 
-    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
+    fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
         let version = || {
             self.run(|connection| {
                 connection.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0))
@@ -196,7 +196,7 @@ impl Sql for Sqlite {
                 let now = version().await?;
                 if now != seen {
                     seen = now;
-                    told(Change::Everything);
+                    on_change(Change::Everything);
                 }
             }
         })

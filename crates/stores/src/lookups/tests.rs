@@ -10,7 +10,7 @@ use crate::budget::{PER_SOURCE, PER_SOURCE_BURST};
 use crate::cache::Cache;
 use crate::keys::Keys;
 use crate::kinds::Kind;
-use crate::store::{Answer, Told};
+use crate::store::{OnChange, StoreFuture};
 
 /// Knows `ann`, and counts what it is asked.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ const KEYS: Keys = Keys {
 };
 
 impl Store for Fake {
-    fn find_user<'a>(&'a self, _realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+    fn find_user<'a>(&'a self, _realm: &'a str, name: &'a str) -> StoreFuture<'a, Found> {
         Box::pin(async move {
             self.queries.fetch_add(1, Relaxed);
             if self.is_silent.load(Relaxed) {
@@ -45,7 +45,7 @@ impl Store for Fake {
         })
     }
 
-    fn shared(&self) -> Answer<'_, Shared> {
+    fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(async move {
             match self.is_silent.load(Relaxed) {
                 true => Err(StoreError::Down),
@@ -54,12 +54,12 @@ impl Store for Fake {
         })
     }
 
-    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
+    fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
         let changes = self.changes.lock().unwrap().take();
         Box::pin(async move {
             if let Some(mut changes) = changes {
                 while let Some(change) = changes.recv().await {
-                    told(change);
+                    on_change(change);
                 }
             }
             std::future::pending().await

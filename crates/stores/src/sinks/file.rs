@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_missing_is_told_at_the_start() {
+    fn a_missing_folder_is_an_error_at_the_start() {
         let error = LineFile::open(&options(Path::new("/nonexistent/events")));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("cannot open /nonexistent/events"), "{error}");

@@ -170,7 +170,7 @@ pub fn check(at: &Options) -> Result<SinkKind, StoreError> {
         SinkKind::File => file::path_of(&at.url).map(drop)?,
         SinkKind::Http => crate::kinds::http::uri(at).map(drop)?,
         SinkKind::Redis => crate::kinds::redis::info(at).map(drop)?,
-        SinkKind::Nats => nats::Place::of(at).map(drop)?,
+        SinkKind::Nats => nats::NatsUrl::of(at).map(drop)?,
     }
     Ok(kind)
 }

@@ -31,7 +31,7 @@ const MAX_LINE: u64 = 64 << 10;
 
 /// What a URL says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct NatsUrl {
     host: String,
     port: u16,
     is_tls: bool,
@@ -39,8 +39,8 @@ pub(super) struct Place {
     password: Option<String>,
 }
 
-impl Place {
-    pub(super) fn of(options: &Options) -> Result<Place, StoreError> {
+impl NatsUrl {
+    pub(super) fn of(options: &Options) -> Result<NatsUrl, StoreError> {
         let wrong = |why: &str| StoreError::Url(format!("nats: {why}"));
         let uri: Uri = options
             .url
@@ -62,7 +62,7 @@ impl Place {
             Some((user, password)) => (decoded(user), decoded(password)),
             None => (None, None),
         };
-        Ok(Place {
+        Ok(NatsUrl {
             host: host.to_owned(),
             port: authority.port_u16().unwrap_or(PORT),
             is_tls: uri.scheme_str() == Some("tls"),
@@ -120,7 +120,7 @@ type Connection = BufReader<Box<dyn Duplex>>;
 
 #[derive(Debug)]
 pub(super) struct Nats {
-    place: Place,
+    place: NatsUrl,
     topic: String,
     tls: TlsConfig,
     connection: Option<Connection>,
@@ -144,7 +144,7 @@ struct Info {
 impl Nats {
     pub(super) fn new(options: &SinkOptions) -> Result<Nats, StoreError> {
         Ok(Nats {
-            place: Place::of(&options.at)?,
+            place: NatsUrl::of(&options.at)?,
             topic: options.topic.clone(),
             tls: TlsConfig(Arc::new(client_config(options.at.ca.as_deref())?)),
             connection: None,
@@ -238,8 +238,8 @@ async fn line(connection: &mut Connection) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    fn place(url: &str) -> Result<Place, StoreError> {
-        Place::of(&Options {
+    fn place(url: &str) -> Result<NatsUrl, StoreError> {
+        NatsUrl::of(&Options {
             url: url.to_owned(),
             ..Options::default()
         })
@@ -265,7 +265,7 @@ mod tests {
             password: Some("t0ken".to_owned()),
             ..Options::default()
         };
-        let connect = Place::of(&options).unwrap().connect();
+        let connect = NatsUrl::of(&options).unwrap().connect();
         assert!(connect.contains(r#""auth_token":"t0ken""#), "{connect}");
     }
 }

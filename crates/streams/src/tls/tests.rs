@@ -126,7 +126,7 @@ fn bytes_without_tls_get_an_alert() {
 }
 
 #[test]
-fn a_certificate_for_another_name_is_refused_by_the_client_and_told_to_the_server() {
+fn a_certificate_for_another_name_is_rejected_by_the_client_with_an_alert() {
     let (server, client) = configs();
     let mut server = End::new(Tls::server(server).unwrap());
     let name = ServerName::try_from("other.example.org").unwrap();

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_may_be_a_whole_uri_and_a_server_may_speak_no_subprotocol() {
+    fn a_target_may_be_a_whole_uri_and_a_server_may_have_no_subprotocol() {
         let mut rules = rules();
         rules.protocols.clear();
         for (target, expected) in [

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_opens_no_such_websocket_is_told_apart() {
+    fn a_server_without_that_websocket_is_recognized() {
         let good = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: sip\r\n\r\n";
         let check = |response: &str| {

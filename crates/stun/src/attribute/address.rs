@@ -215,7 +215,7 @@ mod tests {
     const ID: TransactionId = TransactionId(*b"0123456789ab");
 
     #[test]
-    fn an_unknown_family_is_told_apart_from_a_wrong_length() {
+    fn an_unknown_family_differs_from_a_wrong_length() {
         assert_eq!(
             XorPeerAddress::decode(&[0, 3, 0, 0, 0, 0, 0, 0], &ID),
             Err(AttributeError::AddressFamily)

@@ -23,7 +23,7 @@ const MISMATCH_WAIT: Duration = Duration::from_secs(120);
 
 /// Which port of the relayed transport address is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PortWish {
+pub enum RequestedPort {
     /// Any.
     #[default]
     Any,
@@ -35,13 +35,13 @@ pub enum PortWish {
 
 /// Which relayed transport address is wanted. Combinations that RFC 8656 §7.1 forbids cannot be written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelayWish {
+pub enum RequestedRelays {
     /// One address.
     One {
         /// Its family (REQUESTED-ADDRESS-FAMILY); `None` leaves it to the server, which means IPv4.
         family: Option<AddressFamily>,
         /// Its port.
-        port: PortWish,
+        port: RequestedPort,
     },
     /// One IPv4 and one IPv6 address (ADDITIONAL-ADDRESS-FAMILY).
     Both {
@@ -57,11 +57,11 @@ pub enum RelayWish {
     },
 }
 
-impl Default for RelayWish {
-    fn default() -> RelayWish {
-        RelayWish::One {
+impl Default for RequestedRelays {
+    fn default() -> RequestedRelays {
+        RequestedRelays::One {
             family: None,
-            port: PortWish::Any,
+            port: RequestedPort::Any,
         }
     }
 }
@@ -70,7 +70,7 @@ impl Default for RelayWish {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocateOptions {
     /// Which relayed transport address.
-    pub relay: RelayWish,
+    pub relay: RequestedRelays,
     /// Whether the server must be able to set DF towards peers (DONT-FRAGMENT).
     pub dont_fragment: bool,
     /// How long it shall last, in seconds (LIFETIME); also asked for in every Refresh. `None` means the server's default,
@@ -85,9 +85,9 @@ impl AllocateOptions {
     /// An allocation of this family.
     #[must_use]
     pub fn of_family(family: AddressFamily) -> AllocateOptions {
-        let relay = RelayWish::One {
+        let relay = RequestedRelays::One {
             family: Some(family),
-            port: PortWish::Any,
+            port: RequestedPort::Any,
         };
         AllocateOptions {
             relay,
@@ -96,7 +96,7 @@ impl AllocateOptions {
     }
 
     pub(super) fn write(&self, request: &mut Builder<'_>) -> Result<(), BuildError> {
-        let is_tcp = matches!(self.relay, RelayWish::Tcp { .. });
+        let is_tcp = matches!(self.relay, RequestedRelays::Tcp { .. });
         request.push(if is_tcp {
             &RequestedTransport::TCP
         } else {
@@ -113,27 +113,27 @@ impl AllocateOptions {
             request.push(&MobilityTicket(&[]))?;
         }
         match self.relay {
-            RelayWish::One { family, port } => {
+            RequestedRelays::One { family, port } => {
                 if let Some(family) = family {
                     request.push(&RequestedAddressFamily(family))?;
                 }
-                if port != PortWish::Any {
+                if port != RequestedPort::Any {
                     request.push(&EvenPort {
-                        reserve: port == PortWish::EvenAndNext,
+                        reserve: port == RequestedPort::EvenAndNext,
                     })?;
                 }
             }
-            RelayWish::Both { even_port } => {
+            RequestedRelays::Both { even_port } => {
                 // RFC 8656 §7.1: the value MUST be IPv6.
                 request.push(&AdditionalAddressFamily(AddressFamily::V6))?;
                 if even_port {
                     request.push(&EvenPort { reserve: false })?;
                 }
             }
-            RelayWish::Reserved(token) => {
+            RequestedRelays::Reserved(token) => {
                 request.push(&ReservationToken(token))?;
             }
-            RelayWish::Tcp { family } => {
+            RequestedRelays::Tcp { family } => {
                 if let Some(family) = family {
                     request.push(&RequestedAddressFamily(family))?;
                 }
@@ -145,14 +145,14 @@ impl AllocateOptions {
     /// Whether an allocation of these addresses is what was asked for.
     fn accepts(&self, relayed: &SocketAddr, additional: Option<&SocketAddr>) -> bool {
         match self.relay {
-            RelayWish::One { family, .. } | RelayWish::Tcp { family } => {
+            RequestedRelays::One { family, .. } | RequestedRelays::Tcp { family } => {
                 additional.is_none()
                     && family.is_none_or(|family| family == AddressFamily::of(&relayed.ip()))
             }
-            RelayWish::Both { .. } => {
+            RequestedRelays::Both { .. } => {
                 additional.is_none_or(|other| other.is_ipv4() != relayed.is_ipv4())
             }
-            RelayWish::Reserved(_) => additional.is_none(),
+            RequestedRelays::Reserved(_) => additional.is_none(),
         }
     }
 
@@ -165,13 +165,13 @@ impl AllocateOptions {
             }
             _ => return Advice::GiveUp,
         };
-        let port_wish = !matches!(
+        let requested_port = !matches!(
             self.relay,
-            RelayWish::One {
-                port: PortWish::Any,
+            RequestedRelays::One {
+                port: RequestedPort::Any,
                 ..
-            } | RelayWish::Both { even_port: false }
-                | RelayWish::Tcp { .. }
+            } | RequestedRelays::Both { even_port: false }
+                | RequestedRelays::Tcp { .. }
         );
         match refusal.code {
             300 => refusal
@@ -187,7 +187,7 @@ impl AllocateOptions {
             }
             437 if mismatches < MISMATCHES_MAX => Advice::ChangePort,
             437 => Advice::Wait(MISMATCH_WAIT),
-            508 if port_wish => Advice::DropPortWish,
+            508 if requested_port => Advice::DropPortWish,
             486 | 508 => Advice::Wait(BUSY_WAIT),
             // RFC 8489 §6.3.4: any other 5xx may be asked again.
             500..=599 => Advice::Wait(BUSY_WAIT),
@@ -368,9 +368,9 @@ mod tests {
     fn advice_follows_rfc_8656() {
         let plain = AllocateOptions::default();
         let picky = AllocateOptions {
-            relay: RelayWish::One {
+            relay: RequestedRelays::One {
                 family: None,
-                port: PortWish::Even,
+                port: RequestedPort::Even,
             },
             dont_fragment: true,
             lifetime_s: None,

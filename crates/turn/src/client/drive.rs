@@ -70,7 +70,7 @@ impl Client {
         let mut index = 0;
         while let Some(transaction) = self.transactions.get_mut(index) {
             if transaction.deadline > now.mono
-                || transaction.lapse(now.mono) == TimeoutAction::Repeated
+                || transaction.retransmit_or_time_out(now.mono) == TimeoutAction::Repeated
             {
                 index += 1;
                 continue;

@@ -59,7 +59,7 @@ use std::sync::Arc;
 use stun::{AddressFamily, ChannelNumber, IntegrityAlgorithm, PasswordAlgorithm};
 
 use self::allocation::Allocation;
-pub use self::allocation::{AllocateOptions, PortWish, RelayWish};
+pub use self::allocation::{AllocateOptions, RequestedPort, RequestedRelays};
 use self::auth::Challenge;
 use self::channel::Channels;
 pub use self::config::{ClientConfig, Credentials, Retransmission, Security};
@@ -98,8 +98,8 @@ pub enum CallError {
     /// All 4,096 channels are bound, or were too recently (RFC 8656 §12).
     #[error("all 4096 channels are in use")]
     NoFreeChannel,
-    /// The allocation relays datagrams. Only one of [`RelayWish::Tcp`] has connections (RFC 6062).
-    #[error("the allocation relays datagrams; allocate with RelayWish::Tcp")]
+    /// The allocation relays datagrams. Only one of [`RequestedRelays::Tcp`] has connections (RFC 6062).
+    #[error("the allocation relays datagrams; allocate with RequestedRelays::Tcp")]
     NotTcp,
     /// The server is connecting to this peer already.
     #[error("the server is connecting to this peer already")]

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use stun::{ConnectionId, Message, XorPeerAddress};
 
-use super::allocation::RelayWish;
+use super::allocation::RequestedRelays;
 use super::data::{Ignored, Received};
 use super::error::{RequestError, Timing};
 use super::event::Event;
@@ -57,8 +57,9 @@ impl Client {
 
     fn has_tcp_allocation(&self) -> bool {
         let allocation = self.allocation.as_ref();
-        allocation
-            .is_some_and(|allocation| matches!(allocation.options.relay, RelayWish::Tcp { .. }))
+        allocation.is_some_and(|allocation| {
+            matches!(allocation.options.relay, RequestedRelays::Tcp { .. })
+        })
     }
 
     /// RFC 6062 §4.4: a peer has connected.

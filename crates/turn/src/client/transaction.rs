@@ -140,7 +140,7 @@ impl Transaction {
     }
 
     /// RFC 8489 §6.2.1: the wait doubles after each retransmission; after the last it is Rm times the first timeout.
-    pub(super) fn lapse(&mut self, now: Mono) -> TimeoutAction {
+    pub(super) fn retransmit_or_time_out(&mut self, now: Mono) -> TimeoutAction {
         if self.transmissions >= self.max_transmissions {
             return TimeoutAction::TimedOut;
         }
@@ -176,7 +176,7 @@ mod tests {
         let mut sent_ms = vec![0];
         loop {
             let now = transaction.deadline;
-            match transaction.lapse(now) {
+            match transaction.retransmit_or_time_out(now) {
                 TimeoutAction::Repeated => sent_ms.push(now.0 / 1_000_000),
                 TimeoutAction::TimedOut => return (sent_ms, now.0 / 1_000_000),
             }
@@ -212,7 +212,7 @@ mod tests {
     fn a_late_timer_does_not_cause_a_burst() {
         let mut late = transaction(Retransmission::default(), false);
         let now = Mono::default().plus_secs(20);
-        assert_eq!(late.lapse(now), TimeoutAction::Repeated);
+        assert_eq!(late.retransmit_or_time_out(now), TimeoutAction::Repeated);
         assert_eq!(late.deadline, now.plus_secs(1));
     }
 }

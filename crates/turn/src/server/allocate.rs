@@ -35,7 +35,7 @@ impl Server {
         }
         let transport = asked.path.five_tuple.transport;
         let requested_relay = RequestedRelay::read(message, transport, &self.config)?;
-        self.check_ticket_wish(message)?;
+        self.check_requested_ticket(message)?;
         let Some(user) = asked.user.clone() else {
             return Err(ErrorCode::SERVER_ERROR.into());
         };
@@ -82,10 +82,10 @@ impl Server {
         }
         // The worker that holds a reservation also holds its quota: it is taken over when the claim succeeds.
         if requested_relay.plan() != Plan::Claim {
-            let units = requested_relay.wishes().iter().flatten().count();
+            let units = requested_relay.sockets().iter().flatten().count();
             self.acquire(&user, asked.path, units)?;
         }
-        let (request, relays) = self.await_embedder(now, asked, &user, requested_relay, lifetime_s);
+        let (request, relays) = self.add_opening(now, asked, &user, requested_relay, lifetime_s);
         let [Some(first), second] = relays else {
             return Err(ErrorCode::SERVER_ERROR);
         };
@@ -106,7 +106,7 @@ impl Server {
     }
 
     /// Makes a client that waits for its relays.
-    fn await_embedder(
+    fn add_opening(
         &mut self,
         now: Now,
         asked: &RequestContext,
@@ -129,7 +129,7 @@ impl Server {
         };
         let (place, generation) = self.clients.insert(client);
         self.stats.pending += 1;
-        let relays = requested_relay.wishes().map(|wish| {
+        let relays = requested_relay.sockets().map(|wish| {
             let (family, port) = wish?;
             let (index, generation) = self.relays.insert(Relay::Opening(place));
             self.deadlines.set(index, now.mono.plus_secs(OPENING_S));

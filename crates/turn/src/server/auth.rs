@@ -36,7 +36,7 @@ use crate::Now;
 #[derive(Debug)]
 pub(super) enum Unauthenticated {
     /// 401: there is no integrity.
-    Stranger,
+    NoIntegrity,
     /// 438: the nonce is not ours, and another one is issued with what checking it has computed.
     Forged(Issuer),
     /// 401, or 438 for a nonce of ours.
@@ -50,7 +50,7 @@ pub(super) enum Unauthenticated {
     /// 500: the credentials are wrong as far as is known, but a source of credentials is not available.
     Undecided(AuthFailure),
     /// Not yet: the request waits for its user's keys.
-    Parked,
+    SuspendedRequest,
     /// No look-up can be begun for it.
     NoRoom(DropReason),
 }
@@ -74,7 +74,7 @@ struct Claims<'a> {
 }
 
 impl Claims<'_> {
-    fn who(&self) -> Option<Claim<'_>> {
+    fn user_claim(&self) -> Option<Claim<'_>> {
         match (&self.username, &self.userhash) {
             (Some(name), _) => name.as_deref().map(Claim::Username),
             (None, hash) => hash.as_ref().map(Claim::Userhash),
@@ -107,7 +107,7 @@ impl Server {
         if *claims.realm != *realm.name {
             return Err(AuthFailure::WrongRealm.into());
         }
-        let claim = claims.who().ok_or(AuthFailure::UnknownUser)?;
+        let claim = claims.user_claim().ok_or(AuthFailure::UnknownUser)?;
         let user = match claims.token {
             Some(token) => self.find_token_user(now, asked, message, claim, token, source)?,
             None => self.find_user(now, asked, message, (claim, protection), source)?,
@@ -167,7 +167,7 @@ impl Server {
             KeyLookup::Unknown => Err(AuthFailure::UnknownUser.into()),
             KeyLookup::Expired => Err(AuthFailure::ExpiredCredential.into()),
             KeyLookup::Unavailable => Err(Unauthenticated::Unavailable),
-            KeyLookup::Pending => Err(self.park(now, asked, &query, message)),
+            KeyLookup::Pending => Err(self.suspend(now, asked, &query, message)),
         };
         match user {
             Err(Unauthenticated::Failed(
@@ -224,7 +224,9 @@ pub(super) fn is_signed_with(message: &Message<'_>, key: &HmacKey) -> bool {
 fn read<'a>(message: &Message<'a>) -> Result<Claims<'a>, Unauthenticated> {
     let malformed = |_| Unauthenticated::BadRequest;
     // "If the message does not contain a MESSAGE-INTEGRITY or MESSAGE-INTEGRITY-SHA256 attribute": 401.
-    let integrity = message.has_integrity().ok_or(Unauthenticated::Stranger)?;
+    let integrity = message
+        .has_integrity()
+        .ok_or(Unauthenticated::NoIntegrity)?;
     // ".. but is missing either the USERNAME or USERHASH, REALM, or NONCE attribute": 400.
     let username = message.get::<Username<'_>>().map_err(malformed)?;
     let userhash = message.get::<Userhash>().map_err(malformed)?;

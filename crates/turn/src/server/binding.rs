@@ -36,13 +36,13 @@ impl Server {
             FingerprintState::Invalid => return Err(DropReason::WrongFingerprint),
         };
         if self.has_unknown_of_binding(path, message) {
-            let asked = RequestContext::by_anybody(path, message);
+            let asked = RequestContext::unauthenticated(path, message);
             let unknown = self.unknown_of_binding(path, message, is_known);
             self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
         } else if self.config.discovery.listeners.is_empty() {
             return self.mapped(path, message, fingerprint);
         } else {
-            let asked = RequestContext::by_anybody(path, message);
+            let asked = RequestContext::unauthenticated(path, message);
             return self.discovered(now, asked, message);
         }
         Ok(())
@@ -126,7 +126,7 @@ impl Server {
             return Ok(());
         };
         let unknown = self.unknown_of_binding(path, message, |attribute| {
-            self.understands(&asked, attribute)
+            self.knows_attribute(&asked, attribute)
         });
         if unknown.is_empty() {
             return self.discovered(now, asked, message);

@@ -158,7 +158,7 @@ impl Server {
         self.stats.permissions -= live.permissions.expire(now.mono, |permission| {
             ends.extend(is_reported.then(|| Change::end_of_permission(permission)));
         }) as u64;
-        self.settle_claims(relay);
+        self.end_unused_claims(relay);
         self.update_deadline(relay);
         self.report_all(client, ends);
     }

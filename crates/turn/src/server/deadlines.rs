@@ -46,7 +46,7 @@ impl Deadlines {
             self.heap.push(entry);
             self.rise(self.heap.len() - 1, entry);
         } else {
-            self.settle(place as usize, entry);
+            self.sift(place as usize, entry);
         }
     }
 
@@ -62,7 +62,7 @@ impl Deadlines {
         let hole = std::mem::replace(place, ABSENT) as usize;
         let Some(last) = self.heap.pop() else { return };
         if hole < self.heap.len() {
-            self.settle(hole, last);
+            self.sift(hole, last);
         }
         self.shrink();
     }
@@ -84,7 +84,7 @@ impl Deadlines {
     }
 
     /// Puts `entry` where it belongs, starting from a place whose old content does not matter.
-    fn settle(&mut self, place: usize, entry: Entry) {
+    fn sift(&mut self, place: usize, entry: Entry) {
         if place > 0 && entry.at < self.heap[(place - 1) / ARITY].at {
             self.rise(place, entry);
         } else {

@@ -54,7 +54,7 @@ pub struct Discovery {
 
 /// One of the four listeners, by the number of its address and that of its port.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct DiscoveryListener<'a> {
     of: &'a DiscoveryListeners,
     ip: usize,
     port: usize,
@@ -62,7 +62,7 @@ struct Place<'a> {
 
 impl Discovery {
     /// The listener that a request came to, if it is one of these.
-    fn place(&self, path: &ClientPath) -> Option<Place<'_>> {
+    fn place(&self, path: &ClientPath) -> Option<DiscoveryListener<'_>> {
         let (transport, local) = (path.five_tuple.transport, path.five_tuple.local);
         let found = |of: &DiscoveryListeners| {
             let ip = of.ips.iter().position(|ip| *ip == local.ip())?;
@@ -71,7 +71,7 @@ impl Discovery {
         };
         self.listeners
             .iter()
-            .find_map(|of| found(of).map(|(ip, port)| Place { of, ip, port }))
+            .find_map(|of| found(of).map(|(ip, port)| DiscoveryListener { of, ip, port }))
     }
 
     /// Whether a Binding request on this path may have an attribute of RFC 5780.
@@ -93,7 +93,7 @@ impl Discovery {
         let Some(place) = self.place(path) else {
             return Ok(None);
         };
-        let Place { of, ip, port } = place;
+        let DiscoveryListener { of, ip, port } = place;
         let bad = |_| Refusal::from(ErrorCode::BAD_REQUEST);
         let change = message.get::<ChangeRequest>().map_err(bad)?;
         let to_port = message.get::<ResponsePort>().map_err(bad)?;

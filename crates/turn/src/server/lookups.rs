@@ -32,7 +32,7 @@ const PER_CALL: usize = 64;
 
 /// A request as it came.
 #[derive(Debug)]
-struct Parked {
+struct SuspendedRequest {
     path: ClientPath,
     bytes: Box<[u8]>,
     /// The state of the credentials when the look-up began.
@@ -44,7 +44,7 @@ struct Parked {
 /// All of them, found by 5-tuple.
 #[derive(Debug)]
 pub(super) struct Lookups {
-    parked: Slab<Parked>,
+    suspended: Slab<SuspendedRequest>,
     index: HashTable<u32>,
     deadlines: Deadlines,
     shares: PrefixCounts,
@@ -54,7 +54,7 @@ pub(super) struct Lookups {
 impl Lookups {
     pub(super) fn new(hash: KeyedHash) -> Lookups {
         Lookups {
-            parked: Slab::new(),
+            suspended: Slab::new(),
             index: HashTable::new(),
             deadlines: Deadlines::default(),
             shares: PrefixCounts::new(hash.clone()),
@@ -67,35 +67,41 @@ impl Lookups {
     }
 
     /// A request of this 5-tuple of which something is true.
-    fn find(&self, five_tuple: &FiveTuple, is_it: impl Fn(&Parked) -> bool) -> Option<u32> {
+    fn find(
+        &self,
+        five_tuple: &FiveTuple,
+        is_it: impl Fn(&SuspendedRequest) -> bool,
+    ) -> Option<u32> {
         if self.index.is_empty() {
             return None;
         }
         let found = self.index.find(self.hash.five_tuple(five_tuple), |place| {
-            let parked = self.parked.get(*place);
-            parked.is_some_and(|parked| parked.path.five_tuple == *five_tuple && is_it(parked))
+            let suspended = self.suspended.get(*place);
+            suspended.is_some_and(|suspended| {
+                suspended.path.five_tuple == *five_tuple && is_it(suspended)
+            })
         });
         found.copied()
     }
 
-    fn insert(&mut self, parked: Parked, deadline: Mono) -> LookupKey {
-        let five_tuple = parked.path.five_tuple;
+    fn insert(&mut self, suspended: SuspendedRequest, deadline: Mono) -> LookupKey {
+        let five_tuple = suspended.path.five_tuple;
         self.shares.add(Prefix::of(five_tuple.remote.ip()));
-        let (index, generation) = self.parked.insert(parked);
-        let (slab, hasher) = (&self.parked, &self.hash);
+        let (index, generation) = self.suspended.insert(suspended);
+        let (slab, hasher) = (&self.suspended, &self.hash);
         self.index
             .insert_unique(hasher.five_tuple(&five_tuple), index, |other| {
-                let parked = slab.get(*other);
-                parked.map_or(0, |parked| hasher.five_tuple(&parked.path.five_tuple))
+                let suspended = slab.get(*other);
+                suspended.map_or(0, |suspended| hasher.five_tuple(&suspended.path.five_tuple))
             });
         self.deadlines.set(index, deadline);
         LookupKey { index, generation }
     }
 
-    fn remove(&mut self, index: u32) -> Option<Parked> {
-        let parked = self.parked.remove(index)?;
+    fn remove(&mut self, index: u32) -> Option<SuspendedRequest> {
+        let suspended = self.suspended.remove(index)?;
         self.deadlines.remove(index);
-        let five_tuple = &parked.path.five_tuple;
+        let five_tuple = &suspended.path.five_tuple;
         self.shares.remove(Prefix::of(five_tuple.remote.ip()));
         let hash = self.hash.five_tuple(five_tuple);
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == index) {
@@ -105,7 +111,7 @@ impl Lookups {
             // Gives the memory of a burst back; keys of before find nothing, as generations are not given back.
             self.index = HashTable::new();
         }
-        Some(parked)
+        Some(suspended)
     }
 
     /// When the next request is given up.
@@ -117,9 +123,9 @@ impl Lookups {
 impl Server {
     /// Whether this very request waits for its user's keys.
     pub(super) fn is_looked_up(&self, asked: &RequestContext) -> bool {
-        let same = |parked: &Parked| {
-            parked.bytes.get(8..20) == Some(&asked.transaction_id.0[..])
-                && parked
+        let same = |suspended: &SuspendedRequest| {
+            suspended.bytes.get(8..20) == Some(&asked.transaction_id.0[..])
+                && suspended
                     .bytes
                     .first_chunk()
                     .map(|start| Method::of_message(*start))
@@ -129,7 +135,7 @@ impl Server {
     }
 
     /// Keeps a request, and asks the embedder for its user's keys.
-    pub(super) fn park(
+    pub(super) fn suspend(
         &mut self,
         now: Now,
         asked: &RequestContext,
@@ -152,14 +158,14 @@ impl Server {
         if self.lookups.shares.count(prefix) >= share {
             return Unauthenticated::NoRoom(DropReason::LookupsOfPrefix);
         }
-        let parked = Parked {
+        let suspended = SuspendedRequest {
             path,
             bytes: bytes.into(),
             epoch: self.credentials_epoch,
             may_move: asked.may_move,
         };
         let deadline = now.mono.plus_secs(u64::from(config.lookup_timeout_s));
-        let lookup = self.lookups.insert(parked, deadline);
+        let lookup = self.lookups.insert(suspended, deadline);
         self.stats.lookups_begun += 1;
         self.stats.lookups = self.lookups.len() as u64;
         // What a stream brings next waits in order.
@@ -171,17 +177,20 @@ impl Server {
             query: Box::new(query.to_owned()),
             credentials: Arc::clone(self.config.credentials_of(asked.realm)),
         });
-        Unauthenticated::Parked
+        Unauthenticated::SuspendedRequest
     }
 
     /// The result to [`Output::FindKeys`](super::Output::FindKeys): the request goes on as if it came now. Returns `false` if it is not known
     /// (any more).
     pub fn keys_found(&mut self, now: Now, lookup: LookupKey, found: KeyLookup) -> bool {
-        let parked = &mut self.lookups.parked;
-        if parked.get_tenant(lookup.index, lookup.generation).is_none() {
+        let suspended = &mut self.lookups.suspended;
+        if suspended
+            .get_tenant(lookup.index, lookup.generation)
+            .is_none()
+        {
             return false;
         }
-        let Some(parked) = self.unpark(lookup.index) else {
+        let Some(suspended) = self.take_suspended(lookup.index) else {
             return false;
         };
         let found = match found {
@@ -189,14 +198,14 @@ impl Server {
             told => told,
         };
         // What was true before users were forgotten is asked again.
-        let is_current = parked.epoch == self.credentials_epoch;
+        let is_current = suspended.epoch == self.credentials_epoch;
         let source = Source {
-            may_move: parked.may_move,
+            may_move: suspended.may_move,
             found: is_current.then(|| Box::new(found)),
             user: None,
         };
-        if let Ok(message) = Message::parse(&parked.bytes)
-            && let Err(reason) = self.resume(now, &parked.path, &message, source)
+        if let Ok(message) = Message::parse(&suspended.bytes)
+            && let Err(reason) = self.resume(now, &suspended.path, &message, source)
         {
             self.stats.count_drops(reason, 1);
         }
@@ -204,14 +213,14 @@ impl Server {
     }
 
     /// Takes a request out.
-    fn unpark(&mut self, index: u32) -> Option<Parked> {
-        let parked = self.lookups.remove(index)?;
+    fn take_suspended(&mut self, index: u32) -> Option<SuspendedRequest> {
+        let suspended = self.lookups.remove(index)?;
         self.stats.lookups = self.lookups.len() as u64;
-        if parked.path.five_tuple.transport.is_stream() {
+        if suspended.path.five_tuple.transport.is_stream() {
             self.outputs
-                .push_auth(QueuedAuth::ResumeReading(parked.path));
+                .push_auth(QueuedAuth::ResumeReading(suspended.path));
         }
-        Some(parked)
+        Some(suspended)
     }
 
     /// Gives up requests whose source has not answered in time.
@@ -230,11 +239,11 @@ impl Server {
     /// Responds 500. Clients that apply RFC 8489 §9.2.5 over UDP discard an error without integrity and continue to wait. All other
     /// clients try another server at once.
     fn give_up_lookup(&mut self, index: u32) {
-        let Some(parked) = self.unpark(index) else {
+        let Some(suspended) = self.take_suspended(index) else {
             return;
         };
-        if let Ok(message) = Message::parse(&parked.bytes) {
-            let asked = RequestContext::by_anybody(&parked.path, &message);
+        if let Ok(message) = Message::parse(&suspended.bytes) {
+            let asked = RequestContext::unauthenticated(&suspended.path, &message);
             self.refuse(&asked, &ErrorCode::SERVER_ERROR.into());
         }
     }

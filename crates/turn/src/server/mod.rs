@@ -266,7 +266,7 @@ impl Server {
         self.tcp.configure(config.tcp_relay);
         let before = std::mem::replace(&mut self.config, config);
         self.start_reclassifying(now, &before);
-        self.start_rejudging(now);
+        self.start_rechecking(now);
     }
 
     /// Datagrams from a client. The verdict is for the first [`ClientVerdict::covers`] of them.

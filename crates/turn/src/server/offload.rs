@@ -23,14 +23,14 @@ use crate::{AllocationKey, ClientPath, Mono, Now, Transport};
 
 /// What the channels of one relay have in common.
 #[derive(Clone, Copy)]
-struct About<'a> {
+struct ChannelContext<'a> {
     allocation: AllocationKey,
     path: ClientPath,
     user: &'a User,
     relayed: SocketAddr,
 }
 
-impl About<'_> {
+impl ChannelContext<'_> {
     fn of(&self, channel: &Channel) -> OffloadedChannel {
         OffloadedChannel {
             allocation: self.allocation,
@@ -83,14 +83,17 @@ fn until(channel: &Channel, allocation_expires: Mono) -> Mono {
 
 impl Server {
     /// A relay whose channels can be offloaded, and where to say so.
-    fn offloadable(&mut self, relay: u32) -> Option<(About<'_>, &mut LiveRelay, &mut Outputs)> {
+    fn offloadable(
+        &mut self,
+        relay: u32,
+    ) -> Option<(ChannelContext<'_>, &mut LiveRelay, &mut Outputs)> {
         let live = self.relays.get_mut(relay).and_then(Relay::live_mut)?;
         let client = self.clients.get(live.client)?;
         let path = client.path.path();
         if path.five_tuple.transport != Transport::Udp {
             return None;
         }
-        let about = About {
+        let about = ChannelContext {
             allocation: AllocationKey {
                 index: live.client,
                 generation: self.clients.generation(live.client),

@@ -74,24 +74,25 @@ impl Server {
             self.refuse_opening(request.index, &opening, error);
             return true;
         }
-        let mut founding = NewAllocation::new(now, request.index, opening.lifetime_s);
+        let mut new_allocation = NewAllocation::new(now, request.index, opening.lifetime_s);
         for (which, (relay, result)) in opening.relays.into_iter().zip(results).enumerate() {
             let Some(relay) = relay else { continue };
             match result {
                 Some(Ok(opened)) if opening.plan == Plan::Pair && which == 1 => {
-                    founding.granted.token = self.reserve(now, relay.get(), founding.place, opened);
+                    new_allocation.granted.token =
+                        self.reserve(now, relay.get(), new_allocation.place, opened);
                 }
                 Some(Ok(opened)) => {
-                    self.go_live(now, &mut founding, relay, opened);
+                    self.activate(now, &mut new_allocation, relay, opened);
                     if opening.is_tcp {
                         self.tcp.add_relay(relay.get());
                     }
                 }
-                _ => self.forget_relay(relay.get(), founding.place),
+                _ => self.forget_relay(relay.get(), new_allocation.place),
             }
         }
-        founding.granted.missing = missing(opening.plan, results);
-        self.found(founding, &opening.asked);
+        new_allocation.granted.missing = missing(opening.plan, results);
+        self.establish(new_allocation, &opening.asked);
         true
     }
 
@@ -161,42 +162,48 @@ impl Server {
         asked: &RequestContext,
         lifetime_s: u32,
     ) {
-        let mut founding = NewAllocation::new(now, place, lifetime_s);
-        self.go_live(now, &mut founding, relay, opened);
-        self.found(founding, asked);
+        let mut new_allocation = NewAllocation::new(now, place, lifetime_s);
+        self.activate(now, &mut new_allocation, relay, opened);
+        self.establish(new_allocation, asked);
     }
 
     /// Puts a relay whose socket is open to use.
-    fn go_live(
+    fn activate(
         &mut self,
         now: Now,
-        founding: &mut NewAllocation,
+        new_allocation: &mut NewAllocation,
         relay: RelayIndex,
         opened: OpenedRelay,
     ) {
-        let expires = now.mono.plus_secs(u64::from(founding.granted.lifetime_s));
+        let expires = now
+            .mono
+            .plus_secs(u64::from(new_allocation.granted.lifetime_s));
         let Some(entry) = self.relays.get_mut(relay.get()) else {
             return;
         };
-        *entry = Relay::Live(LiveRelay::new(founding.place, opened.advertised, expires));
+        *entry = Relay::Live(LiveRelay::new(
+            new_allocation.place,
+            opened.advertised,
+            expires,
+        ));
         self.deadlines.set(relay.get(), expires);
         self.stats.relays += 1;
         if opened.advertised.is_ipv4() {
-            founding.allocation.v4 = Some(relay);
-            founding.granted.relayed.v4 = Some(opened.advertised);
+            new_allocation.allocation.v4 = Some(relay);
+            new_allocation.granted.relayed.v4 = Some(opened.advertised);
         } else {
-            founding.allocation.v6 = Some(relay);
-            founding.granted.relayed.v6 = Some(opened.advertised);
+            new_allocation.allocation.v6 = Some(relay);
+            new_allocation.granted.relayed.v6 = Some(opened.advertised);
         }
     }
 
     /// The allocation exists from now on: says so to the client and to the log.
-    fn found(&mut self, founding: NewAllocation, asked: &RequestContext) {
+    fn establish(&mut self, new_allocation: NewAllocation, asked: &RequestContext) {
         let NewAllocation {
             place,
             mut allocation,
             mut granted,
-        } = founding;
+        } = new_allocation;
         let Some(client) = self.clients.get_mut(place) else {
             return;
         };

@@ -37,7 +37,7 @@ impl Server {
             .allocation(place)
             .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
         let all = [allocation.v4, allocation.v6];
-        let relays = meant(all, requested_family(message)?)?;
+        let relays = relays_of_family(all, requested_family(message)?)?;
         let asked_for = message
             .get::<Lifetime>()
             .map_err(|_| ErrorCode::BAD_REQUEST)?;
@@ -133,7 +133,10 @@ impl Server {
 
 /// The relays of this family, or all. "If the attribute value does not match the address family of the
 /// allocation": 443.
-fn meant(all: Relays, family: Option<AddressFamily>) -> Result<Relays, ErrorCode<'static>> {
+fn relays_of_family(
+    all: Relays,
+    family: Option<AddressFamily>,
+) -> Result<Relays, ErrorCode<'static>> {
     let [v4, v6] = all;
     let of_family = match family {
         // RFC 8656 §8.1: without the attribute, all are meant.

@@ -141,7 +141,7 @@ impl Server {
         if message.fingerprint() == FingerprintState::Invalid {
             return Err(DropReason::WrongFingerprint);
         }
-        let mut asked = RequestContext::by_anybody(path, message);
+        let mut asked = RequestContext::unauthenticated(path, message);
         asked.may_move = source.may_move;
         asked.realm = self.realm_for(path, message);
         if self.answer_again(now, &asked)? {
@@ -150,7 +150,7 @@ impl Server {
         match self.authenticate(now, &asked, message, source) {
             Ok(user) => {
                 asked.user = Some(user);
-                self.give_unverified_back(now.mono, path);
+                self.refund_unverified(now.mono, path);
                 // One that was moved here has been reported where it came from.
                 if asked.may_move {
                     self.report_authenticated(&asked);
@@ -172,13 +172,13 @@ impl Server {
         message: &Message<'_>,
         reason: Unauthenticated,
     ) -> Result<(), DropReason> {
-        if !matches!(reason, Unauthenticated::Parked) {
+        if !matches!(reason, Unauthenticated::SuspendedRequest) {
             self.take_unverified(now.mono, &asked.path)?;
         }
         let request_len = message.as_bytes().len();
         let mut challenge = |error, issuer| self.challenge(now, asked, request_len, error, issuer);
         match reason {
-            Unauthenticated::Stranger => challenge(ErrorCode::UNAUTHENTICATED, None)?,
+            Unauthenticated::NoIntegrity => challenge(ErrorCode::UNAUTHENTICATED, None)?,
             Unauthenticated::Forged(issuer) => {
                 challenge(ErrorCode::STALE_NONCE, Some(issuer))?;
                 self.auth_failed(now, &asked.path, message, AuthFailure::ForgedNonce);
@@ -206,7 +206,7 @@ impl Server {
                 self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
                 self.auth_failed(now, &asked.path, message, failure);
             }
-            Unauthenticated::Parked => {}
+            Unauthenticated::SuspendedRequest => {}
             // The client sends the request again, and may find room. On a stream it would wait for nothing.
             Unauthenticated::NoRoom(reason) => {
                 if !asked.path.five_tuple.transport.is_stream() {

@@ -31,7 +31,7 @@ pub(super) struct RequestContext {
 
 impl RequestContext {
     /// A request that nobody has proven yet to have made.
-    pub(super) fn by_anybody(path: &ClientPath, message: &Message<'_>) -> RequestContext {
+    pub(super) fn unauthenticated(path: &ClientPath, message: &Message<'_>) -> RequestContext {
         RequestContext {
             path: *path,
             method: message.method(),

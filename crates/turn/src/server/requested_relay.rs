@@ -133,7 +133,7 @@ impl RequestedRelay {
         }
     }
 
-    pub(super) fn wishes(self) -> RequestedSockets {
+    pub(super) fn sockets(self) -> RequestedSockets {
         match self {
             RequestedRelay::Any(family) | RequestedRelay::Tcp(family) => {
                 [Some((family, PortRequest::Any)), None]

@@ -97,7 +97,7 @@ impl Server {
                 relay,
                 peer,
                 payload,
-                dont_fragment: dont_fragment && honours_df(&path.five_tuple, &peer),
+                dont_fragment: dont_fragment && df_applies(&path.five_tuple, &peer),
             }
         })
     }
@@ -105,7 +105,7 @@ impl Server {
 
 /// Whether DONT-FRAGMENT applies on this path. RFC 8656 §13.1 to §13.3: if IPv6 is translated to or from, "the
 /// DONT-FRAGMENT attribute MUST be ignored by the server". §15: it applies if the client's transport is TCP.
-fn honours_df(five_tuple: &FiveTuple, peer: &SocketAddr) -> bool {
+fn df_applies(five_tuple: &FiveTuple, peer: &SocketAddr) -> bool {
     five_tuple.transport.is_stream() || (five_tuple.remote.is_ipv4() && peer.is_ipv4())
 }
 

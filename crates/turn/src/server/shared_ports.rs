@@ -18,7 +18,7 @@ const MOST_CLAIMS: usize = 1024;
 
 /// A relay whose port is shared.
 #[derive(Debug)]
-struct Sharer {
+struct SharedPortRelay {
     /// The embedder's number of the port.
     port: u16,
     claims: Vec<SocketAddr>,
@@ -38,7 +38,7 @@ pub(super) enum ClaimRefused {
 /// The relays whose ports are shared, by their indices.
 #[derive(Debug, Default)]
 pub(super) struct SharedPorts {
-    sharers: BTreeMap<u32, Sharer>,
+    sharers: BTreeMap<u32, SharedPortRelay>,
     claims: BTreeMap<(u16, SocketAddr), u32>,
     /// The relays with a permission for an address.
     permitted: BTreeMap<(u16, IpAddr), Vec<u32>>,
@@ -50,7 +50,7 @@ impl SharedPorts {
         self.sharers.is_empty()
     }
 
-    pub(super) fn is_sharer(&self, relay: u32) -> bool {
+    pub(super) fn has_shared_port(&self, relay: u32) -> bool {
         !self.is_unused() && self.sharers.contains_key(&relay)
     }
 
@@ -73,7 +73,7 @@ impl SharedPorts {
         is_permitted: impl Fn(&IpAddr) -> bool,
         is_claimed: impl Fn(&SocketAddr) -> bool,
     ) {
-        let Some(Sharer {
+        let Some(SharedPortRelay {
             port,
             claims,
             permitted,
@@ -136,7 +136,7 @@ impl SharedPorts {
 
     /// The relay has ended.
     pub(super) fn forget(&mut self, relay: u32) {
-        if self.is_sharer(relay) {
+        if self.has_shared_port(relay) {
             self.retain(relay, |_| false, |_| false);
             self.sharers.remove(&relay);
         }
@@ -148,7 +148,7 @@ impl Server {
     /// [`relays_opened`](Self::relays_opened). `port` is the embedder's number of the port, another one for each address.
     pub fn share_port(&mut self, relay: RelayKey, port: u16) {
         if self.relays.generation(relay.index) == relay.generation {
-            let sharer = Sharer {
+            let sharer = SharedPortRelay {
                 port,
                 claims: Vec::new(),
                 permitted: Vec::new(),
@@ -178,8 +178,8 @@ impl Server {
     }
 
     /// Ends the claims of a relay that neither a permission nor a channel stands for any more. What has expired is gone.
-    pub(super) fn settle_claims(&mut self, relay: u32) {
-        if !self.shared_ports.is_sharer(relay) {
+    pub(super) fn end_unused_claims(&mut self, relay: u32) {
+        if !self.shared_ports.has_shared_port(relay) {
             return;
         }
         if let Some(live) = self.relays.get(relay).and_then(Relay::live) {

@@ -90,7 +90,7 @@ impl<T> Chunk<T> {
     }
 
     /// Returns the memory of a chunk without entries.
-    fn give_memory_back(&mut self) {
+    fn release_memory(&mut self) {
         let latest = self.slots.iter().map(|slot| slot.generation).max();
         *self = Chunk {
             generation: latest.unwrap_or(self.generation),
@@ -228,7 +228,7 @@ impl<T> Slab<T> {
         };
         self.spare = Some(kept);
         if let Some(chunk) = other.and_then(|other| self.chunks.get_mut(other as usize)) {
-            chunk.give_memory_back();
+            chunk.release_memory();
         }
     }
 

@@ -29,7 +29,9 @@ impl Server {
     ) -> Result<Arc<User>, Unauthenticated> {
         let tokens = self.config.access_tokens_of(asked.realm);
         let tokens = tokens.ok_or(Unauthenticated::UnexpectedToken)?;
-        let integrity = message.has_integrity().ok_or(Unauthenticated::Stranger)?;
+        let integrity = message
+            .has_integrity()
+            .ok_or(Unauthenticated::NoIntegrity)?;
         let moved = source.user.filter(|user| user.is_by_token());
         if let Some(user) = moved.filter(|user| is_signed_with(message, user.key())) {
             return Ok(user);
@@ -83,12 +85,12 @@ impl Server {
         message: &Message<'_>,
     ) -> UnknownAttributes {
         message
-            .unknown_required(|attribute| self.understands(asked, attribute))
+            .unknown_required(|attribute| self.knows_attribute(asked, attribute))
             .collect()
     }
 
     /// Whether every request may have this attribute.
-    pub(super) fn understands(&self, asked: &RequestContext, attribute: AttributeType) -> bool {
+    pub(super) fn knows_attribute(&self, asked: &RequestContext, attribute: AttributeType) -> bool {
         let takes_tokens = self.config.access_tokens_of(asked.realm).is_some();
         is_known(attribute) || attribute == AttributeType::ACCESS_TOKEN && takes_tokens
     }

@@ -62,7 +62,7 @@ impl Unverified {
     }
 
     /// The source has proven that it gets responses.
-    fn give_back(&mut self, source: IpAddr, now: Mono) {
+    fn refund(&mut self, source: IpAddr, now: Mono) {
         if self.second != second_of(now) || self.cells.is_empty() {
             return;
         }
@@ -124,9 +124,9 @@ impl Server {
     }
 
     /// The client has proven its address.
-    pub(super) fn give_unverified_back(&mut self, now: Mono, path: &ClientPath) {
+    pub(super) fn refund_unverified(&mut self, now: Mono, path: &ClientPath) {
         if path.five_tuple.transport == Transport::Udp {
-            self.unverified.give_back(path.five_tuple.remote.ip(), now);
+            self.unverified.refund(path.five_tuple.remote.ip(), now);
         }
     }
 }
@@ -163,9 +163,9 @@ mod tests {
         let (mut unverified, mut random) = (Unverified::default(), Random::new([7; 32]));
         for _ in 0..1000 {
             assert!(unverified.take(ip(1), 10, Mono(SECOND), &mut random));
-            unverified.give_back(ip(1), Mono(SECOND));
+            unverified.refund(ip(1), Mono(SECOND));
         }
-        unverified.give_back(ip(1), Mono(SECOND));
+        unverified.refund(ip(1), Mono(SECOND));
         let all = (0..30).filter(|_| unverified.take(ip(1), 10, Mono(SECOND), &mut random));
         assert_eq!(all.count(), 10, "nobody gets more than it took");
     }

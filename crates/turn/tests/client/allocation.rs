@@ -8,17 +8,17 @@ use stun::{
     ReservationToken, Software, UnknownAttributes, XorMappedAddress, XorRelayedAddress,
 };
 use turn::client::{
-    Advice, AllocateOptions, CallError, ClientConfig, Event, Loss, PortWish, RelayWish,
-    RequestError,
+    Advice, AllocateOptions, CallError, ClientConfig, Event, Loss, RequestError, RequestedPort,
+    RequestedRelays,
 };
 
 use crate::script::{
     PASSWORD, Script, USER, get, has, mapped, method, parse, relayed, relayed_v6, sha1_key,
 };
 
-fn one(family: Option<AddressFamily>, port: PortWish) -> AllocateOptions {
+fn one(family: Option<AddressFamily>, port: RequestedPort) -> AllocateOptions {
     AllocateOptions {
-        relay: RelayWish::One { family, port },
+        relay: RequestedRelays::One { family, port },
         ..AllocateOptions::default()
     }
 }
@@ -60,7 +60,7 @@ fn every_wish_has_its_attribute() {
     let (_, request) = request_of(AllocateOptions {
         dont_fragment: true,
         lifetime_s: Some(1800),
-        ..one(Some(AddressFamily::V6), PortWish::Even)
+        ..one(Some(AddressFamily::V6), RequestedPort::Even)
     });
     assert_eq!(get::<Lifetime>(&request), Lifetime(1800));
     assert!(has(&request, AttributeType::DONT_FRAGMENT));
@@ -70,12 +70,12 @@ fn every_wish_has_its_attribute() {
     );
     assert_eq!(get::<EvenPort>(&request), EvenPort { reserve: false });
 
-    let (_, request) = request_of(one(None, PortWish::EvenAndNext));
+    let (_, request) = request_of(one(None, RequestedPort::EvenAndNext));
     assert_eq!(get::<EvenPort>(&request), EvenPort { reserve: true });
     assert!(!has(&request, AttributeType::REQUESTED_ADDRESS_FAMILY));
 
     let (_, request) = request_of(AllocateOptions {
-        relay: RelayWish::Both { even_port: true },
+        relay: RequestedRelays::Both { even_port: true },
         ..AllocateOptions::default()
     });
     assert_eq!(
@@ -85,7 +85,7 @@ fn every_wish_has_its_attribute() {
     assert_eq!(get::<EvenPort>(&request), EvenPort { reserve: false });
 
     let (_, request) = request_of(AllocateOptions {
-        relay: RelayWish::Reserved(*b"a token!"),
+        relay: RequestedRelays::Reserved(*b"a token!"),
         ..AllocateOptions::default()
     });
     assert_eq!(
@@ -96,8 +96,8 @@ fn every_wish_has_its_attribute() {
 }
 
 #[test]
-fn the_event_tells_all_that_was_granted() {
-    let (mut script, request) = request_of(one(None, PortWish::EvenAndNext));
+fn the_event_has_all_that_was_granted() {
+    let (mut script, request) = request_of(one(None, RequestedPort::EvenAndNext));
     script.advance(Duration::from_millis(30));
     script.succeed(&request, |response| {
         response
@@ -134,7 +134,7 @@ fn the_event_tells_all_that_was_granted() {
 #[test]
 fn a_dual_allocation_may_be_granted_by_half() {
     let options = AllocateOptions {
-        relay: RelayWish::Both { even_port: false },
+        relay: RequestedRelays::Both { even_port: false },
         ..AllocateOptions::default()
     };
     let (mut script, request) = request_of(options);
@@ -169,7 +169,7 @@ fn a_dual_allocation_may_be_granted_by_half() {
 #[test]
 fn one_family_of_a_dual_allocation_can_be_released() {
     let (mut script, request) = request_of(AllocateOptions {
-        relay: RelayWish::Both { even_port: false },
+        relay: RequestedRelays::Both { even_port: false },
         ..AllocateOptions::default()
     });
     script.grant(&request, &[relayed(), relayed_v6()], 600);
@@ -203,7 +203,7 @@ fn one_family_of_a_dual_allocation_can_be_released() {
 
 #[test]
 fn an_allocation_of_the_wrong_family_is_deleted() {
-    let (mut script, request) = request_of(one(Some(AddressFamily::V6), PortWish::Any));
+    let (mut script, request) = request_of(one(Some(AddressFamily::V6), RequestedPort::Any));
     script.grant(&request, &[relayed()], 600);
     assert_eq!(
         failure(&mut script),

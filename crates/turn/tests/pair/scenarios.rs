@@ -8,8 +8,8 @@ use std::time::Duration;
 use stun::nonce::NonceKeys;
 use stun::{AddressFamily, IntegrityAlgorithm, PasswordAlgorithm};
 use turn::client::{
-    Advice, AllocateOptions, CallError, Client, ClientConfig, Event, Loss, PortWish, RelayWish,
-    RequestError, Security,
+    Advice, AllocateOptions, CallError, Client, ClientConfig, Event, Loss, RequestError,
+    RequestedPort, RequestedRelays, Security,
 };
 use turn::server::{ClientIdentity, Quota, QuotaExceeded, TicketKeys};
 
@@ -65,7 +65,7 @@ fn a_classic_client_is_served_too() {
 }
 
 #[test]
-fn a_wrong_password_is_told_apart() {
+fn a_wrong_password_is_recognized() {
     let mut pair = Pair::new(Weather::FINE, 1);
     let client = pair.add_client(ClientConfig::with_credentials(USER, "wrong"));
     let events = pair.try_allocate(client, AllocateOptions::default());
@@ -132,7 +132,7 @@ fn a_dual_allocation_relays_both_families_and_gives_one_back() {
         client,
         AllocateOptions {
             mobility: false,
-            relay: RelayWish::Both { even_port: false },
+            relay: RequestedRelays::Both { even_port: false },
             dont_fragment: true,
             lifetime_s: Some(1200),
         },
@@ -163,8 +163,8 @@ fn a_dual_allocation_relays_both_families_and_gives_one_back() {
 fn a_reserved_port_is_claimed_by_another_client() {
     let mut pair = Pair::new(Weather::FINE, 1);
     let (one, two) = (pair.add_default_client(), pair.add_default_client());
-    let port = PortWish::EvenAndNext;
-    let relay = RelayWish::One { family: None, port };
+    let port = RequestedPort::EvenAndNext;
+    let relay = RequestedRelays::One { family: None, port };
     let options = AllocateOptions {
         relay,
         ..AllocateOptions::default()
@@ -175,7 +175,7 @@ fn a_reserved_port_is_claimed_by_another_client() {
     };
     let token = first.reservation.expect("asked for");
     let options = AllocateOptions {
-        relay: RelayWish::Reserved(token),
+        relay: RequestedRelays::Reserved(token),
         ..AllocateOptions::default()
     };
     pair.allocate(two, options);

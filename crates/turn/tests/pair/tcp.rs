@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use stun::ConnectionId;
 use stun::nonce::NonceKeys;
-use turn::client::{AllocateOptions, CallError, Client, ClientConfig, Event, Received, RelayWish};
+use turn::client::{
+    AllocateOptions, CallError, Client, ClientConfig, Event, Received, RequestedRelays,
+};
 use turn::server::credentials::StaticCredentials;
 use turn::server::{AllowEveryPeer, Config, ConnectError, OpenedRelay, Output, Server};
 use turn::{
@@ -77,7 +79,7 @@ impl World {
     }
 
     /// Carries messages between this connection and the server until both are silent.
-    fn settle(&mut self, connection: &mut Connection) {
+    fn exchange_all(&mut self, connection: &mut Connection) {
         loop {
             while let Some(request) = connection.client.poll_transmit().map(<[u8]>::to_vec) {
                 let run = Run::single(&request);
@@ -152,7 +154,7 @@ fn allocated(world: &mut World) -> Connection {
     let client = Client::new(Arc::new(config()), [7; 32]);
     let mut control = Connection::new(client, 4000);
     let options = AllocateOptions {
-        relay: RelayWish::Tcp { family: None },
+        relay: RequestedRelays::Tcp { family: None },
         dont_fragment: true,
         ..AllocateOptions::default()
     };
@@ -160,7 +162,7 @@ fn allocated(world: &mut World) -> Connection {
     let early = control.client.connect_peer(world.now, peer);
     assert_eq!(early, Err(CallError::NoAllocation));
     control.client.allocate(world.now, options).expect("once");
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     match control.event() {
         Event::Allocated(allocated) => assert_eq!(allocated.relayed, relayed()),
         other => panic!("not allocated: {other:?}"),
@@ -177,7 +179,7 @@ fn bind(world: &mut World, control: &Connection, port: u16, id: ConnectionId) ->
     let request = request.expect("a request");
     let run = Run::single(&request);
     let _ = world.server.handle_client(world.now, &data.path, run);
-    world.settle(&mut data);
+    world.exchange_all(&mut data);
     data
 }
 
@@ -190,9 +192,9 @@ fn a_client_connects_to_a_peer_and_binds_a_data_connection_rfc6062_4_3() {
     control.client.connect_peer(now, peer).expect("allocated");
     let again = control.client.connect_peer(now, peer);
     assert_eq!(again, Err(CallError::Connecting));
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     let key = world.connected(true);
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     let id = match control.event() {
         Event::Connected { peer: to, id, .. } if to == peer => id,
         other => panic!("not connected: {other:?}"),
@@ -208,28 +210,28 @@ fn a_client_connects_to_a_peer_and_binds_a_data_connection_rfc6062_4_3() {
         other => panic!("bound twice: {other:?}"),
     }
     control.client.connect_peer(now, peer).expect("allocated");
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     match control.event() {
         Event::ConnectFailed { error, .. } => assert_eq!(error.code(), Some(446)),
         other => panic!("connected twice: {other:?}"),
     }
     control.client.release(world.now, None).expect("allocated");
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     assert!(matches!(control.event(), Event::Released { .. }));
     assert_eq!(world.closed, [key]);
 }
 
 #[test]
-fn a_peer_that_cannot_be_reached_is_told() {
+fn a_peer_that_cannot_be_reached_is_reported() {
     let mut world = World::new();
     let mut control = allocated(&mut world);
     let peer = address("198.51.100.200:700");
     for _ in 0..2 {
         let now = world.now;
         control.client.connect_peer(now, peer).expect("allocated");
-        world.settle(&mut control);
+        world.exchange_all(&mut control);
         world.connected(false);
-        world.settle(&mut control);
+        world.exchange_all(&mut control);
         match control.event() {
             Event::ConnectFailed { peer: to, error } => {
                 assert_eq!((to, error.code()), (peer, Some(447)));
@@ -240,17 +242,17 @@ fn a_peer_that_cannot_be_reached_is_told() {
 }
 
 #[test]
-fn a_peer_that_connects_is_told_with_its_connection_rfc6062_4_4() {
+fn a_peer_that_connects_is_reported_with_its_connection_rfc6062_4_4() {
     let mut world = World::new();
     let mut control = allocated(&mut world);
     let peer = address("198.51.100.200:700");
     let now = world.now;
     control.client.permit(now, &[peer.ip()]).expect("allocated");
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     assert!(matches!(control.event(), Event::Permitted { .. }));
     let relay = world.relay.expect("open");
     let key = world.server.peer_connected(world.now, relay, peer);
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     let id = match control.event() {
         Event::PeerConnected { peer: from, id } if from == peer => id,
         other => panic!("not told: {other:?}"),
@@ -267,7 +269,7 @@ fn an_allocation_of_datagrams_connects_to_nobody() {
     let mut control = Connection::new(client, 4000);
     let options = AllocateOptions::default();
     control.client.allocate(world.now, options).expect("once");
-    world.settle(&mut control);
+    world.exchange_all(&mut control);
     let peer = address("198.51.100.200:700");
     let connected = control.client.connect_peer(world.now, peer);
     assert_eq!(connected, Err(CallError::NotTcp));

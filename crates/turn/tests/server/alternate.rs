@@ -93,7 +93,7 @@ fn over_tls_and_dtls_the_response_names_the_certificate() {
 }
 
 #[test]
-fn strangers_bad_requests_and_reservations_are_not_sent_away() {
+fn unauthenticated_and_bad_requests_and_reservations_are_not_redirected() {
     let mut world = World::new();
     let mut alice = Client::new(&mut world, "alice", REMOTE);
     let reply = alice.try_allocate(&mut world, |request| {

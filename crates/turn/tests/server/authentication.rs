@@ -205,7 +205,7 @@ fn a_challenge_is_fingerprinted_if_the_request_was() {
 }
 
 #[test]
-fn each_failure_is_counted_and_logged_under_its_reason_and_the_client_cannot_tell() {
+fn each_failure_is_counted_and_logged_under_its_reason_and_responses_are_equal() {
     let mut world = World::with(|config| config.nonce_lifetime_s = 60);
     let rest = RestCredentials::new(["secret"]);
     let both = AnyOf(vec![Arc::clone(&world.config.credentials), Arc::new(rest)]);

@@ -214,7 +214,7 @@ fn foreign_messages_are_dropped_with_their_reason() {
 }
 
 #[test]
-fn answers_to_strangers_are_at_most_twice_the_request_for_binding() {
+fn unauthenticated_binding_responses_are_at_most_twice_the_request() {
     let mut world = World::with(|config| config.software = Some("s".repeat(127)));
     for (remote, headers) in [("198.51.100.1:4000", 28), ("[2001:db8:5::1]:4001", 48)] {
         let path = path(remote);

@@ -268,7 +268,7 @@ fn icmp_errors_about_a_peer_that_a_reload_has_denied_are_dropped() {
 
 /// This host's own error about a datagram that is too long names the peer's address, and port 0.
 #[test]
-fn icmp_errors_of_an_unknown_port_are_told() {
+fn icmp_errors_of_an_unknown_port_are_reported() {
     let mut world = World::new();
     let (_, relay) = ready(&mut world);
     let unknown_port = SocketAddr::new(address(PEER).ip(), 0);
@@ -321,7 +321,7 @@ fn icmp_errors_become_data_indications() {
 }
 
 #[test]
-fn other_icmp_messages_strangers_and_closed_relays_are_ignored() {
+fn icmp_messages_of_other_types_unknown_sources_and_closed_relays_are_ignored() {
     let mut world = World::new();
     let (_, relay) = ready(&mut world);
     for error in [icmp(5, 0, 0), icmp(0, 0, 0), icmp(2, 0, 1300)] {

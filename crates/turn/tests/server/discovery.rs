@@ -110,7 +110,7 @@ fn a_request_without_attributes_gets_the_addresses_too_rfc5780_6_1() {
 }
 
 #[test]
-fn behind_a_nat_the_public_addresses_are_told() {
+fn behind_a_nat_the_public_addresses_are_advertised() {
     let mut world = World::with(|config| {
         config.discovery.listeners =
             vec![listeners(Transport::Udp, ["203.0.113.1", "203.0.113.2"])];

@@ -300,7 +300,7 @@ fn one_expired_family_is_gone_before_the_next_request_is_looked_at() {
 }
 
 #[test]
-fn clients_of_the_draft_ask_and_are_told_by_its_numbers() {
+fn clients_of_the_draft_get_attributes_with_its_numbers() {
     let ask = |client: &mut Client, world: &mut World| {
         client.try_allocate(world, |request| {
             request

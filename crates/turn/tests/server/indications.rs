@@ -156,7 +156,7 @@ fn a_malformed_indication_is_dropped_in_silence() {
 }
 
 #[test]
-fn an_indication_to_whom_it_may_not_concern_is_dropped_in_silence() {
+fn an_indication_without_permission_is_dropped_without_a_response() {
     let mut world = World::new();
     let mut client = Client::new(&mut world, "alice", REMOTE);
     client.allocate(&mut world);

@@ -444,7 +444,7 @@ fn where_a_limit_appears_channels_are_described_again() {
 }
 
 #[test]
-fn clients_of_one_address_are_told_apart() {
+fn clients_of_one_address_are_distinguished() {
     let mut world = offloading();
     let mut second = path(REMOTE);
     second.listener = ListenerKey(2);

@@ -289,7 +289,7 @@ fn each_realm_has_its_rate() {
 }
 
 #[test]
-fn realms_that_cannot_be_told_apart_are_refused() {
+fn realms_that_cannot_be_distinguished_are_refused() {
     let world = World::new();
     let with = |realms: Vec<RealmConfig>| {
         let mut config = world.config.clone();

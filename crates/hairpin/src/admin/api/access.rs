@@ -42,11 +42,11 @@ pub(super) fn check(
         None if wanted == Access::Read && is_on_this_machine(headers, peer) => {
             Ok(Caller(format!("{}", peer.address.ip())))
         }
-        None => Err(without_token(tokens)),
+        None => Err(missing_token(tokens)),
     }
 }
 
-fn without_token(tokens: &AdminTokens) -> Problem {
+fn missing_token(tokens: &AdminTokens) -> Problem {
     if tokens.is_empty() {
         let why = "no token is configured: set admin.tokens, reload, and send one as Authorization: Bearer TOKEN";
         return Problem::new(StatusCode::FORBIDDEN, why);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stores::{Answer, Directory, Keys, Kind, RealmOption, Store, StoreError, StoreSettings};
+use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
 
 use super::access::Caller;
 use super::problem::Problem;
@@ -68,7 +68,7 @@ impl Open {
         })
     }
 
-    async fn wait<T>(&self, answer: Answer<'_, T>) -> Result<T, Problem> {
+    async fn wait<T>(&self, answer: StoreFuture<'_, T>) -> Result<T, Problem> {
         let outcome = tokio::time::timeout(self.timeout, answer).await;
         let outcome = outcome.unwrap_or(Err(StoreError::Timeout(self.timeout)));
         outcome.map_err(|error| failed(self.kind, &error))

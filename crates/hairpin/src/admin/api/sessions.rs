@@ -29,14 +29,14 @@ pub(super) async fn list(shared: &Shared, query: &Query) -> Result<Value, Proble
         .map(|text| sessions::place(text).map_err(|error| Problem::bad_request(error.to_owned())));
     let after = after.transpose()?.unwrap_or_default();
     let wait = move |all: Sessions| sessions::list(&all, after, limit, filter);
-    on_a_thread_that_may_wait(shared, wait).await
+    run_blocking(shared, wait).await
 }
 
 /// Ends one session.
 pub(super) async fn end(shared: &Shared, id: &str, caller: &Caller) -> Result<Value, Problem> {
     let id = SessionId::from_str(id).map_err(|error| Problem::bad_request(error.to_string()))?;
     let by = caller.0.clone();
-    on_a_thread_that_may_wait(shared, move |all| sessions::end(&all, id, &by)).await
+    run_blocking(shared, move |all| sessions::end(&all, id, &by)).await
 }
 
 /// Ends all sessions of a user, on all nodes.
@@ -50,11 +50,11 @@ pub(super) async fn end_user(
     let (user, by) = (user.ok_or_else(missing)?.to_owned(), caller.0.clone());
     let all = Arc::clone(shared);
     let wait = move |_| sessions::end_user_everywhere(&all, &user, &by);
-    on_a_thread_that_may_wait(shared, wait).await
+    run_blocking(shared, wait).await
 }
 
 /// Waits for workers on another thread, so that the thread of the listener can serve other clients.
-async fn on_a_thread_that_may_wait<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     shared: &Shared,
     wait: impl FnOnce(Sessions) -> Result<T, SessionError> + Send + 'static,
 ) -> Result<T, Problem> {

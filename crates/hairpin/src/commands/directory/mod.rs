@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
-use stores::{Answer, Directory, Keys, Kind, RealmOption, Store, StoreError, StoreSettings};
+use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
 
 use super::serve::{databases, random_secret};
 use super::{input, output};
 use crate::audit::Audit;
 use crate::cli::directory::{
-    Import, List, Named, Password, Place, Realm, RealmDel, RealmSet, Secret, SecretFile, Target,
-    User,
+    Import, List, Named, Password, Realm, RealmDel, RealmSet, Secret, SecretFile, StoreArgs,
+    Target, User,
 };
 use crate::config::{self, Config};
 pub(super) use transfer::put_accounts;
@@ -68,7 +68,7 @@ impl Open {
     }
 
     /// Waits for an answer.
-    fn wait<T>(&self, answer: Answer<'_, T>) -> Result<T> {
+    fn wait<T>(&self, answer: StoreFuture<'_, T>) -> Result<T> {
         let timeout = self.timeout;
         let outcome = self
             .runtime
@@ -288,7 +288,7 @@ pub(crate) fn realm(command: &Realm) -> Result<ExitCode> {
     }
 }
 
-fn target_of(place: &Place, realm: &str) -> Target {
+fn target_of(place: &StoreArgs, realm: &str) -> Target {
     Target {
         config: place.config.clone(),
         store: place.store.clone(),

@@ -23,7 +23,7 @@ pub(super) fn offload(patient: &Patient<'_>) -> Vec<Finding> {
         )];
     }
     let is_ours = |name: &String| patient.interfaces.contains(name);
-    let all = patient.system.prospects().into_iter();
+    let all = patient.system.probe_interfaces().into_iter();
     let found = all
         .filter(|(name, ..)| is_ours(name))
         .map(|(name, means, why)| {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_drifts_is_told() {
+    fn a_clock_that_drifts_is_reported() {
         let made = MadeUp::new("");
         assert_eq!(made.one("clock").level, Level::Skipped);
         let ask = "timedatectl show --property=NTPSynchronized --value";

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use server::addresses;
-use server::offload::{OffloadMethod, prospects};
+use server::offload::{OffloadMethod, probe_interfaces};
 use server::{AddressFamily, QueueInterrupt, queue_interrupts};
 
 /// The outcome of a program.
@@ -176,7 +176,7 @@ impl System {
     }
 
     /// Interfaces, by what the kernel can relay on each, and why by nothing better.
-    pub(super) fn prospects(&self) -> Vec<(String, &'static str, Option<String>)> {
+    pub(super) fn probe_interfaces(&self) -> Vec<(String, &'static str, Option<String>)> {
         if !self.is_real {
             // Interface, means, reason.
             let text = self.read(&place_of("prospects")).unwrap_or_default();
@@ -195,7 +195,7 @@ impl System {
             };
             return text.lines().filter_map(of).collect();
         }
-        let all = prospects().unwrap_or_default();
+        let all = probe_interfaces().unwrap_or_default();
         let one = |it: server::offload::OffloadProbe| {
             let obstacle = it.not_xdp.as_ref().or(it.not_tc.as_ref());
             let why = match it.auto {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_missing_or_fails_is_told_apart() {
+    fn a_missing_program_differs_from_one_that_fails() {
         let system = System::real();
         assert_eq!(system.run("hairpin-no-such-program"), Said::Missing);
         assert!(matches!(system.run("ls /nonexistent"), Said::Failed(_)));

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use load::Via;
-use load::generator::{PlanError, RehearsalError, RunError, SetupError};
+use load::generator::{PlanError, RunError, ServerCheckError, SetupError};
 use load::probe::ProbeErrorKind;
 
 use super::{output, status};
@@ -74,10 +74,10 @@ impl From<SetupError> for Fault {
     }
 }
 
-impl From<RehearsalError> for Fault {
-    fn from(error: RehearsalError) -> Fault {
+impl From<ServerCheckError> for Fault {
+    fn from(error: ServerCheckError) -> Fault {
         let advice = match &error {
-            RehearsalError::CredentialsNeeded { .. } => ": give --user NAME:PASSWORD",
+            ServerCheckError::CredentialsNeeded { .. } => ": give --user NAME:PASSWORD",
             _ => "",
         };
         Fault::Run(anyhow!("{error}{advice}"))

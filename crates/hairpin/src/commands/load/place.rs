@@ -13,12 +13,12 @@ use crate::commands::via;
 
 /// The server under load.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ServerUnderLoad {
     pub(super) target: Target,
     pub(super) via: Via,
 }
 
-impl Place {
+impl ServerUnderLoad {
     /// The URI with the address in it, for `scheme`: `stun` or `turn`.
     pub(super) fn uri(&self, scheme: &str) -> String {
         let address = self.target.address();
@@ -32,7 +32,7 @@ impl Place {
 }
 
 /// Finds the server; `scheme` is what a bare host means.
-pub(super) fn server(args: &LoadTarget, scheme: Scheme) -> Result<Place, Fault> {
+pub(super) fn server(args: &LoadTarget, scheme: Scheme) -> Result<ServerUnderLoad, Fault> {
     let usage = |error: anyhow::Error| Fault::Usage(error);
     let uri = Uri::parse_target(&args.target, scheme).map_err(|error| usage(error.into()))?;
     let via = match via::of(&uri, &args.tls).map_err(usage)? {
@@ -64,7 +64,7 @@ pub(super) fn server(args: &LoadTarget, scheme: Scheme) -> Result<Place, Fault> 
         Fault::Run(anyhow!("{uri} has no {family} address: leave out {flag}"))
     })?;
     let target = admit(address, args.i_own_the_target)?;
-    Ok(Place { target, via })
+    Ok(ServerUnderLoad { target, via })
 }
 
 /// Admits an address that load is sent to, or through a server to.

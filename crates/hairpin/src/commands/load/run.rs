@@ -12,7 +12,7 @@ use load::report::{LoadReport, SweepStep};
 
 use super::Fault;
 use super::conclude::conclude;
-use super::live::{self, Live, Title};
+use super::live::{self, LiveDisplay, Title};
 use crate::cli::load::course::How;
 use crate::commands::reports::Destinations;
 use crate::commands::stop;
@@ -25,7 +25,7 @@ pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// What is to be done.
 #[derive(Debug)]
-pub(super) struct Order<'a> {
+pub(super) struct LoadRun<'a> {
     /// Workload and server.
     pub(super) title: String,
     /// Sends per second unless said otherwise; `None` if the workload brings its own.
@@ -42,7 +42,7 @@ pub(super) struct Order<'a> {
     pub(super) how: &'a How,
 }
 
-impl Order<'_> {
+impl LoadRun<'_> {
     /// Sets up by `make`, runs, shows, reports.
     pub(super) fn carry_out(
         &self,
@@ -57,7 +57,7 @@ impl Order<'_> {
         ])?;
         let stopper = Stopper::new();
         let stop_run = stopper.clone();
-        stop::on_signals(move || stop_run.stop(), live::give_back)?;
+        stop::on_signals(move || stop_run.stop(), live::restore_terminal)?;
         eprintln!("{}", self.title);
         let mut plan = make(&stopper)?;
         self.shape(&mut plan);
@@ -122,7 +122,7 @@ impl Order<'_> {
     fn run_once(&self, plan: Plan, stopper: &Stopper) -> Result<LoadReport, Fault> {
         let title = self.live_title(plan.warm_up + plan.duration);
         let mut run = Run::start(plan)?;
-        let mut live = Live::start(title, self.how.results.no_tui, stopper);
+        let mut live = LiveDisplay::start(title, self.how.results.no_tui, stopper);
         while let Some(second) = run.next_second() {
             live.second(&second);
         }
@@ -139,7 +139,7 @@ impl Order<'_> {
     ) -> Result<LoadReport, Fault> {
         let options = self.search_options();
         let title = self.live_title(options.warm_up + options.step);
-        let mut live = Live::start(title, self.how.results.no_tui, stopper);
+        let mut live = LiveDisplay::start(title, self.how.results.no_tui, stopper);
         let found = generator::find_max(plan, &options, |progress| match progress {
             Progress::Begin { number, rate } => {
                 live.begin_step(number, rate);
@@ -161,7 +161,7 @@ impl Order<'_> {
         stopper: &Stopper,
     ) -> Result<LoadReport, Fault> {
         let title = self.live_title(options.warm_up + options.step);
-        let mut live = Live::start(title, self.how.results.no_tui, stopper);
+        let mut live = LiveDisplay::start(title, self.how.results.no_tui, stopper);
         let mut begun = false;
         let report = generator::sweep(plan, options, |progress| match progress {
             SweepProgress::Peak => live.say("measuring the peak by a closed loop"),

@@ -11,8 +11,8 @@ use load::measure::Rate;
 use load::probe::{self, ProbeErrorKind};
 use load::uri::Scheme;
 
-use super::place::Place;
-use super::run::{LINGER, Order, WARM_UP};
+use super::place::ServerUnderLoad;
+use super::run::{LINGER, LoadRun, WARM_UP};
 use super::{Fault, check_flags, check_transport, place};
 use crate::cli::load::stun::{Args, Workload};
 use crate::cli::load::turn::Garbage;
@@ -27,7 +27,7 @@ const CONNECT_RATE: Rate = Rate(100.0);
 const LOOPBACK_SOURCES: u32 = 256;
 
 /// How long a first request is waited for.
-const KNOCK: Duration = Duration::from_millis(400);
+const CHECK_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         )));
     }
     check_transport(workload, &place.via, &args.how.course)?;
-    let order = Order {
+    let order = LoadRun {
         title: format!("{workload} against {}", place.uri("stun")),
         default_rate: Some(match args.workload {
             Workload::Binding => RATE,
@@ -64,11 +64,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     order.carry_out(|stopper| plan(args, place, stopper))
 }
 
-fn plan(args: &Args, place: Place, stopper: &Stopper) -> Result<Plan, Fault> {
-    let Place { target, via } = place;
+fn plan(args: &Args, place: ServerUnderLoad, stopper: &Stopper) -> Result<Plan, Fault> {
+    let ServerUnderLoad { target, via } = place;
     if !via.has_connections() {
         // Over TCP, TLS and DTLS the connections themselves tell.
-        knock(target)?;
+        check_listens(target)?;
     }
     let mut plan = match args.workload {
         Workload::Binding => {
@@ -92,8 +92,8 @@ fn plan(args: &Args, place: Place, stopper: &Stopper) -> Result<Plan, Fault> {
 
 /// Asks once whether anything listens there at all: a run against nobody would take its time to find out. Silence means
 /// nothing yet.
-pub(super) fn knock(target: Target) -> Result<(), Fault> {
-    match probe::stun(target.address(), KNOCK) {
+pub(super) fn check_listens(target: Target) -> Result<(), Fault> {
+    match probe::stun(target.address(), CHECK_TIMEOUT) {
         Err(error) if error.kind() == ProbeErrorKind::NothingListens => {
             Err(Fault::Run(anyhow!("{error}")))
         }

@@ -12,8 +12,8 @@ use load::probe::Credentials;
 use load::uri::Scheme;
 use server::AddressFamily;
 
-use super::place::Place;
-use super::run::{LINGER, Order, WARM_UP};
+use super::place::ServerUnderLoad;
+use super::run::{LINGER, LoadRun, WARM_UP};
 use super::{Fault, check_flags, check_transport, place, stun};
 use crate::cli::load::turn::{Args, Credentials as UserArgs, Direction as Way, Family, Workload};
 use crate::commands::creds;
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     let place = place::server(&args.to, Scheme::Turn)?;
     check_transport(workload, &place.via, &args.how.course)?;
     let path = path(args)?;
-    let order = Order {
+    let order = LoadRun {
         title: format!("{workload} against {}", place.uri("turn")),
         default_rate: match args.workload {
             Workload::Relay => Some(RELAY_RATE),
@@ -115,7 +115,7 @@ fn credentials(who: &UserArgs) -> Result<Option<Credentials>, Fault> {
     Ok(Some(Credentials::new(name, password)))
 }
 
-fn clients(args: &Args, place: Place, credentials: Option<Credentials>) -> TurnClients {
+fn clients(args: &Args, place: ServerUnderLoad, credentials: Option<Credentials>) -> TurnClients {
     let setup = &args.setup;
     let mut clients = TurnClients::new(place.target);
     clients.via = place.via;
@@ -188,7 +188,7 @@ fn plan(args: &Args, clients: TurnClients, path: Path, stopper: &Stopper) -> Res
         }
         Workload::Mixed => generator::mixed(&mixed(args, clients), stopper)?,
         Workload::Garbage => {
-            stun::knock(target)?;
+            stun::check_listens(target)?;
             let mut plan = generator::garbage(&stun::garbage(&args.garbage, target))?;
             plan.stopper = stopper.clone();
             plan

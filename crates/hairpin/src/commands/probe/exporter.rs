@@ -12,7 +12,7 @@ use load::probe::{ProbeError, ProbeErrorKind, TurnReport};
 
 use super::report::Finding;
 use super::target::Target;
-use super::{Failure, credentials, first_that_answers, usage};
+use super::{Failure, credentials, probe_first_responding, usage};
 use crate::admin::http::{Body, Incoming, METRICS, Peer, Respond, response, serve};
 use crate::cli::probe::{Target as TargetArgs, Turn};
 use crate::commands::output;
@@ -118,7 +118,7 @@ fn round(turn: &Turn, args: &TargetArgs) -> Round {
         load::probe::turn(server, credentials.as_ref(), target.timeout)
             .map(|report| Finding::Turn(Box::new(report)))
     };
-    let (round, why) = match &first_that_answers(&target, ask) {
+    let (round, why) = match &probe_first_responding(&target, ask) {
         Ok(Finding::Turn(report)) => (of_report(report), fault_text(report)),
         // A probe of TURN finds nothing else.
         Ok(_) => (Round::default(), None),

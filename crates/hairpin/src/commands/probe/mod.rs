@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     probe::stun(server, target.timeout)
                         .map(|report| Finding::Stun(Box::new(report)))
                 };
-                conclude(args, first_that_answers(&target, ask))
+                conclude(args, probe_first_responding(&target, ask))
             }
             Err(error) => Ok(usage(&error)),
         },
@@ -65,7 +65,7 @@ fn turn_once_or_again(turn: &Turn) -> Result<ExitCode> {
                     probe::turn(server, credentials.as_ref(), target.timeout)
                         .map(|report| Finding::Turn(Box::new(report)))
                 };
-                conclude(&turn.target, first_that_answers(&target, ask))
+                conclude(&turn.target, probe_first_responding(&target, ask))
             }
             Err(error) => Ok(usage(&error)),
         },
@@ -130,7 +130,7 @@ enum Failure {
 }
 
 /// Tries one address after the other until one answers at all.
-fn first_that_answers(
+fn probe_first_responding(
     target: &Target,
     ask: impl Fn(ServerAddress) -> Result<Finding, ProbeError>,
 ) -> Result<Finding, Failure> {
@@ -148,7 +148,7 @@ fn first_of(
         let address = server.address;
         match ask(server) {
             Ok(finding) => return Ok(finding),
-            Err(error) if left > 0 && is_silence(&error) => {
+            Err(error) if left > 0 && may_differ_at_other_address(&error) => {
                 let error = output::printable(&error.to_string());
                 eprintln!("{error}; trying the next address");
             }
@@ -159,7 +159,7 @@ fn first_of(
 }
 
 /// Whether another address of the same server may do better.
-fn is_silence(error: &ProbeError) -> bool {
+fn may_differ_at_other_address(error: &ProbeError) -> bool {
     matches!(
         error.kind(),
         ProbeErrorKind::LocalSocket | ProbeErrorKind::NothingListens | ProbeErrorKind::NoAnswer

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use server::offload::{Obstacle, OffloadMethod, OffloadProbe, prospects};
+use server::offload::{Obstacle, OffloadMethod, OffloadProbe, probe_interfaces};
 
 use super::USAGE;
 use crate::cli::probe::Offload;
@@ -16,7 +16,7 @@ use crate::config::LogFormat;
 /// interface.
 pub(super) fn run(args: &Offload) -> Result<ExitCode> {
     log::install(LogFormat::Text, args.log_level)?;
-    let mut found = prospects().context("the kernel does not list its interfaces")?;
+    let mut found = probe_interfaces().context("the kernel does not list its interfaces")?;
     let unknown = args
         .interface
         .iter()
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn loopback_is_in_the_table_and_never_has_xdp() {
-        let found = prospects().unwrap();
+        let found = probe_interfaces().unwrap();
         let lo = found.iter().find(|one| one.interface == "lo").unwrap();
         assert!(lo.not_xdp.is_some() && !lo.xdp_on_demand);
         let text = table(&found);

@@ -115,9 +115,9 @@ fn resolver(name_server: Option<SocketAddr>, timeout: Duration) -> Result<TokioR
 
 /// The SRV records of `name`; none if the name servers say that there are none.
 async fn records(resolver: &TokioResolver, name: &str) -> Result<Vec<Record>> {
-    let lookup = match resolver.lookup(whole(name)?, RecordType::SRV).await {
+    let lookup = match resolver.lookup(absolute_name(name)?, RecordType::SRV).await {
         Ok(lookup) => lookup,
-        Err(error) if is_nothing(&error) => return Ok(Vec::new()),
+        Err(error) if has_no_records(&error) => return Ok(Vec::new()),
         Err(error) => return Err(error).with_context(|| format!("cannot look up {name}")),
     };
     let records = lookup.answers().iter();
@@ -137,14 +137,14 @@ async fn addresses(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>> 
     let mut found = Vec::new();
     let mut failed = None;
     for kind in [RecordType::AAAA, RecordType::A] {
-        match resolver.lookup(whole(name)?, kind).await {
+        match resolver.lookup(absolute_name(name)?, kind).await {
             Ok(lookup) => found.extend(
                 lookup
                     .answers()
                     .iter()
                     .filter_map(|record| record.data.ip_addr()),
             ),
-            Err(error) if is_nothing(&error) => {}
+            Err(error) if has_no_records(&error) => {}
             Err(error) => failed = Some(error),
         }
     }
@@ -156,13 +156,13 @@ async fn addresses(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>> 
 }
 
 /// A whole name: search lists are for people, and SRV records name whole names.
-fn whole(name: &str) -> Result<Name> {
+fn absolute_name(name: &str) -> Result<Name> {
     let mut whole = Name::from_ascii(name).with_context(|| format!("`{name}` is not a name"))?;
     whole.set_fqdn(true);
     Ok(whole)
 }
 
-fn is_nothing(error: &NetError) -> bool {
+fn has_no_records(error: &NetError) -> bool {
     matches!(
         error,
         NetError::Dns(DnsError::NoRecordsFound(nothing))
@@ -171,7 +171,7 @@ fn is_nothing(error: &NetError) -> bool {
 }
 
 /// RFC 2782: the lowest priority first; among equals at random, in proportion to the weights.
-fn order(mut records: Vec<Record>, mut dice: impl FnMut() -> u64) -> Vec<Record> {
+fn order(mut records: Vec<Record>, mut next_random: impl FnMut() -> u64) -> Vec<Record> {
     // Records of weight 0 come first in the list, so that they have a small chance.
     records.sort_by_key(|record| (record.priority, record.weight));
     let mut ordered = Vec::with_capacity(records.len());
@@ -181,7 +181,7 @@ fn order(mut records: Vec<Record>, mut dice: impl FnMut() -> u64) -> Vec<Record>
             .iter()
             .take_while(|record| record.priority == priority);
         let total: u64 = equals.map(|record| u64::from(record.weight)).sum();
-        let chosen = dice() % (total + 1);
+        let chosen = next_random() % (total + 1);
         let mut sum = 0;
         let at = records.iter().position(|record| {
             sum += u64::from(record.weight);
@@ -221,8 +221,8 @@ mod tests {
             record(1, 0, 4),
         ];
         let mut first = [0; 5];
-        for dice in 0..=40 {
-            let ordered = order(records.to_vec(), || dice);
+        for drawn in 0..=40 {
+            let ordered = order(records.to_vec(), || drawn);
             assert_eq!(ordered.len(), 4);
             assert_eq!(
                 ordered[3].port, 1,

@@ -28,9 +28,9 @@ impl Service<'_> {
             Change::EndDrain => return self.end_drain_by_command(),
             Change::Describe => return Ok(Service::describe()),
             Change::HandOver(stream) => self.hand_over(stream),
-            Change::FromSuccessor(message) => self.hear_successor(message),
+            Change::FromSuccessor(message) => self.handle_successor_message(message),
             Change::SuccessorEnded => self.successor_ended(),
-            Change::FromPredecessor(message) => self.hear_predecessor(&message),
+            Change::FromPredecessor(message) => self.handle_predecessor_message(&message),
             Change::PredecessorEnded => self.predecessor_ended(),
         }
         Ok(Value::Null)
@@ -50,7 +50,7 @@ impl Service<'_> {
     fn drain_by_command(&self) -> Reply {
         let drained = self.engine.drain(Duration::ZERO);
         let drained = drained.map_err(|error| Refusal::new(format!("not draining: {error:#}")))?;
-        let status = what_is_left(&self.engine.observer());
+        let status = describe_remaining(&self.engine.observer());
         self.manager.status(&status);
         tracing::info!(
             "draining until the server is stopped: no new allocations, no new SIP transactions"
@@ -81,7 +81,7 @@ fn refusal(error: &Error) -> Refusal {
 }
 
 /// What a drain waits for, in a few words.
-pub(super) fn what_is_left(observer: &Observer) -> String {
+pub(super) fn describe_remaining(observer: &Observer) -> String {
     let stats = observer.stats();
     format!(
         "Draining: {} allocations, {} SIP transactions left",
@@ -91,7 +91,7 @@ pub(super) fn what_is_left(observer: &Observer) -> String {
 }
 
 /// A server that is about to end changes nothing any more.
-pub(super) fn while_stopping(change: &Change) -> Reply {
+pub(super) fn reply_while_stopping(change: &Change) -> Reply {
     match change {
         Change::Drain => Ok(json!({ "drained": false })),
         _ => Err(Refusal::new("the server is about to stop")),

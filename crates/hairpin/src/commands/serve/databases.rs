@@ -132,7 +132,7 @@ impl Databases {
     }
 
     /// Whether a store has read other tables since the settings were made.
-    fn have_other_tables(&self) -> bool {
+    fn have_changed_tables(&self) -> bool {
         let same = |(now, then): (&Option<Arc<Shared>>, &Option<Arc<Shared>>)| match (now, then) {
             (Some(now), Some(then)) => Arc::ptr_eq(now, then),
             (now, then) => now.is_none() && then.is_none(),
@@ -161,7 +161,7 @@ impl Databases {
     }
 
     /// Whether a user of a store can authenticate now, or may be able to later.
-    pub(super) fn admit_somebody(&self) -> bool {
+    pub(super) fn has_possible_user(&self) -> bool {
         let has_some = |source: &Arc<Source>| {
             let shared = source.shared();
             shared.is_none_or(|it| {
@@ -400,11 +400,11 @@ impl Service<'_> {
     pub(super) fn follow_databases(&mut self) {
         let notices = self.engine.databases().take_notices();
         // The start and a reload read the tables of new stores by themselves, and these stores report it as well.
-        if notices.shared && self.engine.databases().have_other_tables() {
+        if notices.shared && self.engine.databases().have_changed_tables() {
             let tables = self.engine.databases().tables();
             // A reload also forgets all users.
             let outcome = self.denied.with_rules().and_then(|config| {
-                let config = super::with_a_way_in(
+                let config = super::with_credentials(
                     config,
                     &mut self.made_up_secret,
                     self.engine.databases(),

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut inherited = taken.as_mut().map_or(inherited, InheritedProcess::sockets);
     let mut made_up_secret = taken.as_ref().and_then(InheritedProcess::made_up_secret);
     let databases = open_databases(&config, &signals)?;
-    let denied = Denied::of(with_a_way_in(config, &mut made_up_secret, &databases)?);
+    let denied = Denied::of(with_credentials(config, &mut made_up_secret, &databases)?);
     let mut config = denied.with_rules()?;
     let mut endpoints = Endpoints::bind(&config, &mut inherited, taken.as_mut())?;
     config.certificates.extend(endpoints.certificate());
@@ -221,14 +221,14 @@ fn log_warnings(loaded: &Loaded) {
 
 /// A server without users, secrets, keys of access tokens, realms and stores gets a random secret, the same one in each call. So a client
 /// can always authenticate, and the relay is never open.
-fn with_a_way_in(
+fn with_credentials(
     mut config: Config,
     made_up_secret: &mut Option<String>,
     databases: &Databases,
 ) -> Result<Config> {
     let has_none = config.users.is_empty() && config.secrets.is_empty();
     if has_none
-        && !databases.admit_somebody()
+        && !databases.has_possible_user()
         && config.token_keys.is_empty()
         && config.realms.is_empty()
     {
@@ -269,7 +269,7 @@ fn banner(
             }
         }
         None => {
-            let (ice, expires) = try_it_with(config, uris);
+            let (ice, expires) = example_credentials(config, uris);
             Access::Quick {
                 ice,
                 expires,
@@ -297,7 +297,7 @@ fn banner(
 }
 
 /// Credentials that the server admits, and whether they expire.
-fn try_it_with(config: &Config, uris: Vec<String>) -> (Ice, bool) {
+fn example_credentials(config: &Config, uris: Vec<String>) -> (Ice, bool) {
     if let Some(secret) = config.secrets.first() {
         let expires = creds::now_unix_s() + BANNER_CREDENTIALS.as_secs();
         return (creds::make(secret, "demo", expires, uris), true);
@@ -443,11 +443,12 @@ impl Service<'_> {
             }
             self.manager.tick(&observer);
             if Instant::now() < drained_by {
-                self.manager.draining(|| changes::what_is_left(&observer));
+                self.manager
+                    .draining(|| changes::describe_remaining(&observer));
             }
             while let Some(asked) = self.inbox.next() {
                 let (change, waiting) = asked.split();
-                waiting.reply(changes::while_stopping(&change));
+                waiting.reply(changes::reply_while_stopping(&change));
             }
         }
         let stopped = stopping

@@ -8,7 +8,7 @@ use std::time::Instant;
 use server::sip::{
     Advertised, AtNodes, NodeFingerprints, NodeHop, NodeTls, NodesReply, OtherNodes, SharedBinding,
 };
-use stores::cluster::bindings::Known;
+use stores::cluster::bindings::KnownBindings;
 use stores::cluster::{self, AtNode, ClusterBindings, NodeInfo};
 
 use super::plan::{self, Machine};
@@ -194,9 +194,9 @@ impl OtherNodes for SipNodes {
 
     fn find(&self, aor: &[u8]) -> AtNodes {
         match self.bindings.find(aor) {
-            Known::At(nodes) => hops(&self.directory, &nodes),
-            Known::Unavailable => AtNodes::Unavailable,
-            Known::Ask => AtNodes::Pending,
+            KnownBindings::At(nodes) => hops(&self.directory, &nodes),
+            KnownBindings::Unavailable => AtNodes::Unavailable,
+            KnownBindings::Ask => AtNodes::Pending,
         }
     }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use super::denied::Denied;
-use super::{Service, log_warnings, read, with_a_way_in};
+use super::{Service, log_warnings, read, with_credentials};
 use crate::config::{self, Config, Loaded};
 
 /// What there is to say of a configuration that applies now.
@@ -70,7 +70,7 @@ impl Service<'_> {
     /// Applies a configuration whose stores are open.
     fn apply_with_stores(&mut self, config: Config, new: &Loaded) -> Result<Reloaded> {
         let databases = self.engine.databases();
-        let config = with_a_way_in(config, &mut self.made_up_secret, databases)?;
+        let config = with_credentials(config, &mut self.made_up_secret, databases)?;
         let denied = Denied::of(config);
         let config = denied.with_rules()?;
         let keys = config::in_force(&self.started, new);

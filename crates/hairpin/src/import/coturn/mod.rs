@@ -192,7 +192,7 @@ fn row(name: &str) -> Option<&'static Row> {
 }
 
 /// Whether most lines are options of coturn.
-pub(super) fn looks_like_it(text: &str) -> bool {
+pub(super) fn is_recognized(text: &str) -> bool {
     let lines: Vec<_> = options(text).collect();
     let known = lines.iter().filter(|line| row(&line.name).is_some());
     known.count() * 2 > lines.len()

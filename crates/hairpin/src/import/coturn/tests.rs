@@ -249,9 +249,9 @@ fn shared_ports_are_two_per_thread() {
 
 #[test]
 fn a_file_of_another_program_is_not_taken_for_coturns() {
-    assert!(looks_like_it("# turn\nlistening-port=3478\nfoo\nrealm=x\n"));
-    assert!(!looks_like_it("[listen]\nudp = []\n"));
-    assert!(!looks_like_it(""));
+    assert!(is_recognized("# turn\nlistening-port=3478\nfoo\nrealm=x\n"));
+    assert!(!is_recognized("[listen]\nudp = []\n"));
+    assert!(!is_recognized(""));
 }
 
 #[test]

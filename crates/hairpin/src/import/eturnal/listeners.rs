@@ -93,8 +93,8 @@ fn listener(node: &Node<'_>, draft: &mut Draft) -> Verdict {
     }
     let to = keys.join(" and ");
     match (
-        field("proxy_protocol").and_then(yaml::truth),
-        field("enable_turn").and_then(yaml::truth),
+        field("proxy_protocol").and_then(yaml::boolean),
+        field("enable_turn").and_then(yaml::boolean),
     ) {
         (Some(true), _) => Verdict::carried(format!(
             "{to}; write the networks of the load balancer into listen.proxy_protocol_from"

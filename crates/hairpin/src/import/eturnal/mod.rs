@@ -11,7 +11,7 @@ use super::{Imported, Judged, Verdict};
 use yaml::Entry;
 
 /// Whether the text is YAML with eturnal's mapping.
-pub(super) fn looks_like_it(text: &str) -> bool {
+pub(super) fn is_recognized(text: &str) -> bool {
     text.lines().any(|line| line.trim_end() == "eturnal:")
 }
 

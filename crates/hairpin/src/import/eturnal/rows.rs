@@ -186,7 +186,7 @@ fn users(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
 }
 
 fn strict_expiry(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
-    match yaml::truth(&context.entry.value) {
+    match yaml::boolean(&context.entry.value) {
         Some(truth) => {
             imported.draft.set("auth.strict_expiry", truth);
             Verdict::carried("auth.strict_expiry")

@@ -64,7 +64,7 @@ pub(super) fn number(node: &Node<'_>) -> Option<u64> {
 }
 
 /// A truth value.
-pub(super) fn truth(node: &Node<'_>) -> Option<bool> {
+pub(super) fn boolean(node: &Node<'_>) -> Option<bool> {
     match &*text(node)?.to_ascii_lowercase() {
         "true" | "yes" | "on" => Some(true),
         "false" | "no" | "off" => Some(false),

@@ -10,7 +10,7 @@ use super::{Imported, Judged, Verdict};
 use statements::{Kind, Statement};
 
 /// Whether the text is a script of Kamailio.
-pub(super) fn looks_like_it(text: &str) -> bool {
+pub(super) fn is_recognized(text: &str) -> bool {
     let marks = ["#!KAMAILIO", "#!define", "request_route", "loadmodule"];
     let starts = |line: &str| marks.iter().any(|mark| line.trim_start().starts_with(mark));
     text.lines().filter(|line| starts(line)).count() >= 2

@@ -76,7 +76,7 @@ fn lines(text: &str) -> impl Iterator<Item = Line> {
 }
 
 /// Whether most lines have a key of repro.
-pub(super) fn looks_like_it(text: &str) -> bool {
+pub(super) fn is_recognized(text: &str) -> bool {
     let lines: Vec<_> = lines(text).collect();
     let known = lines
         .iter()

@@ -54,9 +54,9 @@ fn allocate_options() -> AllocateOptions {
     AllocateOptions {
         mobility: false,
         lifetime_s: Some(LIFETIME_S),
-        relay: turn::client::RelayWish::One {
+        relay: turn::client::RequestedRelays::One {
             family: layout::is_ipv6().then_some(stun::AddressFamily::V6),
-            port: turn::client::PortWish::Any,
+            port: turn::client::RequestedPort::Any,
         },
         dont_fragment: false,
     }

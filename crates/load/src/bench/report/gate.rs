@@ -35,7 +35,7 @@ impl Report {
     /// Removes the measurements of a round that may depend on the machine more than on the server. These are a
     /// gated server's goodput below its share, and the floor's goodput of the same round. Returns whom to
     /// measure again, in order.
-    pub(crate) fn withdraw_doubtful(&mut self, scenario: &Scenario, round: u32) -> Vec<usize> {
+    pub(crate) fn remove_doubtful(&mut self, scenario: &Scenario, round: u32) -> Vec<usize> {
         let Some(gate) = self.gate else {
             return Vec::new();
         };
@@ -64,7 +64,7 @@ impl Report {
         doubtful
     }
 
-    /// Marks what was measured in place of what [`Report::withdraw_doubtful`] took out.
+    /// Marks what was measured in place of what [`Report::remove_doubtful`] took out.
     pub(crate) fn mark_repeated(&mut self, scenario: &Scenario, round: u32, sides: &[usize]) {
         for cell in &mut self.cells {
             cell.repeated |=
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_half_of_the_floor_of_the_same_round_is_told() {
+    fn less_than_half_of_the_floor_of_the_same_round_is_reported() {
         let mut report = report();
         set(&mut report, 5, |packets| packets.best.delivered = 155e3);
         let found = report.violations();
@@ -221,11 +221,11 @@ mod tests {
     #[test]
     fn results_below_the_gate_are_measured_again_with_the_floor() {
         let mut report = report();
-        assert!(report.withdraw_doubtful(&RELAY, 1).is_empty());
+        assert!(report.remove_doubtful(&RELAY, 1).is_empty());
         set(&mut report, 5, |packets| packets.best.delivered = 155e3);
         let cells = report.cells.clone();
         assert_eq!(
-            report.withdraw_doubtful(&RELAY, 1),
+            report.remove_doubtful(&RELAY, 1),
             [1, 0],
             "in the order of the round; the other server stays"
         );
@@ -244,7 +244,7 @@ mod tests {
             packets.wrong = 1;
             packets.best.delivered = 1.0;
         });
-        assert!(report.withdraw_doubtful(&RELAY, 0).is_empty());
+        assert!(report.remove_doubtful(&RELAY, 0).is_empty());
         assert_eq!(report.violations().len(), 2);
     }
 
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_that_failed_or_costs_too_much_is_told() {
+    fn a_cycle_that_failed_or_costs_too_much_is_reported() {
         let mut report = report();
         report.gate = Some(Gate::Measured);
         let churn = |cost_ns, errors| {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn more_system_calls_than_batches_need_are_told() {
+    fn more_system_calls_than_batches_need_are_reported() {
         let mut report = report();
         report.gate = Some(Gate::Measured);
         report.cells[5].scenario = Scenario::Binding {

@@ -29,7 +29,7 @@ impl Report {
         let mut page = format!(
             "<!doctype html><html lang='en'><meta charset='utf-8'><title>hairpin bench</title><style>{STYLE}</style>\
              <h1>hairpin bench</h1>{}<p>{METHOD}</p>",
-            self.circumstances()
+            self.describe_conditions()
         );
         let rows = self.rows();
         for scenario in &self.scenarios {
@@ -50,7 +50,7 @@ impl Report {
         page
     }
 
-    fn circumstances(&self) -> String {
+    fn describe_conditions(&self) -> String {
         let load = match self.load {
             super::LoadKind::Frames => "individual frames, injected below the sockets",
             super::LoadKind::Sockets => "datagrams sent by sockets",

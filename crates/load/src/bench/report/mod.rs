@@ -467,13 +467,13 @@ impl Report {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::packets::Point;
-    use super::super::scenario::{Direction, Order};
+    use super::super::scenario::{Direction, FlowOrder};
     use super::*;
 
     pub(crate) const RELAY: Scenario = Scenario::Relay {
         flows: 64,
         train: 1,
-        order: Order::InTurn,
+        order: FlowOrder::InTurn,
         direction: Direction::ClientToPeer,
         payload: 120,
     };

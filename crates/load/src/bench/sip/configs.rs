@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_told_what_the_scenario_is_about() {
+    fn a_server_gets_the_configuration_of_the_scenario() {
         let programs = Programs {
             hairpin: "hairpin".into(),
             coturn: "turnserver".into(),

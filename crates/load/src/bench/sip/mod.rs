@@ -23,7 +23,7 @@ use super::running::start_server;
 use super::scenario::SipWork;
 use super::side::{PASSWORD, Side};
 use super::topology::Topology;
-use super::upkeep::{Memory, settled_slab};
+use super::upkeep::{Memory, stable_slab_bytes};
 use crate::generator::{Plan, Run, SipCredentials, SipOptions, SipWorkload, Stopper, Target, sip};
 use crate::measure::{Rate, Schedule};
 use crate::sip::Transport;
@@ -143,7 +143,7 @@ pub(super) fn memory(
     (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, filled, LINGER);
     let stopper = plan.stopper.clone();
     let idle = topology.server_memory().doing("read the server's memory")?;
-    let slab = settled_slab();
+    let slab = stable_slab_bytes();
     let run = topology.in_client(|| Ok(Run::start(plan)));
     let run = run.doing("run the generator")?.map_err(failed)?;
     std::thread::sleep(filled + LINGER);

@@ -7,7 +7,7 @@ use client::Endpoint;
 use turn::Now;
 use turn::client::{Event, RequestError};
 
-use super::{Kind, Recipe};
+use super::{CycleSettings, Kind};
 use crate::Socket;
 
 /// What a cycle waits for.
@@ -57,7 +57,7 @@ pub(super) struct Stepped {
 impl Cycle {
     /// A cycle whose Allocate request leaves at once.
     pub(super) fn begin(
-        recipe: &Recipe,
+        recipe: &CycleSettings,
         socket: Socket,
         seed: [u8; 32],
         intended_ns: u64,
@@ -99,7 +99,7 @@ impl Cycle {
     }
 
     /// Takes note of the client's next event that ends a step, and begins the next one.
-    pub(super) fn poll(&mut self, recipe: &Recipe, now: Now) -> Option<Stepped> {
+    pub(super) fn poll(&mut self, recipe: &CycleSettings, now: Now) -> Option<Stepped> {
         loop {
             let event = self.endpoint.event()?;
             let failed = match (event, self.step) {
@@ -129,7 +129,7 @@ impl Cycle {
         }
     }
 
-    fn stepped(&mut self, recipe: &Recipe, now: Now, failed: Option<u16>) -> Stepped {
+    fn stepped(&mut self, recipe: &CycleSettings, now: Now, failed: Option<u16>) -> Stepped {
         let step = self.step;
         let latency_ns = now.mono.0.saturating_sub(self.step_ns);
         self.step_ns = now.mono.0;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use turn::client::{AllocateOptions, ClientConfig};
 
 use super::plan::{Closed, ROUND_TRIP, Work};
-use super::setup::{SetupError, TurnClients, knock, reserve_descriptors, target_name};
+use super::setup::{SetupError, TurnClients, check_listens, reserve_descriptors, target_name};
 use super::{Plan, Stopper};
 use crate::Via;
 use crate::measure::Schedule;
@@ -55,7 +55,7 @@ pub(super) struct Churn {
 
 /// What every cycle is told.
 #[derive(Clone, Debug)]
-struct Recipe {
+struct CycleSettings {
     turn: TurnClients,
     config: Arc<ClientConfig>,
     allocation: AllocateOptions,
@@ -106,7 +106,7 @@ impl Churn {
         closed: Option<Closed>,
     ) -> std::io::Result<Vec<Worker>> {
         let turn = &self.options.turn;
-        let recipe = Recipe {
+        let recipe = CycleSettings {
             turn: turn.clone(),
             config: Arc::new(ClientConfig {
                 keep_alive: false,
@@ -148,7 +148,7 @@ impl Churn {
 /// [`SetupError`]: nothing listens there, or the limit on open files is too low.
 pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
     reserve_descriptors(options.in_flight.into())?;
-    knock(&options.turn)?;
+    check_listens(&options.turn)?;
     let kind = Kind::Allocate {
         refreshes: options.refreshes,
     };
@@ -169,7 +169,7 @@ pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, Setup
 /// [`SetupError`]: nothing listens there, the certificate is rejected, or the limit on open files is too low.
 pub fn connect(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
     reserve_descriptors(options.in_flight.into())?;
-    knock(&options.turn)?;
+    check_listens(&options.turn)?;
     let mut plan = plan("connect", options, Kind::Connect, stopper);
     let unit = "connections with one Binding request".to_owned();
     plan.settings.insert("unit".to_owned(), unit);

@@ -9,11 +9,11 @@ use ::io::{Events, Interest, Poller, RecvBatch, UdpOptions, UdpSocket, clock};
 use client::Input;
 use turn::Now;
 
-use super::Recipe;
+use super::CycleSettings;
 use super::cycle::{Cycle, Step, Stepped};
 use super::ports::Ports;
 use crate::generator::end::{End, ReceiveStats, SendStats};
-use crate::generator::live::Live;
+use crate::generator::live::LatencyFeed;
 use crate::generator::receiver::now;
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
@@ -33,7 +33,7 @@ const DRAIN_NS: u64 = 2_000_000_000;
 
 /// A worker before it starts.
 pub(in crate::generator) struct Worker {
-    recipe: Recipe,
+    recipe: CycleSettings,
     schedule: Option<Schedule>,
     share: Share,
     /// Cycles in flight at once.
@@ -51,7 +51,7 @@ pub(in crate::generator) struct Worker {
     next: u64,
     left: SendStats,
     came: ReceiveStats,
-    live: Live,
+    live: LatencyFeed,
 }
 
 /// Seeds for clients: one from the system, the others counted up from it.
@@ -87,7 +87,7 @@ fn reason(error: &stdio::Error) -> &'static str {
 impl Worker {
     /// Worker `index` of `count`, with `limit` cycles at once; without a schedule it begins one as another ends.
     pub(super) fn new(
-        recipe: Recipe,
+        recipe: CycleSettings,
         schedule: Option<Schedule>,
         (index, count): (usize, usize),
         limit: u32,
@@ -116,7 +116,7 @@ impl Worker {
             next: 0,
             left: SendStats::default(),
             came: ReceiveStats::of_parts(parts),
-            live: Live::default(),
+            live: LatencyFeed::default(),
         })
     }
 

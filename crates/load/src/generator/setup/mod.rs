@@ -123,13 +123,15 @@ impl TurnClients {
 
     /// Where a client binds its socket; any port.
     pub(super) fn local(&self) -> SocketAddr {
-        let ip = self.local.unwrap_or(any_like(self.server.address().ip()));
+        let ip = self
+            .local
+            .unwrap_or(unspecified_of(self.server.address().ip()));
         SocketAddr::new(ip, 0)
     }
 }
 
 /// The unspecified address of the same family.
-pub(super) fn any_like(ip: IpAddr) -> IpAddr {
+pub(super) fn unspecified_of(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -207,7 +209,7 @@ pub(super) fn reserve_descriptors(sockets: u64) -> Result<(), SetupError> {
 }
 
 /// Fails at once if the server's machine says that nobody listens; silence is no proof of anything.
-pub(super) fn knock(clients: &TurnClients) -> Result<(), SetupError> {
+pub(super) fn check_listens(clients: &TurnClients) -> Result<(), SetupError> {
     let server = clients.server.address();
     if clients.via.has_connections() {
         return reach(&clients.address(), clients.timeout);
@@ -269,7 +271,7 @@ impl Setup {
         count: u32,
         stopper: &Stopper,
     ) -> Result<Setup, SetupError> {
-        knock(options)?;
+        check_listens(options)?;
         let driver = Driver::new(&DriverOptions {
             socket: socket_options(),
             ..DriverOptions::default()
@@ -383,16 +385,16 @@ impl Drop for Setup {
         }
         // What was asked for and not yet answered may exist in a moment.
         let busy = |driver: &Driver, id| driver.client(id).is_some_and(Client::is_busy);
-        let quiet = |driver: &Driver, _: &Deaf| !driver.ids().any(|id| busy(driver, id));
-        let _ = self.driver.run_until(ANSWER_WAIT, &mut Deaf, quiet);
+        let quiet = |driver: &Driver, _: &IgnoreEvents| !driver.ids().any(|id| busy(driver, id));
+        let _ = self.driver.run_until(ANSWER_WAIT, &mut IgnoreEvents, quiet);
         release_all(&mut self.driver, ids, RELEASE_TIMEOUT);
     }
 }
 
 /// Nobody listens any more.
-struct Deaf;
+struct IgnoreEvents;
 
-impl Handler for Deaf {
+impl Handler for IgnoreEvents {
     fn event(&mut self, _: &mut Driver, _: ClientId, _: Event) {}
 
     fn data(&mut self, _: ClientId, _: Data<'_>) {}

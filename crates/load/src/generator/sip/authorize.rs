@@ -1,7 +1,7 @@
 //! Answers to challenges (RFC 3261 §22), by the `sip` crate.
 
 use ::sip::build::Builder;
-use ::sip::digest::{self, Algorithm, Answer, Challenge, Ha1};
+use ::sip::digest::{self, Algorithm, Challenge, DigestResponse, Ha1};
 use ::sip::{HeaderKind, Message, Method, Spans};
 
 use super::options::SipCredentials;
@@ -25,7 +25,7 @@ pub(super) struct Authorizer {
     user: String,
     password: String,
     /// Of the last challenge: it need not be hashed again if there is but one user.
-    known: Option<Known>,
+    hashed: Option<HashedPassword>,
     /// Counts answers: each has a cnonce of its own.
     answers: u64,
     /// The challenges to answer again, by AOR number; `None` if none is.
@@ -106,7 +106,7 @@ pub(super) struct Answered {
 
 /// A password, hashed.
 #[derive(Debug)]
-struct Known {
+struct HashedPassword {
     algorithm: Algorithm,
     realm: Vec<u8>,
     user: String,
@@ -123,7 +123,7 @@ impl Authorizer {
             room: Box::new([0; ROOM]),
             user: String::new(),
             password: String::new(),
-            known: None,
+            hashed: None,
             answers: 0,
             kept: again.then(Vec::new),
         }
@@ -212,7 +212,7 @@ impl Authorizer {
         self.user.clear();
         self.user_pattern.write(&mut self.user, asked.aor);
         self.hash(challenge, asked.aor);
-        let Some(known) = &self.known else {
+        let Some(hashed) = &self.hashed else {
             return false;
         };
         let given = match by_proxy {
@@ -220,10 +220,10 @@ impl Authorizer {
             false => HeaderKind::Authorization,
         };
         let mut builder = Builder::fields(&mut self.room[..]);
-        let answer = Answer {
+        let answer = DigestResponse {
             challenge,
             username: self.user.as_bytes(),
-            ha1: &known.ha1,
+            ha1: &hashed.ha1,
             method: asked.method,
             uri: asked.uri,
             body: b"",
@@ -240,19 +240,19 @@ impl Authorizer {
 
     /// Hashes the password for a challenge, unless that was done for the last one.
     fn hash(&mut self, challenge: &Challenge<'_>, aor: u32) {
-        let same = |known: &Known| {
-            known.algorithm == challenge.algorithm
-                && known.realm == challenge.realm
-                && known.user == self.user
+        let same = |hashed: &HashedPassword| {
+            hashed.algorithm == challenge.algorithm
+                && hashed.realm == challenge.realm
+                && hashed.user == self.user
         };
-        if self.known.as_ref().is_some_and(same) {
+        if self.hashed.as_ref().is_some_and(same) {
             return;
         }
         self.password.clear();
         self.password_pattern.write(&mut self.password, aor);
         let password = self.password.as_bytes();
         let user = self.user.as_bytes();
-        self.known = Some(Known {
+        self.hashed = Some(HashedPassword {
             algorithm: challenge.algorithm,
             realm: challenge.realm.to_vec(),
             user: self.user.clone(),

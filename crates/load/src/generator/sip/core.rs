@@ -23,7 +23,7 @@ use super::tally::Tally;
 use super::template::{FIRST_CSEQ, Fields, Template};
 use super::texts::{DialogRequest, FIRST_SERVER, InDialog, SALT, Words, leg};
 use crate::generator::end::ReceiveStats;
-use crate::generator::live::Live;
+use crate::generator::live::LatencyFeed;
 use crate::generator::shared::Shared;
 use crate::measure::{Counter, Counters};
 use crate::sip::Transport;
@@ -54,7 +54,7 @@ pub(super) struct LinkTexts {
     enrol: Option<(Template, Template)>,
     in_dialog: InDialog,
     /// Until when this link sends nothing to its server (Retry-After).
-    pub(super) spared_until_ns: u64,
+    pub(super) retry_at_ns: u64,
 }
 
 /// What a unit of work has to remember; used again by the next in its place.
@@ -99,7 +99,7 @@ pub(super) struct Core {
     pub(super) out: Out,
     pub(super) tally: Tally,
     pub(super) came: ReceiveStats,
-    pub(super) live: Live,
+    pub(super) live: LatencyFeed,
     pub(super) authorizer: Option<Authorizer>,
     pub(super) enrolment: Enrolment,
     /// The callee's side of calls.
@@ -170,7 +170,7 @@ impl Core {
                 authorized: authorizer.is_some().then(|| template(leg::AUTHORIZED)),
                 enrol: enrols.then(|| (template(leg::ENROL), template(leg::ENROL_AUTHORIZED))),
                 in_dialog: words.in_dialog(ends.local, server),
-                spared_until_ns: 0,
+                retry_at_ns: 0,
             }
         });
         let mut needle = *b"z9hG4bK________";
@@ -185,7 +185,7 @@ impl Core {
             out: Out::default(),
             tally,
             came: ReceiveStats::of_parts(parts),
-            live: Live::default(),
+            live: LatencyFeed::default(),
             authorizer,
             enrolment: Enrolment::default(),
             answerer: enrols.then(|| Box::new(Answerer::new(options.ring))),
@@ -245,7 +245,7 @@ impl Core {
     fn open_link(&self, first: usize, around: WorkContext<'_>) -> Option<(u16, u8)> {
         let mut links = self.links[first..].iter().step_by(self.per_server);
         let index = match self.setting.options.obey {
-            true => links.position(|link| link.spared_until_ns <= around.now_ns)?,
+            true => links.position(|link| link.retry_at_ns <= around.now_ns)?,
             false => 0,
         };
         Some(((first + index * self.per_server) as u16, index as u8))
@@ -436,8 +436,8 @@ impl Core {
     }
 
     /// The first time at which a link with a Retry-After may be used again; 0 if there is none.
-    pub(super) fn spared_until(&self) -> u64 {
-        let all = self.links.iter().map(|link| link.spared_until_ns);
+    pub(super) fn earliest_retry(&self) -> u64 {
+        let all = self.links.iter().map(|link| link.retry_at_ns);
         all.min().unwrap_or(0)
     }
 

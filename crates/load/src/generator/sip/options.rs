@@ -7,7 +7,7 @@ use client::Tls;
 
 use super::super::Target;
 use crate::sip::Transport;
-use crate::sip::layers::Way;
+use crate::sip::layers::ConnectionLayers;
 
 /// What one unit of work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -141,10 +141,10 @@ impl SipOptions {
     }
 
     /// What connections need beyond TCP.
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn way(&self) -> ConnectionLayers {
         let address = || self.targets[0].address().to_string();
         let host = || self.domain.clone().unwrap_or_else(address);
-        Way {
+        ConnectionLayers {
             tls: self.tls.clone().filter(|_| self.transport.is_secure()),
             websocket: self.transport.is_websocket().then(host),
         }

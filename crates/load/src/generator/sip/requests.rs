@@ -44,7 +44,7 @@ impl Core {
             (Method::Bye, Dialog::Of(place)) => {
                 self.tally.report.hung_up += measuring;
                 self.answer(origin, message, method, b"200 OK", ends);
-                return self.hung_up(place, around);
+                return self.handle_bye(place, around);
             }
             (Method::Bye, Dialog::Over) => b"200 OK",
             (Method::Invite, Dialog::Of(_)) => b"488 Not Acceptable Here",
@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// The other side has ended the call.
-    fn hung_up(&mut self, place: u32, around: WorkContext<'_>) {
+    fn handle_bye(&mut self, place: u32, around: WorkContext<'_>) {
         let slot = self.slots.get_mut(place);
         slot.hung_up = true;
         // If the two BYEs cross, the other side still responds to ours.

@@ -52,8 +52,7 @@ impl Core {
         let slot = *slot;
         let server = FIRST_SERVER + self.server_of(slot.link);
         let is_expected = (branch.leg, branch.server) == (expected_leg(&slot), server);
-        let Some(is_cancel) = self.names_our_request(message, place, branch.leg, is_expected)
-        else {
+        let Some(is_cancel) = self.matches_request(message, place, branch.leg, is_expected) else {
             self.tally.report.wrong_cseq += measuring;
             return;
         };
@@ -64,7 +63,7 @@ impl Core {
         } else if status < 200 {
             self.provisional(place, around);
         } else {
-            self.settle(place, status, message, around);
+            self.handle_final_response(place, status, message, around);
         }
     }
 
@@ -86,7 +85,7 @@ impl Core {
 
     /// RFC 3261 §17.1.3: the method in the CSeq of a response must be that of the request; its number is the request's as well (§8.2.6.2).
     /// `None` if it is another one, else whether the response is to a CANCEL.
-    fn names_our_request(
+    fn matches_request(
         &mut self,
         message: &[u8],
         place: u32,
@@ -171,7 +170,13 @@ impl Core {
     }
 
     /// Takes a final response to what is out.
-    fn settle(&mut self, place: u32, status: u16, message: &[u8], around: WorkContext<'_>) {
+    fn handle_final_response(
+        &mut self,
+        place: u32,
+        status: u16,
+        message: &[u8],
+        around: WorkContext<'_>,
+    ) {
         let success = (200..300).contains(&status);
         let slot = *self.slots.get(place);
         let is_invite = self.setting.options.workload.is_call()
@@ -182,7 +187,7 @@ impl Core {
                 return self.answered(place, around);
             }
             // RFC 3261 §17.1.1.3: the ACK of a refusal has the INVITE's branch, and its request URI.
-            self.aim_at_callee(place);
+            self.set_dialog_target(place);
             self.write_in_dialog(place, "ACK", expected_leg(&slot));
         }
         let challenge = matches!(status, 401 | 407) && !slot.challenged;
@@ -202,7 +207,7 @@ impl Core {
     }
 
     /// Makes the dialog of a call one whose requests go where the INVITE went.
-    fn aim_at_callee(&mut self, place: u32) {
+    fn set_dialog_target(&mut self, place: u32) {
         let peer = self.setting.peer(self.slots.get(place).aor);
         let uri = self.setting.words.uri(&mut self.text, peer).to_vec();
         self.memory(place).dialog.set_target(&uri);
@@ -333,7 +338,7 @@ impl Core {
             let seconds = retry_after.unwrap_or(0).min(MOST_PEACE_S);
             let link = usize::from(self.slots.get(place).link);
             // RFC 3261 §21.5.4: nothing goes there for this long.
-            self.links[link].spared_until_ns = around.now_ns + seconds * 1000 * MS;
+            self.links[link].retry_at_ns = around.now_ns + seconds * 1000 * MS;
             around.counters.add(Counter::Heard, 1);
             if self.fail_over(place, around) {
                 return;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::io::{Event, Flushed, Poller, TcpConnection};
 
-use crate::sip::layers::Way;
+use crate::sip::layers::ConnectionLayers;
 use crate::sip::out::{Origin, Out};
 use crate::sip::stream::{Pipe, PipeState};
 
@@ -31,7 +31,7 @@ pub(super) struct Connections {
     links: Vec<Link>,
     locals: Vec<SocketAddr>,
     local: Option<IpAddr>,
-    way: Way,
+    way: ConnectionLayers,
     lost: Vec<u16>,
 }
 
@@ -42,7 +42,7 @@ impl Connections {
         targets: &[SocketAddr],
         needed: usize,
         local: Option<IpAddr>,
-        way: Way,
+        way: ConnectionLayers,
         poller: &Poller,
     ) -> stdio::Result<Connections> {
         let begun: Vec<stdio::Result<TcpConnection>> = targets

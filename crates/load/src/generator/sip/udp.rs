@@ -100,7 +100,7 @@ impl Datagrams {
     }
 
     /// Whether a socket had more to read than it was its turn to, since it was last asked.
-    pub(super) fn take_behind(&mut self) -> bool {
+    pub(super) fn take_has_more(&mut self) -> bool {
         std::mem::take(&mut self.behind)
     }
 

@@ -283,7 +283,7 @@ impl Worker {
         // What the warm-up does is not one of the runs.
         let counts = around.shared.measured(around.now_ns);
         let behind = match &mut self.wire {
-            Wire::Udp(datagrams) => datagrams.take_behind(),
+            Wire::Udp(datagrams) => datagrams.take_has_more(),
             // A connection holds back by itself.
             Wire::Tcp(_) => false,
         };
@@ -300,9 +300,9 @@ impl Worker {
             if counts {
                 self.runs.put_back(1);
             }
-            if self.core.spared_until() > around.now_ns {
+            if self.core.earliest_retry() > around.now_ns {
                 // All servers have sent Retry-After: a window has nothing to do until then.
-                return (self.core.spared_until() - around.now_ns).min(NAP_NS);
+                return (self.core.earliest_retry() - around.now_ns).min(NAP_NS);
             }
         }
         if room == 0 { 0 } else { NAP_NS }

@@ -14,19 +14,22 @@ const REQUEST_MAX: usize = 64;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wish {
+pub(super) struct RequestedTest {
     pub(super) change: Option<ChangeRequest>,
     pub(super) response_port: Option<u16>,
 }
 
 /// A Binding request.
-pub(super) fn request(id: &TransactionId, wish: Wish) -> Result<Vec<u8>, BuildError> {
+pub(super) fn request(
+    id: &TransactionId,
+    requested_test: RequestedTest,
+) -> Result<Vec<u8>, BuildError> {
     let mut buffer = [0; REQUEST_MAX];
     let mut message = Builder::new(&mut buffer, Class::Request, Method::BINDING, id)?;
-    if let Some(change) = wish.change {
+    if let Some(change) = requested_test.change {
         message.push(&change)?;
     }
-    if let Some(port) = wish.response_port {
+    if let Some(port) = requested_test.response_port {
         message.push(&ResponsePort(port))?;
     }
     Ok(message.finish().to_vec())

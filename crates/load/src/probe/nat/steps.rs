@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stun::{ChangeRequest, TransactionId};
 
-use super::message::{Mapped, Outcome, Response, Wish, is_request, request, response};
+use super::message::{Mapped, Outcome, RequestedTest, Response, is_request, request, response};
 use super::report::{Behaviour, Hairpinning, Lifetime, NatReport};
 use super::{Network, ProbeError};
 
@@ -31,7 +31,7 @@ pub(super) struct Prober<N> {
 }
 
 /// What became of a request.
-enum Answer {
+enum NatTestResult {
     Response(Response),
     Silence(turn::client::Timing),
 }
@@ -102,17 +102,17 @@ impl<N: Network> Prober<N> {
         change_ip: bool,
         expected: SocketAddr,
     ) -> Result<bool, ProbeError> {
-        let wish = Wish {
+        let requested_test = RequestedTest {
             change: Some(ChangeRequest {
                 change_ip,
                 change_port: true,
             }),
-            ..Wish::default()
+            ..RequestedTest::default()
         };
         let server = self.server;
-        match self.ask(socket, server, wish)? {
-            Answer::Silence(_) => Ok(false),
-            Answer::Response(Response { from, outcome, .. }) => match outcome {
+        match self.ask(socket, server, requested_test)? {
+            NatTestResult::Silence(_) => Ok(false),
+            NatTestResult::Response(Response { from, outcome, .. }) => match outcome {
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(server, "Binding", code, &reason))
                 }
@@ -159,7 +159,7 @@ impl<N: Network> Prober<N> {
         to: SocketAddr,
         id: &TransactionId,
     ) -> Result<(), ProbeError> {
-        let bytes = self.request(id, Wish::default())?;
+        let bytes = self.request(id, RequestedTest::default())?;
         let _ = self.network.send(socket, to, &bytes);
         Ok(())
     }
@@ -207,13 +207,13 @@ impl<N: Network> Prober<N> {
         socket: usize,
         port: u16,
     ) -> Result<Option<bool>, ProbeError> {
-        let wish = Wish {
+        let requested_test = RequestedTest {
             response_port: Some(port),
-            ..Wish::default()
+            ..RequestedTest::default()
         };
-        match self.ask(asking, self.server, wish)? {
-            Answer::Silence(_) => Ok(Some(false)),
-            Answer::Response(response) => match response.outcome {
+        match self.ask(asking, self.server, requested_test)? {
+            NatTestResult::Silence(_) => Ok(Some(false)),
+            NatTestResult::Response(response) => match response.outcome {
                 Outcome::Refused(420, _) => Ok(None),
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(self.server, "Binding", code, &reason))
@@ -226,9 +226,9 @@ impl<N: Network> Prober<N> {
 
     /// The mapped address towards `to`.
     fn mapped(&mut self, socket: usize, to: SocketAddr) -> Result<Box<Mapped>, ProbeError> {
-        match self.ask(socket, to, Wish::default())? {
-            Answer::Silence(timing) => Err(ProbeError::no_answer(to, "Binding", timing)),
-            Answer::Response(response) => match response.outcome {
+        match self.ask(socket, to, RequestedTest::default())? {
+            NatTestResult::Silence(timing) => Err(ProbeError::no_answer(to, "Binding", timing)),
+            NatTestResult::Response(response) => match response.outcome {
                 Outcome::Mapped(mapped) => Ok(mapped),
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(to, "Binding", code, &reason))
@@ -249,9 +249,14 @@ impl<N: Network> Prober<N> {
     }
 
     /// Sends a request until its response comes, to any of the sockets.
-    fn ask(&mut self, socket: usize, to: SocketAddr, wish: Wish) -> Result<Answer, ProbeError> {
+    fn ask(
+        &mut self,
+        socket: usize,
+        to: SocketAddr,
+        requested_test: RequestedTest,
+    ) -> Result<NatTestResult, ProbeError> {
         let id = self.id()?;
-        let bytes = self.request(&id, wish)?;
+        let bytes = self.request(&id, requested_test)?;
         self.network.wait(self.next);
         let start = self.network.now();
         self.next = start + PACE;
@@ -270,10 +275,10 @@ impl<N: Network> Prober<N> {
                 continue;
             };
             if let Some(response) = response(&received, &id) {
-                return Ok(Answer::Response(response));
+                return Ok(NatTestResult::Response(response));
             }
         }
-        Ok(Answer::Silence(turn::client::Timing {
+        Ok(NatTestResult::Silence(turn::client::Timing {
             transmissions,
             elapsed: self.network.now() - start,
         }))
@@ -295,8 +300,13 @@ impl<N: Network> Prober<N> {
             .map_err(|error| ProbeError::local(self.server, error))
     }
 
-    fn request(&self, id: &TransactionId, wish: Wish) -> Result<Vec<u8>, ProbeError> {
-        request(id, wish).map_err(|error| ProbeError::local(self.server, io::Error::other(error)))
+    fn request(
+        &self,
+        id: &TransactionId,
+        requested_test: RequestedTest,
+    ) -> Result<Vec<u8>, ProbeError> {
+        request(id, requested_test)
+            .map_err(|error| ProbeError::local(self.server, io::Error::other(error)))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use stun::TransactionId;
 
-use super::message::{Mapped, Outcome, Wish, request, response};
+use super::message::{Mapped, Outcome, RequestedTest, request, response};
 use super::report::{Hairpinning, NatReport};
 use super::sockets::random_port;
 use super::steps::{check_other, mapping_of};
@@ -108,8 +108,8 @@ impl Prober<'_> {
         let mut id = [0; 12];
         getrandom::fill(&mut id).map_err(|error| local(io::Error::other(error)))?;
         let id = TransactionId(id);
-        let bytes =
-            request(&id, Wish::default()).map_err(|error| local(io::Error::other(error)))?;
+        let bytes = request(&id, RequestedTest::default())
+            .map_err(|error| local(io::Error::other(error)))?;
         socket
             .send(&bytes)
             .map_err(|error| self.explain(to, error))?;

@@ -294,7 +294,7 @@ fn probe(rules: Rules) -> NatReport {
 }
 
 #[test]
-fn every_mapping_and_filtering_is_told_apart_rfc5780_4_3_and_4_4() {
+fn every_mapping_and_filtering_is_recognized_rfc5780_4_3_and_4_4() {
     for mapping in EVERY {
         for filtering in EVERY {
             for loses_first in [false, true] {
@@ -370,7 +370,7 @@ fn the_lifetime_of_bindings_is_found_between_two_steps_rfc5780_4_6() {
 }
 
 #[test]
-fn a_server_that_cannot_test_is_told_apart() {
+fn a_server_without_nat_tests_is_recognized() {
     let kind = |rules| probe_for(rules, None).unwrap_err();
     let plain = kind(Rules {
         one_address: true,

@@ -8,7 +8,7 @@ use io::clock;
 
 use super::answer::{Ends, Method, respond};
 use super::calls::Calls;
-use super::counts::{Board, Count, UasReport};
+use super::counts::{Count, UasReport, WorkerCounts};
 use crate::sip::lines::Lines;
 use crate::sip::out::Out;
 
@@ -20,7 +20,7 @@ pub(crate) struct Answerer {
     hasher: RandomState,
     early: Vec<u8>,
     answer: Vec<u8>,
-    pub(super) board: Arc<Board>,
+    pub(super) counts: Arc<WorkerCounts>,
 }
 
 impl Answerer {
@@ -32,14 +32,14 @@ impl Answerer {
             hasher: RandomState::new(),
             early: Vec::new(),
             answer: Vec::new(),
-            board: Arc::default(),
+            counts: Arc::default(),
         }
     }
 
     /// Takes a message and puts what answers it into `out`.
     pub(crate) fn take(&mut self, link: u32, message: &[u8], ends: Ends, out: &mut Out) {
         let Some(method) = Method::of(message) else {
-            self.board.add(Count::Ignored, 1);
+            self.counts.add(Count::Ignored, 1);
             return;
         };
         let count = match method {
@@ -49,24 +49,24 @@ impl Answerer {
             Method::Invite => return self.invite(link, message, ends, out),
             Method::Cancel => return self.cancel(link, message, ends, out),
             Method::Ack => {
-                self.board.add(Count::Ack, 1);
+                self.counts.add(Count::Ack, 1);
                 let (key, _) = self.names(message);
                 return self.calls.close(key);
             }
             Method::Other => Count::Other,
         };
-        self.board.add(count, 1);
+        self.counts.add(count, 1);
         let (_, tag) = self.names(message);
         out.write(link, ends.from, |into| {
             respond(into, message, method, b"200 OK", tag, ends);
         });
-        self.board.add(Count::Responses, 1);
+        self.counts.add(Count::Responses, 1);
     }
 
     /// RFC 3261 §9.2: a ringing call ends with 487, an answered call continues, and an unknown call gets 481.
     fn cancel(&mut self, link: u32, message: &[u8], ends: Ends, out: &mut Out) {
         let (key, tag) = self.names(message);
-        self.board.add(Count::Cancel, 1);
+        self.counts.add(Count::Cancel, 1);
         let known = self.calls.repeat(key).is_some();
         let status: &[u8] = match known {
             true => b"200 OK",
@@ -75,24 +75,25 @@ impl Answerer {
         out.write(link, ends.from, |into| {
             respond(into, message, Method::Cancel, status, tag, ends);
         });
-        self.board.add(Count::Responses, 1);
+        self.counts.add(Count::Responses, 1);
         let now_ns = clock::monotonic_ns();
         if let Some(due) = self.calls.cancel(key, now_ns) {
             out.write(due.link, due.to, |into| into.extend_from_slice(due.message));
-            self.board.add(Count::Responses, 1);
-            self.board.add(Count::Cancelled, 1);
+            self.counts.add(Count::Responses, 1);
+            self.counts.add(Count::Cancelled, 1);
         }
     }
 
     /// Sends what is due without a request.
     pub(crate) fn repeat(&mut self, now_ns: u64, out: &mut Out) {
         while let Some(due) = self.calls.pop_due(now_ns) {
-            self.board.add(Count::Responses, 1);
-            self.board.add(Count::Retransmissions, u64::from(due.again));
+            self.counts.add(Count::Responses, 1);
+            self.counts
+                .add(Count::Retransmissions, u64::from(due.again));
             out.write(due.link, due.to, |into| into.extend_from_slice(due.message));
         }
         let given_up = std::mem::take(&mut self.calls.unacknowledged);
-        self.board.add(Count::Unacknowledged, given_up);
+        self.counts.add(Count::Unacknowledged, given_up);
     }
 
     /// When [`Answerer::repeat`] has something to do.
@@ -103,33 +104,33 @@ impl Answerer {
     /// What it has done so far.
     pub(crate) fn report(&self) -> UasReport {
         let mut report = UasReport::default();
-        self.board.add_to(&mut report);
+        self.counts.add_to(&mut report);
         report
     }
 
     fn invite(&mut self, link: u32, message: &[u8], ends: Ends, out: &mut Out) {
         let (key, tag) = self.names(message);
         if let Some(due) = self.calls.repeat(key) {
-            self.board.add(Count::Repeated, 1);
-            self.board.add(Count::Responses, 1);
+            self.counts.add(Count::Repeated, 1);
+            self.counts.add(Count::Responses, 1);
             out.write(link, ends.from, |into| into.extend_from_slice(due.message));
             return;
         }
-        self.board.add(Count::Invite, 1);
+        self.counts.add(Count::Invite, 1);
         self.early.clear();
         self.answer.clear();
         let method = Method::Invite;
         respond(&mut self.early, message, method, b"180 Ringing", tag, ends);
         respond(&mut self.answer, message, method, b"200 OK", tag, ends);
         out.write(link, ends.from, |into| into.extend_from_slice(&self.early));
-        self.board.add(Count::Responses, 1);
+        self.counts.add(Count::Responses, 1);
         let now_ns = clock::monotonic_ns();
         let mut answer_ns = 0;
         if self.ring_ns > 0 {
             answer_ns = now_ns + self.ring_ns;
         } else {
             out.write(link, ends.from, |into| into.extend_from_slice(&self.answer));
-            self.board.add(Count::Responses, 1);
+            self.counts.add(Count::Responses, 1);
         }
         let messages = (&self.early[..], &self.answer[..]);
         self.calls

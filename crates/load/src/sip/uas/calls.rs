@@ -81,7 +81,7 @@ impl Calls {
         answer_ns: u64,
         now_ns: u64,
     ) {
-        let place = self.take_place(to);
+        let place = self.allocate_slot(to);
         let call = &mut self.calls[place as usize];
         (call.key, call.link, call.to) = (key, link, to);
         call.early.clear();
@@ -100,7 +100,7 @@ impl Calls {
         self.places.insert(key, place);
     }
 
-    fn take_place(&mut self, to: SocketAddr) -> u32 {
+    fn allocate_slot(&mut self, to: SocketAddr) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.calls.push(Call {
                 key: 0,

@@ -35,9 +35,9 @@ const COUNTS: usize = Count::Unacknowledged as usize + 1;
 /// The counters of one worker.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Board([AtomicU64; COUNTS]);
+pub(super) struct WorkerCounts([AtomicU64; COUNTS]);
 
-impl Board {
+impl WorkerCounts {
     /// Only the worker itself adds: a plain load and store.
     pub(super) fn add(&self, count: Count, amount: u64) {
         let value = &self.0[count as usize];

@@ -28,8 +28,8 @@ use ::io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use crate::sip::Transport;
 pub(crate) use answer::{Ends, Method, respond};
 pub(crate) use answerer::Answerer;
-use counts::Board;
 pub use counts::UasReport;
+use counts::WorkerCounts;
 use worker::Worker;
 
 /// What an answering side does.
@@ -82,7 +82,7 @@ pub enum UasError {
 #[derive(Debug)]
 pub struct Uas {
     addresses: Vec<SocketAddr>,
-    boards: Vec<Arc<Board>>,
+    worker_counts: Vec<Arc<WorkerCounts>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -143,7 +143,7 @@ impl Uas {
         let (addresses, workers) = bind(options)?;
         let mut uas = Uas {
             addresses,
-            boards: workers.iter().map(Worker::board).collect(),
+            worker_counts: workers.iter().map(Worker::counts).collect(),
             stop: Arc::default(),
             threads: Vec::new(),
         };
@@ -168,8 +168,8 @@ impl Uas {
     #[must_use]
     pub fn report(&self) -> UasReport {
         let mut report = UasReport::default();
-        for board in &self.boards {
-            board.add_to(&mut report);
+        for counts in &self.worker_counts {
+            counts.add_to(&mut report);
         }
         report
     }

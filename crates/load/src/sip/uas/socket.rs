@@ -72,7 +72,7 @@ impl Socket {
             };
             answerer.take(link, datagram.bytes, ends, &mut self.out);
         }
-        answerer.board.add(Count::Overflow, self.batch.overflow());
+        answerer.counts.add(Count::Overflow, self.batch.overflow());
         let mut outbox = self.queue.start();
         for entry in &self.out.entries {
             let to = SendTo::new(&self.socket, entry.to);

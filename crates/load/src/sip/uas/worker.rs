@@ -9,7 +9,7 @@ use io::{Events, Interest, Poller, clock};
 
 use super::UasError;
 use super::answerer::Answerer;
-use super::counts::{Board, Count};
+use super::counts::{Count, WorkerCounts};
 use super::socket::Socket;
 use super::stream::{Listener, Streams};
 use crate::sip::Transport;
@@ -66,8 +66,8 @@ impl Worker {
         })
     }
 
-    pub(super) fn board(&self) -> Arc<Board> {
-        self.answerer.board.clone()
+    pub(super) fn counts(&self) -> Arc<WorkerCounts> {
+        self.answerer.counts.clone()
     }
 
     pub(super) fn run(mut self, stop: &AtomicBool) {
@@ -100,10 +100,10 @@ impl Worker {
     /// Sends what is due without a request.
     fn repeat(&mut self) {
         let now_ns = clock::monotonic_ns();
-        let board = self.answerer.board.clone();
+        let counts = self.answerer.counts.clone();
         while let Some(due) = self.answerer.calls.pop_due(now_ns) {
-            board.add(Count::Responses, 1);
-            board.add(Count::Retransmissions, u64::from(due.again));
+            counts.add(Count::Responses, 1);
+            counts.add(Count::Retransmissions, u64::from(due.again));
             match self.sockets.get_mut(due.link as usize) {
                 Some(socket) => socket.send(due.to, due.message),
                 None => self
@@ -112,6 +112,6 @@ impl Worker {
             }
         }
         let given_up = std::mem::take(&mut self.answerer.calls.unacknowledged);
-        board.add(Count::Unacknowledged, given_up);
+        counts.add(Count::Unacknowledged, given_up);
     }
 }

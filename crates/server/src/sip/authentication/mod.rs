@@ -23,7 +23,7 @@ use super::counters::DIGEST_OUTCOMES;
 use super::lookups::{LookupResult, Lookups};
 use super::report::FailureReports;
 use super::screen::log_ban;
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use realm::{RealmUsers, realms_of};
 use sip::build::{BuildError, Builder};
 use sip::digest::{
@@ -113,11 +113,7 @@ pub(super) struct DigestAuthenticator {
 
 impl DigestAuthenticator {
     /// Checks the users of these settings.
-    pub(super) fn new(
-        shared: &SharedSipSettings,
-        secrets: &Secrets,
-        seed: u64,
-    ) -> DigestAuthenticator {
+    pub(super) fn new(shared: &SipConfig, secrets: &Secrets, seed: u64) -> DigestAuthenticator {
         let (realms, realm_by_domain) = realms_of(shared);
         DigestAuthenticator {
             realms,
@@ -139,7 +135,7 @@ impl DigestAuthenticator {
     }
 
     /// Applies new users and settings. The counts of used nonces stay.
-    pub(super) fn apply_settings(&mut self, shared: &SharedSipSettings) {
+    pub(super) fn apply_settings(&mut self, shared: &SipConfig) {
         (self.realms, self.realm_by_domain) = realms_of(shared);
         self.ban = shared.settings.ban;
         self.failures.reporter = shared.reporter.clone();
@@ -310,7 +306,7 @@ impl DigestAuthenticator {
             return Err(rejection_of(outcome));
         };
         let nonce = server
-            .is_ageing(credentials, asked.source, unix_s)
+            .needs_new_nonce(credentials, asked.source, unix_s)
             .then(|| issue(&self.keys, &policy, &mut self.salt, asked.source, unix_s));
         let mut lines = Builder::fields(&mut self.confirmation[..]);
         let (kind, nonce) = (HeaderKind::AuthenticationInfo, nonce.as_ref());

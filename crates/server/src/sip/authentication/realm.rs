@@ -1,7 +1,7 @@
 //! A realm: its users, and the algorithms of its challenges.
 
 use super::super::lookups::UserQuery;
-use super::super::settings::{DomainCredentials, SharedSipSettings, UserSecret};
+use super::super::settings::{DomainCredentials, SipConfig, UserSecret};
 use super::{ChallengeReason, Rejection};
 use sip::digest::{Algorithm, Credentials, Ha1, Policy};
 use sip::{HeaderKind, Host, Message};
@@ -44,7 +44,7 @@ pub(super) struct RealmUsers {
 
 impl RealmUsers {
     /// Of all domains without users of their own. `others` are those with.
-    fn new(shared: &SharedSipSettings, others: &[String]) -> RealmUsers {
+    fn new(shared: &SipConfig, others: &[String]) -> RealmUsers {
         let algorithms = shared.settings.digest_algorithms.clone();
         let mut new = RealmUsers::empty(shared, shared.realm.clone(), algorithms);
         new.add_common_users(shared, others);
@@ -53,7 +53,7 @@ impl RealmUsers {
 
     /// Of one domain, whose name in addresses of record is `domain`.
     fn of_domain(
-        shared: &SharedSipSettings,
+        shared: &SipConfig,
         own: &DomainCredentials,
         domain: &str,
         others: &[String],
@@ -78,7 +78,7 @@ impl RealmUsers {
         new
     }
 
-    fn empty(shared: &SharedSipSettings, realm: String, algorithms: Vec<Algorithm>) -> RealmUsers {
+    fn empty(shared: &SipConfig, realm: String, algorithms: Vec<Algorithm>) -> RealmUsers {
         let settings = &shared.settings;
         RealmUsers {
             realm,
@@ -95,7 +95,7 @@ impl RealmUsers {
     }
 
     /// Accepts the users of all domains without their own users.
-    fn add_common_users(&mut self, shared: &SharedSipSettings, others: &[String]) {
+    fn add_common_users(&mut self, shared: &SipConfig, others: &[String]) {
         self.others = others.into();
         if let Some(sources) = shared.sources.clone().filter(|_| shared.asks_users()) {
             // RFC 8760 §2.4: a client uses the first algorithm that it supports. So the server offers only algorithms for which the sources have
@@ -113,14 +113,14 @@ impl RealmUsers {
         // Without a challenge nobody asks for them. Their keys are in the order of the algorithms, which do not change from here on.
         let users = shared.users.iter().filter(|_| shared.asks_users());
         for (name, password) in users {
-            if !self.is_of_another(name) {
+            if !self.is_in_other_domain(name) {
                 self.add_user(name, &UserSecret::Password(password.clone()));
             }
         }
     }
 
     /// Whether a name is an address in a domain with users of its own, for example alice@example.org.
-    fn is_of_another(&self, name: &str) -> bool {
+    fn is_in_other_domain(&self, name: &str) -> bool {
         let domain = name.rsplit_once('@').map(|(_, domain)| domain);
         let mut others = self.others.iter();
         domain.is_some_and(|domain| others.any(|it| it.eq_ignore_ascii_case(domain)))
@@ -129,7 +129,7 @@ impl RealmUsers {
     /// The query to the sources for this name and algorithm; `None` if no source can have such a user.
     pub(super) fn wanted(&self, name: &[u8], algorithm: Algorithm) -> Option<UserQuery> {
         let name = std::str::from_utf8(name).ok();
-        let name = name.filter(|name| !name.is_empty() && !self.is_of_another(name))?;
+        let name = name.filter(|name| !name.is_empty() && !self.is_in_other_domain(name))?;
         Some(UserQuery {
             realm: self.realm.as_str().into(),
             name: name.into(),
@@ -230,7 +230,7 @@ const fn password_algorithm(algorithm: Algorithm) -> Option<PasswordAlgorithm> {
 }
 
 /// All realms of these settings, and the index of the realm of each domain that has its own.
-pub(super) fn realms_of(shared: &SharedSipSettings) -> (Vec<RealmUsers>, HashMap<Vec<u8>, usize>) {
+pub(super) fn realms_of(shared: &SipConfig) -> (Vec<RealmUsers>, HashMap<Vec<u8>, usize>) {
     let settings = &shared.settings;
     // They were checked with all settings.
     let domains = Domains::new(settings.domains.clone()).unwrap_or_default();

@@ -160,7 +160,8 @@ impl Endpoint {
                 Kind::Bytes(key) => {
                     if !outgoing.give(key, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
-                        self.balance.tell_gone(batch.from, key, &mut self.counters);
+                        self.balance
+                            .send_closed(batch.from, key, &mut self.counters);
                     } else if let Some(trace) = &mut self.trace {
                         let to = SendTo::Stream(key);
                         trace.sent(&to, bytes, outgoing, &mut self.counters);
@@ -189,7 +190,7 @@ impl Endpoint {
     ) {
         if let Some(worker) = self.engine.unreachable(self.now.mono, quoted) {
             self.balance
-                .tell_unreachable(worker, quoted, &mut self.counters);
+                .send_unreachable(worker, quoted, &mut self.counters);
         }
         self.drain(outgoing);
     }
@@ -206,7 +207,7 @@ impl Endpoint {
     /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears that it is gone.
     /// `names` are those that its client has proved, one a line.
     fn adopt(&mut self, flow: &Flow, bytes: &[u8], names: Option<(ConnectionKey, &[u8])>) {
-        let Some(key) = flow.connection.filter(|_| !wants_no_answer(bytes)) else {
+        let Some(key) = flow.connection.filter(|_| !expects_no_response(bytes)) else {
             return;
         };
         self.engine.adopt(self.now.mono, flow);
@@ -232,10 +233,10 @@ impl Endpoint {
         }
         self.requests.ask(self.number, mailboxes);
         self.user.ask(self.number, mailboxes);
-        self.balance.show_unopened(unopened);
+        self.balance.publish_unopened(unopened);
         let stats = self.engine.stats();
         self.balance
-            .show_transactions(stats.servers + stats.clients);
+            .publish_transactions(stats.servers + stats.clients);
         let received = self.counters.udp_messages + self.counters.tcp_messages;
         let busy_ns = self.congestion.busy_ns();
         self.balance.compare(self.now.mono, received, busy_ns);
@@ -249,6 +250,6 @@ impl Endpoint {
 }
 
 /// An ACK or a response: nothing goes back by the connection it came by.
-pub(super) fn wants_no_answer(bytes: &[u8]) -> bool {
+pub(super) fn expects_no_response(bytes: &[u8]) -> bool {
     bytes.starts_with(b"ACK ") || bytes.starts_with(b"SIP/")
 }

@@ -159,7 +159,7 @@ impl LinkThreads {
         let spawn = |body: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name("hairpin-sip-link".to_owned());
             builder.spawn(move || {
-                kept.by_watch();
+                kept.restrict_watch_thread();
                 body();
             })
         };

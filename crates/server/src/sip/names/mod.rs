@@ -15,11 +15,11 @@ mod thread;
 
 pub use blocking::LocateError;
 
-use sip::routing::{Answer, Query};
+use sip::routing::{DnsAnswer, Query};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use thread::Question;
+use thread::DnsQuery;
 use tokio::sync::mpsc;
 
 /// Questions that may wait for the thread to look at them; those that it asks are bounded besides.
@@ -37,21 +37,21 @@ struct Shared {
     servers: Vec<SocketAddr>,
     /// Where the thread may run: not only where the worker does that begins it.
     processors: Vec<usize>,
-    questions: OnceLock<Option<mpsc::Sender<Question>>>,
+    questions: OnceLock<Option<mpsc::Sender<DnsQuery>>>,
 }
 
 /// What came of a question.
 #[derive(Debug, Clone)]
 pub(crate) struct Answered {
     pub(crate) query: Query,
-    pub(crate) result: Result<Known, NoAnswer>,
+    pub(crate) result: Result<DnsResult, NoAnswer>,
     pub(crate) took: Duration,
 }
 
 /// What the DNS says, which may be that there is nothing, and for how long that may be believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) answer: Answer,
+pub(crate) struct DnsResult {
+    pub(crate) answer: DnsAnswer,
     pub(crate) ttl: Duration,
 }
 
@@ -108,7 +108,7 @@ impl NameResolver {
                 .map(|()| sender)
         });
         let questions = questions.as_ref().ok_or(NoAnswer::Failed)?;
-        let question = Question {
+        let question = DnsQuery {
             query,
             families,
             reply: Box::new(reply),

@@ -19,7 +19,7 @@ const MOST_OPEN: usize = 256;
 const MOST_LISTENERS: usize = 1024;
 
 /// One question, and who is to be told.
-pub(super) struct Question {
+pub(super) struct DnsQuery {
     pub(super) query: Query,
     pub(super) families: Families,
     pub(super) reply: Reply,
@@ -28,7 +28,7 @@ pub(super) struct Question {
 /// Tells one who has asked.
 pub(super) type Reply = Box<dyn FnOnce(Answered) + Send>;
 
-impl fmt::Debug for Question {
+impl fmt::Debug for DnsQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Question").field(&self.query).finish()
     }
@@ -41,7 +41,7 @@ type Open = Rc<RefCell<HashMap<(Query, Families), Vec<Reply>>>>;
 pub(super) fn spawn(
     servers: Vec<SocketAddr>,
     processors: Vec<usize>,
-    questions: mpsc::Receiver<Question>,
+    questions: mpsc::Receiver<DnsQuery>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -58,11 +58,11 @@ pub(super) fn spawn(
         .map(drop)
 }
 
-async fn serve(lookups: Lookups, mut questions: mpsc::Receiver<Question>) {
+async fn serve(lookups: Lookups, mut questions: mpsc::Receiver<DnsQuery>) {
     let lookups = Rc::new(lookups);
     let open = Open::default();
     while let Some(question) = questions.recv().await {
-        let Question {
+        let DnsQuery {
             query,
             families,
             reply,

@@ -9,7 +9,7 @@ mod ring;
 use super::advertise::source_address;
 use super::counters::SipCounters;
 use super::outgoing::Outgoing;
-use super::settings::SharedSipSettings;
+use super::settings::SipConfig;
 use hep::Collectors;
 use ring::Ring;
 use sip::engine;
@@ -98,10 +98,10 @@ pub(super) struct Trace {
 
 impl Trace {
     /// `None` if the settings ask for no copies.
-    pub(super) fn new(orders: &SharedSipSettings) -> Option<Box<Trace>> {
-        let settings = &orders.settings.trace;
-        let least = 2 * orders.message_bytes();
-        let memory = orders.share(settings.memory).max(least);
+    pub(super) fn new(sip_config: &SipConfig) -> Option<Box<Trace>> {
+        let settings = &sip_config.settings.trace;
+        let least = 2 * sip_config.message_bytes();
+        let memory = sip_config.share(settings.memory).max(least);
         let ring = (settings.memory > 0).then(|| Ring::new(memory));
         let collectors = Collectors::new(settings);
         (ring.is_some() || collectors.is_some()).then(|| {
@@ -114,12 +114,12 @@ impl Trace {
     }
 
     /// New settings. The copies in memory are lost if the settings of the trace change.
-    pub(super) fn apply_settings(trace: &mut Option<Box<Trace>>, orders: &SharedSipSettings) {
+    pub(super) fn apply_settings(trace: &mut Option<Box<Trace>>, sip_config: &SipConfig) {
         let is_same = trace
             .as_ref()
-            .is_some_and(|trace| trace.settings == orders.settings.trace);
+            .is_some_and(|trace| trace.settings == sip_config.settings.trace);
         if !is_same {
-            *trace = Trace::new(orders);
+            *trace = Trace::new(sip_config);
         }
     }
 

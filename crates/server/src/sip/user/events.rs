@@ -8,7 +8,7 @@ use sip::tu::{RequestOwner, Transactions};
 use sip::uri::starts_with_sips;
 use sip::{HeaderKind, Message, Now, Uri};
 use sip_server::Aor;
-use sip_server::proxy::{LookedUp, Place};
+use sip_server::proxy::{BindingsLocation, LookedUp};
 use sip_server::reg_event::RegEvents;
 
 /// Whether a mark is of a NOTIFY for a subscription to registrations.
@@ -71,7 +71,7 @@ impl User {
         mut request: NewRequest<'_>,
     ) -> Result<RequestOwner, RespondError> {
         let place = self.place_of(&request.message);
-        if let Place::Elsewhere(worker) = place {
+        if let BindingsLocation::Elsewhere(worker) = place {
             return Ok(RequestOwner::Elsewhere(worker));
         }
         let message = &request.message;
@@ -92,7 +92,9 @@ impl User {
         request.trust();
         let aor = match place {
             // GRUUs have no registrations of their own.
-            Place::Here(aor, None) if self.authenticator.owns(self.authenticator.user(), &aor) => {
+            BindingsLocation::Here(aor, None)
+                if self.authenticator.owns(self.authenticator.user(), &aor) =>
+            {
                 aor
             }
             _ => {
@@ -117,11 +119,11 @@ impl User {
         Ok(RequestOwner::Here)
     }
 
-    fn place_of(&mut self, message: &Message<'_>) -> Place {
+    fn place_of(&mut self, message: &Message<'_>) -> BindingsLocation {
         let uri = Uri::parse(message.request_uri().unwrap_or_default());
         match (uri, &mut self.registrations) {
-            (Ok(Uri::Sip(uri)), Some(registrations)) => registrations.place_of_uri(&uri),
-            _ => Place::Nowhere,
+            (Ok(Uri::Sip(uri)), Some(registrations)) => registrations.bindings_location(&uri),
+            _ => BindingsLocation::Nowhere,
         }
     }
 

@@ -5,11 +5,11 @@
 //! Each application has marks of its own ([`MarkOwner`]).
 
 mod events;
-mod parked;
 mod probes;
 mod proxy;
 mod registrations;
 mod ringing;
+mod suspended;
 mod uas;
 
 use super::Secrets;
@@ -21,8 +21,8 @@ use super::ice::IceServers;
 use super::lines::Abilities;
 use super::lookups::{AT_ONCE, SipAnswer, SipKeys, Waiter};
 use super::nodes::Publisher;
-use super::registrar::{Place, Registrations};
-use super::settings::{SharedSipSettings, SipSettings};
+use super::registrar::{RegisterTarget, Registrations};
+use super::settings::{SipConfig, SipSettings};
 use super::store::WorkerBindings;
 use probes::Probes;
 use registrations::TrunkRegistrations;
@@ -96,7 +96,7 @@ struct Counts {
 /// The transaction user of a worker.
 #[derive(Debug)]
 pub(super) struct User {
-    orders: Arc<SharedSipSettings>,
+    sip_config: Arc<SipConfig>,
     uas: TestUas,
     /// Of the domains, if there are any.
     registrations: Option<Box<Registrations>>,
@@ -134,56 +134,62 @@ impl User {
         number: u16,
         listeners: Sockets,
         secrets: &Secrets,
-        orders: &Arc<SharedSipSettings>,
+        sip_config: &Arc<SipConfig>,
         seed: u64,
     ) -> User {
-        let registrations = Registrations::new(number, orders, secrets, seed);
+        let registrations = Registrations::new(number, sip_config, secrets, seed);
         let forwarder = registrations.as_ref().map(|_| {
             let origin = secrets.origin(number);
-            Box::new(Forwarder::new(origin, listeners.clone(), orders, secrets))
+            Box::new(Forwarder::new(
+                origin,
+                listeners.clone(),
+                sip_config,
+                secrets,
+            ))
         });
         let events = registrations.is_some();
         let events = events.then(|| Box::new(User::reg_events(secrets, number)));
         let mut uas = TestUas::new(secrets);
-        uas.service_time = orders.settings.service_time;
+        uas.service_time = sip_config.settings.service_time;
         User {
             uas,
             registrations: registrations.map(Box::new),
             events,
-            publisher: Publisher::new(orders.settings.nodes.clone(), secrets.lasting),
+            publisher: Publisher::new(sip_config.settings.nodes.clone(), secrets.lasting),
             spare: None,
             forwarder,
-            probes: Probes::new(number, orders, seed),
-            trunk_registrations: TrunkRegistrations::new(number, orders, secrets.key, seed),
+            probes: Probes::new(number, sip_config, seed),
+            trunk_registrations: TrunkRegistrations::new(number, sip_config, secrets.key, seed),
             listeners,
-            authenticator: DigestAuthenticator::new(orders, secrets, seed),
+            authenticator: DigestAuthenticator::new(sip_config, secrets, seed),
             resumed: None,
             expired: Vec::new(),
-            abilities: Abilities::new(&User::abilities(&orders.settings)),
-            ice: IceServers::new(orders),
+            abilities: Abilities::new(&User::abilities(&sip_config.settings)),
+            ice: IceServers::new(sip_config),
             lines: vec![0; LINES],
             counts: Counts::default(),
             number,
             secrets: secrets.clone(),
             seed,
-            orders: orders.clone(),
+            sip_config: sip_config.clone(),
         }
     }
 
     /// New settings.
-    pub(super) fn apply_settings(&mut self, orders: &Arc<SharedSipSettings>) {
-        self.orders = orders.clone();
-        self.authenticator.apply_settings(orders);
-        self.publisher.apply_settings(orders.settings.nodes.clone());
-        self.uas.service_time = orders.settings.service_time;
-        self.abilities = Abilities::new(&User::abilities(&orders.settings));
-        self.ice = IceServers::new(orders);
+    pub(super) fn apply_settings(&mut self, sip_config: &Arc<SipConfig>) {
+        self.sip_config = sip_config.clone();
+        self.authenticator.apply_settings(sip_config);
+        self.publisher
+            .apply_settings(sip_config.settings.nodes.clone());
+        self.uas.service_time = sip_config.settings.service_time;
+        self.abilities = Abilities::new(&User::abilities(&sip_config.settings));
+        self.ice = IceServers::new(sip_config);
         match &mut self.registrations {
-            Some(registrations) => registrations.apply_settings(orders),
+            Some(registrations) => registrations.apply_settings(sip_config),
             None => {
                 // Another seed for each registrar: what comes of it must be unique.
                 self.seed = self.seed.wrapping_add(1 << 48);
-                let new = Registrations::new(self.number, orders, &self.secrets, self.seed);
+                let new = Registrations::new(self.number, sip_config, &self.secrets, self.seed);
                 self.registrations = new.map(Box::new);
                 if self.registrations.is_some() {
                     let events = User::reg_events(&self.secrets, self.number);
@@ -194,13 +200,13 @@ impl User {
                 }
             }
         }
-        self.probes.apply_settings(orders);
-        self.trunk_registrations.apply_settings(orders);
+        self.probes.apply_settings(sip_config);
+        self.trunk_registrations.apply_settings(sip_config);
         match (&mut self.forwarder, &self.registrations) {
-            (Some(forwarder), _) => forwarder.apply_settings(orders),
+            (Some(forwarder), _) => forwarder.apply_settings(sip_config),
             (None, Some(_)) => {
                 let origin = self.secrets.origin(self.number);
-                let new = Forwarder::new(origin, self.listeners.clone(), orders, &self.secrets);
+                let new = Forwarder::new(origin, self.listeners.clone(), sip_config, &self.secrets);
                 self.forwarder = Some(Box::new(new));
             }
             (None, None) => {}
@@ -216,7 +222,7 @@ impl User {
     pub(super) fn restore(&mut self, kept: WorkerBindings) {
         match &mut self.registrations {
             Some(registrations) => {
-                registrations.restore(kept, &self.orders);
+                registrations.restore(kept, &self.sip_config);
                 self.publisher.restart();
             }
             None => self.spare = Some(kept),
@@ -352,7 +358,7 @@ impl User {
             Some(Method::Register) if self.registrations.is_some() => {
                 return self.registered(transactions, request);
             }
-            Some(Method::Register) if self.orders.settings.challenge => {
+            Some(Method::Register) if self.sip_config.settings.challenge => {
                 self.challenged(transactions, request)?;
             }
             Some(Method::Register) => {
@@ -377,7 +383,7 @@ impl User {
             Some(_) => request.to_tag().is_none(),
             None => self.uas.dialog_of(request).is_none(),
         };
-        self.orders.draining && begins
+        self.sip_config.draining && begins
     }
 
     /// A REGISTER for the registrar (§10.3).
@@ -391,14 +397,14 @@ impl User {
         };
         let message = &request.message;
         let aor = match registrations.place_of(message, &mut self.lines) {
-            Place::Refused(answer) => {
+            RegisterTarget::Refused(answer) => {
                 let reply = Reply::new(answer.code).reason(answer.reason.as_bytes());
                 let reply = reply.headers(answer.headers);
                 transactions.answer_statelessly(request, &reply)?;
                 return Ok(RequestOwner::Here);
             }
-            Place::Elsewhere(worker) => return Ok(RequestOwner::Elsewhere(worker)),
-            Place::Here(aor) => aor,
+            RegisterTarget::Elsewhere(worker) => return Ok(RequestOwner::Elsewhere(worker)),
+            RegisterTarget::Here(aor) => aor,
         };
         let now = transactions.now;
         let domain = registrations.domain_of(message);
@@ -523,7 +529,7 @@ impl User {
 
 impl TransactionUser for User {
     /// Of a source of credentials, or of the media relay.
-    type Answer = SipAnswer;
+    type QueryResult = SipAnswer;
 
     fn request(
         &mut self,
@@ -545,7 +551,7 @@ impl TransactionUser for User {
             proxy.ack(now, stack, &ack.message, &from)
         });
         // An ACK does not wait.
-        self.authenticator.lookups.forget_wanted();
+        self.authenticator.lookups.clear_wanted_query();
         handled.unwrap_or(RequestOwner::Here)
     }
 
@@ -628,12 +634,12 @@ impl TransactionUser for User {
     }
 
     fn answered(&mut self, transactions: &mut Transactions<'_>, answer: SipAnswer) {
-        self.go_on(transactions, answer);
+        self.resume_with(transactions, answer);
     }
 
     fn backlog(&self) -> u64 {
         // The stores run the queries of all workers, so each worker has a share.
-        let at_once = self.orders.share(AT_ONCE) as u64;
+        let at_once = self.sip_config.share(AT_ONCE) as u64;
         self.authenticator
             .lookups
             .counts()

@@ -2,9 +2,9 @@
 
 use super::MarkOwner;
 use crate::sip::routes::{Outcome, Prober, Table};
-use crate::sip::settings::SharedSipSettings;
+use crate::sip::settings::SipConfig;
 use sip::congestion::Class;
-use sip::dispatch::{AllowedDestination, Failure, Order};
+use sip::dispatch::{AllowedDestination, Failure, OutgoingRequest};
 use sip::engine::Mark;
 use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
@@ -26,7 +26,7 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    pub(super) fn new(worker: u16, orders: &SharedSipSettings, seed: u64) -> Probes {
+    pub(super) fn new(worker: u16, sip_config: &SipConfig, seed: u64) -> Probes {
         let mut probes = Probes {
             is_prober: worker == PROBES,
             routes: Arc::default(),
@@ -34,15 +34,15 @@ impl Probes {
             host: String::new(),
             seed,
         };
-        probes.apply_settings(orders);
+        probes.apply_settings(sip_config);
         probes
     }
 
     /// New settings. Probes that are under way are forgotten.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
-        self.routes = Arc::clone(&orders.routes);
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
+        self.routes = Arc::clone(&sip_config.routes);
         self.prober = None;
-        let domain = orders.settings.domains.first();
+        let domain = sip_config.settings.domains.first();
         self.host = domain.map_or("anonymous.invalid", |it| &it.name).to_owned();
     }
 
@@ -75,7 +75,7 @@ impl Probes {
                 continue;
             };
             let request = self.request(&to, probe.number);
-            let order = Order {
+            let order = OutgoingRequest {
                 target: to.as_bytes(),
                 pieces: &[request.as_bytes()],
                 class: Class::Continuing,
@@ -117,7 +117,7 @@ impl Probes {
             Failure::TimedOut => Outcome::Silent,
             Failure::LeftAlone | Failure::Refused(_) | Failure::Cancelled => {
                 if let Some(prober) = &mut self.prober {
-                    prober.held_back(now, mark.number() as u32);
+                    prober.note_not_sent(now, mark.number() as u32);
                 }
                 return;
             }

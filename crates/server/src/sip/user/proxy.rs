@@ -45,7 +45,7 @@ impl User {
         match handled {
             Some(Handled::Waits(key)) => self.park_context(transactions, key),
             // The request does not wait, for example because its sender may not send. So no query for the callee begins.
-            _ => self.authenticator.lookups.forget_wanted(),
+            _ => self.authenticator.lookups.clear_wanted_query(),
         }
         match handled {
             Some(Handled::Elsewhere(worker)) => Ok(RequestOwner::Elsewhere(worker)),

@@ -2,9 +2,9 @@
 
 use super::MarkOwner;
 use crate::sip::routes::{RegistrationChange, Registrations, Table};
-use crate::sip::settings::SharedSipSettings;
+use crate::sip::settings::SipConfig;
 use sip::congestion::Class;
-use sip::dispatch::{AllowedDestination, Order};
+use sip::dispatch::{AllowedDestination, OutgoingRequest};
 use sip::engine::Mark;
 use sip::tu::Transactions;
 use sip::{HashKey, Message, Mono};
@@ -27,13 +27,13 @@ pub(super) struct TrunkRegistrations {
 impl TrunkRegistrations {
     pub(super) fn new(
         worker: u16,
-        orders: &SharedSipSettings,
+        sip_config: &SipConfig,
         key: HashKey,
         seed: u64,
     ) -> TrunkRegistrations {
         TrunkRegistrations {
             is_registrant: worker == REGISTERS,
-            routes: Arc::clone(&orders.routes),
+            routes: Arc::clone(&sip_config.routes),
             all: None,
             key: key.derive(u64::from_le_bytes(*b"register")),
             seed,
@@ -41,12 +41,12 @@ impl TrunkRegistrations {
     }
 
     /// Takes new settings. If any trunk has changed, all registrations begin anew.
-    pub(super) fn apply_settings(&mut self, orders: &SharedSipSettings) {
+    pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         let is_same = {
             let trunks = self.routes.trunks().map(|(trunk, _)| trunk);
-            trunks.eq(orders.routes.trunks().map(|(trunk, _)| trunk))
+            trunks.eq(sip_config.routes.trunks().map(|(trunk, _)| trunk))
         };
-        self.routes = Arc::clone(&orders.routes);
+        self.routes = Arc::clone(&sip_config.routes);
         if !is_same {
             self.all = None;
         }
@@ -76,7 +76,7 @@ impl TrunkRegistrations {
             .all
             .get_or_insert_with(|| Registrations::new(now, routes, key, seed));
         while let Some(register) = all.poll_request(now) {
-            let order = Order {
+            let order = OutgoingRequest {
                 target: register.target.as_bytes(),
                 pieces: &[register.text.as_bytes()],
                 class: Class::Continuing,

@@ -7,7 +7,7 @@ use crate::sip::lines::{self, Abilities, Bindings, Sips};
 use io::clock::monotonic_ns;
 use sip::build::request_of_uas;
 use sip::congestion::Class;
-use sip::dispatch::{AllowedDestination, Order, SendFrom};
+use sip::dispatch::{AllowedDestination, OutgoingRequest, SendFrom};
 use sip::engine::{Engine, Mark, NewRequest, Reply, RespondError, ServerKey, Signature};
 use sip::flow::Flow;
 use sip::tu::Transactions;
@@ -198,7 +198,7 @@ impl TestUas {
         let Ok(bye) = request_of_uas(buffer, Method::Bye, &response, target, FIRST_CSEQ) else {
             return;
         };
-        let order = Order {
+        let order = OutgoingRequest {
             target: bye.next_hop,
             pieces: &[bye.bytes],
             class: Class::Finishing,

@@ -27,7 +27,7 @@ impl<'a> NewWork<'a> {
             .uri
             .get(..4)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"urn:"));
-        self.datagram.len() >= LEAST && !is_urn && begins_something(self.datagram)
+        self.datagram.len() >= LEAST && !is_urn && is_surely_new_work(self.datagram)
     }
 }
 
@@ -47,7 +47,7 @@ fn uri_of_new_work(datagram: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether a request surely begins something: To is there without a tag, and neither credentials nor priorities are.
-fn begins_something(datagram: &[u8]) -> bool {
+fn is_surely_new_work(datagram: &[u8]) -> bool {
     let looked_at = &datagram[..datagram.len().min(LOOKED_AT)];
     let (mut in_to, mut seen_to) = (false, false);
     let mut at = 0;

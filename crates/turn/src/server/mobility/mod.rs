@@ -141,7 +141,7 @@ pub(super) fn has_ticket(message: &Message<'_>) -> bool {
 
 impl Server {
     /// What is wrong with the MOBILITY-TICKET of an Allocate request (RFC 8016 §3.1.2).
-    pub(super) fn check_ticket_wish(
+    pub(super) fn check_requested_ticket(
         &self,
         message: &Message<'_>,
     ) -> Result<(), ErrorCode<'static>> {

@@ -33,13 +33,13 @@ impl Server {
     /// When the next timer of a connection fires.
     pub(in super::super) fn next_connection_deadline(&self) -> Option<Mono> {
         let deadline = self.tcp.deadlines.first().map(|(at, _)| at);
-        let rejudge = self.tcp.rejudge.map(|walk| walk.since);
-        deadline.into_iter().chain(rejudge).min()
+        let recheck = self.tcp.recheck.map(|walk| walk.since);
+        deadline.into_iter().chain(recheck).min()
     }
 
     /// Handles the timers that are due, a bounded number of them.
     pub(in super::super) fn expire_connections(&mut self, now: Now) {
-        self.rejudge_connections();
+        self.recheck_connections();
         for _ in 0..PER_CALL {
             match self.tcp.deadlines.first() {
                 Some((at, index)) if at <= now.mono => self.expire_connection(index),
@@ -70,17 +70,17 @@ impl Server {
     }
 
     /// The policy has changed.
-    pub(in super::super) fn start_rejudging(&mut self, now: Now) {
+    pub(in super::super) fn start_rechecking(&mut self, now: Now) {
         if !self.tcp.by_id.is_empty() {
-            self.tcp.rejudge = Some(RecheckConnections {
+            self.tcp.recheck = Some(RecheckConnections {
                 next: 0,
                 since: now.mono,
             });
         }
     }
 
-    fn rejudge_connections(&mut self) {
-        let Some(walk) = self.tcp.rejudge else {
+    fn recheck_connections(&mut self) {
+        let Some(walk) = self.tcp.recheck else {
             return;
         };
         let end = walk.next + PER_CALL;
@@ -90,7 +90,7 @@ impl Server {
             }
         }
         let is_over = end as usize >= self.tcp.slab.bound();
-        self.tcp.rejudge = (!is_over).then_some(RecheckConnections { next: end, ..walk });
+        self.tcp.recheck = (!is_over).then_some(RecheckConnections { next: end, ..walk });
     }
 
     /// Whether the policy denies the peer of a connection now. A peer that has connected may have any port.

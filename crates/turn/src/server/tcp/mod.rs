@@ -67,7 +67,7 @@ pub(super) struct PeerConnections {
     /// The relays that are TCP, and how many connections each has.
     relays: BTreeMap<u32, usize>,
     deadlines: Deadlines,
-    rejudge: Option<RecheckConnections>,
+    recheck: Option<RecheckConnections>,
 }
 
 impl PeerConnections {
@@ -80,7 +80,7 @@ impl PeerConnections {
             by_id: BTreeMap::new(),
             relays: BTreeMap::new(),
             deadlines: Deadlines::default(),
-            rejudge: None,
+            recheck: None,
         }
     }
 

@@ -170,7 +170,7 @@ fn a_connection_that_nobody_binds_is_closed_after_30_seconds_rfc6062_5_2() {
 }
 
 #[test]
-fn a_peer_that_connects_is_told_to_the_client_rfc6062_5_3() {
+fn a_peer_that_connects_is_reported_to_the_client_rfc6062_5_3() {
     let mut world = world();
     let (mut client, relay) = allocated(&mut world);
     let (now, peer) = (world.now, address(PEER));
@@ -515,7 +515,7 @@ fn without_a_rate_a_stream_is_not_slowed() {
 }
 
 #[test]
-fn the_policy_is_told_which_transport_goes_to_the_peer() {
+fn the_policy_gets_the_transport_to_the_peer() {
     #[derive(Debug)]
     struct NoTcp;
     impl PeerPolicy for NoTcp {

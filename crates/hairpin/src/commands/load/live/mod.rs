@@ -28,14 +28,14 @@ pub(super) struct Title {
 }
 
 /// Makes a terminal usable again, if it was taken.
-pub(super) fn give_back() {
+pub(super) fn restore_terminal() {
     #[cfg(feature = "tui")]
-    terminal::give_back();
+    terminal::restore_terminal();
 }
 
 /// A view of a run.
 #[derive(Debug)]
-pub(super) enum Live {
+pub(super) enum LiveDisplay {
     /// A line a second.
     Lines(Title),
     /// The whole terminal.
@@ -43,28 +43,28 @@ pub(super) enum Live {
     Terminal(Box<terminal::Terminal>),
 }
 
-impl Live {
+impl LiveDisplay {
     /// The picture where there is somebody to look at it and to press `q`, unless `plain`; else lines.
-    pub(super) fn start(title: Title, plain: bool, stopper: &Stopper) -> Live {
+    pub(super) fn start(title: Title, plain: bool, stopper: &Stopper) -> LiveDisplay {
         let watched = std::io::stderr().is_terminal() && std::io::stdin().is_terminal();
         #[cfg(feature = "tui")]
         if watched && !plain {
             // A terminal that cannot do it still gets lines.
             if let Ok(terminal) = terminal::Terminal::start(title.clone(), stopper.clone()) {
-                return Live::Terminal(Box::new(terminal));
+                return LiveDisplay::Terminal(Box::new(terminal));
             }
         }
         #[cfg(not(feature = "tui"))]
         let _ = (watched, plain, stopper);
-        Live::Lines(title)
+        LiveDisplay::Lines(title)
     }
 
     /// Shows one more second.
     pub(super) fn second(&mut self, second: &Second) {
         match self {
-            Live::Lines(title) => eprintln!("{}", lines::line(second, title)),
+            LiveDisplay::Lines(title) => eprintln!("{}", lines::line(second, title)),
             #[cfg(feature = "tui")]
-            Live::Terminal(terminal) => terminal.second(second),
+            LiveDisplay::Terminal(terminal) => terminal.second(second),
         }
     }
 
@@ -72,21 +72,21 @@ impl Live {
     /// apart.
     pub(super) fn second_of_step(&mut self, second: &Second) {
         match self {
-            Live::Lines(_) => {
+            LiveDisplay::Lines(_) => {
                 let _ = second;
             }
             #[cfg(feature = "tui")]
-            Live::Terminal(terminal) => terminal.second(second),
+            LiveDisplay::Terminal(terminal) => terminal.second(second),
         }
     }
 
     /// Says that a search tries a rate, from now on. As lines, this is where the table begins.
     pub(super) fn begin_step(&mut self, number: u32, rate: Rate) {
         match self {
-            Live::Lines(_) if number == 1 => eprintln!("{}", Step::HEADER),
-            Live::Lines(_) => {}
+            LiveDisplay::Lines(_) if number == 1 => eprintln!("{}", Step::HEADER),
+            LiveDisplay::Lines(_) => {}
             #[cfg(feature = "tui")]
-            Live::Terminal(terminal) => {
+            LiveDisplay::Terminal(terminal) => {
                 terminal.note(&format!("step {number}: {:.0}/s", rate.0));
             }
         }
@@ -97,18 +97,18 @@ impl Live {
     /// Says something about the course of a run: a line, or the foot of the picture.
     pub(super) fn say(&mut self, text: &str) {
         match self {
-            Live::Lines(_) => eprintln!("{text}"),
+            LiveDisplay::Lines(_) => eprintln!("{text}"),
             #[cfg(feature = "tui")]
-            Live::Terminal(terminal) => terminal.note(text),
+            LiveDisplay::Terminal(terminal) => terminal.note(text),
         }
     }
 
     /// Adds a finished step of a search to the table.
     pub(super) fn step(&mut self, step: &Step) {
         match self {
-            Live::Lines(_) => eprintln!("{step}"),
+            LiveDisplay::Lines(_) => eprintln!("{step}"),
             #[cfg(feature = "tui")]
-            Live::Terminal(terminal) => terminal.step(step),
+            LiveDisplay::Terminal(terminal) => terminal.step(step),
         }
     }
 }

@@ -37,7 +37,7 @@ impl Terminal {
         enable_raw_mode()?;
         let opened = execute!(io::stderr(), EnterAlternateScreen)
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(io::stderr())));
-        let terminal = opened.inspect_err(|_| give_back())?;
+        let terminal = opened.inspect_err(|_| restore_terminal())?;
         let done = Arc::new(AtomicBool::new(false));
         let flag = done.clone();
         let mut taken = Terminal {
@@ -85,12 +85,12 @@ impl Drop for Terminal {
         if let Some(keys) = self.keys.take() {
             let _ = keys.join();
         }
-        give_back();
+        restore_terminal();
     }
 }
 
 /// Ends raw mode and the alternate screen, if they are on. Errors are of no use here: there is nothing else to try.
-pub(super) fn give_back() {
+pub(super) fn restore_terminal() {
     if matches!(is_raw_mode_enabled(), Ok(true)) {
         let _ = execute!(io::stderr(), LeaveAlternateScreen);
         let _ = disable_raw_mode();

@@ -15,11 +15,11 @@ use load::generator::{
 use load::measure::Rate;
 use load::sip::Transport;
 
-use super::run::{Order, WARM_UP};
+use super::run::{LoadRun, WARM_UP};
 use super::{Fault, check_flags};
 use crate::cli::load::sip::{self as cli, Args, Workload};
 use crate::commands::via;
-use target::Place;
+use target::SipAddress;
 
 /// Units of work per second, unless said otherwise.
 const RATE: Rate = Rate(1_000.0);
@@ -40,13 +40,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     if args.special.teststack {
         return teststack::run(args);
     }
-    let place = Place::of(args)?;
+    let place = SipAddress::of(args)?;
     if args.workload == Workload::Uas {
         return uas::run(args, &place);
     }
     let target = super::place::admit(place.address, args.i_own_the_target)?;
     let options = options(args, &place, target)?;
-    let order = Order {
+    let order = LoadRun {
         title: format!(
             "{name} against sip:{};transport={}",
             place.address,
@@ -118,9 +118,9 @@ const MOST_SERVERS: usize = 24;
 const PROXY_AORS: u32 = 100;
 
 /// The servers that follow the first.
-fn further(args: &Args, place: &Place) -> Result<Vec<Target>, Fault> {
+fn other_targets(args: &Args, place: &SipAddress) -> Result<Vec<Target>, Fault> {
     let find = |text: &String| {
-        let address = place.beside(text)?;
+        let address = place.resolve_other(text)?;
         super::place::admit(address, args.i_own_the_target)
     };
     if args.who.fail_over.is_empty() {
@@ -132,7 +132,7 @@ fn further(args: &Args, place: &Place) -> Result<Vec<Target>, Fault> {
     args.who.fail_over.iter().map(find).collect()
 }
 
-fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fault> {
+fn options(args: &Args, place: &SipAddress, target: Target) -> Result<SipOptions, Fault> {
     let who = &args.who;
     let mut options = SipOptions::new(target);
     options.workload = match args.workload {
@@ -155,7 +155,7 @@ fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fau
         _ => options.aors,
     });
     options.aor = who.aor.clone().unwrap_or(options.aor);
-    options.further = further(args, place)?;
+    options.further = other_targets(args, place)?;
     options.obey = match who.obey {
         Some(obey) => obey == cli::Switch::On,
         // The classic sweep offers what it is told to, whatever the server asks for.
@@ -172,7 +172,7 @@ fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fau
 }
 
 /// Whom to expect over TLS: the host as it was written (RFC 5922 §7.3).
-fn tls(args: &Args, place: &Place) -> Result<Option<Tls>, Fault> {
+fn tls(args: &Args, place: &SipAddress) -> Result<Option<Tls>, Fault> {
     let given = &args.tls;
     if !place.transport.is_secure() {
         let flags = [
@@ -227,7 +227,7 @@ fn sweep(args: &Args) -> Option<SweepOptions> {
 }
 
 fn plan(options: &SipOptions, stopper: &Stopper) -> Result<Plan, Fault> {
-    generator::rehearse(options, stopper)?;
+    generator::check_server(options, stopper)?;
     Ok(generator::sip(options, stopper)?)
 }
 

@@ -23,7 +23,7 @@ fn default_port(transport: Transport) -> u16 {
 
 /// Where a server is, or is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SipAddress {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
     /// The host as it was written, without its port: what a certificate must be for.
@@ -36,13 +36,13 @@ pub(super) struct Place {
     pub(super) further: Vec<SocketAddr>,
 }
 
-impl Place {
+impl SipAddress {
     /// Reads the target of `args` and looks its address up.
-    pub(super) fn of(args: &Args) -> Result<Place, Fault> {
+    pub(super) fn of(args: &Args) -> Result<SipAddress, Fault> {
         let text = args.target.as_deref().unwrap_or_default();
         if let (Workload::Uas, Ok(address)) = (args.workload, text.parse()) {
             // Where one listens, port 0 is any that is free.
-            return Ok(Place::at(address));
+            return Ok(SipAddress::at(address));
         }
         let mut wanted = ParsedTarget::read(text)?;
         if let Some(transport) = args.transport {
@@ -51,8 +51,8 @@ impl Place {
         wanted.find()
     }
 
-    fn at(address: SocketAddr) -> Place {
-        Place {
+    fn at(address: SocketAddr) -> SipAddress {
+        SipAddress {
             address,
             transport: Transport::Udp,
             host: address.ip().to_string(),
@@ -63,7 +63,7 @@ impl Place {
     }
 
     /// Another server over the same transport.
-    pub(super) fn beside(&self, text: &str) -> Result<SocketAddr, Fault> {
+    pub(super) fn resolve_other(&self, text: &str) -> Result<SocketAddr, Fault> {
         let mut wanted = ParsedTarget::read(text)?;
         if wanted.transport.is_some_and(|one| one != self.transport) {
             return Err(usage(format!(
@@ -153,7 +153,7 @@ impl ParsedTarget {
         })
     }
 
-    fn find(self) -> Result<Place, Fault> {
+    fn find(self) -> Result<SipAddress, Fault> {
         let Found {
             address,
             transport,
@@ -163,7 +163,7 @@ impl ParsedTarget {
             Host::Name(name) => self.look_up(name)?,
         };
         let named = matches!(self.host, Host::Name(_));
-        Ok(Place {
+        Ok(SipAddress {
             address,
             transport: self.transport.or(transport).unwrap_or(Transport::Udp),
             host: match &self.host {
@@ -291,7 +291,7 @@ fn transport(text: &str, parameters: &str) -> Result<Option<Transport>, Fault> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Place, String> {
+    fn read(text: &str) -> Result<SipAddress, String> {
         let place = ParsedTarget::read(text).and_then(ParsedTarget::find);
         place.map_err(|fault| match fault {
             Fault::Usage(error) | Fault::Run(error) => format!("{error:#}"),

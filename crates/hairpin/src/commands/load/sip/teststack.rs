@@ -8,7 +8,7 @@ use load::generator::{Stopper, Target, TestStack};
 use server::sip::SipSettings;
 use server::{Running, Server};
 
-use super::target::Place;
+use super::target::SipAddress;
 use super::{Fault, check_flags};
 use crate::cli::load::sip::{Args, Workload};
 use crate::commands::load::{live, place};
@@ -35,13 +35,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     let elsewhere = match &args.target {
         None => None,
         Some(_) => {
-            let address = Place::of(args)?.address;
+            let address = SipAddress::of(args)?.address;
             Some(place::admit(address, args.i_own_the_target)?)
         }
     };
     let stopper = Stopper::new();
     let stop_run = stopper.clone();
-    stop::on_signals(move || stop_run.stop(), live::give_back)?;
+    stop::on_signals(move || stop_run.stop(), live::restore_terminal)?;
     let runs = args.who.runs.unwrap_or(RUNS).into();
     let window = args.how.pace.closed.unwrap_or(WINDOW);
     let mut all = Vec::new();

@@ -8,7 +8,7 @@ use load::generator::Stopper;
 use load::sip::{Uas, UasOptions};
 
 use super::Fault;
-use super::target::Place;
+use super::target::SipAddress;
 use crate::cli::load::sip::Args;
 use crate::commands::load::live;
 use crate::commands::reports::Destinations;
@@ -18,14 +18,14 @@ use crate::commands::stop;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Answers until it is stopped.
-pub(super) fn run(args: &Args, place: &Place) -> Result<ExitCode, Fault> {
+pub(super) fn run(args: &Args, place: &SipAddress) -> Result<ExitCode, Fault> {
     let places = Destinations::new(&[("--json", args.how.results.json.as_deref())])?;
     let mut options = UasOptions::new(vec![place.address]);
     options.threads = args.how.course.receivers.into();
     options.ring = args.who.ring.unwrap_or_default();
     let stopper = Stopper::new();
     let stop_run = stopper.clone();
-    stop::on_signals(move || stop_run.stop(), live::give_back)?;
+    stop::on_signals(move || stop_run.stop(), live::restore_terminal)?;
     let uas = Uas::start(&options).map_err(|error| Fault::Run(anyhow!(error)))?;
     for address in uas.addresses() {
         eprintln!("answering on {address}, UDP and TCP; Ctrl-C ends it");

@@ -20,7 +20,7 @@ pub(super) const HELD: u8 = 4;
 pub(super) const SERVING: u8 = 5;
 /// A request for a worker of the old process: [`foreign`].
 pub(super) const FOREIGN: u8 = 6;
-/// What the old process waits for: [`Left`].
+/// What the old process waits for: [`OldProcessLoad`].
 pub(super) const LEFT: u8 = 7;
 /// The new process stops because it was told to; the old one does, too.
 pub(super) const STOP: u8 = 8;
@@ -37,14 +37,14 @@ pub(super) struct Process {
 
 /// What the old process still has.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Left {
+pub(super) struct OldProcessLoad {
     pub(super) pid: u32,
     pub(super) allocations: u64,
     pub(super) sip_transactions: u64,
     pub(super) sip_connections: u64,
 }
 
-impl Left {
+impl OldProcessLoad {
     pub(super) const fn is_nothing(&self) -> bool {
         self.allocations + self.sip_transactions + self.sip_connections == 0
     }

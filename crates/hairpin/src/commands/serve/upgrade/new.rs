@@ -44,7 +44,7 @@ impl InheritedProcess {
             ControlSocket::Off => bail!(
                 "the control socket is off, so no server can be reached: restart the server instead"
             ),
-            ControlSocket::Auto => ControlSocket::usual(),
+            ControlSocket::Auto => ControlSocket::default_path(),
             ControlSocket::At(path) => path.clone(),
         };
         let from = || format!("cannot take over from the server at {}", path.display());
@@ -102,7 +102,7 @@ impl InheritedProcess {
     pub(in super::super) fn control(&mut self, wanted: &ControlSocket) -> Result<Option<Bound>> {
         let path = match wanted {
             ControlSocket::Off => return Ok(None),
-            ControlSocket::Auto => ControlSocket::usual(),
+            ControlSocket::Auto => ControlSocket::default_path(),
             ControlSocket::At(path) => path.clone(),
         };
         let is_same = path.as_os_str() == self.process.control_socket.as_str();
@@ -188,11 +188,11 @@ fn send_requests(requests: &Receiver<ForeignMessage>, stream: &UnixStream, write
 /// Passes messages of the old process to the main thread.
 fn listen(stream: &UnixStream, changes: &ChangeSender) {
     while let Ok(message) = passing::receive(stream) {
-        if !changes.tell(Change::FromPredecessor(message)) {
+        if !changes.request_change(Change::FromPredecessor(message)) {
             return;
         }
     }
-    changes.tell(Change::PredecessorEnded);
+    changes.request_change(Change::PredecessorEnded);
 }
 
 /// Asks the old process to give its clients entries, and waits until it has.

@@ -14,7 +14,7 @@ use server::passing::{self, Message};
 
 use super::super::Service;
 use super::messages::{
-    FOREIGN, HELD, HOLD, LEFT, Left, OFFER, PROCESS, Process, SERVING, STOP, read_foreign,
+    FOREIGN, HELD, HOLD, LEFT, OFFER, OldProcessLoad, PROCESS, Process, SERVING, STOP, read_foreign,
 };
 use crate::control::protocol::{self, Refusal, Reply};
 use crate::control::{Change, ChangeSender};
@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// After the upgrade, SIP connections stay for `server.drain`, and at least for this time. It is long enough for calls that ring.
 const SIP_CONNECTIONS: Duration = Duration::from_secs(60);
 /// How often the new process learns how many clients are left.
-const TELL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The process that takes over.
 pub(in super::super) struct Successor {
@@ -37,17 +37,17 @@ pub(in super::super) struct Successor {
     stops: bool,
     is_draining: bool,
     closes_sip: bool,
-    told: Instant,
+    reported_at: Instant,
 }
 
 /// Receives messages of the new process, on a thread of its own.
 fn listen(stream: &UnixStream, changes: &ChangeSender) {
     while let Ok(message) = passing::receive(stream) {
-        if !changes.tell(Change::FromSuccessor(message)) {
+        if !changes.request_change(Change::FromSuccessor(message)) {
             return;
         }
     }
-    changes.tell(Change::SuccessorEnded);
+    changes.request_change(Change::SuccessorEnded);
 }
 
 /// Device and inode of the program that this process runs: another version has other ones.
@@ -145,14 +145,14 @@ impl Service<'_> {
             stops: false,
             is_draining: false,
             closes_sip: false,
-            told: Instant::now(),
+            reported_at: Instant::now(),
         });
         tracing::info!("upgrade begins: another process takes over");
         Ok(())
     }
 
     /// A message of the process that takes over.
-    pub(in super::super) fn hear_successor(&mut self, message: Message) {
+    pub(in super::super) fn handle_successor_message(&mut self, message: Message) {
         match message.kind {
             HOLD => self.hold(message),
             SERVING => {
@@ -273,14 +273,14 @@ impl Service<'_> {
             tracing::warn!("cannot close idle SIP connections: {error:#}");
         }
         let stats = self.engine.observer().stats();
-        let left = Left {
+        let left = OldProcessLoad {
             pid: std::process::id(),
             allocations: stats.allocations(),
             sip_transactions: stats.sip().transactions,
             sip_connections: stats.sip().connections,
         };
-        if successor.told.elapsed() >= TELL {
-            successor.told = Instant::now();
+        if successor.reported_at.elapsed() >= REPORT_INTERVAL {
+            successor.reported_at = Instant::now();
             self.engine.share_rates();
             let body = serde_json::to_vec(&left).unwrap_or_default();
             let _ = passing::send(&successor.stream, LEFT, &body, &[]);
@@ -289,7 +289,7 @@ impl Service<'_> {
     }
 
     /// The process before this one still has clients, or has none any more.
-    pub(in super::super) fn hear_predecessor(&self, message: &Message) {
+    pub(in super::super) fn handle_predecessor_message(&self, message: &Message) {
         if message.kind == LEFT {
             let left = serde_json::from_slice(&message.body).ok();
             self.set_predecessor(left);

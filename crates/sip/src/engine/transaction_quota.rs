@@ -28,7 +28,7 @@ const END: u32 = u32::MAX;
 
 /// Where a transaction is counted, or between which others it hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum QueuePosition {
     /// Not finished: counted for this place.
     Open(u16),
     /// Finished; the one before and the one after.
@@ -37,7 +37,7 @@ pub(super) enum Standing {
 
 /// The list and the counters.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct TransactionQuota {
     key: HashKey,
     open: Box<[u32; PLACES]>,
     total: usize,
@@ -45,9 +45,9 @@ pub(super) struct Room {
     newest: u32,
 }
 
-impl Room {
-    pub(super) fn new(key: HashKey) -> Room {
-        Room {
+impl TransactionQuota {
+    pub(super) fn new(key: HashKey) -> TransactionQuota {
+        TransactionQuota {
             key: key.derive(u64::from_le_bytes(*b"sources.")),
             open: Box::new([0; PLACES]),
             total: 0,
@@ -64,12 +64,12 @@ impl Room {
     }
 
     /// A transaction of a source counted at this place begins.
-    pub(super) fn begin(&mut self, place: u16) -> Standing {
+    pub(super) fn begin(&mut self, place: u16) -> QueuePosition {
         if let Some(count) = self.open.get_mut(usize::from(place)) {
             *count += 1;
         }
         self.total += 1;
-        Standing::Open(place)
+        QueuePosition::Open(place)
     }
 
     /// The transaction at `slot` is finished, and the newest of these.
@@ -77,11 +77,11 @@ impl Room {
         let Some((_, server)) = slab.at(slot) else {
             return;
         };
-        if let Standing::Open(place) = server.standing {
-            server.standing = Standing::Finished(self.newest, END);
-            self.uncount(place);
-            match slab.at(self.newest).map(|(_, server)| &mut server.standing) {
-                Some(Standing::Finished(_, next)) => *next = slot,
+        if let QueuePosition::Open(place) = server.position {
+            server.position = QueuePosition::Finished(self.newest, END);
+            self.decrement(place);
+            match slab.at(self.newest).map(|(_, server)| &mut server.position) {
+                Some(QueuePosition::Finished(_, next)) => *next = slot,
                 _ => self.oldest = slot,
             }
             self.newest = slot;
@@ -89,17 +89,17 @@ impl Room {
     }
 
     /// A transaction has ended, and is no longer in the table.
-    pub(super) fn end(&mut self, slab: &mut Slab<Server>, standing: Standing) {
-        let (before, after) = match standing {
-            Standing::Open(place) => return self.uncount(place),
-            Standing::Finished(before, after) => (before, after),
+    pub(super) fn end(&mut self, slab: &mut Slab<Server>, position: QueuePosition) {
+        let (before, after) = match position {
+            QueuePosition::Open(place) => return self.decrement(place),
+            QueuePosition::Finished(before, after) => (before, after),
         };
-        match slab.at(before).map(|(_, server)| &mut server.standing) {
-            Some(Standing::Finished(_, next)) => *next = after,
+        match slab.at(before).map(|(_, server)| &mut server.position) {
+            Some(QueuePosition::Finished(_, next)) => *next = after,
             _ => self.oldest = after,
         }
-        match slab.at(after).map(|(_, server)| &mut server.standing) {
-            Some(Standing::Finished(previous, _)) => *previous = before,
+        match slab.at(after).map(|(_, server)| &mut server.position) {
+            Some(QueuePosition::Finished(previous, _)) => *previous = before,
             _ => self.newest = before,
         }
     }
@@ -109,7 +109,7 @@ impl Room {
         self.oldest
     }
 
-    fn uncount(&mut self, place: u16) {
+    fn decrement(&mut self, place: u16) {
         if let Some(count) = self.open.get_mut(usize::from(place)) {
             *count = count.saturating_sub(1);
         }
@@ -130,7 +130,7 @@ impl Room {
 impl super::Engine {
     /// Whether there is room for one more server transaction of a source counted at this place; perhaps some that have finished
     /// give way.
-    pub(super) fn makes_room(&mut self, now: Mono, place: u16) -> bool {
+    pub(super) fn ensure_room(&mut self, now: Mono, place: u16) -> bool {
         let most = self.config.most_servers;
         if !self.servers.room.has_share(place, most) {
             return false;
@@ -139,7 +139,7 @@ impl super::Engine {
             if !self.is_full() {
                 return true;
             }
-            if !self.cut_short(now) {
+            if !self.end_oldest_finished(now) {
                 return false;
             }
         }
@@ -152,7 +152,7 @@ impl super::Engine {
     }
 
     /// Ends the oldest finished transaction, if no repetition of it is likely.
-    fn cut_short(&mut self, now: Mono) -> bool {
+    fn end_oldest_finished(&mut self, now: Mono) -> bool {
         let timers = self.config.timers;
         let Some((key, server)) = self.servers.oldest_finished() else {
             return false;
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn one_source_gets_four_fifths_and_another_most_of_the_rest() {
-        let mut room = Room::new(HashKey::new([3; 16]));
+        let mut room = TransactionQuota::new(HashKey::new([3; 16]));
         let mut take = |last| {
             let mut taken = 0;
             let place = room.place(source(last));
@@ -196,18 +196,18 @@ mod tests {
 
     #[test]
     fn ended_transactions_no_longer_count() {
-        let mut room = Room::new(HashKey::new([3; 16]));
+        let mut room = TransactionQuota::new(HashKey::new([3; 16]));
         let mut none = Slab::new();
         let [one, two] = [1, 2].map(|last| room.place(source(last)));
-        let standing = room.begin(one);
+        let position = room.begin(one);
         assert!(!room.has_share(one, 1) && !room.has_share(two, 1));
-        room.end(&mut none, standing);
+        room.end(&mut none, position);
         assert!(room.has_share(one, 1));
     }
 
     #[test]
     fn an_ipv6_network_is_one_source() {
-        let room = Room::new(HashKey::new([3; 16]));
+        let room = TransactionQuota::new(HashKey::new([3; 16]));
         let place = |text: &str| room.place(text.parse().expect("an address"));
         assert_eq!(place("2001:db8:0:7::1"), place("2001:db8:0:7:ffff::2"));
         assert_ne!(place("2001:db8:0:7::1"), place("2001:db8:0:8::1"));

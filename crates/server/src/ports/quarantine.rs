@@ -1,13 +1,13 @@
 //! Where freed ports rest: a few generations, oldest first.
 //!
 //! ```text
-//!   give_back ──> current ──closed──> [ oldest | .. | newest ] ──> free
+//!   release ────> current ──closed──> [ oldest | .. | newest ] ──> free
 //!                    '── after an eighth of all ports or a quarter of the rest time, whichever comes first
 //!                                        '── when it has rested long enough, or earlier when nothing else is free
 //! ```
 //!
 //! Bits are set without a lock; a generation is closed and released under one, at most every few seconds or every few
-//! thousand ports. If the generation changes during `give_back`, the port goes to the older generation: it becomes free a
+//! thousand ports. If the generation changes during `release`, the port goes to the older generation: it becomes free a
 //! little earlier, or one cycle later, and is never lost.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

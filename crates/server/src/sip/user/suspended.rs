@@ -37,7 +37,7 @@ impl User {
             self.with_proxy(transactions, None, |proxy, stack| {
                 proxy.resume(now, stack, key)
             });
-            self.authenticator.lookups.forget_wanted();
+            self.authenticator.lookups.clear_wanted_query();
             self.authenticator.set_lookup_result(None);
         }
     }
@@ -53,7 +53,7 @@ impl User {
     }
 
     /// An answer has come: the proxy resumes its context, or [`User::take_resumed`] has the request.
-    pub(super) fn go_on(&mut self, transactions: &mut Transactions<'_>, answer: SipAnswer) {
+    pub(super) fn resume_with(&mut self, transactions: &mut Transactions<'_>, answer: SipAnswer) {
         match answer {
             SipAnswer::Keys(keys) => self.go_on_with_keys(transactions, keys),
             SipAnswer::Media(response) => self.go_on_with_media(transactions, &response),
@@ -88,7 +88,7 @@ impl User {
                 });
                 match waits {
                     Some(true) => self.park_context(transactions, key),
-                    _ => self.authenticator.lookups.forget_wanted(),
+                    _ => self.authenticator.lookups.clear_wanted_query(),
                 }
                 self.report_changes(transactions);
             }
@@ -101,7 +101,7 @@ impl User {
     }
 
     /// The request has resumed: removes the result, which is not valid for other requests.
-    pub(in crate::sip) fn forget_told(&mut self) {
+    pub(in crate::sip) fn clear_lookup_result(&mut self) {
         self.authenticator.set_lookup_result(None);
     }
 

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 
 /// The running server's SIP, while it hands over.
 #[derive(Debug)]
-pub(crate) struct TakingSip {
+pub(crate) struct SipTakeover {
     offered: OfferedSip,
     /// The numbers of its workers.
     numbering: Numbering,
@@ -29,7 +29,7 @@ pub(crate) struct TakingSip {
     receiver: JoinHandle<io::Result<HandedOver>>,
 }
 
-impl TakingSip {
+impl SipTakeover {
     /// Begins to take over from a server that has this SIP, and workers with these numbers. `own` are those of this process.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl TakingSip {
         offered: OfferedSip,
         numbering: Numbering,
         (own, has_log): (Numbering, bool),
-    ) -> io::Result<(TakingSip, JoiningSip)> {
+    ) -> io::Result<(SipTakeover, JoiningSip)> {
         let (stream, theirs) = UnixStream::pair()?;
         let reader = stream.try_clone()?;
         let receiver = std::thread::Builder::new()
@@ -51,7 +51,7 @@ impl TakingSip {
             has_log,
             link: theirs.into(),
         };
-        let taking = TakingSip {
+        let taking = SipTakeover {
             offered,
             numbering,
             run,
@@ -100,7 +100,7 @@ pub(super) struct InheritedSip {
 
 impl InheritedSip {
     /// What the running server hands over; without one, a fresh key and run.
-    pub(super) fn of(taking: Option<TakingSip>) -> Result<InheritedSip, StartError> {
+    pub(super) fn of(taking: Option<SipTakeover>) -> Result<InheritedSip, StartError> {
         if let Some(taking) = taking {
             let taken = taking.finish();
             return taken.map_err(|error| HandoverError::Sip(error).into());

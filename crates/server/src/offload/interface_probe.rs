@@ -2,7 +2,7 @@
 
 use super::attach::{Attachment, OffloadConfig, attach_tc, load_tc, refused};
 use super::choice::{Facts, Obstacle, OffloadMethod, choose};
-use super::machine::survey;
+use super::machine::read_interfaces;
 use super::{Offload, OffloadMode};
 use crate::ports::PortRange;
 use crate::rates::TableSize;
@@ -35,12 +35,12 @@ pub struct OffloadProbe {
 ///
 /// # Errors
 /// If the kernel does not list its interfaces.
-pub fn prospects() -> std::io::Result<Vec<OffloadProbe>> {
+pub fn probe_interfaces() -> std::io::Result<Vec<OffloadProbe>> {
     let everywhere = [
         IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     ];
-    let facts = survey(&everywhere)?;
+    let facts = read_interfaces(&everywhere)?;
     let listeners = everywhere.map(|ip| SocketAddr::new(ip, 3478));
     let offload = Offload {
         channels: 1,

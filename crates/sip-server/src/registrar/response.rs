@@ -13,7 +13,7 @@ use crate::{Aor, AorKey, MAX_AOR};
 
 /// An answer: what the embedder makes a response of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer<'b> {
+pub struct RegistrarResponse<'b> {
     /// The status code.
     pub code: u16,
     /// The reason phrase; empty for the usual one.
@@ -22,9 +22,9 @@ pub struct Answer<'b> {
     pub headers: &'b [u8],
 }
 
-impl<'b> Answer<'b> {
-    pub(super) const fn with_lines(code: u16, headers: &'b [u8]) -> Answer<'b> {
-        Answer {
+impl<'b> RegistrarResponse<'b> {
+    pub(super) const fn with_lines(code: u16, headers: &'b [u8]) -> RegistrarResponse<'b> {
+        RegistrarResponse {
             code,
             reason: "",
             headers,
@@ -35,14 +35,14 @@ impl<'b> Answer<'b> {
     pub(super) fn unsupported<'t>(
         buffer: &'b mut [u8],
         tags: impl Iterator<Item = &'t [u8]>,
-    ) -> Answer<'b> {
+    ) -> RegistrarResponse<'b> {
         let mut lines = Builder::fields(buffer);
         lines.list(HeaderKind::Unsupported, tags);
         // Without room it is a 420 that does not say why.
-        Answer::with_lines(420, lines.finish_fields().unwrap_or_default())
+        RegistrarResponse::with_lines(420, lines.finish_fields().unwrap_or_default())
     }
 
-    pub(super) fn refusal(buffer: &'b mut [u8], refusal: &Refusal) -> Answer<'b> {
+    pub(super) fn refusal(buffer: &'b mut [u8], refusal: &Refusal) -> RegistrarResponse<'b> {
         let mut lines = Builder::fields(buffer);
         match refusal.code {
             420 => {
@@ -56,7 +56,7 @@ impl<'b> Answer<'b> {
             }
             _ => {}
         }
-        Answer {
+        RegistrarResponse {
             code: refusal.code,
             reason: refusal.reason,
             headers: lines.finish_fields().unwrap_or_default(),

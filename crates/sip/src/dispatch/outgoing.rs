@@ -157,7 +157,7 @@ pub struct SendFrom {
 
 /// A request for a URI.
 #[derive(Clone, Copy, Debug)]
-pub struct Order<'a> {
+pub struct OutgoingRequest<'a> {
     /// The URI that says where it goes: of the topmost Route, or else the Request-URI (RFC 3261 §8.1.2).
     pub target: &'a [u8],
     /// The request without a Via of ours, in pieces; the first begins with the start line.
@@ -222,7 +222,7 @@ pub enum Failure {
 
 /// What the TU hears besides responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct DispatchFailure {
     /// The order's mark. Nothing more is told of it.
     pub mark: Mark,
     /// What happened.
@@ -245,7 +245,7 @@ pub struct Stats {
     /// Requests under way now.
     pub alive: usize,
     /// Questions to the DNS that are open now.
-    pub questions: usize,
+    pub queries: usize,
     /// Answers of the DNS in the cache now.
     pub cached: usize,
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use io::UdpSocket;
 
-use super::setup::{SetupError, any_like, socket_options};
+use super::setup::{SetupError, socket_options, unspecified_of};
 
 /// The address to give peers: the requested one, or the one from which this machine reaches `relayed`.
 pub(super) fn address(wished: Option<IpAddr>, relayed: SocketAddr) -> Result<IpAddr, SetupError> {
     if let Some(ip) = wished {
         return Ok(ip);
     }
-    let any = SocketAddr::new(any_like(relayed.ip()), 0);
+    let any = SocketAddr::new(unspecified_of(relayed.ip()), 0);
     let local = std::net::UdpSocket::bind(any).and_then(|socket| {
         // Connecting a UDP socket sends nothing; it asks the routing table.
         socket.connect(relayed)?;

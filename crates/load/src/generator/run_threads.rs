@@ -9,13 +9,13 @@ use io::Offloads;
 use super::churn::Churn;
 use super::closed::Loop;
 use super::end::End;
-use super::plan::{Closed, Flows, Plan, Work, deal};
+use super::plan::{Closed, Flows, Plan, Work, distribute};
 use super::receiver::Receiver;
 use super::sender::{Sender, Track};
 use super::share::Share;
 use super::shared::Shared;
 use super::sip::Sip;
-use super::{Lane, Tap};
+use super::{Lane, ReceiveSocket};
 use crate::measure::{Counters, Latency};
 
 /// The threads of a run, and what they write.
@@ -77,7 +77,7 @@ impl RunThreads {
         for (number, stream) in flows.streams.iter_mut().enumerate() {
             let lanes = std::mem::take(&mut stream.lanes);
             let all = lanes.len();
-            let hands = deal(lanes, senders.min(all));
+            let hands = distribute(lanes, senders.min(all));
             for (index, lanes) in hands.into_iter().enumerate() {
                 let share = Share::new(index, senders.min(all), all, stream.train);
                 tracks[index].push(Track::new(number, lanes, stream.schedule.clone(), share));
@@ -95,11 +95,11 @@ impl RunThreads {
     }
 
     fn start_receivers(&mut self, flows: &mut Flows, receivers: usize) -> stdio::Result<()> {
-        let (ledger, starts) = (flows.ledger(), flows.starts());
-        let taps = std::mem::take(&mut flows.taps);
-        let hands = receivers.min(taps.len());
-        for (index, taps) in deal(taps, hands).into_iter().enumerate() {
-            let receiver = Receiver::new(taps, ledger.clone(), starts.clone())?;
+        let (ledger, starts) = (flows.expected_flows(), flows.starts());
+        let receive_sockets = std::mem::take(&mut flows.receive_sockets);
+        let hands = receivers.min(receive_sockets.len());
+        for (index, receive_sockets) in distribute(receive_sockets, hands).into_iter().enumerate() {
+            let receiver = Receiver::new(receive_sockets, ledger.clone(), starts.clone())?;
             let thread = self.spawn(format!("receiver-{index}"), |shared, counters, live| {
                 receiver.run(shared, counters, live)
             })?;
@@ -115,14 +115,16 @@ impl RunThreads {
         closed: Closed,
     ) -> stdio::Result<()> {
         let (count, starts, streams) = (flows.count(), flows.starts(), flows.streams.len());
-        let ledger = flows.ledger();
-        let taps = std::mem::take(&mut flows.taps);
-        let workers = workers.min(taps.len()).min(closed.window as usize);
-        let hands = deal(taps, workers);
-        let mut lanes = lanes_by_tap(flows, &hands);
+        let ledger = flows.expected_flows();
+        let receive_sockets = std::mem::take(&mut flows.receive_sockets);
+        let workers = workers
+            .min(receive_sockets.len())
+            .min(closed.window as usize);
+        let hands = distribute(receive_sockets, workers);
+        let mut lanes = lanes_by_socket(flows, &hands);
         lanes.retain(|lanes| !lanes.is_empty());
-        for (index, (taps, lanes)) in hands.into_iter().zip(lanes).enumerate() {
-            let receiver = Receiver::new(taps, ledger.clone(), starts.clone())?;
+        for (index, (receive_sockets, lanes)) in hands.into_iter().zip(lanes).enumerate() {
+            let receiver = Receiver::new(receive_sockets, ledger.clone(), starts.clone())?;
             let settings = closed.part(index, workers);
             let worker = Loop::new(receiver, lanes, streams, count, settings);
             let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {
@@ -185,11 +187,11 @@ impl RunThreads {
 }
 
 /// The lanes of each hand of taps, with their streams: answers come back to the socket they were asked from.
-fn lanes_by_tap(flows: &mut Flows, hands: &[Vec<Tap>]) -> Vec<Vec<(usize, Lane)>> {
+fn lanes_by_socket(flows: &mut Flows, hands: &[Vec<ReceiveSocket>]) -> Vec<Vec<(usize, Lane)>> {
     let mut owners = std::collections::HashMap::new();
-    for (hand, taps) in hands.iter().enumerate() {
-        for tap in taps {
-            owners.insert(tap.socket.identity(), hand);
+    for (hand, receive_sockets) in hands.iter().enumerate() {
+        for receive_socket in receive_sockets {
+            owners.insert(receive_socket.socket.identity(), hand);
         }
     }
     let mut lanes: Vec<Vec<(usize, Lane)>> = hands.iter().map(|_| Vec::new()).collect();

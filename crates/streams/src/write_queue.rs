@@ -243,7 +243,7 @@ impl WriteQueue {
                 spare.put(chunk);
             }
         }
-        self.give_back(spare);
+        self.release_memory(spare);
     }
 
     /// Fills `parts` with the queued bytes, for one vectored write. Returns the number of parts.
@@ -269,7 +269,7 @@ impl WriteQueue {
             self.remove_first(spare);
         }
         self.written = 0;
-        self.give_back(spare);
+        self.release_memory(spare);
     }
 
     /// The unwritten bytes of the first chunk. Over TLS they become one record. After use, call [`WriteQueue::advance`] with their
@@ -290,7 +290,7 @@ impl WriteQueue {
     }
 
     /// An empty queue keeps no memory, because most connections have nothing to write most of the time.
-    fn give_back(&mut self, spare: &mut ChunkPool) {
+    fn release_memory(&mut self, spare: &mut ChunkPool) {
         if self.chunks.is_empty() {
             spare.put_queue(std::mem::take(&mut self.chunks));
         }
@@ -302,7 +302,7 @@ impl WriteQueue {
             self.remove_first(spare);
         }
         self.written = 0;
-        self.give_back(spare);
+        self.release_memory(spare);
     }
 }
 

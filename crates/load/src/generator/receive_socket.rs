@@ -10,8 +10,8 @@ use stun::{Class, ErrorCode, Message, XorMappedAddress};
 use turn::client::{Client, Event, Loss, Received, RequestError};
 use turn::{Mono, Now};
 
-use super::odd::UnexpectedDatagram;
 use super::stamps::{IdStamp, Stamps};
+use super::unexpected::UnexpectedDatagram;
 use crate::Socket;
 use crate::client::ClientParts;
 use crate::measure::{Payload, PayloadError, Stamp};
@@ -43,7 +43,7 @@ pub enum Decoder {
 
 /// A socket to receive from.
 #[derive(Debug)]
-pub struct Tap {
+pub struct ReceiveSocket {
     pub(super) socket: Socket,
     pub(super) decoder: Decoder,
 }
@@ -93,11 +93,11 @@ pub(super) struct ClientErrors {
     pub(super) codes: BTreeMap<u16, u64>,
 }
 
-impl Tap {
+impl ReceiveSocket {
     /// Measured payloads arrive as they are.
     #[must_use]
-    pub fn raw(socket: Arc<UdpSocket>) -> Tap {
-        Tap {
+    pub fn raw(socket: Arc<UdpSocket>) -> ReceiveSocket {
+        ReceiveSocket {
             socket: socket.into(),
             decoder: Decoder::Raw,
         }
@@ -105,10 +105,10 @@ impl Tap {
 
     /// Binding responses of `server` arrive.
     #[must_use]
-    pub fn binding(socket: impl Into<Socket>, server: SocketAddr) -> Tap {
+    pub fn binding(socket: impl Into<Socket>, server: SocketAddr) -> ReceiveSocket {
         let socket = socket.into();
         let mapped = Mapped::of(socket.local_addr(), server);
-        Tap {
+        ReceiveSocket {
             socket,
             decoder: Decoder::Binding { server, mapped },
         }
@@ -116,8 +116,8 @@ impl Tap {
 
     /// Answers arrive that nobody reads.
     #[must_use]
-    pub fn answers(socket: Arc<UdpSocket>) -> Tap {
-        Tap {
+    pub fn answers(socket: Arc<UdpSocket>) -> ReceiveSocket {
+        ReceiveSocket {
             socket: socket.into(),
             decoder: Decoder::Answers,
         }
@@ -125,8 +125,8 @@ impl Tap {
 
     /// A TURN client receives here. It is kept alive during a run, and its allocation released after it.
     #[must_use]
-    pub fn turn(parts: ClientParts) -> Tap {
-        Tap {
+    pub fn turn(parts: ClientParts) -> ReceiveSocket {
+        ReceiveSocket {
             socket: parts.socket,
             decoder: Decoder::Turn {
                 client: parts.client,

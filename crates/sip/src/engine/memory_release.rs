@@ -21,19 +21,19 @@ impl Engine {
         has_slack.then(|| self.tidied_at.plus(TIDYING))
     }
 
-    pub(super) fn tidy(&mut self, now: Mono) {
+    pub(super) fn release_unused_memory(&mut self, now: Mono) {
         if self.next_tidying().is_none_or(|at| at > now) {
             return;
         }
         self.tidied_at = now;
-        let mut bytes = self.servers.give_back(MOST);
-        bytes += self.clients.give_back(MOST);
-        bytes += self.store.give_back(MOST.saturating_sub(bytes));
-        self.given_back += bytes;
+        let mut bytes = self.servers.release_memory(MOST);
+        bytes += self.clients.release_memory(MOST);
+        bytes += self.store.release_memory(MOST.saturating_sub(bytes));
+        self.released_bytes += bytes;
     }
 
     /// How many bytes were given back to the allocator since the last call. It may well keep them.
-    pub fn take_given_back(&mut self) -> usize {
-        std::mem::take(&mut self.given_back)
+    pub fn take_released_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.released_bytes)
     }
 }

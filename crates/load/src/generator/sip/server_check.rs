@@ -15,7 +15,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1600);
 /// What a server said to one unit of work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RehearsalError {
+pub enum ServerCheckError {
     /// ICMP, or a reset.
     #[error("nothing listens on {} {server}: start the server, or look for the right port", transport.in_via())]
     NothingListens {
@@ -78,11 +78,11 @@ fn advice(code: u16) -> &'static str {
 /// Does one unit of work and says what is wrong, if that is certain: silence means nothing yet, and neither does 503.
 ///
 /// # Errors
-/// [`RehearsalError`].
-pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), RehearsalError> {
+/// [`ServerCheckError`].
+pub fn check_server(options: &SipOptions, stopper: &Stopper) -> Result<(), ServerCheckError> {
     let server = options.targets[0].address();
     if options.transport.is_stream() {
-        knock(server, options.transport)?;
+        check_listens(server, options.transport)?;
     }
     if options.workload == SipWorkload::Proxy {
         // Its callees register first, which tests the same.
@@ -93,7 +93,7 @@ pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), Rehearsal
     one.links = 1;
     one.runs = Some(1);
     one.hold = Duration::ZERO;
-    let local = |error: &dyn std::fmt::Display| RehearsalError::Local(error.to_string());
+    let local = |error: &dyn std::fmt::Display| ServerCheckError::Local(error.to_string());
     let mut plan = super::sip(&one, stopper).map_err(|error| local(&error))?;
     plan.warm_up = Duration::ZERO;
     plan.duration = RESPONSE_TIMEOUT;
@@ -103,22 +103,22 @@ pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), Rehearsal
     judge(options, &report)
 }
 
-fn knock(server: SocketAddr, transport: Transport) -> Result<(), RehearsalError> {
+fn check_listens(server: SocketAddr, transport: Transport) -> Result<(), ServerCheckError> {
     match TcpStream::connect_timeout(&server, RESPONSE_TIMEOUT) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(RehearsalError::NothingListens { server, transport })
+            Err(ServerCheckError::NothingListens { server, transport })
         }
-        Err(source) => Err(RehearsalError::Connect { server, source }),
+        Err(source) => Err(ServerCheckError::Connect { server, source }),
     }
 }
 
 /// Challenges of these requests are answered, if there are credentials.
-fn challengeable(options: &SipOptions) -> bool {
+fn may_be_challenged(options: &SipOptions) -> bool {
     options.workload != SipWorkload::Options
 }
 
-fn judge(options: &SipOptions, report: &LoadReport) -> Result<(), RehearsalError> {
+fn judge(options: &SipOptions, report: &LoadReport) -> Result<(), ServerCheckError> {
     let server = options.targets[0].address();
     let sip = report.sip.as_deref().cloned().unwrap_or_default();
     let code = report.errors.keys().copied().find(|&code| code != 0);
@@ -126,7 +126,7 @@ fn judge(options: &SipOptions, report: &LoadReport) -> Result<(), RehearsalError
         return Ok(());
     }
     if code.is_none() && sip.unreachable > 0 {
-        return Err(RehearsalError::NothingListens {
+        return Err(ServerCheckError::NothingListens {
             server,
             transport: options.transport,
         });
@@ -136,17 +136,17 @@ fn judge(options: &SipOptions, report: &LoadReport) -> Result<(), RehearsalError
     match code {
         None | Some(503) => Ok(()),
         Some(code @ (401 | 403 | 407)) if challenged => {
-            Err(RehearsalError::WrongPassword { server, code })
+            Err(ServerCheckError::WrongPassword { server, code })
         }
-        Some(code @ (401 | 407)) if challengeable(options) => Err(match options.credentials {
-            None => RehearsalError::CredentialsNeeded { server, code },
-            Some(_) => RehearsalError::Refused {
+        Some(code @ (401 | 407)) if may_be_challenged(options) => Err(match options.credentials {
+            None => ServerCheckError::CredentialsNeeded { server, code },
+            Some(_) => ServerCheckError::Refused {
                 server,
                 method,
                 code,
             },
         }),
-        Some(code) => Err(RehearsalError::Refused {
+        Some(code) => Err(ServerCheckError::Refused {
             server,
             method,
             code,

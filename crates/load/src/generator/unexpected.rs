@@ -43,7 +43,7 @@ impl UnexpectedCounts {
     }
 
     /// Enters them into a report.
-    pub(super) fn tell(self, total: &mut Totals) {
+    pub(super) fn add_to(self, total: &mut Totals) {
         total.truncated = self.get(UnexpectedDatagram::Truncated);
         total.corrupt = self.get(UnexpectedDatagram::Corrupt);
         total.damaged = self.get(UnexpectedDatagram::Damaged);

@@ -16,7 +16,7 @@ const MAX_CONTACTS: usize = 32;
 
 /// One contact.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish<'m> {
+pub(super) struct RequestedBinding<'m> {
     pub(super) contact: NameAddr<'m>,
     pub(super) uri: Uri<'m>,
     /// In seconds; 0 to remove the binding.
@@ -30,29 +30,34 @@ pub(super) struct Wish<'m> {
 
 /// All contacts.
 #[derive(Debug)]
-pub(super) enum Wishes<'m> {
+pub(super) enum RequestedChange<'m> {
     /// There is no Contact: the request asks for the bindings (RFC 3261 §10.2.3).
     Query,
     /// `*`: all bindings are to be removed.
     RemoveAll,
     /// Bindings to add, refresh or remove.
-    Contacts(Vec<Wish<'m>>),
+    Contacts(Vec<RequestedBinding<'m>>),
 }
 
-impl<'m> Wishes<'m> {
+impl<'m> RequestedChange<'m> {
     /// Reads the contacts of a REGISTER (RFC 3261 §10.3 steps 6 and 7, as far as bindings do not matter).
-    pub(super) fn read(message: &Message<'m>, config: &Config) -> Result<Wishes<'m>, Refusal> {
+    pub(super) fn read(
+        message: &Message<'m>,
+        config: &Config,
+    ) -> Result<RequestedChange<'m>, Refusal> {
         let expires = match message.expires() {
             Ok(seconds) => seconds,
             Err(_) => Some(MALFORMED),
         };
-        let mut wishes = Vec::new();
+        let mut requested = Vec::new();
         let (mut stars, mut count) = (0, 0);
         for contact in message.contacts() {
             count += 1;
             match contact.map_err(|_| Refusal::bad("Malformed Contact"))? {
                 Contact::Star => stars += 1,
-                Contact::Addr(contact) => wishes.push(Wish::read(contact, expires, config)?),
+                Contact::Addr(contact) => {
+                    requested.push(RequestedBinding::read(contact, expires, config)?)
+                }
             }
             if count > MAX_CONTACTS {
                 return Err(Refusal::bad("Too Many Contacts"));
@@ -62,19 +67,19 @@ impl<'m> Wishes<'m> {
             return Err(Refusal::bad("Contact * Goes Alone and With Expires 0"));
         }
         Ok(match (stars, count) {
-            (0, 0) => Wishes::Query,
-            (0, _) => Wishes::Contacts(wishes),
-            _ => Wishes::RemoveAll,
+            (0, 0) => RequestedChange::Query,
+            (0, _) => RequestedChange::Contacts(requested),
+            _ => RequestedChange::RemoveAll,
         })
     }
 }
 
-impl<'m> Wish<'m> {
+impl<'m> RequestedBinding<'m> {
     fn read(
         contact: NameAddr<'m>,
         header: Option<u32>,
         config: &Config,
-    ) -> Result<Wish<'m>, Refusal> {
+    ) -> Result<RequestedBinding<'m>, Refusal> {
         let uri = contact.parse_uri();
         let uri = uri.map_err(|_| Refusal::bad("Bad URI in Contact"))?;
         let param = contact.params.get(b"expires");
@@ -87,7 +92,7 @@ impl<'m> Wish<'m> {
             return Err(Refusal::too_brief(config.min_expires));
         }
         let instance = instance(&contact);
-        Ok(Wish {
+        Ok(RequestedBinding {
             contact,
             uri,
             expires: asked.min(config.max_expires),

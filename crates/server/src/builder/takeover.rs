@@ -3,25 +3,25 @@
 use super::Builder;
 use crate::addresses::RelayAddresses;
 use crate::error::StartError;
-use crate::handover::{HandoverError, Held, Joining};
+use crate::handover::{HandoverError, Joining, SharedCountFds};
 use crate::ports::PortRange;
 use crate::quota::{OtherCounts, Quotas, SharedCounts};
 use crate::rates::{RateTable, TableSize};
-use crate::sip::TakingSip;
-use crate::steering::Takeover;
+use crate::sip::SipTakeover;
+use crate::steering::SteeringTakeover;
 
 /// A server that takes over, before it has bound its sockets.
 #[derive(Debug)]
-pub(super) struct Taking {
-    pub(super) steering: Takeover,
+pub(super) struct ServerTakeover {
+    pub(super) steering: SteeringTakeover,
     /// Where this one writes how many allocations its rate limits have.
     own_rates: Option<SharedCounts>,
     other_rates: Option<OtherCounts>,
     /// The SIP of both processes, until it is set up.
-    pub(super) sip: Option<TakingSip>,
+    pub(super) sip: Option<SipTakeover>,
 }
 
-impl Taking {
+impl ServerTakeover {
     /// The table of rate limits is made: the two processes share their rates from now on.
     pub(super) fn share_rates(&mut self, table: &RateTable) {
         if let Some(own) = self.own_rates.take() {
@@ -41,7 +41,7 @@ impl Builder {
         (relays, ports): (&RelayAddresses, PortRange),
         quotas: &Quotas,
         rates: TableSize,
-    ) -> Result<Option<Taking>, StartError> {
+    ) -> Result<Option<ServerTakeover>, StartError> {
         let Some(taking) = &self.take_over else {
             return Ok(None);
         };
@@ -54,7 +54,7 @@ impl Builder {
         let joining = Joining {
             maps: Vec::new(),
             relays: relays.shared_ports(ports.first()),
-            held: Held {
+            held: SharedCountFds {
                 quotas: Some(quotas.share().map_err(HandoverError::System)?),
                 rates: descriptor.map_err(HandoverError::System)?,
             },
@@ -67,17 +67,18 @@ impl Builder {
             let Some(offered) = offer.sip.filter(|_| self.serves_sip()) else {
                 return Ok(None);
             };
-            let (taking, joining) = TakingSip::begin(offered, offer.numbering(), (own, has_log))?;
+            let (taking, joining) = SipTakeover::begin(offered, offer.numbering(), (own, has_log))?;
             sip = Some(taking);
             Ok(Some(joining))
         };
-        let steering = Takeover::begin(taking, workers, listeners, most, joining, begin_sip)?;
+        let steering =
+            SteeringTakeover::begin(taking, workers, listeners, most, joining, begin_sip)?;
         relays.set_foreign(Some(offer.relay_ports()?));
         let [other_quotas, other_rates] = taking.offer().held()?.map()?;
         if let Some(other) = other_quotas {
             quotas.count_other(other);
         }
-        Ok(Some(Taking {
+        Ok(Some(ServerTakeover {
             steering,
             own_rates,
             other_rates,

@@ -25,7 +25,7 @@ pub(super) enum Waiter {
 }
 
 #[derive(Debug)]
-pub(super) struct Questions {
+pub(super) struct PendingQueries {
     open: HashMap<Query, Vec<Waiter>, Seeded>,
     /// Those that were not handed out yet.
     new: VecDeque<Query>,
@@ -34,9 +34,9 @@ pub(super) struct Questions {
     most: usize,
 }
 
-impl Questions {
-    pub(super) fn new(key: HashKey, most: usize) -> Questions {
-        Questions {
+impl PendingQueries {
+    pub(super) fn new(key: HashKey, most: usize) -> PendingQueries {
+        PendingQueries {
             open: HashMap::with_hasher(Seeded::new(key)),
             new: VecDeque::new(),
             asked: VecDeque::new(),

@@ -122,7 +122,7 @@ impl Drop for ThreadEndGuard<'_> {
 /// A worker's hand on its board.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    boards: Arc<[PublishedCounters]>,
+    published_counters: Arc<[PublishedCounters]>,
     worker: usize,
     /// When the board was written last.
     written: Mono,
@@ -131,9 +131,9 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn new(boards: Arc<[PublishedCounters]>, worker: usize) -> Publisher {
+    pub(crate) fn new(published_counters: Arc<[PublishedCounters]>, worker: usize) -> Publisher {
         Publisher {
-            boards,
+            published_counters,
             worker,
             written: Mono(0),
             behind: false,
@@ -143,7 +143,7 @@ impl Publisher {
     /// The worker's loop turns.
     pub(crate) fn turn(&mut self, now: Mono) {
         self.behind = true;
-        self.boards[self.worker]
+        self.published_counters[self.worker]
             .pulse
             .turned_ns
             .store(now.0, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Publisher {
 
     /// Writes the board.
     pub(crate) fn publish(&mut self, now: Mono, stats: &WorkerStats) {
-        self.boards[self.worker].write(stats);
+        self.published_counters[self.worker].write(stats);
         self.written = now;
         self.behind = false;
     }
@@ -181,15 +181,15 @@ mod tests {
 
     #[test]
     fn written_values_are_read() {
-        let boards: Arc<[PublishedCounters]> =
+        let published_counters: Arc<[PublishedCounters]> =
             Arc::new([PublishedCounters::new(), PublishedCounters::new()]);
         let mut stats = WorkerStats::default();
         stats.counters.wake_ups = 3;
         stats.sends.sent = 5;
         stats.relays_open = 7;
-        Publisher::new(Arc::clone(&boards), 1).publish(ms(1), &stats);
-        assert_eq!(boards[1].read(), stats);
-        assert_eq!(boards[0].read(), WorkerStats::default());
+        Publisher::new(Arc::clone(&published_counters), 1).publish(ms(1), &stats);
+        assert_eq!(published_counters[1].read(), stats);
+        assert_eq!(published_counters[0].read(), WorkerStats::default());
     }
 
     #[test]
@@ -210,16 +210,19 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_has_ended() {
-        let board = PublishedCounters::new();
-        assert_eq!((board.thread(), board.since_turn(ms(5))), (None, None));
+        let counters = PublishedCounters::new();
+        assert_eq!(
+            (counters.thread(), counters.since_turn(ms(5))),
+            (None, None)
+        );
         let thread = std::thread::scope(|scope| {
             let body = || {
-                let _tenure = board.begin(ms(2));
+                let _tenure = counters.begin(ms(2));
                 panic!("as it were");
             };
             scope.spawn(body).join()
         });
-        assert!(thread.is_err() && board.has_ended() && board.thread().is_some());
-        assert_eq!(board.since_turn(ms(5)), Some(Duration::from_millis(3)));
+        assert!(thread.is_err() && counters.has_ended() && counters.thread().is_some());
+        assert_eq!(counters.since_turn(ms(5)), Some(Duration::from_millis(3)));
     }
 }
