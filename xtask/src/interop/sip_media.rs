@@ -40,17 +40,20 @@ pub(crate) fn run(binary: &Path, logs: &Path) -> Result<Tally> {
     for (name, outcome) in [
         (
             "a phone with ICE calls the trunk",
-            bench.to_trunk("alice", false),
+            bench.call_to_trunk("alice", false),
         ),
-        ("the trunk calls a phone with ICE", bench.from_trunk()),
+        (
+            "the trunk calls a phone with ICE",
+            bench.trunk_calls_phone(),
+        ),
         (
             "the trunk calls two phones, and one of them answers",
-            bench.from_trunk_to_two(),
+            bench.trunk_calls_two_phones(),
         ),
         ("a call that is cancelled", bench.cancelled()),
         (
             "a phone with ICE and DTLS-SRTP calls the trunk",
-            bench.to_trunk("bob", true),
+            bench.call_to_trunk("bob", true),
         ),
         ("without rtpengine a call gets 503", bench.without_relay()),
     ] {
@@ -130,7 +133,7 @@ impl Bench {
         Ok(phone)
     }
 
-    fn to_trunk(&mut self, user: &str, is_secure: bool) -> Result<String> {
+    fn call_to_trunk(&mut self, user: &str, is_secure: bool) -> Result<String> {
         let mut phone = self.phone(user, is_secure)?;
         self.trunk.forget()?;
         phone.command("dial", &format!("sip:{NUMBER}@example.org"))?;
@@ -139,7 +142,7 @@ impl Bench {
         self.media_flow(&mut phone, is_secure)
     }
 
-    fn from_trunk(&mut self) -> Result<String> {
+    fn trunk_calls_phone(&mut self) -> Result<String> {
         let mut phone = self.phone("alice", false)?;
         self.trunk.forget()?;
         let port = self.domain.port;
@@ -151,7 +154,7 @@ impl Bench {
     }
 
     /// One of the phones does not answer. Each phone has a session of its own at the relay.
-    fn from_trunk_to_two(&mut self) -> Result<String> {
+    fn trunk_calls_two_phones(&mut self) -> Result<String> {
         let mut phone = self.phone("alice", false)?;
         let mut other = self.phone_with("alice", false, "manual")?;
         self.trunk.forget()?;
