@@ -45,11 +45,9 @@ impl Admin {
             .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout can be set");
         stream.write_all(request.as_bytes()).expect("it leaves");
-        stream
-            .shutdown(std::net::Shutdown::Write)
-            .expect("no more follows");
+        // A server that refuses a request may reset the connection before the rest of it has come. Its response can be read all the same.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut bytes = Vec::new();
-        // A connection that is reset after the response has given all that it will.
         let _ = stream.read_to_end(&mut bytes);
         String::from_utf8(bytes).expect("text")
     }

@@ -9,7 +9,7 @@ use sip::uri::Uri;
 use sip::{Message, Mono, Now, Spans};
 
 use super::copy::{ack_base, written};
-use super::media::AckMedia;
+use super::media::{AckMedia, RelayedDialog};
 use super::policy::{BindingsLocation, Policy};
 use super::request::Instance;
 use super::route::{Reader, Routed};
@@ -24,6 +24,8 @@ struct AckTarget {
     removed: usize,
     /// The Route line of an ACK that a strict router has sent.
     strict_routes: Option<Vec<u8>>,
+    /// If the media of its dialog go through a relay.
+    relayed: Option<RelayedDialog>,
 }
 
 impl Proxy {
@@ -39,7 +41,7 @@ impl Proxy {
         let target = self.ack_target(now, stack, message, from);
         match target {
             Ok(target) => {
-                match self.media_of_ack(now, &*stack.policy, message, from) {
+                match self.media_of_ack(now, target.relayed, message, from) {
                     AckMedia::AsItIs => self.send_ack(now.mono, stack, message, from, &target),
                     AckMedia::Waits => {}
                     AckMedia::Rewritten(bytes) => {
@@ -121,6 +123,7 @@ impl Proxy {
             target,
             removed: routed.removed,
             strict_routes: strict,
+            relayed: routed.relayed,
         })
     }
 

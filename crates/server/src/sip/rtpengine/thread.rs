@@ -19,6 +19,9 @@ use tokio::time::timeout;
 /// Requests at a time, those that wait for an earlier one of their session included.
 const MAX_REQUESTS: usize = 8192;
 
+/// Requests of one session that wait for an earlier one of it: a call needs few at a time, and cannot take the room of all others.
+const MAX_OF_SESSION: usize = 16;
+
 /// Bytes of these requests.
 const MAX_BYTES: usize = 64 << 20;
 
@@ -33,6 +36,9 @@ const LATEST: Duration = Duration::from_secs(2);
 
 /// The longest datagram.
 const LONGEST: usize = 65_535;
+
+/// The longest request over IPv4: 65,535 bytes without the headers of IP and UDP.
+const LONGEST_REQUEST: usize = 65_507;
 
 /// After a message in the log, others of the same kind are left out for this time.
 const QUIET: Duration = Duration::from_secs(10);
@@ -192,9 +198,14 @@ impl Engine {
         if self.requests.get() >= MAX_REQUESTS || bytes > MAX_BYTES {
             return (request.reply)(Outcome::Full);
         }
+        let mut sessions = self.sessions.borrow_mut();
+        let waiting = sessions.get(&request.session).map_or(0, VecDeque::len);
+        if waiting >= MAX_OF_SESSION && !request.ends_session {
+            drop(sessions);
+            return (request.reply)(Outcome::Full);
+        }
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(bytes);
-        let mut sessions = self.sessions.borrow_mut();
         if let Some(queue) = sessions.get_mut(&request.session) {
             let superseded = match request.ends_session {
                 true => std::mem::take(queue),
@@ -258,13 +269,15 @@ impl Engine {
         datagram: &[u8],
         receiver: &mut oneshot::Receiver<Outcome>,
     ) -> Outcome {
+        // No repetition helps.
+        if datagram.len() > LONGEST_REQUEST {
+            tracing::debug!(address = %self.address, "a request to rtpengine is too long for a datagram");
+            return Outcome::NotSent;
+        }
         for _ in 0..SENDS {
+            // A network that is down for a moment, for example.
             if let Err(error) = self.send(datagram).await {
                 tracing::debug!(%error, address = %self.address, "a request to rtpengine was not sent");
-                // Too long, for example: no repetition helps.
-                if error.kind() != io::ErrorKind::ConnectionRefused {
-                    return Outcome::NotSent;
-                }
             }
             if let Ok(outcome) = timeout(REPEAT, &mut *receiver).await {
                 return outcome.unwrap_or(Outcome::NoAnswer);

@@ -5,11 +5,9 @@ use std::collections::VecDeque;
 
 use sip::{Message, Mono, Now, Spans};
 
-use super::super::policy::Policy;
-use super::super::route::Reader;
 use super::super::{Proxy, Stack};
 use super::sides::hash_of;
-use super::{Ask, Body, Kept, MediaCommand, Waiting, session, tag_of};
+use super::{Ask, Body, Kept, MediaCommand, RelayedDialog, Waiting, session, tag_of};
 use crate::flow::FlowId;
 
 /// ACKs whose results are kept.
@@ -47,25 +45,15 @@ impl Proxy {
     pub(in crate::proxy) fn media_of_ack(
         &mut self,
         now: Now,
-        policy: &dyn Policy,
+        dialog: Option<RelayedDialog>,
         message: &Message<'_>,
         from: &FlowId,
     ) -> AckMedia {
         let Some(sdp) = Body::of(message).sdp() else {
             return AckMedia::AsItIs;
         };
-        let reader = Reader {
-            tokens: &self.tokens,
-            routing: policy,
-            runs: self.runs,
-            unix_s: now.unix_s,
-        };
-        let routed = reader.read(message, &from.flow);
-        let (Some(dialog), Ok(offerer), Ok(answerer)) = (
-            routed.ok().and_then(|routed| routed.relayed),
-            message.to(),
-            message.from(),
-        ) else {
+        let (Some(dialog), Ok(offerer), Ok(answerer)) = (dialog, message.to(), message.from())
+        else {
             return AckMedia::AsItIs;
         };
         let hash = hash_of_ack(message, sdp);

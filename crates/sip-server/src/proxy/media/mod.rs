@@ -317,9 +317,10 @@ pub(super) fn relaying(
         {
             Relaying::InDialog(dialog)
         }
+        // A re-INVITE of a dialog that did not begin here has no session: nothing would delete one.
         (Some(Invite), _)
             if policy.has_relays()
-                && !is_within(message, routed.is_known_dialog)
+                && message.to().is_ok_and(|to| to.tag.is_none())
                 && is_rewritten() =>
         {
             Relaying::New {

@@ -14,6 +14,9 @@ use super::{
     tag_of,
 };
 
+/// Responses of one branch that wait at a time.
+const MAX_WAITING_RESPONSES: usize = 8;
+
 /// What becomes of a response.
 #[derive(Debug)]
 pub(in crate::proxy) enum ResponseMedia {
@@ -110,6 +113,10 @@ impl Proxy {
                 true => Need::Nothing,
                 false => Need::Drop,
             };
+        }
+        // The UAS repeats a 2xx and a reliable provisional response; the others have the session description of an earlier one as a rule.
+        if media.waiting.len() >= MAX_WAITING_RESPONSES {
+            return Need::Drop;
         }
         if is_success {
             media.success = Some(tag);
