@@ -238,14 +238,14 @@ fn look_ups_of_one_prefix_take_no_other_prefix_its_share() {
     let source = Arc::new(Silent::default());
     let server = start(with(Arc::clone(&source) as _, 1));
     // Genuine nonces, random names, and a source that does not answer: 127.0.1.0/24.
-    let sockets: Vec<UdpSocket> = (0..200).map(|_| socket("127.0.1.1:0")).collect();
+    let sockets: Vec<UdpSocket> = (0..500).map(|_| socket("127.0.1.1:0")).collect();
     for (number, socket) in sockets.into_iter().enumerate() {
         let name = format!("x{number}");
         let mut flooder = Client::over(socket, server.listeners()[0]).with_user(&name, "guess");
         let request = flooder.signed(Method::ALLOCATE, &udp);
         flooder.transmit(&request);
     }
-    eventually("the share is used up", || lookups(&server) == 64);
+    eventually("the share is used up", || lookups(&server) == 341);
     let mut served = 0;
     for number in 0..200 {
         let local = format!("127.0.2.{}:0", 1 + number % 100);
@@ -254,7 +254,7 @@ fn look_ups_of_one_prefix_take_no_other_prefix_its_share() {
         honest.release();
     }
     assert!(served >= 198, "{served} of 200");
-    assert_eq!(source.0.lock().expect("not poisoned").len(), 64);
+    assert_eq!(source.0.lock().expect("not poisoned").len(), 341);
     // Nobody waits for ever.
     eventually("the look-ups time out", || {
         server.stats().sum(|worker| worker.engine.lookups) == 0
