@@ -18,10 +18,10 @@
 //!
 //! ```
 //! use hairpin_sip::congestion::Class;
-//! use hairpin_sip::dispatch::{AllowedDestination, Config, Dispatcher, Order, Source};
+//! use hairpin_sip::dispatch::{AllowedDestination, Config, Dispatcher, OutgoingRequest, Source};
 //! use hairpin_sip::engine::{self, Engine, Mark, Output};
 //! use hairpin_sip::flow::{Transport, ListenerKey};
-//! use hairpin_sip::routing::{Answer, Query};
+//! use hairpin_sip::routing::{DnsAnswer, Query};
 //! use hairpin_sip::{HashKey, Mono};
 //! use std::time::Duration;
 //!
@@ -34,7 +34,7 @@
 //!
 //! let options = b"OPTIONS sip:example.org:5070 SIP/2.0\r\nFrom: <sip:a@192.0.2.1>;tag=1\r\nTo: <sip:example.org>\r\n\
 //!     Call-ID: 1@192.0.2.1\r\nCSeq: 1 OPTIONS\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n";
-//! let order = Order {
+//! let request = OutgoingRequest {
 //!     target: b"sip:example.org:5070",
 //!     pieces: &[options],
 //!     class: Class::New,
@@ -44,12 +44,12 @@
 //!     from: None,
 //!     loop_check: None,
 //! };
-//! dispatcher.send(Mono(0), &mut engine, &order)?;
-//! let Some(question @ Query::Addresses(_)) = dispatcher.poll_query() else {
+//! dispatcher.send(Mono(0), &mut engine, &request)?;
+//! let Some(query @ Query::Addresses(_)) = dispatcher.poll_query() else {
 //!     return Err("a name with a port has addresses".into());
 //! };
-//! let answer = Answer::Addresses(vec![[192, 0, 2, 9].into()]);
-//! dispatcher.answered(Mono(0), &mut engine, question, Ok((answer, Duration::from_secs(60))));
+//! let answer = DnsAnswer::Addresses(vec![[192, 0, 2, 9].into()]);
+//! dispatcher.answered(Mono(0), &mut engine, query, Ok((answer, Duration::from_secs(60))));
 //! assert!(matches!(engine.poll_output(), Some(Output::Send { .. })));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
