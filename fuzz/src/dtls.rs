@@ -210,7 +210,8 @@ pub fn endpoint(mut input: &[u8]) {
                     if number == 3 {
                         flip(&mut datagram, &mut input);
                     }
-                    // Somebody may send the client's first hello from elsewhere; a hello with a cookie is of no use there.
+                    // Somebody may send the client's first hello from elsewhere; a hello with a cookie is of no use
+                    // there.
                     world.deliver(if step & 8 == 0 { CLIENT } else { UNPROVEN }, &datagram);
                 }
             }

@@ -1,9 +1,10 @@
 //! What the target of the SIP engine does with an input, shared with the test in crates/sip that replays the corpus.
 //!
-//! The input is a list of steps, separated by zero bytes; the first byte of a step says what it is: `m` a message received
-//! as a datagram, `s` one received over a stream, `q` a request to send, `r` and a digit a response of that class to the
-//! last request accepted, `c` a cancellation, `u` an undeliverable datagram, `t` and a byte so many times 250 ms, `b` and a byte a
-//! backlog of so many times 100 messages, `a` that it is a user agent from now on, and no proxy.
+//! The input is a list of steps, separated by zero bytes; the first byte of a step says what it is: `m` a message
+//! received as a datagram, `s` one received over a stream, `q` a request to send, `r` and a digit a response of that
+//! class to the last request accepted, `c` a cancellation, `u` an undeliverable datagram, `t` and a byte so many times
+//! 250 ms, `b` and a byte a backlog of so many times 100 messages, `a` that it is a user agent from now on, and no
+//! proxy.
 
 use hairpin_sip as sip;
 use sip::congestion::{Backlog, Class};

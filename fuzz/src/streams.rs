@@ -1,4 +1,5 @@
-//! What the targets of the connection layer do with an input, shared with the test in crates/streams that replays the corpus.
+//! What the targets of the connection layer do with an input, shared with the test in crates/streams that replays the
+//! corpus.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -131,9 +132,9 @@ impl Side {
     }
 }
 
-/// A client and a server. The first byte selects the version; then each pair of bytes is a step: records arrive in pieces, are damaged
-/// or lost, data is sent, a side closes. Whatever happens, a side receives only what the other one has sent, in order; and if nothing
-/// is damaged, nothing fails.
+/// A client and a server. The first byte selects the version; then each pair of bytes is a step: records arrive in
+/// pieces, are damaged or lost, data is sent, a side closes. Whatever happens, a side receives only what the other one
+/// has sent, in order; and if nothing is damaged, nothing fails.
 pub fn tls(input: &[u8]) {
     let Some((first, steps)) = input.split_first() else {
         return;

@@ -1,7 +1,7 @@
 //! What the target of the TURN client does with an input, shared with the test in crates/turn that replays the corpus.
 //!
-//! The input is a list of steps; the first byte of a step says what it is. Responses fit the latest request of the client: they have its
-//! transaction ID and, most of the time, the right key. So inputs get beyond the first checks.
+//! The input is a list of steps; the first byte of a step says what it is. Responses fit the latest request of the
+//! client: they have its transaction ID and, most of the time, the right key. So inputs get beyond the first checks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ const REALM: &str = "example.org";
 const USER: &str = "user";
 const PASSWORD: &str = "secret";
 
-/// A client that hears nothing any more has at most so many deadlines left: those of its requests and of what it refreshes.
+/// A client that hears nothing any more has at most so many deadlines left: those of its requests and of what it
+/// refreshes.
 const MOST_DEADLINES: usize = 10_000;
 
 /// Takes bytes off an input; zeros at the end.

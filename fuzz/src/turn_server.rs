@@ -1,7 +1,8 @@
 //! What the target of the TURN server does with an input, shared with the test in crates/turn that replays the corpus.
 //!
-//! The input is a list of steps of a few bytes each; the first byte of a step says what it is, the next ones choose among a few clients, peers and
-//! values. Requests are signed with what the server has told the client, or with something near it. So inputs get beyond authentication.
+//! The input is a list of steps of a few bytes each; the first byte of a step says what it is, the next ones choose
+//! among a few clients, peers and values. Requests are signed with what the server has told the client, or with
+//! something near it. So inputs get beyond authentication.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

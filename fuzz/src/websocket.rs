@@ -1,6 +1,7 @@
 //! What the WebSocket targets do with an input, shared with the test in crates/streams that replays the corpus.
 //!
-//! However the bytes are cut, events and responses must be the same, and what is answered must be what the protocol allows.
+//! However the bytes are cut, events and responses must be the same, and what is answered must be what the protocol
+//! allows.
 
 use hairpin_streams as streams;
 use streams::websocket::{

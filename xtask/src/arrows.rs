@@ -61,7 +61,8 @@ mod tests {
     /// From each crate to every crate of ours that it may use, in its tests and build scripts too.
     /// A new arrow is a change of design: change ARCHITECTURE.md in the same commit.
     const ALLOWED: &[(&str, &[&str])] = &[
-        // All but the first three in tests only, for phones, and in the example `cost`, which `cargo xtask budgets` runs.
+        // All but the first three in tests only, for phones, and in the example `cost`, which `cargo xtask budgets`
+        // runs.
         (
             "hairpin",
             &[

@@ -1,8 +1,9 @@
-//! `cargo xtask bench-report`: makes the benchmark reports in docs/benchmarks anew, and the tables in the pages that quote them.
+//! `cargo xtask bench-report`: makes the benchmark reports in docs/benchmarks anew, and the tables in the pages that
+//! quote them.
 //!
-//! Each report is one run of `hairpin bench`, which writes `NAME.json` and `NAME.html`. `figures.md` has all their tables. In
-//! other pages, a table stands between `<!-- table NAME -->` and `<!-- end -->`, and is written from the JSON: nobody copies
-//! figures by hand.
+//! Each report is one run of `hairpin bench`, which writes `NAME.json` and `NAME.html`. `figures.md` has all their
+//! tables. In other pages, a table stands between `<!-- table NAME -->` and `<!-- end -->`, and is written from the
+//! JSON: nobody copies figures by hand.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
-//! `cargo xtask budgets`: what each operation may cost, in user-space instructions, in heap allocations and in system calls.
+//! `cargo xtask budgets`: what each operation may cost, in user-space instructions, in heap allocations and in system
+//! calls.
 //!
-//! Times vary with the weather; these three numbers do not. The example `cost` of the crate hairpin does the same operations over
-//! and over in one thread, once under callgrind and once under strace. `hairpin/budgets.toml` has the limit of each operation. A
-//! higher cost fails the test command, so that a change either avoids the cost or states it.
+//! Times vary with the weather; these three numbers do not. The example `cost` of the crate hairpin does the same
+//! operations over and over in one thread, once under callgrind and once under strace. `hairpin/budgets.toml` has the
+//! limit of each operation. A higher cost fails the test command, so that a change either avoids the cost or states it.
 
 mod counting;
 mod file;
@@ -77,8 +78,8 @@ fn judge(budgets: &Budgets, section: &str, cost: &Cost) -> Result<String> {
     }
 }
 
-/// Builds the program that counts, and says where it is. It is an example of the crate `hairpin`, so that its dependencies have the
-/// features that they have in the release build, and are compiled once for both.
+/// Builds the program that counts, and says where it is. It is an example of the crate `hairpin`, so that its
+/// dependencies have the features that they have in the release build, and are compiled once for both.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let arguments = [
         "build",

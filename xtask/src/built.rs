@@ -75,7 +75,8 @@ impl Built {
             Source::Cargo { flags } => {
                 let mut cargo = workspace::cargo();
                 cargo
-                    // Unoptimised and without debug information: that builds in half the time, and these programs run for seconds.
+                    // Unoptimised and without debug information: that builds in half the time, and these programs run
+                    // for seconds.
                     .env("CARGO_PROFILE_DEV_DEBUG", "0")
                     .args([
                         "install",

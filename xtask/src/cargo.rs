@@ -53,7 +53,8 @@ pub(crate) fn clippy_without_features(root: &Path) -> Result<Tally> {
 /// Tells tests a file to write a line to for each that is skipped: what they print is kept from us when they pass.
 pub(crate) const SKIPPED: &str = "HAIRPIN_TESTS_SKIPPED";
 
-/// Runs `cargo test` and counts the tests themselves. Those that find no privileges to do what they test pass, and are counted as skipped.
+/// Runs `cargo test` and counts the tests themselves. Those that find no privileges to do what they test pass, and are
+/// counted as skipped.
 pub(crate) fn test(root: &Path, arguments: &[&str]) -> Result<Tally> {
     let list = workspace::target_dir(root).join("tests-skipped.txt");
     // Those of the last run.

@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: packages of one program, as files in a folder. Two runs for the same commit write the same bytes.
+//! `cargo xtask dist`: packages of one program, as files in a folder. Two runs for the same commit write the same
+//! bytes.
 
 mod deb;
 mod rpm;

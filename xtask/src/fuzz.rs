@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: builds the fuzz targets with libFuzzer and runs them.
 //!
-//! The coverage counters that libFuzzer reads are a pass of LLVM, which the pinned compiler has: neither a nightly compiler
-//! nor cargo-fuzz is needed. The sanitizers are left out: the crates that are fuzzed have no unsafe code.
+//! The coverage counters that libFuzzer reads are a pass of LLVM, which the pinned compiler has: neither a nightly
+//! compiler nor cargo-fuzz is needed. The sanitizers are left out: the crates that are fuzzed have no unsafe code.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -23,9 +23,9 @@
 //! | [`live_page`] | the live page in headless Chromium, and axe-core (`interop/live-page`) | every view, the end of a session, the test of the server over UDP, TCP and TLS |
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
 //!
-//! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server: when a
-//! case fails, it tells whether the driver or hairpin is at fault. Every client meets hairpin once in user space and once with relaying in
-//! the kernel, where the machine permits it.
+//! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server:
+//! when a case fails, it tells whether the driver or hairpin is at fault. Every client meets hairpin once in user space
+//! and once with relaying in the kernel, where the machine permits it.
 
 mod acme;
 mod aioice;
@@ -151,9 +151,9 @@ const TC: DataPath = DataPath {
 struct Pair {
     /// For clients that release what they have allocated. RFC 8656 §3.2: an allocation lives ten minutes by default.
     orderly: Bench,
-    /// For coturn's client. It never releases the allocations that it probes with, and some of its options violate the RFC
-    /// or end it without a release. The test must see these allocations end, so they have the shortest lifetime that hairpin
-    /// allows.
+    /// For coturn's client. It never releases the allocations that it probes with, and some of its options violate the
+    /// RFC or end it without a release. The test must see these allocations end, so they have the shortest lifetime
+    /// that hairpin allows.
     disorderly: Bench,
 }
 

@@ -113,7 +113,8 @@ fn clippy_refuses_functions_over_70_lines_everywhere() {
     }
 }
 
-/// Whether clippy, with the `clippy.toml` in `folder`, refuses a function of these lines as too long or for a banned method.
+/// Whether clippy, with the `clippy.toml` in `folder`, refuses a function of these lines as too long or for a banned
+/// method.
 fn is_refused(folder: &Path, lines: &str) -> bool {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

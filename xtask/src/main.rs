@@ -1,8 +1,8 @@
 //! Every chore of the workspace, one entry point: `cargo xtask --help`.
 //!
-//! `cargo xtask quick` is for the minutes between two edits, `cargo xtask test` is the whole test command. Both are lists
-//! of stages ([`suite`]); most are modules here that can also be run alone. A [`tally::Tally`] counts what a stage finds,
-//! and the command ends with one line that says how much passed, failed and was skipped.
+//! `cargo xtask quick` is for the minutes between two edits, `cargo xtask test` is the whole test command. Both are
+//! lists of stages ([`suite`]); most are modules here that can also be run alone. A [`tally::Tally`] counts what a
+//! stage finds, and the command ends with one line that says how much passed, failed and was skipped.
 
 #![forbid(unsafe_code)]
 
@@ -62,9 +62,11 @@ enum Task {
     Stage { stage: suite::Stage },
     /// Run a fuzz target, or each of them, for some time.
     Fuzz(fuzz::Options),
-    /// Show the ten longest files; refuse files over 1,000 lines, paths of one machine, registry hosts and dead links of pages.
+    /// Show the ten longest files; refuse files over 1,000 lines, paths of one machine, registry hosts and dead links
+    /// of pages.
     Tidy,
-    /// Write docs/sip-conformance.md, and docs/rfc-coverage.md: which test shows which requirement, and which file obeys which section.
+    /// Write docs/sip-conformance.md, and docs/rfc-coverage.md: which test shows which requirement, and which file
+    /// obeys which section.
     Rfc {
         /// Only say whether the page is up to date.
         #[arg(long)]
@@ -91,7 +93,8 @@ enum Task {
     Packages(packages::Options),
     /// Check licences, banned crates, sources and known vulnerabilities with cargo-deny.
     Deny,
-    /// Count what each operation costs in instructions, allocations and system calls, and hold it against crates/hairpin/budgets.toml.
+    /// Count what each operation costs in instructions, allocations and system calls, and hold it against
+    /// crates/hairpin/budgets.toml.
     Budgets {
         /// Make what is counted the new budgets.
         #[arg(long)]

@@ -1,7 +1,7 @@
 //! Whether each crate can be published: `cargo package` accepts it, and its package has what a registry shows.
 //!
-//! It does not build the packages: that takes minutes, and what it would find more is a file outside of its crate. `cargo xtask
-//! package --build` does.
+//! It does not build the packages: that takes minutes, and what it would find more is a file outside of its crate.
+//! `cargo xtask package --build` does.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! `cargo xtask quick`: format, clippy and unit tests of what changed and of what depends on it.
 //!
-//! What changed is told by git: the files that differ from the merge base with `main`, committed or not. What depends on it is
-//! told by `cargo metadata`. Tests that open sockets, need root or take minutes are left to `cargo xtask test`.
+//! What changed is told by git: the files that differ from the merge base with `main`, committed or not. What depends
+//! on it is told by `cargo metadata`. Tests that open sockets, need root or take minutes are left to
+//! `cargo xtask test`.
 
 mod changed;
 
@@ -87,7 +88,8 @@ fn flags<'a>(names: &[&'a str]) -> Vec<&'a str> {
     names.iter().flat_map(|name| ["--package", name]).collect()
 }
 
-/// Unit tests of all packages but those that need root, which are counted as skipped, and the integration tests of the sans-IO crates among them.
+/// Unit tests of all packages but those that need root, which are counted as skipped, and the integration tests of the
+/// sans-IO crates among them.
 fn unit_tests(root: &Path, packages: &[&Package]) -> Result<Tally> {
     let (engines, others): (Vec<&Package>, Vec<&Package>) = packages
         .iter()

@@ -1,11 +1,11 @@
-//! `docs/rfc-coverage.md` (and `docs/sip-conformance.md`, see [`conformance`]): for each requirement of an RFC the tests that
-//! show it, and for each section the files that cite it.
+//! `docs/rfc-coverage.md` (and `docs/sip-conformance.md`, see [`conformance`]): for each requirement of an RFC the
+//! tests that show it, and for each section the files that cite it.
 //!
-//! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A test is
-//! named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of the
-//! form `RFC 8656 §7.2` in the sources. Line numbers are left out on purpose: the page would change with every edit.
-//! For the RFCs of STUN and TURN, and of SIP's registrar and proxy, [`sentences`] says of each MUST and SHOULD which test shows it, or
-//! why none does.
+//! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A
+//! test is named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of
+//! the form `RFC 8656 §7.2` in the sources. Line numbers are left out on purpose: the page would change with every
+//! edit. For the RFCs of STUN and TURN, and of SIP's registrar and proxy, [`sentences`] says of each MUST and SHOULD
+//! which test shows it, or why none does.
 
 mod keywords;
 mod sentences;
@@ -214,8 +214,8 @@ fn tests(sources: &[(PathBuf, String)]) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// The names of the functions below a `#[test]` or a `#[tokio::test]`, inside macros too. rustfmt puts the attribute and the `fn`
-/// on lines of their own.
+/// The names of the functions below a `#[test]` or a `#[tokio::test]`, inside macros too. rustfmt puts the attribute
+/// and the `fn` on lines of their own.
 fn test_functions(text: &str) -> impl Iterator<Item = &str> {
     let mut is_test = false;
     text.lines().map(str::trim).filter_map(move |line| {
@@ -226,7 +226,8 @@ fn test_functions(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The folder of the crate that a file belongs to: `turn` for `crates/turn/src/lib.rs`, `xtask` for `xtask/src/main.rs`.
+/// The folder of the crate that a file belongs to: `turn` for `crates/turn/src/lib.rs`, `xtask` for
+/// `xtask/src/main.rs`.
 fn crate_of(path: &Path) -> String {
     let mut parts = path.iter().map(|part| part.to_string_lossy().into_owned());
     let first = parts.next().unwrap_or_default();

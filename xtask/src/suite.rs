@@ -57,13 +57,15 @@ pub(crate) enum Stage {
     Unit,
     /// The kernels that servers run, booted in QEMU.
     Vm,
-    /// The .deb of a release build: lintian, and installed, upgraded and removed in a Debian that systemd has booted; the alert rules.
+    /// The .deb of a release build: lintian, and installed, upgraded and removed in a Debian that systemd has booted;
+    /// the alert rules.
     Packages,
     /// Clients of other projects, against a release build.
     Interop,
     /// Databases that coturn's turnadmin has filled, against a release build.
     Stores,
-    /// `hairpin bench --quick` of a release build: the gate of each scenario (docs/benchmarking.md), and every byte unharmed.
+    /// `hairpin bench --quick` of a release build: the gate of each scenario (docs/benchmarking.md), and every byte
+    /// unharmed.
     Bench,
 }
 

@@ -12,7 +12,8 @@ const WORKFLOW: &str = ".github/workflows/ci.yml";
 
 pub(crate) fn check(root: &Path) -> Result<Tally> {
     let status = Command::new(built::ACTIONLINT.ensure(root)?)
-        // Its other checkers (shellcheck, pyflakes) run where somebody has installed them: the result must not depend on that.
+        // Its other checkers (shellcheck, pyflakes) run where somebody has installed them: the result must not depend
+        // on that.
         .args(["-shellcheck=", "-pyflakes=", WORKFLOW])
         .current_dir(root)
         .status()

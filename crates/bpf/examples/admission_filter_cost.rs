@@ -1,7 +1,7 @@
 //! What the admission filter of the SIP listeners costs on this machine: nanoseconds per run of its program.
 //!
-//! `cargo run --release -p hairpin-bpf --example admission_filter_cost` as root. The kernel's own loop around a run is in the figures; it
-//! is shown as the cost of a datagram while there are no rules.
+//! `cargo run --release -p hairpin-bpf --example admission_filter_cost` as root. The kernel's own loop around a run is
+//! in the figures; it is shown as the cost of a datagram while there are no rules.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! What the in-kernel relay costs on this machine: nanoseconds per run of its programs, and per update of its tables.
 //!
-//! `cargo run --release -p hairpin-bpf --example relay_cost` as root. The programs run on a frame that goes in circles: from
-//! client to peer, from there back to the client, and so on until its TTL is used up. The floor of the figures is the kernel's
-//! own loop around a run, shown as the cost of a packet that is none of ours.
+//! `cargo run --release -p hairpin-bpf --example relay_cost` as root. The programs run on a frame that goes in circles:
+//! from client to peer, from there back to the client, and so on until its TTL is used up. The floor of the figures is
+//! the kernel's own loop around a run, shown as the cost of a packet that is none of ours.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

@@ -1,12 +1,14 @@
-//! The admission filter of SIP listeners: in an overload the kernel drops requests that begin something, before they are queued.
+//! The admission filter of SIP listeners: in an overload the kernel drops requests that begin something, before they
+//! are queued.
 //!
 //! ```text
 //!  datagram ──▶ not new work, or its hash is not above its source's threshold ──▶ the socket's queue
 //!           └─▶ new work above it ──▶ dropped, counted, remembered
 //! ```
-//! A filter of the socket (SO_ATTACH_BPF): it goes with the socket, and without rules it lets everything pass. What counts as
-//! new work is said in `programs/sip_admission_filter.bpf.c`; the thresholds are the caller's, made from what the program counts. What
-//! was dropped is remembered, in two generations of a Bloom filter, and has a threshold of its own.
+//! A filter of the socket (SO_ATTACH_BPF): it goes with the socket, and without rules it lets everything pass. What
+//! counts as new work is said in `programs/sip_admission_filter.bpf.c`; the thresholds are the caller's, made from what
+//! the program counts. What was dropped is remembered, in two generations of a Bloom filter, and has a threshold of its
+//! own.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -142,9 +144,9 @@ impl AdmissionFilter {
         set.map_err(|source| element("RULES", source))
     }
 
-    /// Sets the networks whose sources have separate entries, after the hashed ones, in this order. They apply from the next
-    /// [`AdmissionFilter::set`]. Addresses are IPv6 (IPv4 is mapped), and prefix lengths go up to 128. At most 256 count. One system
-    /// call for each, and for each of before.
+    /// Sets the networks whose sources have separate entries, after the hashed ones, in this order. They apply from the
+    /// next [`AdmissionFilter::set`]. Addresses are IPv6 (IPv4 is mapped), and prefix lengths go up to 128. At most 256
+    /// count. One system call for each, and for each of before.
     ///
     /// # Errors
     /// When this process may not write to maps any more.
@@ -169,15 +171,16 @@ impl AdmissionFilter {
         Ok(())
     }
 
-    /// Forgets what was dropped before the last call, from the next [`AdmissionFilter::set`] on: takes a millisecond or less.
+    /// Forgets what was dropped before the last call, from the next [`AdmissionFilter::set`] on: takes a millisecond or
+    /// less.
     pub fn age(&mut self) {
         self.generation ^= 1;
         let start = usize::from(self.generation) * GENERATION_BYTES;
         self.memory.clear(start..start + GENERATION_BYTES);
     }
 
-    /// Calls `each` with the new requests of each place since the last call, in order, and returns how many more of them are
-    /// remembered. Reads 10 KiB of shared memory, without a system call.
+    /// Calls `each` with the new requests of each place since the last call, in order, and returns how many more of
+    /// them are remembered. Reads 10 KiB of shared memory, without a system call.
     pub fn count(&mut self, mut each: impl FnMut(usize, u32)) -> u64 {
         let mut since = |at: usize| {
             let total = self.counts.word(8 * at);
@@ -189,8 +192,8 @@ impl AdmissionFilter {
         since(PLACES)
     }
 
-    /// Runs the program so often on a datagram, without a socket; its source is made of its fifth to eighth byte. Returns
-    /// whether it is dropped, and how long a run took on average.
+    /// Runs the program so often on a datagram, without a socket; its source is made of its fifth to eighth byte.
+    /// Returns whether it is dropped, and how long a run took on average.
     ///
     /// # Errors
     /// When the kernel refuses the run.

@@ -87,8 +87,8 @@ pub struct Totals {
     pub misdirected: u64,
     /// Datagrams that came after a later one of their flow (counted in `datagrams` too).
     pub reordered: u64,
-    /// Datagrams that came again (not counted in `datagrams`). The counter remembers the latest eight million sequences; what
-    /// comes after its sequence is forgotten counts here, too.
+    /// Datagrams that came again (not counted in `datagrams`). The counter remembers the latest eight million
+    /// sequences; what comes after its sequence is forgotten counts here, too.
     pub duplicated: u64,
     /// Datagrams whose whole payload was compared.
     pub verified: u64,
@@ -206,7 +206,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Says what to count from now on. The order of each flow is judged afresh; totals, and the memory of what has come, go on.
+    /// Says what to count from now on. The order of each flow is judged afresh; totals, and the memory of what has
+    /// come, go on.
     ///
     /// # Errors
     /// [`BpfError::Flows`] when there are more flows than the counter was loaded for.

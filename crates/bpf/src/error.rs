@@ -10,7 +10,8 @@ use aya::programs::{ProgramError, tc::TcError};
 use crate::reason::{self, Kernel, one_line};
 use crate::sys::AttachType;
 
-/// Why a BPF program could not be loaded, attached, configured, read or run. Its text is one line, also if the kernel's text has several.
+/// Why a BPF program could not be loaded, attached, configured, read or run. Its text is one line, also if the kernel's
+/// text has several.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {
@@ -104,8 +105,8 @@ impl BpfError {
             if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)))
     }
 
-    /// The whole log of the verifier that rejected a program: up to megabytes, one line per instruction. `None` for other
-    /// errors, and if the kernel wrote none.
+    /// The whole log of the verifier that rejected a program: up to megabytes, one line per instruction. `None` for
+    /// other errors, and if the kernel wrote none.
     #[must_use]
     pub fn verifier_log(&self) -> Option<&str> {
         match self {
@@ -140,7 +141,8 @@ impl BpfError {
     }
 }
 
-/// The kernel does not take a program: it lacks a feature, this thread lacks a capability, or the verifier cannot prove it safe.
+/// The kernel does not take a program: it lacks a feature, this thread lacks a capability, or the verifier cannot prove
+/// it safe.
 #[derive(Debug)]
 pub struct Rejected {
     program: &'static str,

@@ -16,7 +16,8 @@
 //!   group, and leaves all others to the kernel's hash;
 //! - [`relay::Relay`] relays ChannelData and answers Binding requests below the socket layer, as far as
 //!   user space has entered it;
-//! - [`admission_filter::AdmissionFilter`] drops new SIP work before a socket's queue, in an overload and as far as its rules say;
+//! - [`admission_filter::AdmissionFilter`] drops new SIP work before a socket's queue, in an overload and as far as its
+//!   rules say;
 //! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
 //!   payload that tells flow, order, duplication and corruption.
 //!
@@ -33,10 +34,10 @@
 //!
 //! Do not use this crate in other programs: its API follows the needs of hairpin and changes with them.
 //!
-//! Nothing attached here outlives the process. XDP and TCX attach by links, which the kernel removes with the last descriptor. A socket
-//! selector ends with the last socket of its group. Where there is no TCX, others attach a [`relay::Gate`], which passes every packet once
-//! the process has ended. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an interface is looked up in the network namespace of the
-//! calling thread.
+//! Nothing attached here outlives the process. XDP and TCX attach by links, which the kernel removes with the last
+//! descriptor. A socket selector ends with the last socket of its group. Where there is no TCX, others attach a
+//! [`relay::Gate`], which passes every packet once the process has ended. Loading and attaching need CAP_BPF and
+//! CAP_NET_ADMIN; an interface is looked up in the network namespace of the calling thread.
 
 pub mod admission_filter;
 pub mod count;

@@ -1,13 +1,14 @@
-//! The in-kernel relay: ChannelData and Binding below the socket layer, in XDP or at tc, for what user space has entered.
+//! The in-kernel relay: ChannelData and Binding below the socket layer, in XDP or at tc, for what user space has
+//! entered.
 //!
 //! ```text
 //!            ┌─ entry, alive, next hop known, TTL, size, rate ──▶ rewritten, out by the next hop's interface
 //!  packet ───┤
 //!            └─ any doubt ──▶ on to the stack, untouched: user space relays, answers or drops it
 //! ```
-//! User space decides who may send what to whom. It enters both directions of a bound channel into the [`Table`], with a
-//! deadline, and removes them again. The programs apply the entries. So a stalled process prolongs nothing, and one that
-//! ends leaves nothing attached. No entry ever gives way to another: when the table is full, user space relays.
+//! User space decides who may send what to whom. It enters both directions of a bound channel into the [`Table`], with
+//! a deadline, and removes them again. The programs apply the entries. So a stalled process prolongs nothing, and one
+//! that ends leaves nothing attached. No entry ever gives way to another: when the table is full, user space relays.
 //!
 //! Both programs use the same decision code (`relay_decide.h`). XDP moves frames. tc moves packets of the stack and can
 //! handle checksums that the sender leaves to hardware. What is not one whole UDP datagram in an untagged Ethernet
@@ -66,7 +67,8 @@ pub struct Settings {
     pub listener_ports: Vec<u16>,
     /// The ports that relays may have. A listener's port in the range is a listener's.
     pub relay_ports: RangeInclusive<u16>,
-    /// How many channels fit. The kernel keeps 512 bytes for each from the start, of a number rounded up to a power of two.
+    /// How many channels fit. The kernel keeps 512 bytes for each from the start, of a number rounded up to a power of
+    /// two.
     pub channels: u32,
     /// How many rate limits: of allocations and of their groups.
     pub buckets: u32,
@@ -76,8 +78,8 @@ pub struct Settings {
     pub binding: Option<BindingLimit>,
 }
 
-/// How many Binding requests are answered to sources of one prefix: /24 of IPv4, /56 of IPv6. Prefixes share 65,536 places,
-/// by a hash with a secret.
+/// How many Binding requests are answered to sources of one prefix: /24 of IPv4, /56 of IPv6. Prefixes share 65,536
+/// places, by a hash with a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindingLimit {
     /// Answers per second, at least 1.
@@ -121,12 +123,12 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Makes the maps. No program is loaded or attached yet, and no listener's address known. Processors that come online
-    /// later leave their packets to user space.
+    /// Makes the maps. No program is loaded or attached yet, and no listener's address known. Processors that come
+    /// online later leave their packets to user space.
     ///
     /// # Errors
-    /// [`BpfError::Settings`] for more than fits; else when the kernel refuses. Maps need CAP_BPF, the programs CAP_NET_ADMIN
-    /// and, because they compare pointers, CAP_PERFMON too, and Linux 5.12.
+    /// [`BpfError::Settings`] for more than fits; else when the kernel refuses. Maps need CAP_BPF, the programs
+    /// CAP_NET_ADMIN and, because they compare pointers, CAP_PERFMON too, and Linux 5.12.
     pub fn load(settings: &Settings) -> Result<Relay, BpfError> {
         Relay::load_as(settings, false)
     }
@@ -230,7 +232,8 @@ impl Relay {
     /// passes go to the next one.
     ///
     /// # Errors
-    /// [`BpfError::Attach`], before Linux 6.6 one that [`BpfError::is_unsupported`]: then a [`Gate`] can be attached by clsact.
+    /// [`BpfError::Attach`], before Linux 6.6 one that [`BpfError::is_unsupported`]: then a [`Gate`] can be attached by
+    /// clsact.
     pub fn attach_tc(&mut self, interface: u32) -> Result<Attached, BpfError> {
         self.load_tc()?;
         let program = self.object.program::<SchedClassifier>("relay_tc")?;
@@ -239,8 +242,8 @@ impl Relay {
         Ok(Attached { link, interface })
     }
 
-    /// Says which link-layer address frames have to come to on an interface, as [`Relay::attach_xdp`] does. The program of a bond
-    /// runs on its lower devices, and frames carry their index: `device` is then the bond, which sends.
+    /// Says which link-layer address frames have to come to on an interface, as [`Relay::attach_xdp`] does. The program
+    /// of a bond runs on its lower devices, and frames carry their index: `device` is then the bond, which sends.
     ///
     /// # Errors
     /// [`BpfError::Settings`] when an interface whose index is equal modulo 256 is known.
@@ -269,8 +272,8 @@ impl Relay {
             .map_err(|source| element("INTERFACES", source))
     }
 
-    /// Frees an interface's place, once nothing is attached to it any more: another one, whose index is equal modulo 256, may have
-    /// it.
+    /// Frees an interface's place, once nothing is attached to it any more: another one, whose index is equal modulo
+    /// 256, may have it.
     ///
     /// # Errors
     /// When the map cannot be written.

@@ -5,9 +5,9 @@
 //!  datagram ───┤
 //!              └─ none ──▶ the kernel's hash, as without the program; during an upgrade, the active process
 //! ```
-//! One program, one table of sockets and one of flows serve all groups: a slot is one socket of one group. The table of flows is
-//! a plain hash, so an entry stays until it is removed. If it is full, [`Flows::insert`] returns an error, and the kernel's hash
-//! places the flow. Everything vanishes with the sockets and the last handle: nothing is pinned.
+//! One program, one table of sockets and one of flows serve all groups: a slot is one socket of one group. The table of
+//! flows is a plain hash, so an entry stays until it is removed. If it is full, [`Flows::insert`] returns an error, and
+//! the kernel's hash places the flow. Everything vanishes with the sockets and the last handle: nothing is pinned.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -135,7 +135,8 @@ impl Flows {
         })
     }
 
-    /// Removes the entries that name no slot of this range, because their process has ended. It reads the whole table. Returns their number.
+    /// Removes the entries that name no slot of this range, because their process has ended. It reads the whole table.
+    /// Returns their number.
     pub fn retain(&mut self, slots: SlotRange) -> usize {
         let range = slots.first..slots.first.saturating_add(slots.count);
         let names_another = |entry: Result<(Key, u32), MapError>| {

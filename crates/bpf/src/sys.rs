@@ -230,8 +230,8 @@ impl Mapping {
         assert!(range.start <= range.end && range.end <= self.bytes);
         assert!(range.start.is_multiple_of(8) && range.end.is_multiple_of(8));
         for at in range.step_by(8) {
-            // SAFETY: within the mapping, as asserted, and aligned: the mapping begins at a page. Others may use the word at the
-            // same time, so it is written as an atomic.
+            // SAFETY: within the mapping, as asserted, and aligned: the mapping begins at a page. Others may use the
+            // word at the same time, so it is written as an atomic.
             let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) };
             word.store(0, Ordering::Relaxed);
         }
@@ -243,8 +243,8 @@ impl Mapping {
     /// When it is not within the mapping, or not aligned.
     pub(crate) fn word(&self, at: usize) -> u64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.bytes);
-        // SAFETY: within the mapping, as asserted, and aligned: the mapping begins at a page. Others may write it at the same time,
-        // so it is read as an atomic.
+        // SAFETY: within the mapping, as asserted, and aligned: the mapping begins at a page. Others may write it at
+        // the same time, so it is read as an atomic.
         let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) };
         word.load(Ordering::Relaxed)
     }
@@ -255,8 +255,8 @@ impl Mapping {
     /// Every bit pattern is a value of `T`, which is made of atomics only: others write the memory at the same time.
     pub(crate) unsafe fn slots<T>(&self) -> &[T] {
         const { assert!(align_of::<T>() <= 4096) };
-        // SAFETY: the mapping begins at a page and is `bytes` long; the caller answers for the type. The slice borrows from this
-        // handle, which keeps the mapping.
+        // SAFETY: the mapping begins at a page and is `bytes` long; the caller answers for the type. The slice borrows
+        // from this handle, which keeps the mapping.
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / size_of::<T>())
         }

@@ -1,6 +1,7 @@
 //! A TURN client: `cargo run -p hairpin-client --example client -- SERVER USER PASSWORD [PEER]`.
 //!
-//! It prints the addresses that the server gave, sends a datagram to PEER (default: its own relayed address) and waits for one.
+//! It prints the addresses that the server gave, sends a datagram to PEER (default: its own relayed address) and waits
+//! for one.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! A peer over TCP (RFC 6062): `cargo run -p hairpin-client --example tcp_peer -- ADDRESS:PORT USER PASSWORD PEER:PORT`.
+//! A peer over TCP (RFC 6062):
+//! `cargo run -p hairpin-client --example tcp_peer -- ADDRESS:PORT USER PASSWORD PEER:PORT`.
 //!
 //! Has the server connect to PEER, sends a line, and prints what comes back until the peer has sent its last byte.
 

@@ -1,4 +1,5 @@
-//! A TURN client over TLS: `cargo run -p hairpin-client --features tls --example tls -- HOST:PORT USER PASSWORD [ROOTS.pem]`.
+//! A TURN client over TLS:
+//! `cargo run -p hairpin-client --features tls --example tls -- HOST:PORT USER PASSWORD [ROOTS.pem]`.
 //!
 //! The server's certificate must be for HOST, and signed by a root certificate of the system or by one in ROOTS.pem.
 

@@ -114,7 +114,8 @@ impl Allocation {
         Duration::from_secs(self.held.allocated.lifetime_s.into())
     }
 
-    /// The token of the reserved next higher port; see [`Allocate::even_port_and_next`](crate::Allocate::even_port_and_next).
+    /// The token of the reserved next higher port; see
+    /// [`Allocate::even_port_and_next`](crate::Allocate::even_port_and_next).
     #[must_use]
     pub fn reservation(&self) -> Option<[u8; 8]> {
         self.held.allocated.reservation
@@ -172,8 +173,8 @@ impl Allocation {
         }
     }
 
-    /// Binds a channel to a peer, which permits it too: the cheapest way to exchange data. From now on its data comes by
-    /// [`Peer::recv`] and not by [`recv_from`](Allocation::recv_from).
+    /// Binds a channel to a peer, which permits it too: the cheapest way to exchange data. From now on its data comes
+    /// by [`Peer::recv`] and not by [`recv_from`](Allocation::recv_from).
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -199,8 +200,8 @@ impl Allocation {
         }
     }
 
-    /// Sends `payload` to `peer`: over its channel if it has one, otherwise in a Send indication. If there is no permission
-    /// for the peer, the first call asks for one and waits for it.
+    /// Sends `payload` to `peer`: over its channel if it has one, otherwise in a Send indication. If there is no
+    /// permission for the peer, the first call asks for one and waits for it.
     ///
     /// # Errors
     /// [`SendError`]. As over any datagram socket, data that was sent may be lost.
@@ -243,8 +244,8 @@ impl Allocation {
         Ok(())
     }
 
-    /// Receives a datagram from a peer that has no [`Peer`] handle; returns how many bytes of it are in `buffer`. What does not
-    /// fit is cut off.
+    /// Receives a datagram from a peer that has no [`Peer`] handle; returns how many bytes of it are in `buffer`. What
+    /// does not fit is cut off.
     ///
     /// Cancellation loses nothing.
     ///
@@ -255,8 +256,8 @@ impl Allocation {
         self.receive(&arrived, buffer, None).await
     }
 
-    /// The next thing that happened without being asked for: a refresh, a failed one, an unreachable peer. Up to 64 wait here.
-    /// `None` when the allocation is over.
+    /// The next thing that happened without being asked for: a refresh, a failed one, an unreachable peer. Up to 64
+    /// wait here. `None` when the allocation is over.
     pub async fn event(&self) -> Option<Event> {
         let arrived = self.shared().lock().events.arrived();
         loop {

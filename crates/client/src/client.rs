@@ -63,8 +63,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Opens a UDP socket to `server`, or connects to it over TCP, TLS or DTLS as [`Server`] says, and starts the client's task. No
-    /// request is sent yet.
+    /// Opens a UDP socket to `server`, or connects to it over TCP, TLS or DTLS as [`Server`] says, and starts the
+    /// client's task. No request is sent yet.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -163,7 +163,8 @@ impl Client {
         self.handle.shared.link.local_addr()
     }
 
-    /// Asks for this client's address as the server sees it (a Binding request). It works without credentials at most servers.
+    /// Asks for this client's address as the server sees it (a Binding request). It works without credentials at most
+    /// servers.
     ///
     /// # Errors
     /// [`BindingError`].
@@ -196,8 +197,8 @@ impl Client {
         }
     }
 
-    /// Requests an allocation whose peers are reached over TCP (RFC 6062). Await it, or set its properties first. The connection to the server
-    /// must be TCP or TLS.
+    /// Requests an allocation whose peers are reached over TCP (RFC 6062). Await it, or set its properties first. The
+    /// connection to the server must be TCP or TLS.
     ///
     /// If the future is dropped before it is ready, the task releases the allocation as soon as it is granted.
     pub fn allocate_tcp(&self) -> AllocateTcp<'_> {
@@ -291,7 +292,8 @@ pub struct Allocate<'a> {
 }
 
 impl<'a> Allocate<'a> {
-    /// A relayed transport address of this family (REQUESTED-ADDRESS-FAMILY). Default: the server's choice, which is IPv4.
+    /// A relayed transport address of this family (REQUESTED-ADDRESS-FAMILY). Default: the server's choice, which is
+    /// IPv4.
     pub fn family(mut self, family: AddressFamily) -> Self {
         let port = match self.options.relay {
             RequestedRelays::One { port, .. } => port,
@@ -349,8 +351,8 @@ impl<'a> Allocate<'a> {
         self
     }
 
-    /// How long it is to last between refreshes, in whole seconds (LIFETIME). The server may change it. Default: the server's,
-    /// usually 10 minutes.
+    /// How long it is to last between refreshes, in whole seconds (LIFETIME). The server may change it. Default: the
+    /// server's, usually 10 minutes.
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         self.options.lifetime_s = Some(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
         self

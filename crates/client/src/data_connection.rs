@@ -131,10 +131,11 @@ async fn receive(link: &StreamLink, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// A stream of bytes from and to a peer (RFC 6062), through the server. It keeps the allocation.
 ///
-/// Reading returns 0 bytes after the peer has closed its direction; the program may still write. `shutdown` closes the other direction. The
-/// stream ends when the allocation ends. When the stream is dropped, both connections are closed.
+/// Reading returns 0 bytes after the peer has closed its direction; the program may still write. `shutdown` closes the
+/// other direction. The stream ends when the allocation ends. When the stream is dropped, both connections are closed.
 ///
-/// Over TLS, the end of the connection without close_notify is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): bytes may be missing.
+/// Over TLS, the end of the connection without close_notify is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): bytes
+/// may be missing.
 pub struct PeerStream {
     allocation: Allocation,
     peer: SocketAddr,
@@ -204,7 +205,8 @@ impl PeerStream {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
             }
             let received = self.wire.receive(&self.chunk[..count], &mut self.incoming);
-            // TLS may have to send something, also an alert after an error. Bytes that the socket does not accept wait for the next write.
+            // TLS may have to send something, also an alert after an error. Bytes that the socket does not accept wait
+            // for the next write.
             let flushed = self.wire.flush(&mut Socket(&self.socket));
             received.map_err(invalid)?;
             flushed?;
@@ -278,7 +280,8 @@ impl AsyncWrite for PeerStream {
 }
 
 impl Drop for PeerStream {
-    /// Over TLS, sends close_notify if the socket has room, so that the server does not assume a truncation (RFC 8446 §6.1).
+    /// Over TLS, sends close_notify if the socket has room, so that the server does not assume a truncation
+    /// (RFC 8446 §6.1).
     fn drop(&mut self) {
         self.wire.close();
         let _ = self.wire.flush(&mut Socket(&self.socket));

@@ -14,8 +14,9 @@ use crate::stream::{ALPN, Handshake, StreamError, Tls, certificate};
 
 /// A DTLS 1.2 session with a server. Each message is one record and one datagram.
 ///
-/// The owner has the socket and the clock. It sends what [`poll_transmit`](DtlsSession::poll_transmit) returns after each call,
-/// and calls [`handle_timeout`](DtlsSession::handle_timeout) at the time of [`poll_timeout`](DtlsSession::poll_timeout).
+/// The owner has the socket and the clock. It sends what [`poll_transmit`](DtlsSession::poll_transmit) returns after
+/// each call, and calls [`handle_timeout`](DtlsSession::handle_timeout) at the time of
+/// [`poll_timeout`](DtlsSession::poll_timeout).
 #[derive(Debug)]
 pub struct DtlsSession {
     client: dtls::Client,
@@ -47,8 +48,8 @@ impl DtlsSession {
         })
     }
 
-    /// Decrypts the records of a received datagram in place, from `at` on, up to the first message. Returns the range of the message, and
-    /// where to go on; `None` if there is no further message.
+    /// Decrypts the records of a received datagram in place, from `at` on, up to the first message. Returns the range
+    /// of the message, and where to go on; `None` if there is no further message.
     ///
     /// # Errors
     /// The session has ended. The error says why.
@@ -123,7 +124,8 @@ impl DtlsSession {
         self.client.poll_transmit()
     }
 
-    /// The time at which the owner must call [`handle_timeout`](DtlsSession::handle_timeout): only handshakes have timers.
+    /// The time at which the owner must call [`handle_timeout`](DtlsSession::handle_timeout): only handshakes have
+    /// timers.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
         self.client.poll_timeout()

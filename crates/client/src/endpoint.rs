@@ -33,8 +33,9 @@ pub enum Input {
 
 /// One TURN client and its server.
 ///
-/// **The invariant:** after [`with`](Endpoint::with), [`timeout`](Endpoint::timeout) and [`Input::Handled`] the owner calls
-/// [`drain`](Endpoint::drain) before anything else, and then waits until [`deadline`](Endpoint::deadline) at most.
+/// **The invariant:** after [`with`](Endpoint::with), [`timeout`](Endpoint::timeout) and [`Input::Handled`] the owner
+/// calls [`drain`](Endpoint::drain) before anything else, and then waits until [`deadline`](Endpoint::deadline) at
+/// most.
 #[derive(Debug)]
 pub struct Endpoint {
     // Load generators have thousands, and move them between threads.
@@ -114,8 +115,8 @@ impl Endpoint {
         self.client.handle_timeout(now);
     }
 
-    /// Hands out what the client wants transmitted, then its events. A request that cannot be transmitted is lost like any
-    /// other: the client repeats it.
+    /// Hands out what the client wants transmitted, then its events. A request that cannot be transmitted is lost like
+    /// any other: the client repeats it.
     pub fn drain(&mut self, transmit: impl FnMut(&[u8]), mut event: impl FnMut(Event)) {
         self.transmit(transmit);
         while let Some(happened) = self.event() {
@@ -130,7 +131,8 @@ impl Endpoint {
         }
     }
 
-    /// The second half of [`drain`](Endpoint::drain), one event at a time, for an owner whose next request depends on it.
+    /// The second half of [`drain`](Endpoint::drain), one event at a time, for an owner whose next request depends on
+    /// it.
     pub fn event(&mut self) -> Option<Event> {
         self.client.poll_event()
     }

@@ -70,7 +70,8 @@ pub struct Disconnect {
 }
 
 impl Disconnect {
-    /// What kind of error it was: `UnexpectedEof` if the server closed the connection, `InvalidData` if what came makes no sense.
+    /// What kind of error it was: `UnexpectedEof` if the server closed the connection, `InvalidData` if what came makes
+    /// no sense.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         self.kind

@@ -56,7 +56,8 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Appends a connection; false if the queue is full. Connections that the server has closed by now are removed first.
+    /// Appends a connection; false if the queue is full. Connections that the server has closed by now are removed
+    /// first.
     pub(crate) fn push(&mut self, peer: SocketAddr, id: ConnectionId, now: Mono) -> bool {
         self.forget(now);
         let room = self.waiting.len() < LIMIT;

@@ -27,24 +27,27 @@
 //!
 //! # How it works
 //!
-//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, a DTLS session, or the program's
-//! own). It sends requests, retransmits them and refreshes what exists. Handles send data themselves, in the caller's task. Received data
-//! waits in bounded queues, whose drops are counted ([`Stats`]). Every future may be dropped at any time: nothing that was received is
-//! lost, and nothing stays allocated by accident. When the last handle is dropped, the task deletes the allocation and ends.
+//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, a DTLS
+//! session, or the program's own). It sends requests, retransmits them and refreshes what exists. Handles send data
+//! themselves, in the caller's task. Received data waits in bounded queues, whose drops are counted ([`Stats`]). Every
+//! future may be dropped at any time: nothing that was received is lost, and nothing stays allocated by accident. When
+//! the last handle is dropped, the task deletes the allocation and ends.
 //!
 //! # Peers over TCP
 //!
-//! [`Client::allocate_tcp`] asks for an allocation whose peers are reached over TCP (RFC 6062): [`TcpAllocation::connect`] and
-//! [`TcpAllocation::accept`] give a [`PeerStream`], which tokio reads and writes as any connection. Each has a connection of its own to the server.
+//! [`Client::allocate_tcp`] asks for an allocation whose peers are reached over TCP (RFC 6062):
+//! [`TcpAllocation::connect`] and [`TcpAllocation::accept`] give a [`PeerStream`], which tokio reads and writes as any
+//! connection. Each has a connection of its own to the server.
 //!
 //! # Transports
 //!
-//! UDP is the default, [`Server::tcp`] chooses TCP, `Server::tls` chooses TLS, and `Server::dtls` chooses DTLS 1.2 (feature `tls`: rustls
-//! and this project's DTLS, both with aws-lc-rs). The end of a connection or session ends the allocation: [`Ended::Disconnected`] says why.
+//! UDP is the default, [`Server::tcp`] chooses TCP, `Server::tls` chooses TLS, and `Server::dtls` chooses DTLS 1.2
+//! (feature `tls`: rustls and this project's DTLS, both with aws-lc-rs). The end of a connection or session ends the
+//! allocation: [`Ended::Disconnected`] says why.
 //!
-//! [`Endpoint`] is the same without tokio (turn off the feature `tokio`): the state machine of [`turn::client`] and the one
-//! invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS connection, and
-//! `DtlsSession` for DTLS. The load generator and the probe use it with epoll.
+//! [`Endpoint`] is the same without tokio (turn off the feature `tokio`): the state machine of [`turn::client`] and the
+//! one invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS
+//! connection, and `DtlsSession` for DTLS. The load generator and the probe use it with epoll.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]

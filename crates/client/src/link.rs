@@ -12,8 +12,8 @@ use turn::Transport;
 
 /// A connection to one server, as messages: STUN messages and ChannelData messages, each whole.
 ///
-/// UDP, TCP, TLS and DTLS are built in ([`Client::connect`](crate::Client::connect)). A program with another connection to a server, such as
-/// a socket that ICE uses too, or a network made up for a test, implements this trait.
+/// UDP, TCP, TLS and DTLS are built in ([`Client::connect`](crate::Client::connect)). A program with another connection
+/// to a server, such as a socket that ICE uses too, or a network made up for a test, implements this trait.
 pub trait Link: Send + Sync + 'static {
     /// The transport protocol: over streams (TCP, TLS) no request is repeated, and ChannelData is padded.
     fn transport(&self) -> Transport;
@@ -27,8 +27,8 @@ pub trait Link: Send + Sync + 'static {
     /// Sends a message, whole or not at all.
     ///
     /// # Errors
-    /// `WouldBlock` while there is no room for it: see [`writable`](Link::writable). `ConnectionRefused` if the network says that
-    /// nothing listens there.
+    /// `WouldBlock` while there is no room for it: see [`writable`](Link::writable). `ConnectionRefused` if the network
+    /// says that nothing listens there.
     fn try_send(&self, message: &[u8]) -> io::Result<()>;
 
     /// Waits until there may be room. Any number of tasks may wait.
@@ -37,12 +37,13 @@ pub trait Link: Send + Sync + 'static {
     /// Receives one message. Only one task ever waits.
     ///
     /// # Errors
-    /// As [`try_send`](Link::try_send). Over a stream every error is its end. Over UDP and DTLS, `UnexpectedEof` is the end, and after
-    /// other errors the client goes on.
+    /// As [`try_send`](Link::try_send). Over a stream every error is its end. Over UDP and DTLS, `UnexpectedEof` is the
+    /// end, and after other errors the client goes on.
     fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
 }
 
-/// A UDP socket of its own, connected to the server: so the kernel drops datagrams of other senders, and reports ICMP errors.
+/// A UDP socket of its own, connected to the server: so the kernel drops datagrams of other senders, and reports ICMP
+/// errors.
 #[derive(Debug)]
 pub(crate) struct UdpLink(UdpSocket);
 
@@ -87,8 +88,8 @@ impl Link for UdpLink {
     }
 }
 
-/// RFC 8489 §6.2.1: a hard ICMP error fails the transaction. RFC 1122 §4.2.3.9 calls "port unreachable" one, but not a network
-/// or a host that cannot be reached at the moment.
+/// RFC 8489 §6.2.1: a hard ICMP error fails the transaction. RFC 1122 §4.2.3.9 calls "port unreachable" one, but not a
+/// network or a host that cannot be reached at the moment.
 pub(crate) fn is_hard(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -43,8 +43,8 @@ impl Queue {
         true
     }
 
-    /// Copies the oldest datagram into `buffer`; what does not fit is cut off. Returns how many bytes were copied, how many
-    /// the datagram had, and its sender.
+    /// Copies the oldest datagram into `buffer`; what does not fit is cut off. Returns how many bytes were copied, how
+    /// many the datagram had, and its sender.
     pub(crate) fn pop(&mut self, buffer: &mut [u8]) -> Option<(usize, usize, SocketAddr)> {
         let (peer, bytes) = self.waiting.pop_front()?;
         let copied = bytes.len().min(buffer.len());

@@ -239,7 +239,8 @@ impl Link for StreamLink {
 }
 
 impl Drop for StreamLink {
-    /// Over TLS, sends close_notify if the socket has room, so that the server does not assume a truncation (RFC 8446 §6.1).
+    /// Over TLS, sends close_notify if the socket has room, so that the server does not assume a truncation
+    /// (RFC 8446 §6.1).
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         inner.stream.close();

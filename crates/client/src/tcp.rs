@@ -34,13 +34,15 @@ impl<'a> AllocateTcp<'a> {
         }
     }
 
-    /// A relayed transport address of this family (REQUESTED-ADDRESS-FAMILY). Default: the server's choice, which is IPv4.
+    /// A relayed transport address of this family (REQUESTED-ADDRESS-FAMILY). Default: the server's choice, which is
+    /// IPv4.
     pub fn family(mut self, family: AddressFamily) -> Self {
         self.family = Some(family);
         self
     }
 
-    /// The requested lifetime in whole seconds (LIFETIME). The server may change it. Default: the server's, usually 10 minutes.
+    /// The requested lifetime in whole seconds (LIFETIME). The server may change it. Default: the server's, usually 10
+    /// minutes.
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = Some(lifetime);
         self
@@ -102,7 +104,8 @@ impl TcpAllocation {
         self.allocation.ended()
     }
 
-    /// Lets these peers connect, regardless of their ports. The client refreshes the permissions. [`connect`](TcpAllocation::connect) needs none.
+    /// Lets these peers connect, regardless of their ports. The client refreshes the permissions.
+    /// [`connect`](TcpAllocation::connect) needs none.
     ///
     /// # Errors
     /// [`PermitError`] of the first peer that fails. Others may be permitted.
@@ -142,7 +145,8 @@ impl TcpAllocation {
         }
     }
 
-    /// Waits for a peer's connection and accepts it: [`attempt`](TcpAllocation::attempt) and [`Attempt::accept`] in one.
+    /// Waits for a peer's connection and accepts it: [`attempt`](TcpAllocation::attempt) and [`Attempt::accept`] in
+    /// one.
     ///
     /// If the future is dropped while it opens the data connection, that peer's connection is lost.
     ///
@@ -153,8 +157,8 @@ impl TcpAllocation {
         Ok(attempt.accept().await?)
     }
 
-    /// Waits until a peer with a permission connects. Up to 64 connections wait here, each for 30 seconds; further ones are dropped and counted
-    /// ([`Stats::attempts_dropped`](crate::Stats)).
+    /// Waits until a peer with a permission connects. Up to 64 connections wait here, each for 30 seconds; further ones
+    /// are dropped and counted ([`Stats::attempts_dropped`](crate::Stats)).
     ///
     /// Cancellation loses nothing.
     ///
@@ -195,7 +199,8 @@ impl TcpAllocation {
         self.allocation.refresh(lifetime).await
     }
 
-    /// Deletes the allocation and waits for the response. Its streams end. Dropping allocation and streams does the same without waiting.
+    /// Deletes the allocation and waits for the response. Its streams end. Dropping allocation and streams does the
+    /// same without waiting.
     ///
     /// # Errors
     /// [`RefreshError`]: the server then deletes it when its lifetime ends.
@@ -224,7 +229,8 @@ impl TcpAllocation {
     }
 }
 
-/// A peer that has connected to the relayed transport address. If it is dropped, the server closes that connection within 30 seconds.
+/// A peer that has connected to the relayed transport address. If it is dropped, the server closes that connection
+/// within 30 seconds.
 #[derive(Debug)]
 pub struct Attempt {
     allocation: TcpAllocation,

@@ -1,4 +1,5 @@
-//! The client over DTLS: against our server, against coturn's where it is installed, and against sockets that misbehave.
+//! The client over DTLS: against our server, against coturn's where it is installed, and against sockets that
+//! misbehave.
 
 mod certificate;
 mod coturn;
@@ -180,7 +181,8 @@ async fn the_handshake_survives_the_loss_of_a_datagram() {
     running.shutdown().expect("no panic");
 }
 
-/// A proxy for one client that drops the second datagram of each direction: a ClientHello with its cookie, and a flight of the server.
+/// A proxy for one client that drops the second datagram of each direction: a ClientHello with its cookie, and a flight
+/// of the server.
 async fn lossy(server: SocketAddr) -> SocketAddr {
     let front = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     let back = UdpSocket::bind("127.0.0.1:0").await.expect("a port");

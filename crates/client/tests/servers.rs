@@ -1,4 +1,5 @@
-//! The client and its examples over UDP sockets: against this project's server, and against coturn's where it is installed.
+//! The client and its examples over UDP sockets: against this project's server, and against coturn's where it is
+//! installed.
 
 mod coturn;
 

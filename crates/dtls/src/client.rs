@@ -117,8 +117,8 @@ impl Client {
         client
     }
 
-    /// Handles a received datagram. Decrypts a message in place, and returns it with the records after it. Pass these records to the
-    /// next call.
+    /// Handles a received datagram. Decrypts a message in place, and returns it with the records after it. Pass these
+    /// records to the next call.
     pub fn handle_datagram<'a>(
         &mut self,
         now: Mono,
@@ -129,8 +129,8 @@ impl Client {
         Some((&mut head[message], rest))
     }
 
-    /// The same as [`Client::handle_datagram`], for the records from `at` on. Returns the range of the first message, and where the
-    /// records after it begin.
+    /// The same as [`Client::handle_datagram`], for the records from `at` on. Returns the range of the first message,
+    /// and where the records after it begin.
     pub fn open(
         &mut self,
         now: Mono,
@@ -253,8 +253,8 @@ impl Client {
         self.events.push_back(ClientEvent::Closed(reason));
     }
 
-    /// Encrypts one message, given in parts, into `out`, and returns the length of the datagram. `out` must be longer than
-    /// the message by [`crate::OVERHEAD`].
+    /// Encrypts one message, given in parts, into `out`, and returns the length of the datagram. `out` must be longer
+    /// than the message by [`crate::OVERHEAD`].
     ///
     /// # Errors
     /// The connection is not established, or the message does not fit.

@@ -11,10 +11,12 @@ use crate::wire::client_hello::Start;
 
 /// Length of a cookie in bytes. It must keep a HelloVerifyRequest shorter than the ClientHello of usual clients.
 pub(crate) const LENGTH: usize = 20;
-/// Length of a time slot. A cookie is valid for the rest of its slot and for the next one. Clients return cookies within seconds.
+/// Length of a time slot. A cookie is valid for the rest of its slot and for the next one. Clients return cookies
+/// within seconds.
 const SLOT_NS: u64 = 30_000_000_000;
 
-/// The key that computes cookies. All workers of a port share it, because a client's second ClientHello may reach another worker.
+/// The key that computes cookies. All workers of a port share it, because a client's second ClientHello may reach
+/// another worker.
 #[derive(Clone)]
 pub struct CookieKey(hmac::Key);
 
@@ -36,7 +38,8 @@ impl CookieKey {
         self.of_slot(now.0 / SLOT_NS, path, hello)
     }
 
-    /// Whether this ClientHello has a valid cookie: one for the same parameters and path, from this time slot or the last one.
+    /// Whether this ClientHello has a valid cookie: one for the same parameters and path, from this time slot or the
+    /// last one.
     pub(crate) fn is_proven(&self, now: Mono, path: &Path, hello: &Start<'_>) -> bool {
         let slot = now.0 / SLOT_NS;
         hello.cookie.len() == LENGTH

@@ -14,7 +14,8 @@ use crate::wire::record::{self, ContentType};
 
 /// RFC 6347 §4.2.4.1: the timer doubles up to a minute.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
-/// The shortest first fragment of a message at the end of a datagram. If there is less room, the message begins in the next datagram.
+/// The shortest first fragment of a message at the end of a datagram. If there is less room, the message begins in the
+/// next datagram.
 const SHORT_FRAGMENT: usize = 64;
 
 /// Datagrams that wait to be sent. Their bytes are in one buffer, which is reused.
@@ -228,7 +229,8 @@ impl Retransmission {
         self.sent = now;
     }
 
-    /// Whether to reply to the peer's retransmission with one of this side. Duplicates of the network arrive at once, and are ignored.
+    /// Whether to reply to the peer's retransmission with one of this side. Duplicates of the network arrive at once,
+    /// and are ignored.
     pub(crate) fn should_resend(&mut self, now: Mono) -> bool {
         let resend = now.since(self.sent) >= self.interval / 4;
         if resend {

@@ -1,14 +1,15 @@
-//! DTLS 1.2 (RFC 6347) without sockets, clocks or threads: [`Endpoint`] for a worker of a server, [`Client`] for a client.
+//! DTLS 1.2 (RFC 6347) without sockets, clocks or threads: [`Endpoint`] for a worker of a server, [`Client`] for a
+//! client.
 //!
-//! **Invariant:** before a client has returned its cookie, the endpoint stores nothing for it and computes no signature or key for it.
-//! It also never sends more bytes to the client than it has received from it.
+//! **Invariant:** before a client has returned its cookie, the endpoint stores nothing for it and computes no signature
+//! or key for it. It also never sends more bytes to the client than it has received from it.
 //!
-//! One record of application data is one message. A datagram is decrypted in place, and a message is encrypted into the caller's
-//! buffer. Neither allocates memory. Only handshakes allocate memory, and they free it when they end.
+//! One record of application data is one message. A datagram is decrypted in place, and a message is encrypted into the
+//! caller's buffer. Neither allocates memory. Only handshakes allocate memory, and they free it when they end.
 //!
-//! Cipher suites are ECDHE with AES-GCM or ChaCha20-Poly1305. Certificates have RSA, ECDSA or Ed25519 keys, and may have chains. There
-//! is no renegotiation, no resumption, no compression, no client certificate, and no DTLS 1.3. aws-lc does all cryptography. Keys and
-//! certificates have rustls's types.
+//! Cipher suites are ECDHE with AES-GCM or ChaCha20-Poly1305. Certificates have RSA, ECDSA or Ed25519 keys, and may
+//! have chains. There is no renegotiation, no resumption, no compression, no client certificate, and no DTLS 1.3.
+//! aws-lc does all cryptography. Keys and certificates have rustls's types.
 //!
 //! ```
 //! use std::sync::Arc;

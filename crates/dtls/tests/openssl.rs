@@ -1,5 +1,5 @@
-//! Handshakes with OpenSSL over loopback: `s_client` against the endpoint, `s_server` for the client. These need the `openssl`
-//! program; without it they fail.
+//! Handshakes with OpenSSL over loopback: `s_client` against the endpoint, `s_server` for the client. These need the
+//! `openssl` program; without it they fail.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -1,4 +1,5 @@
-//! The public addresses of this host, queried at startup and again while the server runs: by STUN (RFC 8489 Binding), or in the DNS.
+//! The public addresses of this host, queried at startup and again while the server runs: by STUN (RFC 8489 Binding),
+//! or in the DNS.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};

@@ -1,5 +1,5 @@
-//! Log lines on their way to stderr. Any thread puts lines into a bounded queue; one thread writes them. So a worker does not wait if nobody
-//! reads stderr, for example because journald has stopped.
+//! Log lines on their way to stderr. Any thread puts lines into a bounded queue; one thread writes them. So a worker
+//! does not wait if nobody reads stderr, for example because journald has stopped.
 //!
 //! ```text
 //!  worker, main thread, .. ── push ──▶ queue (1 MiB) ── thread hairpin-log ──▶ stderr
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// Limit of queued bytes: about 4,000 lines.
 const LIMIT: usize = 1 << 20;
-/// The kernel writes this number of bytes to a pipe at once (`PIPE_BUF`). During an upgrade two processes write to the same pipe, and their
-/// lines must not mix.
+/// The kernel writes this number of bytes to a pipe at once (`PIPE_BUF`). During an upgrade two processes write to the
+/// same pipe, and their lines must not mix.
 const AT_ONCE: usize = 4096;
 /// Memory that the writer keeps for the next batch, in bytes.
 const KEPT: usize = 64 << 10;

@@ -5,7 +5,8 @@
 //!              └─ full: dropped and counted
 //! ```
 //!
-//! The body is JSON, as docs/sip-push.md describes it. The gateway responds with 2xx when it has accepted the notification.
+//! The body is JSON, as docs/sip-push.md describes it. The gateway responds with 2xx when it has accepted the
+//! notification.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

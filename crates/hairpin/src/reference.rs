@@ -1,6 +1,7 @@
 //! Pages of the manual that are generated from the program: the command line and the operations of the API.
 //!
-//! `HAIRPIN_WRITE_PAGES=1 cargo test -p hairpin --bin hairpin -- reference the_page_lists` writes them; without the variable, the tests compare.
+//! `HAIRPIN_WRITE_PAGES=1 cargo test -p hairpin --bin hairpin -- reference the_page_lists` writes them; without the
+//! variable, the tests compare.
 
 use std::path::{Path, PathBuf};
 

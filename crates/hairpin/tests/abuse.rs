@@ -1,7 +1,7 @@
 //! Ten million datagrams of garbage from a million sources: what they cost in memory, and what a client notices.
 //!
-//! The server's capacity for garbage is measured first; the flood then comes at half of it, while a client with an allocation
-//! has its data relayed.
+//! The server's capacity for garbage is measured first; the flood then comes at half of it, while a client with an
+//! allocation has its data relayed.
 
 mod common;
 
@@ -93,7 +93,8 @@ fn flood_beside(server: SocketAddr, rate: f64) -> (FloodReport, LoadReport) {
     (report, run.finish())
 }
 
-/// Measures the capacity, then floods at half of it. The last two are the server's memory before the flood and after it.
+/// Measures the capacity, then floods at half of it. The last two are the server's memory before the flood and after
+/// it.
 fn abuse(server: SocketAddr, pid: u32) -> (FloodReport, LoadReport, u64, u64) {
     let capacity = capacity(server);
     let before = resident_kib(pid);

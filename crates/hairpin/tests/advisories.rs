@@ -45,7 +45,8 @@ impl Admin {
             .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout can be set");
         stream.write_all(request.as_bytes()).expect("it leaves");
-        // A server that refuses a request may reset the connection before the rest of it has come. Its response can be read all the same.
+        // A server that refuses a request may reset the connection before the rest of it has come. Its response can be
+        // read all the same.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);

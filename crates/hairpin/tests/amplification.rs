@@ -73,8 +73,8 @@ fn requests(method: u16) -> Vec<Vec<u8>> {
 fn factor(socket: &UdpSocket, server: SocketAddr, request: &[u8]) -> f64 {
     let headers = if server.is_ipv4() { 28.0 } else { 48.0 };
     socket.send_to(request, server).expect("sent");
-    // A second request that is surely answered marks the end of the first one's answers. Not one that the kernel answers: that
-    // would overtake them.
+    // A second request that is surely answered marks the end of the first one's answers. Not one that the kernel
+    // answers: that would overtake them.
     let marker = message(BINDING, &attribute(0x0099, &[9; 40]));
     let marker = [&marker[..8], &[9; 12], &marker[20..]].concat();
     socket.send_to(&marker, server).expect("sent");

@@ -73,7 +73,8 @@ fn without_root_it_says_so() {
     // A copy where everybody can read it: the one that cargo built may lie in somebody's home.
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("hairpin");
-    // By another process: a child that another test forks meanwhile must not hold the copy open for writing ("text file busy").
+    // By another process: a child that another test forks meanwhile must not hold the copy open for writing ("text file
+    // busy").
     let copied = Command::new("cp")
         .arg(env!("CARGO_BIN_EXE_hairpin"))
         .arg(&copy)

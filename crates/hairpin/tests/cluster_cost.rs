@@ -1,5 +1,6 @@
-//! What the cluster costs a node: processor time per REGISTER and per allocation, with an engine and without, in rounds that alternate.
-//! `cargo test --release -p hairpin --test cluster_cost -- --ignored --nocapture` prints the figures of docs/cluster.md.
+//! What the cluster costs a node: processor time per REGISTER and per allocation, with an engine and without, in rounds
+//! that alternate. `cargo test --release -p hairpin --test cluster_cost -- --ignored --nocapture` prints the figures of
+//! docs/cluster.md.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -264,7 +264,8 @@ fn an_engine_with_tls_an_acl_user_and_a_prefix() {
     let nodes_key = format!("{{{prefix}}}:nodes");
     let stored = redis.ask(&["hgetall", &nodes_key]);
     assert_eq!(stored.lines().count(), 2 * nodes.len(), "{stored}");
-    // Another authority, another password, and a prefix that the user must not use: the engine is away, and the node serves.
+    // Another authority, another password, and a prefix that the user must not use: the engine is away, and the node
+    // serves.
     let other = tempfile::tempdir().unwrap();
     certificates(other.path());
     for engine in [

@@ -124,8 +124,8 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// A connection to the SIP of a node that does not come from a node. Returns the fingerprint of the node's certificate, and how many bytes
-/// the node sends behind the handshake.
+/// A connection to the SIP of a node that does not come from a node. Returns the fingerprint of the node's certificate,
+/// and how many bytes the node sends behind the handshake.
 fn intrude(to: SocketAddr, with_certificate: bool) -> (String, usize) {
     let config = ClientConfig::builder()
         .dangerous()

@@ -18,14 +18,15 @@ const BINDING: [u8; 20] = [
     0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
 ];
 
-/// Children inherit the sockets that they are to get and all others that may be inherited at this moment: one test at a time.
+/// Children inherit the sockets that they are to get and all others that may be inherited at this moment: one test at a
+/// time.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `hairpin serve` with these arguments, and these sockets as systemd hands them over: from descriptor 3 on. A shell moves them there,
-/// and says which process they are for.
+/// `hairpin serve` with these arguments, and these sockets as systemd hands them over: from descriptor 3 on. A shell
+/// moves them there, and says which process they are for.
 fn with_sockets(sockets: &[&Socket], names: &str, args: &[&str]) -> Command {
     let plain = hairpin(&[]);
     // First to numbers that are in nobody's way.

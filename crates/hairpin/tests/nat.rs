@@ -296,7 +296,8 @@ fn the_lifetime_of_a_binding_is_bounded_from_both_sides() {
         }
         let found = network.found(&["--timeout", "1s", "--lifetime", "12s"]);
         let lifetime = &found["binding_lifetime"];
-        // A busy machine delays the tests, but no binding outlives its four seconds by much, and the first tests come long before.
+        // A busy machine delays the tests, but no binding outlives its four seconds by much, and the first tests come
+        // long before.
         let below = lifetime["below_s"].as_f64().expect("it ends");
         let at_least = lifetime["at_least_s"].as_f64().expect("a number");
         assert!(

@@ -1,4 +1,5 @@
-//! `hairpin probe nat` finds servers by SRV records (RFC 5780 §5.1), over UDP, TCP and TLS. Server and name server are on loopback.
+//! `hairpin probe nat` finds servers by SRV records (RFC 5780 §5.1), over UDP, TCP and TLS. Server and name server are
+//! on loopback.
 
 mod common;
 #[path = "../../server/tests/dns_server/mod.rs"]

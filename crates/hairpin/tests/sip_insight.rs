@@ -506,7 +506,8 @@ fn calls_that_are_refused_or_in_progress_at_the_end_have_a_line() {
     }
 }
 
-/// Makes a call. Returns what the server must have received and sent: the direction, the transport, and how the message begins.
+/// Makes a call. Returns what the server must have received and sent: the direction, the transport, and how the message
+/// begins.
 fn call(server: &Server) -> Vec<(&'static str, &'static str, &'static str)> {
     let mut caller = Phone::udp_at(server.sip, "user0");
     let mut called = Phone::tcp_at(server.sip, "user1");

@@ -26,13 +26,15 @@ const ANSWER: &str = "v=0\r\no=- 2 2 IN IP4 192.0.2.8\r\nm=audio 8 RTP/AVP 0\r\n
 /// How the relay of a test behaves.
 #[derive(Clone, Copy, PartialEq)]
 enum Mood {
-    /// It answers, but only the second copy of each request. Before that, others answer with the right cookie, and it sends garbage.
+    /// It answers, but only the second copy of each request. Before that, others answer with the right cookie, and it
+    /// sends garbage.
     Good,
     Refuses,
     Silent,
 }
 
-/// The text of a key of a dictionary of strings, if there is one. The values that the test looks for have no other meaning.
+/// The text of a key of a dictionary of strings, if there is one. The values that the test looks for have no other
+/// meaning.
 fn text_of(message: &str, key: &str) -> Option<String> {
     let key = format!("{}:{key}", key.len());
     let rest = &message[message.find(&key)? + key.len()..];

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use common::{Serve, TEST_TIMEOUT};
 
-/// Bytes of resident memory that a finished REGISTER may take, and a call that was answered: what the engine keeps, and a margin for the
-/// allocator's whole pages and tables that have just doubled.
+/// Bytes of resident memory that a finished REGISTER may take, and a call that was answered: what the engine keeps, and
+/// a margin for the allocator's whole pages and tables that have just doubled.
 const REGISTER: u64 = 1024 + 256;
 const CALL: u64 = 2048 + 512;
 
 /// Resident memory that may stay when all is over, of six megabytes.
 const SPARE: u64 = 2 << 20;
 
-/// T1 of the server: transactions stay for 64 times that, 12.8 s; a call that nobody acknowledges is ended with a BYE that nobody answers, which
-/// takes as long again.
+/// T1 of the server: transactions stay for 64 times that, 12.8 s; a call that nobody acknowledges is ended with a BYE
+/// that nobody answers, which takes as long again.
 const T1_MS: &str = "sip.t1_ms=200";
 
 struct World {
@@ -109,8 +109,8 @@ impl World {
         let count = u64::from(numbers.end - numbers.start);
         numbers.for_each(|number| self.ask(method, number));
         let grown = self.resident().saturating_sub(before);
-        // What the worker has counted is on the page a moment later. On a very slow machine the first have ended by now, and their
-        // memory was used again.
+        // What the worker has counted is on the page a moment later. On a very slow machine the first have ended by
+        // now, and their memory was used again.
         self.eventually("transactions are counted", || {
             self.gauge("hairpin_sip_transactions") > alive + count / 2
         });
@@ -169,8 +169,8 @@ fn a_finished_request_takes_a_kilobyte_and_a_call_two_until_their_timers_have_ru
     ] {
         world.eventually(gauge, || world.gauge(gauge) == 0);
     }
-    // The pages of eight thousand transactions go back to the system, but for less than a megabyte that is not worth it, and what is kept
-    // for those that come.
+    // The pages of eight thousand transactions go back to the system, but for less than a megabyte that is not worth
+    // it, and what is kept for those that come.
     world.eventually("memory is given back", || world.resident() < calm + SPARE);
     println!("{calm} bytes before, {} in the end", world.resident());
 }

@@ -1,4 +1,5 @@
-//! Users in stores that need no other program: SQLite, a file, a service over HTTP. Real databases: `cargo xtask stores`.
+//! Users in stores that need no other program: SQLite, a file, a service over HTTP. Real databases:
+//! `cargo xtask stores`.
 
 mod common;
 

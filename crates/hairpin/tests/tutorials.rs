@@ -7,8 +7,8 @@
 //! - `text test`: each line is a part of the output of the block before it.
 //! - `toml file=NAME`: the text of a file.
 //!
-//! `SECRET` is replaced with the secret that the server has printed, `SERVER` with the address of the machine, and `cargo run
-//! --release --` with the program of this build. Other blocks are not run.
+//! `SECRET` is replaced with the secret that the server has printed, `SERVER` with the address of the machine, and
+//! `cargo run --release --` with the program of this build. Other blocks are not run.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;

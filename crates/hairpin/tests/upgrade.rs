@@ -287,8 +287,8 @@ fn without_a_server_or_with_mistakes_the_reason_is_said() {
 const CLIENTS: &str = "2000";
 const UPGRADES: usize = 10;
 
-/// Datagrams per second of all clients but the probes, which `HAIRPIN_TEST_RATE` changes. With 20k/s, two processors are so busy that probes wait
-/// for 12 to 100 ms.
+/// Datagrams per second of all clients but the probes, which `HAIRPIN_TEST_RATE` changes. With 20k/s, two processors
+/// are so busy that probes wait for 12 to 100 ms.
 fn rate() -> String {
     std::env::var("HAIRPIN_TEST_RATE").unwrap_or_else(|_| "2k/s".to_owned())
 }
@@ -313,7 +313,8 @@ enum Event {
     KilledUpgrade,
 }
 
-/// Lets the event happen under load. Returns the reports of clients of the old process, of probes, and of clients of the new one.
+/// Lets the event happen under load. Returns the reports of clients of the old process, of probes, and of clients of
+/// the new one.
 fn under_load(server: &Server, event: Event) -> [serde_json::Value; 3] {
     let old = server.pid();
     let load = server.load(CLIENTS, &rate(), "15s");
@@ -357,7 +358,8 @@ fn show(upgrade: usize, killed: &str, reports: &[serde_json::Value], held: &Held
 
 /// `cargo test --release -p hairpin --test upgrade -- --ignored --nocapture ten_upgrades`
 ///
-/// Row 0 has no upgrade. On two processors of a virtual machine its probes wait for up to 12 ms, and those of upgrades for 9 to 19 ms.
+/// Row 0 has no upgrade. On two processors of a virtual machine its probes wait for up to 12 ms, and those of upgrades
+/// for 9 to 19 ms.
 #[test]
 #[ignore = "takes five minutes, and a calm machine"]
 fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {

@@ -1,4 +1,5 @@
-//! `hairpin upgrade` with registered phones: no binding and no call is lost, and one process writes the log of bindings at a time.
+//! `hairpin upgrade` with registered phones: no binding and no call is lost, and one process writes the log of bindings
+//! at a time.
 //!
 //! The tests need root (CAP_BPF and CAP_NET_ADMIN) and are skipped without.
 #![allow(clippy::unwrap_used)] // helpers of tests

@@ -25,7 +25,8 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     sched::sched_setaffinity(&mask)
 }
 
-/// Lets the calling thread run on any of these processors: what a thread begun by a pinned one is not allowed of itself.
+/// Lets the calling thread run on any of these processors: what a thread begun by a pinned one is not allowed of
+/// itself.
 ///
 /// # Errors
 /// `InvalidInput` if one is 1,024 or above, or if none is there or lies in the process's cpuset.

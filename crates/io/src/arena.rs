@@ -4,8 +4,8 @@ use std::{io, slice};
 
 use crate::sys::memory;
 
-/// A private region of zeroed bytes straight from the kernel. Untouched pages use no memory. Unlike those of a `Vec`, they
-/// reserve none either (MAP_NORESERVE), so room for the worst case is free.
+/// A private region of zeroed bytes straight from the kernel. Untouched pages use no memory. Unlike those of a `Vec`,
+/// they reserve none either (MAP_NORESERVE), so room for the worst case is free.
 pub(crate) struct Arena {
     base: *mut u8,
     len: usize,

@@ -61,8 +61,8 @@ fn held() -> u64 {
     })
 }
 
-/// Makes every permitted capability of the calling thread effective. A program file with permitted capabilities starts without
-/// effective ones. Threads that exist keep theirs.
+/// Makes every permitted capability of the calling thread effective. A program file with permitted capabilities starts
+/// without effective ones. Threads that exist keep theirs.
 ///
 /// # Errors
 /// What `capget` and `capset` return; a strict seccomp filter may refuse them.
@@ -74,8 +74,8 @@ pub fn use_permitted() -> io::Result<()> {
     capset(&sets)
 }
 
-/// Permanently drops every capability of the calling thread except those in `kept`. Programs that it starts cannot gain any. Other
-/// threads keep theirs, unless they are started by this one from now on.
+/// Permanently drops every capability of the calling thread except those in `kept`. Programs that it starts cannot gain
+/// any. Other threads keep theirs, unless they are started by this one from now on.
 ///
 /// # Errors
 /// What `capset` and `prctl` return; a strict seccomp filter may refuse them.

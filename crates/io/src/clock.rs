@@ -34,9 +34,9 @@ pub fn process_cpu_ns() -> u64 {
     nanoseconds(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Lets the calling thread sleep as precisely as the kernel can, for one that has to send on time. By default the kernel
-/// may wake it 50 us late to save energy. A thread of the real-time classes is never delayed; where the call is not
-/// permitted nothing changes.
+/// Lets the calling thread sleep as precisely as the kernel can, for one that has to send on time. By default the
+/// kernel may wake it 50 us late to save energy. A thread of the real-time classes is never delayed; where the call is
+/// not permitted nothing changes.
 pub fn sleep_precisely() {
     // One nanosecond is the least that can be asked for.
     let _ = set_timer_slack(1);

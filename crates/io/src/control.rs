@@ -31,7 +31,8 @@ pub(crate) struct ControlBuffer<const N: usize> {
 /// Room for UDP_SEGMENT, IPV6_PKTINFO and IPV6_TCLASS: 24 + 40 + 24.
 pub(crate) type SendControl = ControlBuffer<88>;
 
-/// Room for a local address, TOS, TTL, UDP_GRO, SO_RXQ_OVFL and SO_TIMESTAMPING: 40 + 24 + 24 + 24 + 24 + 64, and one to spare.
+/// Room for a local address, TOS, TTL, UDP_GRO, SO_RXQ_OVFL and SO_TIMESTAMPING: 40 + 24 + 24 + 24 + 24 + 64, and one
+/// to spare.
 pub(crate) type RecvControl = ControlBuffer<224>;
 
 impl<const N: usize> ControlBuffer<N> {
@@ -164,7 +165,8 @@ impl Ancillary {
     }
 }
 
-/// The first of three times of 16 bytes each; the others are of hardware. `None` where times are shorter, and where it is not set.
+/// The first of three times of 16 bytes each; the others are of hardware. `None` where times are shorter, and where it
+/// is not set.
 fn software_time(data: &[u8]) -> Option<u64> {
     let half = |at: usize| {
         let bytes = data.get(at..).and_then(|rest| rest.first_chunk::<8>());

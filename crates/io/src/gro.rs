@@ -1,9 +1,9 @@
 //! Whether it pays to let the kernel join datagrams on a socket.
 //!
-//! UDP_GRO makes the kernel hold every datagram back for a moment and compare it with those of other flows. Where trains
-//! come (video, file transfer) one receive brings up to 64 datagrams, for a third of the cost. Where single datagrams of many
-//! flows interleave (calls) nothing is ever joined, and the attempt costs a tenth of all there is to do. What will come
-//! cannot be known, so a [`GroWatch`] looks at what did:
+//! UDP_GRO makes the kernel hold every datagram back for a moment and compare it with those of other flows. Where
+//! trains come (video, file transfer) one receive brings up to 64 datagrams, for a third of the cost. Where single
+//! datagrams of many flows interleave (calls) nothing is ever joined, and the attempt costs a tenth of all there is to
+//! do. What will come cannot be known, so a [`GroWatch`] looks at what did:
 //!
 //! ```text
 //!                       a window of messages, hardly a train among them
@@ -13,8 +13,8 @@
 //! ```
 //! It counts messages, not time: a busy socket adapts within milliseconds, an idle one does nothing.
 //!
-//! **A train that was joined must be received with GRO on**, or it looks like one long datagram. So GRO is turned off only when
-//! everything has been read, and on again at once if something arrived meanwhile.
+//! **A train that was joined must be received with GRO on**, or it looks like one long datagram. So GRO is turned off
+//! only when everything has been read, and on again at once if something arrived meanwhile.
 
 use std::io;
 

@@ -1,9 +1,9 @@
 //! ICMP errors: what came back for a datagram that a socket sent.
 //!
-//! Linux reports them on unconnected sockets only if asked (IP_RECVERR, IPV6_RECVERR). Each error then waits in the error queue
-//! of the socket, with the destination of its datagram. It also makes the *next* call on the socket fail, regardless of the purpose
-//! of the call. Such a failure is gone once reported, so the call is repeated ([`retry_after_icmp`]): the datagram of another
-//! destination must not pay for it.
+//! Linux reports them on unconnected sockets only if asked (IP_RECVERR, IPV6_RECVERR). Each error then waits in the
+//! error queue of the socket, with the destination of its datagram. It also makes the *next* call on the socket fail,
+//! regardless of the purpose of the call. Such a failure is gone once reported, so the call is repeated
+//! ([`retry_after_icmp`]): the datagram of another destination must not pay for it.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -31,8 +31,8 @@ pub struct IcmpReport {
 }
 
 impl IcmpReport {
-    /// Whether the destination is unreachable: host, network, protocol or port, or prohibited. Other errors (too large, TTL exceeded) need
-    /// not affect the next datagram.
+    /// Whether the destination is unreachable: host, network, protocol or port, or prohibited. Other errors (too large,
+    /// TTL exceeded) need not affect the next datagram.
     #[must_use]
     pub fn is_final(&self) -> bool {
         const UNREACHABLE: u8 = 3;
@@ -48,16 +48,17 @@ impl IcmpReport {
 /// How many errors of other origins one call skips at most.
 const PASSED_OVER: usize = 16;
 
-/// How often a call is repeated after an error that only ICMP can cause. Each repetition is for an error that arrived meanwhile.
+/// How often a call is repeated after an error that only ICMP can cause. Each repetition is for an error that arrived
+/// meanwhile.
 const TRIES: usize = 4;
 
 /// How often a call is repeated after an error that the call itself can cause, too.
 const AMBIGUOUS_RETRIES: usize = 2;
 
 impl UdpSocket {
-    /// The next ICMP error about what this socket sent, if it was opened with [`UdpOptions::icmp_errors`](crate::UdpOptions)
-    /// and one waits. A datagram with DF that exceeds the MTU of the first link is reported like an ICMP error of a router,
-    /// because no router reports it.
+    /// The next ICMP error about what this socket sent, if it was opened with
+    /// [`UdpOptions::icmp_errors`](crate::UdpOptions) and one waits. A datagram with DF that exceeds the MTU of the
+    /// first link is reported like an ICMP error of a router, because no router reports it.
     ///
     /// # Errors
     /// What `recvmsg` returns.
@@ -66,8 +67,8 @@ impl UdpSocket {
         Ok(next.map(|(report, _)| report))
     }
 
-    /// Like [`UdpSocket::next_icmp_error`]. Also copies the beginning of the datagram that caused the error into `quoted`, as far as the
-    /// report has it, and returns the number of bytes.
+    /// Like [`UdpSocket::next_icmp_error`]. Also copies the beginning of the datagram that caused the error into
+    /// `quoted`, as far as the report has it, and returns the number of bytes.
     ///
     /// # Errors
     /// What `recvmsg` returns.
@@ -90,7 +91,8 @@ impl UdpSocket {
             header.msg_iovlen = 1;
             header.msg_control = control.bytes.as_mut_ptr().cast();
             header.msg_controllen = control.bytes.len() as _;
-            // SAFETY: name, control and the one iovec are live locals of the lengths stated, and the iovec is that of `quoted`.
+            // SAFETY: name, control and the one iovec are live locals of the lengths stated, and the iovec is that of
+            // `quoted`.
             let length = match unsafe { sys::recv::recvmsg_error(self.as_fd(), &mut header) } {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 result => result?,

@@ -1,4 +1,5 @@
-//! Sockets that the program that started this process has opened for it (`LISTEN_FDS`, sd_listen_fds(3)), and what a socket is.
+//! Sockets that the program that started this process has opened for it (`LISTEN_FDS`, sd_listen_fds(3)), and what a
+//! socket is.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,8 +38,8 @@ pub enum SocketKind {
     TcpListener,
 }
 
-/// Takes the sockets that the environment announces for this process: none if it announces none, and at the second call. To be called before
-/// anything else uses descriptors.
+/// Takes the sockets that the environment announces for this process: none if it announces none, and at the second
+/// call. To be called before anything else uses descriptors.
 ///
 /// # Errors
 /// `InvalidInput` if the announcement makes no sense; EBADF if a descriptor is not open.

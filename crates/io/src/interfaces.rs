@@ -63,8 +63,8 @@ pub fn default_source_v6() -> Option<Ipv6Addr> {
     }
 }
 
-/// The address that packets to this one would leave from; `None` without a route. An address of this machine is its own source. Sends
-/// nothing.
+/// The address that packets to this one would leave from; `None` without a route. An address of this machine is its own
+/// source. Sends nothing.
 #[must_use]
 pub fn source_to(remote: IpAddr) -> Option<IpAddr> {
     match remote {

@@ -1,10 +1,10 @@
 //! The system calls of hairpin: batched UDP, readiness, and the few questions a server asks its machine.
 //!
 //! A datagram enters through [`UdpSocket::recv`] or [`UdpSocket::recv_one`] into a slot of a [`RecvBatch`], which the
-//! worker owns and reuses forever. It is looked at as [`Datagrams`]: one or more datagrams of equal length, because with
-//! UDP_GRO the kernel hands over whole trains. The worker pushes datagrams to send into an [`Outbox`], a session on its
-//! [`SendQueue`]. It borrows the bytes from the batch and groups them by flow. The runs of equal size of a flow are one
-//! segmented message (UDP_SEGMENT). All messages of a socket leave in one `sendmmsg`.
+//! worker owns and reuses forever. It is looked at as [`Datagrams`]: one or more datagrams of equal length, because
+//! with UDP_GRO the kernel hands over whole trains. The worker pushes datagrams to send into an [`Outbox`], a session
+//! on its [`SendQueue`]. It borrows the bytes from the batch and groups them by flow. The runs of equal size of a flow
+//! are one segmented message (UDP_SEGMENT). All messages of a socket leave in one `sendmmsg`.
 //!
 //! Invariant: **nothing on this path allocates, locks or copies payload in user space once a worker has warmed up, and
 //! no datagram is lost without being counted** (in [`Flushed`] or [`RecvBatch::overflow`]).
@@ -30,8 +30,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! This crate and `bpf` are the only ones with `unsafe`. Every system call has one function in `sys`, and nothing unsafe is public. The
-//! crate runs on Linux. If a kernel lacks a feature, the crate works without it.
+//! This crate and `bpf` are the only ones with `unsafe`. Every system call has one function in `sys`, and nothing
+//! unsafe is public. The crate runs on Linux. If a kernel lacks a feature, the crate works without it.
 //!
 //! # When not to use it
 //!

@@ -4,8 +4,8 @@
 //!  0      1      2      4        8
 //!  | kind | 0    | fds  | length | body ............... | one byte per 128 descriptors
 //! ```
-//! `fds` is the number of descriptors, `length` that of the body in bytes; both are little endian. Descriptors travel with the bytes behind
-//! the body, because one system call takes at most 253.
+//! `fds` is the number of descriptors, `length` that of the body in bytes; both are little endian. Descriptors travel
+//! with the bytes behind the body, because one system call takes at most 253.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,7 +57,8 @@ pub fn send(stream: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) 
 /// Receives a message. Blocks if the socket does.
 ///
 /// # Errors
-/// `UnexpectedEof` at the end of the stream; `InvalidData` for a message that is too long; otherwise what `recvmsg` returns.
+/// `UnexpectedEof` at the end of the stream; `InvalidData` for a message that is too long; otherwise what `recvmsg`
+/// returns.
 pub fn receive(stream: &UnixStream) -> io::Result<Message> {
     let mut head = [0; 8];
     let mut reader = stream;

@@ -41,7 +41,8 @@ impl Pipe {
         self.held
     }
 
-    /// Moves at most `most` received bytes of a connection into the pipe. 0 is the end: the other side will send nothing more.
+    /// Moves at most `most` received bytes of a connection into the pipe. 0 is the end: the other side will send
+    /// nothing more.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there, or the pipe is full; otherwise what `splice` returns.
@@ -54,8 +55,8 @@ impl Pipe {
     /// Moves what is in the pipe to a connection, as much as there is room for. Returns how many bytes went.
     ///
     /// # Errors
-    /// `WouldBlock` when there is no room; otherwise what `splice` returns. A broken connection raises no signal in a program that leaves
-    /// SIGPIPE as Rust sets it: ignored.
+    /// `WouldBlock` when there is no room; otherwise what `splice` returns. A broken connection raises no signal in a
+    /// program that leaves SIGPIPE as Rust sets it: ignored.
     pub fn drain(&mut self, to: &TcpConnection) -> io::Result<usize> {
         let bytes = sys::splice::splice(self.reader.as_fd(), to.as_fd(), self.held)?;
         self.held -= bytes.min(self.held);

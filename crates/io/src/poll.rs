@@ -19,7 +19,8 @@ pub enum Interest {
     Write,
     /// Both.
     ReadWrite,
-    /// Both, but only when it changes: the caller must then read until nothing is left, or write until there is no room.
+    /// Both, but only when it changes: the caller must then read until nothing is left, or write until there is no
+    /// room.
     Edge,
     /// Nothing but errors, and that the connection is gone.
     Nothing,
@@ -27,7 +28,8 @@ pub enum Interest {
 
 impl Interest {
     fn bits(self) -> u32 {
-        // EPOLLRDHUP: a half-closed connection is readable anyway, and said to be closed. EPOLLERR and EPOLLHUP come unasked.
+        // EPOLLRDHUP: a half-closed connection is readable anyway, and said to be closed. EPOLLERR and EPOLLHUP come
+        // unasked.
         let bits = match self {
             Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
             Interest::Write => libc::EPOLLOUT,

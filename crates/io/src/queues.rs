@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 
-/// The processors that take the interrupts of the interface's receive queues, in the order of the queues. Empty for an interface without
-/// such interrupts: a virtual one, or one whose driver names them in an unknown way.
+/// The processors that take the interrupts of the interface's receive queues, in the order of the queues. Empty for an
+/// interface without such interrupts: a virtual one, or one whose driver names them in an unknown way.
 ///
 /// # Errors
 /// What reading /proc/interrupts returns.
@@ -86,8 +86,8 @@ fn receive_queues(table: &str) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// The number in the name of a receive queue's interrupt: `virtio0-input.3`, `eth0-TxRx-3`, `i40e-eth0-TxRx-3`, `ens5-Tx-Rx-3`, `eth0-rx-3`,
-/// `mlx5_comp3@pci:0000:03:00.0`. None for what only sends, and for other events.
+/// The number in the name of a receive queue's interrupt: `virtio0-input.3`, `eth0-TxRx-3`, `i40e-eth0-TxRx-3`,
+/// `ens5-Tx-Rx-3`, `eth0-rx-3`, `mlx5_comp3@pci:0000:03:00.0`. None for what only sends, and for other events.
 fn queue_number(name: &str) -> Option<u32> {
     let name = name.split('@').next()?.to_ascii_lowercase();
     let head = name.trim_end_matches(|c: char| c.is_ascii_digit());

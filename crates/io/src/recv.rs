@@ -221,8 +221,8 @@ impl RecvBatch {
         self.slots.len() - self.messages.len()
     }
 
-    /// Gives back the memory of all slots but the first `slots`, which a burst has touched. To be called on an empty batch;
-    /// otherwise what these slots hold becomes zeros.
+    /// Gives back the memory of all slots but the first `slots`, which a burst has touched. To be called on an empty
+    /// batch; otherwise what these slots hold becomes zeros.
     pub fn shrink(&mut self, slots: usize) {
         self.payload.forget_from(slots.saturating_mul(self.pitch));
     }

@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicU64;
 
 use crate::sys::memory;
 
-/// Words that begin as 0, in a file of memory (memfd) whose descriptor another process can map as well. The file never shrinks.
+/// Words that begin as 0, in a file of memory (memfd) whose descriptor another process can map as well. The file never
+/// shrinks.
 #[derive(Debug)]
 pub struct SharedWords {
     base: NonNull<AtomicU64>,
@@ -48,7 +49,8 @@ impl SharedWords {
     /// The words.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has this many words, is aligned to pages, cannot shrink, and lives as long as `self`. Any bits are a value.
+        // SAFETY: the mapping has this many words, is aligned to pages, cannot shrink, and lives as long as `self`. Any
+        // bits are a value.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }

@@ -105,7 +105,8 @@ impl Signals {
         Some(known.map(|(_, signal)| *signal))
     }
 
-    /// Waits for a signal, at most `timeout` if one is given; `None` when the time is over, or a [`SignalWaker`] ends the wait.
+    /// Waits for a signal, at most `timeout` if one is given; `None` when the time is over, or a [`SignalWaker`] ends
+    /// the wait.
     ///
     /// # Errors
     /// What `poll` returns.
@@ -155,7 +156,8 @@ fn pipe() -> io::Result<&'static OwnedFd> {
 impl Drop for Signals {
     fn drop(&mut self) {
         for (number, previous) in &self.previous {
-            // It was valid when the kernel returned it; should it fail, the handler stays and writes to a pipe nobody reads.
+            // It was valid when the kernel returned it; should it fail, the handler stays and writes to a pipe nobody
+            // reads.
             let _ = sys::signal::restore(*number, previous);
         }
         INSTALLED.store(false, Ordering::Release);

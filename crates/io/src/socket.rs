@@ -20,8 +20,8 @@ pub struct UdpOptions {
     /// SO_REUSEPORT: several sockets share the address and the kernel spreads flows. Never for relay sockets: two
     /// allocations could share a port.
     pub reuse_port: bool,
-    /// Receive buffer in bytes of payload (the kernel doubles it to pay for its own overhead); `None` keeps the system's
-    /// default. Beyond `net.core.rmem_max` it takes CAP_NET_ADMIN, otherwise the limit applies: see
+    /// Receive buffer in bytes of payload (the kernel doubles it to pay for its own overhead); `None` keeps the
+    /// system's default. Beyond `net.core.rmem_max` it takes CAP_NET_ADMIN, otherwise the limit applies: see
     /// [`UdpSocket::recv_buffer`].
     pub recv_buffer: Option<u32>,
     /// Send buffer in bytes, likewise with `net.core.wmem_max` and [`UdpSocket::send_buffer`].
@@ -38,14 +38,15 @@ pub struct UdpOptions {
     pub gro: bool,
     /// SO_RXQ_OVFL: count datagrams that found the receive buffer full.
     pub overflow: bool,
-    /// Whether datagrams carry DF (IPv6: whether they may not be fragmented here) unless a send says otherwise. Off, large
-    /// datagrams are fragmented: IPv4 to the interface's MTU, ignoring path MTU messages, IPv6 to the path's.
+    /// Whether datagrams carry DF (IPv6: whether they may not be fragmented here) unless a send says otherwise. Off,
+    /// large datagrams are fragmented: IPv4 to the interface's MTU, ignoring path MTU messages, IPv6 to the path's.
     pub dont_fragment: bool,
-    /// IP_RECVERR: keep ICMP errors about what was sent, for [`UdpSocket::next_icmp_error`]. Errors wait in the receive buffer,
-    /// and the poller reports them ([`Event::error`](crate::Event)) until they are fetched.
+    /// IP_RECVERR: keep ICMP errors about what was sent, for [`UdpSocket::next_icmp_error`]. Errors wait in the receive
+    /// buffer, and the poller reports them ([`Event::error`](crate::Event)) until they are fetched.
     pub icmp_errors: bool,
-    /// SO_BUSY_POLL and SO_PREFER_BUSY_POLL: spin on the device queue for this many microseconds before sleeping; 0 is off. Ignored
-    /// without CAP_NET_ADMIN. A caller that waits with epoll requires [`Poller::set_busy_poll`](crate::Poller::set_busy_poll) besides.
+    /// SO_BUSY_POLL and SO_PREFER_BUSY_POLL: spin on the device queue for this many microseconds before sleeping; 0 is
+    /// off. Ignored without CAP_NET_ADMIN. A caller that waits with epoll requires
+    /// [`Poller::set_busy_poll`](crate::Poller::set_busy_poll) besides.
     pub busy_poll_us: u32,
 }
 
@@ -81,8 +82,8 @@ impl UdpOptions {
         }
     }
 
-    /// What the socket of one relayed transport address wants: the overflow count and ICMP errors, and never SO_REUSEPORT.
-    /// GRO only once several datagrams come at a time, which they do in few calls.
+    /// What the socket of one relayed transport address wants: the overflow count and ICMP errors, and never
+    /// SO_REUSEPORT. GRO only once several datagrams come at a time, which they do in few calls.
     #[must_use]
     pub fn relay() -> UdpOptions {
         UdpOptions {
@@ -112,7 +113,8 @@ pub struct SocketMemory {
 // One per relayed transport address: what it takes is part of what an allocation costs.
 const _: () = assert!(size_of::<UdpSocket>() == 36);
 
-/// An unconnected UDP socket. ICMP errors do not disturb it: they are ignored, or fetched on purpose. It may move to another thread, or be shared.
+/// An unconnected UDP socket. ICMP errors do not disturb it: they are ignored, or fetched on purpose. It may move to
+/// another thread, or be shared.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: OwnedFd,
@@ -133,7 +135,8 @@ pub struct UdpSocket {
 impl UdpSocket {
     /// Opens and binds a socket. Port 0 lets the kernel choose one.
     ///
-    /// Options that only make things better (buffers, GRO, overflow count, busy polling) are asked for and not insisted on.
+    /// Options that only make things better (buffers, GRO, overflow count, busy polling) are asked for and not insisted
+    /// on.
     ///
     /// # Errors
     /// What `socket`, `setsockopt` or `bind` returns: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` (ports below
@@ -166,8 +169,8 @@ impl UdpSocket {
     /// [`UdpOptions::v6_only`] have no effect: they count before a socket is bound.
     ///
     /// # Errors
-    /// `InvalidInput`: this is no UDP socket, or it is not bound, or it is connected; the text says which. Otherwise what `fcntl`,
-    /// `getsockopt` or `setsockopt` returns.
+    /// `InvalidInput`: this is no UDP socket, or it is not bound, or it is connected; the text says which. Otherwise
+    /// what `fcntl`, `getsockopt` or `setsockopt` returns.
     pub fn from_bound(fd: OwnedFd, options: &UdpOptions) -> io::Result<UdpSocket> {
         let refused = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let [domain, kind, protocol] =
@@ -271,15 +274,16 @@ impl UdpSocket {
         retry_after_icmp(self, || send_at_once(self, datagram, None, to, from))
     }
 
-    /// Sends a train at once: `bytes` cut up every `segment` bytes (UDP_SEGMENT), of which the last may be shorter. At most 64
-    /// segments and 65,507 bytes (65,487 over IPv6). For a generator that has but one destination at a time; a
+    /// Sends a train at once: `bytes` cut up every `segment` bytes (UDP_SEGMENT), of which the last may be shorter. At
+    /// most 64 segments and 65,507 bytes (65,487 over IPv6). For a generator that has but one destination at a time; a
     /// [`SendQueue`](crate::SendQueue) makes trains by itself, and sends singly what this refuses.
     ///
     /// # Errors
     /// [`GsoRefusal`](crate::GsoRefusal) tells those that trains are to blame for. `InvalidInput`: a segment
     /// of 0 bytes. Otherwise what `sendmsg` returns.
     pub fn send_train(&self, bytes: &[u8], segment: u16, to: SocketAddr) -> io::Result<()> {
-        // The kernel takes 0 for none, and would send the whole as one datagram; so does one that does not know the option.
+        // The kernel takes 0 for none, and would send the whole as one datagram; so does one that does not know the
+        // option.
         if segment == 0 || !kernel_has_gso() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -310,7 +314,8 @@ impl UdpSocket {
         self.word(libc::SO_BUSY_POLL)
     }
 
-    /// The socket's number, which the kernel gives to no other socket (SO_COOKIE): two descriptors of one socket have the same.
+    /// The socket's number, which the kernel gives to no other socket (SO_COOKIE): two descriptors of one socket have
+    /// the same.
     ///
     /// # Errors
     /// What `getsockopt` returns.
@@ -331,8 +336,8 @@ impl UdpSocket {
         self.word(libc::SO_REUSEPORT).is_ok_and(|on| on != 0)
     }
 
-    /// Has the kernel say of each datagram when it arrived at this machine (SO_TIMESTAMPING, by software), or not. The socket must have been
-    /// bound with another option that brings ancillary data.
+    /// Has the kernel say of each datagram when it arrived at this machine (SO_TIMESTAMPING, by software), or not. The
+    /// socket must have been bound with another option that brings ancillary data.
     ///
     /// # Errors
     /// What `setsockopt` returns.
@@ -368,8 +373,8 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Keeps ICMP errors from now on, or discards them. It is for a socket that requires them only for a while, because they use room
-    /// in its receive buffer. See [`UdpOptions::icmp_errors`].
+    /// Keeps ICMP errors from now on, or discards them. It is for a socket that requires them only for a while, because
+    /// they use room in its receive buffer. See [`UdpOptions::icmp_errors`].
     ///
     /// # Errors
     /// What `setsockopt` returns.
@@ -574,9 +579,9 @@ impl Opening<'_> {
 
     /// On: DF is set, the interface's MTU limits. Off: DF is clear and what exceeds the interface's MTU is fragmented.
     ///
-    /// IPv4 does not believe the path MTU cache, which anybody who can forge an ICMP message could lower: routers fragment
-    /// what has no DF. IPv6 routers do not, so there the sender has to know the path's MTU (1,280 bytes at least), or what
-    /// exceeds it is lost.
+    /// IPv4 does not believe the path MTU cache, which anybody who can forge an ICMP message could lower: routers
+    /// fragment what has no DF. IPv6 routers do not, so there the sender has to know the path's MTU (1,280 bytes at
+    /// least), or what exceeds it is lost.
     fn fragmentation(&self, dont_fragment: bool) -> io::Result<()> {
         let (v4, v6) = if dont_fragment {
             (libc::IP_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE)

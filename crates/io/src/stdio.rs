@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use crate::sys::inherit::duplicate_to;
 
-/// Makes standard output and standard error copies of these descriptors, as for a process that takes over from another one.
+/// Makes standard output and standard error copies of these descriptors, as for a process that takes over from another
+/// one.
 ///
 /// # Errors
 /// What `dup2` returns; then standard error may be the old one.

@@ -1,7 +1,7 @@
 //! Limits that the kernel sets for all, read from /proc/sys.
 
-/// `net.core.rmem_max`: the largest receive buffer that a socket gets without CAP_NET_ADMIN, in bytes. `None` if it cannot be
-/// read, as in some containers.
+/// `net.core.rmem_max`: the largest receive buffer that a socket gets without CAP_NET_ADMIN, in bytes. `None` if it
+/// cannot be read, as in some containers.
 #[must_use]
 pub fn rmem_max() -> Option<u32> {
     number("/proc/sys/net/core/rmem_max")

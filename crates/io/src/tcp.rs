@@ -1,8 +1,8 @@
 //! TCP listeners and connections, non-blocking and close-on-exec, for workers that wait by a [`Poller`](crate::Poller).
 //!
-//! A listener of each worker shares the address (SO_REUSEPORT), so that the kernel spreads connections and a worker accepts its
-//! own without a lock. What a connection reads goes into a buffer of the worker's, what it writes is gathered from several:
-//! nothing is copied in between.
+//! A listener of each worker shares the address (SO_REUSEPORT), so that the kernel spreads connections and a worker
+//! accepts its own without a lock. What a connection reads goes into a buffer of the worker's, what it writes is
+//! gathered from several: nothing is copied in between.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -49,8 +49,8 @@ impl TcpListener {
     /// Opens, binds and listens. Port 0 lets the kernel choose one.
     ///
     /// # Errors
-    /// What `socket`, `setsockopt`, `bind` or `listen` returns: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` (ports
-    /// below 1024), EMFILE and ENFILE when descriptors ran out.
+    /// What `socket`, `setsockopt`, `bind` or `listen` returns: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied`
+    /// (ports below 1024), EMFILE and ENFILE when descriptors ran out.
     pub fn bind(address: SocketAddr, options: &TcpOptions) -> io::Result<TcpListener> {
         let fd = open(address)?;
         // Connections of a process before this one, in TIME_WAIT, must not keep it from its port.
@@ -72,8 +72,8 @@ impl TcpListener {
         Ok(TcpListener { fd, local })
     }
 
-    /// Opens, binds and listens at an address that nobody else has, and from which this process then connects to others with
-    /// [`TcpConnection::connect_from`].
+    /// Opens, binds and listens at an address that nobody else has, and from which this process then connects to others
+    /// with [`TcpConnection::connect_from`].
     ///
     /// # Errors
     /// As [`TcpListener::bind`]; `AddrInUse` also if another socket shares the address.
@@ -112,9 +112,9 @@ impl TcpListener {
     /// The next connection and who made it.
     ///
     /// # Errors
-    /// `WouldBlock` when none waits. Otherwise what `accept4` returns. ECONNABORTED and the network errors belong to one
-    /// connection that failed while it waited: call again for the next one. After EMFILE and ENFILE the connection still
-    /// waits: stop watching the listener for a while, or the poller reports it without end.
+    /// `WouldBlock` when none waits. Otherwise what `accept4` returns. ECONNABORTED and the network errors belong to
+    /// one connection that failed while it waited: call again for the next one. After EMFILE and ENFILE the connection
+    /// still waits: stop watching the listener for a while, or the poller reports it without end.
     pub fn accept(&self) -> io::Result<(TcpConnection, SocketAddr)> {
         let (fd, peer) = stream::accept4(self.fd.as_fd())?;
         Ok((TcpConnection::new(fd)?, unmap(peer.get())))
@@ -172,11 +172,12 @@ impl TcpConnection {
         Err(io::ErrorKind::ConnectionRefused.into())
     }
 
-    /// Begins to connect, from `local` if it is given (port 0: any). The connection is made, or has failed, when it becomes
-    /// writable: ask [`TcpConnection::take_error`] then.
+    /// Begins to connect, from `local` if it is given (port 0: any). The connection is made, or has failed, when it
+    /// becomes writable: ask [`TcpConnection::take_error`] then.
     ///
     /// # Errors
-    /// What `socket`, `bind` or `connect` returns at once: `NetworkUnreachable`, `AddrNotAvailable` when ports ran out, EMFILE.
+    /// What `socket`, `bind` or `connect` returns at once: `NetworkUnreachable`, `AddrNotAvailable` when ports ran out,
+    /// EMFILE.
     pub fn connect(to: SocketAddr, local: Option<SocketAddr>) -> io::Result<TcpConnection> {
         let fd = open(to)?;
         if let Some(local) = local {
@@ -192,10 +193,12 @@ impl TcpConnection {
         }
     }
 
-    /// Begins to connect from the address of a listener of [`TcpListener::bind_and_share`], as [`TcpConnection::connect`] does.
+    /// Begins to connect from the address of a listener of [`TcpListener::bind_and_share`], as
+    /// [`TcpConnection::connect`] does.
     ///
     /// # Errors
-    /// As [`TcpConnection::connect`]; `AddrNotAvailable` if there is, or was a minute ago, a connection between the two addresses.
+    /// As [`TcpConnection::connect`]; `AddrNotAvailable` if there is, or was a minute ago, a connection between the two
+    /// addresses.
     pub fn connect_from(local: SocketAddr, to: SocketAddr) -> io::Result<TcpConnection> {
         let fd = open(to)?;
         // SO_REUSEADDR does not let an address be shared with a listener, SO_REUSEPORT does.
@@ -216,12 +219,12 @@ impl TcpConnection {
         (&self.stream).read(into)
     }
 
-    /// Writes the parts in this order, as much as there is room for, with one call (at most 1,024 parts). Returns how many
-    /// bytes went.
+    /// Writes the parts in this order, as much as there is room for, with one call (at most 1,024 parts). Returns how
+    /// many bytes went.
     ///
     /// # Errors
-    /// `WouldBlock` when there is no room; otherwise what `writev` returns. A broken connection raises no signal in a program
-    /// that leaves SIGPIPE as Rust sets it: ignored.
+    /// `WouldBlock` when there is no room; otherwise what `writev` returns. A broken connection raises no signal in a
+    /// program that leaves SIGPIPE as Rust sets it: ignored.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.stream).write_vectored(parts)
     }
@@ -250,7 +253,8 @@ impl TcpConnection {
         self.stream.take_error()?.map_or(Ok(()), Err)
     }
 
-    /// Gives the connection up when what was written stays unacknowledged for this long (TCP_USER_TIMEOUT, to the millisecond).
+    /// Gives the connection up when what was written stays unacknowledged for this long (TCP_USER_TIMEOUT, to the
+    /// millisecond).
     ///
     /// # Errors
     /// What `setsockopt` returns.
@@ -264,8 +268,8 @@ impl TcpConnection {
         )
     }
 
-    /// Takes no more bytes while this many wait that have not been sent yet (TCP_NOTSENT_LOWAT). What waits longer then waits with its
-    /// owner, who knows how old it is.
+    /// Takes no more bytes while this many wait that have not been sent yet (TCP_NOTSENT_LOWAT). What waits longer then
+    /// waits with its owner, who knows how old it is.
     ///
     /// # Errors
     /// What `setsockopt` returns.

@@ -12,7 +12,8 @@ use hairpin_io::{
     Flushed, NetNs, Outbox, RecvBatch, SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket,
 };
 
-/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts them.
+/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts
+/// them.
 fn skipped(reason: &dyn std::fmt::Display) {
     use std::io::Write;
     eprintln!("skipped: {reason}");
@@ -31,8 +32,8 @@ fn skipped(reason: &dyn std::fmt::Display) {
     }
 }
 
-/// Runs `test` on a thread in a namespace with loopback up at MTU 1500 and an Ethernet-like link 10.9.9.1/24, fd09::1/64
-/// on which nobody answers.
+/// Runs `test` on a thread in a namespace with loopback up at MTU 1500 and an Ethernet-like link 10.9.9.1/24,
+/// fd09::1/64 on which nobody answers.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         match NetNs::unshare() {

@@ -1,12 +1,14 @@
 //! Bulk transfers through TCP allocations (RFC 6062), beside a bare relay that splices:
-//! `cargo run --release -p hairpin-load --example tcp_bulk SECONDS ROUNDS NAME=ADDRESS,PID[,tls] ..`, with servers that know the user
-//! `bob` with the password `secretpw`, and peers on loopback.
+//! `cargo run --release -p hairpin-load --example tcp_bulk SECONDS ROUNDS NAME=ADDRESS,PID[,tls] ..`, with servers that
+//! know the user `bob` with the password `secretpw`, and peers on loopback.
 //!
-//! All sides take a turn in each round, and the first round is thrown away. A turn is one connection and one direction, for some seconds. It
-//! yields the goodput, and the processor time of the relaying process for each MiB. Ratios are taken within a round; the table has their medians.
+//! All sides take a turn in each round, and the first round is thrown away. A turn is one connection and one direction,
+//! for some seconds. It yields the goodput, and the processor time of the relaying process for each MiB. Ratios are
+//! taken within a round; the table has their medians.
 //!
-//! Sender, receiver and relay are three threads. On two processors, the goodput depends on which two of them share one. So pin the servers to
-//! one processor and this program to the other (`taskset -c`): the bare relay is pinned where the first server is.
+//! Sender, receiver and relay are three threads. On two processors, the goodput depends on which two of them share one.
+//! So pin the servers to one processor and this program to the other (`taskset -c`): the bare relay is pinned where the
+//! first server is.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

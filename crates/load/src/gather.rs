@@ -58,8 +58,8 @@ impl Gather {
         queued
     }
 
-    /// Ends the burst: writes what was left of earlier ones, and what this one has queued. A message counts as sent when its
-    /// connection has accepted it.
+    /// Ends the burst: writes what was left of earlier ones, and what this one has queued. A message counts as sent
+    /// when its connection has accepted it.
     pub(crate) fn flush(&mut self) -> Flushed {
         let mut flushed = std::mem::take(&mut self.queued);
         std::mem::swap(&mut self.full, &mut self.retried);

@@ -2,11 +2,12 @@
 //!
 //! - [`probe`] asks one server what it does, and says in plain words what went wrong;
 //! - [`client`] drives many TURN clients on one thread, with [`uri`] saying where their server is;
-//! - [`generator`] sends on a fixed schedule regardless of the server, [`measure`] counts what comes of it, and [`report`] tells;
+//! - [`generator`] sends on a fixed schedule regardless of the server, [`measure`] counts what comes of it, and
+//!   [`report`] tells;
 //! - [`peer`] is the other end of a measurement, and [`garbage`] what a server on the open internet must not mind.
 //!
-//! **The invariant:** each rate, loss and latency in a report is of datagrams that were *delivered*, counted where they arrived.
-//! A latency begins at the scheduled time of the datagram.
+//! **The invariant:** each rate, loss and latency in a report is of datagrams that were *delivered*, counted where they
+//! arrived. A latency begins at the scheduled time of the datagram.
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -316,7 +316,8 @@ impl Connection {
         stdio::Error::new(stdio::ErrorKind::UnexpectedEof, text)
     }
 
-    /// Writes what waits, and has `poller`, which knows the connection by `token`, tell when there is room for the rest.
+    /// Writes what waits, and has `poller`, which knows the connection by `token`, tell when there is room for the
+    /// rest.
     ///
     /// # Errors
     /// What the socket or the poller returns.

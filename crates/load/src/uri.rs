@@ -4,7 +4,8 @@
 //! turn : host [ : port ] [ ?transport= udp | tcp ]        stun : host [ : port ]
 //! ```
 //!
-//! RFC 7064 gives STUN URIs no transport. Here they may have one, so that STUN over TCP can be named; other programs refuse that.
+//! RFC 7064 gives STUN URIs no transport. Here they may have one, so that STUN over TCP can be named; other programs
+//! refuse that.
 //!
 //! They have no `//`, no user and no path, which is what people get wrong most; the errors say so.
 
@@ -139,8 +140,8 @@ impl Uri {
         self.port.unwrap_or(default)
     }
 
-    /// The transport: the given one, otherwise UDP, or TLS over TCP for `stuns:` and `turns:`. RFC 5928 §3 has another order
-    /// if the DNS has the records.
+    /// The transport: the given one, otherwise UDP, or TLS over TCP for `stuns:` and `turns:`. RFC 5928 §3 has another
+    /// order if the DNS has the records.
     #[must_use]
     pub fn transport(&self) -> Transport {
         match (self.scheme.is_secure(), self.transport) {
@@ -217,7 +218,8 @@ impl Uri {
     }
 }
 
-/// The scheme before the first colon of what is neither an address nor a host with its port, such as `tcp:192.0.2.1:3478`.
+/// The scheme before the first colon of what is neither an address nor a host with its port, such as
+/// `tcp:192.0.2.1:3478`.
 #[must_use]
 pub fn foreign_scheme(text: &str) -> Option<&str> {
     let (name, rest) = text.split_once(':')?;

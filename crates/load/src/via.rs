@@ -15,7 +15,8 @@ pub enum Via {
     Udp,
     /// TCP.
     Tcp,
-    /// TLS over TCP, and whom to expect there. Connections share its memory of sessions: all but the first ones are resumed.
+    /// TLS over TCP, and whom to expect there. Connections share its memory of sessions: all but the first ones are
+    /// resumed.
     Tls(Tls),
     /// DTLS over UDP, and whom to expect there.
     Dtls(Tls),

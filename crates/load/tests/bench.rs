@@ -55,8 +55,9 @@ fn entry_of_the_bare_relay() {
     }
 }
 
-/// Relays flow 0 and flips a bit in the middle of 64 of a thousand payloads. The first ones are unharmed, which the payload check
-/// looks at. The next few hundred must include damaged ones, because a busy machine delivers no more in a short step.
+/// Relays flow 0 and flips a bit in the middle of 64 of a thousand payloads. The first ones are unharmed, which the
+/// payload check looks at. The next few hundred must include damaged ones, because a busy machine delivers no more in a
+/// short step.
 fn damage() {
     let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
     let relay = UdpSocket::bind("10.99.2.1:20000").unwrap();
@@ -366,7 +367,8 @@ fn damage_and_crashes_are_reported_and_do_not_end_the_benchmark() {
         Outcome::Packets(packets) => format!("{} wrong", packets.wrong),
         other => panic!("{other:?}"),
     };
-    // The counter notices it, or the payload check before the measurement, if one of its 16 datagrams is among the damaged ones.
+    // The counter notices it, or the payload check before the measurement, if one of its 16 datagrams is among the
+    // damaged ones.
     let damage = reason(outcomes[1]);
     assert!(
         damage.ends_with(" wrong") && damage != "0 wrong" || damage.starts_with("payload check:"),

@@ -1,7 +1,7 @@
 //! TURN over UDP, TCP, TLS and DTLS: `cargo run -p hairpin-server --example all_transports [-- CHAIN.pem KEY.pem]`.
 //!
-//! UDP and DTLS share a port, as TCP and TLS do: the first byte tells them apart. Without arguments it makes a certificate for
-//! `localhost` and ends at once. With them it serves until Ctrl-C.
+//! UDP and DTLS share a port, as TCP and TLS do: the first byte tells them apart. Without arguments it makes a
+//! certificate for `localhost` and ends at once. With them it serves until Ctrl-C.
 
 use hairpin_server::certificates::{CertificateFiles, Certificates};
 use hairpin_server::signals::Signals;

@@ -1,5 +1,6 @@
-//! Sockets that are open already. This program opens them itself; with systemd, the crate `listenfd` takes those of `LISTEN_FDS`
-//! (a `.socket` unit with `ReusePort=yes`, `BindIPv6Only=ipv6-only`, and one `ListenDatagram=` line for each worker).
+//! Sockets that are open already. This program opens them itself; with systemd, the crate `listenfd` takes those of
+//! `LISTEN_FDS` (a `.socket` unit with `ReusePort=yes`, `BindIPv6Only=ipv6-only`, and one `ListenDatagram=` line for
+//! each worker).
 
 use hairpin_server::Server;
 use socket2::{Domain, Protocol, Socket, Type};

@@ -1,4 +1,5 @@
-//! A TURN server in a loop of one's own: the state machine of `hairpin-turn` and sockets of the standard library. It serves for a second.
+//! A TURN server in a loop of one's own: the state machine of `hairpin-turn` and sockets of the standard library. It
+//! serves for a second.
 
 use std::time::{Duration, Instant, SystemTime};
 use std::{collections::HashMap, net::UdpSocket, sync::Arc};

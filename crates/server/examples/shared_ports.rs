@@ -1,10 +1,12 @@
-//! What shared relay ports save: memory for each allocation, and processor time for each cycle of Allocate, ChannelBind and release.
+//! What shared relay ports save: memory for each allocation, and processor time for each cycle of Allocate, ChannelBind
+//! and release.
 //!
 //! ```text
 //! cargo run --release -p hairpin-server --example shared_ports -- [ROUNDS] [ALLOCATIONS] [SECONDS]
 //! ```
-//! Prints the tables of docs/shared-ports.md. Rounds alternate between a port each and four shared ports; the first one is thrown away.
-//! Each has a new server on loopback in a process of its own, so that no side finds memory that the other one has left.
+//! Prints the tables of docs/shared-ports.md. Rounds alternate between a port each and four shared ports; the first one
+//! is thrown away. Each has a new server on loopback in a process of its own, so that no side finds memory that the
+//! other one has left.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

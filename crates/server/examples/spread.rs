@@ -1,10 +1,12 @@
-//! How evenly clients are spread over workers: the busiest worker's packets as a multiple of the mean, beside the kernel's hash.
+//! How evenly clients are spread over workers: the busiest worker's packets as a multiple of the mean, beside the
+//! kernel's hash.
 //!
 //! ```text
 //! cargo run --release -p hairpin-server --example spread -- [REPETITIONS]
 //! ```
-//! Prints the table of docs/steering.md. Each repetition is a new server on loopback, clients from ports that the kernel picks, and
-//! ten datagrams from each of them; what each worker relayed is what counts. It needs root, or CAP_BPF and CAP_NET_ADMIN.
+//! Prints the table of docs/steering.md. Each repetition is a new server on loopback, clients from ports that the
+//! kernel picks, and ten datagrams from each of them; what each worker relayed is what counts. It needs root, or
+//! CAP_BPF and CAP_NET_ADMIN.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

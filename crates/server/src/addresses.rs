@@ -182,7 +182,8 @@ impl RelayAddresses {
     /// Advertises another address for this local one from now on. Returns whether it differs from the one before.
     ///
     /// # Errors
-    /// If there is no such local address, or the other address is of another family, belongs to another relay address or cannot be sent to.
+    /// If there is no such local address, or the other address is of another family, belongs to another relay address
+    /// or cannot be sent to.
     pub(crate) fn advertise(&self, local: IpAddr, advertised: IpAddr) -> Result<bool, ReloadError> {
         let mut others = self.entries.iter().filter(|entry| entry.local != local);
         let is_taken =

@@ -13,7 +13,8 @@ type Start = dyn Fn(OwnedKeyQuery, KeyReply) + Send + Sync;
 
 /// A source of credentials that responds later: an async function, and what runs its futures.
 ///
-/// No worker waits for it and no worker runs it: a worker hands the future to `spawn`, and gets the result as an inter-worker message.
+/// No worker waits for it and no worker runs it: a worker hands the future to `spawn`, and gets the result as an
+/// inter-worker message.
 ///
 /// ```
 /// # use hairpin_server::credentials::{AsyncCredentials, Claim, KeyLookup, KnownUser, OwnedKeyQuery};
@@ -40,8 +41,8 @@ pub struct AsyncCredentials {
 }
 
 impl AsyncCredentials {
-    /// `find` looks a user up; `spawn` has a runtime run what it is given, and returns at once. A future that is dropped before it is done
-    /// means that the source is unavailable: the client gets 500.
+    /// `find` looks a user up; `spawn` has a runtime run what it is given, and returns at once. A future that is
+    /// dropped before it is done means that the source is unavailable: the client gets 500.
     pub fn new<F, A>(spawn: impl Fn(KeyFuture) + Send + Sync + 'static, find: F) -> Self
     where
         F: Fn(OwnedKeyQuery) -> A + Send + Sync + 'static,

@@ -44,14 +44,15 @@ use turn::server::{Credentials, Discovery, Quota};
 /// Most workers: a reservation token names its worker in one byte.
 pub const MOST_WORKERS: usize = 255;
 
-/// What a listener's receive buffer should hold, in bytes: some 5,000 small datagrams, 20 ms of what one core can relay. The
-/// kernel caps it at `net.core.rmem_max` for the unprivileged.
+/// What a listener's receive buffer should hold, in bytes: some 5,000 small datagrams, 20 ms of what one core can
+/// relay. The kernel caps it at `net.core.rmem_max` for the unprivileged.
 pub const RECEIVE_BUFFER: u32 = 8 << 20;
 
-/// What a listener's send buffer should hold, in bytes. One socket carries everything that a worker sends to all clients. The kernel
-/// charges to it the datagrams that wait for a neighbour without a response: up to 208 KiB for each neighbour (`unres_qlen_bytes`), for 3
-/// s. A socket that is full sends to nobody. So 8 MiB, which the kernel doubles, have room for 78 such neighbours at a time; the system's
-/// default has room for one. The kernel caps it at `net.core.wmem_max` for the unprivileged.
+/// What a listener's send buffer should hold, in bytes. One socket carries everything that a worker sends to all
+/// clients. The kernel charges to it the datagrams that wait for a neighbour without a response: up to 208 KiB for each
+/// neighbour (`unres_qlen_bytes`), for 3 s. A socket that is full sends to nobody. So 8 MiB, which the kernel doubles,
+/// have room for 78 such neighbours at a time; the system's default has room for one. The kernel caps it at
+/// `net.core.wmem_max` for the unprivileged.
 pub const SEND_BUFFER: u32 = 8 << 20;
 
 /// The most datagrams that a worker receives before it handles them, once it falls behind.
@@ -100,18 +101,21 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Listens on this address, UDP. Port 0 takes a free one ([`Running::listeners`] tells which). Without any, `start` fails.
+    /// Listens on this address, UDP. Port 0 takes a free one ([`Running::listeners`] tells which). Without any, `start`
+    /// fails.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(address);
         self
     }
 
-    /// Listens on UDP sockets that are open and bound: from a test, from systemd (`LISTEN_FDS`), or from a parent that may bind ports below
-    /// 1024. All sockets of one call are one listener, with one socket per worker, so they share one address by SO_REUSEPORT. Call it once
+    /// Listens on UDP sockets that are open and bound: from a test, from systemd (`LISTEN_FDS`), or from a parent that
+    /// may bind ports below
+    /// 1024. All sockets of one call are one listener, with one socket per worker, so they share one address by
+    ///       SO_REUSEPORT. Call it once
     /// per listener. Without [`workers`](Self::workers), there are as many workers as the first listener has sockets.
     ///
-    /// The server sets what it needs on them (buffers, GRO, ancillary data). It keeps duplicates of the descriptors: a clone of this builder
-    /// holds the sockets open after the server has ended.
+    /// The server sets what it needs on them (buffers, GRO, ancillary data). It keeps duplicates of the descriptors: a
+    /// clone of this builder holds the sockets open after the server has ended.
     pub fn listen_sockets<S: Into<OwnedFd>>(
         mut self,
         sockets: impl IntoIterator<Item = S>,
@@ -121,29 +125,31 @@ impl Builder {
         self
     }
 
-    /// Uses these sockets for the listeners whose address and transport they have. Each has to be used, or the server does not start. A UDP
-    /// listener needs a socket for each worker; the server binds those that are missing, if it may. Workers share a TCP socket.
+    /// Uses these sockets for the listeners whose address and transport they have. Each has to be used, or the server
+    /// does not start. A UDP listener needs a socket for each worker; the server binds those that are missing, if it
+    /// may. Workers share a TCP socket.
     pub fn inherited_sockets(mut self, sockets: InheritedSockets) -> Self {
         self.inherited = Arc::new(sockets);
         self
     }
 
-    /// Listens on this address for TCP connections that carry STUN and TURN. Port 0 takes a free one ([`Running::tcp_listeners`] tells which).
+    /// Listens on this address for TCP connections that carry STUN and TURN. Port 0 takes a free one
+    /// ([`Running::tcp_listeners`] tells which).
     pub fn listen_tcp(mut self, address: SocketAddr) -> Self {
         self.listen_tcp.push(address);
         self
     }
 
     /// Listens on this address for TLS connections that carry STUN and TURN: `turns:` and `stuns:`. It may be one of
-    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires [`certificates`](Self::certificates) or
-    /// [`tls`](Self::tls). Port 0 takes a free one.
+    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires
+    /// [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one.
     pub fn listen_tls(mut self, address: SocketAddr) -> Self {
         self.listen_tls.push(address);
         self
     }
 
-    /// The certificates of TLS listeners. Files are read again when they change. TLS 1.2 and 1.3 are spoken, unless [`tls`](Self::tls) says
-    /// otherwise.
+    /// The certificates of TLS listeners. Files are read again when they change. TLS 1.2 and 1.3 are spoken, unless
+    /// [`tls`](Self::tls) says otherwise.
     pub fn certificates(mut self, certificates: Certificates) -> Self {
         self.certificates = Some(certificates);
         self
@@ -155,28 +161,32 @@ impl Builder {
         self
     }
 
-    /// Listens on this address for DTLS 1.2 over UDP that carries STUN and TURN (RFC 7350). It may be one of [`listen`](Self::listen): the first byte
-    /// tells the two apart. Requires [`certificates`](Self::certificates). Port 0 takes a free one ([`Running::dtls_listeners`] tells which).
+    /// Listens on this address for DTLS 1.2 over UDP that carries STUN and TURN (RFC 7350). It may be one of
+    /// [`listen`](Self::listen): the first byte tells the two apart. Requires [`certificates`](Self::certificates).
+    /// Port 0 takes a free one ([`Running::dtls_listeners`] tells which).
     pub fn listen_dtls(mut self, address: SocketAddr) -> Self {
         self.listen_dtls.push(address);
         self
     }
 
-    /// Keeps clients from relaying to this address, regardless of the rules: a listener of the embedding program, for example one for metrics.
-    /// The listeners of this server are protected anyway. See also [`Running::protect`](crate::Running::protect).
+    /// Keeps clients from relaying to this address, regardless of the rules: a listener of the embedding program, for
+    /// example one for metrics. The listeners of this server are protected anyway. See also
+    /// [`Running::protect`](crate::Running::protect).
     pub fn protect(mut self, listener: SocketAddr) -> Self {
         self.protected.push(listener);
         self
     }
 
-    /// Serves NAT behaviour discovery (RFC 5780), on two addresses and two ports. The kernel answers no Binding requests then.
+    /// Serves NAT behaviour discovery (RFC 5780), on two addresses and two ports. The kernel answers no Binding
+    /// requests then.
     pub fn nat_discovery(mut self, wanted: NatDiscovery) -> Self {
         self.nat_discovery = wanted;
         self
     }
 
-    /// TCP connections from this network must begin with a header of the PROXY protocol, version 2, which has the client's address. The
-    /// server closes a connection without one. This applies to SIP as well. Name only load balancers: others could claim any address.
+    /// TCP connections from this network must begin with a header of the PROXY protocol, version 2, which has the
+    /// client's address. The server closes a connection without one. This applies to SIP as well. Name only load
+    /// balancers: others could claim any address.
     pub fn proxy_protocol_from(mut self, network: IpNet) -> Self {
         self.proxies.push(network);
         self
@@ -195,22 +205,23 @@ impl Builder {
         self
     }
 
-    /// Serves SIP over TLS on this address. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one
-    /// ([`Running::sip_tls_listeners`] tells which).
+    /// Serves SIP over TLS on this address. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0
+    /// takes a free one ([`Running::sip_tls_listeners`] tells which).
     pub fn sip_listen_tls(mut self, address: SocketAddr) -> Self {
         self.sip_listen.streams.push((Transport::Tls, address));
         self
     }
 
-    /// Serves SIP over WebSocket (RFC 7118) on this address, without TLS: for a reverse proxy in front, or for tests. Port 0 takes a free
-    /// one ([`Running::sip_ws_listeners`] tells which).
+    /// Serves SIP over WebSocket (RFC 7118) on this address, without TLS: for a reverse proxy in front, or for tests.
+    /// Port 0 takes a free one ([`Running::sip_ws_listeners`] tells which).
     pub fn sip_listen_ws(mut self, address: SocketAddr) -> Self {
         self.sip_listen.streams.push((Transport::Ws, address));
         self
     }
 
-    /// Serves SIP over WebSocket and TLS on this address, as browsers require it. Requires [`certificates`](Self::certificates) or
-    /// [`tls`](Self::tls). Port 0 takes a free one ([`Running::sip_wss_listeners`] tells which).
+    /// Serves SIP over WebSocket and TLS on this address, as browsers require it. Requires
+    /// [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one
+    /// ([`Running::sip_wss_listeners`] tells which).
     pub fn sip_listen_wss(mut self, address: SocketAddr) -> Self {
         self.sip_listen.streams.push((Transport::Wss, address));
         self
@@ -223,16 +234,18 @@ impl Builder {
         self
     }
 
-    /// Lets SIP open TLS connections, to servers whose certificates these roots have issued and that prove the domain of the URI
-    /// (RFC 5922: no wildcards). `own` is shown to servers that ask for a certificate; of several pairs the first. Connections leave from the
-    /// addresses of TLS listeners, so without one none is opened. Default: no connection is opened over TLS.
+    /// Lets SIP open TLS connections, to servers whose certificates these roots have issued and that prove the domain
+    /// of the URI (RFC 5922: no wildcards). `own` is shown to servers that ask for a certificate; of several pairs the
+    /// first. Connections leave from the addresses of TLS listeners, so without one none is opened. Default: no
+    /// connection is opened over TLS.
     pub fn sip_next_hops(mut self, roots: Arc<RootCertStore>, own: Option<Certificates>) -> Self {
         self.sip_next_hops = Some((roots, own));
         self
     }
 
-    /// Keeps what is to survive a restart in this directory: the registration bindings of SIP, and a key. It is made if there is none. One process
-    /// at a time can use it; the start waits five seconds for another one to end. Default: none, so that bindings end with the server.
+    /// Keeps what is to survive a restart in this directory: the registration bindings of SIP, and a key. It is made if
+    /// there is none. One process at a time can use it; the start waits five seconds for another one to end. Default:
+    /// none, so that bindings end with the server.
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(path.into());
         self
@@ -244,28 +257,31 @@ impl Builder {
         self
     }
 
-    /// Relays from this address of this machine. Without any: the default route's addresses, or loopback where there is no route.
+    /// Relays from this address of this machine. Without any: the default route's addresses, or loopback where there is
+    /// no route.
     pub fn relay_address(mut self, address: IpAddr) -> Self {
         self.relay.push(address);
         self
     }
 
-    /// Tells clients `public` for the relay address `private`, which is added if need be; with `None`, for every relay address of
-    /// the same family.
+    /// Tells clients `public` for the relay address `private`, which is added if need be; with `None`, for every relay
+    /// address of the same family.
     pub fn external_address(mut self, public: IpAddr, private: Option<IpAddr>) -> Self {
         self.external.push((public, private));
         self
     }
 
-    /// Relay ports from `first` to `last`, both included. Default: [`PortRange::DYNAMIC`](crate::ports::PortRange::DYNAMIC).
+    /// Relay ports from `first` to `last`, both included. Default:
+    /// [`PortRange::DYNAMIC`](crate::ports::PortRange::DYNAMIC).
     pub fn relay_ports(mut self, first: u16, last: u16) -> Self {
         self.ports = Some((first, last));
         self
     }
 
-    /// Has all UDP allocations share the relay ports, which must be few: at least one for each worker and at most 256. The peers
-    /// distinguish the allocations of a port. A peer (address and port) gets 508 if another client of the port has a channel to it or has
-    /// sent to it. There are no even ports and no reservations then. Default: each relayed address has its own port.
+    /// Has all UDP allocations share the relay ports, which must be few: at least one for each worker and at most 256.
+    /// The peers distinguish the allocations of a port. A peer (address and port) gets 508 if another client of the
+    /// port has a channel to it or has sent to it. There are no even ports and no reservations then. Default: each
+    /// relayed address has its own port.
     pub fn shared_ports(mut self, shared: bool) -> Self {
         self.shared_ports = shared;
         self
@@ -283,36 +299,38 @@ impl Builder {
         self
     }
 
-    /// Whether the server uses UDP GRO and GSO, which send and receive several datagrams per system call. Default: yes, if the
-    /// kernel has them.
+    /// Whether the server uses UDP GRO and GSO, which send and receive several datagrams per system call. Default: yes,
+    /// if the kernel has them.
     pub fn segmentation_offload(mut self, wanted: bool) -> Self {
         self.no_segmentation_offload = !wanted;
         self
     }
 
-    /// The most datagrams that a worker receives before it handles them, 1 to [`BATCH_LIMIT`], which is the default. Below 64, small batches
-    /// are cut as well. It is there to measure what batches are worth.
+    /// The most datagrams that a worker receives before it handles them, 1 to [`BATCH_LIMIT`], which is the default.
+    /// Below 64, small batches are cut as well. It is there to measure what batches are worth.
     pub fn batch_limit(mut self, datagrams: usize) -> Self {
         self.batch_limit = Some(datagrams.clamp(1, BATCH_LIMIT));
         self
     }
 
-    /// What the receive buffer of each listener's socket should hold, in bytes. Default: [`RECEIVE_BUFFER`]. Without CAP_NET_ADMIN the kernel
-    /// grants at most `net.core.rmem_max`; [`Features`](crate::features::Features) tells what was granted.
+    /// What the receive buffer of each listener's socket should hold, in bytes. Default: [`RECEIVE_BUFFER`]. Without
+    /// CAP_NET_ADMIN the kernel grants at most `net.core.rmem_max`; [`Features`](crate::features::Features) tells what
+    /// was granted.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
         self.receive_buffer = Some(bytes);
         self
     }
 
-    /// What the send buffer of each listener's socket should hold, in bytes. Default: [`SEND_BUFFER`]. Without CAP_NET_ADMIN the kernel
-    /// grants at most `net.core.wmem_max`.
+    /// What the send buffer of each listener's socket should hold, in bytes. Default: [`SEND_BUFFER`]. Without
+    /// CAP_NET_ADMIN the kernel grants at most `net.core.wmem_max`.
     pub fn send_buffer(mut self, bytes: u32) -> Self {
         self.send_buffer = Some(bytes);
         self
     }
 
-    /// How many microseconds a worker polls the network device before it sleeps; 0 (the default) turns this off. It reduces the
-    /// delay and keeps the core busy. [`Features`](crate::features::Features) tells whether the kernel does it.
+    /// How many microseconds a worker polls the network device before it sleeps; 0 (the default) turns this off. It
+    /// reduces the delay and keeps the core busy. [`Features`](crate::features::Features) tells whether the kernel does
+    /// it.
     pub fn busy_poll(mut self, microseconds: u32) -> Self {
         self.busy_poll_us = microseconds;
         self
@@ -369,8 +387,8 @@ impl Builder {
         self
     }
 
-    /// Takes access tokens (RFC 7635), for example those that [`TokenKeys`](crate::access_tokens::TokenKeys) opens. Clients with a
-    /// user name and a password are served as before.
+    /// Takes access tokens (RFC 7635), for example those that [`TokenKeys`](crate::access_tokens::TokenKeys) opens.
+    /// Clients with a user name and a password are served as before.
     pub fn access_tokens(mut self, tokens: Arc<dyn AccessTokens>) -> Self {
         self.settings.access_tokens = Some(tokens);
         self
@@ -435,8 +453,9 @@ impl Builder {
         self
     }
 
-    /// Asks `choose` which of the relay addresses a client gets, when it allocates and once per family. The hook may be asked again if another
-    /// worker takes the request. A reserved port ([RFC 8656 §7.2](https://www.rfc-editor.org/rfc/rfc8656#section-7.2)) keeps its address.
+    /// Asks `choose` which of the relay addresses a client gets, when it allocates and once per family. The hook may be
+    /// asked again if another worker takes the request. A reserved port
+    /// ([RFC 8656 §7.2](https://www.rfc-editor.org/rfc/rfc8656#section-7.2)) keeps its address.
     pub fn choose_relay(
         mut self,
         choose: impl Fn(&ClientIdentity<'_>, AddressFamily) -> RelayChoice + Send + Sync + 'static,
@@ -457,7 +476,8 @@ impl Builder {
         self
     }
 
-    /// Calls `on_event` for each [`SipEvent`], on a worker. See [`Hooks::set_on_sip_event`](crate::hooks::Hooks::set_on_sip_event).
+    /// Calls `on_event` for each [`SipEvent`], on a worker. See
+    /// [`Hooks::set_on_sip_event`](crate::hooks::Hooks::set_on_sip_event).
     pub fn on_sip_event(
         mut self,
         with_calls: bool,
@@ -473,8 +493,9 @@ impl Builder {
         self
     }
 
-    /// Makes this server a node of a cluster. Nodes with the same secret accept the nonces of each other, and recognize each other's
-    /// mobility tickets. Call [`Running::follow_epoch`] once per second. It replaces [`nonce_key`](Self::nonce_key).
+    /// Makes this server a node of a cluster. Nodes with the same secret accept the nonces of each other, and recognize
+    /// each other's mobility tickets. Call [`Running::follow_epoch`] once per second. It replaces
+    /// [`nonce_key`](Self::nonce_key).
     pub fn cluster(mut self, keys: ClusterKeys) -> Self {
         self.cluster = Some(keys);
         self
@@ -487,8 +508,9 @@ impl Builder {
     }
 
     /// Takes over from a running server: its clients keep their allocations there, and new clients come here as soon as
-    /// [`start`](Self::start) returns. Requires CAP_BPF and CAP_NET_ADMIN, also on Linux 5.19 and later. TCP listeners and the sockets of SIP come by
-    /// [`inherited_sockets`](Self::inherited_sockets). Not for [`start_local`](Self::start_local).
+    /// [`start`](Self::start) returns. Requires CAP_BPF and CAP_NET_ADMIN, also on Linux 5.19 and later. TCP listeners
+    /// and the sockets of SIP come by [`inherited_sockets`](Self::inherited_sockets). Not for
+    /// [`start_local`](Self::start_local).
     pub fn take_over(mut self, from: TakeOver) -> Self {
         self.take_over = Some(from);
         self
@@ -505,8 +527,8 @@ impl Builder {
         Running::spawn(made, self.pinning)
     }
 
-    /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and [`Builder::workers`]
-    /// has no say.
+    /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and
+    /// [`Builder::workers`] has no say.
     ///
     /// # Errors
     /// As for [`Builder::start`].

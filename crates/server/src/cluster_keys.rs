@@ -8,19 +8,22 @@
 //! | certificates for TLS between nodes | `node certificate` | yes, of 30 days | Fingerprints are published before the epoch begins. |
 //! | what nodes tell each other | `cluster messages` | no | Receivers compare time stamps. |
 //!
-//! SIP nonces have a random key per process: nonce counts are kept per process, so a nonce of another node gets `stale=true`.
+//! SIP nonces have a random key per process: nonce counts are kept per process, so a nonce of another node gets
+//! `stale=true`.
 
 use crate::handover::Key;
 use stun::HmacKey;
 use stun::nonce::NonceKeys;
 
-/// Seconds of an epoch: longer than the longest lifetime of a nonce (an hour), and than any difference of clocks that can be tolerated.
+/// Seconds of an epoch: longer than the longest lifetime of a nonce (an hour), and than any difference of clocks that
+/// can be tolerated.
 const EPOCH_S: u64 = 86_400;
 
 /// Seconds of an epoch of certificates: much longer than an engine may be away.
 const NODE_EPOCH_S: u64 = 30 * 86_400;
 
-/// RFC 5869 §3.1: a salt need not be secret. It keeps these keys apart from those of other programs with the same secret.
+/// RFC 5869 §3.1: a salt need not be secret. It keeps these keys apart from those of other programs with the same
+/// secret.
 const SALT: &[u8] = b"hairpin cluster 1";
 
 const NONCES: &str = "TURN nonce";

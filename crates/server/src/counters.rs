@@ -91,8 +91,8 @@ counters! {
     peer_unclaimed,
     /// Requests handed to the worker that was to have their allocation.
     requests_given,
-    /// Clients with a ticket of another worker (RFC 8016) that could not be moved there. The table of steered flows is full, or has an
-    /// entry with another worker.
+    /// Clients with a ticket of another worker (RFC 8016) that could not be moved there. The table of steered flows is
+    /// full, or has an entry with another worker.
     clients_not_moved,
     /// Requests received from another worker, and handled here.
     requests_taken,

@@ -134,7 +134,8 @@ pub enum StartError {
     State(#[from] StateError),
 }
 
-/// Why NAT behaviour discovery cannot be served as was asked. RFC 5780 §6 requires two IP addresses and two ports on each.
+/// Why NAT behaviour discovery cannot be served as was asked. RFC 5780 §6 requires two IP addresses and two ports on
+/// each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NatDiscoveryError {
@@ -253,7 +254,8 @@ pub enum ReloadError {
         /// What clients and peers were to be told.
         advertised: IpAddr,
     },
-    /// The server was started without any rate limit of users, sources, realms or all allocations, so it has no room for them.
+    /// The server was started without any rate limit of users, sources, realms or all allocations, so it has no room
+    /// for them.
     #[error(
         "rate limits of users, sources, realms or the whole server begin at a start only: restart it"
     )]

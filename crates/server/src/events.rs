@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 
 pub use crate::hooks::Event;
 
-/// A channel for at most `capacity` events (at least 1) that wait to be received. A worker that finds it full drops its event and counts it in
-/// [`EventReceiver::lost`]. It never waits.
+/// A channel for at most `capacity` events (at least 1) that wait to be received. A worker that finds it full drops its
+/// event and counts it in [`EventReceiver::lost`]. It never waits.
 #[must_use]
 pub fn channel(capacity: usize) -> (EventSender, EventReceiver) {
     let (sender, receiver) = mpsc::channel(capacity.max(1));
@@ -68,7 +68,8 @@ pub struct EventSender {
 }
 
 impl EventSender {
-    /// Sends a copy of the event if there is room and somebody receives; counts it as lost if not. For hooks that send some events only.
+    /// Sends a copy of the event if there is room and somebody receives; counts it as lost if not. For hooks that send
+    /// some events only.
     pub fn send(&self, event: &Event<'_>) {
         // Nothing is copied for a channel that is full.
         match self.sender.try_reserve() {
@@ -93,7 +94,8 @@ pub struct EventReceiver {
 }
 
 impl EventReceiver {
-    /// The next event, in a task; `None` after the last one, when the server has ended and its settings are dropped. It may be cancelled.
+    /// The next event, in a task; `None` after the last one, when the server has ended and its settings are dropped. It
+    /// may be cancelled.
     pub async fn recv(&mut self) -> Option<OwnedEvent> {
         self.receiver.recv().await
     }

@@ -1,7 +1,7 @@
 //! What a program that embeds the server decides and learns: peers, quota, events.
 //!
-//! Hooks run on the workers. A hook that blocks delays every client of its worker: hand long work to another thread, events for example
-//! by a bounded channel ([`events`](crate::events)). A server without hooks pays nothing for them.
+//! Hooks run on the workers. A hook that blocks delays every client of its worker: hand long work to another thread,
+//! events for example by a bounded channel ([`events`](crate::events)). A server without hooks pays nothing for them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,8 +17,8 @@ use crate::sip::Reporter;
 pub use crate::sip::{OnSipEvent, SipEvent};
 pub use turn::server::{ClientIdentity, PeerClass};
 
-/// Whether a client may talk to a peer that the rules admit. The port is 0 if the question is about a permission, which is for
-/// all ports (RFC 8656 §9).
+/// Whether a client may talk to a peer that the rules admit. The port is 0 if the question is about a permission, which
+/// is for all ports (RFC 8656 §9).
 pub type PermitPeer = dyn Fn(&ClientIdentity<'_>, SocketAddr) -> bool + Send + Sync;
 
 /// Which relay address a client gets for this family.
@@ -30,7 +30,8 @@ pub type ChooseRelay = dyn Fn(&ClientIdentity<'_>, AddressFamily) -> RelayChoice
 pub enum RelayChoice {
     /// Any of this family, at random: what happens without a hook.
     Any,
-    /// This one, named by its own or by its public address. If it is no relay address of this family, the client gets 508.
+    /// This one, named by its own or by its public address. If it is no relay address of this family, the client gets
+    /// 508.
     Address(IpAddr),
     /// None: the client gets 440, as if the server relayed nothing of this family.
     None,
@@ -108,8 +109,8 @@ pub enum Event<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// A permission has expired, or the relayed address of its family has ended before the allocation. With the allocation, all its
-    /// permissions and channels end: there is no event for each.
+    /// A permission has expired, or the relayed address of its family has ended before the allocation. With the
+    /// allocation, all its permissions and channels end: there is no event for each.
     PermissionEnded {
         /// The client.
         client: ClientIdentity<'a>,
@@ -125,8 +126,8 @@ pub enum Event<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// A request has proven its user's key. What it asks for may still be refused. A retransmission that gets its response again is not
-    /// reported again.
+    /// A request has proven its user's key. What it asks for may still be refused. A retransmission that gets its
+    /// response again is not reported again.
     Authenticated {
         /// The client.
         client: ClientIdentity<'a>,
@@ -361,7 +362,8 @@ impl Hooks {
         self.permit_peer = Some(Arc::new(permit));
     }
 
-    /// Counts each relayed transport address in `quota`, beside the limits of [`QuotaLimits`](crate::quota::QuotaLimits).
+    /// Counts each relayed transport address in `quota`, beside the limits of
+    /// [`QuotaLimits`](crate::quota::QuotaLimits).
     pub fn set_quota(&mut self, quota: Arc<dyn Quota>) {
         self.quota = Some(quota);
     }
@@ -371,8 +373,9 @@ impl Hooks {
         self.on_event = Some(Arc::new(on_event));
     }
 
-    /// Calls `on_event` for each event of SIP, on a worker. It must not block. For events of calls, the proxy keeps a record of each call, as
-    /// with [`CallSettings::log`](crate::sip::CallSettings::log); without `with_calls` there are only failed authentications.
+    /// Calls `on_event` for each event of SIP, on a worker. It must not block. For events of calls, the proxy keeps a
+    /// record of each call, as with [`CallSettings::log`](crate::sip::CallSettings::log); without `with_calls` there
+    /// are only failed authentications.
     pub fn set_on_sip_event(
         &mut self,
         with_calls: bool,

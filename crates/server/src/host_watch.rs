@@ -1,5 +1,5 @@
-//! Follows the addresses of this host, which the policy refuses as peer addresses. The server refuses an address as soon as the
-//! host gets it. It treats the address like any other after the host has lost it.
+//! Follows the addresses of this host, which the policy refuses as peer addresses. The server refuses an address as
+//! soon as the host gets it. It treats the address like any other after the host has lost it.
 //!
 //! A separate thread waits for rtnetlink notifications. No worker asks the kernel.
 

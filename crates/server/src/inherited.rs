@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The sockets that the environment announces for this process (`LISTEN_FDS`, `LISTEN_FDNAMES`). A listener of the server whose address and
-/// transport one of them has uses it, instead of binding a socket; each has to be used.
+/// The sockets that the environment announces for this process (`LISTEN_FDS`, `LISTEN_FDNAMES`). A listener of the
+/// server whose address and transport one of them has uses it, instead of binding a socket; each has to be used.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
     sockets: Vec<Given>,
@@ -104,8 +104,8 @@ impl InheritedSockets {
         Ok(Self { sockets })
     }
 
-    /// What a running server has handed over ([`Offer::take_others`](crate::handover::Offer::take_others)). Sockets that no listener has asked
-    /// for are closed; the running server keeps them until it ends.
+    /// What a running server has handed over ([`Offer::take_others`](crate::handover::Offer::take_others)). Sockets
+    /// that no listener has asked for are closed; the running server keeps them until it ends.
     #[must_use]
     pub fn of_predecessor(sockets: Vec<OwnedFd>) -> Self {
         let numbered = (0..).zip(sockets);
@@ -179,8 +179,8 @@ impl InheritedSockets {
         Ok(Some(group))
     }
 
-    /// For each worker a TCP socket that listens on this address; `None` if none was inherited. Workers may share one: the kernel gives a
-    /// connection to whoever accepts it first.
+    /// For each worker a TCP socket that listens on this address; `None` if none was inherited. Workers may share one:
+    /// the kernel gives a connection to whoever accepts it first.
     pub(crate) fn tcp(
         &self,
         address: SocketAddr,

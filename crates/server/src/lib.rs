@@ -16,11 +16,11 @@
 //!
 //! # What runs where
 //!
-//! Each worker is a thread that owns everything of its clients: one socket of every listener's SO_REUSEPORT group, an engine, relay
-//! sockets, buffers. The kernel's hash keeps a client on its worker. If its allocation was created on another worker with a lower
-//! load, an entry in a BPF table does. Workers share the table of relay ports (atomics), the quotas (which change when an
-//! allocation opens or closes), the configuration (an immutable snapshot) and mailboxes. Mailboxes carry datagrams between relays
-//! of different workers, reserved relays and requests.
+//! Each worker is a thread that owns everything of its clients: one socket of every listener's SO_REUSEPORT group, an
+//! engine, relay sockets, buffers. The kernel's hash keeps a client on its worker. If its allocation was created on
+//! another worker with a lower load, an entry in a BPF table does. Workers share the table of relay ports (atomics),
+//! the quotas (which change when an allocation opens or closes), the configuration (an immutable snapshot) and
+//! mailboxes. Mailboxes carry datagrams between relays of different workers, reserved relays and requests.
 //!
 //! # When not to use it
 //!

@@ -1,7 +1,7 @@
 //! The configuration that can change while a server runs: one value for all workers, replaced as a whole.
 //!
-//! At each wake-up, a worker compares the number of the published configuration with its own. It fetches a new one before it reads a
-//! datagram. A change needs no room in a mailbox, so it reaches all workers or, if it fails, none.
+//! At each wake-up, a worker compares the number of the published configuration with its own. It fetches a new one
+//! before it reads a datagram. A change needs no room in a mailbox, so it reaches all workers or, if it fails, none.
 
 use crate::addresses::{RelayAddresses, host_addresses};
 use crate::alternates::Redirect;
@@ -95,7 +95,8 @@ impl Published {
 }
 
 impl Subscription {
-    /// The latest configuration, if the worker does not have it yet. Otherwise this costs one load of a line that nobody writes.
+    /// The latest configuration, if the worker does not have it yet. Otherwise this costs one load of a line that
+    /// nobody writes.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Configuration> {
         if self.published.number.load(Ordering::Acquire) == self.seen {
@@ -421,7 +422,8 @@ impl Changes {
         })
     }
 
-    /// Waits for a change, until `due` at the latest, and not at all after `ended` has been set and [`Self::notify`] been called.
+    /// Waits for a change, until `due` at the latest, and not at all after `ended` has been set and [`Self::notify`]
+    /// been called.
     pub(crate) fn wait(&self, ended: &AtomicBool, due: Option<Instant>) {
         let live = self.live();
         if ended.load(Ordering::Relaxed) {

@@ -60,8 +60,8 @@ impl Local {
         })
     }
 
-    /// Waits for datagrams or the next timer, at most for `limit`, and serves what is ready: each ready socket once, a bounded
-    /// amount. More may be ready afterwards.
+    /// Waits for datagrams or the next timer, at most for `limit`, and serves what is ready: each ready socket once, a
+    /// bounded amount. More may be ready afterwards.
     ///
     /// # Errors
     /// If epoll itself fails; nothing can be served then.
@@ -119,7 +119,8 @@ impl Local {
         self.observer.sip_wss_listeners()
     }
 
-    /// Replaces all live settings. Allocations stay. The next [`turn`](Self::turn) applies the settings before it reads a datagram.
+    /// Replaces all live settings. Allocations stay. The next [`turn`](Self::turn) applies the settings before it reads
+    /// a datagram.
     ///
     /// # Errors
     /// If the settings are wrong or the realm differs; then nothing has changed.
@@ -131,8 +132,9 @@ impl Local {
         Ok(())
     }
 
-    /// Admits no new work from the next [`turn`](Self::turn) on: new allocations get 508; SIP requests that belong to no transaction and
-    /// no dialog get 503. The server goes on serving what exists. [`is_drained`](Self::is_drained) says when that has ended.
+    /// Admits no new work from the next [`turn`](Self::turn) on: new allocations get 508; SIP requests that belong to
+    /// no transaction and no dialog get 503. The server goes on serving what exists. [`is_drained`](Self::is_drained)
+    /// says when that has ended.
     ///
     /// # Errors
     /// If the settings are not valid any more.

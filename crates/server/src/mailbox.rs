@@ -41,7 +41,8 @@ impl<M> Mailbox<M> {
 
     /// Wakes the owner, unless it is about to look anyway.
     pub(crate) fn wake(&self) {
-        // SeqCst pairs with `begin`: either the worker sees what was written before, or we see `woken` cleared and wake it again.
+        // SeqCst pairs with `begin`: either the worker sees what was written before, or we see `woken` cleared and wake
+        // it again.
         if !self.shared.woken.swap(true, Ordering::SeqCst) {
             self.shared.waker.wake();
         }

@@ -7,8 +7,9 @@ use turn::{ListenerKey, Transport};
 
 /// What a server needs for NAT behaviour discovery (RFC 5780): two IP addresses, and two ports on each.
 ///
-/// Each address here is the *other* address and port of the first listener of its transport and family. With the listener 192.0.2.1:3478
-/// and the other address 192.0.2.2:3479, the server also listens on 192.0.2.1:3479, 192.0.2.2:3478 and 192.0.2.2:3479.
+/// Each address here is the *other* address and port of the first listener of its transport and family. With the
+/// listener 192.0.2.1:3478 and the other address 192.0.2.2:3479, the server also listens on 192.0.2.1:3479,
+/// 192.0.2.2:3478 and 192.0.2.2:3479.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NatDiscovery {
@@ -16,7 +17,8 @@ pub struct NatDiscovery {
     pub udp: Vec<SocketAddr>,
     /// Of [`Builder::listen_tcp`](crate::Builder::listen_tcp), at most one per family.
     pub tcp: Vec<SocketAddr>,
-    /// Of [`Builder::listen_tls`](crate::Builder::listen_tls), at most one per family. RFC 5780 §6: other ports than those of TCP.
+    /// Of [`Builder::listen_tls`](crate::Builder::listen_tls), at most one per family. RFC 5780 §6: other ports than
+    /// those of TCP.
     pub tls: Vec<SocketAddr>,
     /// Behind a 1:1 NAT: the public address that clients see, and the local one that it stands for.
     pub external: Vec<(IpAddr, IpAddr)>,

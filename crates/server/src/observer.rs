@@ -113,8 +113,8 @@ impl Observer {
         }
     }
 
-    /// The counts of all workers, as last published. A worker publishes every 5 ms while it is busy, and within 50 ms of
-    /// any change. This costs the workers nothing, however often it is asked.
+    /// The counts of all workers, as last published. A worker publishes every 5 ms while it is busy, and within 50 ms
+    /// of any change. This costs the workers nothing, however often it is asked.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
@@ -163,8 +163,8 @@ impl Observer {
             .collect()
     }
 
-    /// What the kernel does for relaying, by interface, and what its programs have counted: up to about a second old. Nothing if
-    /// that was not asked for.
+    /// What the kernel does for relaying, by interface, and what its programs have counted: up to about a second old.
+    /// Nothing if that was not asked for.
     #[must_use]
     pub fn offload(&self) -> OffloadStatus {
         self.view.offload.get()
@@ -176,7 +176,8 @@ impl Observer {
         self.view.certificates.as_ref()
     }
 
-    /// The other servers that clients may be sent to, and when, as the settings of this moment have them: what the checks have found, too.
+    /// The other servers that clients may be sent to, and when, as the settings of this moment have them: what the
+    /// checks have found, too.
     #[must_use]
     pub fn alternates(&self) -> AlternateSettings {
         self.alternates_of_now().clone()
@@ -275,7 +276,8 @@ impl Observer {
         all.filter(|(name, _)| !name.is_empty()).collect()
     }
 
-    /// Final responses of each SIP trunk that has a name: method, code and count. Codes without a response are left out.
+    /// Final responses of each SIP trunk that has a name: method, code and count. Codes without a response are left
+    /// out.
     #[must_use]
     pub fn sip_trunk_codes(&self) -> Vec<(String, crate::sip::routes::CodeCounts)> {
         let routes = self.sip_routes();

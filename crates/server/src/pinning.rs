@@ -11,14 +11,15 @@ pub enum Pinning {
     Off,
     /// Each on a processor of its own, in ascending order.
     Cores,
-    /// The first workers run on the processors that handle the interrupts of the receive queues of a listener's interface. So a
-    /// datagram stays in the caches of one processor. The others, and all where no interface has several such queues: as
-    /// [`Pinning::Cores`].
+    /// The first workers run on the processors that handle the interrupts of the receive queues of a listener's
+    /// interface. So a datagram stays in the caches of one processor. The others, and all where no interface has
+    /// several such queues: as [`Pinning::Cores`].
     Queues,
 }
 
 impl Pinning {
-    /// The processors for the workers, in their order; with more workers than processors it begins again. Empty: not pinned.
+    /// The processors for the workers, in their order; with more workers than processors it begins again. Empty: not
+    /// pinned.
     pub(crate) fn processors(self, listeners: &[SocketAddr]) -> Vec<usize> {
         let available = match self {
             Pinning::Off => return Vec::new(),

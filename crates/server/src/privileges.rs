@@ -1,10 +1,10 @@
 //! Giving up the privileges that only the start takes.
 //!
-//! Capabilities are required to load and attach programs, for large receive buffers, and for ports below 1024. Serving requires
-//! none, with one exception. The control thread of the in-kernel relay keeps CAP_NET_ADMIN to make the kernel confirm neighbours.
-//! Capabilities belong to threads, so each thread drops its own. The workers and the control thread do so if
-//! [`Builder::drop_privileges`](crate::Builder::drop_privileges) is set. The embedding program does so for its threads with
-//! [`drop_all`].
+//! Capabilities are required to load and attach programs, for large receive buffers, and for ports below 1024. Serving
+//! requires none, with one exception. The control thread of the in-kernel relay keeps CAP_NET_ADMIN to make the kernel
+//! confirm neighbours. Capabilities belong to threads, so each thread drops its own. The workers and the control thread
+//! do so if [`Builder::drop_privileges`](crate::Builder::drop_privileges) is set. The embedding program does so for its
+//! threads with [`drop_all`].
 
 use io::capabilities::{self, Capability};
 
@@ -36,8 +36,8 @@ pub fn missing_for_offload() -> Option<String> {
     ))
 }
 
-/// Makes every permitted capability of the calling thread effective, as file capabilities without the effective flag require
-/// (`setcap cap_bpf,cap_net_admin,cap_perfmon+p`). Call it before other threads start.
+/// Makes every permitted capability of the calling thread effective, as file capabilities without the effective flag
+/// require (`setcap cap_bpf,cap_net_admin,cap_perfmon+p`). Call it before other threads start.
 ///
 /// # Errors
 /// If the system refuses; then the thread keeps what it had.
@@ -53,8 +53,8 @@ pub fn drop_all() -> std::io::Result<()> {
     capabilities::keep_only(&[])
 }
 
-/// Like [`drop_all`], but the thread may still read any file. It is for a program that reads its configuration again and
-/// otherwise would not be allowed to.
+/// Like [`drop_all`], but the thread may still read any file. It is for a program that reads its configuration again
+/// and otherwise would not be allowed to.
 ///
 /// # Errors
 /// As [`drop_all`].

@@ -2,9 +2,9 @@
 //!
 //! While it works, a worker counts in plain fields of its own. At most 200 times per second, it copies them to its
 //! published counters with plain stores. It needs no lock, no read-modify-write, and no cache line that another worker
-//! writes. It does so when it is awake anyway; only when nothing comes any more, it wakes up once to show the last counts.
-//! The reader adds the copies up. The counts of one worker may be slightly old, and two of its counts may come from
-//! different copies. But each count only grows.
+//! writes. It does so when it is awake anyway; only when nothing comes any more, it wakes up once to show the last
+//! counts. The reader adds the copies up. The counts of one worker may be slightly old, and two of its counts may come
+//! from different copies. But each count only grows.
 
 use crate::stats::WorkerStats;
 use crate::words::Words;
@@ -16,7 +16,8 @@ use turn::Mono;
 /// Age up to which published counters of a worker that is awake stay as they are.
 const FRESH: Duration = Duration::from_millis(5);
 
-/// Age of published counters at which a sleeping worker wakes up to publish. Datagrams that come more often cost no extra wake-up.
+/// Age of published counters at which a sleeping worker wakes up to publish. Datagrams that come more often cost no
+/// extra wake-up.
 const STALE: Duration = Duration::from_millis(50);
 
 /// How long a worker sleeps at most, so that it can be told from one that hangs.
@@ -74,7 +75,8 @@ impl PublishedCounters {
     fn write(&self, stats: &WorkerStats) {
         let mut at = 0;
         stats.each(&mut |value| {
-            // There is a word for each: `new` has counted them. By index, as a chain of iterators costs three times as much.
+            // There is a word for each: `new` has counted them. By index, as a chain of iterators costs three times as
+            // much.
             if let Some(line) = self.lines.get(at / LINE) {
                 line.0[at % LINE].store(value, Ordering::Relaxed);
             }
@@ -93,8 +95,8 @@ impl PublishedCounters {
         Some(self.pulse.thread.load(Ordering::Relaxed)).filter(|&thread| thread != 0)
     }
 
-    /// The worker's thread begins; the guard, when dropped, says that it has ended, be it by a panic. From now on its loop is to turn, so that
-    /// one that hangs in its first turn is noticed.
+    /// The worker's thread begins; the guard, when dropped, says that it has ended, be it by a panic. From now on its
+    /// loop is to turn, so that one that hangs in its first turn is noticed.
     pub(crate) fn begin(&self, now: Mono) -> ThreadEndGuard<'_> {
         self.pulse.turned_ns.store(now.0, Ordering::Relaxed);
         self.pulse

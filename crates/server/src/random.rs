@@ -25,8 +25,8 @@ impl Entropy {
     /// 32 unpredictable bits.
     ///
     /// # Panics
-    /// If the kernel has no randomness to give. On Linux `getrandom` cannot fail once the system has booted; going on with
-    /// predictable ports would be worse than stopping.
+    /// If the kernel has no randomness to give. On Linux `getrandom` cannot fail once the system has booted; going on
+    /// with predictable ports would be worse than stopping.
     pub fn next_u32(&mut self) -> u32 {
         if self.used + 4 > self.bytes.len() {
             getrandom::fill(&mut self.bytes).expect("getrandom works on a booted Linux system");

@@ -13,10 +13,12 @@ use turn::server::{
     ClientIdentity, Credentials, PeerClass, PeerPolicy, RealmConfig, RelayTransport,
 };
 
-/// A realm beside [`Settings::realm`](crate::Settings::realm), for the clients of one customer on a server that several share.
+/// A realm beside [`Settings::realm`](crate::Settings::realm), for the clients of one customer on a server that several
+/// share.
 ///
-/// The realm of a client is the first one that one of these selects: the ORIGIN of its request, the server name of its TLS or DTLS
-/// handshake, or the listener. Other clients belong to the default realm. Access tokens and SIP are of the default realm.
+/// The realm of a client is the first one that one of these selects: the ORIGIN of its request, the server name of its
+/// TLS or DTLS handshake, or the listener. Other clients belong to the default realm. Access tokens and SIP are of the
+/// default realm.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RealmSettings {
@@ -26,7 +28,8 @@ pub struct RealmSettings {
     pub origins: Vec<String>,
     /// The server names that choose it (SNI, RFC 6066 §3).
     pub server_names: Vec<String>,
-    /// The listeners that choose it, by address and port. An unspecified address means the port on every address of its family.
+    /// The listeners that choose it, by address and port. An unspecified address means the port on every address of its
+    /// family.
     pub listeners: Vec<SocketAddr>,
     /// Users with fixed passwords: name and password.
     pub users: Vec<(String, String)>,
@@ -40,7 +43,8 @@ pub struct RealmSettings {
     pub allocations: u32,
     /// How many relayed addresses one user may hold. Default [`QuotaLimits::PER_USER`].
     pub allocations_per_user: u32,
-    /// Bytes of application data per second that one allocation may have relayed, 1,000 to 10,000,000,000; 0: no limit. Default 0.
+    /// Bytes of application data per second that one allocation may have relayed, 1,000 to 10,000,000,000; 0: no limit.
+    /// Default 0.
     pub allocation_rate: u64,
     /// The same of all allocations of the realm together. Default 0.
     pub rate: u64,

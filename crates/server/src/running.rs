@@ -214,8 +214,8 @@ impl Running {
         &self.observer.features().steering
     }
 
-    /// How many clients have an entry in the kernel's table of steered flows. These clients have their allocation on another
-    /// worker than the hash selects. Walks the table, a system call per entry.
+    /// How many clients have an entry in the kernel's table of steered flows. These clients have their allocation on
+    /// another worker than the hash selects. Walks the table, a system call per entry.
     #[must_use]
     pub fn steered_flows(&self) -> usize {
         self.tables.flows.first().map_or(0, |flows| flows.count())
@@ -233,8 +233,8 @@ impl Running {
         self.threads.iter().position(JoinHandle::is_finished)
     }
 
-    /// The counts of all workers at this moment: each is asked to bring what it shows up to date. Of a worker that does not do
-    /// so within a second, the counts are those that it showed last. [`Observer::stats`] asks nobody.
+    /// The counts of all workers at this moment: each is asked to bring what it shows up to date. Of a worker that does
+    /// not do so within a second, the counts are those that it showed last. [`Observer::stats`] asks nobody.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (reply, answers) = mpsc::channel();
@@ -264,8 +264,8 @@ impl Running {
         self.observer.clone()
     }
 
-    /// Replaces all live settings, for all workers or for none. Allocations stay; their peers are judged anew, and their credentials
-    /// when they refresh. A worker applies the settings before it reads its next datagram.
+    /// Replaces all live settings, for all workers or for none. Allocations stay; their peers are judged anew, and
+    /// their credentials when they refresh. A worker applies the settings before it reads its next datagram.
     ///
     /// # Errors
     /// If the settings are wrong, the realm differs or a worker has ended; then nothing has changed.
@@ -279,8 +279,9 @@ impl Running {
         Ok(())
     }
 
-    /// Has all workers forget the keys of this user, or of all users: their source is asked again before anybody gets an allocation with
-    /// them. Allocations stay; with [`Settings::strict_expiry`] they can be refreshed only if the source still knows the user.
+    /// Has all workers forget the keys of this user, or of all users: their source is asked again before anybody gets
+    /// an allocation with them. Allocations stay; with [`Settings::strict_expiry`] they can be refreshed only if the
+    /// source still knows the user.
     ///
     /// # Errors
     /// Names a worker that could not be told within a second: call again.
@@ -298,8 +299,8 @@ impl Running {
         Ok(())
     }
 
-    /// Keeps clients from relaying to this address, regardless of the rules, as [`Builder::protect`](crate::Builder::protect)
-    /// does: for a listener that the embedding program opens later.
+    /// Keeps clients from relaying to this address, regardless of the rules, as
+    /// [`Builder::protect`](crate::Builder::protect) does: for a listener that the embedding program opens later.
     ///
     /// # Errors
     /// If a worker has ended.
@@ -309,11 +310,12 @@ impl Running {
     }
 
     /// Tells clients and peers another address for this relay address from now on, as
-    /// [`Builder::external_address`](crate::Builder::external_address) does at the start. Existing allocations keep the address that they were told.
+    /// [`Builder::external_address`](crate::Builder::external_address) does at the start. Existing allocations keep the
+    /// address that they were told.
     ///
     /// # Errors
-    /// If `local` is no relay address, or if a worker has ended. If `advertised` is of another family, belongs to another relay address, or
-    /// is no unicast address. Then nothing has changed.
+    /// If `local` is no relay address, or if a worker has ended. If `advertised` is of another family, belongs to
+    /// another relay address, or is no unicast address. Then nothing has changed.
     pub fn set_external_address(
         &self,
         local: IpAddr,
@@ -335,8 +337,9 @@ impl Running {
             .make(|live| live.rotate_nonce_key().map(|()| true))
     }
 
-    /// In a cluster, issues nonces with the key that all nodes have at this time. Call it once per second: an epoch lasts a day, and the keys of
-    /// the epochs before and after it are valid as well. Without a cluster, it does nothing.
+    /// In a cluster, issues nonces with the key that all nodes have at this time. Call it once per second: an epoch
+    /// lasts a day, and the keys of the epochs before and after it are valid as well. Without a cluster, it does
+    /// nothing.
     ///
     /// # Errors
     /// If a worker has ended.
@@ -353,10 +356,10 @@ impl Running {
         })
     }
 
-    /// Admits no new work and waits until what exists has ended, or until `limit` is over. New allocations get 508; SIP requests that
-    /// belong to no transaction and no dialog get 503. SIP connections that nothing is under way on are closed, WebSockets with 1001.
-    /// Returns whether no allocation, no SIP transaction and no SIP connection is left. The server goes
-    /// on serving those that are.
+    /// Admits no new work and waits until what exists has ended, or until `limit` is over. New allocations get 508; SIP
+    /// requests that belong to no transaction and no dialog get 503. SIP connections that nothing is under way on are
+    /// closed, WebSockets with 1001. Returns whether no allocation, no SIP transaction and no SIP connection is left.
+    /// The server goes on serving those that are.
     ///
     /// # Errors
     /// If a worker has ended.
@@ -389,7 +392,8 @@ impl Running {
         Ok(())
     }
 
-    /// Ends every allocation, with its log line, closes every socket and waits for the threads. Returns the final counts.
+    /// Ends every allocation, with its log line, closes every socket and waits for the threads. Returns the final
+    /// counts.
     ///
     /// # Errors
     /// If a worker had ended before.

@@ -6,8 +6,8 @@
 //!      └─────────────── a bounded part of the list ◀────────────┘
 //! ```
 //!
-//! A worker examines a bounded number of table places per query. So a table of 100,000 allocations does not delay datagrams. The caller
-//! sends another query for the next part.
+//! A worker examines a bounded number of table places per query. So a table of 100,000 allocations does not delay
+//! datagrams. The caller sends another query for the next part.
 
 use crate::mailbox::Mailbox;
 use crate::worker::WorkerMessage;
@@ -141,8 +141,8 @@ impl Sessions {
         Sessions { boxes }
     }
 
-    /// Returns at most `limit` sessions from a place on, and where the next page begins. `limit` must be at least 1. Blocks until the workers
-    /// respond: do not call it on a worker's thread.
+    /// Returns at most `limit` sessions from a place on, and where the next page begins. `limit` must be at least 1.
+    /// Blocks until the workers respond: do not call it on a worker's thread.
     ///
     /// # Errors
     /// If a worker does not respond within a second.
@@ -188,7 +188,8 @@ impl Sessions {
         })
     }
 
-    /// Closes the allocation of a session. The client gets 437 (Allocation Mismatch) for its next request about this allocation.
+    /// Closes the allocation of a session. The client gets 437 (Allocation Mismatch) for its next request about this
+    /// allocation.
     ///
     /// # Errors
     /// If the session does not exist, or its worker does not respond within a second.

@@ -38,8 +38,8 @@ pub struct Settings {
     pub secrets: Vec<Vec<u8>>,
     /// What opens access tokens (RFC 7635). Default: none, and clients need a name and a password.
     pub access_tokens: Option<Arc<dyn AccessTokens>>,
-    /// Further sources of credentials. The server queries them after users and secrets. SIP queries them for users that are neither in
-    /// [`Settings::users`] nor in [`Settings::sip`].
+    /// Further sources of credentials. The server queries them after users and secrets. SIP queries them for users that
+    /// are neither in [`Settings::users`] nor in [`Settings::sip`].
     pub credentials: Vec<Arc<dyn Credentials>>,
     /// What the embedding program decides and learns. Default: nothing.
     pub hooks: Hooks,
@@ -59,13 +59,14 @@ pub struct Settings {
     pub max_channels: usize,
     /// Whether clients can get TCP relayed addresses (RFC 6062), over TCP and TLS. Default: yes.
     pub tcp_relay: bool,
-    /// Connections with peers per TCP relayed address. Beyond, Connect requests get 508, and peers that connect are refused. Default 16.
+    /// Connections with peers per TCP relayed address. Beyond, Connect requests get 508, and peers that connect are
+    /// refused. Default 16.
     pub max_peer_connections: usize,
-    /// Whether clients can keep an allocation when their address changes (RFC 8016), where there is one worker or datagrams can be
-    /// [steered](crate::Steering) to workers. If not, asking for a ticket is 405. Default: yes.
+    /// Whether clients can keep an allocation when their address changes (RFC 8016), where there is one worker or
+    /// datagrams can be [steered](crate::Steering) to workers. If not, asking for a ticket is 405. Default: yes.
     pub mobility: bool,
-    /// Bytes of application data per second, both directions together, that one allocation may have relayed, 0 for any number: 1,000 to
-    /// 10,000,000,000. A burst of one second's worth passes. Default 0.
+    /// Bytes of application data per second, both directions together, that one allocation may have relayed, 0 for any
+    /// number: 1,000 to 10,000,000,000. A burst of one second's worth passes. Default 0.
     pub allocation_rate: u64,
     /// How much application data per second groups of allocations may have relayed. Default: any amount.
     pub rates: RateLimits,
@@ -73,28 +74,30 @@ pub struct Settings {
     pub max_allocations: usize,
     /// Whether a Refresh needs a credential that has not expired. Default: no, as clients keep the one they began with.
     pub strict_expiry: bool,
-    /// Whether clients that support RFC 5389 may also bind the channel numbers 0x5000 to 0x7FFF, which RFC 8656 §12 took back.
-    /// Default: yes, as Debian's coturn client picks at random among them.
+    /// Whether clients that support RFC 5389 may also bind the channel numbers 0x5000 to 0x7FFF, which RFC 8656 §12
+    /// took back. Default: yes, as Debian's coturn client picks at random among them.
     pub rfc5766_channels: bool,
-    /// Whether the first 16 bytes of an access token's key of 20 bytes are also accepted as key of HMAC-SHA1. Default: yes, as clients that
-    /// use coturn's library sign so.
+    /// Whether the first 16 bytes of an access token's key of 20 bytes are also accepted as key of HMAC-SHA1. Default:
+    /// yes, as clients that use coturn's library sign so.
     pub short_token_keys: bool,
-    /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
-    /// Default: yes, because aioice and werift refresh only their channels, every 500 seconds. With no, RFC 8656 §9 applies: 300 seconds.
+    /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the
+    /// last ChannelBind. Default: yes, because aioice and werift refresh only their channels, every 500 seconds. With
+    /// no, RFC 8656 §9 applies: 300 seconds.
     pub channel_keeps_permission: bool,
     /// Whether Binding requests of classic STUN (RFC 3489) are answered, as RFC 5389 §12.2 describes. Default: yes.
     pub classic_stun: bool,
-    /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under the number of the draft before RFC 8656, 0x8032, which coturn's
-    /// client sends. Default: yes.
+    /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under the number of the draft before RFC 8656, 0x8032, which
+    /// coturn's client sends. Default: yes.
     pub draft_dual_allocation: bool,
     /// Whether Binding requests need credentials. Default: no (RFC 8489 §12).
     pub authenticate_binding: bool,
-    /// Whether an address that nothing is proven of never gets more bytes than it sent. Default: no; it gets at most three times as many.
-    /// With it, short requests over UDP get no response. These are Binding requests of less than 32 bytes (IPv4) or 44 (IPv6), and Allocate
-    /// requests that are shorter than their challenge.
+    /// Whether an address that nothing is proven of never gets more bytes than it sent. Default: no; it gets at most
+    /// three times as many. With it, short requests over UDP get no response. These are Binding requests of less than
+    /// 32 bytes (IPv4) or 44 (IPv6), and Allocate requests that are shorter than their challenge.
     pub strict_amplification: bool,
-    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that no valid nonce has verified, 1 or more. Requests
-    /// beyond are dropped. A request that authenticates gives one back. Loopback addresses have no limit. Default 10,000. The workers share it.
+    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that no valid nonce has verified, 1 or
+    /// more. Requests beyond are dropped. A request that authenticates gives one back. Loopback addresses have no
+    /// limit. Default 10,000. The workers share it.
     pub unverified_responses: u32,
     /// Which Binding requests the kernel answers, where it relays. Default: [`KernelBinding::default`].
     pub kernel_binding: KernelBinding,
@@ -218,8 +221,8 @@ impl Settings {
         })
     }
 
-    /// The Binding requests that the kernel may answer. None if they require credentials or a minimum length, which the kernel does not
-    /// check, or if responses have the attributes of RFC 5780.
+    /// The Binding requests that the kernel may answer. None if they require credentials or a minimum length, which the
+    /// kernel does not check, or if responses have the attributes of RFC 5780.
     pub(crate) fn answered_by_kernel(&self, discovery: &Discovery) -> Option<KernelBinding> {
         let is_left_to_user_space = self.authenticate_binding
             || self.strict_amplification

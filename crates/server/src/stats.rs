@@ -28,7 +28,8 @@ pub struct WorkerStats {
     pub received: Received,
     /// Relay sockets that are open.
     pub relays_open: u64,
-    /// Clients of this worker whom the kernel's hash would send to another: each has an entry in the table of steered flows.
+    /// Clients of this worker whom the kernel's hash would send to another: each has an entry in the table of steered
+    /// flows.
     pub flows_steered: u64,
     /// Channels that the kernel may relay: each has an entry per direction in its table.
     pub channels_offloaded: u64,

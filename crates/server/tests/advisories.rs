@@ -1,5 +1,5 @@
-//! What other TURN servers had to publish advisories for. Each test has the advisory's name, and shows that this server differs.
-//! SECURITY.md lists them with those that other tests show.
+//! What other TURN servers had to publish advisories for. Each test has the advisory's name, and shows that this server
+//! differs. SECURITY.md lists them with those that other tests show.
 
 mod common;
 
@@ -26,8 +26,9 @@ fn defaults() -> Builder {
         .workers(1)
 }
 
-/// Whether a client may neither have a permission nor a channel for a peer. The relays' own addresses, which are loopback addresses here, get
-/// permissions: clients may talk to each other's relays. No other port there gets a datagram or a channel.
+/// Whether a client may neither have a permission nor a channel for a peer. The relays' own addresses, which are
+/// loopback addresses here, get permissions: clients may talk to each other's relays. No other port there gets a
+/// datagram or a channel.
 fn is_denied(client: &mut Client, peer: &str) -> bool {
     let peer: SocketAddr = at(peer);
     let is_relays_own = [ip("127.0.0.1"), ip("::1")].contains(&peer.ip());

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use stun::{Method, Software};
 
-/// Credentials of nobody. A worker that looks for the user `stuck` waits as long as the test holds the gate; one that looks for
-/// `panic` panics.
+/// Credentials of nobody. A worker that looks for the user `stuck` waits as long as the test holds the gate; one that
+/// looks for `panic` panics.
 #[derive(Debug, Default)]
 struct Trap {
     gate: Mutex<()>,

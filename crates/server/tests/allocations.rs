@@ -1,6 +1,8 @@
-//! Not one heap allocation per relayed datagram, in any direction, nor per Binding or refused request, once buffers are warm.
+//! Not one heap allocation per relayed datagram, in any direction, nor per Binding or refused request, once buffers are
+//! warm.
 //!
-//! The allocator counts for the whole process, so this file has one test, and the test itself allocates nothing while it counts.
+//! The allocator counts for the whole process, so this file has one test, and the test itself allocates nothing while
+//! it counts.
 
 mod common;
 

@@ -75,7 +75,8 @@ fn a_peer_that_goes_on_sending_disturbs_nobody() {
     assert_clean(server);
 }
 
-/// One thread's share of the chaos. `known` are relayed addresses, live or not; `tokens` are reservations, claimed or not.
+/// One thread's share of the chaos. `known` are relayed addresses, live or not; `tokens` are reservations, claimed or
+/// not.
 fn chaos(
     server: &Running,
     seed: u64,

@@ -55,7 +55,8 @@ fn flood(crowd: &Crowd, to: SocketAddr, datagram: &[u8]) {
     }
 }
 
-/// A relay and the listener are flooded without end. Each other relay's datagram passes at once, and what expires expires.
+/// A relay and the listener are flooded without end. Each other relay's datagram passes at once, and what expires
+/// expires.
 #[test]
 fn floods_leave_other_flows_and_timers_alone() {
     let mut settings = Settings::default();
@@ -96,13 +97,15 @@ fn floods_leave_other_flows_and_timers_alone() {
     assert!(wake_ups > 20, "{wake_ups} wake-ups");
 }
 
-/// Relays with one datagram each fill a batch but for a few places; the listener is ready last, and gets more than those.
+/// Relays with one datagram each fill a batch but for a few places; the listener is ready last, and gets more than
+/// those.
 #[test]
 fn the_listener_has_its_share_behind_any_number_of_relays() {
     for relays in [1, 3, 31, 60, 63, 64, 65, 100] {
         let mut crowd = Crowd::new();
         crowd.allocate(0..relays, &mut |turn| turn());
-        // What is ready first comes first, now and as long as it is ready at every wake-up: the listener forgets its place.
+        // What is ready first comes first, now and as long as it is ready at every wake-up: the listener forgets its
+        // place.
         wake(&mut crowd, relays);
         for round in 0..20 {
             for relay in 0..relays {

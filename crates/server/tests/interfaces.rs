@@ -1,5 +1,5 @@
-//! By which means the kernel relays on which interface, in network namespaces: what `auto` chooses, what insisting gets, that nobody's
-//! program is disturbed, and that nothing is left behind, however the server ends. Needs root.
+//! By which means the kernel relays on which interface, in network namespaces: what `auto` chooses, what insisting
+//! gets, that nobody's program is disturbed, and that nothing is left behind, however the server ends. Needs root.
 
 #![allow(clippy::unwrap_used)] // a test may fail this way
 

@@ -1,5 +1,5 @@
-//! What is in the IP headers of relayed datagrams, as seen on the wire (RFC 8656 §13 and §14). The table of docs/ip-header.md,
-//! row by row.
+//! What is in the IP headers of relayed datagrams, as seen on the wire (RFC 8656 §13 and §14). The table of
+//! docs/ip-header.md, row by row.
 
 mod common;
 

@@ -9,8 +9,8 @@ use hairpin_server::{Builder, Running};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
-/// Relays from an address that no other test uses, and from ports that the system gives to nobody, so that each range is its
-/// test's own.
+/// Relays from an address that no other test uses, and from ports that the system gives to nobody, so that each range
+/// is its test's own.
 fn ports(relay: IpAddr, first: u16, last: u16, workers: usize) -> Builder {
     let builder = hairpin_server::Server::builder()
         .listen(at("127.0.0.1:0"))
@@ -209,7 +209,8 @@ fn a_user_and_the_server_have_rates_at_all_workers() {
         assert_eq!(client.bind(0x4000, peer_at), 0);
     }
     let all: Vec<&Client> = clients.iter().collect();
-    // A burst of 1,000 bytes, one datagram beyond it, and what some seconds permit; a limit for each allocation would let 16 pass.
+    // A burst of 1,000 bytes, one datagram beyond it, and what some seconds permit; a limit for each allocation would
+    // let 16 pass.
     let bytes = relayed(&all, &peer, 20);
     assert!((2_000..=12_000).contains(&bytes), "{bytes}");
     let dropped = server.stats().dropped(turn::server::DropReason::OverRate);

@@ -1,6 +1,7 @@
 //! What an allocation costs in user memory, and that it is given back.
 //!
-//! The allocator counts for the whole process, so the tests here take turns, on one thread, with a server that runs on it, too.
+//! The allocator counts for the whole process, so the tests here take turns, on one thread, with a server that runs on
+//! it, too.
 
 mod common;
 
@@ -12,8 +13,8 @@ use std::alloc::System;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Bytes per allocation, with a permission and a channel, when there are so many: of heap as it was asked for, and of resident
-/// memory, in which the allocator's own share and whole pages count.
+/// Bytes per allocation, with a permission and a channel, when there are so many: of heap as it was asked for, and of
+/// resident memory, in which the allocator's own share and whole pages count.
 fn bytes_per_allocation(count: usize) -> (isize, u64) {
     let mut crowd = Crowd::new();
     let mut held = 0;
@@ -37,8 +38,8 @@ fn an_allocation_with_a_permission_and_a_channel_takes_at_most_600_bytes() {
         let (heap, resident) = bytes_per_allocation(count);
         println!("{count} allocations: {heap} bytes of heap each, {resident} resident");
         assert!(heap <= 600, "{heap}");
-        // The worker's own buffers are touched page by page as more arrives at a time, a few hundred kilobytes in all: too much
-        // to tell apart from a thousand allocations.
+        // The worker's own buffers are touched page by page as more arrives at a time, a few hundred kilobytes in all:
+        // too much to tell apart from a thousand allocations.
         assert!(count < 10_000 || resident <= 620, "{resident}");
     }
 }

@@ -1,6 +1,7 @@
 //! Channels that the kernel relays: on loopback, with the classifier, in a network namespace of the test's own.
 //!
-//! These tests need root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN), Linux 6.6 and iproute2; without, they say so and pass.
+//! These tests need root (CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN), Linux 6.6 and iproute2; without, they say so and
+//! pass.
 
 mod common;
 
@@ -184,8 +185,8 @@ fn all_families_are_carried_by_the_kernel_alone() {
                 call.wait_for_flow();
                 let (workers, kernel) = (by_workers(&server), by_kernel(&server));
                 call.exchange(500);
-                // On loopback a packet keeps the route it was sent by, which is of its own family: user space relays into the
-                // other one.
+                // On loopback a packet keeps the route it was sent by, which is of its own family: user space relays
+                // into the other one.
                 let [out, back] = if client == peer { [500, 500] } else { [0, 0] };
                 let expected = [workers[0] + 500 - out, workers[1], workers[2] + 500 - back];
                 assert_eq!(by_workers(&server), expected, "{client:?} {peer:?}");

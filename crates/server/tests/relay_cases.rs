@@ -1,5 +1,6 @@
-//! The in-kernel relay's cases through user space: of every datagram that XDP and tc relay, it makes the same payload, between
-//! the same parties and with the same TOS. (Their TTL, which RFC 8656 would have decremented, a socket sets anew.)
+//! The in-kernel relay's cases through user space: of every datagram that XDP and tc relay, it makes the same payload,
+//! between the same parties and with the same TOS. (Their TTL, which RFC 8656 would have decremented, a socket sets
+//! anew.)
 
 #[expect(
     dead_code,

@@ -1,5 +1,5 @@
-//! A client that is on the same link and answers no ARP any more: the kernel keeps what is sent to it, and charges that to the socket
-//! by which the worker sends to all of its clients.
+//! A client that is on the same link and answers no ARP any more: the kernel keeps what is sent to it, and charges that
+//! to the socket by which the worker sends to all of its clients.
 
 mod common;
 

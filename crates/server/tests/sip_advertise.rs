@@ -1,5 +1,5 @@
-//! What the server calls itself in Via, Record-Route and Contact (RFC 3261 §18.1.1): what a listener is bound to, what a message came to, or
-//! what the operator has told.
+//! What the server calls itself in Via, Record-Route and Contact (RFC 3261 §18.1.1): what a listener is bound to, what
+//! a message came to, or what the operator has told.
 
 mod sip_client;
 

@@ -1,6 +1,8 @@
-//! Not one heap allocation per SIP message, over UDP and over TCP, once buffers are warm and as many transactions end as begin.
+//! Not one heap allocation per SIP message, over UDP and over TCP, once buffers are warm and as many transactions end
+//! as begin.
 //!
-//! The allocator counts for the whole process, so this file has one test, and the test itself allocates nothing while it counts.
+//! The allocator counts for the whole process, so this file has one test, and the test itself allocates nothing while
+//! it counts.
 
 mod sip_client;
 
@@ -19,8 +21,8 @@ const T1: Duration = Duration::from_millis(10);
 /// Rounds until everything has its size, and how many are counted at a time.
 const WARM_UP: usize = 600;
 const ROUNDS: usize = 50;
-/// The pools of transactions grow a little when more are alive than ever before, and shrink later: no two machines have that at the
-/// same time, so that some of so many counts must find nothing at all, not every one.
+/// The pools of transactions grow a little when more are alive than ever before, and shrink later: no two machines have
+/// that at the same time, so that some of so many counts must find nothing at all, not every one.
 const COUNTS: usize = 40;
 
 struct Talker {
@@ -78,7 +80,8 @@ impl Talker {
             return;
         }
         let mut length = 0;
-        // On a busy machine, a 200 may have been sent again: it belongs to another branch, or comes before this method's.
+        // On a busy machine, a 200 may have been sent again: it belongs to another branch, or comes before this
+        // method's.
         while !self.is_final(&self.answer[..length], method) {
             length = self.socket.recv(&mut self.answer).expect("an answer");
         }

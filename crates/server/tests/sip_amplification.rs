@@ -1,4 +1,5 @@
-//! What a stranger gets out of a datagram whose source address is forged: at most 2.5 times its bytes, IP and UDP headers included.
+//! What a stranger gets out of a datagram whose source address is forged: at most 2.5 times its bytes, IP and UDP
+//! headers included.
 
 mod sip_client;
 
@@ -168,7 +169,8 @@ fn a_request_gets_at_most_two_and_a_half_times_its_bytes() {
     }
 }
 
-/// The phone of an open domain refuses the call of a stranger. The refusal is repeated until an ACK comes, but no more than the INVITE allows.
+/// The phone of an open domain refuses the call of a stranger. The refusal is repeated until an ACK comes, but no more
+/// than the INVITE allows.
 #[test]
 fn an_unauthenticated_call_gets_at_most_two_and_a_half_times_its_bytes() {
     for address in ["127.0.0.1:0", "[::1]:0"] {

@@ -1,4 +1,5 @@
-//! Connections over TLS that the server opens, whom it verifies there (RFC 5922), and which connections it uses again (RFC 5923).
+//! Connections over TLS that the server opens, whom it verifies there (RFC 5922), and which connections it uses again
+//! (RFC 5923).
 
 mod dns_server;
 mod sip_client;

@@ -1,4 +1,5 @@
-//! Domains with users, a realm and algorithms of their own: users of the same name in two domains have nothing in common.
+//! Domains with users, a realm and algorithms of their own: users of the same name in two domains have nothing in
+//! common.
 
 mod sip_client;
 

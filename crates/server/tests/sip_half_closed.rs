@@ -1,4 +1,5 @@
-//! Clients that shut down their sending side behind the last request, as SIPp and `nc -q` do: they get their responses, within bounds.
+//! Clients that shut down their sending side behind the last request, as SIPp and `nc -q` do: they get their responses,
+//! within bounds.
 
 mod sip_client;
 mod tls_peer;

@@ -1,4 +1,5 @@
-//! A server that gets far more than it can do, over real sockets: it goes on doing what it can, and finishes what it has begun.
+//! A server that gets far more than it can do, over real sockets: it goes on doing what it can, and finishes what it
+//! has begun.
 
 mod sip_client;
 

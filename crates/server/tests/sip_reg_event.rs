@@ -154,7 +154,8 @@ fn shows(notify: &str, version: &str, state: &str, contacts: &[&str]) {
     );
 }
 
-/// Asserts that a NOTIFY shows this change. The server sends all contacts instead if the change came before the response to the last NOTIFY.
+/// Asserts that a NOTIFY shows this change. The server sends all contacts instead if the change came before the
+/// response to the last NOTIFY.
 fn shows_change(notify: &str, version: &str, registration: &str, change: &str, all: &[&str]) {
     let (_, state, mut contacts) = document(notify);
     if state.starts_with("partial") {

@@ -1,5 +1,5 @@
-//! What the server sends by itself: a BYE where its 200 is not acknowledged (RFC 3261 §13.3.1.4), to whom the caller's Contact and route
-//! lead by the DNS, and to nobody else.
+//! What the server sends by itself: a BYE where its 200 is not acknowledged (RFC 3261 §13.3.1.4), to whom the caller's
+//! Contact and route lead by the DNS, and to nobody else.
 
 mod dns_server;
 mod sip_client;
@@ -184,8 +184,8 @@ fn a_call_that_is_acknowledged_gets_none() {
     );
 }
 
-/// RFC 3261 §18.2.2, RFC 3263 §5: the connection that the call came by is gone, and nobody listens where it came from; the caller's Via
-/// names another place.
+/// RFC 3261 §18.2.2, RFC 3263 §5: the connection that the call came by is gone, and nobody listens where it came from;
+/// the caller's Via names another place.
 #[test]
 fn an_answer_whose_connection_is_gone_goes_to_where_the_via_leads_rfc3263_5() {
     let elsewhere = TcpListener::bind("127.0.0.2:0").expect("a listener");

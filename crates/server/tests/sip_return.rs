@@ -1,4 +1,5 @@
-//! Where answers go (RFC 3261 §18.2.2, RFC 3581 §4): what leaves the server, byte by byte, and to which address and port.
+//! Where answers go (RFC 3261 §18.2.2, RFC 3581 §4): what leaves the server, byte by byte, and to which address and
+//! port.
 
 mod sip_client;
 

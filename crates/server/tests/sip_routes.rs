@@ -1,4 +1,5 @@
-//! Calls to trunks by routes, over real sockets and on several workers: hunting, failover under load, probes, and the preview.
+//! Calls to trunks by routes, over real sockets and on several workers: hunting, failover under load, probes, and the
+//! preview.
 
 mod sip_client;
 

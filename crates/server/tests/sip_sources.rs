@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A source with all users except those whose names begin with `x` or `+`. It responds after `delay`, and never for names that begin with
-/// `never`. For names that begin with `down`, it is unavailable.
+/// A source with all users except those whose names begin with `x` or `+`. It responds after `delay`, and never for
+/// names that begin with `never`. For names that begin with `down`, it is unavailable.
 #[derive(Debug, Default)]
 struct Slow {
     delay: Duration,

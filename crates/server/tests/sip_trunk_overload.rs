@@ -227,7 +227,8 @@ fn trunk(server: &Running, name: &str) -> TrunkCounts {
     found.expect("a trunk").1
 }
 
-/// RFC 7339 §4: a client sends `oc` without a value, and `oc-algo`. Only responses have `oc=`, `oc-validity` and `oc-seq`.
+/// RFC 7339 §4: a client sends `oc` without a value, and `oc-algo`. Only responses have `oc=`, `oc-validity` and
+/// `oc-seq`.
 fn is_offer(request: &str) -> bool {
     let via = values(request, "Via")[0];
     let params: Vec<&str> = via.split(';').collect();

@@ -1,5 +1,5 @@
-//! What belongs together is answered together, on whichever worker it arrives: over other ports, over other connections, and over one
-//! connection that is more than one worker's work.
+//! What belongs together is answered together, on whichever worker it arrives: over other ports, over other
+//! connections, and over one connection that is more than one worker's work.
 
 mod sip_client;
 

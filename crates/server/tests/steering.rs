@@ -198,8 +198,8 @@ fn churn_leaves_no_entry_behind() {
         stats.errors_with(486) > 0,
         "some were refused where they were taken"
     );
-    // No worker believes that another still has what is gone. By then they may give requests away again, and have measured
-    // that they are idle, which they do once a second.
+    // No worker believes that another still has what is gone. By then they may give requests away again, and have
+    // measured that they are idle, which they do once a second.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     let clients = clients(&server, 8);
     assert_eq!(spread(&server), [2; 4]);
@@ -347,8 +347,8 @@ fn a_flood_from_many_sources_moves_no_flow_and_makes_no_entry() {
         (spread(&server), entries(&server)),
         (before.0.clone(), before.2)
     );
-    // Each worker relayed what its clients sent: none was elsewhere for a single datagram. On a slow machine, it may have one client more or less
-    // than six.
+    // Each worker relayed what its clients sent: none was elsewhere for a single datagram. On a slow machine, it may
+    // have one client more or less than six.
     let packets: Vec<u64> = relayed(&server)
         .iter()
         .zip(before.1)

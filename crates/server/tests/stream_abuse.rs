@@ -112,7 +112,8 @@ fn a_flood_to_a_client_that_does_not_read_costs_others_little() {
     let limit = StreamSettings::default().queue_bytes as u64;
     assert!(queued > limit / 4, "the client's socket is full: {queued}");
     assert!(queued <= limit + 2_048, "{queued}");
-    // The queue uses 4 MB, its chunks and the allocator some more. The worker touches up to 8 MB of receive buffers for the first time.
+    // The queue uses 4 MB, its chunks and the allocator some more. The worker touches up to 8 MB of receive buffers for
+    // the first time.
     assert!(grown < 24 << 20, "{grown}");
     for (calm, flooded) in calm.iter().zip(flooded) {
         assert!(flooded <= (*calm * 2).max(NOISE), "{calm:?} {flooded:?}");

@@ -1,5 +1,5 @@
-//! What clients may send over TCP and TLS, in order and out of order: it means the same however it is cut, the end is named in one
-//! counter, and nobody else waits for it.
+//! What clients may send over TCP and TLS, in order and out of order: it means the same however it is cut, the end is
+//! named in one counter, and nobody else waits for it.
 
 mod common;
 

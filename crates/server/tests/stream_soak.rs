@@ -1,6 +1,8 @@
-//! Clients over UDP, TCP, TLS and DTLS that come, vanish, flap, roam, lie and do not read: whoever behaves is served, and nothing is left behind.
+//! Clients over UDP, TCP, TLS and DTLS that come, vanish, flap, roam, lie and do not read: whoever behaves is served,
+//! and nothing is left behind.
 //!
-//! `HAIRPIN_SOAK=20m cargo test --release -p hairpin-server --test stream_soak -- --nocapture` runs it for longer. Seconds without a unit.
+//! `HAIRPIN_SOAK=20m cargo test --release -p hairpin-server --test stream_soak -- --nocapture` runs it for longer.
+//! Seconds without a unit.
 
 mod common;
 mod soak_clients;
@@ -29,7 +31,8 @@ const CLIENTS: u64 = 6;
 /// How long it runs unless `HAIRPIN_SOAK` says otherwise.
 const DURATION: Duration = Duration::from_secs(10);
 
-/// The longest time that a server on a busy machine takes for the end of connections whose deadlines are at most [`LIMIT`].
+/// The longest time that a server on a busy machine takes for the end of connections whose deadlines are at most
+/// [`LIMIT`].
 const END: Duration = Duration::from_secs(30);
 
 /// Deadlines of connections and lifetimes of allocations, so that what vanishes ends within the test.
@@ -99,7 +102,8 @@ impl Lab {
         }
     }
 
-    /// Connections, handshakes, allocations, relays, waiting bytes, entries of BPF tables, quota and ports that the server holds now.
+    /// Connections, handshakes, allocations, relays, waiting bytes, entries of BPF tables, quota and ports that the
+    /// server holds now.
     fn held(&self) -> [u64; HELD] {
         let stats = self.server.stats();
         let observer = self.server.observer();
@@ -152,8 +156,8 @@ fn binding() -> Vec<u8> {
     builder.expect("room").finish().to_vec()
 }
 
-/// Peers, relays and the client over UDP have addresses of their own: at 127.0.0.1 a port that a vanished DTLS client had before gets the
-/// alert of its connection.
+/// Peers, relays and the client over UDP have addresses of their own: at 127.0.0.1 a port that a vanished DTLS client
+/// had before gets the alert of its connection.
 fn peer() -> UdpSocket {
     socket(&format!("{}:0", private_loopback(2)))
 }

@@ -1,11 +1,13 @@
-//! A sketch of a B2BUA. Each incoming call begins a second call, to the target. The program copies each step of one call to the
-//! other: ringing, answer, re-INVITE, refusal, CANCEL, BYE. It does not change session descriptions, so media go from end to end.
+//! A sketch of a B2BUA. Each incoming call begins a second call, to the target. The program copies each step of one
+//! call to the other: ringing, answer, re-INVITE, refusal, CANCEL, BYE. It does not change session descriptions, so
+//! media go from end to end.
 //!
 //! ```text
 //! cargo run -p hairpin-sip-server --example b2bua -- --listen 127.0.0.1:5070 [--proxy 'sip:127.0.0.1:5060;lr'] sip:bob@127.0.0.1:5080
 //! ```
 //!
-//! Unlike a proxy it has two dialogs, each with its own Call-ID, tags and CSeq, so that it may end or change a call by itself.
+//! Unlike a proxy it has two dialogs, each with its own Call-ID, tags and CSeq, so that it may end or change a call by
+//! itself.
 
 #![expect(
     clippy::disallowed_methods,

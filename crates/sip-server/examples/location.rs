@@ -4,8 +4,9 @@
 //! cargo run --release -p hairpin-sip-server --example location -- DIRECTORY [BINDINGS]
 //! ```
 //!
-//! Both kinds of REGISTER refresh a binding, in alternating rounds; the figures are medians in nanoseconds a request, from the parser to the
-//! header lines of the answer. The log is written to a file in the directory, by the same thread.
+//! Both kinds of REGISTER refresh a binding, in alternating rounds; the figures are medians in nanoseconds a request,
+//! from the parser to the header lines of the answer. The log is written to a file in the directory, by the same
+//! thread.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! A registrar and a stateful proxy with users in memory: the traits of a server are implemented here, the rest is the library.
+//! A registrar and a stateful proxy with users in memory: the traits of a server are implemented here, the rest is the
+//! library.
 //!
 //! ```text
 //! cargo run -p hairpin-sip-server --example proxy -- --listen 127.0.0.1:5060 --domain example.com alice:secret bob:hidden

@@ -1,5 +1,5 @@
-//! Calls somebody: registers with Digest if it is told so, waits for the answer, talks for a while, and hangs up. A call that rings for too
-//! long is cancelled.
+//! Calls somebody: registers with Digest if it is told so, waits for the answer, talks for a while, and hangs up. A
+//! call that rings for too long is cancelled.
 //!
 //! ```text
 //! cargo run -p hairpin-sip-server --example uac -- --listen 127.0.0.1:0 --identity sip:alice@example.com

@@ -6,10 +6,11 @@ use sip::uri::{SipUri, unescape};
 /// Bytes of the longest address of record. A longer one names nobody.
 pub const MAX_AOR: usize = 254;
 
-/// An address of record in canonical form (RFC 3261 §10.3 step 5): the user without escapes, `@`, and the name of the domain.
+/// An address of record in canonical form (RFC 3261 §10.3 step 5): the user without escapes, `@`, and the name of the
+/// domain.
 ///
-/// The scheme is no part of it: RFC 5630 §5.2 makes the SIP and the SIPS form one address. Neither are parameters, a password and the
-/// port. It lives on the stack, so that finding one does not allocate.
+/// The scheme is no part of it: RFC 5630 §5.2 makes the SIP and the SIPS form one address. Neither are parameters, a
+/// password and the port. It lives on the stack, so that finding one does not allocate.
 #[derive(Clone, Copy)]
 pub struct Aor {
     bytes: [u8; MAX_AOR],
@@ -17,8 +18,8 @@ pub struct Aor {
 }
 
 impl Aor {
-    /// The address of this URI's user in the domain with this name; `None` if it is longer than [`MAX_AOR`]. The caller has found that
-    /// the URI's host is the domain.
+    /// The address of this URI's user in the domain with this name; `None` if it is longer than [`MAX_AOR`]. The caller
+    /// has found that the URI's host is the domain.
     #[must_use]
     pub fn of(uri: &SipUri<'_>, domain: &[u8]) -> Option<Aor> {
         let mut bytes = [0; MAX_AOR];
@@ -111,8 +112,8 @@ impl AorHash {
     }
 }
 
-/// A keyed hash of an address of record. Without the key, an attacker cannot choose addresses that meet on one worker or in one
-/// place of a table.
+/// A keyed hash of an address of record. Without the key, an attacker cannot choose addresses that meet on one worker
+/// or in one place of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AorKey(pub u64);
 

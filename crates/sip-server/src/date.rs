@@ -28,7 +28,8 @@ pub(crate) fn date(unix_s: u64) -> [u8; DATE_LEN] {
     text
 }
 
-/// Year, month (from 1) and day of a number of days since 1970. A year begins in March here, so that the leap day is its last.
+/// Year, month (from 1) and day of a number of days since 1970. A year begins in March here, so that the leap day is
+/// its last.
 const fn civil(days: u64) -> (u64, usize, u64) {
     // 719,468 days lie between 0000-03-01 and 1970-01-01; 146,097 days are 400 years.
     let days = days + 719_468;

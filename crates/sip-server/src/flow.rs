@@ -1,13 +1,13 @@
-//! Names of flows (RFC 5626 §5.2). A binding keeps the flow of its REGISTER, and a Path or Record-Route URI has the name as
-//! its user.
+//! Names of flows (RFC 5626 §5.2). A binding keeps the flow of its REGISTER, and a Path or Record-Route URI has the
+//! name as its user.
 //!
 //! ```text
 //! kind  worker  listener  run  connection  local address      remote address     MAC
 //!  8     16       16      32   64 or none  48 (v4), 176 (v6)  48 (v4), 176 (v6)   64 bits
 //! ```
 //!
-//! A token is that in base64 (RFC 4648 §5), which needs no escape in the user of a URI. Any worker can read it, also after a restart and
-//! with another number of workers; nobody without the key can make one up.
+//! A token is that in base64 (RFC 4648 §5), which needs no escape in the user of a URI. Any worker can read it, also
+//! after a restart and with another number of workers; nobody without the key can make one up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -41,7 +41,8 @@ const HAS_CONNECTION: u8 = 0x40;
 pub struct FlowId {
     /// The worker that has the connection.
     pub worker: u16,
-    /// The run of the server that `worker`, the listener's and the connection's key are of: a number that no two runs share.
+    /// The run of the server that `worker`, the listener's and the connection's key are of: a number that no two runs
+    /// share.
     pub run: u32,
     /// The flow.
     pub flow: Flow,
@@ -69,7 +70,8 @@ impl Runs {
 pub enum FlowState {
     /// It is of this run, or a connection of the other process: its worker knows whether the connection is still there.
     Current,
-    /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker has.
+    /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker
+    /// has.
     Datagrams,
     /// A connection of an earlier run: it is gone. RFC 5626 §5.3.1 has a request for it answered with 430.
     Gone,
@@ -190,7 +192,8 @@ impl Reader<'_> {
 
 /// Makes and reads flow tokens.
 ///
-/// Two keys are good at a time, so that a change of keys cuts no flow off; the second change makes all earlier tokens worthless.
+/// Two keys are good at a time, so that a change of keys cuts no flow off; the second change makes all earlier tokens
+/// worthless.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowTokens {
     current: HashKey,

@@ -7,11 +7,13 @@
 //!
 //! The program implements [`Routing`](crate::proxy::Routing), [`Lookup`](crate::proxy::Lookup),
 //! [`Authentication`](crate::proxy::Authentication) and [`Registrations`]. [`Calls`](crate::proxy::Calls),
-//! [`Trunks`](crate::proxy::Trunks) and [`Pushes`](crate::proxy::Pushes) have defaults for a proxy without limits, trunks and push.
+//! [`Trunks`](crate::proxy::Trunks) and [`Pushes`](crate::proxy::Pushes) have defaults for a proxy without limits,
+//! trunks and push.
 //!
-//! If a lookup or an authentication of the proxy is pending, the program calls [`Endpoint::answered`](sip::endpoint::Endpoint::answered)
-//! when it is complete. For a REGISTER, everything must be known at once: otherwise it gets 503. A location that saves later
-//! ([`Saved::Later`](crate::location::Saved::Later)) needs a TU of its own.
+//! If a lookup or an authentication of the proxy is pending, the program calls
+//! [`Endpoint::answered`](sip::endpoint::Endpoint::answered) when it is complete. For a REGISTER, everything must be
+//! known at once: otherwise it gets 503. A location that saves later ([`Saved::Later`](crate::location::Saved::Later))
+//! needs a TU of its own.
 
 use sip::dispatch::Failure;
 use sip::engine::{Ack, Mark, NewRequest, Reply, ServerKey};
@@ -47,7 +49,8 @@ pub trait Registrations {
         flow: &Flow,
     ) -> Authenticated<'_>;
 
-    /// What this user may do with the bindings of this address. By default, users have the address of their name ([`SameUser`]).
+    /// What this user may do with the bindings of this address. By default, users have the address of their name
+    /// ([`SameUser`]).
     fn access(&self, user: &[u8], aor: &Aor) -> Access {
         SameUser.access(Some(user), aor)
     }
@@ -72,7 +75,8 @@ pub struct RegistrarProxy<P> {
 }
 
 impl<P: Policy + Registrations> RegistrarProxy<P> {
-    /// Combines a registrar and a proxy. The proxy must have worker 0 and the same `run`. Each run of the program requires another `run`.
+    /// Combines a registrar and a proxy. The proxy must have worker 0 and the same `run`. Each run of the program
+    /// requires another `run`.
     #[must_use]
     pub fn new(registrar: Registrar, proxy: Proxy, policy: P, run: u32) -> RegistrarProxy<P> {
         RegistrarProxy {

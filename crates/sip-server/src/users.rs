@@ -1,5 +1,6 @@
-//! Users and their passwords in memory, checked by Digest (RFC 3261 §22, RFC 7616, RFC 8760): for programs that have a list of users. A program
-//! that asks a database implements [`Authentication`](crate::proxy::Authentication) itself, with [`sip::digest`].
+//! Users and their passwords in memory, checked by Digest (RFC 3261 §22, RFC 7616, RFC 8760): for programs that have a
+//! list of users. A program that asks a database implements [`Authentication`](crate::proxy::Authentication) itself,
+//! with [`sip::digest`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +16,8 @@ use sip::{HashKey, HeaderKind, Message, Method, Now};
 
 use crate::proxy::Authenticated;
 
-/// The algorithms of challenges. A client uses the first one that it supports (RFC 8760 §2.4); some phones support only MD5.
+/// The algorithms of challenges. A client uses the first one that it supports (RFC 8760 §2.4); some phones support only
+/// MD5.
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Md5];
 /// The lifetime of a nonce, in seconds.
 const NONCE_LIFETIME_S: u64 = 600;
@@ -104,7 +106,8 @@ impl Users {
         Credentials::of(credentials).is_some_and(|it| it.are_for(&self.realm))
     }
 
-    /// Finds out who has sent a request: [`Authenticated::User`], [`Authenticated::Challenge`] or [`Authenticated::Bad`].
+    /// Finds out who has sent a request: [`Authenticated::User`], [`Authenticated::Challenge`] or
+    /// [`Authenticated::Bad`].
     pub fn check(
         &mut self,
         now: Now,

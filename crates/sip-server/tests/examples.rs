@@ -1,5 +1,5 @@
-//! The examples with sockets, together on the loopback interface: phones register at the proxy and call each other, through it and through the
-//! B2BUA. Ports are free ones, and nothing depends on how fast anything is.
+//! The examples with sockets, together on the loopback interface: phones register at the proxy and call each other,
+//! through it and through the B2BUA. Ports are free ones, and nothing depends on how fast anything is.
 
 #![expect(
     clippy::disallowed_methods,

@@ -5,8 +5,8 @@
 //!           └── 29 digits: worker (16 bits), slot (32), generation (32), MAC (64), one bit of nought
 //! ```
 //!
-//! If a proxy forks, the branch has `-` and 7 more digits, a hash of its routing input (RFC 5393 §4.2.1). So a request that returns
-//! unchanged is recognized as a loop.
+//! If a proxy forks, the branch has `-` and 7 more digits, a hash of its routing input (RFC 5393 §4.2.1). So a request
+//! that returns unchanged is recognized as a loop.
 //!
 //! Any worker can read whose it is, and nobody without the key can make one up. The digits are those of RFC 4648 §6 in
 //! lower case. A branch is a token that is compared without regard to case (RFC 3261 §19.1.4, §7.3.1), which base64
@@ -134,8 +134,8 @@ impl BranchCodec {
         )
     }
 
-    /// What a To tag of this server depends on besides its transaction: the dialog, by the Call-ID and the From tag of the peer's
-    /// requests (RFC 3261 §12). A tag that was seen is of no use with others.
+    /// What a To tag of this server depends on besides its transaction: the dialog, by the Call-ID and the From tag of
+    /// the peer's requests (RFC 3261 §12). A tag that was seen is of no use with others.
     #[must_use]
     pub fn dialog(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
         let mut hasher = self.tag_key.fingerprint();
@@ -183,8 +183,9 @@ impl BranchCodec {
         hasher.finish_128()
     }
 
-    /// What a proxy makes its decision of (RFC 5393 §4.2.1): the Request-URI, Route, and what else its location service looks at. It does
-    /// not depend on the method. It depends on Call-ID and CSeq, so that a false loop detection does not repeat (§4.2.4).
+    /// What a proxy makes its decision of (RFC 5393 §4.2.1): the Request-URI, Route, and what else its location service
+    /// looks at. It does not depend on the method. It depends on Call-ID and CSeq, so that a false loop detection does
+    /// not repeat (§4.2.4).
     #[must_use]
     pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
         let mut hasher = self.loop_key.fingerprint();

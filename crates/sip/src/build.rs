@@ -1,8 +1,8 @@
 //! Messages are written into the caller's buffer.
 //!
-//! [`Builder`] writes a message line by line; [`Builder::response`] begins a response with what it copies from its request.
-//! [`forward`] keeps a received message except for the few lines that a proxy changes. The result is a list of slices for
-//! one gathering write.
+//! [`Builder`] writes a message line by line; [`Builder::response`] begins a response with what it copies from its
+//! request. [`forward`] keeps a received message except for the few lines that a proxy changes. The result is a list of
+//! slices for one gathering write.
 
 mod dialog;
 mod forward;

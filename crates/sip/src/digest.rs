@@ -1,7 +1,9 @@
-//! Digest authentication (RFC 3261 §22, RFC 7616, RFC 8760): MD5, SHA-256 and SHA-512-256, with `qop=auth` or `auth-int`, both sides.
+//! Digest authentication (RFC 3261 §22, RFC 7616, RFC 8760): MD5, SHA-256 and SHA-512-256, with `qop=auth` or
+//! `auth-int`, both sides.
 //!
-//! A server keeps nothing for a challenge: its [`NonceKeys`] know a nonce of theirs. It keeps a little, in a table that never
-//! grows, for nonces that somebody has answered rightly: [`Replay`], so that no answer counts twice. The path of a request:
+//! A server keeps nothing for a challenge: its [`NonceKeys`] know a nonce of theirs. It keeps a little, in a table that
+//! never grows, for nonces that somebody has answered rightly: [`Replay`], so that no answer counts twice. The path of
+//! a request:
 //!
 //! 1. no credentials for our realm: [`challenge`], one field for each algorithm, the best first
 //! 2. [`Credentials::of`] reads them, [`Server::check`] looks at all that needs no password
@@ -9,8 +11,9 @@
 //! 4. [`Server::verify`] compares, in a time that tells nothing
 //! 5. [`Server::confirm`] proves that the server knows the password as well, and names the next nonce
 //!
-//! A client reads a [`Challenge`], writes a [`DigestResponse`], and reads the server's [`Confirmation`]. A client responds to the session
-//! variants of the algorithms as well. Servers do not offer them, because they gain nothing if the hash of the password is known.
+//! A client reads a [`Challenge`], writes a [`DigestResponse`], and reads the server's [`Confirmation`]. A client
+//! responds to the session variants of the algorithms as well. Servers do not offer them, because they gain nothing if
+//! the hash of the password is known.
 //!
 //! The hash that TURN keeps for a user is the same as here, realm and algorithm being the same: see [`Ha1::from_hash`].
 
@@ -30,7 +33,8 @@ pub use server::{Credentials, DigestMismatch, DigestRequest, Outcome, Policy, Se
 
 use crate::build::{Builder, Part};
 
-/// What is between the quotes of a quoted string, or the text as it is. Backslashes stay: [`unescaped`] leaves them out.
+/// What is between the quotes of a quoted string, or the text as it is. Backslashes stay: [`unescaped`] leaves them
+/// out.
 fn inside_quotes(text: &[u8]) -> &[u8] {
     match text {
         [b'"', inner @ .., b'"'] => inner,

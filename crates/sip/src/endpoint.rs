@@ -1,4 +1,5 @@
-//! An engine, a dispatcher and one transaction user (TU) for one thread. The embedder adds sockets, a DNS resolver and a clock.
+//! An engine, a dispatcher and one transaction user (TU) for one thread. The embedder adds sockets, a DNS resolver and
+//! a clock.
 //!
 //! ```text
 //!  messages ── handle_message ──┐            ┌── Task::Send, Connect, Close: sockets
@@ -6,8 +7,9 @@
 //!  program ─── act ─────────────┘            └── poll_timeout: when to call handle_timeout next
 //! ```
 //!
-//! **The rule for the embedder:** after each call that changes something it calls [`Endpoint::drain`]. The closure of `drain` carries out
-//! each [`Task`]. The program reports immediate results (a datagram that was not sent, a connection) after `drain` has returned.
+//! **The rule for the embedder:** after each call that changes something it calls [`Endpoint::drain`]. The closure of
+//! `drain` carries out each [`Task`]. The program reports immediate results (a datagram that was not sent, a
+//! connection) after `drain` has returned.
 //!
 //! Use it for a user agent, a registrar or a proxy on one thread. A server with several workers has its own loop around
 //! [`crate::tu`], because a message may belong to another worker: here, such a message is dropped.
@@ -238,7 +240,8 @@ impl<U: TransactionUser> Endpoint<U> {
         .min()
     }
 
-    /// Time has passed. It fires a bounded number of timers: if more are due, [`Endpoint::poll_timeout`] is not in the future.
+    /// Time has passed. It fires a bounded number of timers: if more are due, [`Endpoint::poll_timeout`] is not in the
+    /// future.
     pub fn handle_timeout(&mut self, now: Now) {
         self.engine.handle_timeout(now);
         self.dispatcher.handle_timeout(now.mono, &mut self.engine);

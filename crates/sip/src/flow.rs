@@ -33,9 +33,9 @@ impl Transport {
         matches!(self, Transport::Ws | Transport::Wss)
     }
 
-    /// Whether a connection that a peer has opened may carry requests to the address that it came from (RFC 3261 §18). Over TLS
-    /// that requires an alias (RFC 5923 §4), because nobody has verified the address. The address of a WebSocket client is of no
-    /// use to others (RFC 7118 §7).
+    /// Whether a connection that a peer has opened may carry requests to the address that it came from (RFC 3261 §18).
+    /// Over TLS that requires an alias (RFC 5923 §4), because nobody has verified the address. The address of a
+    /// WebSocket client is of no use to others (RFC 7118 §7).
     #[must_use]
     pub const fn is_reused(self) -> bool {
         matches!(self, Transport::Tcp)
@@ -94,8 +94,8 @@ pub struct Flow {
     pub remote: SocketAddr,
 }
 
-/// The name that the other end of a TLS connection proves by its certificate (RFC 5922). It is a domain in lower case without a final
-/// dot, or an IP address without brackets.
+/// The name that the other end of a TLS connection proves by its certificate (RFC 5922). It is a domain in lower case
+/// without a final dot, or an IP address without brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerName(Arc<str>);
 
@@ -132,10 +132,11 @@ pub struct Destination {
     pub remote: SocketAddr,
     /// The socket to send from, which also names the sent-by of the Via.
     pub listener: ListenerKey,
-    /// Our address to send from, where the socket has several; `None` leaves it to the kernel. A connection has a port of its own.
+    /// Our address to send from, where the socket has several; `None` leaves it to the kernel. A connection has a port
+    /// of its own.
     pub local: Option<SocketAddr>,
-    /// The name that the other end must prove over TLS: the host of the URI, whatever the DNS makes of it (RFC 5922 §7.3). Without
-    /// one, no TLS connection is opened.
+    /// The name that the other end must prove over TLS: the host of the URI, whatever the DNS makes of it
+    /// (RFC 5922 §7.3). Without one, no TLS connection is opened.
     pub name: Option<PeerName>,
 }
 

@@ -66,8 +66,8 @@ pub enum Frame {
     },
 }
 
-/// A stream that cannot be cut into messages any more. It is closed, after a 400 if [`crate::verdict::judge_bytes`] says so of
-/// the first `head_len` bytes.
+/// A stream that cannot be cut into messages any more. It is closed, after a 400 if [`crate::verdict::judge_bytes`]
+/// says so of the first `head_len` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream cannot be framed: {error}")]
 pub struct Broken {
@@ -77,8 +77,8 @@ pub struct Broken {
     pub head_len: usize,
 }
 
-/// Cuts one stream into messages. It remembers how far it has looked, so that bytes that come one by one cost no more than
-/// bytes that come at once.
+/// Cuts one stream into messages. It remembers how far it has looked, so that bytes that come one by one cost no more
+/// than bytes that come at once.
 #[derive(Clone, Debug)]
 pub struct Framer {
     opened: Opened,
@@ -102,8 +102,8 @@ impl Framer {
         }
     }
 
-    /// Looks at what has been received and not been passed yet. Unless it is [`Frame::Need`], the caller takes `len` bytes
-    /// off the front before it calls again.
+    /// Looks at what has been received and not been passed yet. Unless it is [`Frame::Need`], the caller takes `len`
+    /// bytes off the front before it calls again.
     ///
     /// # Errors
     /// [`Broken`] if no message can be found any more: a header that is too long, or without a usable Content-Length.

@@ -1,4 +1,5 @@
-//! Header fields, typed. Each type reads one value from the bytes of a message when it is asked for, and borrows from it.
+//! Header fields, typed. Each type reads one value from the bytes of a message when it is asked for, and borrows from
+//! it.
 //!
 //! What a type has accepted, its accessors cannot fail on. White space and folds around the separators of the grammar
 //! (RFC 3261 §25.1) are skipped. The returned bytes are those of the message, with quotes and escapes.
@@ -19,7 +20,8 @@ pub use params::{Param, ParamIter, Params, unquote};
 pub use small::{CSeq, MediaType, RetryAfter};
 pub use via::{MAGIC_COOKIE, Rport, Via, ViaTransport};
 
-/// Why a header field cannot be used. A request with it is answered with 400 (Bad Request) where the RFC allows an answer.
+/// Why a header field cannot be used. A request with it is answered with 400 (Bad Request) where the RFC allows an
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum HeaderError {
     /// It is not there.

@@ -1,17 +1,19 @@
 //! SIP (RFC 3261) without a socket or a clock: messages, transactions, routing and overload control.
 //!
-//! The embedder owns sockets, names, time and randomness; it passes datagrams and stream bytes in and carries out the outputs.
+//! The embedder owns sockets, names, time and randomness; it passes datagrams and stream bytes in and carries out the
+//! outputs.
 //!
 //! # The path of a message
 //!
 //! 1. [`Scan::of`] reads, in one bounded pass, the fields for admission control and those that a refusal copies.
 //! 2. [`Message::parse`] finds each header field in one pass. A field is decoded when it is read.
-//! 3. [`engine::Engine`] does both and finds the transaction of the message. It returns what its transaction user must do: a user agent, a
-//!    registrar, a proxy.
+//! 3. [`engine::Engine`] does both and finds the transaction of the message. It returns what its transaction user must
+//!    do: a user agent, a registrar, a proxy.
 //! 4. [`dispatch::Dispatcher`] sends the requests of this user to URIs: by the DNS, to one server after the other.
 //!
-//! [`agent::UserAgent`] is a transaction user for phones: registrations and calls. [`endpoint::Endpoint`] ties it to an engine and a dispatcher, so that
-//! a program adds its sockets and its clock. `examples/` of `hairpin-sip-server` has programs with sockets.
+//! [`agent::UserAgent`] is a transaction user for phones: registrations and calls. [`endpoint::Endpoint`] ties it to an
+//! engine and a dispatcher, so that a program adds its sockets and its clock. `examples/` of `hairpin-sip-server` has
+//! programs with sockets.
 //!
 //! None of them allocates in steady state. They copy only what must be retransmitted.
 //!
@@ -35,7 +37,8 @@
 //! # When not to use it
 //!
 //! - You want a server and no program: use `hairpin`, which has a registrar, a proxy and trunks by configuration.
-//! - You need media, session descriptions, PRACK (RFC 3262) or session timers of user agents (RFC 4028): the crate does not have them.
+//! - You need media, session descriptions, PRACK (RFC 3262) or session timers of user agents (RFC 4028): the crate does
+//!   not have them.
 #![forbid(unsafe_code)]
 
 pub mod agent;

@@ -1,8 +1,8 @@
 //! The view of a received message: the buffer it came in and a table of where its header fields are.
 //!
-//! [`Message::parse`] passes over the bytes once and notes name, kind and place of each field. A field's value is read when
-//! it is asked for, by the types of [`crate::header`], which borrow from the buffer. Nothing is allocated or copied, and
-//! what is not asked for costs nothing but being passed over.
+//! [`Message::parse`] passes over the bytes once and notes name, kind and place of each field. A field's value is read
+//! when it is asked for, by the types of [`crate::header`], which borrow from the buffer. Nothing is allocated or
+//! copied, and what is not asked for costs nothing but being passed over.
 //!
 //! ```text
 //!  INVITE sip:bob@example.com SIP/2.0 CRLF          start line
@@ -63,7 +63,8 @@ impl Default for Limits {
 /// How the end of the body is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// By the end of the datagram or WebSocket message, unless Content-Length ends it earlier (RFC 3261 §18.3). What follows is ignored.
+    /// By the end of the datagram or WebSocket message, unless Content-Length ends it earlier (RFC 3261 §18.3). What
+    /// follows is ignored.
     #[default]
     Datagram,
     /// By Content-Length alone, which must be there (§20.14).

@@ -1,8 +1,8 @@
 //! SipHash (Aumasson and Bernstein, 2012): a keyed function of bytes whose values nobody without the key can foresee.
 //!
 //! It serves twice. With 2 and 4 rounds and 64 bits, it is the MAC in a branch. With 1 and 3 rounds and 128 bits, it is
-//! the fingerprint of a server transaction. So the engine need not store the bytes of the key, and a client cannot choose
-//! branches that collide.
+//! the fingerprint of a server transaction. So the engine need not store the bytes of the key, and a client cannot
+//! choose branches that collide.
 
 /// The key of both uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,14 +95,14 @@ impl<const C: usize, const D: usize> Hasher<C, D> {
         self.feed(bytes, |word| word);
     }
 
-    /// Adds a field to the hash: its length, and its bytes as whole words without shifts. The length makes "ab", "c" differ from
-    /// "a", "bc". What was fed before must be whole words as well.
+    /// Adds a field to the hash: its length, and its bytes as whole words without shifts. The length makes "ab", "c"
+    /// differ from "a", "bc". What was fed before must be whole words as well.
     pub(crate) fn field(&mut self, bytes: &[u8]) {
         self.words(bytes, |word| word);
     }
 
-    /// The same of a token or host, whose letters mean the same in either case: every byte has bit 0x20 set. That makes a few
-    /// odd pairs equal as well (`@` and a backquote), which no token and no host contains both of.
+    /// The same of a token or host, whose letters mean the same in either case: every byte has bit 0x20 set. That makes
+    /// a few odd pairs equal as well (`@` and a backquote), which no token and no host contains both of.
     pub(crate) fn folded_field(&mut self, bytes: &[u8]) {
         self.words(bytes, |word| word | 0x2020_2020_2020_2020);
     }

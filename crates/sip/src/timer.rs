@@ -36,8 +36,8 @@ pub struct Timers {
     /// Timer C (RFC 3261 §16.6 step 11): the time after which an INVITE without a new provisional response is
     /// cancelled. It is more than 3 minutes, 200 s by default.
     pub c: Duration,
-    /// How long an INVITE server transaction waits for its TU altogether; a quarter of an hour by default. It is a guard
-    /// against a TU that forgets a call, not a protocol timer.
+    /// How long an INVITE server transaction waits for its TU altogether; a quarter of an hour by default. It is a
+    /// guard against a TU that forgets a call, not a protocol timer.
     pub answer_limit: Duration,
 }
 

@@ -7,17 +7,18 @@
 //!  a database, a hook, another worker ── answered ──────> TransactionUser
 //! ```
 //!
-//! The embedder calls a TU with the messages and events of its transactions. The TU acts through [`Transactions`], and never blocks. If it must
-//! ask another thread, it accepts the request, asks, and responds in [`TransactionUser::answered`]. Its
-//! [`backlog`](TransactionUser::backlog) counts the requests that the other thread has not begun, for admission control.
+//! The embedder calls a TU with the messages and events of its transactions. The TU acts through [`Transactions`], and
+//! never blocks. If it must ask another thread, it accepts the request, asks, and responds in
+//! [`TransactionUser::answered`]. Its [`backlog`](TransactionUser::backlog) counts the requests that the other thread
+//! has not begun, for admission control.
 //!
 //! **The rules for the embedder.** It gives every [`Received`](crate::engine::Received) and [`Event`] to its TU, with
-//! [`dispatch_event`] and [`deliver_failure`]. It calls [`TransactionUser::handle_timeout`] in time. After each of these calls it drains the
-//! engine's outputs and the dispatcher's [`poll_failure`](Dispatcher::poll_failure).
+//! [`dispatch_event`] and [`deliver_failure`]. It calls [`TransactionUser::handle_timeout`] in time. After each of
+//! these calls it drains the engine's outputs and the dispatcher's [`poll_failure`](Dispatcher::poll_failure).
 //!
-//! **The rules for a TU.** It answers a [`NewRequest`], accepts it, or says that another worker must handle it. If it does none of these, the
-//! client retransmits the request. It sends requests with a mark through [`Transactions::send`]. Several TUs can share an engine: the first
-//! byte of a [`Mark`] names the TU ([`Mark::of`]).
+//! **The rules for a TU.** It answers a [`NewRequest`], accepts it, or says that another worker must handle it. If it
+//! does none of these, the client retransmits the request. It sends requests with a mark through
+//! [`Transactions::send`]. Several TUs can share an engine: the first byte of a [`Mark`] names the TU ([`Mark::of`]).
 
 use crate::dispatch::{DispatchError, Dispatcher, Failure, OutgoingRequest, RequestKey};
 use crate::engine::{
@@ -89,8 +90,8 @@ impl Transactions<'_> {
         self.engine.respond(self.now.mono, key, reply)
     }
 
-    /// Sends a request to its target, or by a flow, which may be another worker's: see [`Dispatcher::send`]. An ACK is sent without a
-    /// transaction.
+    /// Sends a request to its target, or by a flow, which may be another worker's: see [`Dispatcher::send`]. An ACK is
+    /// sent without a transaction.
     ///
     /// # Errors
     /// [`DispatchError`]; nothing will be told of it then.
@@ -171,8 +172,8 @@ pub trait TransactionUser {
     /// A server transaction with a mark has ended.
     fn server_ended(&mut self, _transactions: &mut Transactions<'_>, _server: (ServerKey, Mark)) {}
 
-    /// No ACK has come for a 2xx: the TU ends the dialog with a BYE (RFC 3261 §13.3.1.4). The INVITE came by `flow`, and `remote_target` is the URI
-    /// of its Contact.
+    /// No ACK has come for a 2xx: the TU ends the dialog with a BYE (RFC 3261 §13.3.1.4). The INVITE came by `flow`,
+    /// and `remote_target` is the URI of its Contact.
     fn unacknowledged(
         &mut self,
         _transactions: &mut Transactions<'_>,
@@ -188,17 +189,18 @@ pub trait TransactionUser {
     /// When to call [`TransactionUser::handle_timeout`].
     fn poll_timeout(&self) -> Option<Mono>;
 
-    /// Handles a bounded number of timers that have expired. If more have, [`TransactionUser::poll_timeout`] is not in the future.
+    /// Handles a bounded number of timers that have expired. If more have, [`TransactionUser::poll_timeout`] is not in
+    /// the future.
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>);
 
-    /// How many requests a back end, such as a database, has not begun yet. Requests that it works on do not count: its latency is no
-    /// overload.
+    /// How many requests a back end, such as a database, has not begun yet. Requests that it works on do not count: its
+    /// latency is no overload.
     fn backlog(&self) -> u64 {
         0
     }
 
-    /// How many requests the back end has begun in total: with [`TransactionUser::backlog`] this tells how long the next one waits. If the back
-    /// end begins none, the expected wait is at least the time since the last one.
+    /// How many requests the back end has begun in total: with [`TransactionUser::backlog`] this tells how long the
+    /// next one waits. If the back end begins none, the expected wait is at least the time since the last one.
     fn begun(&self) -> u64 {
         0
     }

@@ -1,7 +1,8 @@
 //! Dialogs of a user agent server, on top of transactions: without a table of them.
 //!
-//! The To tag of a response names its server transaction. It has a MAC that binds it to Call-ID and From tag (RFC 3261 §12). So this server
-//! recognizes a request within one of its dialogs long after the transaction has ended. A sender cannot make up a valid tag.
+//! The To tag of a response names its server transaction. It has a MAC that binds it to Call-ID and From tag
+//! (RFC 3261 §12). So this server recognizes a request within one of its dialogs long after the transaction has ended.
+//! A sender cannot make up a valid tag.
 
 use crate::HashKey;
 use crate::branch::{Branch, BranchCodec};
@@ -27,8 +28,8 @@ impl Dialog {
         engine.is_proceeding(key).then_some(key)
     }
 
-    /// The peer has ended the dialog with a BYE. A 2xx without an ACK is not repeated any more: a peer that sends a BYE has received it
-    /// (RFC 3261 §15).
+    /// The peer has ended the dialog with a BYE. A 2xx without an ACK is not repeated any more: a peer that sends a BYE
+    /// has received it (RFC 3261 §15).
     pub fn ended(self, engine: &mut Engine) {
         if let Some(key) = self.key(engine) {
             engine.stop_repeating(key);

@@ -1,8 +1,9 @@
 //! What to do with what was received: take it in, answer it at once, or drop it.
 //!
-//! [`judge`] parses and checks in the order of RFC 3261 §8.2 for a user agent, and of RFC 3261 §16.3 for a proxy. RFC 4475 has examples.
-//! Every element refuses a request whose form is wrong; what is well-formed and not supported depends on the element's
-//! [`Rules`]. Only what an element needs is looked at: a proxy forwards a malformed Contact or Date as it is.
+//! [`judge`] parses and checks in the order of RFC 3261 §8.2 for a user agent, and of RFC 3261 §16.3 for a proxy.
+//! RFC 4475 has examples. Every element refuses a request whose form is wrong; what is well-formed and not supported
+//! depends on the element's [`Rules`]. Only what an element needs is looked at: a proxy forwards a malformed Contact or
+//! Date as it is.
 
 pub(crate) mod request;
 pub(crate) mod response;
@@ -28,7 +29,8 @@ pub struct Rules<'r> {
     pub element: Element,
     /// The methods it answers; of no meaning to a proxy.
     pub methods: &'r [Method<'r>],
-    /// The URI schemes it knows what to do with, in lower case; `urn:service` stands for the URNs of services (RFC 5031).
+    /// The URI schemes it knows what to do with, in lower case; `urn:service` stands for the URNs of services
+    /// (RFC 5031).
     pub schemes: &'r [&'r str],
     /// The option tags it understands in Require (user agent) or Proxy-Require (proxy), in lower case.
     pub extensions: &'r [&'r str],

@@ -148,8 +148,8 @@ fn best_time(mut run: impl FnMut()) -> Duration {
     times.min().unwrap_or_default()
 }
 
-/// The times of a small and a large input whose ratio is acceptable, else those of the last attempt. Quadratic work fails in every
-/// attempt; other work on the machine does not.
+/// The times of a small and a large input whose ratio is acceptable, else those of the last attempt. Quadratic work
+/// fails in every attempt; other work on the machine does not.
 fn calmest(mut times: impl FnMut() -> (Duration, Duration)) -> (Duration, Duration) {
     let mut last = times();
     for _ in 0..20 {

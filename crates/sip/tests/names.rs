@@ -1,4 +1,5 @@
-//! TLS connections to names that are verified (RFC 5922), and requests over connections of peers that have proved theirs (RFC 5923).
+//! TLS connections to names that are verified (RFC 5922), and requests over connections of peers that have proved
+//! theirs (RFC 5923).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

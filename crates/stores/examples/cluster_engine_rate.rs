@@ -1,4 +1,5 @@
-//! How many commands per second a real engine carries: the scripts of leases and registrations, in batches as nodes send them.
+//! How many commands per second a real engine carries: the scripts of leases and registrations, in batches as nodes
+//! send them.
 //!
 //! ```console
 //! cargo run --release -p hairpin-stores --example cluster_engine_rate -- redis://127.0.0.1:6379/0 [NODES] [SECONDS]

@@ -38,7 +38,8 @@ impl Keys {
         })
     }
 
-    /// Reads a key in hexadecimal: 32 digits are an MD5 key, 64 digits an SHA-256 key. Spaces at the end do not count, as columns of type CHAR have some.
+    /// Reads a key in hexadecimal: 32 digits are an MD5 key, 64 digits an SHA-256 key. Spaces at the end do not count,
+    /// as columns of type CHAR have some.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Keys> {
         let digits = text.trim();

@@ -7,12 +7,13 @@
 //!       keys_found <── inter-worker message <── KeyReply ──┘
 //! ```
 //!
-//! **No worker waits for a store.** A worker takes a lock of the cache for a moment, and sends what it does not find there to the control thread.
-//! There, look-ups of one user become one query. A query has a deadline. A store that fails several times in a row is down: it is asked
-//! once per interval, and what the cache has stays valid meanwhile.
+//! **No worker waits for a store.** A worker takes a lock of the cache for a moment, and sends what it does not find
+//! there to the control thread. There, look-ups of one user become one query. A query has a deadline. A store that
+//! fails several times in a row is down: it is asked once per interval, and what the cache has stays valid meanwhile.
 //!
-//! **A name that is unknown costs little.** Only a request with a nonce of this server gets here. The cache notes unknown names in a table of its own with
-//! a fixed size, so they evict no user. A source address has a budget of unknown names ([`budget`]), and all sources together have one.
+//! **A name that is unknown costs little.** Only a request with a nonce of this server gets here. The cache notes
+//! unknown names in a table of its own with a fixed size, so they evict no user. A source address has a budget of
+//! unknown names ([`budget`]), and all sources together have one.
 //!
 //! Tables and keys are those of coturn. One table more, `hairpin_key`, has the SHA-256 keys of users ([`sql`]).
 

@@ -1,7 +1,8 @@
 //! The queries to one store, on the control thread.
 //!
-//! Look-ups of a user that arrive while a query for this user runs wait for this query. At most [`RUNNING`] queries run at once; others wait in order. A
-//! store is down after several failures in a row. Then look-ups get the stale cache entry, or [`Lookup::Unavailable`], at once, until a probe succeeds.
+//! Look-ups of a user that arrive while a query for this user runs wait for this query. At most [`RUNNING`] queries run
+//! at once; others wait in order. A store is down after several failures in a row. Then look-ups get the stale cache
+//! entry, or [`Lookup::Unavailable`], at once, until a probe succeeds.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -343,7 +344,8 @@ impl Queries {
         match (was_down, self.is_down()) {
             (true, _) => {}
             (false, true) => self.mark_down(error),
-            // The reading of the small tables is a probe: without another query, nothing else would show that the store responds again.
+            // The reading of the small tables is a probe: without another query, nothing else would show that the store
+            // responds again.
             (false, false) => {
                 self.refresh_at = self.refresh_at.min(Instant::now() + PROBES[0]);
             }

@@ -68,9 +68,11 @@ pub struct Status {
     pub unknown: u64,
     /// Look-ups that got an outdated cache entry, because the query failed or the store is down.
     pub stale: u64,
-    /// Look-ups without a result, because the query failed, the store is down, or the queue to the control thread is full.
+    /// Look-ups without a result, because the query failed, the store is down, or the queue to the control thread is
+    /// full.
     pub failed: u64,
-    /// Look-ups without a result, because there were too many unknown names (of one source or of all) or too many waiting look-ups.
+    /// Look-ups without a result, because there were too many unknown names (of one source or of all) or too many
+    /// waiting look-ups.
     pub refused: u64,
     /// Queries to the store.
     pub queries: u64,
@@ -90,8 +92,9 @@ pub struct Source {
     asks: mpsc::Sender<Ask>,
     pub(crate) counters: Counters,
     pub(crate) is_up: AtomicBool,
-    /// Whether the store responds, as far as is known: `false` from the first query without a response until a query or a probe has a response. A store
-    /// counts as down only after several failures. A query that the store has rejected concerns one user, and changes nothing here.
+    /// Whether the store responds, as far as is known: `false` from the first query without a response until a query or
+    /// a probe has a response. A store counts as down only after several failures. A query that the store has rejected
+    /// concerns one user, and changes nothing here.
     pub(crate) responds: AtomicBool,
     /// Whether the small tables have been read, or could not be.
     pub(crate) was_tried: AtomicBool,

@@ -1,7 +1,8 @@
 //! The tables of coturn, in any SQL database.
 //!
-//! hairpin reads and writes them as coturn does. `hairpin_key` is a further table, which may be missing: it has the SHA-256 key of a user beside the MD5 key
-//! that it was made with. When another program changes the MD5 key, the SHA-256 key no longer counts.
+//! hairpin reads and writes them as coturn does. `hairpin_key` is a further table, which may be missing: it has the
+//! SHA-256 key of a user beside the MD5 key that it was made with. When another program changes the MD5 key, the
+//! SHA-256 key no longer counts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,7 +16,8 @@ use crate::store::{
 /// Rows of each small table that are read: a bound for the memory.
 const MAX_ROWS: usize = 65_536;
 
-/// The tables, as coturn's own `schema.sql` has them, and `hairpin_key`. For databases that hairpin makes itself, and for the documentation.
+/// The tables, as coturn's own `schema.sql` has them, and `hairpin_key`. For databases that hairpin makes itself, and
+/// for the documentation.
 pub const SCHEMA: &[&str] = &[
     "CREATE TABLE turnusers_lt (realm varchar(127) default '', name varchar(512), hmackey char(128), PRIMARY KEY (realm, name))",
     "CREATE TABLE turn_secret (realm varchar(127) default '', value varchar(256), PRIMARY KEY (realm, value))",
@@ -269,7 +271,8 @@ impl<S: Sql> Tables<S> {
         Ok(rows.iter().map(pair).collect())
     }
 
-    /// Deletes a row by two values, and inserts it again with a third one if there is one. Returns how many were deleted.
+    /// Deletes a row by two values, and inserts it again with a third one if there is one. Returns how many were
+    /// deleted.
     async fn replace(
         &self,
         delete: Statement<'_>,

@@ -82,7 +82,8 @@ impl fmt::Debug for TokenKeyRow {
     }
 }
 
-/// The small tables of a store, which are read as a whole. In pairs with a realm, the realm comes first (in `origins`, second); an empty realm is the default one.
+/// The small tables of a store, which are read as a whole. In pairs with a realm, the realm comes first (in `origins`,
+/// second); an empty realm is the default one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Shared {
     /// Whether the store has any user.
@@ -143,7 +144,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The small tables.
     fn shared(&self) -> StoreFuture<'_, Shared>;
 
-    /// Reports changes until their connection breaks, which is an error. The future of a store that reports no changes never ends.
+    /// Reports changes until their connection breaks, which is an error. The future of a store that reports no changes
+    /// never ends.
     fn watch<'a>(&'a self, _told: OnChange<'a>) -> StoreFuture<'a, ()> {
         Box::pin(std::future::pending())
     }

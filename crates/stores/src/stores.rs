@@ -1,7 +1,8 @@
 //! All stores of a server, on a thread of their own.
 //!
-//! The list of stores can change while the server runs: [`Stores::open`] opens those of a new list, and shares those that both lists have. The caller
-//! gives the new list to the workers, and drops the old one. A store that no list has is closed after five seconds.
+//! The list of stores can change while the server runs: [`Stores::open`] opens those of a new list, and shares those
+//! that both lists have. The caller gives the new list to the workers, and drops the old one. A store that no list has
+//! is closed after five seconds.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,8 @@ const ASKS: usize = 8_192;
 /// Unknown names in the cache: 40 bytes each.
 const UNKNOWN: usize = 16_384;
 
-/// Time from the drop of the last list with a store until the store is closed. No look-up waits longer, so each gets its result.
+/// Time from the drop of the last list with a store until the store is closed. No look-up waits longer, so each gets
+/// its result.
 const LINGER: Duration = Duration::from_secs(5);
 /// The poll interval of [`StoreList::wait`].
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! Engines of tests with several real servers: Sentinels with a master and a replica, and Redis Clusters. The tests of the program use it, too.
+//! Engines of tests with several real servers: Sentinels with a master and a replica, and Redis Clusters. The tests of
+//! the program use it, too.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// In a folder of its own below this one, with these arguments too. Ports may be taken meanwhile: then another one is tried.
+    /// In a folder of its own below this one, with these arguments too. Ports may be taken meanwhile: then another one
+    /// is tried.
     fn start(above: &Path, arguments: &[String]) -> Server {
         for _ in 0..10 {
             let port = free_port();

@@ -1,4 +1,5 @@
-//! Domains in the certificates of SIP (RFC 5922): which ones a certificate proves, and a verifier of servers that goes by them.
+//! Domains in the certificates of SIP (RFC 5922): which ones a certificate proves, and a verifier of servers that goes
+//! by them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use rustls::{
 /// Names of one certificate that are looked at.
 const MOST_NAMES: usize = 64;
 
-/// The SIP domains of a certificate (RFC 5922 §7.1), in lower case. They are the hosts of its `sip:` URIs without a user. Without such a
-/// URI, they are its DNS names. The subject's common name does not count. Empty if the certificate is malformed.
+/// The SIP domains of a certificate (RFC 5922 §7.1), in lower case. They are the hosts of its `sip:` URIs without a
+/// user. Without such a URI, they are its DNS names. The subject's common name does not count. Empty if the certificate
+/// is malformed.
 #[must_use]
 pub fn sip_domains(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else {
@@ -55,8 +57,8 @@ fn domain_of(uri: &str) -> Option<String> {
     is_domain.then(|| host.to_ascii_lowercase())
 }
 
-/// Verifies servers of SIP: their chain as usual, and their name by RFC 5922, so without wildcards. An address, of which RFC 5922 says
-/// nothing, must be among the IP addresses of the certificate.
+/// Verifies servers of SIP: their chain as usual, and their name by RFC 5922, so without wildcards. An address, of
+/// which RFC 5922 says nothing, must be among the IP addresses of the certificate.
 struct DomainVerifier {
     roots: Arc<RootCertStore>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -123,8 +125,8 @@ impl ServerCertVerifier for DomainVerifier {
     }
 }
 
-/// The configuration of TLS connections to SIP servers whose certificates these roots have issued. `own` proves who we are, to servers
-/// that ask.
+/// The configuration of TLS connections to SIP servers whose certificates these roots have issued. `own` proves who we
+/// are, to servers that ask.
 #[must_use]
 pub fn client_config(
     roots: Arc<RootCertStore>,
@@ -147,7 +149,8 @@ pub fn client_config(
     }
 }
 
-/// A verifier of clients whose certificates these roots have issued. Unless `is_required`, one without a certificate is accepted, too.
+/// A verifier of clients whose certificates these roots have issued. Unless `is_required`, one without a certificate is
+/// accepted, too.
 ///
 /// # Errors
 /// If there are no roots.

@@ -1,6 +1,7 @@
 //! TLS, WebSocket, the PROXY protocol and the write queue of a connection, without sockets.
 //!
-//! The worker owns the socket and reads and writes it. This crate converts the bytes to messages, and messages to bytes.
+//! The worker owns the socket and reads and writes it. This crate converts the bytes to messages, and messages to
+//! bytes.
 #![forbid(unsafe_code)]
 
 pub mod domains;

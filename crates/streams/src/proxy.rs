@@ -1,5 +1,5 @@
-//! The header of the PROXY protocol, version 2. A load balancer writes it before the bytes of a connection or a datagram. It holds the
-//! addresses of the client and the server. Version 1, which is text, is not supported.
+//! The header of the PROXY protocol, version 2. A load balancer writes it before the bytes of a connection or a
+//! datagram. It holds the addresses of the client and the server. Version 1, which is text, is not supported.
 //!
 //! ```text
 //! signature (12) | version, command (1) | family, protocol (1) | length (2) | addresses and extensions (length)
@@ -25,8 +25,8 @@ pub enum Proxy {
     Header {
         /// Its length in bytes.
         len: usize,
-        /// Client and server address as the load balancer sees them. `None` for the command LOCAL: the connection is the load
-        /// balancer's own, for example a health check.
+        /// Client and server address as the load balancer sees them. `None` for the command LOCAL: the connection is
+        /// the load balancer's own, for example a health check.
         addresses: Option<Addresses>,
     },
     /// There is no valid header of version 2: close the connection, or drop the datagram.

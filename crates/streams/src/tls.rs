@@ -1,9 +1,10 @@
 //! One TLS connection without a socket (RFC 8446, RFC 5246). It uses rustls.
 //!
-//! The owner of the socket reads ciphertext into a buffer and calls [`Tls::received`]. That call and [`Tls::encrypt`] append
-//! ciphertext to a buffer, which the owner writes to the socket.
+//! The owner of the socket reads ciphertext into a buffer and calls [`Tls::received`]. That call and [`Tls::encrypt`]
+//! append ciphertext to a buffer, which the owner writes to the socket.
 //!
-//! This uses rustls's buffered interface. The unbuffered one saves a copy, but it panics if it is called again after some errors.
+//! This uses rustls's buffered interface. The unbuffered one saves a copy, but it panics if it is called again after
+//! some errors.
 
 use std::fmt;
 use std::io::{BufRead, Write};
@@ -108,7 +109,8 @@ impl TlsError {
 /// One TLS connection of a server or a client.
 pub struct Tls {
     connection: Connection,
-    /// The connection has failed, or this side has closed it. rustls must not be called again then: it would send a second alert.
+    /// The connection has failed, or this side has closed it. rustls must not be called again then: it would send a
+    /// second alert.
     is_over: bool,
 }
 
@@ -202,12 +204,12 @@ impl Tls {
         self.connection.peer_certificates().unwrap_or_default()
     }
 
-    /// Decrypts received bytes. Appends plaintext to `plain`, and records that must be written to the socket to `ciphertext`. Returns
-    /// whether the peer has sent close_notify.
+    /// Decrypts received bytes. Appends plaintext to `plain`, and records that must be written to the socket to
+    /// `ciphertext`. Returns whether the peer has sent close_notify.
     ///
     /// # Errors
-    /// If the connection failed. `ciphertext` then holds an alert: write it, then close the connection. `plain` holds the data that was
-    /// received before the failure.
+    /// If the connection failed. `ciphertext` then holds an alert: write it, then close the connection. `plain` holds
+    /// the data that was received before the failure.
     pub fn received(
         &mut self,
         mut bytes: &[u8],
@@ -227,7 +229,8 @@ impl Tls {
                 self.is_over = true;
                 return Err(TlsError::of(&error));
             }
-            // After close_notify rustls reads nothing. Its error "buffer full" is harmless: the calls above emptied the buffers.
+            // After close_notify rustls reads nothing. Its error "buffer full" is harmless: the calls above emptied the
+            // buffers.
             if is_end || bytes.is_empty() || read.is_ok_and(|read| read == 0) {
                 return Ok(is_end);
             }
@@ -276,7 +279,8 @@ impl Tls {
         Ok(())
     }
 
-    /// Appends the close_notify alert to `ciphertext`. Nothing can be encrypted afterwards, but the peer may still send.
+    /// Appends the close_notify alert to `ciphertext`. Nothing can be encrypted afterwards, but the peer may still
+    /// send.
     pub fn finish(&mut self, ciphertext: &mut Vec<u8>) {
         if !self.is_over {
             self.connection.send_close_notify();

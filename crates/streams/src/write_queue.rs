@@ -1,8 +1,8 @@
 //! The write queue of one connection.
 //!
-//! The queue stores messages in chunks of up to [`CHUNK`] bytes. Over TLS each chunk becomes one record. The queue drops application
-//! data that is too old, except in a partly written chunk. So a client that reads too slowly gets the newest data. Other messages
-//! (STUN, SIP) are never dropped.
+//! The queue stores messages in chunks of up to [`CHUNK`] bytes. Over TLS each chunk becomes one record. The queue
+//! drops application data that is too old, except in a partly written chunk. So a client that reads too slowly gets the
+//! newest data. Other messages (STUN, SIP) are never dropped.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -126,8 +126,8 @@ impl WriteQueue {
         self.message_bytes
     }
 
-    /// Queues one message, given in parts. Returns how many messages of application data the queue dropped to stay within its limit,
-    /// perhaps including this one.
+    /// Queues one message, given in parts. Returns how many messages of application data the queue dropped to stay
+    /// within its limit, perhaps including this one.
     ///
     /// # Errors
     /// [`Unread`] if messages that cannot be dropped exceed their limit. The message is not queued.
@@ -198,7 +198,8 @@ impl WriteQueue {
         dropped
     }
 
-    /// Drops the oldest application data until there is room for `length` bytes within `most`, or no application data is left.
+    /// Drops the oldest application data until there is room for `length` bytes within `most`, or no application data
+    /// is left.
     fn make_room(&mut self, length: usize, most: usize, spare: &mut ChunkPool) -> u64 {
         let mut dropped = 0;
         for at in self.first_droppable()..self.chunks.len() {
@@ -272,8 +273,8 @@ impl WriteQueue {
         self.release_memory(spare);
     }
 
-    /// The unwritten bytes of the first chunk. Over TLS they become one record. After use, call [`WriteQueue::advance`] with their
-    /// length.
+    /// The unwritten bytes of the first chunk. Over TLS they become one record. After use, call [`WriteQueue::advance`]
+    /// with their length.
     #[must_use]
     pub fn first(&self) -> Option<&[u8]> {
         let chunk = self.chunks.front()?;
@@ -434,7 +435,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is queued, dropped and written: messages arrive whole, all of them, in order; data arrives whole or not at all.
+        /// Whatever is queued, dropped and written: messages arrive whole, all of them, in order; data arrives whole or
+        /// not at all.
         #[test]
         fn the_bytes_written_are_whole_messages_in_order(
             steps in prop::collection::vec((0..4_u8, 1..600_usize, 0..400_u64), 1..200)

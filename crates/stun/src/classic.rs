@@ -1,7 +1,8 @@
 //! Binding requests of RFC 3489, "classic STUN", and the responses to them (RFC 5389 §12.2).
 //!
-//! A classic client has no magic cookie: all 16 bytes behind the length are its transaction ID. The response carries the
-//! same 16 bytes, and MAPPED-ADDRESS in place of XOR-MAPPED-ADDRESS. It is never longer than the response to a modern request.
+//! A classic client has no magic cookie: all 16 bytes behind the length are its transaction ID. The response carries
+//! the same 16 bytes, and MAPPED-ADDRESS in place of XOR-MAPPED-ADDRESS. It is never longer than the response to a
+//! modern request.
 //!
 //! ```text
 //! | 0x0001, length | transaction ID, 16 bytes | attributes |
@@ -41,8 +42,8 @@ pub struct ClassicBinding<'a> {
 }
 
 impl<'a> ClassicBinding<'a> {
-    /// The request in a datagram. `None` if it is anything else: another type, the magic cookie, a length that is not the
-    /// datagram's, or an attribute that overruns it.
+    /// The request in a datagram. `None` if it is anything else: another type, the magic cookie, a length that is not
+    /// the datagram's, or an attribute that overruns it.
     #[must_use]
     pub fn parse(datagram: &'a [u8]) -> Option<ClassicBinding<'a>> {
         let (header, attributes) = datagram.split_first_chunk::<HEADER_LEN>()?;
@@ -115,7 +116,8 @@ impl<'a> ClassicBinding<'a> {
             last = Some(attribute);
             count += 1;
         }
-        // RFC 3489 §11.2.10: "if the number of unknown attributes is an odd number, one of the attributes MUST be repeated".
+        // RFC 3489 §11.2.10: "if the number of unknown attributes is an odd number, one of the attributes MUST be
+        // repeated".
         if let (Some(attribute), 1) = (last, count % 2) {
             response.push(&attribute.0.to_be_bytes());
             count += 1;
@@ -125,9 +127,11 @@ impl<'a> ClassicBinding<'a> {
     }
 }
 
-/// Writes the response 500 (Server Error) to a request of any method that has no magic cookie, and returns its length: 40 bytes.
+/// Writes the response 500 (Server Error) to a request of any method that has no magic cookie, and returns its length:
+/// 40 bytes.
 ///
-/// RFC 8489 §11 and RFC 7350 §3: over DTLS there is no classic STUN, and such requests get a 500. `None` if `datagram` is anything else.
+/// RFC 8489 §11 and RFC 7350 §3: over DTLS there is no classic STUN, and such requests get a 500. `None` if `datagram`
+/// is anything else.
 #[must_use]
 pub fn classic_server_error(
     datagram: &[u8],

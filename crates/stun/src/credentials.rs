@@ -139,7 +139,8 @@ fn unquoted(text: &str) -> &str {
 
 /// The key of a long-term credential (RFC 8489 §9.2.2): the hash of `username:realm:password`.
 ///
-/// All three are prepared with the OpaqueString profile. A name that was prepared before, as that of a USERNAME attribute is, stays the same.
+/// All three are prepared with the OpaqueString profile. A name that was prepared before, as that of a USERNAME
+/// attribute is, stays the same.
 ///
 /// # Errors
 /// [`CredentialError`] if the profile refuses one of them.

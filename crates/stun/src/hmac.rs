@@ -90,7 +90,8 @@ impl<const N: usize> Keyed<N> {
         self.close::<H>(&state)
     }
 
-    /// The chaining value after one more block: a pseudorandom function of blocks, as long as nothing else is made with this key.
+    /// The chaining value after one more block: a pseudorandom function of blocks, as long as nothing else is made with
+    /// this key.
     #[inline]
     pub(crate) fn block_tag<H: Hash<N>>(&self, block: &[u8; BLOCK]) -> [u32; N] {
         let mut state = self.inner;

@@ -9,22 +9,24 @@
 //! # The path of a datagram
 //!
 //! 1. [`demux::Packet::of`] finds the protocol by the first byte. On a stream, [`stream::frame`] also finds the end.
-//! 2. [`channel_data::ChannelData::parse_datagram`] reads the four bytes of a ChannelData message, with two comparisons.
+//! 2. [`channel_data::ChannelData::parse_datagram`] reads the four bytes of a ChannelData message, with two
+//!    comparisons.
 //! 3. [`Message::parse`] checks the header and reads the attributes once, in linear time. It stores where the integrity
-//!    attributes are and which types occur. Then [`Message::get`] decodes single attributes. [`Message::unknown_required`]
-//!    lists the attributes for a 420, and [`Message::verify`] checks the HMAC.
-//! 4. [`Builder`] writes a response into the caller's buffer. [`binding_success`] and [`data_indication_header`] write the
-//!    two most frequent messages in one step.
+//!    attributes are and which types occur. Then [`Message::get`] decodes single attributes.
+//!    [`Message::unknown_required`] lists the attributes for a 420, and [`Message::verify`] checks the HMAC.
+//! 4. [`Builder`] writes a response into the caller's buffer. [`binding_success`] and [`data_indication_header`] write
+//!    the two most frequent messages in one step.
 //!
 //! # Credentials
 //!
-//! A [`LongTermKey`] is a hash of name, realm and password ([`long_term_key`]). An [`HmacKey`] is the state of one of the
-//! two HMACs after this key. Store the [`HmacKey`]: it saves half of the work per message. [`nonce`] makes and checks
-//! nonces and stores none.
+//! A [`LongTermKey`] is a hash of name, realm and password ([`long_term_key`]). An [`HmacKey`] is the state of one of
+//! the two HMACs after this key. Store the [`HmacKey`]: it saves half of the work per message. [`nonce`] makes and
+//! checks nonces and stores none.
 //!
 //! # When not to use it
 //!
-//! For a TURN client use `hairpin-client`. For a TURN server without sockets use `hairpin-turn`. The crate does not gather ICE candidates.
+//! For a TURN client use `hairpin-client`. For a TURN server without sockets use `hairpin-turn`. The crate does not
+//! gather ICE candidates.
 //!
 //! # What it must never do
 //!

@@ -189,7 +189,8 @@ impl<'a> Message<'a> {
     #[inline]
     fn scan(&mut self, attributes: &'a [u8]) -> Result<(), ParseError> {
         let mut chain = attributes;
-        // The whole is a multiple of four bytes and so is each step: the chain ends with no bytes left or with an overrun.
+        // The whole is a multiple of four bytes and so is each step: the chain ends with no bytes left or with an
+        // overrun.
         while let Some((attribute_type, length)) = tlv_header(chain) {
             if !self.present.insert_plain(attribute_type) {
                 let plain = attributes.len() - chain.len();

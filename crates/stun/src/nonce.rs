@@ -11,15 +11,16 @@
 //!  RFC 8489   24 feature bits, base64     base64url( 4 bits note, 4 bits key number, 5 bytes unix seconds, 11 bytes MAC )
 //! ```
 //!
-//! It has 36 bytes, a multiple of four. It is short, because a 401 must stay below three times the size of its request. Two keys are
-//! good at a time, so that a rotation sends nobody away; the second rotation makes everything from before the first one worthless.
-//! Servers whose keys follow from the time accept the next key as well, because their clocks differ. The key number says which key to
-//! check with.
+//! It has 36 bytes, a multiple of four. It is short, because a 401 must stay below three times the size of its request.
+//! Two keys are good at a time, so that a rotation sends nobody away; the second rotation makes everything from before
+//! the first one worthless. Servers whose keys follow from the time accept the next key as well, because their clocks
+//! differ. The key number says which key to check with.
 //!
-//! The MAC is made in two steps. One call of the SHA-256 compression function makes a key for the client from its address and port. The
-//! chaining value depends on the key. The input is one block of fixed length, so this is the pseudorandom function that the proof of HMAC
-//! assumes (Bellare 2006). SipHash-2-4 with 128 bits of output then covers the rest under that key. So checking a forged nonce and issuing
-//! another one for the same client take one compression together.
+//! The MAC is made in two steps. One call of the SHA-256 compression function makes a key for the client from its
+//! address and port. The chaining value depends on the key. The input is one block of fixed length, so this is the
+//! pseudorandom function that the proof of HMAC assumes (Bellare 2006). SipHash-2-4 with 128 bits of output then covers
+//! the rest under that key. So checking a forged nonce and issuing another one for the same client take one compression
+//! together.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -150,8 +151,8 @@ impl NonceKeys {
         }
     }
 
-    /// Issues nonces with the key of this epoch, and accepts those of the epochs before and after it. It is for servers that
-    /// derive the same keys from the time and whose clocks differ.
+    /// Issues nonces with the key of this epoch, and accepts those of the epochs before and after it. It is for servers
+    /// that derive the same keys from the time and whose clocks differ.
     #[must_use]
     pub fn of_epochs(previous: &[u8; 32], current: &[u8; 32], next: &[u8; 32]) -> NonceKeys {
         NonceKeys {
@@ -179,8 +180,8 @@ impl NonceKeys {
             .issue(features, note, now_unix_s, out);
     }
 
-    /// The contents of a nonce that a client has sent back. `None` if this server did not issue it, or issued it to another
-    /// address, or with a key that is no longer valid. Whether it is too old is the caller's to say.
+    /// The contents of a nonce that a client has sent back. `None` if this server did not issue it, or issued it to
+    /// another address, or with a key that is no longer valid. Whether it is too old is the caller's to say.
     #[must_use]
     pub fn check(&self, nonce: &[u8], client: SocketAddr) -> Option<Issued> {
         self.check_or_issue(nonce, client).ok()

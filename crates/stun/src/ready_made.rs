@@ -89,8 +89,8 @@ pub fn send_indication_header(
     indication_header(out, Method::SEND, transaction_id, peer, payload_len)
 }
 
-/// Zero bytes that follow an attribute value of this length (RFC 8489 §14), and a ChannelData payload of this length on a stream
-/// (RFC 8656 §12.5): 0 to 3.
+/// Zero bytes that follow an attribute value of this length (RFC 8489 §14), and a ChannelData payload of this length on
+/// a stream (RFC 8656 §12.5): 0 to 3.
 #[inline]
 #[must_use]
 pub const fn padding(value_len: usize) -> usize {

@@ -59,7 +59,8 @@ fn frame_with(buffer: &[u8], channel: impl Fn(u16) -> Option<ChannelNumber>) -> 
         return Frame::Invalid;
     }
     if is_stun && buffer.len() < field::COOKIE.end {
-        // The length counts only with the cookie: else an owner that waits for the whole message never sees the wrong cookie.
+        // The length counts only with the cookie: else an owner that waits for the whole message never sees the wrong
+        // cookie.
         return Frame::Need(field::COOKIE.end);
     }
     let header = if is_stun {
@@ -79,7 +80,8 @@ fn frame_with(buffer: &[u8], channel: impl Fn(u16) -> Option<ChannelNumber>) -> 
 
 /// Whether the length of a STUN message and as much of its cookie as is there are right.
 ///
-/// A stream that is out of step must not make us wait for 64 kB, so the cookie is checked before the length is believed.
+/// A stream that is out of step must not make us wait for 64 kB, so the cookie is checked before the length is
+/// believed.
 #[inline]
 fn is_in_step(buffer: &[u8], length: usize) -> bool {
     let end = buffer.len().min(field::COOKIE.end);

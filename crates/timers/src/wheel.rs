@@ -1,9 +1,9 @@
 //! A hierarchical timer wheel with one timer per owner, named by the owner's index.
 //!
-//! An owner has one timer: the earliest of its deadlines. So a deadline moves in place, and cancelling needs nothing but the index. Six
-//! wheels of 64 slots with ticks of a millisecond reach 64 ms, 4 s, 4 minutes, 5 hours, 12 days and 2 years. A timer is in the finest wheel
-//! in which its slot differs from the current one. When time reaches a slot of a coarser wheel, the timers of this slot move to finer
-//! wheels.
+//! An owner has one timer: the earliest of its deadlines. So a deadline moves in place, and cancelling needs nothing
+//! but the index. Six wheels of 64 slots with ticks of a millisecond reach 64 ms, 4 s, 4 minutes, 5 hours, 12 days and
+//! 2 years. A timer is in the finest wheel in which its slot differs from the current one. When time reaches a slot of
+//! a coarser wheel, the timers of this slot move to finer wheels.
 
 use crate::Mono;
 
@@ -18,13 +18,14 @@ const NONE: u32 = u32::MAX;
 const UNSET: u32 = u32::MAX;
 /// Farther deadlines wait in the last slot of the coarsest wheel and are looked at again when it comes.
 const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
-/// Memory for this many timers is not released. To release memory, the remaining timers must be fewer by this factor, and few enough to move quickly.
+/// Memory for this many timers is not released. To release memory, the remaining timers must be fewer by this factor,
+/// and few enough to move quickly.
 const KEPT: usize = 1024;
 const FEW: usize = 8;
 const MOST_MOVED: usize = 8192;
 
-/// The timers of all owners. Its resolution is `TICK_NS` nanoseconds, at least 1: a timer fires up to one tick late, and never
-/// early.
+/// The timers of all owners. Its resolution is `TICK_NS` nanoseconds, at least 1: a timer fires up to one tick late,
+/// and never early.
 ///
 /// ```
 /// use hairpin_timers::{Mono, Wheel};
@@ -119,7 +120,8 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         }
     }
 
-    /// No owner from this index on has a timer: the memory of many is given back, where few are left. Returns how many bytes.
+    /// No owner from this index on has a timer: the memory of many is given back, where few are left. Returns how many
+    /// bytes.
     pub fn release_memory(&mut self, owners: usize) -> usize {
         let before = self.nodes.capacity();
         let keeps = owners.max(KEPT);

@@ -1,8 +1,8 @@
 //! Transaction IDs from a seed.
 //!
-//! RFC 8489 §5: a transaction ID must be cryptographically random. Only the transaction ID keeps an attacker off the path
-//! from forging a response or a challenge. So the IDs come from a ChaCha20 keystream (RFC 8439 §2.3) whose key is the
-//! seed.
+//! RFC 8489 §5: a transaction ID must be cryptographically random. Only the transaction ID keeps an attacker off the
+//! path from forging a response or a challenge. So the IDs come from a ChaCha20 keystream (RFC 8439 §2.3) whose key is
+//! the seed.
 
 use stun::TransactionId;
 

@@ -1,6 +1,7 @@
 //! Times SIP parsers side by side: rounds in which each has its turn, and the median of the rounds.
 //!
-//! Each parses both messages, and each parses them and reads the typed Via, From, To and CSeq: what every element needs.
+//! Each parses both messages, and each parses them and reads the typed Via, From, To and CSeq: what every element
+//! needs.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;

@@ -46,7 +46,8 @@ pub(super) fn copy(root: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The page with links to README.md as mdBook requires them: it makes index.html of each README.md, but leaves links to it alone.
+/// The page with links to README.md as mdBook requires them: it makes index.html of each README.md, but leaves links to
+/// it alone.
 fn with_index(page: &str) -> String {
     page.replace("README.md)", "index.md)")
         .replace("README.md#", "index.md#")

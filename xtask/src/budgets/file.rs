@@ -64,8 +64,8 @@ impl Budgets {
         let Some(&(.., budget)) = known else {
             return Judgement::Unknown;
         };
-        // Half a unit, so that a budget of 0 is one, and rounding in the file is not held against anybody. Of allocations one more:
-        // when a table with entries that come and go makes room is a matter of chance.
+        // Half a unit, so that a budget of 0 is one, and rounding in the file is not held against anybody. Of
+        // allocations one more: when a table with entries that come and go makes room is a matter of chance.
         let slack = if section == ALLOCATIONS { 1.5 } else { 0.5 };
         let limit = budget * (1.0 + self.tolerance_percent / 100.0) + slack;
         if cost > limit {
@@ -90,8 +90,8 @@ impl Budgets {
     }
 }
 
-/// The text with the budgets of each section replaced by what was measured; everything before the first section, and comments
-/// that follow a section's header, stay.
+/// The text with the budgets of each section replaced by what was measured; everything before the first section, and
+/// comments that follow a section's header, stay.
 pub(super) fn rewritten<'a>(
     text: &str,
     sections: impl IntoIterator<Item = (&'a str, &'a [Cost])>,

@@ -1,5 +1,6 @@
-//! Phones in web pages (`interop/browser-phone`): JsSIP in Chromium registers over WSS, gets the credentials for TURN with its
-//! registration, and calls the phone of another page. Both may use relays only, and all relays are of the same process.
+//! Phones in web pages (`interop/browser-phone`): JsSIP in Chromium registers over WSS, gets the credentials for TURN
+//! with its registration, and calls the phone of another page. Both may use relays only, and all relays are of the same
+//! process.
 //!
 //! What passed is judged by the browser's own statistics, and by the server's log of allocations.
 
@@ -379,7 +380,8 @@ impl<'a> Bench<'a> {
         Ok("audio both ways after the transfer".to_owned())
     }
 
-    /// RFC 8827 §6.5: a browser takes no call without DTLS-SRTP. The server converts no media, so the code is the phone's own.
+    /// RFC 8827 §6.5: a browser takes no call without DTLS-SRTP. The server converts no media, so the code is the
+    /// phone's own.
     fn called_by_plain(&self, plain: &mut baresip::Phone) -> Result<String> {
         let alice = &self.phones[0];
         alice.ask("forget", json!([]))?;

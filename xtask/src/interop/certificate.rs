@@ -1,4 +1,5 @@
-//! A certificate authority of the run, and the server's certificate. Clients that can be told an authority verify the certificate by it.
+//! A certificate authority of the run, and the server's certificate. Clients that can be told an authority verify the
+//! certificate by it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! coturn's own test client, `turnutils_uclient`, through its option matrix against `turnutils_peer`.
 //!
-//! uclient runs `sessions` of `messages` each and counts what comes back; it checks the order and MESSAGE-INTEGRITY of every
-//! success. A case passes when every message came back: the totals are what we asked for, sent equals received, nothing lost,
-//! nothing dropped. TLS is the exception: [`lossy`].
+//! uclient runs `sessions` of `messages` each and counts what comes back; it checks the order and MESSAGE-INTEGRITY of
+//! every success. A case passes when every message came back: the totals are what we asked for, sent equals received,
+//! nothing lost, nothing dropped. TLS is the exception: [`lossy`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -69,8 +69,9 @@ const fn pair(name: &'static str, flags: &'static str, server: IpAddr, sessions:
     }
 }
 
-/// Over TLS, uclient takes what one read returns as one message. If two messages share a record, it ignores the second, as it does with
-/// coturn's own server. How many share one depends on how busy the machine is. The other clients over TLS must get every message.
+/// Over TLS, uclient takes what one read returns as one message. If two messages share a record, it ignores the second,
+/// as it does with coturn's own server. How many share one depends on how busy the machine is. The other clients over
+/// TLS must get every message.
 const fn lossy(case: Case) -> Case {
     Case {
         lost_by_uclient: case.messages / 5,
@@ -78,8 +79,8 @@ const fn lossy(case: Case) -> Case {
     }
 }
 
-/// With `-P`, peers connect to clients, and uclient echoes nothing on that side: half of what it sends comes back, also from coturn's own
-/// server.
+/// With `-P`, peers connect to clients, and uclient echoes nothing on that side: half of what it sends comes back, also
+/// from coturn's own server.
 const fn passive(case: Case) -> Case {
     Case {
         lost_by_uclient: case.messages / 2,
@@ -162,7 +163,8 @@ const MATRIX: &[Case] = &[
         V6,
         2,
     ),
-    // uclient also offers TLS 1.0 and 1.1 and DTLS 1.0, at random. They are refused, and it tries again with another version.
+    // uclient also offers TLS 1.0 and 1.1 and DTLS 1.0, at random. They are refused, and it tries again with another
+    // version.
     lossy(echo("TLS", "-t -S -X", V4, V4, 2)),
     lossy(echo("TLS, IPv6", "-t -S -x", V6, V6, 2)),
     lossy(echo(
@@ -314,7 +316,8 @@ fn all_comes_back(field: &Field<'_>, case: &Case) -> Result<String> {
     ))
 }
 
-/// The session with ORIGIN, for which uclient opens two allocations, has had the realm that ORIGIN chooses, and no other session has.
+/// The session with ORIGIN, for which uclient opens two allocations, has had the realm that ORIGIN chooses, and no
+/// other session has.
 fn origin_was_heeded(field: &Field<'_>) -> Result<String> {
     let output = field.server.output();
     let realm = format!("\"realm\":\"{ORIGIN_REALM}\"");

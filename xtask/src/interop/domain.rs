@@ -24,7 +24,8 @@ pub(super) struct Domain {
 }
 
 impl Domain {
-    /// Starts the server with these users. The texts are the first lines of its configuration file and the end of `[sip]`.
+    /// Starts the server with these users. The texts are the first lines of its configuration file and the end of
+    /// `[sip]`.
     pub(super) fn start(
         binary: &Path,
         logs: &Path,

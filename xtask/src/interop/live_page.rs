@@ -1,5 +1,6 @@
-//! Opens the live page of a server under load in headless Chromium. It checks every view, the end of a session, the test of the
-//! server, and the findings of axe-core about keyboards and screen readers. Screenshots of each view are beside the logs.
+//! Opens the live page of a server under load in headless Chromium. It checks every view, the end of a session, the
+//! test of the server, and the findings of axe-core about keyboards and screen readers. Screenshots of each view are
+//! beside the logs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! The steps of docs/from-coturn.md, with coturn from Debian. Clients send during all steps, and must not lose a message.
+//! The steps of docs/from-coturn.md, with coturn from Debian. Clients send during all steps, and must not lose a
+//! message.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -17,7 +18,8 @@ const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const REALM: &str = "hairpin.example";
 /// The schema of coturn's SQLite database, as Debian installs it.
 const SCHEMA: &str = "/usr/share/coturn/schema.sql";
-/// Messages of each client, and the time between two. A client sends for 16 seconds: longer than the steps that run at the same time.
+/// Messages of each client, and the time between two. A client sends for 16 seconds: longer than the steps that run at
+/// the same time.
 const MESSAGES: &str = "320";
 const INTERVAL_MS: &str = "50";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -177,7 +179,8 @@ impl<'a> Field<'a> {
         )
     }
 
-    /// The step of the page: imports coturn's configuration, then changes the ports, because both servers run on one host.
+    /// The step of the page: imports coturn's configuration, then changes the ports, because both servers run on one
+    /// host.
     fn import(&self) -> Result<PathBuf> {
         let config = self.logs.join("hairpin.toml");
         succeeds(

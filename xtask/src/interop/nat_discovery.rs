@@ -1,5 +1,6 @@
-//! NAT behaviour discovery (RFC 5780), both ways: coturn's `turnutils_natdiscovery` and `turnutils_stunclient` ask hairpin, and
-//! `hairpin probe nat` asks coturn's server. Each server has two addresses of loopback, so there is no NAT to be found.
+//! NAT behaviour discovery (RFC 5780), both ways: coturn's `turnutils_natdiscovery` and `turnutils_stunclient` ask
+//! hairpin, and `hairpin probe nat` asks coturn's server. Each server has two addresses of loopback, so there is no NAT
+//! to be found.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! OpenSSL's `s_client` over DTLS and TLS: it verifies the server's certificate, sends a Binding request and must get the success response.
+//! OpenSSL's `s_client` over DTLS and TLS: it verifies the server's certificate, sends a Binding request and must get
+//! the success response.
 
 use std::fs::File;
 use std::path::PathBuf;

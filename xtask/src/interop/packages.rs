@@ -1,11 +1,13 @@
-//! Packages of Python and npm that clients need, each set in a folder of its own below `target`. Lists with hashes are beside the clients.
+//! Packages of Python and npm that clients need, each set in a folder of its own below `target`. Lists with hashes are
+//! beside the clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Installs the Python packages of `interop/NAME/requirements.txt`, once for each version of that file. Returns the folder.
+/// Installs the Python packages of `interop/NAME/requirements.txt`, once for each version of that file. Returns the
+/// folder.
 pub(super) fn python(name: &str, sources: &Path, tools: &Path) -> Result<PathBuf> {
     let requirements = sources.join(name).join("requirements.txt");
     let wanted = std::fs::read_to_string(&requirements)?;
@@ -27,8 +29,8 @@ pub(super) fn python(name: &str, sources: &Path, tools: &Path) -> Result<PathBuf
     Ok(folder)
 }
 
-/// Installs the npm packages of `interop/NAME/package-lock.json`, once for each version of that file. Returns the folder that has
-/// `node_modules`.
+/// Installs the npm packages of `interop/NAME/package-lock.json`, once for each version of that file. Returns the
+/// folder that has `node_modules`.
 pub(super) fn npm(name: &str, sources: &Path, tools: &Path) -> Result<PathBuf> {
     let sources = sources.join(name);
     let lock = std::fs::read_to_string(sources.join("package-lock.json"))?;

@@ -7,7 +7,8 @@ use anyhow::{Result, anyhow, ensure};
 use crate::process::{Ended, Process};
 use crate::tally::Tally;
 
-/// Waits for the program and records its cases. There must be `cases` of them: one that is skipped must not go unnoticed.
+/// Waits for the program and records its cases. There must be `cases` of them: one that is skipped must not go
+/// unnoticed.
 pub(crate) fn record(
     name: &str,
     mut process: Process,

@@ -1,7 +1,8 @@
 //! The server under test: started on free ports of the loopback addresses, with known credentials, its output in a log.
 //!
-//! hairpin logs one line for each allocation that opens and one for each that closes. From these, and from the descriptors
-//! that the process has open, [`Server::wait_until_closed`] tells when nothing is left of what the clients did.
+//! hairpin logs one line for each allocation that opens and one for each that closes. From these, and from the
+//! descriptors that the process has open, [`Server::wait_until_closed`] tells when nothing is left of what the clients
+//! did.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;

@@ -368,8 +368,8 @@ fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
     tally.record("Kamailio stops", &stopped);
 }
 
-/// Registrations of our UAC with Kamailio, whose nonces are good for two seconds. In four, all 20 AORs are challenged once more: without
-/// `stale=true`, which Kamailio does not say.
+/// Registrations of our UAC with Kamailio, whose nonces are good for two seconds. In four, all 20 AORs are challenged
+/// once more: without `stale=true`, which Kamailio does not say.
 fn digest(
     bench: &Bench<'_>,
     name: &str,

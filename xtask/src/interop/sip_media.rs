@@ -1,5 +1,5 @@
-//! Calls between a phone that uses ICE and a trunk that does not: rtpengine is between them, and RTP flows in both directions. baresip is at
-//! both ends.
+//! Calls between a phone that uses ICE and a trunk that does not: rtpengine is between them, and RTP flows in both
+//! directions. baresip is at both ends.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! SIPp on both sides of the proxy, which is their registrar as well.
 //!
-//! Each case registers one user with one or more contacts, at each of which a SIPp answers. Then another SIPp calls the user, with its
-//! digest. Both sides must end all calls as their scenarios (`interop/sip-proxy`) say. Over UDP both lose 10 % of the messages that
-//! they send or get. Debian's SIPp has no TLS.
+//! Each case registers one user with one or more contacts, at each of which a SIPp answers. Then another SIPp calls the
+//! user, with its digest. Both sides must end all calls as their scenarios (`interop/sip-proxy`) say. Over UDP both
+//! lose 10 % of the messages that they send or get. Debian's SIPp has no TLS.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,16 +18,17 @@ use crate::tally::Tally;
 
 /// How long the calls of a case may take.
 const LIMIT: Duration = Duration::from_secs(75);
-/// After this many seconds SIPp gives up. The longest case with loss: 200 repeated for 32 s, BYE for 8 s, then [`TIMEWAIT`].
+/// After this many seconds SIPp gives up. The longest case with loss: 200 repeated for 32 s, BYE for 8 s, then
+/// [`TIMEWAIT`].
 const SIPP_TIMEOUT: &str = "70";
-/// How many milliseconds a side repeats its last response. The other side repeats a BYE 0.5, 1.5, 3.5, 7.5, 11.5, 15.5 and 19.5 s after the
-/// first one. If a side ended after 9 s, all responses would be lost in one run of a hundred. The port would then be closed, and the proxy
-/// would respond to the next BYE with 430.
+/// How many milliseconds a side repeats its last response. The other side repeats a BYE 0.5, 1.5, 3.5, 7.5, 11.5, 15.5
+/// and 19.5 s after the first one. If a side ended after 9 s, all responses would be lost in one run of a hundred. The
+/// port would then be closed, and the proxy would respond to the next BYE with 430.
 const TIMEWAIT: &str = "20000";
 pub(super) const CALLER: &str = "alice";
 
-/// Texts for the placeholders of the 200 to a BYE. If messages are lost, an ACK may arrive after the BYE. SIPp would copy the Via and CSeq
-/// of the ACK into the repeated 200, so the scenario stores those of the BYE.
+/// Texts for the placeholders of the 200 to a BYE. If messages are lost, an ACK may arrive after the BYE. SIPp would
+/// copy the Via and CSeq of the ACK into the repeated 200, so the scenario stores those of the BYE.
 const BYE_WITH_LOSS: [(&str, &str); 3] = [
     (
         "KEEP_BYE",

@@ -264,7 +264,8 @@ fn kamailio(secure: &Secure<'_>, tally: &mut Tally) {
     tally.record("Kamailio over TLS stops", &stopped);
 }
 
-/// A call over UDP that nobody acknowledges, and whose Contact is Kamailio over TLS: that is where the server sends its BYE.
+/// A call over UDP that nobody acknowledges, and whose Contact is Kamailio over TLS: that is where the server sends its
+/// BYE.
 fn server_connects(secure: &Secure<'_>, proxy: &mut Process, port: u16) -> Result<String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let here = socket.local_addr()?;

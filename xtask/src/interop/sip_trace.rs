@@ -1,5 +1,5 @@
-//! Checks the messages of a call with other programs: sngrep receives the server's HEP packets, and tshark reads the file of `hairpin sip
-//! trace --pcap`. Both must say the same.
+//! Checks the messages of a call with other programs: sngrep receives the server's HEP packets, and tshark reads the
+//! file of `hairpin sip trace --pcap`. Both must say the same.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -107,7 +107,8 @@ fn goes_to_kamailio(
     bench.caller(&call, caller, callees, way)
 }
 
-/// Starts Kamailio on this port, which sends all requests outside of dialogs to `next`. It asks for a digest unless `next` is behind it.
+/// Starts Kamailio on this port, which sends all requests outside of dialogs to `next`. It asks for a digest unless
+/// `next` is behind it.
 pub(super) fn start_kamailio(
     bench: &Bench<'_>,
     name: &str,

@@ -1,4 +1,5 @@
-//! Trunks that come and go: SIPp and Kamailio, probed by the proxy. `hairpin sip trunks` tells what the proxy makes of them.
+//! Trunks that come and go: SIPp and Kamailio, probed by the proxy. `hairpin sip trunks` tells what the proxy makes of
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -29,7 +29,8 @@ pub(crate) struct Browser {
 /// One tab of a browser with several.
 pub(crate) struct Tab(String);
 
-/// A short-lived folder for what Chromium leaves in TMPDIR; not below `target`, whose path may be too long for a socket.
+/// A short-lived folder for what Chromium leaves in TMPDIR; not below `target`, whose path may be too long for a
+/// socket.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -47,7 +48,8 @@ impl Drop for Scratch {
 }
 
 impl Browser {
-    /// Starts chromedriver and, through it, a headless Chromium with an empty profile, for a user whose home `prepare` fills.
+    /// Starts chromedriver and, through it, a headless Chromium with an empty profile, for a user whose home `prepare`
+    /// fills.
     pub(crate) fn start(logs: &Path, prepare: impl FnOnce(&Path) -> Result<()>) -> Result<Browser> {
         Browser::start_with(logs, &[], prepare)
     }

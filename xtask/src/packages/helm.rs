@@ -1,4 +1,5 @@
-//! Checks the Helm chart: `helm lint`, and a strict decoding of the rendered manifests with the types of the Kubernetes API.
+//! Checks the Helm chart: `helm lint`, and a strict decoding of the rendered manifests with the types of the Kubernetes
+//! API.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 use super::finish;
 use crate::tally::Tally;
 
-/// The version of Kubernetes for which helm renders the templates. A helm that is built from its Go module has no default version.
+/// The version of Kubernetes for which helm renders the templates. A helm that is built from its Go module has no
+/// default version.
 const KUBERNETES: &str = "1.34.0";
 
 /// Values, and the kinds of manifests that helm must render with them.

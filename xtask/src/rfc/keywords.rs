@@ -39,7 +39,8 @@ pub(super) fn sentences(text: &str) -> Vec<Sentence> {
     found
 }
 
-/// The header or footer of a page: `Petit-Huguenin, et al.  Standards Track  [Page 7]` or `RFC 8489  STUN  February 2020`.
+/// The header or footer of a page: `Petit-Huguenin, et al.  Standards Track  [Page 7]` or
+/// `RFC 8489  STUN  February 2020`.
 fn is_page_break(line: &str) -> bool {
     line.ends_with(']') && line.contains("[Page ")
         || line.starts_with("RFC ") && line.contains("   ")
@@ -63,7 +64,8 @@ fn section_number(line: &str) -> Option<String> {
     is_heading.then(|| number.to_owned())
 }
 
-/// Takes the sentences out of the paragraph. Where a page ends within one, an empty line follows text without a full stop.
+/// Takes the sentences out of the paragraph. Where a page ends within one, an empty line follows text without a full
+/// stop.
 fn end_paragraph(paragraph: &mut String, section: &str, found: &mut Vec<Sentence>, is_end: bool) {
     let goes_on = !paragraph
         .trim_end()
@@ -83,8 +85,8 @@ fn end_paragraph(paragraph: &mut String, section: &str, found: &mut Vec<Sentence
     }
 }
 
-/// Splits after each word that ends a sentence: it has a full stop or a colon, and the next word does not begin in lower
-/// case.
+/// Splits after each word that ends a sentence: it has a full stop or a colon, and the next word does not begin in
+/// lower case.
 fn split<'a>(words: &'a [&'a str]) -> impl Iterator<Item = &'a [&'a str]> {
     let mut rest = words;
     std::iter::from_fn(move || {

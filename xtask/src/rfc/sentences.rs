@@ -1,12 +1,14 @@
 //! `docs/rfc-keywords.tsv`: every sentence of some RFCs that has a keyword of RFC 2119, each with what becomes of it.
 //!
-//! The table has five columns separated by tabs: RFC, section, digest of the sentence, some of its words, verdict. A verdict is
-//! the names of tests (`CRATE::FUNCTION`), or the reason why no test of the server shows it: see [`REASONS`]. It may be tests and a
-//! reason. Each RFC begins with a line that has the number of its sentences and a digest of them all. So a row that somebody
-//! removes is noticed without the texts of the RFCs, which the repository does not have.
+//! The table has five columns separated by tabs: RFC, section, digest of the sentence, some of its words, verdict. A
+//! verdict is the names of tests (`CRATE::FUNCTION`), or the reason why no test of the server shows it: see
+//! [`REASONS`]. It may be tests and a reason. Each RFC begins with a line that has the number of its sentences and a
+//! digest of them all. So a row that somebody removes is noticed without the texts of the RFCs, which the repository
+//! does not have.
 //!
-//! `cargo xtask rfc --texts FOLDER` makes the table from `FOLDER/rfc8489.txt` and the like. It keeps verdicts; a new sentence gets `?`,
-//! which the check refuses. With the variable `HAIRPIN_RFC_TEXTS`, the check compares the table with the texts as well.
+//! `cargo xtask rfc --texts FOLDER` makes the table from `FOLDER/rfc8489.txt` and the like. It keeps verdicts; a new
+//! sentence gets `?`, which the check refuses. With the variable `HAIRPIN_RFC_TEXTS`, the check compares the table with
+//! the texts as well.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -18,7 +18,8 @@ const REALM: &str = "hairpin.example";
 const OTHER_REALM: &str = "origin.example";
 const ORIGIN: &str = "https://origin.example";
 const SECRET: &str = "a-secret-of-the-store-tests";
-/// How long a change may take until clients see it: the longest is the time of the cache, which the configuration sets to a second.
+/// How long a change may take until clients see it: the longest is the time of the cache, which the configuration sets
+/// to a second.
 const SOON: Duration = Duration::from_secs(15);
 
 /// The server, and the database that it asks.
@@ -119,7 +120,8 @@ fn prepare<'a>(
     })
 }
 
-/// The relay ports of a server of the `place`th database: above the ports that the kernel gives to listeners and clients.
+/// The relay ports of a server of the `place`th database: above the ports that the kernel gives to listeners and
+/// clients.
 fn range(place: usize, server: usize) -> std::ops::RangeInclusive<usize> {
     let first = 61_000 + (place * 2 + server) * 500;
     first..=first + 499
@@ -409,7 +411,8 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
     Ok("coturn's server relays for a user that hairpin has added".to_owned())
 }
 
-/// A name that differs in letter case only is another user. The table of MariaDB refuses it by its default collation. The first one stays.
+/// A name that differs in letter case only is another user. The table of MariaDB refuses it by its default collation.
+/// The first one stays.
 fn other_letter_case(bench: &Bench<'_>, password: &str) -> Result<()> {
     let added = bench.verb(&["user", "add", "Bob"]);
     match (bench.database.kind, &added) {

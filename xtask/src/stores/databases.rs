@@ -207,7 +207,8 @@ fn give_to(folder: &Path, user: &str) -> Result<PathBuf> {
     Ok(data)
 }
 
-/// A command that runs as this user and dies with the thread that starts it. Without root, it runs as the user of this process.
+/// A command that runs as this user and dies with the thread that starts it. Without root, it runs as the user of this
+/// process.
 fn as_user(user: &str, program: PathBuf) -> Command {
     let mut command = Command::new("setpriv");
     if tools::is_root() {

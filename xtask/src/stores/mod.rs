@@ -1,7 +1,8 @@
 //! Stores: real databases, filled by coturn's `turnadmin`, and hairpin serves their users; then the other way round.
 //!
-//! Each database runs as an unprivileged user, with its files in a folder of its own, on a free port of 127.0.0.1. A client that authenticates is
-//! `hairpin probe turn`, which makes a whole allocation with data, and coturn's `turnutils_uclient`.
+//! Each database runs as an unprivileged user, with its files in a folder of its own, on a free port of 127.0.0.1. A
+//! client that authenticates is `hairpin probe turn`, which makes a whole allocation with data, and coturn's
+//! `turnutils_uclient`.
 
 mod checks;
 mod databases;

@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::tally::Tally;
 
-/// `build-objects.sh --check`: the objects are what the sources compile to, or (2) another clang compiled the sources and nothing was compared.
+/// `build-objects.sh --check`: the objects are what the sources compile to, or (2) another clang compiled the sources
+/// and nothing was compared.
 pub(super) fn compare(root: &Path) -> Result<Tally> {
     let status = Command::new("sh")
         .arg(root.join("crates/bpf/build-objects.sh"))

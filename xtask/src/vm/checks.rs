@@ -33,7 +33,8 @@ const SLOW: &[&str] = &[
     "devices",
 ];
 
-/// Takes a minute too, but nothing else in the test command tries a bond: the test command runs it on the newest kernel alone.
+/// Takes a minute too, but nothing else in the test command tries a bond: the test command runs it on the newest kernel
+/// alone.
 const ON_THE_NEWEST: &str = "bond";
 
 /// The checks that the test command runs.
@@ -64,7 +65,8 @@ const ANY: Linux = Linux(5, 10);
 const RELAY: Linux = Linux(5, 12);
 /// tc attaches by TCX.
 const TCX: Linux = Linux(6, 6);
-/// Drivers tell whether frames can be redirected to them. Before, XDP relays only out of the interface that a packet came by.
+/// Drivers tell whether frames can be redirected to them. Before, XDP relays only out of the interface that a packet
+/// came by.
 const DRIVERS_REPORT_XDP: Linux = Linux(6, 3);
 /// What the tests say whose packets XDP should redirect to another interface, while the server's process is stopped.
 const NOT_ACROSS: &str = "did not arrive";
@@ -93,7 +95,8 @@ pub(crate) const CHECKS: &[Check] = &[
     // What the relay needs: see the expectations of "relay".
     script_since("bond", Linux(6, 1), 120),
     script_since("many_processors", RELAY, 300),
-    // What depends on the kernel: that flows find their worker, over both families. All of these tests take two minutes here.
+    // What depends on the kernel: that flows find their worker, over both families. All of these tests take two minutes
+    // here.
     tests(
         "steering",
         "server",
@@ -112,7 +115,8 @@ pub(crate) const CHECKS: &[Check] = &[
         RELAY,
         300,
     ),
-    // Devices that few kernels of developers have. Between two interfaces XDP needs Linux 6.3, which tells where frames can go.
+    // Devices that few kernels of developers have. Between two interfaces XDP needs Linux 6.3, which tells where frames
+    // can go.
     tests(
         "devices",
         "server",
@@ -157,7 +161,8 @@ const fn tests(
     }
 }
 
-/// What older kernels refuse, and the text that the reason must contain. All else works on every kernel that it is run on.
+/// What older kernels refuse, and the text that the reason must contain. All else works on every kernel that it is run
+/// on.
 struct Refused {
     check: &'static str,
     outcome: &'static str,

@@ -1,4 +1,5 @@
-//! The file system that a machine boots into: busybox, iproute2, modules, the guest's scripts, and the binaries to check.
+//! The file system that a machine boots into: busybox, iproute2, modules, the guest's scripts, and the binaries to
+//! check.
 
 use std::collections::BTreeSet;
 use std::fs;

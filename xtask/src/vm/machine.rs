@@ -58,8 +58,9 @@ pub(crate) fn run(kernel: &Kernel, initrd: &Path) -> Result<Output> {
 }
 
 impl Output {
-    /// Whether QEMU has executed a breakpoint that the kernel had taken back already: so Linux patches its own code while another processor runs
-    /// it. Emulated processors see such a change late at times, and the kernel takes the breakpoint for a fault.
+    /// Whether QEMU has executed a breakpoint that the kernel had taken back already: so Linux patches its own code
+    /// while another processor runs it. Emulated processors see such a change late at times, and the kernel takes the
+    /// breakpoint for a fault.
     pub(crate) fn is_of_stale_breakpoint(&self) -> bool {
         let console = fs::read(&self.console_file).unwrap_or_default();
         String::from_utf8_lossy(&console).contains("Oops: int3:")
@@ -97,8 +98,8 @@ pub(crate) fn has_tun() -> bool {
 fn add_hardware(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &str) {
     command
         .args(["-accel", "tcg,thread=multi"])
-        // Processors that may be added count for what the kernel allocates for each. In the package of one that is there, Linux 6.12
-        // does not believe in them.
+        // Processors that may be added count for what the kernel allocates for each. In the package of one that is
+        // there, Linux 6.12 does not believe in them.
         .args(["-smp", "2,maxcpus=64,sockets=32,cores=2"])
         // QEMU 7.2 emulates CMPXCHG16B so that Linux 6.12 at times ends in a double fault where it allocates memory.
         .args(["-cpu", "max,-cx16"])
@@ -123,8 +124,8 @@ fn add_hardware(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &s
     if !has_tun() {
         return;
     }
-    // A card with two queues. QEMU offers several queues only where the host's TUN driver is behind them. Six interrupts: two for each
-    // queue, one for its configuration, one for its control queue.
+    // A card with two queues. QEMU offers several queues only where the host's TUN driver is behind them. Six
+    // interrupts: two for each queue, one for its configuration, one for its control queue.
     command
         .args(["-netdev", "tap,id=c,queues=2,script=no,downscript=no"])
         .args(["-device", "virtio-net-pci,netdev=c,mq=on,vectors=6"]);

@@ -269,7 +269,8 @@ fn binaries(root: &Path, checks: &[Check], hairpin: Option<&Path>) -> Result<Vec
     Ok(binaries)
 }
 
-/// The files of test binaries, as `CRATE-BINARY`. With the features of the whole workspace, so that the stage for tests has built them already.
+/// The files of test binaries, as `CRATE-BINARY`. With the features of the whole workspace, so that the stage for tests
+/// has built them already.
 fn test_binaries(root: &Path, checks: &[Check]) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = workspace::cargo();
     command.current_dir(root);

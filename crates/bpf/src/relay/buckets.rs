@@ -1,5 +1,5 @@
-//! One rate limit for each allocation, and for each group of allocations: a user, a source, a realm, the server. The programs on all
-//! processors and user space charge them alike: the memory is shared, so it does not matter who relays.
+//! One rate limit for each allocation, and for each group of allocations: a user, a source, a realm, the server. The
+//! programs on all processors and user space charge them alike: the memory is shared, so it does not matter who relays.
 //!
 //! The generic cell rate algorithm keeps one number, the time at which all that was sent would have been sent at the
 //! allowed rate. A datagram passes while that is at most one burst ahead of now. Its own cost does not matter then, so
@@ -34,8 +34,8 @@ const _: () = assert!(size_of::<Bucket>() == 48);
 const TRIES: u32 = 4;
 
 impl Bucket {
-    /// Nanoseconds that a byte may take at a rate, in units of 1/1024: the `scale` of a bucket. No limit is 0. The slowest
-    /// rate is 239 bytes per second.
+    /// Nanoseconds that a byte may take at a rate, in units of 1/1024: the `scale` of a bucket. No limit is 0. The
+    /// slowest rate is 239 bytes per second.
     #[must_use]
     pub fn scale(bytes_per_second: u64) -> u32 {
         match (1_000_000_000_u64 << 10).checked_div(bytes_per_second) {
@@ -77,8 +77,8 @@ impl Bucket {
         self.groups.each_ref().map(|group| group.load(Relaxed))
     }
 
-    /// Charges a datagram's payload bytes at a time (CLOCK_MONOTONIC, nanoseconds), as the programs do. Returns whether it
-    /// may pass; if not, that has been counted. The groups are not charged: see [`Buckets::charge`].
+    /// Charges a datagram's payload bytes at a time (CLOCK_MONOTONIC, nanoseconds), as the programs do. Returns whether
+    /// it may pass; if not, that has been counted. The groups are not charged: see [`Buckets::charge`].
     pub fn charge(&self, now_ns: u64, bytes: u64) -> bool {
         let passes = self.passes(now_ns, bytes);
         if !passes {
@@ -158,8 +158,8 @@ impl Buckets {
         })
     }
 
-    /// Charges the bucket of this index and those of its groups, in this order, until one refuses. Returns whether the bytes may pass; if
-    /// not, the first bucket has counted them as dropped.
+    /// Charges the bucket of this index and those of its groups, in this order, until one refuses. Returns whether the
+    /// bytes may pass; if not, the first bucket has counted them as dropped.
     #[must_use]
     pub fn charge(&self, index: u32, now_ns: u64, bytes: u64) -> bool {
         let Some(bucket) = self.get(index) else {
@@ -200,9 +200,9 @@ impl Buckets {
             return None;
         }
         let buckets = self.memory.start().cast::<Bucket>();
-        // SAFETY: the mapping holds `length` buckets from its start, a page boundary; they are made of atomics, for which
-        // every bit pattern is a value, and the programs touch them with atomic operations or single stores. The reference
-        // borrows from this handle, which keeps the mapping.
+        // SAFETY: the mapping holds `length` buckets from its start, a page boundary; they are made of atomics, for
+        // which every bit pattern is a value, and the programs touch them with atomic operations or single stores. The
+        // reference borrows from this handle, which keeps the mapping.
         Some(unsafe { &*buckets.add(index as usize) })
     }
 }

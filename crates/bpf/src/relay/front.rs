@@ -4,8 +4,8 @@
 //!  frame ─▶ program of the new process ─┬─ an entry: relayed
 //!                                       └─ none: tail call ─▶ program of the old process, as before
 //! ```
-//! Both processes have descriptors of one link. Whoever has the program in front replaces the link's program. So no frame passes without
-//! a program, and the link ends when both processes have ended.
+//! Both processes have descriptors of one link. Whoever has the program in front replaces the link's program. So no
+//! frame passes without a program, and the link ends when both processes have ended.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

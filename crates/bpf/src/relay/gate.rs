@@ -69,8 +69,8 @@ impl Relay {
         Ok(attached.is_err_and(|error| error.raw_os_error() != Some(libc::EINVAL)))
     }
 
-    /// Loads the tc program behind a gate, to be attached by clsact. Requires CAP_BPF and CAP_NET_ADMIN; attaching it does not
-    /// require CAP_BPF.
+    /// Loads the tc program behind a gate, to be attached by clsact. Requires CAP_BPF and CAP_NET_ADMIN; attaching it
+    /// does not require CAP_BPF.
     ///
     /// # Errors
     /// When the kernel refuses.

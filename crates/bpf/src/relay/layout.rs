@@ -1,4 +1,5 @@
-//! The maps' keys and values as the programs see them (`relay_maps.h`), and the sums in them that save the programs work.
+//! The maps' keys and values as the programs see them (`relay_maps.h`), and the sums in them that save the programs
+//! work.
 
 use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
@@ -104,7 +105,8 @@ fn ip_words(ip: IpAddr) -> [u32; 4] {
     }
 }
 
-/// A flow as the programs see it: the words of `struct flow` without its counters, and of the addresses in `struct flow_tail`.
+/// A flow as the programs see it: the words of `struct flow` without its counters, and of the addresses in
+/// `struct flow_tail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Image {
     pub(super) words: [u32; word::COUNT],
@@ -166,8 +168,8 @@ fn label_word(entry: &FlowEntry, labels: &impl BuildHasher) -> u32 {
     word
 }
 
-/// The constant part of the checksum update (RFC 1624) for a flow: addresses, ports and channel number. The program adds the
-/// part that depends on the length.
+/// The constant part of the checksum update (RFC 1624) for a flow: addresses, ports and channel number. The program
+/// adds the part that depends on the length.
 fn difference(key: &FlowKey, entry: &FlowEntry) -> u16 {
     let mut sum = Sum::default();
     for address in [entry.source, entry.destination] {

@@ -15,8 +15,8 @@ const USABLE_XDP_TX: u8 = 4;
 /// A next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// CLOCK_MONOTONIC in nanoseconds: from then on it is not to be believed, and packets pass to user space. Seen up to
-    /// a timer tick late.
+    /// CLOCK_MONOTONIC in nanoseconds: from then on it is not to be believed, and packets pass to user space. Seen up
+    /// to a timer tick late.
     pub good_until_ns: u64,
     /// The interface to leave by.
     pub interface: u32,

@@ -1,10 +1,11 @@
 //! The table of flows, and what went over them: memory that the programs and user space share.
 //!
-//! Open addressing with linear probing. The programs search without a lock, so user space changes a flow in one of two ways:
+//! Open addressing with linear probing. The programs search without a lock, so user space changes a flow in one of two
+//! ways:
 //!
 //! - Deadline, next hop and rate limit each fit in one word. User space stores that word in place.
-//! - For any other change, user space makes the version odd before it writes, and even afterwards. A program compares the
-//!   versions before and after it reads the flow. If they differ, it drops the packet that it has rewritten.
+//! - For any other change, user space makes the version odd before it writes, and even afterwards. A program compares
+//!   the versions before and after it reads the flow. If they differ, it drops the packet that it has rewritten.
 //!
 //! A removed flow leaves a mark, so that searches continue past it. The mark is cleared when the next place is empty.
 
@@ -49,8 +50,8 @@ pub struct FlowEntry {
     pub bucket: Option<u32>,
     /// CLOCK_MONOTONIC in nanoseconds: from then on, and up to 0.27 s before, packets pass to user space.
     pub deadline_ns: u64,
-    /// Whether the programs wait before they use a new flow, because earlier packets may still wait in user space and must not
-    /// be overtaken. They wait for 2 ms without a packet, but at most 200 ms from the first one.
+    /// Whether the programs wait before they use a new flow, because earlier packets may still wait in user space and
+    /// must not be overtaken. They wait for 2 ms without a packet, but at most 200 ms from the first one.
     pub settles: bool,
 }
 
@@ -80,8 +81,8 @@ pub struct Counts {
 /// Places in the table for each channel: two flows, and as many places free, so that searches are short.
 pub(super) const PLACES_PER_CHANNEL: u32 = 4;
 
-/// Places that a search looks at, at most, as in the programs (`FLOW_PROBES`). A flow that finds no free place among them is
-/// relayed in user space.
+/// Places that a search looks at, at most, as in the programs (`FLOW_PROBES`). A flow that finds no free place among
+/// them is relayed in user space.
 const PROBES: u32 = 16;
 
 /// `struct flow`.
@@ -109,8 +110,8 @@ const _: () = assert!(size_of::<Tail>() == 64);
 const IS_SETTLED: u64 = 0;
 const IS_FRESH: u64 = 1;
 
-/// A handle to the table of flows. No operation makes a system call. All handles share one lock, which an operation holds for
-/// as long as it looks at a few dozen places.
+/// A handle to the table of flows. No operation makes a system call. All handles share one lock, which an operation
+/// holds for as long as it looks at a few dozen places.
 #[derive(Clone, Debug)]
 pub struct Table {
     shared: Arc<Shared>,
@@ -163,8 +164,8 @@ impl Table {
         })
     }
 
-    /// Enters a flow, or replaces what is known of it; from the next packet on. A flow that is replaced keeps its counts, and
-    /// does not settle again.
+    /// Enters a flow, or replaces what is known of it; from the next packet on. A flow that is replaced keeps its
+    /// counts, and does not settle again.
     ///
     /// # Errors
     /// Then nothing has changed.
@@ -184,7 +185,8 @@ impl Table {
         Ok(())
     }
 
-    /// Leaves a flow to user space, from the next packet on. Returns what went over it; `None` if it was not in the table.
+    /// Leaves a flow to user space, from the next packet on. Returns what went over it; `None` if it was not in the
+    /// table.
     pub fn remove(&mut self, flow: &FlowKey) -> Option<Counts> {
         let key = Key::new(flow)?;
         let mut length = self.shared.lock();
@@ -215,13 +217,15 @@ impl Shared {
     }
 
     fn flow(&self, at: u32) -> &Flow {
-        // SAFETY: `Flow` is made of atomics, for which every bit pattern is a value, and of the size that the mapping was made for.
+        // SAFETY: `Flow` is made of atomics, for which every bit pattern is a value, and of the size that the mapping
+        // was made for.
         let flows = unsafe { self.flows.slots::<Flow>() };
         &flows[(at & self.mask) as usize]
     }
 
     fn tail(&self, at: u32) -> &Tail {
-        // SAFETY: `Tail` is made of atomics, for which every bit pattern is a value, and of the size that the mapping was made for.
+        // SAFETY: `Tail` is made of atomics, for which every bit pattern is a value, and of the size that the mapping
+        // was made for.
         let tails = unsafe { self.tails.slots::<Tail>() };
         &tails[(at & self.mask) as usize]
     }

@@ -3,8 +3,8 @@
 /// Names each number once, in the order of `enum total` in `relay_maps.h`.
 macro_rules! totals {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one of the two programs has counted since it was loaded, on all processors. The `pass_*` count packets that
-        /// it left to user space unchanged, by reason. Packets of other protocols and ports are not counted.
+        /// What one of the two programs has counted since it was loaded, on all processors. The `pass_*` count packets
+        /// that it left to user space unchanged, by reason. Packets of other protocols and ports are not counted.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct PathTotals {
@@ -38,7 +38,8 @@ totals! {
     to_client,
     /// Their payload in bytes.
     to_client_bytes,
-    /// Packets relayed from a client through two relays of this server to another client. Counted in no other direction.
+    /// Packets relayed from a client through two relays of this server to another client. Counted in no other
+    /// direction.
     relay_to_relay,
     /// Their payload in bytes.
     relay_to_relay_bytes,
@@ -82,7 +83,8 @@ totals! {
     pass_room,
     /// Relaying is switched off.
     pass_off,
-    /// The channel is new, and what came before may still wait in user space: see [`FlowEntry::settles`](super::FlowEntry::settles).
+    /// The channel is new, and what came before may still wait in user space: see
+    /// [`FlowEntry::settles`](super::FlowEntry::settles).
     pass_settling,
     /// In XDP only: a frame from an interface that the program was not told of. It is a lower device of one that was.
     pass_interface,

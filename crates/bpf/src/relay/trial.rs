@@ -38,8 +38,8 @@ pub struct Trial {
 const GROWTH: usize = 64;
 
 impl Relay {
-    /// Runs the XDP program repeatedly, each time on the result of the last run, as if from interface 1 (loopback) of the
-    /// calling thread's network namespace.
+    /// Runs the XDP program repeatedly, each time on the result of the last run, as if from interface 1 (loopback) of
+    /// the calling thread's network namespace.
     ///
     /// # Errors
     /// When the kernel refuses the run.
@@ -70,8 +70,8 @@ impl Relay {
         })
     }
 
-    /// Runs the tc program so often, each time on what the last run left, as if from interface 1. `segments` presents the
-    /// frame as a packet of several datagrams.
+    /// Runs the tc program so often, each time on what the last run left, as if from interface 1. `segments` presents
+    /// the frame as a packet of several datagrams.
     ///
     /// # Errors
     /// When the kernel refuses the run.

@@ -56,7 +56,8 @@ impl Process {
     }
 }
 
-/// The slots of a listener's sockets in one process, one per worker. `count` is 0 if the process does not have the listener.
+/// The slots of a listener's sockets in one process, one per worker. `count` is 0 if the process does not have the
+/// listener.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotRange {
@@ -118,8 +119,8 @@ impl Tables {
     /// The maps behind these descriptors, in the order of [`fds`](Self::fds).
     ///
     /// # Errors
-    /// If one is not the map that it should be, or if the kernel does not let this process use it. Before Linux 5.19, the use of maps
-    /// requires CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
+    /// If one is not the map that it should be, or if the kernel does not let this process use it. Before Linux 5.19,
+    /// the use of maps requires CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
     pub fn from_fds(fds: [OwnedFd; Tables::FDS]) -> Result<Tables, BpfError> {
         let map = |fd: &OwnedFd| -> Result<Map, BpfError> {
             let copy = fd.try_clone().map_err(BpfError::Descriptor)?;

@@ -84,7 +84,8 @@ fn understood(frame: &[u8], case: &Case) -> Option<(Case, Packet)> {
     Some((case, packet))
 }
 
-/// The frame must be what the reference makes of it; a payload that was damaged leaves with a checksum that is as wrong.
+/// The frame must be what the reference makes of it; a payload that was damaged leaves with a checksum that is as
+/// wrong.
 fn assert_right(frame: &[u8], left: &[u8], case: &Case, identification: u32) {
     let (case, packet) = understood(frame, case).expect("only what is understood is relayed");
     assert!(packet.ttl > 1, "{case}");

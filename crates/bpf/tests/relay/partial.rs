@@ -1,12 +1,13 @@
-//! Checksums that the sender has left to hardware, and packets of several datagrams: what BPF_PROG_TEST_RUN cannot make.
+//! Checksums that the sender has left to hardware, and packets of several datagrams: what BPF_PROG_TEST_RUN cannot
+//! make.
 //!
 //! ```text
 //!   far end                                    this end
 //!   packet socket with a virtio-net header ──▶ s0 ── tc program ─┐
 //!   UDP sockets, packet socket  ◀── c0 ◀───────────────── s0 ◀───┘  transmit checksums off: the kernel completes them
 //! ```
-//! The frame that arrives at the far end must be the reference's to the last byte of its checksum, and the socket there must
-//! accept it.
+//! The frame that arrives at the far end must be the reference's to the last byte of its checksum, and the socket there
+//! must accept it.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -31,7 +31,8 @@ pub(crate) struct Rig {
 const LOOPBACK: u32 = 1;
 const CHANNELS: u32 = 1 << 13;
 
-/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts them.
+/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts
+/// them.
 pub(crate) fn skipped(reason: &dyn std::fmt::Display) {
     use std::io::Write;
     eprintln!("skipped: {reason}");

@@ -20,8 +20,8 @@ pub(crate) const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 
 /// The TLS and DTLS configuration of a client: the server name to verify, and the trusted root certificates.
 ///
-/// The constructors read files and parse certificates, so make one and clone it. Clones share the session cache, so that later
-/// connections resume earlier sessions.
+/// The constructors read files and parse certificates, so make one and clone it. Clones share the session cache, so
+/// that later connections resume earlier sessions.
 #[derive(Clone, Debug)]
 pub struct Tls {
     name: ServerName<'static>,
@@ -49,7 +49,8 @@ pub enum TlsConfigError {
 }
 
 impl Tls {
-    /// Trusts the root certificates of this system. The environment variables SSL_CERT_FILE and SSL_CERT_DIR replace them.
+    /// Trusts the root certificates of this system. The environment variables SSL_CERT_FILE and SSL_CERT_DIR replace
+    /// them.
     ///
     /// # Errors
     /// [`TlsConfigError`]; also if the system has no root certificate.
@@ -105,8 +106,8 @@ impl Tls {
         Tls::verified_by(server_name, verifier)
     }
 
-    /// Accepts any certificate, without a check of issuer, name or validity. The connection is encrypted, but the server is not
-    /// authenticated. For tests and measurements.
+    /// Accepts any certificate, without a check of issuer, name or validity. The connection is encrypted, but the
+    /// server is not authenticated. For tests and measurements.
     ///
     /// # Errors
     /// [`TlsConfigError::Name`].
@@ -126,7 +127,8 @@ impl Tls {
         Ok(Tls::with_config(server_name, with_alpn(config))?.dtls_verifier(verifier))
     }
 
-    /// Verifies certificates over DTLS with `verifier`. Only a configuration from [`with_config`](Tls::with_config) requires this.
+    /// Verifies certificates over DTLS with `verifier`. Only a configuration from [`with_config`](Tls::with_config)
+    /// requires this.
     #[must_use]
     pub fn dtls_verifier(mut self, verifier: Arc<dyn ServerCertVerifier>) -> Tls {
         self.verifier = Some(verifier);
@@ -162,8 +164,8 @@ impl Tls {
         self
     }
 
-    /// Whether connections resume earlier sessions if the server supports it. Always true after [`with_config`](Tls::with_config), whatever
-    /// the configuration says.
+    /// Whether connections resume earlier sessions if the server supports it. Always true after
+    /// [`with_config`](Tls::with_config), whatever the configuration says.
     #[must_use]
     pub fn resumes(&self) -> bool {
         self.resumes

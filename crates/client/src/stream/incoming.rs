@@ -34,7 +34,8 @@ impl Incoming {
         }
     }
 
-    /// The bytes that were not returned as messages: behind a ConnectionBind response the stream has no messages any more (RFC 6062 §5.4).
+    /// The bytes that were not returned as messages: behind a ConnectionBind response the stream has no messages any
+    /// more (RFC 6062 §5.4).
     #[must_use]
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.next..]

@@ -5,8 +5,8 @@
 //!  socket ◀─ flush ─── Wire (TLS) ◀─ queue: a message and its padding
 //! ```
 //!
-//! The owner reads and writes the socket. Messages that are queued between two flushes share one write, and one TLS record if they
-//! fit into 16 KiB. Buffers are reused, so that no memory is allocated per message.
+//! The owner reads and writes the socket. Messages that are queued between two flushes share one write, and one TLS
+//! record if they fit into 16 KiB. Buffers are reused, so that no memory is allocated per message.
 
 #[cfg(feature = "tls")]
 mod config;
@@ -69,8 +69,8 @@ impl Stream {
         &self.wire
     }
 
-    /// Handles bytes that the owner has read from the socket. Then call [`next_message`](Stream::next_message) until it returns
-    /// `None`.
+    /// Handles bytes that the owner has read from the socket. Then call [`next_message`](Stream::next_message) until it
+    /// returns `None`.
     ///
     /// # Errors
     /// The connection has failed. [`flush`](Stream::flush) still sends the TLS alert.

@@ -134,7 +134,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the other side has closed its direction with close_notify. Always false over TCP, where reading from the socket tells.
+    /// Whether the other side has closed its direction with close_notify. Always false over TCP, where reading from the
+    /// socket tells.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.has_ended
@@ -174,10 +175,12 @@ impl Wire {
     /// Writes queued bytes. Returns false if the socket has no room for the rest.
     ///
     /// # Errors
-    /// The errors of the socket, except `WouldBlock`: then call it again when the socket is writable. Also if encryption fails.
+    /// The errors of the socket, except `WouldBlock`: then call it again when the socket is writable. Also if
+    /// encryption fails.
     pub fn flush(&mut self, socket: &mut dyn Write) -> io::Result<bool> {
         loop {
-            // Encrypt only when all earlier bytes are written. While the socket is full, messages gather for one larger record.
+            // Encrypt only when all earlier bytes are written. While the socket is full, messages gather for one larger
+            // record.
             if self.written == self.outgoing.len() {
                 self.written = 0;
                 empty(&mut self.outgoing);
@@ -220,7 +223,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Over TLS, closes the sending direction with close_notify; receiving goes on. Call it once [`backlog`](Wire::backlog) is 0.
+    /// Over TLS, closes the sending direction with close_notify; receiving goes on. Call it once
+    /// [`backlog`](Wire::backlog) is 0.
     pub fn finish(&mut self) {
         #[cfg(feature = "tls")]
         if let Some(session) = &mut self.tls {

@@ -330,7 +330,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// Decrypts a record of epoch 1. Before it has the keys, the client drops the record: the server retransmits its flight.
+    /// Decrypts a record of epoch 1. Before it has the keys, the client drops the record: the server retransmits its
+    /// flight.
     pub(super) fn open<'a>(&mut self, header: &Header, fragment: &'a mut [u8]) -> Option<&'a [u8]> {
         let State::Answered(answered) = &mut self.state else {
             return None;

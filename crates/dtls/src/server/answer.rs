@@ -134,8 +134,9 @@ pub(super) fn answer(
         extended_master_secret: parsed.extended_master_secret,
         secure_renegotiation: parsed.secure_renegotiation,
         point_formats: parsed.point_formats,
-        // RFC 6066 §3 asks for an empty extension if the name selected the certificate. pion's DTLS client (3.1) drops a ServerHello that
-        // has it, and retransmits until its caller gives up. All clients accept a ServerHello without it, as OpenSSL sends it by default.
+        // RFC 6066 §3 asks for an empty extension if the name selected the certificate. pion's DTLS client (3.1) drops
+        // a ServerHello that has it, and retransmits until its caller gives up. All clients accept a ServerHello
+        // without it, as OpenSSL sends it by default.
         server_name: false,
         protocol: chosen.protocol.as_deref(),
     };

@@ -188,7 +188,8 @@ impl Connection {
         }
     }
 
-    /// Handles a handshake message after the handshake: the client lost the server's Finished message, or tries to renegotiate.
+    /// Handles a handshake message after the handshake: the client lost the server's Finished message, or tries to
+    /// renegotiate.
     fn late_handshake(&mut self, context: &mut Context<'_>, text: &[u8]) -> Outcome {
         let Phase::Established(established) = &mut self.phase else {
             return Outcome::Nothing;

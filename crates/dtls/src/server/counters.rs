@@ -28,7 +28,8 @@ drop_reasons! {
     UnknownSource = "unknown_source",
     /// The endpoint cannot parse the handshake message.
     MalformedHandshake = "malformed_handshake",
-    /// The ClientHello is fragmented, and this fragment is not the first, or does not have all cipher suites and compression methods.
+    /// The ClientHello is fragmented, and this fragment is not the first, or does not have all cipher suites and
+    /// compression methods.
     FragmentedHello = "fragmented_hello",
     /// The ClientHello is shorter than the HelloVerifyRequest.
     ShortHello = "short_hello",

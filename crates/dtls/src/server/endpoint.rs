@@ -23,7 +23,8 @@ use crate::{CloseReason, Config, Path, SendError};
 const HELLO_VERIFY: usize = record::HEADER + handshake::HEADER + 3 + cookie::LENGTH;
 /// The maximum number of timers that one call handles. Others wait for the next call.
 const TIMERS_PER_CALL: usize = 256;
-/// The highest message sequence number of a ClientHello. A client that has repeated it more often does not return cookies.
+/// The highest message sequence number of a ClientHello. A client that has repeated it more often does not return
+/// cookies.
 const MOST_HELLOS: u16 = 64;
 
 /// The result of a datagram.
@@ -90,7 +91,8 @@ pub struct Endpoint {
     table: Table,
     half_open: HalfOpen,
     sources: Sources,
-    /// Connections with a handshake step to do. Each is in the queue at most once, because a step precedes the next message.
+    /// Connections with a handshake step to do. Each is in the queue at most once, because a step precedes the next
+    /// message.
     work: VecDeque<ConnectionKey>,
     timers: Wheel<1_000_000>,
     outgoing: Outgoing<Path>,
@@ -139,8 +141,8 @@ impl Endpoint {
         }
     }
 
-    /// The same as [`Endpoint::handle_datagram`], for the records from `at` on. Returns the range of the first message. The records after
-    /// it begin at [`Opened::end`].
+    /// The same as [`Endpoint::handle_datagram`], for the records from `at` on. Returns the range of the first message.
+    /// The records after it begin at [`Opened::end`].
     pub fn open(
         &mut self,
         now: Mono,
@@ -178,7 +180,8 @@ impl Endpoint {
         None
     }
 
-    /// The connection of this record. For a ClientHello without a valid cookie, it sends a HelloVerifyRequest and returns `None`.
+    /// The connection of this record. For a ClientHello without a valid cookie, it sends a HelloVerifyRequest and
+    /// returns `None`.
     fn admit(
         &mut self,
         now: Mono,
@@ -353,8 +356,8 @@ impl Endpoint {
         !self.work.is_empty()
     }
 
-    /// Does one step of one handshake: a key pair and a signature, or a key agreement. Only this call does such steps, in order of
-    /// arrival. So the caller limits the CPU time of handshakes. Returns false if there was no step to do.
+    /// Does one step of one handshake: a key pair and a signature, or a key agreement. Only this call does such steps,
+    /// in order of arrival. So the caller limits the CPU time of handshakes. Returns false if there was no step to do.
     pub fn step(&mut self, now: Mono) -> bool {
         while let Some(key) = self.work.pop_front() {
             let Some(connection) = self.table.get_mut(key) else {
@@ -368,8 +371,8 @@ impl Endpoint {
         false
     }
 
-    /// Encrypts one message, given in parts, into `out`, and returns the length of the datagram. `out` must be longer than
-    /// the message by [`crate::OVERHEAD`].
+    /// Encrypts one message, given in parts, into `out`, and returns the length of the datagram. `out` must be longer
+    /// than the message by [`crate::OVERHEAD`].
     ///
     /// # Errors
     /// The connection is not established, or the message does not fit.
@@ -504,8 +507,8 @@ struct Hello<'a> {
     sequence: u16,
 }
 
-/// Reads the first fragment of a ClientHello. It must have all cipher suites and compression methods, because the cookie is computed
-/// over them.
+/// Reads the first fragment of a ClientHello. It must have all cipher suites and compression methods, because the
+/// cookie is computed over them.
 fn read_hello<'a>(header: &Header, fragment: &'a [u8]) -> Result<Hello<'a>, DropReason> {
     if !is_plain_handshake(header) {
         return Err(DropReason::UnknownSource);

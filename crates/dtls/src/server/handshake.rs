@@ -284,7 +284,8 @@ impl Handshake {
         }
     }
 
-    /// Stores a record until the keys are derived. The network may reorder datagrams, and the key derivation may be deferred.
+    /// Stores a record until the keys are derived. The network may reorder datagrams, and the key derivation may be
+    /// deferred.
     fn keep(&mut self, context: &mut Context<'_>, header: &Header, fragment: &[u8]) -> Outcome {
         let length = record::HEADER + fragment.len();
         let wanted = header.content == ContentType::Handshake

@@ -1,4 +1,5 @@
-//! How many connections each source has. Sources have proven their address by a cookie, so nobody can fill the table with others' addresses.
+//! How many connections each source has. Sources have proven their address by a cookie, so nobody can fill the table
+//! with others' addresses.
 
 use std::hash::Hasher;
 use std::net::IpAddr;

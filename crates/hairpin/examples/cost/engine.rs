@@ -38,7 +38,8 @@ enum Given<'a> {
     Peer(SocketAddr, Run<'a>),
 }
 
-/// One input and everything that follows from it. Returns how many datagrams it covered. Not inlined: the tools find it by its name.
+/// One input and everything that follows from it. Returns how many datagrams it covered. Not inlined: the tools find it
+/// by its name.
 #[inline(never)]
 fn engine_turn(bed: &mut TestBed, given: Given<'_>) -> Result<usize, DropReason> {
     let TestBed {

@@ -61,7 +61,8 @@ pub(crate) fn run() -> Outcome<()> {
     measure_bed("allocate cycle", &mut TestBed::cycles)
 }
 
-/// Measures one scenario with a server of its own: a server learns from what comes (whether trains do, how much at a time).
+/// Measures one scenario with a server of its own: a server learns from what comes (whether trains do, how much at a
+/// time).
 fn measure_bed(name: &str, round: &mut dyn FnMut(&mut TestBed) -> Outcome<usize>) -> Outcome<()> {
     let mut bed = TestBed::new()?;
     measure(name, &mut || round(&mut bed))

@@ -16,7 +16,8 @@ use sip::Spans;
 /// Operations in one round.
 const ROUND: usize = 32;
 
-/// Operations per second of the engine's time: while rounds are counted, as many transactions end as begin, about 64 being alive.
+/// Operations per second of the engine's time: while rounds are counted, as many transactions end as begin, about 64
+/// being alive.
 const RATE: u64 = 2;
 
 /// Measures everything.

@@ -5,7 +5,8 @@
 //!            (port 80, or TLS listeners)
 //! ```
 //!
-//! This has a thread of its own. Workers never wait for it. Before the first certificate there is one that no client trusts.
+//! This has a thread of its own. Workers never wait for it. Before the first certificate there is one that no client
+//! trusts.
 
 mod order;
 mod renewal;

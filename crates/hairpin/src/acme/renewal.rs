@@ -9,8 +9,9 @@ pub(super) struct Window {
     pub(super) end: u64,
 }
 
-/// When to renew, in seconds since 1970. `share`, 0 to 1, selects a time in the suggested window, as RFC 9773 §4.2 requires. So not all
-/// certificates of one hour are renewed at once. Without a suggestion, a third of the lifetime is left. A sixth is left in any case.
+/// When to renew, in seconds since 1970. `share`, 0 to 1, selects a time in the suggested window, as RFC 9773 §4.2
+/// requires. So not all certificates of one hour are renewed at once. Without a suggestion, a third of the lifetime is
+/// left. A sixth is left in any case.
 pub(super) fn due(info: &CertificateInfo, window: Option<Window>, share: f64) -> u64 {
     let lifetime = info.expires_unix_s.saturating_sub(info.begins_unix_s);
     let latest = info.expires_unix_s.saturating_sub(lifetime / 6);
@@ -24,8 +25,8 @@ pub(super) fn due(info: &CertificateInfo, window: Option<Window>, share: f64) ->
     }
 }
 
-/// How long to wait after this many failures in a row: a minute, then twice as long each time, at most six hours. Let's Encrypt refuses an
-/// account after five failures in an hour.
+/// How long to wait after this many failures in a row: a minute, then twice as long each time, at most six hours. Let's
+/// Encrypt refuses an account after five failures in an hour.
 pub(super) fn pause_s(failures: u32) -> u64 {
     let factor = 1_u64 << failures.saturating_sub(1).min(16);
     (60 * factor).min(6 * 3_600)

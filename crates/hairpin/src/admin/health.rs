@@ -50,7 +50,8 @@ pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
 /// Whether new clients should come: every listener is bound, which they are before there is an observer, every worker
 /// serves, new allocations and SIP transactions are admitted, and every store answers.
 ///
-/// An engine of the cluster that does not respond is no reason to send clients away: all nodes would do so together. The line says it.
+/// An engine of the cluster that does not respond is no reason to send clients away: all nodes would do so together.
+/// The line says it.
 pub(crate) fn ready(
     observer: &Observer,
     stores: &[Arc<Source>],

@@ -1,6 +1,7 @@
 //! Samples of the last hour, and each new sample as an event.
 //!
-//! One task of the admin thread takes a sample every two seconds from the published counters. Workers do no work for it.
+//! One task of the admin thread takes a sample every two seconds from the published counters. Workers do no work for
+//! it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +19,9 @@ use crate::metrics::worker_cpu_ns;
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Age of the last reading of the kernel's counters from which on their rates count as 0. The server reads them every second, and a busy host can
-/// delay this by seconds. If the control thread has ended, there is no other reading, and user space relays.
+/// Age of the last reading of the kernel's counters from which on their rates count as 0. The server reads them every
+/// second, and a busy host can delay this by seconds. If the control thread has ended, there is no other reading, and
+/// user space relays.
 const KERNEL_READING_MAX: Duration = Duration::from_secs(15);
 /// Samples of an hour.
 const SAMPLES: usize = 1_800;
@@ -124,8 +126,8 @@ struct Reading {
     memory: u64,
 }
 
-/// Counters of the kernel. The server reads them at its own times, about once per second. So between two samples, they grow during another time
-/// than the counters of user space.
+/// Counters of the kernel. The server reads them at its own times, about once per second. So between two samples, they
+/// grow during another time than the counters of user space.
 #[derive(Clone, Copy, Debug, Default)]
 struct KernelReading {
     /// When the server read them; `None` if it has not done so yet.
@@ -197,7 +199,8 @@ impl Reading {
         }
     }
 
-    /// Computes the rates of the kernel's counters. Without a newer reading, the rates of before stay, but not for long.
+    /// Computes the rates of the kernel's counters. Without a newer reading, the rates of before stay, but not for
+    /// long.
     fn set_kernel_rates(&mut self, before: &Self) {
         let is_current = |at| self.at.duration_since(at) < KERNEL_READING_MAX;
         self.kernel_rates = match self.kernel.seconds_since(&before.kernel) {
@@ -245,7 +248,8 @@ fn rates(now: &[u64; 7], then: &[u64; 7], seconds: f64) -> [f64; 7] {
     std::array::from_fn(|at| now[at].saturating_sub(then[at]) as f64 / seconds)
 }
 
-/// Failed requests. A first request without credentials (401) and a stale nonce (438) are normal for each client and do not count.
+/// Failed requests. A first request without credentials (401) and a stale nonce (438) are normal for each client and do
+/// not count.
 fn failures(stats: &Stats) -> u64 {
     let codes = server::stats::ERROR_CODES.iter();
     let errors = codes.filter(|code| !matches!(code, 401 | 438));
@@ -286,7 +290,8 @@ mod tests {
         assert_eq!(of("cpu_worker_0"), &json!(0.5));
     }
 
-    /// The kernel relays 1,000 packets per second, and the server reads its counters at times of its own: 0 to 3 times between two samples.
+    /// The kernel relays 1,000 packets per second, and the server reads its counters at times of its own: 0 to 3 times
+    /// between two samples.
     #[test]
     fn the_rate_of_the_kernel_does_not_depend_on_when_its_counters_are_read() {
         let start = Instant::now();

@@ -1,4 +1,5 @@
-//! A small HTTP server: one request per connection, with TLS if the client starts a TLS handshake. Everything that a client decides has a limit.
+//! A small HTTP server: one request per connection, with TLS if the client starts a TLS handshake. Everything that a
+//! client decides has a limit.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,8 +27,8 @@ use tokio_rustls::TlsAcceptor;
 /// Connections at once. One more closes the oldest: whoever opens connections and says nothing cannot keep a probe out.
 pub(super) const CONNECTIONS: usize = 32;
 
-/// Connections per second; more wait in the kernel's backlog. Scrapers come every few seconds, and a page takes a fraction of
-/// a millisecond, so this is some percent of one core at worst.
+/// Connections per second; more wait in the kernel's backlog. Scrapers come every few seconds, and a page takes a
+/// fraction of a millisecond, so this is some percent of one core at worst.
 const PER_SECOND: u32 = 200;
 
 /// How long a connection lasts at most, response included.
@@ -154,7 +155,8 @@ pub(crate) async fn serve(
             Ok((stream, address)) => {
                 open.retain(|(connection, _)| !connection.is_finished());
                 if open.len() >= CONNECTIONS {
-                    // The limit of event streams is below that of connections, so at least one connection is not a stream.
+                    // The limit of event streams is below that of connections, so at least one connection is not a
+                    // stream.
                     let oldest = open
                         .iter()
                         .position(|(_, is_stream)| !is_stream.load(Ordering::Relaxed));

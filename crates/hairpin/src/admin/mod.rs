@@ -1,8 +1,10 @@
-//! The admin listener: `/metrics`, `/healthz` and `/readyz` for monitoring and for orchestrators, the API, and the live page.
+//! The admin listener: `/metrics`, `/healthz` and `/readyz` for monitoring and for orchestrators, the API, and the live
+//! page.
 //!
 //! It has a thread of its own. It reads the server through an [`Observer`](server::Observer), sends each
-//! [`Change`](crate::control::Change) to the main thread, and lists and ends allocations by the mailboxes of workers. So it never blocks a worker.
-//! It has limits: concurrent connections, connections per second, the size of a request, and the duration of a connection.
+//! [`Change`](crate::control::Change) to the main thread, and lists and ends allocations by the mailboxes of workers.
+//! So it never blocks a worker. It has limits: concurrent connections, connections per second, the size of a request,
+//! and the duration of a connection.
 
 mod api;
 mod failures;
@@ -43,8 +45,8 @@ pub(crate) struct Bound {
     address: SocketAddr,
 }
 
-/// Binds the socket before anything is started, so that an address that is taken is known in time. `None` if there is to be
-/// none, or if nobody asked for one and the usual address is taken.
+/// Binds the socket before anything is started, so that an address that is taken is known in time. `None` if there is
+/// to be none, or if nobody asked for one and the usual address is taken.
 ///
 /// # Errors
 /// If an address was asked for and cannot be had.

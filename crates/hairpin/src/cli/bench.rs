@@ -62,8 +62,8 @@ pub(crate) struct Args {
     /// How often each server is restarted and measured; below 6 the spread says little [default: 6, with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Only scenarios with one of these names, or parts of names, separated by commas (see --list); those marked extra run
-    /// only when named here
+    /// Only scenarios with one of these names, or parts of names, separated by commas (see --list); those marked extra
+    /// run only when named here
     #[arg(long, value_name = "NAMES")]
     pub(crate) scenarios: Option<String>,
     /// Of the relay scenarios, only those with these payloads, in bytes, separated by commas
@@ -72,7 +72,8 @@ pub(crate) struct Args {
     /// Length of one step of the search for the best goodput [default: 250ms, with --quick 120ms]
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]
     pub(crate) step: Option<Duration>,
-    /// How long a server must hold a rate, with at most 1 % of loss, for it to be the best goodput [default: 2s, with --quick 250ms]
+    /// How long a server must hold a rate, with at most 1 % of loss, for it to be the best goodput [default: 2s, with
+    /// --quick 250ms]
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]
     pub(crate) hold: Option<Duration>,
     /// How the load is made
@@ -122,7 +123,8 @@ pub(crate) enum Load {
 /// Arguments of the hidden `hairpin bench-floor`: a bare relay that `hairpin bench` starts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Floor {
-    /// plain, batch, gro, tcp, tls, sip, xdp, tc, stun-xdp, program-xdp or program-tc; the number of flows; ipv4 or ipv6
+    /// plain, batch, gro, tcp, tls, sip, xdp, tc, stun-xdp, program-xdp or program-tc; the number of flows; ipv4 or
+    /// ipv6
     #[arg(num_args = 3)]
     pub(crate) words: Vec<String>,
 }

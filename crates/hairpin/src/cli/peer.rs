@@ -33,7 +33,8 @@ pub(crate) struct Args {
     /// Send nothing back: check and count
     #[arg(long, conflicts_with = "source")]
     pub(crate) sink: bool,
-    /// Send a measured stream of this many datagrams per second to every address that has sent something within the last 10 s
+    /// Send a measured stream of this many datagrams per second to every address that has sent something within the
+    /// last 10 s
     #[arg(long, value_name = "RATE")]
     pub(crate) source: Option<Rate>,
     /// With --source: payload of each datagram, in bytes

@@ -124,7 +124,8 @@ Examples:
 /// Where and how.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Target {
-    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 by default; 5349 with TLS and DTLS)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP
+    /// (port 3478 by default; 5349 with TLS and DTLS)
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
     /// Whom to trust.

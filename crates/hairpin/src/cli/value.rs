@@ -34,7 +34,8 @@ pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Reads an idle time of a NAT's binding. No NAT should end one after less than 2 minutes (RFC 4787 §4.3); nobody waits for more than an hour.
+/// Reads an idle time of a NAT's binding. No NAT should end one after less than 2 minutes (RFC 4787 §4.3); nobody waits
+/// for more than an hour.
 pub(crate) fn idle_time(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if !(Duration::from_secs(5)..=Duration::from_secs(3600)).contains(&time) {

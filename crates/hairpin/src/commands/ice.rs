@@ -24,7 +24,8 @@ impl Ice {
         )
     }
 
-    /// URIs with the credentials in them (`turn://user:password@host:port`), as GStreamer takes them; no RFC has this form.
+    /// URIs with the credentials in them (`turn://user:password@host:port`), as GStreamer takes them; no RFC has this
+    /// form.
     pub(crate) fn uris_with_credentials(&self) -> Vec<String> {
         let user = format!(
             "{}:{}",

@@ -1,6 +1,7 @@
 //! Where reports go: files, or stdout for `-`.
 //!
-//! They are checked before a measurement starts: nobody should measure for ten minutes and then have no place for the result.
+//! They are checked before a measurement starts: nobody should measure for ten minutes and then have no place for the
+//! result.
 
 use std::fs::OpenOptions;
 use std::path::Path;

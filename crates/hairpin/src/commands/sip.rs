@@ -1,5 +1,5 @@
-//! `hairpin sip`: `route` shows a decision of the proxy without a server; `state` shows the SIP state of a running server,
-//! `trace` messages of a call.
+//! `hairpin sip`: `route` shows a decision of the proxy without a server; `state` shows the SIP state of a running
+//! server, `trace` messages of a call.
 
 mod ladder;
 mod pcap;

@@ -10,8 +10,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Status after a second Ctrl-C, as shells have it.
 const INTERRUPTED: i32 = 130;
 
-/// Calls `first` at the first SIGINT, SIGTERM or SIGHUP, and `last` at the second, which ends the process. To be called before
-/// any thread starts, so that no signal is missed.
+/// Calls `first` at the first SIGINT, SIGTERM or SIGHUP, and `last` at the second, which ends the process. To be called
+/// before any thread starts, so that no signal is missed.
 pub(super) fn on_signals(
     first: impl Fn() + Send + 'static,
     last: impl Fn() + Send + 'static,

@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::setting::{FromText, Mistake};
 
-/// 20 random base64 characters have 120 bits, which nobody can guess. A shorter text is probably a password that is used elsewhere.
+/// 20 random base64 characters have 120 bits, which nobody can guess. A shorter text is probably a password that is
+/// used elsewhere.
 const SHORTEST_TOKEN: usize = 20;
 /// Keeps `Authorization` far below the limit of a request's header fields.
 const LONGEST_TOKEN: usize = 512;

@@ -1,7 +1,7 @@
 //! What is wrong with a configuration, and how it is shown.
 //!
-//! No function stops at the first mistake. Readers and checks push into a [`Report`] and continue. The user sees all mistakes at
-//! once, sorted by location, each with its line, a caret and the remedy.
+//! No function stops at the first mistake. Readers and checks push into a [`Report`] and continue. The user sees all
+//! mistakes at once, sorted by location, each with its line, a caret and the remedy.
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 

@@ -1,4 +1,5 @@
-//! Texts of a configuration file that name other places: `${NAME}` (environment), `${file:PATH}` and `${credential:NAME}` (systemd).
+//! Texts of a configuration file that name other places: `${NAME}` (environment), `${file:PATH}` and
+//! `${credential:NAME}` (systemd).
 //!
 //! So a secret need not be in the file: each text of the file can have it somewhere else, also in nested tables.
 

@@ -1,7 +1,8 @@
 //! One value as the user wrote it, whatever layer it came from.
 //!
 //! A file gives typed TOML values; the environment and flags give plain text, whose type is that of the key
-//! (`HAIRPIN_SERVER__WORKERS=4`, `--listen A --listen B`). A [`Node`] hides the difference from the readers in `setting`.
+//! (`HAIRPIN_SERVER__WORKERS=4`, `--listen A --listen B`). A [`Node`] hides the difference from the readers in
+//! `setting`.
 
 use toml::Spanned;
 use toml::de::DeValue;

@@ -1,7 +1,8 @@
 //! Every key of the configuration, once.
 //!
-//! [`KEYS`] drives the file walker, the environment, `--set`, `check --effective` and the test that docs/configuration.md
-//! describes exactly these keys. [`Settings`] holds what was read, each value with its place. Defaults are in `defaults.toml`.
+//! [`KEYS`] drives the file walker, the environment, `--set`, `check --effective` and the test that
+//! docs/configuration.md describes exactly these keys. [`Settings`] holds what was read, each value with its place.
+//! Defaults are in `defaults.toml`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -47,8 +48,8 @@ use super::stores;
 use super::tls::{MinVersion, Pair};
 use super::tokens::{self, ServerName};
 
-/// RFC 8656 §7.2: an allocation lasts 10 minutes by default. Clients refresh one minute before the end, so less than 2 minutes is
-/// too short. More than a day would occupy the port of a vanished client for too long.
+/// RFC 8656 §7.2: an allocation lasts 10 minutes by default. Clients refresh one minute before the end, so less than 2
+/// minutes is too short. More than a day would occupy the port of a vanished client for too long.
 pub(crate) type AllocationLifetime = Seconds<120, 86_400>;
 /// RFC 8656 §5: a nonce expires at least once an hour; under a minute nearly every request would be challenged.
 pub(crate) type NonceLifetime = Seconds<60, 3_600>;
@@ -59,7 +60,8 @@ pub(crate) type Permissions = Bounded<1, 1_024>;
 /// Channels of one relayed address: 4,096 numbers exist (RFC 8656 §12).
 pub(crate) type Channels = Bounded<1, 4_096>;
 
-/// A receive buffer: the kernel makes none smaller than 4 KiB in effect, and half a gigabyte would hold a minute of delay.
+/// A receive buffer: the kernel makes none smaller than 4 KiB in effect, and half a gigabyte would hold a minute of
+/// delay.
 pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
 /// A send buffer: what the kernel keeps for one neighbour that does not answer has to fit, 208 KiB by default.
 pub(crate) type SendBuffer = Size<262_144, 536_870_912>;
@@ -120,7 +122,8 @@ pub(crate) type SipBody = Size<0, 1_048_576>;
 pub(crate) type SipPushTimeout = Seconds<1, 60>;
 /// Calls that wait for phones. Each of them is a transaction.
 pub(crate) type SipPushCalls = Bounded<1, 100_000>;
-/// Time for a message that has begun, and silence on a SIP connection: below 64 * T1 = 32 s a transaction would lose its connection.
+/// Time for a message that has begun, and silence on a SIP connection: below 64 * T1 = 32 s a transaction would lose
+/// its connection.
 pub(crate) type SipMessageDeadline = Seconds<1, 600>;
 /// See [`SipMessageDeadline`].
 pub(crate) type SipIdle = Seconds<32, 86_400>;

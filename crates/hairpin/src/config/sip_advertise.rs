@@ -1,4 +1,5 @@
-//! The addresses that the server writes into Via, Record-Route, Path and Contact: `sip.advertise` and `sip.local_networks`.
+//! The addresses that the server writes into Via, Record-Route, Path and Contact: `sip.advertise` and
+//! `sip.local_networks`.
 
 use std::net::{IpAddr, SocketAddr};
 

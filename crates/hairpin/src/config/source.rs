@@ -1,8 +1,8 @@
 //! Where a configuration value was written.
 //!
-//! Every layer (the defaults, the file, the environment, the command line) is a piece of text with a name. A value keeps the
-//! [`Location`] of its text. So a message long after parsing, or about two values of two layers, can show the text that the
-//! user has written.
+//! Every layer (the defaults, the file, the environment, the command line) is a piece of text with a name. A value
+//! keeps the [`Location`] of its text. So a message long after parsing, or about two values of two layers, can show the
+//! text that the user has written.
 
 use std::ops::Range;
 

@@ -112,8 +112,8 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// Warns about a certificate that is not valid now, because clients reject it. The server starts nevertheless, because its other listeners
-/// work.
+/// Warns about a certificate that is not valid now, because clients reject it. The server starts nevertheless, because
+/// its other listeners work.
 fn judge_time(info: &CertificateInfo, at: &Location, report: &mut Report) {
     let place = &info.place;
     if info.days_left() < 0 {

@@ -128,7 +128,8 @@ fn make(
     }))
 }
 
-/// A key of a database of coturn: its example has longer keys than the algorithm, and coturn uses as many bytes as that needs.
+/// A key of a database of coturn: its example has longer keys than the algorithm, and coturn uses as many bytes as that
+/// needs.
 pub(crate) fn token_key(kid: &str, key: &str, algorithm: &str) -> Result<TokenKey, Mistake> {
     let named = Some(algorithm.to_owned()).filter(|name| !name.is_empty());
     let known = TokenAlgorithm::ALL.into_iter();

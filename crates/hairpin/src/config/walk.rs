@@ -1,4 +1,5 @@
-//! Walks a TOML document by the schema and reports everything that does not fit, instead of stopping at the first error.
+//! Walks a TOML document by the schema and reports everything that does not fit, instead of stopping at the first
+//! error.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

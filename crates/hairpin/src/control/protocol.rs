@@ -1,4 +1,5 @@
-//! What goes over the control socket: a request of one line, a reply of one line, both JSON objects with the version of the protocol.
+//! What goes over the control socket: a request of one line, a reply of one line, both JSON objects with the version of
+//! the protocol.
 
 use serde_json::{Map, Value, json};
 

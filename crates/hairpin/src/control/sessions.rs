@@ -1,4 +1,5 @@
-//! Sessions: the operator's name for allocations of clients. The control socket and the API list and end them in the same way.
+//! Sessions: the operator's name for allocations of clients. The control socket and the API list and end them in the
+//! same way.
 
 use serde_json::{Value, json};
 use server::sessions::{Session, SessionError, SessionFilter, SessionId, Sessions, SessionsCursor};

@@ -1,4 +1,5 @@
-//! Registration bindings, calls, their messages, and trunks of SIP. The control socket and the API list them in the same way.
+//! Registration bindings, calls, their messages, and trunks of SIP. The control socket and the API list them in the
+//! same way.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,8 +16,8 @@ use crate::audit::Audit;
 
 /// Entries of one reply. With the longest texts, they stay below the size limit.
 const ENTRIES: usize = 150;
-/// If a reply has this number of bytes of SIP messages, no further part is added, so that it stays below the size limit. A part has at most
-/// 64 KiB and one message more.
+/// If a reply has this number of bytes of SIP messages, no further part is added, so that it stays below the size
+/// limit. A part has at most 64 KiB and one message more.
 const MESSAGE_BYTES: usize = 128 << 10;
 /// Limit of parts that workers are asked for in one reply, so that a reply does not take long.
 const PARTS: usize = 64;
@@ -199,7 +200,8 @@ fn index(number: u64) -> usize {
 /// Where a page begins: a part, and the entries of it that are on the previous page.
 type PageStart<P> = (P, usize);
 
-/// Reads parts until `limit` entries are found, or [`PARTS`] are read. Returns the entries, and where the next page begins.
+/// Reads parts until `limit` entries are found, or [`PARTS`] are read. Returns the entries, and where the next page
+/// begins.
 fn collect<P: Copy, T>(
     (mut place, mut skip): PageStart<P>,
     limit: usize,

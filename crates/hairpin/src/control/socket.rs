@@ -1,7 +1,7 @@
 //! The file of the control socket: who may use it, and that one server at a time has it.
 //!
-//! A lock on a file beside it says whether a server has the socket. The kernel releases the lock when the server ends, in any
-//! way. So the socket of a dead process and one in use are distinguished without a race.
+//! A lock on a file beside it says whether a server has the socket. The kernel releases the lock when the server ends,
+//! in any way. So the socket of a dead process and one in use are distinguished without a race.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -52,7 +52,8 @@ impl Drop for SocketFile {
         if self.is_handed_over.load(Ordering::Relaxed) {
             return;
         }
-        // The file of the lock stays: a server that opens it now and one that opens it later have to mean the same file.
+        // The file of the lock stays: a server that opens it now and one that opens it later have to mean the same
+        // file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -114,7 +115,8 @@ impl Bound {
     }
 }
 
-/// Binds the socket before anything is started. `None` if there is to be none, or if nobody asked for one and the usual path cannot be used.
+/// Binds the socket before anything is started. `None` if there is to be none, or if nobody asked for one and the usual
+/// path cannot be used.
 ///
 /// # Errors
 /// If a path was asked for and cannot be used.

@@ -4,8 +4,8 @@
 //!  worker ── record ──▶ queue of a sink (bounded) ── thread events-N ──▶ file, HTTP, Redis, NATS
 //!                         └─ full: the event is dropped and counted
 //! ```
-//! A worker never waits. It copies the fields of an event into each queue that wants it; the thread of the sink makes JSON of them. Nothing
-//! here is called for a packet.
+//! A worker never waits. It copies the fields of an event into each queue that wants it; the thread of the sink makes
+//! JSON of them. Nothing here is called for a packet.
 
 mod record;
 mod run;

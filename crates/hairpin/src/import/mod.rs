@@ -101,7 +101,8 @@ pub(crate) struct Imported {
     pub(crate) draft: Draft,
 }
 
-/// A placeholder user with a random password for a SIP domain whose users are in a database. A domain without users is an error.
+/// A placeholder user with a random password for a SIP domain whose users are in a database. A domain without users is
+/// an error.
 fn placeholder_users() -> toml::Value {
     let mut random = [0; 16];
     if getrandom::fill(&mut random).is_err() {

@@ -1,4 +1,5 @@
-//! Alternate servers, and whether they answer. They are numbered by their place in `alternate.servers`, because labels have no addresses.
+//! Alternate servers, and whether they answer. They are numbered by their place in `alternate.servers`, because labels
+//! have no addresses.
 
 use server::Observer;
 

@@ -1,4 +1,5 @@
-//! The cluster: its engine, its nodes, and what was acquired beyond leases. Nodes have names of the configuration, so they are no labels.
+//! The cluster: its engine, its nodes, and what was acquired beyond leases. Nodes have names of the configuration, so
+//! they are no labels.
 
 use stores::cluster::Handle;
 use stores::cluster::bindings::Counts;

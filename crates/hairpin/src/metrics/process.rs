@@ -1,5 +1,5 @@
-//! The process, under the names that all Prometheus clients use, and the times of its threads. What /proc does not say is
-//! left out.
+//! The process, under the names that all Prometheus clients use, and the times of its threads. What /proc does not say
+//! is left out.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! The trunks of SIP's proxy that routes can name: by their names, which an operator has chosen. No users and no numbers.
+//! The trunks of SIP's proxy that routes can name: by their names, which an operator has chosen. No users and no
+//! numbers.
 
 use server::Observer;
 use server::sip::routes::{RESPONSE_CLASSES, TrunkCounts};

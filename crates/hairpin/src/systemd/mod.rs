@@ -1,7 +1,8 @@
-//! What systemd is told (sd_notify(3)): that the server is ready, reads its configuration, stops, and that every worker makes progress.
+//! What systemd is told (sd_notify(3)): that the server is ready, reads its configuration, stops, and that every worker
+//! makes progress.
 //!
-//! Messages are datagrams to the socket that NOTIFY_SOCKET names. No fault here stops the server. Without systemd the variable does
-//! not exist, and a message that cannot be sent is a log line.
+//! Messages are datagrams to the socket that NOTIFY_SOCKET names. No fault here stops the server. Without systemd the
+//! variable does not exist, and a message that cannot be sent is a log line.
 
 mod socket;
 
@@ -93,7 +94,8 @@ impl Manager {
         self.send(&format!("STATUS={}", one_line(status)));
     }
 
-    /// The drain of a server that stops goes on: systemd waits longer than TimeoutStopSec. At most one message per second.
+    /// The drain of a server that stops goes on: systemd waits longer than TimeoutStopSec. At most one message per
+    /// second.
     pub(crate) fn draining(&mut self, status: impl FnOnce() -> String) {
         let now = Instant::now();
         let is_due = self.shown.is_none_or(|shown| now - shown >= STATUS_EVERY);

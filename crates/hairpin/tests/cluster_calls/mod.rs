@@ -40,7 +40,8 @@ pub(crate) fn registered(mut phone: Phone, node: &Node) -> Phone {
     phone
 }
 
-/// Calls, and answers the challenge. Gives the INVITE with credentials. Responses to earlier calls may be repeated in between.
+/// Calls, and answers the challenge. Gives the INVITE with credentials. Responses to earlier calls may be repeated in
+/// between.
 pub(crate) fn invite(caller: &mut Phone, user: &str, id: &str) -> String {
     let uri = format!("sip:{user}@example.com");
     let first = caller.request("INVITE", &uri, id, 1, "");
@@ -60,7 +61,8 @@ pub(crate) fn invite(caller: &mut Phone, user: &str, id: &str) -> String {
     second
 }
 
-/// Calls until the callee gets the INVITE, and returns that. If the machine is busy, the engine may not respond in time: then it is 480.
+/// Calls until the callee gets the INVITE, and returns that. If the machine is busy, the engine may not respond in
+/// time: then it is 480.
 pub(crate) fn reached(caller: &mut Phone, callee: &mut Phone, id: &str) -> String {
     let started = Instant::now();
     let mut attempt = 0;

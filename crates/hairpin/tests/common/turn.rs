@@ -28,7 +28,8 @@ pub(crate) struct Answer {
 const WAIT: Duration = Duration::from_secs(1);
 /// How often it sends a request.
 const SENT: u32 = 10;
-/// The last transaction ID. A client may get the port of an earlier one: with its IDs, its requests would be retransmissions of that client.
+/// The last transaction ID. A client may get the port of an earlier one: with its IDs, its requests would be
+/// retransmissions of that client.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 /// The channel that it binds.
 const CHANNEL: ChannelNumber = ChannelNumber::MIN;

@@ -1,4 +1,5 @@
-//! Wrong arguments, dead targets, refusals, servers that die: a clear text, what was measured until then, the right status.
+//! Wrong arguments, dead targets, refusals, servers that die: a clear text, what was measured until then, the right
+//! status.
 
 use std::net::UdpSocket;
 use std::process::{Command, Output};

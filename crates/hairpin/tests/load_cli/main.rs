@@ -1,4 +1,5 @@
-//! `hairpin load` as a user runs it: reports, thresholds and statuses; `faults` has what it says when something is wrong.
+//! `hairpin load` as a user runs it: reports, thresholds and statuses; `faults` has what it says when something is
+//! wrong.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 

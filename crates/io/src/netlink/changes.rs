@@ -50,8 +50,8 @@ impl NetworkChanges {
         NetworkChanges::open_groups(GROUPS)
     }
 
-    /// Starts to listen to what changes the addresses of this host: those of its interfaces, and whether these are up. Routes and
-    /// neighbours, which change far more often, are not told.
+    /// Starts to listen to what changes the addresses of this host: those of its interfaces, and whether these are up.
+    /// Routes and neighbours, which change far more often, are not told.
     ///
     /// # Errors
     /// As [`NetworkChanges::open`].

@@ -1,6 +1,7 @@
 //! Filters of traffic control (tc) at an interface's ingress: BPF programs attached by the clsact queueing discipline.
 //!
-//! TCX (Linux 6.6) needs none of this. A filter outlives the process that adds it, so it has a name that tells whose it is.
+//! TCX (Linux 6.6) needs none of this. A filter outlives the process that adds it, so it has a name that tells whose it
+//! is.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -48,8 +49,8 @@ pub struct Filter {
 }
 
 impl Netlink {
-    /// Gives an interface the clsact queueing discipline, in which packets do not wait: it only holds filters. Returns whether
-    /// it is new; `false` if the interface has it, or the older `ingress`.
+    /// Gives an interface the clsact queueing discipline, in which packets do not wait: it only holds filters. Returns
+    /// whether it is new; `false` if the interface has it, or the older `ingress`.
     ///
     /// # Errors
     /// ENOENT if the kernel lacks the module `sch_ingress`, `PermissionDenied` without CAP_NET_ADMIN.
@@ -79,11 +80,12 @@ impl Netlink {
         self.transact(request).map(|()| true)
     }
 
-    /// Adds a filter that is a BPF program, whose verdict is the filter's (`direct-action`). `name` has at most 255 bytes.
+    /// Adds a filter that is a BPF program, whose verdict is the filter's (`direct-action`). `name` has at most 255
+    /// bytes.
     ///
     /// # Errors
-    /// ENOENT if the kernel lacks the module `cls_bpf`; EINVAL if the interface has no clsact, or if the priority belongs to
-    /// another kind of filter; `AlreadyExists` for a taken handle; `PermissionDenied` without CAP_NET_ADMIN.
+    /// ENOENT if the kernel lacks the module `cls_bpf`; EINVAL if the interface has no clsact, or if the priority
+    /// belongs to another kind of filter; `AlreadyExists` for a taken handle; `PermissionDenied` without CAP_NET_ADMIN.
     pub fn add_bpf_filter(
         &mut self,
         interface: u32,

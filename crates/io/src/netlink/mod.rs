@@ -1,7 +1,7 @@
 //! Links, addresses, neighbours and routes of a network namespace, by rtnetlink.
 //!
-//! Enough to build a measured network out of veth pairs, and to know which way a packet would go. Every call waits for the
-//! kernel's answer, which it gives at once; [`NetworkChanges`] tells what changes afterwards.
+//! Enough to build a measured network out of veth pairs, and to know which way a packet would go. Every call waits for
+//! the kernel's answer, which it gives at once; [`NetworkChanges`] tells what changes afterwards.
 
 mod answer;
 mod changes;
@@ -164,7 +164,8 @@ impl Netlink {
         self.add_route(everything, 0, &[gateway])
     }
 
-    /// Sends what begins with the first `length` bits of `network` to a gateway; of several, to one by the kernel's hash.
+    /// Sends what begins with the first `length` bits of `network` to a gateway; of several, to one by the kernel's
+    /// hash.
     ///
     /// # Errors
     /// As [`Netlink::add_default_route`].

@@ -53,8 +53,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Has the kernel find out about a neighbour, or confirm it if it is stale, as if something was to be sent there. Does not
-    /// wait for the outcome.
+    /// Has the kernel find out about a neighbour, or confirm it if it is stale, as if something was to be sent there.
+    /// Does not wait for the outcome.
     ///
     /// # Errors
     /// `PermissionDenied` without CAP_NET_ADMIN; ENODEV.

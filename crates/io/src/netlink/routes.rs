@@ -14,7 +14,8 @@ const RTM_NEWRULE: u16 = 32;
 const RTM_GETRULE: u16 = 34;
 /// `struct rtmsg`, and `struct fib_rule_hdr`.
 const FIXED: usize = 12;
-/// Flags of `struct rtmsg`: a route for one destination, made of another; the entry of the table is asked for, not what was made of it.
+/// Flags of `struct rtmsg`: a route for one destination, made of another; the entry of the table is asked for, not what
+/// was made of it.
 const RTM_F_CLONED: u32 = 0x200;
 const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTA_DST: u16 = 1;
@@ -50,20 +51,22 @@ pub enum RouteTo {
     Other,
 }
 
-/// Destinations for which the routing tables have an entry of their own: a route, the condition of a rule, or an exception.
+/// Destinations for which the routing tables have an entry of their own: a route, the condition of a rule, or an
+/// exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoutePrefix {
     /// The lowest of the addresses.
     pub network: IpAddr,
     /// How many leading bits they have in common.
     pub length: u8,
-    /// The prefix does not lead to one gateway: it is on link, has several next hops, or is not unicast and still delivers.
+    /// The prefix does not lead to one gateway: it is on link, has several next hops, or is not unicast and still
+    /// delivers.
     pub separates: bool,
 }
 
 impl Netlink {
-    /// Every prefix that can make a difference for a route: of all tables, rules and exceptions (path MTUs, ICMP redirects), both
-    /// families. Empty if there are more than `most`.
+    /// Every prefix that can make a difference for a route: of all tables, rules and exceptions (path MTUs, ICMP
+    /// redirects), both families. Empty if there are more than `most`.
     ///
     /// # Errors
     /// What the kernel says; it needs no privileges.
@@ -92,8 +95,8 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The entry of the routing tables for packets from `from` to `to`, without the properties of this one destination. It holds
-    /// for all destinations that the same prefixes contain.
+    /// The entry of the routing tables for packets from `from` to `to`, without the properties of this one destination.
+    /// It holds for all destinations that the same prefixes contain.
     ///
     /// # Errors
     /// As [`Netlink::route`].

@@ -242,8 +242,8 @@ impl<'buf> Outbox<'_, 'buf> {
         self.enqueue(to, &[], payload, 0);
     }
 
-    /// Queues one datagram of `prefix` (copied, at most [`SendQueue::MAX_PREFIX`] bytes), `payload` and `pad` zero bytes
-    /// (at most 3).
+    /// Queues one datagram of `prefix` (copied, at most [`SendQueue::MAX_PREFIX`] bytes), `payload` and `pad` zero
+    /// bytes (at most 3).
     ///
     /// # Panics
     /// If the prefix or the padding is longer.

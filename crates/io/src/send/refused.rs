@@ -1,9 +1,10 @@
 //! Destinations towards which GSO was refused: of some size, or altogether.
 //!
-//! A segment larger than the path's MTU cannot be sent with UDP_SEGMENT (EINVAL or EMSGSIZE), but well as a single datagram that is
-//! fragmented. On some paths it fails with EIO: those that IPsec protects, and before Linux 6.12 those of a device that leaves
-//! checksums to the kernel. The path is remembered, so that such a client costs other clients nothing, and costs itself no failing
-//! system call per batch. The table has a fixed size; a new entry replaces the one with which it collides.
+//! A segment larger than the path's MTU cannot be sent with UDP_SEGMENT (EINVAL or EMSGSIZE), but well as a single
+//! datagram that is fragmented. On some paths it fails with EIO: those that IPsec protects, and before Linux 6.12 those
+//! of a device that leaves checksums to the kernel. The path is remembered, so that such a client costs other clients
+//! nothing, and costs itself no failing system call per batch. The table has a fixed size; a new entry replaces the one
+//! with which it collides.
 
 use std::io;
 use std::net::IpAddr;
@@ -38,8 +39,8 @@ const SLOTS: usize = 64;
 /// Runs sent as single datagrams before GSO is tried again, since routes change.
 const RETRY_AFTER: u32 = 4096;
 
-/// The limit of consecutive paths that accepted no run. Beyond it, the device is the cause. Without the limit, each destination would
-/// cost a failing call per batch if there are more destinations than slots.
+/// The limit of consecutive paths that accepted no run. Beyond it, the device is the cause. Without the limit, each
+/// destination would cost a failing call per batch if there are more destinations than slots.
 const EVERY_PATH: u32 = SLOTS as u32;
 
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +181,8 @@ mod tests {
         assert!(refused.allows(A, 1500));
     }
 
-    /// How many of `batches` to each of 4,096 destinations fail; `one_works` if one destination is not behind that device.
+    /// How many of `batches` to each of 4,096 destinations fail; `one_works` if one destination is not behind that
+    /// device.
     fn failing_calls(one_works: bool) -> (u32, Refused) {
         let mut refused = Refused::new();
         let mut failed = 0;

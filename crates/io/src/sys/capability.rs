@@ -30,7 +30,8 @@ pub(crate) fn capget() -> io::Result<[Half; 2]> {
         thread: 0,
     };
     let mut sets = [Half::default(); 2];
-    // SAFETY: the kernel reads and writes one header, and writes the two halves that this version has; both are live locals.
+    // SAFETY: the kernel reads and writes one header, and writes the two halves that this version has; both are live
+    // locals.
     let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
     check(result as libc::c_int)?;
     Ok(sets)
@@ -41,7 +42,8 @@ pub(crate) fn capset(sets: &[Half; 2]) -> io::Result<()> {
         version: VERSION,
         thread: 0,
     };
-    // SAFETY: the kernel reads one header and the two halves that this version has; no memory changes but the header's version.
+    // SAFETY: the kernel reads one header and the two halves that this version has; no memory changes but the header's
+    // version.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) } as libc::c_int)
         .map(drop)
 }

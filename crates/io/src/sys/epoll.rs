@@ -34,8 +34,8 @@ pub(crate) fn epoll_wait(
 ) -> io::Result<()> {
     events.clear();
     let capacity = c_int::try_from(events.capacity()).unwrap_or(c_int::MAX);
-    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation, and reads no signal mask, whose
-    // pointer is null.
+    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation, and reads no signal mask,
+    // whose pointer is null.
     let result = unsafe {
         direct!(
             SYS_epoll_pwait,

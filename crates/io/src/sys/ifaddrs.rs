@@ -49,7 +49,8 @@ fn read_address(at: *const libc::sockaddr) -> Option<RawAddress> {
         _ => return None,
     };
     let mut address = RawAddress::default();
-    // SAFETY: the family says that `len` bytes are there, no more than a RawAddress holds, and any bytes are valid in it.
+    // SAFETY: the family says that `len` bytes are there, no more than a RawAddress holds, and any bytes are valid in
+    // it.
     unsafe { ptr::copy_nonoverlapping(at.cast::<u8>(), address.as_mut_ptr().cast::<u8>(), len) };
     Some(address)
 }

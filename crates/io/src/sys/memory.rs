@@ -5,8 +5,8 @@ use std::{io, ptr};
 
 use super::check;
 
-/// Maps `len` zeroed bytes that nobody else has. Huge pages are declined: with room set apart for every message, a touched
-/// byte would cost two megabytes.
+/// Maps `len` zeroed bytes that nobody else has. Huge pages are declined: with room set apart for every message, a
+/// touched byte would cost two megabytes.
 pub(crate) fn map(len: usize) -> io::Result<*mut u8> {
     // SAFETY: without an address asked for, a new mapping disturbs no other.
     let base = unsafe {

@@ -40,8 +40,8 @@ fn check(result: c_int) -> io::Result<c_int> {
     }
 }
 
-/// A system call by its number, for the data path. In a process with threads, the C library's functions of the same names
-/// are cancellation points, which cost 10 ns each. No code here uses cancellation.
+/// A system call by its number, for the data path. In a process with threads, the C library's functions of the same
+/// names are cancellation points, which cost 10 ns each. No code here uses cancellation.
 macro_rules! direct {
     ($number:ident $(, $argument:expr)* $(,)?) => {
         libc::syscall(libc::$number $(, $argument)*) as isize

@@ -16,8 +16,8 @@ pub(crate) fn recvfrom(
     from: &mut RawAddress,
 ) -> io::Result<usize> {
     let mut len = RawAddress::CAPACITY;
-    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer and `len` bytes, the size of a RawAddress, to
-    // `from`; MSG_TRUNC changes only what is returned.
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer and `len` bytes, the size of a RawAddress,
+    // to `from`; MSG_TRUNC changes only what is returned.
     check_len(unsafe {
         direct!(
             SYS_recvfrom,

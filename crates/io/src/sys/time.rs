@@ -6,7 +6,8 @@ use libc::{c_ulong, clockid_t, timespec};
 
 use super::check;
 
-/// Seconds and nanoseconds of a clock; zero for a clock this kernel does not have, which for those used here does not happen.
+/// Seconds and nanoseconds of a clock; zero for a clock this kernel does not have, which for those used here does not
+/// happen.
 pub(crate) fn clock_gettime(clock: clockid_t) -> timespec {
     let mut now = timespec {
         tv_sec: 0,

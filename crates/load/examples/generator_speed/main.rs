@@ -2,10 +2,11 @@
 //! `cargo run --release --example generator_speed [SECONDS] [ROUNDS] [PART OF A NAME]`, as root (frames are
 //! injected).
 //!
-//! All contestants take a turn in each round, forwards and backwards by turns; the first round is thrown away; ratios are taken
-//! within a round, and the table shows the medians. Sockets send to a socket that nobody reads, from processor 0. Rates are per
-//! second of the sending thread's processor time, which on loopback includes what the kernel does for it: other work on the
-//! machine disturbs them little. Frames are counted by the XDP program that drops them at the other end of a virtual link.
+//! All contestants take a turn in each round, forwards and backwards by turns; the first round is thrown away; ratios
+//! are taken within a round, and the table shows the medians. Sockets send to a socket that nobody reads, from
+//! processor 0. Rates are per second of the sending thread's processor time, which on loopback includes what the kernel
+//! does for it: other work on the machine disturbs them little. Frames are counted by the XDP program that drops them
+//! at the other end of a virtual link.
 //!
 //! At the end four sender threads stand against one, each with its own rate, to see whether they hinder each other.
 

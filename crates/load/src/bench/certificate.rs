@@ -10,7 +10,8 @@ use super::sip::Configs;
 /// The name in the certificate.
 pub(super) const NAME: &str = "bench.test";
 
-/// A self-signed ECDSA certificate (P-256) and its key, in PEM files, and the configuration files of SIP servers. Dropping it deletes them.
+/// A self-signed ECDSA certificate (P-256) and its key, in PEM files, and the configuration files of SIP servers.
+/// Dropping it deletes them.
 #[derive(Debug)]
 pub(crate) struct Certificate {
     certificate: NamedTempFile,

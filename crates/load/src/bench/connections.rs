@@ -1,8 +1,8 @@
 //! Relaying over TCP and TLS, and TLS handshakes, with the load generator's own clients and peers.
 //!
-//! Frames injected below the socket layer make no TCP connection. So clients and peers are sockets here, both in the client's
-//! namespace. Data of a peer reaches the relayed address through the server's first interface. What is delivered is counted
-//! by the generator.
+//! Frames injected below the socket layer make no TCP connection. So clients and peers are sockets here, both in the
+//! client's namespace. Data of a peer reaches the relayed address through the server's first interface. What is
+//! delivered is counted by the generator.
 
 use std::time::{Duration, Instant};
 

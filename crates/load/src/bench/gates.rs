@@ -1,9 +1,10 @@
 //! The gates of the quick mode: what each scenario requires of a server under development.
 //!
-//! A gate is about three quarters of the share of the bare relay's goodput that hairpin reached when the gate was set. So a gate fails if a
-//! mechanism no longer works: UDP_SEGMENT in the scenarios of one flow and of trains, growing batches in those of interleaved flows. What batches
-//! save varies too much in goodput, so the gates of these scenarios limit the system calls for each datagram as well.
-//! docs/benchmarking.md lists the gates, and the option that makes each of them fail.
+//! A gate is about three quarters of the share of the bare relay's goodput that hairpin reached when the gate was set.
+//! So a gate fails if a mechanism no longer works: UDP_SEGMENT in the scenarios of one flow and of trains, growing
+//! batches in those of interleaved flows. What batches save varies too much in goodput, so the gates of these scenarios
+//! limit the system calls for each datagram as well. docs/benchmarking.md lists the gates, and the option that makes
+//! each of them fail.
 
 use serde::Serialize;
 
@@ -21,8 +22,8 @@ pub enum Gate {
 
 /// The most processor time of a churn cycle, in datagrams that the bare relay forwards in that time: 14 were measured.
 const CYCLE_IN_DATAGRAMS: f64 = 28.0;
-/// The limit of user memory in bytes of an allocation with a channel, with 1,000 allocations. They share the cost of the first pages of
-/// many tables.
+/// The limit of user memory in bytes of an allocation with a channel, with 1,000 allocations. They share the cost of
+/// the first pages of many tables.
 const USER_BYTES: f64 = 3_000.0;
 
 /// The limit of system calls per datagram of up to 64 interleaved flows. The measured value is 0.07. With batches of at
@@ -33,8 +34,8 @@ const CALLS_OF_MANY_FLOWS: f64 = 0.8;
 /// The same for Binding requests of many clients: 0.05 were measured, and 3.0 without batches.
 const CALLS_OF_BINDING: f64 = 0.3;
 
-/// The greatest difference between the allocations of two workers while 128 are made. Without steering the difference is a random walk: its
-/// greatest value is 14 on average, and at most this value in one of sixty runs.
+/// The greatest difference between the allocations of two workers while 128 are made. Without steering the difference
+/// is a random walk: its greatest value is 14 on average, and at most this value in one of sixty runs.
 const APART: u32 = 5;
 
 impl Gate {
@@ -55,7 +56,8 @@ impl Gate {
         }
     }
 
-    /// The most system calls of the server for each datagram that it delivers in overload; `None` if no mechanism of the scenario saves any.
+    /// The most system calls of the server for each datagram that it delivers in overload; `None` if no mechanism of
+    /// the scenario saves any.
     pub(crate) fn system_calls(self, scenario: &Scenario) -> Option<f64> {
         if self != Gate::Measured {
             return None;

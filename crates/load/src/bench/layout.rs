@@ -5,9 +5,10 @@
 //!   c0 10.99.1.2 <-- veth --> s0 10.99.1.1   s1 10.99.2.1 <-- veth --> p0 10.99.2.2
 //!      :40000 + flow             :3478          :relayed               :9000 + flow
 //! ```
-//! Over IPv6, `fd99:1::1` and `fd99:1::2` stand for 10.99.1.1 and 10.99.1.2, `fd99:2::1` and `fd99:2::2` for 10.99.2.1 and 10.99.2.2.
-//! The addresses exist only inside the namespaces. A statically configured server (a bare relay without allocations) finds flow `f`
-//! here. ChannelData on channel 0x4000 from client port 40000 + f leaves from relay port 20000 + f to peer port 9000 + f, and back.
+//! Over IPv6, `fd99:1::1` and `fd99:1::2` stand for 10.99.1.1 and 10.99.1.2, `fd99:2::1` and `fd99:2::2` for 10.99.2.1
+//! and 10.99.2.2. The addresses exist only inside the namespaces. A statically configured server (a bare relay without
+//! allocations) finds flow `f` here. ChannelData on channel 0x4000 from client port 40000 + f leaves from relay port
+//! 20000 + f to peer port 9000 + f, and back.
 //!
 //! Behind the client are the sources of Binding requests that do not come from it: 10.128.0.0/9, or fd9a::/16.
 

@@ -15,11 +15,12 @@
 //!   away, ratios are taken within a round.
 //! - A spinner on the server's processor tells what others took from it; a disturbed measurement is
 //!   repeated.
-//! - Goodput is the highest load that a server holds for two seconds, with at most 1 % of loss, and again in another round. A short
-//!   step above it may only fill buffers. Cost is measured at 30, 60 and 90 % of it, because an overloaded server spends time on
-//!   what it then drops.
+//! - Goodput is the highest load that a server holds for two seconds, with at most 1 % of loss, and again in another
+//!   round. A short step above it may only fill buffers. Cost is measured at 30, 60 and 90 % of it, because an
+//!   overloaded server spends time on what it then drops.
 //! - SIP clients and callees are those of `hairpin load sip`. A unit of work counts as a datagram does.
-//! - A datagram that arrives twice, changed or in the wrong place does not count as delivered. The exit status of the run then says so.
+//! - A datagram that arrives twice, changed or in the wrong place does not count as delivered. The exit status of the
+//!   run then says so.
 //!
 //! It builds everything in unnamed network namespaces and leaves nothing behind, however it ends.
 //! It needs root, two processors and Linux 5.18.

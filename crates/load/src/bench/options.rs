@@ -48,11 +48,11 @@ pub struct BenchOptions {
     pub hold: Duration,
     /// How the load is made.
     pub load: LoadKind,
-    /// Gives the measured network IPv6 addresses instead of IPv4 ones, for the rest of this process. Not for SIP, and not for
-    /// [`Sources::Spoofed`](super::Sources).
+    /// Gives the measured network IPv6 addresses instead of IPv4 ones, for the rest of this process. Not for SIP, and
+    /// not for [`Sources::Spoofed`](super::Sources).
     pub ipv6: bool,
-    /// The gates for [`Role::Gated`](super::Role) sides in every round of every scenario. A goodput below its gate is measured once more,
-    /// together with the floor. `None`: no gates.
+    /// The gates for [`Role::Gated`](super::Role) sides in every round of every scenario. A goodput below its gate is
+    /// measured once more, together with the floor. `None`: no gates.
     pub gate: Option<Gate>,
     /// The command line to put in the report.
     pub argv: Vec<String>,

@@ -1,9 +1,9 @@
 //! Goodput and cost: the measurements of a load of datagrams.
 //!
-//! A *point* offers one rate for a while and looks at what was delivered and what the server spent on it. The *search* raises the rate
-//! until goodput no longer grows. Then it looks for the highest rate that the server *holds*: for two seconds, with at most 1 % of
-//! loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it. The goodput at twice that load shows whether the server
-//! collapses in an overload.
+//! A *point* offers one rate for a while and looks at what was delivered and what the server spent on it. The *search*
+//! raises the rate until goodput no longer grows. Then it looks for the highest rate that the server *holds*: for two
+//! seconds, with at most 1 % of loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it. The goodput
+//! at twice that load shows whether the server collapses in an overload.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -86,7 +86,8 @@ pub(crate) struct Lengths {
 /// What the search for the best goodput found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Packets {
-    /// The highest load that the server held ([`BenchOptions::hold`](super::BenchOptions::hold)) with at most 1 % of loss.
+    /// The highest load that the server held ([`BenchOptions::hold`](super::BenchOptions::hold)) with at most 1 % of
+    /// loss.
     pub best: Point,
     /// The load at 30 % of that.
     pub at_30: Point,
@@ -96,8 +97,8 @@ pub struct Packets {
     pub at_90: Point,
     /// Twice that load, or as much of it as the generator makes.
     pub at_double: Point,
-    /// System calls of the server for each datagram that it delivered at twice the best load. They are counted for the gates only, in a
-    /// point of their own, because the counting makes them slower.
+    /// System calls of the server for each datagram that it delivered at twice the best load. They are counted for the
+    /// gates only, in a point of their own, because the counting makes them slower.
     pub system_calls: Option<f64>,
     /// Datagrams that arrived changed or in the wrong place, in all points together.
     pub wrong: u64,
@@ -110,9 +111,9 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// Whether the generator or the counter reached its limit before the server did. They share a processor.
-    /// One of three signs is enough. The generator skipped datagrams at the best load. It offered hardly more than the best load
-    /// when it tried twice as much. Or the server's processor was still partly idle at that offered load.
+    /// Whether the generator or the counter reached its limit before the server did. They share a processor. One of
+    /// three signs is enough. The generator skipped datagrams at the best load. It offered hardly more than the best
+    /// load when it tried twice as much. Or the server's processor was still partly idle at that offered load.
     pub fn generator_was_the_limit(&self) -> bool {
         const LITTLE: f64 = 0.03;
         const BUSY: f64 = 0.9;
@@ -168,8 +169,8 @@ struct Ramp {
 }
 
 impl Meter<'_> {
-    /// Finds the best goodput, and what it costs at less. `hint`: the best goodput of an earlier round, which has to be held
-    /// again before anything else is tried. `count_calls`: whether to count the server's system calls, too.
+    /// Finds the best goodput, and what it costs at less. `hint`: the best goodput of an earlier round, which has to be
+    /// held again before anything else is tried. `count_calls`: whether to count the server's system calls, too.
     pub(crate) fn search(
         &mut self,
         lengths: Lengths,

@@ -322,7 +322,8 @@ impl<'a> Bench<'a> {
         result.map_or_else(|error| Outcome::failed(&error), Outcome::Memory)
     }
 
-    /// Starts a new server for each load, because a call leaves state for half a minute that the next load must not find.
+    /// Starts a new server for each load, because a call leaves state for half a minute that the next load must not
+    /// find.
     fn sip(&mut self, side: usize, scenario: &Scenario) -> Outcome {
         let own = sip::side_for(&self.options.sides[side], scenario);
         let started = Running::start(&own, &mut self.beds[side], 0, false);
@@ -408,7 +409,8 @@ fn empty_report(options: &BenchOptions) -> Report {
     }
 }
 
-/// A command line with the bare name of its program: in which folder of whose machine that lies is not part of a result.
+/// A command line with the bare name of its program: in which folder of whose machine that lies is not part of a
+/// result.
 fn without_folder(words: &[String]) -> Vec<String> {
     let mut words = words.to_vec();
     if let Some(program) = words.first_mut()

@@ -22,7 +22,8 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowOrder {
-    /// As they were allocated. Neighbours in time are neighbours in the server's memory, so caches and prefetchers help.
+    /// As they were allocated. Neighbours in time are neighbours in the server's memory, so caches and prefetchers
+    /// help.
     InTurn,
     /// In a random permutation, the same in every run. This is how independent clients send.
     Random,
@@ -124,8 +125,8 @@ pub enum Scenario {
     SipOverload {
         /// What its clients want.
         work: SipWork,
-        /// Microseconds of work that the server is told to do for each INVITE and BYE, as an application would. A generator on one
-        /// processor cannot offer many times what a server without such work holds.
+        /// Microseconds of work that the server is told to do for each INVITE and BYE, as an application would. A
+        /// generator on one processor cannot offer many times what a server without such work holds.
         service_us: u16,
     },
     /// Memory held per registration binding, per call in progress or per finished call.

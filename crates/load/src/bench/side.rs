@@ -264,19 +264,18 @@ impl Side {
     /// - `floor-xdp`, `floor-tc` and `floor-stun-xdp`: in the kernel
     /// - `program-xdp` and `program-tc`: the server's own programs over a fixed table
     ///
-    /// SIP: `hairpin-sip`, `hairpin-sip-2` (two workers on two processors), `hairpin-sip-uncontrolled` (without overload control), `kamailio` and
-    /// `floor-sip`.
+    /// SIP: `hairpin-sip`, `hairpin-sip-2` (two workers on two processors), `hairpin-sip-uncontrolled` (without
+    /// overload control), `kamailio` and `floor-sip`.
     ///
-    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; what a plain command is taken for), `static` (knows its
-    /// flows, relays ChannelData to the peer), `middlebox` (the same, but passes datagrams on as they are), `stun`; each may be
-    /// followed by `+p2c` (relays to the client too), `+stun` (answers Binding requests too), `+tcp` and `+tls` (takes clients
-    /// over TCP or TLS too), `+xdp` (count behind it in XDP: for servers that relay in the kernel) and `+two` (runs on two
-    /// processors).
+    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; what a plain command is taken for), `static`
+    /// (knows its flows, relays ChannelData to the peer), `middlebox` (the same, but passes datagrams on as they are),
+    /// `stun`; each may be followed by `+p2c` (relays to the client too), `+stun` (answers Binding requests too),
+    /// `+tcp` and `+tls` (takes clients over TCP or TLS too), `+xdp` (count behind it in XDP: for servers that relay in
+    /// the kernel) and `+two` (runs on two processors).
     ///
-    /// The command is split into words as a POSIX shell does it, without expansions. In its words
-    /// `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`,
-    /// `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}` are replaced, and `{certificate}` and `{key}` by
-    /// PEM files.
+    /// The command is split into words as a POSIX shell does it, without expansions. In its words `{listen}` (address
+    /// and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`, `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`,
+    /// `{password}` and `{realm}` are replaced, and `{certificate}` and `{key}` by PEM files.
     ///
     /// # Errors
     /// [`BenchError::Spec`].
@@ -390,8 +389,8 @@ impl Side {
         })
     }
 
-    /// The command line for a given number of flows. The placeholders `{certificate}` and `{key}` remain: the files exist only
-    /// while the benchmark runs.
+    /// The command line for a given number of flows. The placeholders `{certificate}` and `{key}` remain: the files
+    /// exist only while the benchmark runs.
     pub fn command_line(&self, flows: u16) -> Vec<String> {
         let sip_listen = |over| layout::sip_address_over(over).to_string();
         let values = [
@@ -446,8 +445,8 @@ const METRICS: &str = "--admin={metrics}";
 /// Far above what any load reaches: every datagram is charged, and none is dropped.
 const RATE_LIMIT: &str = "--set=limits.rate_per_allocation=1GiB/s";
 
-/// The least room for channels in the kernel: those of a load of thousands are looked up there, not found, and relayed in
-/// user space.
+/// The least room for channels in the kernel: those of a load of thousands are looked up there, not found, and relayed
+/// in user space.
 const NO_ROOM: &str = "--set=offload.channels=1";
 
 /// The same: one relay thread, no other listeners, no log, no files.
@@ -474,7 +473,8 @@ const COTURN: &[&str] = &[
 
 const HAIRPIN_SIP: &[&str] = &["serve", "--config={hairpin-sip}"];
 
-/// One worker, and the fast allocator: the default allocator is for debugging, and would use most of the processor time.
+/// One worker, and the fast allocator: the default allocator is for debugging, and would use most of the processor
+/// time.
 const KAMAILIO: &[&str] = &[
     "-DD",
     "-E",

@@ -1,7 +1,7 @@
 //! How evenly a server with two workers distributes its allocations.
 //!
-//! The kernel's hash chooses a worker for each client at random. A server with steering corrects this, so that both workers
-//! always have about the same number of allocations. The metrics of the server show the number of each worker.
+//! The kernel's hash chooses a worker for each client at random. A server with steering corrects this, so that both
+//! workers always have about the same number of allocations. The metrics of the server show the number of each worker.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -26,8 +26,8 @@ const PUBLISHED: Duration = Duration::from_millis(60);
 /// How evenly allocations were spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The greatest difference between the allocations of the two workers. With steering it is small; without, it is the greatest value of a
-    /// random walk.
+    /// The greatest difference between the allocations of the two workers. With steering it is small; without, it is
+    /// the greatest value of a random walk.
     pub apart: u32,
     /// The share of all allocations that the busier worker had at the end: 0.5 is even.
     pub busier: f64,

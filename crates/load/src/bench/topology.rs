@@ -239,8 +239,8 @@ fn configure(port: &Port, far: &Port, is_host: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Without duplicate address detection an address is usable at once; without link-local addresses and router solicitations no packet
-/// disturbs a measurement.
+/// Without duplicate address detection an address is usable at once; without link-local addresses and router
+/// solicitations no packet disturbs a measurement.
 fn ipv6_settings() -> &'static [(&'static str, &'static str)] {
     match layout::is_ipv6() {
         false => &[("disable_ipv6", "1")],

@@ -17,9 +17,11 @@ use super::topology::Topology;
 
 /// Datagrams per flow, direction and length.
 const DATAGRAMS: u32 = 16;
-/// How long one datagram may take before the server is known to be ready. If it is not, the datagram is lost, and the next one is sent.
+/// How long one datagram may take before the server is known to be ready. If it is not, the datagram is lost, and the
+/// next one is sent.
 const ARRIVAL_AT_START: Duration = Duration::from_millis(500);
-/// How long one datagram may take afterwards. On a machine that is busy otherwise the server may wait for its processor.
+/// How long one datagram may take afterwards. On a machine that is busy otherwise the server may wait for its
+/// processor.
 const ARRIVAL: Duration = Duration::from_secs(5);
 const LONGEST: usize = 2048;
 

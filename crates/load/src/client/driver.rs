@@ -99,8 +99,8 @@ impl Driver {
         })
     }
 
-    /// Opens a socket on `local` (port 0: any) for a client of `server`. Over TCP and TLS the client's requests wait for the
-    /// connection.
+    /// Opens a socket on `local` (port 0: any) for a client of `server`. Over TCP and TLS the client's requests wait
+    /// for the connection.
     ///
     /// # Errors
     /// [`AddError`].

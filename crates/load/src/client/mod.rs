@@ -1,8 +1,8 @@
 //! Many TURN clients on one thread.
 //!
-//! A [`Driver`] owns a socket (UDP, TCP or TLS) and a [`Client`](turn::client::Client) for each client. One epoll waits for all of them,
-//! one timer wheel has their timers, and one batch receives for them. Load generators make their allocations with it
-//! and keep them alive. Tests use it as well:
+//! A [`Driver`] owns a socket (UDP, TCP or TLS) and a [`Client`](turn::client::Client) for each client. One epoll waits
+//! for all of them, one timer wheel has their timers, and one batch receives for them. Load generators make their
+//! allocations with it and keep them alive. Tests use it as well:
 //!
 //! ```text
 //!  add, with ──────────┐                                  ┌── Handler::event: an allocation, a channel, a failure
@@ -10,8 +10,8 @@
 //!              └ wheel ┘                                  └── Handler::data: what a peer sent, in place
 //! ```
 //!
-//! **The invariant:** after each call on a client, the driver first sends its output, queues its events and sets its timer.
-//! Only then does it call that client again.
+//! **The invariant:** after each call on a client, the driver first sends its output, queues its events and sets its
+//! timer. Only then does it call that client again.
 //!
 //! Nothing is allocated per datagram of data, in either direction.
 

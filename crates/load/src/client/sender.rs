@@ -12,8 +12,8 @@ use super::slot::ClientId;
 use crate::Socket;
 use crate::gather::Gather;
 
-/// A session of sending; made by [`Driver::sender`](super::Driver::sender). What is pushed leaves when the queue is full, at
-/// [`flush`](Sender::flush), or when the session is dropped. Payloads are not copied.
+/// A session of sending; made by [`Driver::sender`](super::Driver::sender). What is pushed leaves when the queue is
+/// full, at [`flush`](Sender::flush), or when the session is dropped. Payloads are not copied.
 #[derive(Debug)]
 pub struct Sender<'a> {
     pub(super) clients: &'a mut [Option<Endpoint>],

@@ -1,11 +1,12 @@
 //! Garbage: floods of random, malformed and unauthenticated datagrams from very many sources.
 //!
 //! What a server on the open internet sees all day, at a rate of your choice. The sources are `ports` sockets times
-//! `addresses` loopback addresses. Every address in 127.0.0.0/8 is local, and ancillary data select the source address of
-//! each datagram. So one socket sends from thousands of addresses. Answers come back to the same sockets and are counted
-//! until the kernel's buffers are full; nobody waits for them.
+//! `addresses` loopback addresses. Every address in 127.0.0.0/8 is local, and ancillary data select the source address
+//! of each datagram. So one socket sends from thousands of addresses. Answers come back to the same sockets and are
+//! counted until the kernel's buffers are full; nobody waits for them.
 //!
-//! The flood is open loop: datagrams leave by a fixed schedule regardless of the server, and it ends after a fixed number.
+//! The flood is open loop: datagrams leave by a fixed schedule regardless of the server, and it ends after a fixed
+//! number.
 
 mod datagrams;
 mod sources;
@@ -122,7 +123,8 @@ fn check(options: &FloodOptions) -> Result<(), FloodError> {
 
 fn open(ports: u16) -> Result<Vec<UdpSocket>, FloodError> {
     let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-    // Small receive buffers: thousands of sockets full of answers nobody reads would be the generator's memory, not the server's.
+    // Small receive buffers: thousands of sockets full of answers nobody reads would be the generator's memory, not the
+    // server's.
     let options = UdpOptions {
         recv_buffer: Some(64 * 1024),
         ..UdpOptions::default()

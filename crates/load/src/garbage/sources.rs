@@ -15,7 +15,8 @@ impl Sources {
     /// As many addresses as [`Sources::loopback`] has.
     pub const MAX: u32 = 65_536;
 
-    /// This many addresses of 127.0.0.0/8 in turn, at most [`Sources::MAX`]; each datagram says by ancillary data which.
+    /// This many addresses of 127.0.0.0/8 in turn, at most [`Sources::MAX`]; each datagram says by ancillary data
+    /// which.
     #[must_use]
     pub fn loopback(addresses: u32) -> Sources {
         Sources {

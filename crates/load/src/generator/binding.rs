@@ -42,7 +42,8 @@ impl BindingOptions {
     }
 }
 
-/// Puts the lanes and taps of the workload into a plan; rate, duration and threads are the caller's. Nothing is sent yet.
+/// Puts the lanes and taps of the workload into a plan; rate, duration and threads are the caller's. Nothing is sent
+/// yet.
 ///
 /// # Errors
 /// [`SetupError`]: no clients, or a socket cannot be opened.
@@ -72,7 +73,8 @@ pub fn binding(options: &BindingOptions) -> Result<Plan, SetupError> {
     Ok(plan)
 }
 
-/// Lanes and taps of this many clients; their flows begin with 0. Over TCP, TLS and DTLS it waits until all are connected.
+/// Lanes and taps of this many clients; their flows begin with 0. Over TCP, TLS and DTLS it waits until all are
+/// connected.
 pub(super) fn flows(
     server: &ServerAddress,
     local: Option<IpAddr>,

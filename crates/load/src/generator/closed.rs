@@ -48,7 +48,8 @@ struct Window {
 }
 
 impl Loop {
-    /// `lanes` with their streams; the answers of each arrive at a tap of `receiver`. `settings.window` is this worker's own.
+    /// `lanes` with their streams; the answers of each arrive at a tap of `receiver`. `settings.window` is this
+    /// worker's own.
     pub(super) fn new(
         receiver: Receiver,
         lanes: Vec<(usize, Lane)>,

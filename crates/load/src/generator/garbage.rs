@@ -64,8 +64,8 @@ impl GarbageOptions {
 
 /// Makes a plan that floods a server with random, malformed, unauthenticated and forged datagrams, in equal parts.
 ///
-/// In the report, `sent` counts the flood, and `received` the responses to it. Latencies, `succeeded` and `failed` are those of valid
-/// requests, which run at the same time.
+/// In the report, `sent` counts the flood, and `received` the responses to it. Latencies, `succeeded` and `failed` are
+/// those of valid requests, which run at the same time.
 ///
 /// # Errors
 /// [`SetupError`]: options that contradict each other, or no sockets. Nothing was sent.

@@ -22,8 +22,8 @@ pub enum Stamping {
         /// Bytes after it: those that pad ChannelData over TCP and TLS.
         padding: usize,
     },
-    /// In a measured payload within a Send indication, whose transaction ID is made anew for each send. XOR-PEER-ADDRESS must
-    /// be its first attribute.
+    /// In a measured payload within a Send indication, whose transaction ID is made anew for each send.
+    /// XOR-PEER-ADDRESS must be its first attribute.
     Indication {
         /// Offset of the payload in bytes.
         at: usize,
@@ -32,8 +32,8 @@ pub enum Stamping {
         /// The peer's address is an IPv6 one.
         v6: bool,
     },
-    /// The transaction ID of a STUN request has the flow, the end of the sequence number, the time since the start of the run (4.8
-    /// hours) and a check. All of them differ from run to run.
+    /// The transaction ID of a STUN request has the flow, the end of the sequence number, the time since the start of
+    /// the run (4.8 hours) and a check. All of them differ from run to run.
     TransactionId,
 }
 
@@ -72,8 +72,8 @@ enum Content {
 /// Offset of the transaction ID in a STUN message (RFC 8489 §5).
 const ID_AT: usize = 8;
 const ID_LEN: usize = 12;
-/// Offset of that part of the address in the first attribute: behind the headers of message and attribute, family, port and
-/// four bytes of address.
+/// Offset of that part of the address in the first attribute: behind the headers of message and attribute, family, port
+/// and four bytes of address.
 const V6_ADDRESS_AT: usize = stun::HEADER_LEN + 4 + 4 + 4;
 
 impl Stamping {
@@ -196,8 +196,8 @@ impl Lane {
         }
     }
 
-    /// Stamps the next `count` frames; `intended_ns` says when each is due, by its place in the run. Returns the place of the
-    /// first; they lie one after the other.
+    /// Stamps the next `count` frames; `intended_ns` says when each is due, by its place in the run. Returns the place
+    /// of the first; they lie one after the other.
     #[inline]
     pub(super) fn stamp(
         &mut self,

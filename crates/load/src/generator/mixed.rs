@@ -1,5 +1,5 @@
-//! The `mixed` workload: very many calls, as conversations over a relay look. Every call sends sound both ways all the time,
-//! and some send pictures, each picture a train of datagrams.
+//! The `mixed` workload: very many calls, as conversations over a relay look. Every call sends sound both ways all the
+//! time, and some send pictures, each picture a train of datagrams.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The open-loop core of the load generator.
 //!
-//! A [`Plan`] says what to send ([`Lane`]s), where answers come in ([`ReceiveSocket`]s) and when ([`Schedule`](crate::measure::Schedule)).
-//! Sender threads share the lanes out among themselves and follow the schedule, regardless of the server; receiver threads share the
-//! taps. No thread touches another's counters, and nothing shared is written per datagram. Senders stop first; receivers linger for
-//! what is still on its way.
+//! A [`Plan`] says what to send ([`Lane`]s), where answers come in ([`ReceiveSocket`]s) and when
+//! ([`Schedule`](crate::measure::Schedule)). Sender threads share the lanes out among themselves and follow the
+//! schedule, regardless of the server; receiver threads share the taps. No thread touches another's counters, and
+//! nothing shared is written per datagram. Senders stop first; receivers linger for what is still on its way.
 //!
 //! ```text
 //!   schedule ─ sender ─ lane (socket, frames) ─▶ server under test ─▶ tap (socket, decoder) ─ receiver

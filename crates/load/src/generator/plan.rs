@@ -12,7 +12,8 @@ use crate::peer::Peer;
 use crate::report::Pace;
 
 /// Everything a [`Run`](super::Run) needs. Built by a workload, such as [`binding`](super::binding) or
-/// [`relay`](super::relay). Until told otherwise it sends as fast as it can. Dropping it releases what was allocated for it.
+/// [`relay`](super::relay). Until told otherwise it sends as fast as it can. Dropping it releases what was allocated
+/// for it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Plan {
@@ -38,7 +39,8 @@ pub struct Plan {
     pub gso: bool,
     /// The run ends when nothing has come back, or nothing could be sent, for this long. 0 is never.
     pub silence: Duration,
-    /// The server's process on this machine: the report says what it and its children spend. SIP has an option of its own.
+    /// The server's process on this machine: the report says what it and its children spend. SIP has an option of its
+    /// own.
     pub server_pid: Option<u32>,
     /// Ends the run, from anywhere.
     pub stopper: Stopper,
@@ -223,8 +225,8 @@ impl Plan {
         }
     }
 
-    /// Keeps `window` requests in flight: the next leaves when one is answered, or given up after a second. Latencies then
-    /// hide stalls, as they do for whoever waits for each response.
+    /// Keeps `window` requests in flight: the next leaves when one is answered, or given up after a second. Latencies
+    /// then hide stalls, as they do for whoever waits for each response.
     pub fn close_loop(&mut self, window: u32) {
         self.flat_out();
         self.closed = Some(Closed {

@@ -198,7 +198,8 @@ impl ReceiveSocket {
             return;
         };
         while let Some(request) = client.poll_transmit() {
-            // What does not leave is repeated by the client's own timer; over a connection it waits until there is room.
+            // What does not leave is repeated by the client's own timer; over a connection it waits until there is
+            // room.
             let _ = self.socket.send(request, *server);
         }
         while let Some(event) = client.poll_event() {

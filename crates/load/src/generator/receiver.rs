@@ -461,7 +461,8 @@ fn jitter(flow: &FlowTracker) -> Option<f64> {
     (report.received > 1).then_some(report.jitter_ns)
 }
 
-/// The monotonic clock, and the one of the kernel's stamps at the same moment; `None` if the thread was interrupted between the two each time.
+/// The monotonic clock, and the one of the kernel's stamps at the same moment; `None` if the thread was interrupted
+/// between the two each time.
 fn both_clocks() -> (Now, Option<u64>) {
     const TRIES: usize = 3;
     const APART_NS: u64 = 5_000;

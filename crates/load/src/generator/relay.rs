@@ -38,8 +38,8 @@ pub enum Path {
     Peers {
         /// Which way.
         direction: Direction,
-        /// The peers' address; `None` is the one from which this machine reaches the relayed addresses. It must not be behind
-        /// a NAT: the server sends to what it is told.
+        /// The peers' address; `None` is the one from which this machine reaches the relayed addresses. It must not be
+        /// behind a NAT: the server sends to what it is told.
         ip: Option<IpAddr>,
         /// Peers in all, one socket each; at least as many as each client has.
         sockets: u32,
@@ -142,8 +142,8 @@ impl RelayOptions {
     }
 }
 
-/// Allocates, binds channels or installs permissions, and puts what is to be sent into a plan. Blocks until all clients are
-/// ready, or until `stopper` is used; the same one ends the run later.
+/// Allocates, binds channels or installs permissions, and puts what is to be sent into a plan. Blocks until all clients
+/// are ready, or until `stopper` is used; the same one ends the run later.
 ///
 /// # Errors
 /// [`SetupError`]; nothing stays allocated then.

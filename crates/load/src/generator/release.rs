@@ -10,8 +10,8 @@ use crate::client::{ClientId, ClientParts, Data, Driver, DriverOptions, Handler}
 /// Releases in flight at once.
 const IN_FLIGHT: usize = 64;
 
-/// Deletes the allocations behind `receive_sockets` (RFC 8656 §8: a Refresh with a lifetime of 0) and returns how many were not
-/// confirmed. Gives up when nothing has been confirmed for `timeout`.
+/// Deletes the allocations behind `receive_sockets` (RFC 8656 §8: a Refresh with a lifetime of 0) and returns how many
+/// were not confirmed. Gives up when nothing has been confirmed for `timeout`.
 pub(super) fn release(receive_sockets: Vec<ReceiveSocket>, timeout: Duration) -> u64 {
     let clients = receive_sockets
         .into_iter()

@@ -102,8 +102,8 @@ impl Run {
             .unwrap_or_default()
     }
 
-    /// Waits for the end of the current second and says what happened in it; `None` when the senders are done. Notices when
-    /// there is no point in going on: it has to be called again and again.
+    /// Waits for the end of the current second and says what happened in it; `None` when the senders are done. Notices
+    /// when there is no point in going on: it has to be called again and again.
     pub fn next_second(&mut self) -> Option<Second> {
         let until = self.last_ns + SECOND_NS;
         loop {

@@ -104,8 +104,8 @@ impl Track {
         }
     }
 
-    /// The first send of the measured part, near `guess`. The number of due sends and the due time of a send may differ by
-    /// rounding; receivers use the due time.
+    /// The first send of the measured part, near `guess`. The number of due sends and the due time of a send may differ
+    /// by rounding; receivers use the due time.
     fn exactly(&self, guess: u64, shared: &Shared) -> u64 {
         let meant_for_it = |n: u64| {
             let intended = self.intended(n, shared);

@@ -4,7 +4,8 @@ use io::clock;
 
 /// Length of a transaction ID, bytes.
 const ID_LEN: usize = 12;
-/// Bits of a stamp in a transaction ID. Flows, sequence numbers (the last of them), time in units of 64 ns (4.8 hours), check.
+/// Bits of a stamp in a transaction ID. Flows, sequence numbers (the last of them), time in units of 64 ns (4.8 hours),
+/// check.
 const FLOW_BITS: u32 = 20;
 pub(super) const SEQUENCE_BITS: u32 = 20;
 const TIME_BITS: u32 = 38;

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// A server that may be put under load: one on this machine, in a private network, or one that its owner has vouched for.
+/// A server that may be put under load: one on this machine, in a private network, or one that its owner has vouched
+/// for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target(SocketAddr);
 
@@ -23,8 +24,8 @@ pub enum TargetError {
 }
 
 impl Target {
-    /// Admits `server` if it is this machine's, loopback, private or link-local, or if the user has `confirmed` that it is
-    /// theirs.
+    /// Admits `server` if it is this machine's, loopback, private or link-local, or if the user has `confirmed` that it
+    /// is theirs.
     ///
     /// # Errors
     /// [`TargetError`].

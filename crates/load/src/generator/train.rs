@@ -1,7 +1,7 @@
 //! Trains: frames of one lane that lie one after the other and leave by one UDP_SEGMENT send, without a queue.
 //!
-//! It is the shortest way that the generator has. The [`SendQueue`](io::SendQueue) handles what the kernel refuses: it knows
-//! the fallback. After a refusal, this path is closed for the destination or for the length.
+//! It is the shortest way that the generator has. The [`SendQueue`](io::SendQueue) handles what the kernel refuses: it
+//! knows the fallback. After a refusal, this path is closed for the destination or for the length.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -36,8 +36,8 @@ impl Trains {
         }
     }
 
-    /// Sends the beginning of a run in trains, as far as possible. Returns how many datagrams were sent, or dropped for a
-    /// reason that has nothing to do with trains.
+    /// Sends the beginning of a run in trains, as far as possible. Returns how many datagrams were sent, or dropped for
+    /// a reason that has nothing to do with trains.
     pub(super) fn send(&mut self, lane: &Lane, run: &Run, flushed: &mut Flushed) -> usize {
         let (Some((bytes, length)), Socket::Udp(socket)) =
             (lane.train(run.place, run.count), &lane.socket)

@@ -38,8 +38,8 @@ impl Watch {
         }
     }
 
-    /// Records the events until `now_ns`, and how many of the sent datagrams the kernel `dropped`. Returns how the run has
-    /// ended, if it has.
+    /// Records the events until `now_ns`, and how many of the sent datagrams the kernel `dropped`. Returns how the run
+    /// has ended, if it has.
     pub(super) fn note(&mut self, change: &Snapshot, dropped: u64, now_ns: u64) -> Option<Ending> {
         let answers = [
             Counter::Received,

@@ -65,7 +65,8 @@ impl Counters {
         Counters::default()
     }
 
-    /// Adds `amount` to a counter. Only the owning thread may call it, because it is a load and a store, not an atomic addition.
+    /// Adds `amount` to a counter. Only the owning thread may call it, because it is a load and a store, not an atomic
+    /// addition.
     pub fn add(&self, counter: Counter, amount: u64) {
         let value = &self.values[counter as usize];
         value.store(

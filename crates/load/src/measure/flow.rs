@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 /// Numbers in one piece of the memory.
 const PIECE: u64 = 4096;
-/// Pieces of a flow that are remembered while some of their numbers are missing, unless said otherwise: 16 million numbers, 2 MiB.
+/// Pieces of a flow that are remembered while some of their numbers are missing, unless said otherwise: 16 million
+/// numbers, 2 MiB.
 const PIECES: usize = 4096;
 /// A number so much higher than the highest so far was never sent.
 const LEAP: u64 = 1 << 32;
@@ -18,7 +19,8 @@ pub enum Arrival {
     Reordered,
     /// Had come before.
     Duplicate,
-    /// Its number was forgotten, so it may be a duplicate. There are at most as many of these as numbers were missing there.
+    /// Its number was forgotten, so it may be a duplicate. There are at most as many of these as numbers were missing
+    /// there.
     Late,
 }
 
@@ -31,8 +33,8 @@ struct Piece {
 
 /// Follows the sequence numbers of one flow.
 ///
-/// It remembers each number that has arrived: a complete piece needs no memory. If there are too many pieces with gaps, it forgets the oldest
-/// ones. A datagram for one of these is [`Arrival::Late`].
+/// It remembers each number that has arrived: a complete piece needs no memory. If there are too many pieces with gaps,
+/// it forgets the oldest ones. A datagram for one of these is [`Arrival::Late`].
 #[derive(Clone, Debug)]
 pub struct FlowTracker {
     /// One more than the highest sequence seen; 0 before the first.

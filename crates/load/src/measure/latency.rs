@@ -66,8 +66,8 @@ impl Latency {
         self.histogram.clear();
     }
 
-    /// The value in microseconds that `percentile` (0 to 100) of all measurements do not exceed. `None` if fewer than ten
-    /// measurements exceed it, because the percentile would then be random.
+    /// The value in microseconds that `percentile` (0 to 100) of all measurements do not exceed. `None` if fewer than
+    /// ten measurements exceed it, because the percentile would then be random.
     #[must_use]
     pub fn percentile_us(&self, percentile: f64) -> Option<f64> {
         let beyond = self.histogram.len() as f64 * (100.0 - percentile) / 100.0;

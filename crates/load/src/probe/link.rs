@@ -100,8 +100,8 @@ impl Link {
         self.endpoint.with(now(), wish);
     }
 
-    /// Sends `payload` to `peer` through the relay, by its channel if that is bound, else by a Send indication. False if there
-    /// is neither channel nor permission.
+    /// Sends `payload` to `peer` through the relay, by its channel if that is bound, else by a Send indication. False
+    /// if there is neither channel nor permission.
     pub(super) fn send(&mut self, peer: SocketAddr, payload: &[u8]) -> bool {
         let mut out = [0; 256];
         let at = now();

@@ -1,8 +1,8 @@
 //! Asks one server what it does, and says what went wrong in words that help.
 //!
-//! [`stun()`] learns the mapped address. [`turn()`] obtains two allocations, finds out what the server offers, sends data from
-//! one through both to the other and back, and releases them. [`nat()`] finds out how the NAT on the way behaves. All block the
-//! calling thread; every step has a timeout.
+//! [`stun()`] learns the mapped address. [`turn()`] obtains two allocations, finds out what the server offers, sends
+//! data from one through both to the other and back, and releases them. [`nat()`] finds out how the NAT on the way
+//! behaves. All block the calling thread; every step has a timeout.
 
 mod dtls;
 mod error;
@@ -101,7 +101,8 @@ pub struct TurnReport {
     pub software: Option<String>,
     /// What it wants for authentication; `None` if it wants none.
     pub offer: Option<Offer>,
-    /// The second relayed transport address, of the other family, of one allocation (RFC 8656's ADDITIONAL-ADDRESS-FAMILY).
+    /// The second relayed transport address, of the other family, of one allocation (RFC 8656's
+    /// ADDITIONAL-ADDRESS-FAMILY).
     pub dual: Result<SocketAddr, ProbeError>,
     /// Whether it can set DF towards peers (DONT-FRAGMENT).
     pub dont_fragment: bool,
@@ -109,7 +110,8 @@ pub struct TurnReport {
     pub relayed_round_trip: Result<RelayedRoundTrip, ProbeError>,
 }
 
-/// Asks `server` for this machine's mapped address, and waits at most `timeout`: over TCP, TLS and DTLS twice, for connection and answer.
+/// Asks `server` for this machine's mapped address, and waits at most `timeout`: over TCP, TLS and DTLS twice, for
+/// connection and answer.
 ///
 /// # Errors
 /// [`ProbeError`].

@@ -1,4 +1,5 @@
-//! Two sides, each of one run or of several rounds: each difference, its direction, and whether it is larger than the spread.
+//! Two sides, each of one run or of several rounds: each difference, its direction, and whether it is larger than the
+//! spread.
 
 use std::fmt;
 
@@ -26,7 +27,8 @@ pub struct Figure {
     pub a: Option<f64>,
     /// The second side's.
     pub b: Option<f64>,
-    /// The larger of the two sides' spreads: highest less lowest of its rounds. `None` if there are fewer than two rounds.
+    /// The larger of the two sides' spreads: highest less lowest of its rounds. `None` if there are fewer than two
+    /// rounds.
     pub spread: Option<f64>,
     /// What it comes to.
     pub verdict: Judgement,

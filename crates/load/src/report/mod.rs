@@ -1,5 +1,5 @@
-//! What a load run found: for the terminal, for programs (JSON, CSV), for people (HTML), for gates (`--fail-if`), and beside
-//! another run ([`compare`]).
+//! What a load run found: for the terminal, for programs (JSON, CSV), for people (HTML), for gates (`--fail-if`), and
+//! beside another run ([`compare`]).
 
 pub mod chart;
 mod compare;
@@ -38,17 +38,18 @@ pub struct LoadReport {
     pub run: RunInfo,
     /// What happened after the warm-up, all threads and flows together.
     pub total: Totals,
-    /// One-way or round-trip times, as `run.latency_is` says: in an open loop from the intended time of each send, else from when it left.
+    /// One-way or round-trip times, as `run.latency_is` says: in an open loop from the intended time of each send, else
+    /// from when it left.
     pub latency: Percentiles,
-    /// The same by part, where there are several: the directions `up` and `down`, `audio` and `video`, or the steps of an
-    /// allocation's life.
+    /// The same by part, where there are several: the directions `up` and `down`, `audio` and `video`, or the steps of
+    /// an allocation's life.
     #[serde(default)]
     pub parts: BTreeMap<String, Percentiles>,
     /// How much later than intended the generator itself sent; of an open loop only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_delay: Option<OwnDelay>,
-    /// How long datagrams lay in the generator's own sockets until it woke up, where the kernel stamped them (SO_TIMESTAMPING): the latencies do
-    /// not have it.
+    /// How long datagrams lay in the generator's own sockets until it woke up, where the kernel stamped them
+    /// (SO_TIMESTAMPING): the latencies do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_wake_up: Option<OwnDelay>,
     /// Mean interarrival jitter over the flows (RFC 3550 §6.4.1), microseconds.

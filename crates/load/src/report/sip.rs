@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::Percentiles;
 use crate::sip::UasReport;
 
-/// A run of SIP. Units of work are transactions (OPTIONS), registrations or calls; counts of messages are of the measured time.
+/// A run of SIP. Units of work are transactions (OPTIONS), registrations or calls; counts of messages are of the
+/// measured time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -212,8 +213,8 @@ pub struct Recovery {
     pub from: f64,
     /// After it.
     pub to: f64,
-    /// The time from the drop until 99 % of the requests of 0.1 s succeed within 200 ms, and continue to do so. `None` if this did
-    /// not happen within the measured time.
+    /// The time from the drop until 99 % of the requests of 0.1 s succeed within 200 ms, and continue to do so. `None`
+    /// if this did not happen within the measured time.
     pub seconds: Option<f64>,
     /// When the load fell, since the start of the run that `timeline` is of.
     #[serde(default)]

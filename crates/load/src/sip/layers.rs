@@ -193,7 +193,8 @@ fn session(verify: &Verify) -> io::Result<Tls> {
     Tls::client(Arc::clone(verify.config()), name).map_err(io::Error::other)
 }
 
-/// Calls `on` with each message of a WebSocket. Returns the number of bytes that were used; `None` if the connection has ended.
+/// Calls `on` with each message of a WebSocket. Returns the number of bytes that were used; `None` if the connection
+/// has ended.
 fn take_frames(
     web: &mut WebSocket,
     bytes: &mut [u8],

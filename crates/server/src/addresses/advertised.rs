@@ -1,10 +1,12 @@
-//! The address that clients and peers are told instead of a relay address. One thread replaces it while workers read it.
+//! The address that clients and peers are told instead of a relay address. One thread replaces it while workers read
+//! it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// Earlier addresses that are remembered: allocations keep the address that they were told, and relay to each other by it.
+/// Earlier addresses that are remembered: allocations keep the address that they were told, and relay to each other by
+/// it.
 const REMEMBERED: usize = 8;
 
 #[derive(Debug)]

@@ -20,15 +20,16 @@ pub use nodes::{LiveNode, LiveNodes};
 pub struct AlternateSettings {
     /// The servers. Default: none, and nobody is sent away.
     pub servers: Vec<Arc<AlternateServer>>,
-    /// The other nodes of the cluster. A client is sent to one of them if there is no other server for it. Default: none.
+    /// The other nodes of the cluster. A client is sent to one of them if there is no other server for it. Default:
+    /// none.
     pub nodes: Option<Arc<LiveNodes>>,
     /// When clients are sent away. Default: while this server drains, and while it is overloaded.
     pub when: When,
-    /// This server is overloaded if its clients hold this share of [`QuotaLimits::total`](crate::quota::QuotaLimits), in percent: 1 to 100.
-    /// Default: 90.
+    /// This server is overloaded if its clients hold this share of [`QuotaLimits::total`](crate::quota::QuotaLimits),
+    /// in percent: 1 to 100. Default: 90.
     pub overload_percent: u32,
-    /// Time between two checks of each server; zero for none. A server that has not answered twice gets no client until it answers
-    /// again. Default: 10 seconds.
+    /// Time between two checks of each server; zero for none. A server that has not answered twice gets no client until
+    /// it answers again. Default: 10 seconds.
     pub check_interval: Duration,
 }
 

@@ -22,7 +22,8 @@ impl LiveNode {
     }
 }
 
-/// The nodes that admit clients at this moment. The control side replaces them; workers read them when they send a client away.
+/// The nodes that admit clients at this moment. The control side replaces them; workers read them when they send a
+/// client away.
 #[derive(Debug, Default)]
 pub struct LiveNodes {
     nodes: RwLock<Arc<[LiveNode]>>,
@@ -35,8 +36,8 @@ impl LiveNodes {
         *now = nodes.into();
     }
 
-    /// The less loaded of two random nodes with an address for this client. With one choice of two, no node gets all clients of a moment, and
-    /// the busiest ones get none (Mitzenmacher 2001).
+    /// The less loaded of two random nodes with an address for this client. With one choice of two, no node gets all
+    /// clients of a moment, and the busiest ones get none (Mitzenmacher 2001).
     pub(super) fn choose(&self, client: &FiveTuple, random: u32) -> Option<Alternate> {
         let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
         let nodes = Arc::clone(&nodes);
@@ -110,7 +111,8 @@ mod tests {
         assert_eq!(shares(&nodes, &udp)["192.0.2.7"], 4_096);
         nodes.set(vec![node(7, 10), node(8, 20), node(9, 30), node(10, 900)]);
         let found = shares(&nodes, &udp);
-        // Of the six pairs, the first is the better one in three, the second in two, the third in one, the last in none.
+        // Of the six pairs, the first is the better one in three, the second in two, the third in one, the last in
+        // none.
         for (ip, pairs) in [("192.0.2.7", 3), ("192.0.2.8", 2), ("192.0.2.9", 1)] {
             let expected = 4_096 * pairs / 6;
             assert!(found[ip].abs_diff(expected) < 300, "{found:?}");

@@ -46,9 +46,9 @@ impl Builder {
         Ok(list)
     }
 
-    /// For each listener, one socket per worker, in the order of the workers. Another process of this server listens on the addresses in
-    /// `shared`, too. All are bound before any worker reads: a socket
-    /// that joins its group later would take over flows of the others.
+    /// For each listener, one socket per worker, in the order of the workers. Another process of this server listens on
+    /// the addresses in `shared`, too. All are bound before any worker reads: a socket that joins its group later would
+    /// take over flows of the others.
     pub(super) fn bind_listeners(
         &self,
         workers: usize,
@@ -100,8 +100,8 @@ fn bind_group(
     workers: usize,
     options: &UdpOptions,
 ) -> Result<Vec<UdpSocket>, StartError> {
-    // SO_REUSEPORT would let a second server of the same user join silently and take half of the clients. A plain socket
-    // finds out whether the port is free, and which one is if any will do.
+    // SO_REUSEPORT would let a second server of the same user join silently and take half of the clients. A plain
+    // socket finds out whether the port is free, and which one is if any will do.
     let plain = UdpOptions {
         reuse_port: false,
         ..options.clone()

@@ -428,7 +428,8 @@ fn log_started(observer: &Observer, workers: usize, relays: &RelayAddresses, por
     );
 }
 
-/// The table of rate limits: the kernel's if it relays, or one of this process if users, sources, realms or directions have limits.
+/// The table of rate limits: the kernel's if it relays, or one of this process if users, sources, realms or directions
+/// have limits.
 fn rate_table(
     offload: Option<&Prepared>,
     size: TableSize,

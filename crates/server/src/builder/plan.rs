@@ -64,8 +64,8 @@ struct WorkerParts {
 }
 
 impl Plan {
-    /// Makes the workers. `groups` has one list of sockets per listener, with one socket per worker. `parts` has one entry
-    /// per worker, or none if user space relays everything.
+    /// Makes the workers. `groups` has one list of sockets per listener, with one socket per worker. `parts` has one
+    /// entry per worker, or none if user space relays everything.
     pub(super) fn workers(
         &self,
         groups: Vec<Vec<UdpSocket>>,

@@ -31,7 +31,8 @@ impl Builder {
         }
     }
 
-    /// All are bound before any worker accepts: a socket that joins its group later would take over connections of the others.
+    /// All are bound before any worker accepts: a socket that joins its group later would take over connections of the
+    /// others.
     pub(super) fn bind_streams(&self, workers: usize) -> Result<BoundStreams, StartError> {
         let config = self.tls_config();
         if !self.listen_tls.is_empty() && config.is_none() {
@@ -81,8 +82,8 @@ impl Builder {
     }
 }
 
-/// The sockets of one SO_REUSEPORT group. With SO_REUSEPORT, a second server of the same user would join silently and get a part of
-/// the connections. So a plain socket first tests whether the port is free.
+/// The sockets of one SO_REUSEPORT group. With SO_REUSEPORT, a second server of the same user would join silently and
+/// get a part of the connections. So a plain socket first tests whether the port is free.
 fn bind_group(address: SocketAddr, workers: usize) -> std::io::Result<Vec<TcpListener>> {
     let plain = TcpOptions {
         reuse_port: false,

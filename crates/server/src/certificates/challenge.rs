@@ -57,8 +57,8 @@ impl Drop for AcmeValidation {
 }
 
 impl Certificates {
-    /// Answers the TLS-ALPN-01 validations of a domain (RFC 8737) on all TLS listeners, as long as the result lives. `digest` is the SHA-256
-    /// of the key authorization. Other clients notice nothing.
+    /// Answers the TLS-ALPN-01 validations of a domain (RFC 8737) on all TLS listeners, as long as the result lives.
+    /// `digest` is the SHA-256 of the key authorization. Other clients notice nothing.
     ///
     /// # Errors
     /// [`CertificateError::Generate`] if the domain is not valid in a certificate.

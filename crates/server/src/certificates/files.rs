@@ -4,8 +4,8 @@ use super::CertificateFiles;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The state of two files: device, inode, size and time of the last status change. Symbolic links are followed: Kubernetes replaces a
-/// link to a directory, which changes device or inode.
+/// The state of two files: device, inode, size and time of the last status change. Symbolic links are followed:
+/// Kubernetes replaces a link to a directory, which changes device or inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stamp([[u64; 5]; 2]);
 

@@ -1,4 +1,5 @@
-//! Certificates of TLS and DTLS listeners. The server name in the ClientHello (SNI) selects one. Files are read again when they change.
+//! Certificates of TLS and DTLS listeners. The server name in the ClientHello (SNI) selects one. Files are read again
+//! when they change.
 //!
 //! ```no_run
 //! use hairpin_server::certificates::{CertificateFiles, Certificates};
@@ -44,7 +45,8 @@ use streams::rustls::{
     RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion, version,
 };
 
-/// Application protocols (RFC 7443, RFC 8737). The server rejects a client that offers only others, and accepts one that offers none.
+/// Application protocols (RFC 7443, RFC 8737). The server rejects a client that offers only others, and accepts one
+/// that offers none.
 const PROTOCOLS: [&[u8]; 3] = [b"stun.turn", b"stun.nat-discovery", challenge::PROTOCOL];
 
 /// Certificates that all workers share. Clones refer to the same certificates.
@@ -56,7 +58,8 @@ pub struct Certificates {
 struct Shared {
     /// Read once per handshake. Workers never wait for a lock.
     pairs: ArcSwap<Vec<Pair>>,
-    /// The files of each pair, in the same order; empty if the pairs come from memory. The mutex is held while `pairs` are replaced.
+    /// The files of each pair, in the same order; empty if the pairs come from memory. The mutex is held while `pairs`
+    /// are replaced.
     sources: Mutex<Vec<Source>>,
     generation: AtomicU64,
     failed_reloads: AtomicU64,
@@ -135,8 +138,8 @@ impl Certificates {
         share(vec![pair], Vec::new())
     }
 
-    /// Makes a self-signed certificate for these DNS names and IP addresses, with a new P-256 key. No client trusts it. For development and
-    /// tests.
+    /// Makes a self-signed certificate for these DNS names and IP addresses, with a new P-256 key. No client trusts it.
+    /// For development and tests.
     ///
     /// # Errors
     /// [`CertificateError::Generate`] if a name is not valid in a certificate.
@@ -174,14 +177,15 @@ impl Certificates {
         self.shared.failed_reloads.load(Ordering::Relaxed)
     }
 
-    /// The chain of the default pair, the server's own certificate first: for clients that shall trust a self-signed one.
+    /// The chain of the default pair, the server's own certificate first: for clients that shall trust a self-signed
+    /// one.
     #[must_use]
     pub fn default_chain(&self) -> Vec<CertificateDer<'static>> {
         self.shared.pairs()[0].key.cert.clone()
     }
 
-    /// A configuration for TLS 1.2 and 1.3, or 1.3 only. It always uses the current certificates. Clients resume sessions with tickets,
-    /// whose keys change every few hours.
+    /// A configuration for TLS 1.2 and 1.3, or 1.3 only. It always uses the current certificates. Clients resume
+    /// sessions with tickets, whose keys change every few hours.
     #[must_use]
     pub fn server_config(&self, only_tls13: bool) -> Arc<ServerConfig> {
         self.server_config_for_clients(only_tls13, Arc::new(NoClientAuth))
@@ -226,8 +230,8 @@ impl Certificates {
         Ok(Arc::new(roots))
     }
 
-    /// Reads changed files again. If a new pair cannot be used, the old one stays in service. Logs and returns the result for each changed
-    /// pair. A running server does this every few seconds.
+    /// Reads changed files again. If a new pair cannot be used, the old one stays in service. Logs and returns the
+    /// result for each changed pair. A running server does this every few seconds.
     pub fn reload(&self) -> Vec<Result<CertificateInfo, CertificateError>> {
         let mut sources = self.shared.sources();
         let current = self.shared.pairs();

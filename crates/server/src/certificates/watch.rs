@@ -12,7 +12,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two warnings about expiry.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Warnings begin this number of days before expiry. ACME clients renew certificates of 90 days 30 days before, so a warning means a failure.
+/// Warnings begin this number of days before expiry. ACME clients renew certificates of 90 days 30 days before, so a
+/// warning means a failure.
 const WARNED_DAYS: i64 = 21;
 
 /// A handle of the thread. Dropping it ends the thread.

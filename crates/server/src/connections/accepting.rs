@@ -15,7 +15,8 @@ const ACCEPTS: usize = 64;
 /// Time for which a listener is not polled after file descriptors or memory have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The number of table entries that the search for a connection to evict examines. A full search of many thousands takes too long.
+/// The number of table entries that the search for a connection to evict examines. A full search of many thousands
+/// takes too long.
 const EVICTION_SAMPLE: usize = 256;
 
 impl Connections {
@@ -122,7 +123,8 @@ impl Connections {
             return;
         };
         let is_proxied = listener.is_proxy(remote);
-        // A load balancer forwards connections of many sources. `follow_source` applies the limit once the client's address is known.
+        // A load balancer forwards connections of many sources. `follow_source` applies the limit once the client's
+        // address is known.
         let most = if is_proxied {
             usize::MAX
         } else {
@@ -193,8 +195,8 @@ impl Connections {
         Some(slot)
     }
 
-    /// Makes room: closes an unproven connection of a source that has more of them than `for_source` has. `None` counts as a source
-    /// without connections. Returns whether it has closed one.
+    /// Makes room: closes an unproven connection of a source that has more of them than `for_source` has. `None` counts
+    /// as a source without connections. Returns whether it has closed one.
     pub(super) fn evict(&mut self, for_source: Option<SocketAddr>, poller: &Poller) -> bool {
         let Connections {
             table,

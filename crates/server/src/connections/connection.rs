@@ -87,7 +87,8 @@ pub(crate) struct Connection {
     pub(super) path: ClientPath,
     /// The listener that accepted it.
     pub(super) listener: u16,
-    /// The address that the limits per source count: the client's, or the load balancer's until its PROXY header has arrived.
+    /// The address that the limits per source count: the client's, or the load balancer's until its PROXY header has
+    /// arrived.
     pub(super) source: SocketAddr,
     stage: Stage,
     pub(super) tls: Option<Box<Tls>>,
@@ -99,9 +100,11 @@ pub(crate) struct Connection {
     /// Encrypted bytes that wait to be written.
     pub(super) ciphertext: Vec<u8>,
     ciphertext_written: usize,
-    /// Time of the last received data. An incomplete TLS record is no data: a client cannot prolong the idle timeout with it.
+    /// Time of the last received data. An incomplete TLS record is no data: a client cannot prolong the idle timeout
+    /// with it.
     last_received: Mono,
-    /// Start of the message deadline: when the connection was accepted, or when the first bytes of the incomplete message arrived.
+    /// Start of the message deadline: when the connection was accepted, or when the first bytes of the incomplete
+    /// message arrived.
     begun: Option<Mono>,
     /// The client has sent the first byte of a STUN message.
     has_spoken: bool,
@@ -109,7 +112,8 @@ pub(crate) struct Connection {
     pub(super) is_proven: bool,
     /// A request waits for its credentials. The worker reads nothing from the connection meanwhile.
     pub(super) is_paused: bool,
-    /// It is about to become a data connection, or to move to another worker: what follows is not for this worker's session.
+    /// It is about to become a data connection, or to move to another worker: what follows is not for this worker's
+    /// session.
     pub(super) is_held: bool,
     /// It is in the list of connections to write to.
     pub(super) is_dirty: bool,
@@ -314,8 +318,8 @@ impl Connection {
         outcome
     }
 
-    /// Checks that the first application data begins a STUN message; if not, returns why the connection must end. ChannelData is no
-    /// valid beginning, because a new connection has no channel.
+    /// Checks that the first application data begins a STUN message; if not, returns why the connection must end.
+    /// ChannelData is no valid beginning, because a new connection has no channel.
     pub(super) fn check_first_bytes(&mut self, bytes: &[u8]) -> Option<EndReason> {
         if self.has_spoken {
             return None;

@@ -81,10 +81,12 @@ impl EndReason {
 const REASONS: usize = EndReason::ALL.len();
 const FAILURES: usize = Failure::ALL.len();
 
-/// Defines [`StreamCounters`]. Its array `ended` has the order of [`EndReason::ALL`], `tls_failed` that of [`Failure::ALL`].
+/// Defines [`StreamCounters`]. Its array `ended` has the order of [`EndReason::ALL`], `tls_failed` that of
+/// [`Failure::ALL`].
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Counters of connections of STUN and TURN, of one worker or the sum over several. Those that say "now" go up and down.
+        /// Counters of connections of STUN and TURN, of one worker or the sum over several. Those that say "now" go up
+        /// and down.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct StreamCounters {
@@ -120,7 +122,8 @@ counters! {
     accepted,
     /// Connections refused because their source has too many.
     refused_source,
-    /// Connections refused because of the limit on all connections or on file descriptors. No other connection could be evicted.
+    /// Connections refused because of the limit on all connections or on file descriptors. No other connection could be
+    /// evicted.
     refused_limit,
     /// TLS 1.2 handshakes completed.
     handshakes_tls12,

@@ -1,5 +1,5 @@
-//! Data connections (RFC 6062 §5.4): connections that carry messages no more, but a stream of bytes. And connections on their way to
-//! another worker.
+//! Data connections (RFC 6062 §5.4): connections that carry messages no more, but a stream of bytes. And connections on
+//! their way to another worker.
 //!
 //! A connection leaves the table of its worker, and stays in its counts until it ends.
 
@@ -51,8 +51,8 @@ impl Connections {
         self.update_interest(slot, poller);
     }
 
-    /// Makes the connection of this client a data connection, once the responses that wait have been written. Also returns the bytes that
-    /// followed the last message. `None` if the connection has ended.
+    /// Makes the connection of this client a data connection, once the responses that wait have been written. Also
+    /// returns the bytes that followed the last message. `None` if the connection has ended.
     pub(crate) fn take_data(
         &mut self,
         path: &ClientPath,
@@ -64,8 +64,8 @@ impl Connections {
         self.take_as_data(slot, poller, now)
     }
 
-    /// The same for a connection over TLS whose messages another process handles. It counts as unproven, unless it is proven here. `None` if it
-    /// has ended, or has no TLS.
+    /// The same for a connection over TLS whose messages another process handles. It counts as unproven, unless it is
+    /// proven here. `None` if it has ended, or has no TLS.
     pub(crate) fn take_forwarded(
         &mut self,
         path: &ClientPath,
@@ -116,7 +116,8 @@ impl Connections {
         Some(MovingConnection(connection))
     }
 
-    /// Takes over a connection of another worker. Returns its path here; `None` if there is no room for it: it is closed.
+    /// Takes over a connection of another worker. Returns its path here; `None` if there is no room for it: it is
+    /// closed.
     pub(crate) fn receive(
         &mut self,
         moving: MovingConnection,
@@ -154,8 +155,9 @@ impl Connections {
         Some(path)
     }
 
-    /// Serves a connection that comes from another process of this server (upgrade). It was accepted there, or it is a connection over
-    /// loopback with the data of a TLS client. `bytes` are complete STUN messages that it has already read.
+    /// Serves a connection that comes from another process of this server (upgrade). It was accepted there, or it is a
+    /// connection over loopback with the data of a TLS client. `bytes` are complete STUN messages that it has already
+    /// read.
     ///
     /// # Errors
     /// No listener has this address, or there are too many connections. The connection is then closed.
@@ -195,8 +197,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes the plain connection of this client out, for another process: its descriptor, and the bytes that followed the last message.
-    /// `None` if it has ended, has TLS, or if responses wait to be written.
+    /// Takes the plain connection of this client out, for another process: its descriptor, and the bytes that followed
+    /// the last message. `None` if it has ended, has TLS, or if responses wait to be written.
     pub(crate) fn take_for_handover(
         &mut self,
         path: &ClientPath,
@@ -291,8 +293,8 @@ impl DataConnection {
         self.connection.tls.is_none() && self.connection.waiting() == 0
     }
 
-    /// Reads once, at most as much as `buffer` has room for, and adds the client's bytes to `bytes`. Returns how many these are; 0 is the end.
-    /// `Interrupted`: some that are none of the client's, so read again.
+    /// Reads once, at most as much as `buffer` has room for, and adds the client's bytes to `bytes`. Returns how many
+    /// these are; 0 is the end. `Interrupted`: some that are none of the client's, so read again.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there; otherwise the connection has failed.

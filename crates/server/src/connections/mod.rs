@@ -6,7 +6,8 @@
 //!  socket <── one write per connection and wake-up <── chunks (TLS: records) <── queue <┘
 //! ```
 //!
-//! A connection stays with the worker that accepted it. It requires no thread and no task. It holds buffers only for data that waits.
+//! A connection stays with the worker that accepted it. It requires no thread and no task. It holds buffers only for
+//! data that waits.
 
 mod accepting;
 mod arena;
@@ -41,12 +42,13 @@ use turn::{ClientPath, FiveTuple, Mono};
 /// The resolution of the timers. Deadlines are seconds, so a coarse one suffices.
 const TICK_NS: u64 = 100_000_000;
 
-/// Time for connections without an allocation per wake-up: to accept them, to make handshakes, to answer. They must not delay datagrams for long. A
-/// step that begins within it is completed, and what it uses beyond is missing in the next wake-up.
+/// Time for connections without an allocation per wake-up: to accept them, to make handshakes, to answer. They must not
+/// delay datagrams for long. A step that begins within it is completed, and what it uses beyond is missing in the next
+/// wake-up.
 const UNPROVEN_NS: u64 = 1_000_000;
 
-/// The limit on bytes that the kernel holds unsent (TCP_NOTSENT_LOWAT). Further bytes wait in the queue here, which knows their age. Bytes that
-/// were sent but not acknowledged do not count.
+/// The limit on bytes that the kernel holds unsent (TCP_NOTSENT_LOWAT). Further bytes wait in the queue here, which
+/// knows their age. Bytes that were sent but not acknowledged do not count.
 const UNSENT: u32 = 128 << 10;
 
 /// This bit marks the `ListenerKey` of a connection. The other bits are the index of the connection.
@@ -234,8 +236,8 @@ impl Connections {
         );
     }
 
-    /// Closes a connection because of the bytes that it has sent. Responses to the messages before these bytes are written first, because
-    /// a client must not lose them only if all came in one segment.
+    /// Closes a connection because of the bytes that it has sent. Responses to the messages before these bytes are
+    /// written first, because a client must not lose them only if all came in one segment.
     pub(crate) fn reject(&mut self, slot: Slot, reason: EndReason, poller: &Poller, now: Mono) {
         self.write(slot, poller, now);
         self.close(slot, reason, None, poller);
@@ -309,7 +311,8 @@ impl Connections {
         }
     }
 
-    /// Returns free memory to the system after most of many connections have ended. The allocator kept 39 MB after 5,000 TLS connections.
+    /// Returns free memory to the system after most of many connections have ended. The allocator kept 39 MB after
+    /// 5,000 TLS connections.
     pub(crate) fn release_memory(&mut self) {
         if self.peak >= MIN_PEAK && self.open * 4 <= self.peak {
             self.peak = self.open;

@@ -120,8 +120,8 @@ impl Connections {
         self.unproven_ns += io::clock::monotonic_ns() - begun;
     }
 
-    /// Once the PROXY header has named the client, counts the connection for the client's address and no longer for the load balancer's.
-    /// Returns whether the client has too many connections.
+    /// Once the PROXY header has named the client, counts the connection for the client's address and no longer for the
+    /// load balancer's. Returns whether the client has too many connections.
     fn follow_source(&mut self, slot: Slot) -> bool {
         let Some(Some(connection)) = self.table.get_mut(slot.index as usize) else {
             return false;

@@ -8,22 +8,23 @@ use std::time::Duration;
 pub struct StreamSettings {
     /// The maximum number of connections of all workers together. Default 20,000.
     pub connections: u32,
-    /// The maximum number of connections of one IPv4 address or IPv6 /64. Default 1,000, because many clients may share an address
-    /// behind a NAT. Behind a load balancer that sends PROXY headers, it applies to the clients that the headers name. DTLS has a count
-    /// of its own, with the same limit.
+    /// The maximum number of connections of one IPv4 address or IPv6 /64. Default 1,000, because many clients may share
+    /// an address behind a NAT. Behind a load balancer that sends PROXY headers, it applies to the clients that the
+    /// headers name. DTLS has a count of its own, with the same limit.
     pub connections_per_source: u32,
-    /// The message deadline. The first message of a new connection, TLS handshake included, must be complete within this time. So must
-    /// each later message, from its first bytes on. Default 10 s.
+    /// The message deadline. The first message of a new connection, TLS handshake included, must be complete within
+    /// this time. So must each later message, from its first bytes on. Default 10 s.
     pub message_deadline: Duration,
-    /// The idle timeout. The server closes a connection without an allocation if it receives nothing for this time. Default 60 s.
+    /// The idle timeout. The server closes a connection without an allocation if it receives nothing for this time.
+    /// Default 60 s.
     pub idle: Duration,
     /// The longest time that relayed data waits to be written. The server then drops it. Default 500 ms.
     pub queue_age: Duration,
-    /// The maximum number of bytes that wait to be written on one connection. Above it, the server drops the oldest relayed data.
-    /// Default 4 MiB.
+    /// The maximum number of bytes that wait to be written on one connection. Above it, the server drops the oldest
+    /// relayed data. Default 4 MiB.
     pub queue_bytes: usize,
-    /// The same for all connections together. Above it, connections that queue more than an equal share lose their oldest relayed
-    /// data. Default 256 MiB.
+    /// The same for all connections together. Above it, connections that queue more than an equal share lose their
+    /// oldest relayed data. Default 256 MiB.
     pub queue_bytes_total: usize,
 }
 
@@ -53,16 +54,17 @@ pub(crate) struct WorkerLimits {
     pub(crate) queue_bytes_total: usize,
 }
 
-/// At most one of four connections may be unproven, that is, have had no allocation. The rest is reserved for clients that allocate.
+/// At most one of four connections may be unproven, that is, have had no allocation. The rest is reserved for clients
+/// that allocate.
 const UNPROVEN_DIVISOR: usize = 4;
 
-/// The maximum number of bytes of STUN messages that wait on one connection: about 500 responses. Above it, the server closes the
-/// connection, because the client does not read its responses.
+/// The maximum number of bytes of STUN messages that wait on one connection: about 500 responses. Above it, the server
+/// closes the connection, because the client does not read its responses.
 const MESSAGE_BYTES: usize = 64 << 10;
 
 impl StreamSettings {
-    /// One worker's share of the limits. The kernel distributes connections over the workers by a hash, which is uneven for few
-    /// connections. So a source may reach its limit at one worker early.
+    /// One worker's share of the limits. The kernel distributes connections over the workers by a hash, which is uneven
+    /// for few connections. So a source may reach its limit at one worker early.
     pub(crate) fn of_worker(&self, workers: usize) -> WorkerLimits {
         let share = |of_all: usize| of_all.div_ceil(workers.max(1)).max(1);
         let connections = share(self.connections as usize);

@@ -6,8 +6,8 @@
 //!  UDP listener <── one record per message, encrypted into a buffer of the worker <────────────────┘
 //! ```
 //!
-//! A listener carries DTLS only, or DTLS beside STUN and ChannelData: then the first byte of a datagram selects the protocol
-//! (RFC 7983 §7). A connection stays with the worker that received its ClientHello.
+//! A listener carries DTLS only, or DTLS beside STUN and ChannelData: then the first byte of a datagram selects the
+//! protocol (RFC 7983 §7). A connection stays with the worker that received its ClientHello.
 
 mod counters;
 
@@ -27,8 +27,8 @@ const PROTOCOLS: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 /// Length of the buffer for the longest datagram.
 const DATAGRAM: usize = 1 << 16;
 
-/// Marks the listener key of a DTLS client. No UDP listener has such a number, so a datagram for this client cannot be sent unencrypted
-/// by mistake.
+/// Marks the listener key of a DTLS client. No UDP listener has such a number, so a datagram for this client cannot be
+/// sent unencrypted by mistake.
 const MARK: u32 = 1 << 31;
 
 /// The listener key of a DTLS client.

@@ -10,10 +10,11 @@
 //!  (its allocations continue; it ends when the last one has ended)
 //!  Running::resume if the new process ends       Running::predecessor_ended if the old one ends
 //! ```
-//! The old process keeps its allocations, connections and relay ports. The new one gets the TCP listeners with the connections that wait in
-//! them. It binds UDP sockets of its own in the SO_REUSEPORT groups of the old one. Both use the same steering program, and the same keys of
-//! nonces and tickets. All workers of both have different numbers. Each process reads the counts of quotas and rates of the other one (`held`).
-//! `docs/operation.md` lists what each process owns during the upgrade.
+//! The old process keeps its allocations, connections and relay ports. The new one gets the TCP listeners with the
+//! connections that wait in them. It binds UDP sockets of its own in the SO_REUSEPORT groups of the old one. Both use
+//! the same steering program, and the same keys of nonces and tickets. All workers of both have different numbers. Each
+//! process reads the counts of quotas and rates of the other one (`held`). `docs/operation.md` lists what each process
+//! owns during the upgrade.
 
 mod held;
 mod joining;
@@ -62,7 +63,8 @@ pub enum HandoverError {
         "relay.shared_ports: the ports belong to the running server until it ends; restart the server, or start another one on other ports and drain this one"
     )]
     SharedPorts,
-    /// One process writes the log of registration bindings. What was accepted must be in it before another one reads it.
+    /// One process writes the log of registration bindings. What was accepted must be in it before another one reads
+    /// it.
     #[error(
         "the log of registration bindings cannot be written: check the disk of server.state_dir"
     )]
@@ -102,8 +104,8 @@ impl std::fmt::Debug for TakeOver {
 
 impl TakeOver {
     /// Takes over the sockets and keys of `offer`. `hold` asks the old process to call
-    /// [`Running::hold_clients`](crate::Running::hold_clients) with this message, waits for it, and returns why it refuses.
-    /// Requests for a worker of the old process go to `send`.
+    /// [`Running::hold_clients`](crate::Running::hold_clients) with this message, waits for it, and returns why it
+    /// refuses. Requests for a worker of the old process go to `send`.
     pub fn new(
         offer: Offer,
         hold: impl Fn(&Joining) -> Result<(), String> + Send + Sync + 'static,

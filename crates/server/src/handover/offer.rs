@@ -144,7 +144,8 @@ impl Offer {
         })
     }
 
-    /// Takes the TCP listeners and the sockets of SIP, for [`InheritedSockets::of_predecessor`](crate::InheritedSockets::of_predecessor).
+    /// Takes the TCP listeners and the sockets of SIP, for
+    /// [`InheritedSockets::of_predecessor`](crate::InheritedSockets::of_predecessor).
     pub fn take_others(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.others)
     }

@@ -1,4 +1,5 @@
-//! Messages from a worker of the new process to a worker of the old one: rare requests that name an allocation of the old process.
+//! Messages from a worker of the new process to a worker of the old one: rare requests that name an allocation of the
+//! old process.
 
 use crate::steering::Numbering;
 use std::net::SocketAddr;

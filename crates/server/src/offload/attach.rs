@@ -46,8 +46,8 @@ pub(crate) struct InterfaceAttachment {
     pub(crate) indirect: bool,
     /// What is attached; dropping it detaches.
     pub(crate) attached: Option<Attachment>,
-    /// What clsact would attach, where there is no TCX. Made at the start: the control thread, which may have to attach it, has no
-    /// CAP_BPF.
+    /// What clsact would attach, where there is no TCX. Made at the start: the control thread, which may have to attach
+    /// it, has no CAP_BPF.
     gate: Option<Gate>,
     /// The devices below, by whose index the XDP program knows this interface as well.
     pub(crate) lower: Vec<u32>,
@@ -157,8 +157,8 @@ impl OffloadConfig<'_> {
         Ok(attachments)
     }
 
-    /// Packets to an address on `lo` or a dummy interface may arrive on any interface but `lo`. If the mode is not `Auto`, a program
-    /// must be attached to at least one of these.
+    /// Packets to an address on `lo` or a dummy interface may arrive on any interface but `lo`. If the mode is not
+    /// `Auto`, a program must be attached to at least one of these.
     fn check_indirect(
         &self,
         facts: &[Facts],
@@ -314,8 +314,9 @@ impl InterfaceAttachment {
             .inspect_err(|_| self.detach(relay))
     }
 
-    /// Tells the XDP program the devices below the interface: the program of a bond runs on each of them. A backup device gets a
-    /// zero link-layer address, which no frame matches. So its frames pass to the stack, which drops them.
+    /// Tells the XDP program the devices below the interface: the program of a bond runs on each of them. A backup
+    /// device gets a zero link-layer address, which no frame matches. So its frames pass to the stack, which drops
+    /// them.
     pub(crate) fn set_lower(
         &mut self,
         link: &Link,

@@ -5,12 +5,13 @@
 //!  192.0.2.0/24 on link                   ├──────────┤
 //!  cells                    0.0.0.0/0      /32 each   0.0.0.0/0
 //! ```
-//! If all else is equal, the kernel chooses a route only by the prefixes, of rules and tables, that contain the destination. So all
-//! destinations with the same longest prefix, over all tables and rules, are routed alike. They form a *cell*, and share a next hop.
+//! If all else is equal, the kernel chooses a route only by the prefixes, of rules and tables, that contain the
+//! destination. So all destinations with the same longest prefix, over all tables and rules, are routed alike. They
+//! form a *cell*, and share a next hop.
 //!
-//! Some routes separate destinations. In an on-link route each destination is its own neighbour; a multipath route hashes the
-//! destination. Each destination inside such a route is a cell of its own. So is a destination with an exception: a path MTU, or a
-//! gateway from an ICMP redirect.
+//! Some routes separate destinations. In an on-link route each destination is its own neighbour; a multipath route
+//! hashes the destination. Each destination inside such a route is a cell of its own. So is a destination with an
+//! exception: a path MTU, or a gateway from an ICMP redirect.
 
 use io::netlink::RoutePrefix;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -60,8 +61,8 @@ struct Prefix {
 }
 
 impl Cells {
-    /// With more prefixes than this, each destination is a separate cell. A router with a full table has a million prefixes, and
-    /// requires seconds to list them.
+    /// With more prefixes than this, each destination is a separate cell. A router with a full table has a million
+    /// prefixes, and requires seconds to list them.
     pub(crate) const MOST_PREFIXES: usize = 1 << 16;
 
     /// The cells of these prefixes.
@@ -107,7 +108,8 @@ impl Prefix {
     }
 }
 
-/// The spans of these prefixes, in order. Of two prefixes either one contains the other, or they have nothing in common.
+/// The spans of these prefixes, in order. Of two prefixes either one contains the other, or they have nothing in
+/// common.
 fn spans(mut prefixes: Vec<Prefix>, bits: u8) -> Vec<Span> {
     prefixes.sort_unstable();
     let mut spans: Vec<Span> = Vec::with_capacity(2 * prefixes.len());
@@ -122,7 +124,8 @@ fn spans(mut prefixes: Vec<Prefix>, bits: u8) -> Vec<Span> {
     spans
 }
 
-/// Removes from `around` the prefixes that end before `next`, innermost first. Behind each, a span of the enclosing prefix begins.
+/// Removes from `around` the prefixes that end before `next`, innermost first. Behind each, a span of the enclosing
+/// prefix begins.
 fn leave(around: &mut Vec<Prefix>, next: Option<u128>, bits: u8, spans: &mut Vec<Span>) {
     while let Some(inner) = around.last().copied()
         && next.is_none_or(|next| inner.last(bits) < next)

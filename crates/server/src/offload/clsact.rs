@@ -1,9 +1,11 @@
-//! Attaching the tc program by clsact, for kernels without TCX (before Linux 6.6), and removing what dead processes have left.
+//! Attaching the tc program by clsact, for kernels without TCX (before Linux 6.6), and removing what dead processes
+//! have left.
 //!
 //! A clsact filter outlives its process. Two things keep that harmless:
 //! - the filter is a [`Gate`], which passes every packet as soon as its process ends;
-//! - the filter's name is that of an abstract Unix socket, which its process holds in the interface's network namespace. A name
-//!   that can be bound has no living owner: the next start removes the filter. This works across PID namespaces.
+//! - the filter's name is that of an abstract Unix socket, which its process holds in the interface's network
+//!   namespace. A name that can be bound has no living owner: the next start removes the filter. This works across PID
+//!   namespaces.
 
 use super::choice::Obstacle;
 use crate::random::Entropy;
@@ -51,7 +53,8 @@ impl Clsact {
         let mut clsact = Clsact {
             interface,
             priority: last_free(&filters),
-            // Random, so that nobody who removes a dead filter meets this one; never 0, by which the kernel would choose.
+            // Random, so that nobody who removes a dead filter meets this one; never 0, by which the kernel would
+            // choose.
             handle: low.max(1),
             made_clsact,
             netlink,

@@ -1,5 +1,5 @@
-//! tc by clsact, in network namespaces, on any kernel: that it relays, what a killed process leaves, and what a start removes.
-//! Needs root.
+//! tc by clsact, in network namespaces, on any kernel: that it relays, what a killed process leaves, and what a start
+//! removes. Needs root.
 
 use super::attach::{Attachments, OffloadConfig};
 use super::choice::OffloadMethod;

@@ -171,8 +171,8 @@ impl Prepared {
         (0..workers).map(part).collect()
     }
 
-    /// The addresses whose datagrams a classifier may see, joined ones as one. On loopback none are joined, but to an address on `lo`
-    /// or a dummy interface datagrams come from elsewhere.
+    /// The addresses whose datagrams a classifier may see, joined ones as one. On loopback none are joined, but to an
+    /// address on `lo` or a dummy interface datagrams come from elsewhere.
     pub(crate) fn addresses_at_tc(&self) -> Vec<IpAddr> {
         let attachments = &self.attachments.interfaces;
         let at_tc = |attachment: &&InterfaceAttachment| attachment.about.means == OffloadMethod::Tc;

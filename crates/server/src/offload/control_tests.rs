@@ -1,5 +1,5 @@
-//! The control thread against network namespaces: a gateway that nobody has talked to yet, a neighbour that goes, checksums that
-//! are not finished. Needs root.
+//! The control thread against network namespaces: a gateway that nobody has talked to yet, a neighbour that goes,
+//! checksums that are not finished. Needs root.
 
 use super::attach::OffloadConfig;
 use super::choice::{Obstacle, OffloadMethod};
@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Runs in a thread of its own, in a namespace whose `near` (192.0.2.1, 2001:db8::1) is wired to `far` (.2) in the other.
+/// Runs in a thread of its own, in a namespace whose `near` (192.0.2.1, 2001:db8::1) is wired to `far` (.2) in the
+/// other.
 fn wired(test: impl FnOnce(NetNs) + Send + 'static) {
     let body = move || {
         let here = NetNs::unshare().unwrap_or_else(|error| panic!("this test needs root: {error}"));

@@ -13,11 +13,12 @@ const MANY_PARTIAL: u64 = 100;
 /// A fallback also requires more than one unfinished checksum per this many datagrams that the program relays.
 const PARTIAL_ONE_IN: u64 = 100;
 
-/// Seconds in a row in which packets come by an unknown interface. A device that joins a bond is known within milliseconds.
+/// Seconds in a row in which packets come by an unknown interface. A device that joins a bond is known within
+/// milliseconds.
 const UNKNOWN_SECONDS: u32 = 3;
 
-/// What is to happen when an interface goes from XDP to tc: sockets must not join datagrams any more. Returns whether all workers
-/// know; if not, it is called again.
+/// What is to happen when an interface goes from XDP to tc: sockets must not join datagrams any more. Returns whether
+/// all workers know; if not, it is called again.
 pub(crate) type OnFallback = Box<dyn FnMut() -> bool + Send>;
 
 /// What the XDP program had counted a second ago, and who is to be told of a fallback.

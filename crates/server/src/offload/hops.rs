@@ -1,8 +1,8 @@
 //! Where next hops are: routes and neighbours turned into entries of the program's table, and kept true.
 //!
-//! An entry is valid for [`LIFE`] only and is renewed in time. So no program sends by an outdated route or link-layer address. A
-//! hop without a route, or with an unknown neighbour, has no entry. User space relays its datagrams, which also makes the kernel
-//! resolve the neighbour.
+//! An entry is valid for [`LIFE`] only and is renewed in time. So no program sends by an outdated route or link-layer
+//! address. A hop without a route, or with an unknown neighbour, has no entry. User space relays its datagrams, which
+//! also makes the kernel resolve the neighbour.
 
 use super::cells::Cells;
 use super::next_hops::Path;

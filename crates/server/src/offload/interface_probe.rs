@@ -19,8 +19,8 @@ pub struct OffloadProbe {
     pub index: u32,
     /// By which means [`OffloadMode::Auto`] would relay.
     pub auto: OffloadMethod,
-    /// The reason against native XDP; `None` if its driver says that it can. Only attaching would prove it, and may interrupt
-    /// a link, so that is not tried.
+    /// The reason against native XDP; `None` if its driver says that it can. Only attaching would prove it, and may
+    /// interrupt a link, so that is not tried.
     pub not_xdp: Option<Obstacle>,
     /// Whether [`OffloadMode::Xdp`] would try it all the same.
     pub xdp_on_demand: bool,
@@ -30,8 +30,8 @@ pub struct OffloadProbe {
     pub not_tc: Option<Obstacle>,
 }
 
-/// Looks at every interface that is up and has an address. Programs are loaded, and classifiers attached for a moment; they pass
-/// all packets.
+/// Looks at every interface that is up and has an address. Programs are loaded, and classifiers attached for a moment;
+/// they pass all packets.
 ///
 /// # Errors
 /// If the kernel does not list its interfaces.

@@ -9,11 +9,12 @@ use std::net::IpAddr;
 /// Most interfaces that programs are attached to: nobody serves from more.
 const MOST: usize = 64;
 
-/// Everything that the rules want to know of the interfaces that packets to one of `served` arrive on. An unspecified address stands
-/// for all of its family.
+/// Everything that the rules want to know of the interfaces that packets to one of `served` arrive on. An unspecified
+/// address stands for all of its family.
 ///
-/// That is the interface that holds the address. An address on `lo` or on a dummy interface (anycast, virtual addresses) is reached
-/// through any other interface. Then all Ethernet interfaces with an address count, unless they belong to a bond, team or bridge.
+/// That is the interface that holds the address. An address on `lo` or on a dummy interface (anycast, virtual
+/// addresses) is reached through any other interface. Then all Ethernet interfaces with an address count, unless they
+/// belong to a bond, team or bridge.
 ///
 /// # Errors
 /// What netlink says.
@@ -55,7 +56,8 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Each interface that serves, and whether it does so only for addresses on `lo` or dummy interfaces: these come last.
+    /// Each interface that serves, and whether it does so only for addresses on `lo` or dummy interfaces: these come
+    /// last.
     fn serving(&self) -> Vec<(&'a Link, bool)> {
         let routed = self.links.iter().any(|link| self.has_routed_address(link));
         let up = self.links.iter().filter(|link| link.up && !is_dummy(link));
@@ -108,12 +110,14 @@ fn is_dummy(link: &Link) -> bool {
     link.kind.as_deref() == Some("dummy")
 }
 
-/// The devices whose frames an interface gets: those of a bond or a team, or the virtual function of a Hyper-V interface.
+/// The devices whose frames an interface gets: those of a bond or a team, or the virtual function of a Hyper-V
+/// interface.
 pub(super) fn lower_devices(index: u32, links: &[Link]) -> impl Iterator<Item = &Link> {
     links.iter().filter(move |link| link.master == Some(index))
 }
 
-/// Whether an address with this label belongs to the interface: `eth0:1` is an old way to write a second address of `eth0`.
+/// Whether an address with this label belongs to the interface: `eth0:1` is an old way to write a second address of
+/// `eth0`.
 pub(super) fn on(label: &str, interface: &str) -> bool {
     let rest = label.strip_prefix(interface);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))

@@ -1,14 +1,15 @@
-//! Relaying in the kernel: ChannelData and Binding requests answered by a BPF program, before the datagrams reach a socket.
+//! Relaying in the kernel: ChannelData and Binding requests answered by a BPF program, before the datagrams reach a
+//! socket.
 //!
 //! ```text
 //!                    ┌─ entry, next hop known, all checks passed ──▶ rewritten, and out again
 //!  datagram ─ XDP/tc ┤
 //!                    └─ anything else ──▶ sockets ──▶ workers, as without the program
 //! ```
-//! A worker enters what its engine has granted into the program's tables. The worker never queries the kernel for a route. It
-//! takes the number of a next hop from `NextHopTable`. The control thread determines that hop by netlink, and keeps it
-//! current. Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always
-//! complete.
+//! A worker enters what its engine has granted into the program's tables. The worker never queries the kernel for a
+//! route. It takes the number of a next hop from `NextHopTable`. The control thread determines that hop by netlink, and
+//! keeps it current. Until then, and whenever anything is in doubt, datagrams take the way through user space, which is
+//! always complete.
 
 mod attach;
 mod cells;
@@ -83,10 +84,11 @@ pub enum OffloadMode {
     Off,
     /// On each interface by the best means that is safe there: native XDP, else tc, else user space.
     Auto,
-    /// By native XDP on each interface; the server does not start where one cannot have it. Loopback, which never can, is left
-    /// to user space.
+    /// By native XDP on each interface; the server does not start where one cannot have it. Loopback, which never can,
+    /// is left to user space.
     Xdp,
-    /// By a classifier (TCX, or clsact before Linux 6.6) on each interface; the server does not start where one cannot have it.
+    /// By a classifier (TCX, or clsact before Linux 6.6) on each interface; the server does not start where one cannot
+    /// have it.
     Tc,
 }
 

@@ -4,12 +4,13 @@
 //!  worker: acquire(local, to) ──▶ new ──▶ control thread: route, neighbour ──▶ usable in the program's table
 //!  worker: release(index) ──▶ unused ──▶ control thread: cleared there ──▶ free for another hop
 //! ```
-//! Destinations that are routed alike (`cells.rs`) share one number per local address. So all peers behind one gateway share a number,
-//! and the control thread asks for their route once. When the cells change, workers acquire the numbers of their channels anew.
+//! Destinations that are routed alike (`cells.rs`) share one number per local address. So all peers behind one gateway
+//! share a number, and the control thread asks for their route once. When the cells change, workers acquire the numbers
+//! of their channels anew.
 //!
-//! A number is reused only after the control thread has cleared its entry in the program's table: otherwise datagrams would leave by
-//! the old hop. Workers lock the table when a channel is bound or ends, never per datagram. No thread walks over all numbers under
-//! the lock.
+//! A number is reused only after the control thread has cleared its entry in the program's table: otherwise datagrams
+//! would leave by the old hop. Workers lock the table when a channel is bound or ends, never per datagram. No thread
+//! walks over all numbers under the lock.
 
 use super::cells::{Cell, Cells};
 use crate::mailbox::Mailbox;
@@ -117,8 +118,8 @@ impl NextHopTable {
         }
     }
 
-    /// The number of the next hop from `local` to `to`; [`NextHopTable::NONE`] if the table is full. To be released once by
-    /// whoever got it. It becomes usable when the control thread has found the hop.
+    /// The number of the next hop from `local` to `to`; [`NextHopTable::NONE`] if the table is full. To be released
+    /// once by whoever got it. It becomes usable when the control thread has found the hop.
     pub(crate) fn acquire(&self, local: IpAddr, to: IpAddr) -> u32 {
         let mut state = self.state();
         let (index, wake) = state.acquire(local, to);
@@ -150,7 +151,8 @@ impl NextHopTable {
         drop(before);
     }
 
-    /// The destination of a number's path has left its cell. The next caller that acquires the number brings another one.
+    /// The destination of a number's path has left its cell. The next caller that acquires the number brings another
+    /// one.
     pub(super) fn lost_destination(&self, index: u32) {
         if let Some(slot) = self.state().slots.get_mut(index as usize) {
             slot.stray = true;
@@ -168,8 +170,9 @@ impl NextHopTable {
         }));
     }
 
-    /// Withdraws the numbers that nobody has used for `sweeps` calls; in a full table, at once. The delay keeps a next hop resolved
-    /// for a client that returns or binds another channel. The caller clears the numbers in the program's table, then frees them.
+    /// Withdraws the numbers that nobody has used for `sweeps` calls; in a full table, at once. The delay keeps a next
+    /// hop resolved for a client that returns or binds another channel. The caller clears the numbers in the program's
+    /// table, then frees them.
     pub(crate) fn withdraw_unused(&self, sweeps: u32, withdrawn: &mut Vec<u32>) {
         let mut left = std::mem::take(&mut self.state().unused);
         while !left.is_empty() {

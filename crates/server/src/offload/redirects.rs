@@ -1,8 +1,8 @@
 //! What XDP leaves to user space between two interfaces.
 //!
-//! XDP sends a frame back by the interface that it came by (`XDP_TX`) with every driver. To redirect it to another interface, the driver
-//! there needs `ndo_xdp_xmit`. Before Linux 6.3 nothing tells whether a driver has it, and a frame that it refuses is lost. So user
-//! space relays there.
+//! XDP sends a frame back by the interface that it came by (`XDP_TX`) with every driver. To redirect it to another
+//! interface, the driver there needs `ndo_xdp_xmit`. Before Linux 6.3 nothing tells whether a driver has it, and a
+//! frame that it refuses is lost. So user space relays there.
 
 use super::attach::InterfaceAttachment;
 use super::choice::{Obstacle, OffloadMethod};

@@ -22,14 +22,14 @@ pub struct InterfaceOffload {
     pub not_xdp: Option<Obstacle>,
     /// Why not by a classifier; `None` if it is used, or could be.
     pub not_tc: Option<Obstacle>,
-    /// Why user space relays what other interfaces with XDP receive and this one sends; `None` if XDP does, or is not used. XDP relays
-    /// what arrives and leaves by this interface in any case.
+    /// Why user space relays what other interfaces with XDP receive and this one sends; `None` if XDP does, or is not
+    /// used. XDP relays what arrives and leaves by this interface in any case.
     pub not_redirected: Option<Obstacle>,
 }
 
 impl InterfaceOffload {
-    /// Why by no better means: what spoke against the best one that was asked for. With XDP: why not for the frames of other
-    /// interfaces. `None` if nothing did.
+    /// Why by no better means: what spoke against the best one that was asked for. With XDP: why not for the frames of
+    /// other interfaces. `None` if nothing did.
     #[must_use]
     pub fn reason(&self) -> Option<&Obstacle> {
         let wanted = |obstacle: &&Obstacle| **obstacle != Obstacle::NotWanted;
@@ -81,7 +81,8 @@ pub struct OffloadStatus {
     pub interfaces: Vec<InterfaceOffload>,
     /// What the programs have counted, up to about a second ago.
     pub totals: Totals,
-    /// When the server read `totals`; `None` if it has not done so yet. A rate is a difference of `totals` by the difference of these times.
+    /// When the server read `totals`; `None` if it has not done so yet. A rate is a difference of `totals` by the
+    /// difference of these times.
     pub totals_at: Option<Instant>,
     /// Next hops in use by channels, and how many of them the programs may send to.
     pub next_hops: usize,

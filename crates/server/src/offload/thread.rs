@@ -1,7 +1,8 @@
-//! The control thread: keeps the programs' next hops, interfaces and listeners up to date, and publishes the programs' counters.
+//! The control thread: keeps the programs' next hops, interfaces and listeners up to date, and publishes the programs'
+//! counters.
 //!
-//! It wakes up when something changes in the network, when a worker wants a new next hop, and once a second. Next hops expire after
-//! half a minute. So the programs stop sending if the thread hangs.
+//! It wakes up when something changes in the network, when a worker wants a new next hop, and once a second. Next hops
+//! expire after half a minute. So the programs stop sending if the thread hangs.
 
 use super::OffloadMode;
 use super::attach::{InterfaceAttachment, binding_limit};

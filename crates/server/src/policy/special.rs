@@ -1,7 +1,8 @@
-//! The networks that no peer may be in unless an operator says so, and the one list that re-admits them for development.
+//! The networks that no peer may be in unless an operator says so, and the one list that re-admits them for
+//! development.
 //!
-//! The documentation networks (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32, 3fff::/20) are deliberately
-//! not here. On the Internet they have no hosts, and in a laboratory they replace public addresses.
+//! The documentation networks (192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32, 3fff::/20) are
+//! deliberately not here. On the Internet they have no hosts, and in a laboratory they replace public addresses.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -65,7 +66,8 @@ pub const SPECIAL_NETWORKS: &[SpecialNetwork] = &[
     v6(0xff00, 0, 0, 0, 8, "multicast"),
 ];
 
-/// Loopback and private networks: what a development server re-admits. Link-local, multicast and reserved space stay refused.
+/// Loopback and private networks: what a development server re-admits. Link-local, multicast and reserved space stay
+/// refused.
 #[must_use]
 pub fn loopback_and_private() -> Vec<IpNet> {
     const DEVELOPMENT: [&str; 4] = [

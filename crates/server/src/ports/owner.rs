@@ -17,8 +17,8 @@ pub struct Owner {
     pub slot: u32,
 }
 
-/// One word per port of a relay address: `(worker + 1) << 32 | slot`, 0 while no live allocation owns the port. Another process can read
-/// the words during an upgrade.
+/// One word per port of a relay address: `(worker + 1) << 32 | slot`, 0 while no live allocation owns the port. Another
+/// process can read the words during an upgrade.
 #[derive(Debug)]
 pub struct OwnerTable {
     range: PortRange,

@@ -8,12 +8,12 @@
 //!      foreign      [0000.. ....                                     held by another process when we tried
 //! ```
 //!
-//! A cache line of 512 ports, which starts at a multiple of 64, is a lease. Its worker prefers it, so workers rarely write to the
-//! same cache line. But other workers may use it, too. Where there are more workers than lines, some share one. A worker whose own
-//! lines are empty takes from anybody's, so no client gets a 508 while any worker has a port.
+//! A cache line of 512 ports, which starts at a multiple of 64, is a lease. Its worker prefers it, so workers rarely
+//! write to the same cache line. But other workers may use it, too. Where there are more workers than lines, some share
+//! one. A worker whose own lines are empty takes from anybody's, so no client gets a 508 while any worker has a port.
 //!
-//! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is free, what
-//! has rested longest comes back early: a shorter rest is better than a 508.
+//! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is
+//! free, what has rested longest comes back early: a shorter rest is better than a 508.
 
 use super::quarantine::{LINE, PortQuarantine, Words, count_ports, move_all};
 use crate::random::Entropy;
@@ -200,7 +200,8 @@ impl PortPool {
         }
     }
 
-    /// Takes a port for `worker`; for [`PortSelection::Pair`] it returns the even one of the two. `None`: no port is left.
+    /// Takes a port for `worker`; for [`PortSelection::Pair`] it returns the even one of the two. `None`: no port is
+    /// left.
     ///
     /// `now_s` is any clock that counts seconds; it decides which freed ports have rested.
     pub fn take(

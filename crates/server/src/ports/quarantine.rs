@@ -124,8 +124,8 @@ impl Closed {
 }
 
 impl PortQuarantine {
-    /// 30 s is the time after which ICE consent expires (RFC 7675 §5.1). By then, a peer that still sends to the old owner has
-    /// noticed.
+    /// 30 s is the time after which ICE consent expires (RFC 7675 §5.1). By then, a peer that still sends to the old
+    /// owner has noticed.
     pub(super) const REST: Duration = Duration::from_secs(30);
 
     pub(super) fn new(words: usize, ports: usize) -> PortQuarantine {

@@ -1,8 +1,9 @@
-//! How many relayed addresses a user, a realm, a source prefix and everybody together may hold, counted across all workers.
+//! How many relayed addresses a user, a realm, a source prefix and everybody together may hold, counted across all
+//! workers.
 //!
-//! Only authenticated requests are counted, so the tables hold no more entries than there are live allocations. The locks
-//! are touched when an allocation opens or closes, never for a datagram. During an upgrade, what the other process of this server holds
-//! counts as well (`shared`).
+//! Only authenticated requests are counted, so the tables hold no more entries than there are live allocations. The
+//! locks are touched when an allocation opens or closes, never for a datagram. During an upgrade, what the other
+//! process of this server holds counts as well (`shared`).
 
 mod counts;
 mod realm;
@@ -140,7 +141,8 @@ struct Upgrade {
     other: Option<OtherCounts>,
 }
 
-/// The keys of one unit. The default realm has no name here; realms without their own limits count as the default realm.
+/// The keys of one unit. The default realm has no name here; realms without their own limits count as the default
+/// realm.
 fn keys<'a>(realm: &'a str, name: &'a str) -> [CountKey<'a>; 3] {
     let user = CountKey::User { realm, name };
     [CountKey::All, CountKey::Realm(realm), user]

@@ -13,8 +13,8 @@ const DIRECTIONS: [RelayDirection; 2] = [RelayDirection::ToPeer, RelayDirection:
 /// A chunk of allocations that has no buckets yet.
 const NONE: u32 = u32::MAX;
 
-/// Which buckets an allocation has, by its index in the worker's engine. A chunk of allocations gets a chunk of numbers when one of them
-/// begins, as long as there are any.
+/// Which buckets an allocation has, by its index in the worker's engine. A chunk of allocations gets a chunk of numbers
+/// when one of them begins, as long as there are any.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pool: Arc<Chunks>,

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The numbers from 0 up to an end, in chunks; a worker that has got one keeps it. So the workers share what there is as they
-/// need it, and meet once per chunk.
+/// The numbers from 0 up to an end, in chunks; a worker that has got one keeps it. So the workers share what there is
+/// as they need it, and meet once per chunk.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     next: AtomicU32,

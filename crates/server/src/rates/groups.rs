@@ -1,5 +1,5 @@
-//! Which group of allocations has which number. Only authenticated clients are in groups, so there are no more users and sources than
-//! allocations. The lock is taken when an allocation begins or ends, never for a datagram.
+//! Which group of allocations has which number. Only authenticated clients are in groups, so there are no more users
+//! and sources than allocations. The lock is taken when an allocation begins or ends, never for a datagram.
 //!
 //! During an upgrade, the two processes of this server share the rate of a group, in proportion to their allocations.
 
@@ -29,7 +29,8 @@ enum Group {
 }
 
 impl Group {
-    /// The key of the group in the other process. `None` for the groups of what has no number left: in the other process they have other members.
+    /// The key of the group in the other process. `None` for the groups of what has no number left: in the other
+    /// process they have other members.
     fn key(&self) -> Option<CountKey<'_>> {
         match self {
             Group::Source(source) => Some(CountKey::Source(*source)),

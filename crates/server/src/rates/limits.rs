@@ -3,10 +3,11 @@
 use crate::realms::RealmSettings;
 use std::collections::HashMap;
 
-/// Bytes of application data per second that groups of allocations may have relayed: 1,000 to 10,000,000,000, or 0 for any number. A
-/// burst of one second's worth passes. What comes too fast is dropped; a TCP allocation's streams wait.
+/// Bytes of application data per second that groups of allocations may have relayed: 1,000 to 10,000,000,000, or 0 for
+/// any number. A burst of one second's worth passes. What comes too fast is dropped; a TCP allocation's streams wait.
 ///
-/// Whether any group has a limit is decided at the start, with those of [`RealmSettings`]: without one, the server makes no room for them.
+/// Whether any group has a limit is decided at the start, with those of [`RealmSettings`]: without one, the server
+/// makes no room for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RateLimits {
@@ -16,8 +17,8 @@ pub struct RateLimits {
     pub per_source: u64,
     /// Of all allocations. Default 0.
     pub total: u64,
-    /// Whether all rates, those of single allocations included, hold for each direction by itself; if not, for both together. It cannot
-    /// change while the server runs. Default: no.
+    /// Whether all rates, those of single allocations included, hold for each direction by itself; if not, for both
+    /// together. It cannot change while the server runs. Default: no.
     pub directions_apart: bool,
 }
 

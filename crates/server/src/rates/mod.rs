@@ -1,5 +1,5 @@
-//! Limits of application data per second: of allocations, users, sources, realms and the server. All are token buckets in one table, which
-//! the workers share and, if the kernel relays, the BPF programs, too.
+//! Limits of application data per second: of allocations, users, sources, realms and the server. All are token buckets
+//! in one table, which the workers share and, if the kernel relays, the BPF programs, too.
 //!
 //! ```text
 //! allocations (numbers handed out in chunks) | groups: users, sources, realms, the server

@@ -85,12 +85,13 @@ impl Running {
         })
     }
 
-    /// Gives each client an entry in the steering table, so that the sockets of another process can join the listeners' groups. `joining` is
-    /// what the new process has passed to the `hold` of its [`TakeOver`](crate::handover::TakeOver).
-    /// Undo it with [`resume`](Self::resume).
+    /// Gives each client an entry in the steering table, so that the sockets of another process can join the listeners'
+    /// groups. `joining` is what the new process has passed to the `hold` of its
+    /// [`TakeOver`](crate::handover::TakeOver). Undo it with [`resume`](Self::resume).
     ///
     /// # Errors
-    /// If a worker does not respond or the table is full, or this process may not use the tables; then everything is as before.
+    /// If a worker does not respond or the table is full, or this process may not use the tables; then everything is as
+    /// before.
     pub fn hold_clients(&self, joining: Joining) -> Result<(), HandoverError> {
         let Joining {
             maps,
@@ -124,8 +125,8 @@ impl Running {
         held
     }
 
-    /// The new process serves: leaves new connections and the UDP sockets of SIP to it. Existing clients stay here. What begins anew on
-    /// their SIP connections goes to the new process.
+    /// The new process serves: leaves new connections and the UDP sockets of SIP to it. Existing clients stay here.
+    /// What begins anew on their SIP connections goes to the new process.
     ///
     /// # Errors
     /// If a worker does not respond.
@@ -176,8 +177,8 @@ impl Running {
         })
     }
 
-    /// While two processes run: gives each the part of the rates of users, sources and realms that it has of their allocations. Call it once per
-    /// second.
+    /// While two processes run: gives each the part of the rates of users, sources and realms that it has of their
+    /// allocations. Call it once per second.
     pub fn share_rates(&self) {
         self.changes.live().set_rate_shares();
     }

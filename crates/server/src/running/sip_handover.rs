@@ -31,7 +31,8 @@ impl Running {
         start.unwrap_or(Ok(()))
     }
 
-    /// The old process: finishes what has come, then gives up the log. After that, no process writes it until the new one has opened it.
+    /// The old process: finishes what has come, then gives up the log. After that, no process writes it until the new
+    /// one has opened it.
     pub(super) fn hand_over_sip(&self, joining: JoiningSip) -> Result<(), HandoverError> {
         let JoiningSip {
             numbering,
@@ -82,8 +83,8 @@ impl Running {
         self.send_sip_step(|| SipUpgradeStep::Follow { has_log })
     }
 
-    /// After [`stop_listening`](Self::stop_listening), SIP connections stay until their clients close them. From now on, the
-    /// server closes those that nothing is under way on; their clients then connect to the new process.
+    /// After [`stop_listening`](Self::stop_listening), SIP connections stay until their clients close them. From now
+    /// on, the server closes those that nothing is under way on; their clients then connect to the new process.
     ///
     /// # Errors
     /// If a worker does not respond.
@@ -91,7 +92,8 @@ impl Running {
         self.send_sip_step(|| SipUpgradeStep::Close)
     }
 
-    /// Takes SIP back after the new process has ended or given up. Opens the log again and restores the bindings of each worker.
+    /// Takes SIP back after the new process has ended or given up. Opens the log again and restores the bindings of
+    /// each worker.
     pub(super) fn resume_sip(&self) -> Result<(), HandoverError> {
         let Some(mut sip) = self.sip().filter(|sip| sip.link.is_some()) else {
             return Ok(());

@@ -1,8 +1,9 @@
-//! The place of the admission filter: in the kernel, before the sockets' queues, or in the worker, before it parses a datagram.
+//! The place of the admission filter: in the kernel, before the sockets' queues, or in the worker, before it parses a
+//! datagram.
 //!
-//! In the kernel ([`bpf::admission_filter`]) a dropped datagram costs a few hundred nanoseconds. It is never queued, and uses none of the
-//! worker's time. The worker writes thresholds when they change, with the time until which they are valid. So a filter whose worker hangs
-//! soon drops nothing. Without CAP_BPF the worker reads every datagram first.
+//! In the kernel ([`bpf::admission_filter`]) a dropped datagram costs a few hundred nanoseconds. It is never queued,
+//! and uses none of the worker's time. The worker writes thresholds when they change, with the time until which they
+//! are valid. So a filter whose worker hangs soon drops nothing. Without CAP_BPF the worker reads every datagram first.
 
 use crate::privileges::works_without_capabilities;
 use crate::verifier;
@@ -13,7 +14,8 @@ use sip::congestion::{PLACES, Peer};
 use sip::engine::Engine;
 use std::time::Duration;
 
-/// How long the thresholds in the kernel are valid. The worker writes them again every 50 ms, so a worker that misses twenty of them hangs.
+/// How long the thresholds in the kernel are valid. The worker writes them again every 50 ms, so a worker that misses
+/// twenty of them hangs.
 const HOLDS: Duration = Duration::from_secs(1);
 
 const _: () = assert!(PLACES == bpf::admission_filter::PLACES);
@@ -75,7 +77,8 @@ impl AdmissionFilter {
         self.program.is_none()
     }
 
-    /// Reports what the kernel has counted, if shares are set next. To be called before the engine is told of time or a backlog.
+    /// Reports what the kernel has counted, if shares are set next. To be called before the engine is told of time or a
+    /// backlog.
     pub(super) fn report(&mut self, now: Now, engine: &mut Engine) {
         let Some(program) = self.program.as_mut().filter(|_| self.is_active) else {
             return;

@@ -1,5 +1,5 @@
-//! The address that SIP listeners write into Via, Record-Route, Path and Contact: the address that they are bound to; for a listener on all
-//! addresses, the one that a message came to or leaves from; or an entry of `sip.advertise`.
+//! The address that SIP listeners write into Via, Record-Route, Path and Contact: the address that they are bound to;
+//! for a listener on all addresses, the one that a message came to or leaves from; or an entry of `sip.advertise`.
 
 use super::settings::SipSettings;
 use io::interfaces;
@@ -17,7 +17,8 @@ pub struct Advertised {
     pub host: String,
     /// The public port; `None`: that of the listener.
     pub port: Option<u16>,
-    /// Only for listeners at this address, or for messages that a listener on all addresses receives there; `None`: for all.
+    /// Only for listeners at this address, or for messages that a listener on all addresses receives there; `None`: for
+    /// all.
     pub of: Option<IpAddr>,
     /// Only for listeners with this port; `None`: with any.
     pub of_port: Option<u16>,
@@ -126,8 +127,8 @@ thread_local! {
     static SOURCES: RefCell<[Option<Source>; ANSWERS]> = const { RefCell::new([None; ANSWERS]) };
 }
 
-/// The address of this host that packets to another address leave from. It is looked up at most once per second and address: a look-up takes
-/// four system calls.
+/// The address of this host that packets to another address leave from. It is looked up at most once per second and
+/// address: a look-up takes four system calls.
 pub(super) fn source_address(remote: IpAddr) -> Option<IpAddr> {
     let remote = remote.to_canonical();
     let place = match remote {

@@ -1,9 +1,10 @@
-//! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. When the busiest worker gets more than 1.5 times the mean,
-//! every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one message. Every one:
-//! if only the busiest did, it would be the idlest as soon as the kernel's share of the others grew.
+//! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. When the busiest worker gets more
+//! than 1.5 times the mean, every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and
+//! hands the others on, many in one message. Every one: if only the busiest did, it would be the idlest as soon as the
+//! kernel's share of the others grew.
 //!
-//! Transactions that began here before stay here. So do connections: a worker that answers a request from one returns the response to
-//! the worker of the connection, which tells it when the connection closes.
+//! Transactions that began here before stay here. So do connections: a worker that answers a request from one returns
+//! the response to the worker of the connection, which tells it when the connection closes.
 
 use super::counters::SipCounters;
 use super::link::Frame;
@@ -22,17 +23,19 @@ use std::time::Duration;
 /// How often workers compare themselves: at 2,000 messages a second, 200 of them tell a share to a few percent.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Share of its time, in percent, that a worker must be busy before it hands over: with less it handles a message sooner than another
-/// could be woken. And for as long as it does: two workers share what kept one busy for 40 %, and less than that must not end it.
+/// Share of its time, in percent, that a worker must be busy before it hands over: with less it handles a message
+/// sooner than another could be woken. And for as long as it does: two workers share what kept one busy for 40 %, and
+/// less than that must not end it.
 const BUSY: u64 = 40;
 const STILL_BUSY: u64 = 15;
 
-/// Shares of the mean, in percent: above the first a worker hands over, below the second it begins to stop. They are apart so that a load
-/// at the first does not turn it on and off.
+/// Shares of the mean, in percent: above the first a worker hands over, below the second it begins to stop. They are
+/// apart so that a load at the first does not turn it on and off.
 const UNEVEN: u64 = 150;
 const EVEN: u64 = 120;
 
-/// For this time the load must be even before handing over ends: transactions that were handed over live for 64 * T1 (32 s).
+/// For this time the load must be even before handing over ends: transactions that were handed over live for 64 * T1
+/// (32 s).
 const TRANSACTION_LIFE: Duration = Duration::from_secs(40);
 
 /// Messages, and their bytes, in one batch: four times what a worker handles before it looks at its sockets again.
@@ -42,13 +45,16 @@ const BYTES: usize = 128 << 10;
 /// Batches that may be under way, per worker: 4,096 messages, about as many as a socket's receive buffer holds.
 const BATCHES: usize = 64;
 
-/// With so many unopened, a worker gets no more messages of connections, which must not be dropped: a quarter of what is under way.
+/// With so many unopened, a worker gets no more messages of connections, which must not be dropped: a quarter of what
+/// is under way.
 const MANY_UNOPENED: u64 = 16;
 
-/// CANCELs passed on in one period: one that belongs to nothing costs every worker a look, and a flood of them must not cost more than that.
+/// CANCELs passed on in one period: one that belongs to nothing costs every worker a look, and a flood of them must not
+/// cost more than that.
 const MOST_PASSED_ON: u32 = 500;
 
-/// Closed connections that workers with a full mailbox learn about later. If a worker does not learn of one, it keeps 100 bytes for it.
+/// Closed connections that workers with a full mailbox learn about later. If a worker does not learn of one, it keeps
+/// 100 bytes for it.
 const MAX_UNSENT_CLOSED: usize = 4096;
 
 /// What one worker has for another.
@@ -159,7 +165,8 @@ pub(super) struct Balance {
     lagging: Vec<bool>,
     /// Connections that are gone, of which a worker could not be told yet.
     unsent_closed: Vec<(u16, ConnectionKey)>,
-    /// Connections of others that messages for them were lost on the way to, and connections of this worker whose messages were.
+    /// Connections of others that messages for them were lost on the way to, and connections of this worker whose
+    /// messages were.
     lost: Vec<ConnectionKey>,
     /// CANCELs passed on since the workers were last compared.
     passed_on: u32,
@@ -192,9 +199,9 @@ impl Balance {
         }
     }
 
-    /// Compares this worker with the others, now and then; `received` is what came to its sockets, `busy_ns` how long it has worked on
-    /// messages, both since the start. To be called at every turn, so that the others compare themselves with what is, not with what was
-    /// a tenth of a second ago.
+    /// Compares this worker with the others, now and then; `received` is what came to its sockets, `busy_ns` how long
+    /// it has worked on messages, both since the start. To be called at every turn, so that the others compare
+    /// themselves with what is, not with what was a tenth of a second ago.
     pub(super) fn compare(&mut self, now: Mono, received: u64, busy_ns: u64) {
         let mine = &self.commons.received[self.place];
         mine.store(received, Ordering::Relaxed);
@@ -295,8 +302,8 @@ impl Balance {
         lagging.is_some_and(|lagging| !lagging)
     }
 
-    /// Who is asked next whether it knows what a CANCEL is for: all one after the other, the last one answers. Nobody if all were,
-    /// or if too many ask.
+    /// Who is asked next whether it knows what a CANCEL is for: all one after the other, the last one answers. Nobody
+    /// if all were, or if too many ask.
     pub(super) fn next_worker_to_ask(&mut self, asked: u16) -> Option<u16> {
         let workers = u16::try_from(self.open.len()).unwrap_or(u16::MAX);
         if asked + 1 >= workers || (asked == 0 && self.passed_on >= MOST_PASSED_ON) {
@@ -444,8 +451,9 @@ impl Balance {
         }
     }
 
-    /// Posts what was packed. For a worker that has not read its mailbox, messages go on being collected until a batch is full: one that is
-    /// busy for a while gets a few messages, and not one for each wake-up of ours. Returns whether something was held back.
+    /// Posts what was packed. For a worker that has not read its mailbox, messages go on being collected until a batch
+    /// is full: one that is busy for a while gets a few messages, and not one for each wake-up of ours. Returns whether
+    /// something was held back.
     pub(super) fn send_all(&mut self, mailboxes: &Mailboxes, counters: &mut SipCounters) -> bool {
         for (worker, key) in std::mem::take(&mut self.unsent_closed) {
             self.send_closed(worker, key, counters);
@@ -527,8 +535,8 @@ impl Balance {
         }
     }
 
-    /// Sends a batch to the other process. If there is no room, what it holds is lost, and so are the connections concerned: of a connection
-    /// nothing may be lacking.
+    /// Sends a batch to the other process. If there is no room, what it holds is lost, and so are the connections
+    /// concerned: of a connection nothing may be lacking.
     fn post_to_other(&mut self, worker: u16, batch: SipBatch, counters: &mut SipCounters) {
         let unsent = match &self.beside {
             Some(beside) => match beside.link.try_send(Frame::Batch { to: worker, batch }) {

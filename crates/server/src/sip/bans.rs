@@ -1,11 +1,12 @@
 //! Sources that guess passwords: they are slowed, then banned for a time.
 //!
-//! A failure counts only if its source address is verified: a wrong digest with a nonce that was issued to this address, or a message over a
-//! connection. So nobody can have others banned by forged datagrams.
+//! A failure counts only if its source address is verified: a wrong digest with a nonce that was issued to this
+//! address, or a message over a connection. So nobody can have others banned by forged datagrams.
 //!
-//! - A *pair* of source and user name has few attempts. A user is not slowed as such, or strangers could lock users out.
-//! - A *source* that fails with many users is banned. One phone with an old password fails as one pair, and does not get its whole site banned:
-//!   further attempts of the pair are not checked, and do not count.
+//! - A *pair* of source and user name has few attempts. A user is not slowed as such, or strangers could lock users
+//!   out.
+//! - A *source* that fails with many users is banned. One phone with an old password fails as one pair, and does not
+//!   get its whole site banned: further attempts of the pair are not checked, and do not count.
 
 use sip::HashKey;
 use std::net::IpAddr;
@@ -18,7 +19,8 @@ const OF_PAIR: Pace = Pace {
     burst: 5,
     interval_ms: 20_000,
 };
-/// Failures of a source: ten phones with old passwords that try twice a minute stay below this, a scan of users does not.
+/// Failures of a source: ten phones with old passwords that try twice a minute stay below this, a scan of users does
+/// not.
 const OF_SOURCE: Pace = Pace {
     burst: 30,
     interval_ms: 3_000,

@@ -24,11 +24,12 @@ pub const CALL_REFUSALS: [&str; 5] = [
 /// The place of a forbidden number in [`CALL_REFUSALS`].
 const NUMBER: usize = 4;
 
-/// Lines per second and worker about calls that the proxy refuses before it has tried a target. Anyone can send such calls.
+/// Lines per second and worker about calls that the proxy refuses before it has tried a target. Anyone can send such
+/// calls.
 const REFUSED_LINES: u32 = 100;
 
-/// Lines about calls in progress at the end of the server: so many at a time, with a pause, because the queue of lines has a limit. The end of
-/// the server does not wait longer than [`LAST_LINES`].
+/// Lines about calls in progress at the end of the server: so many at a time, with a pause, because the queue of lines
+/// has a limit. The end of the server does not wait longer than [`LAST_LINES`].
 const LINES_AT_ONCE: usize = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -112,7 +113,8 @@ impl CallControl {
         }
     }
 
-    /// Calls `list` with the records of at most `most` answered calls of all workers. Returns where the next part begins.
+    /// Calls `list` with the records of at most `most` answered calls of all workers. Returns where the next part
+    /// begins.
     pub(super) fn list(
         &self,
         now: Mono,
@@ -214,7 +216,8 @@ impl CallControl {
         );
     }
 
-    /// Whether the proxy must follow refreshes and BYEs: a limit is set, calls are logged, or dialogs from before a reload still count.
+    /// Whether the proxy must follow refreshes and BYEs: a limit is set, calls are logged, or dialogs from before a
+    /// reload still count.
     pub(super) fn counts_calls(&self) -> bool {
         self.follows_dialogs() || !self.shared.dialogs.is_empty()
     }
@@ -228,16 +231,16 @@ impl CallControl {
         })
     }
 
-    /// Whether a request outside of dialogs may be forwarded. `from` is the local address of record in its From. If a trunk has sent the
-    /// request and its From has none, `from` is the one in the Request-URI.
+    /// Whether a request outside of dialogs may be forwarded. `from` is the local address of record in its From. If a
+    /// trunk has sent the request and its From has none, `from` is the one in the Request-URI.
     pub(super) fn admit(
         &mut self,
         now: Mono,
         call: &NewCall<'_>,
         from: Option<&Aor>,
     ) -> Result<Vec<Ticket>, Denied> {
-        // The limits apply to calls of users and to calls between trunks, because the server's owner pays for both. They do not apply to calls
-        // from a trunk to a user here.
+        // The limits apply to calls of users and to calls between trunks, because the server's owner pays for both.
+        // They do not apply to calls from a trunk to a user here.
         let Some(user) = call.user.or((!call.rewritten.is_empty()).then_some(TRUNK)) else {
             return Ok(Vec::new());
         };

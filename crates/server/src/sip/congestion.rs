@@ -1,8 +1,9 @@
 //! The measurements for admission control: how many messages wait, in the sockets and here, and how long messages take.
 //!
-//! The kernel does not say how many datagrams wait in a socket, only how much memory they use (SO_MEMINFO), which depends on the
-//! network card's driver. The kernel frees the memory of datagrams that were read late, and in lumps (`udp_rmem_release`). It does so when the
-//! socket has read all that waited at the last time, or a quarter of the limit. Each lump tells how much memory a message uses.
+//! The kernel does not say how many datagrams wait in a socket, only how much memory they use (SO_MEMINFO), which
+//! depends on the network card's driver. The kernel frees the memory of datagrams that were read late, and in lumps
+//! (`udp_rmem_release`). It does so when the socket has read all that waited at the last time, or a quarter of the
+//! limit. Each lump tells how much memory a message uses.
 
 use io::SocketMemory;
 use sip::Now;
@@ -10,7 +11,8 @@ use sip::congestion::Backlog;
 use sip::engine::Engine;
 use std::time::Duration;
 
-/// Bytes of memory that a datagram uses until a lump was measured: one of 500 to 1,500 bytes over loopback, as measured.
+/// Bytes of memory that a datagram uses until a lump was measured: one of 500 to 1,500 bytes over loopback, as
+/// measured.
 const FIRST_USE: u64 = 2304;
 /// A lump counts if it is so many times what came in since the batch before, which is known only to a batch ..
 const CLEAR: u64 = 2;
@@ -94,7 +96,8 @@ pub(super) struct Congestion {
     /// The average length of a message, times [`SPAN`].
     bytes_sum: u64,
     lost: u64,
-    /// Requests that wait for a slow back end, and those it has begun with in all, the latter before the last batch as well.
+    /// Requests that wait for a slow back end, and those it has begun with in all, the latter before the last batch as
+    /// well.
     tu: (u64, u64),
     tu_before: u64,
     started_ns: u64,
@@ -170,8 +173,8 @@ impl Congestion {
         self.streams = 0;
     }
 
-    /// So many requests wait for a back end of the transaction user, such as a database, to begin with them, and it has begun with so
-    /// many in all. To be called before a batch.
+    /// So many requests wait for a back end of the transaction user, such as a database, to begin with them, and it has
+    /// begun with so many in all. To be called before a batch.
     pub(super) fn tu(&mut self, waiting: u64, begun: u64) {
         self.tu = (waiting, begun);
     }
@@ -201,7 +204,8 @@ impl Congestion {
         self.slept += slept;
     }
 
-    /// Tells the engine of the time that was slept, which it has to know when nothing comes as well: all may be filtered out.
+    /// Tells the engine of the time that was slept, which it has to know when nothing comes as well: all may be
+    /// filtered out.
     pub(super) fn report_idle_time(&mut self, engine: &mut Engine) {
         engine.observe_spare(std::mem::take(&mut self.slept));
     }
@@ -293,7 +297,8 @@ mod tests {
         }
     }
 
-    /// Needs a receive buffer like that of a listener, which the kernel grants only to CAP_NET_ADMIN or up to net.core.rmem_max.
+    /// Needs a receive buffer like that of a listener, which the kernel grants only to CAP_NET_ADMIN or up to
+    /// net.core.rmem_max.
     #[test]
     fn messages_that_wait_in_a_socket_are_counted() {
         let options = io::UdpOptions {

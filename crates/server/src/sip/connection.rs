@@ -25,7 +25,8 @@ const PARTS: usize = 64;
 /// So much is encrypted before it is written: four records.
 const ENCRYPTED: usize = 64 << 10;
 
-/// The same where other workers answer as well: what is under way between workers is bounded for all connections together.
+/// The same where other workers answer as well: what is under way between workers is bounded for all connections
+/// together.
 const MOST_SHARED: usize = 4 << 20;
 
 /// With so much unwritten, nothing more is read from the other side.
@@ -63,7 +64,8 @@ pub(crate) struct Connection {
     pub(crate) pinged: Mono,
     /// Since when a message has been on its way: the first from the beginning on.
     pub(crate) begun: Option<Mono>,
-    /// It comes from a load balancer, whose header of the PROXY protocol is not complete yet. The header's beginning is in `inbound`.
+    /// It comes from a load balancer, whose header of the PROXY protocol is not complete yet. The header's beginning is
+    /// in `inbound`.
     pub(crate) awaits_proxy_header: bool,
     /// It has sent a whole message, so that somebody is there who speaks SIP.
     pub(crate) proven: bool,
@@ -173,7 +175,8 @@ impl Connection {
         self.next_ping().map_or(deadline, |ping| ping.min(deadline))
     }
 
-    /// When the next Ping is due. Browsers cannot send pings, so this server sends them on a WebSocket with a Flow-Timer (RFC 7118 §6).
+    /// When the next Ping is due. Browsers cannot send pings, so this server sends them on a WebSocket with a
+    /// Flow-Timer (RFC 7118 §6).
     fn next_ping(&self) -> Option<Mono> {
         let is_quiet = self.ended.is_none() && self.begun.is_none();
         let timer = self
@@ -192,7 +195,8 @@ impl Connection {
         }
     }
 
-    /// Notes the Flow-Timer of a response that is about to be written. Returns when the timer has to fire because of it.
+    /// Notes the Flow-Timer of a response that is about to be written. Returns when the timer has to fire because of
+    /// it.
     pub(crate) fn follow_flow_timer(&mut self, response: &[u8]) -> Option<Mono> {
         let timer = flow_timer_of(response)?;
         self.flow_timer = (!timer.is_zero()).then_some(timer);
@@ -236,8 +240,8 @@ impl Connection {
         pushed.is_ok()
     }
 
-    /// Takes what was read of a connection over TLS: appends plaintext, and keeps what TLS itself has to answer. Returns whether the
-    /// other side has ended the connection.
+    /// Takes what was read of a connection over TLS: appends plaintext, and keeps what TLS itself has to answer.
+    /// Returns whether the other side has ended the connection.
     pub(crate) fn decrypt(
         &mut self,
         bytes: &[u8],
@@ -402,8 +406,9 @@ fn slack(flow_timer: Duration) -> Duration {
     (flow_timer / 10).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// What a response says about the Flow-Timer of the connection it is written to: `None` if it says nothing. A 200 to a REGISTER that the other side
-/// has sent says it, from this server's registrar or another one: zero if it has no Flow-Timer. With several Via values, the REGISTER is that of another element (RFC 5626 §5.4).
+/// What a response says about the Flow-Timer of the connection it is written to: `None` if it says nothing. A 200 to a
+/// REGISTER that the other side has sent says it, from this server's registrar or another one: zero if it has no
+/// Flow-Timer. With several Via values, the REGISTER is that of another element (RFC 5626 §5.4).
 fn flow_timer_of(response: &[u8]) -> Option<Duration> {
     if !response.starts_with(b"SIP/2.0 200 ") {
         return None;

@@ -162,7 +162,8 @@ impl Connections {
         entered
     }
 
-    /// Replaces the address of a load balancer by the client's. Returns false if the client has too many connections already.
+    /// Replaces the address of a load balancer by the client's. Returns false if the client has too many connections
+    /// already.
     pub(crate) fn follow_source(
         &mut self,
         slot: Slot,
@@ -188,8 +189,8 @@ impl Connections {
         true
     }
 
-    /// Makes room: closes a connection that has not sent a whole message, of a source that has more of them than `for_source`; `None`
-    /// has none. Returns whether there was one.
+    /// Makes room: closes a connection that has not sent a whole message, of a source that has more of them than
+    /// `for_source`; `None` has none. Returns whether there was one.
     pub(crate) fn evict(
         &mut self,
         for_source: Option<SocketAddr>,
@@ -395,8 +396,8 @@ impl Connections {
         *count += 1;
     }
 
-    /// Closes a connection as soon as everything is written, if its other side sends nothing more; else at once, as nothing has used it for
-    /// long.
+    /// Closes a connection as soon as everything is written, if its other side sends nothing more; else at once, as
+    /// nothing has used it for long.
     pub(crate) fn finish(&mut self, slot: Slot, counters: &mut SipCounters) {
         let Some(connection) = self.get(slot) else {
             return;
@@ -423,7 +424,8 @@ impl Connections {
         keep_spare(buffer, &mut self.spare);
     }
 
-    /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is gone or was given up.
+    /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is gone or was
+    /// given up.
     pub(crate) fn queue(&mut self, slot: Slot, bytes: &[u8], counters: &mut SipCounters) -> bool {
         let now = self.now;
         let mut deadline = None;
@@ -553,8 +555,8 @@ impl Connections {
         self.timers.next_deadline()
     }
 
-    /// Closes idle connections before the server ends. `is_idle`: whether the engine has no transaction on the connection.
-    /// A connection that received bytes within the last second stays, unless `all` close.
+    /// Closes idle connections before the server ends. `is_idle`: whether the engine has no transaction on the
+    /// connection. A connection that received bytes within the last second stays, unless `all` close.
     pub(crate) fn close_idle(
         &mut self,
         (now, all): (Mono, bool),

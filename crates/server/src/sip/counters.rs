@@ -24,8 +24,8 @@ pub const DIGEST_OUTCOMES: [&str; 7] = [
     "unavailable",
 ];
 
-/// What comes of questions to the DNS, in the order of [`SipCounters::dns_questions`]: records, that there are none, an error, nothing in
-/// time, or the question was not asked, as too many were open.
+/// What comes of questions to the DNS, in the order of [`SipCounters::dns_questions`]: records, that there are none, an
+/// error, nothing in time, or the question was not asked, as too many were open.
 pub const DNS_OUTCOMES: [&str; 5] = ["answered", "nothing", "failed", "timed_out", "refused"];
 
 /// The place of a method in [`SIP_METHODS`].
@@ -106,7 +106,8 @@ counters! {
     expected_wait_ns: u64,
     /// How long an accepted message takes on average now, in nanoseconds.
     service_time_ns: u64,
-    /// What admission control does now: 0 accepts all, 1 refuses some new work, 2 refuses all of it and some that was begun.
+    /// What admission control does now: 0 accepts all, 1 refuses some new work, 2 refuses all of it and some that was
+    /// begun.
     overload_state: u64,
     /// Requests refused with 503 because of overload, before they were parsed.
     shed_refused: u64,
@@ -204,7 +205,8 @@ counters! {
     node_tls_refused_by_other: u64,
     /// TLS connections between nodes that failed for another reason.
     node_tls_failed: u64,
-    /// Times that a TLS handshake was put off to the next wake-up, because handshakes had taken their share of this one.
+    /// Times that a TLS handshake was put off to the next wake-up, because handshakes had taken their share of this
+    /// one.
     tls_deferred: u64,
     /// WebSockets opened.
     websockets: u64,

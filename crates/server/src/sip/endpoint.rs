@@ -1,4 +1,5 @@
-//! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to say.
+//! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to
+//! say.
 
 mod counting;
 mod exchange;
@@ -469,7 +470,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes what is not another worker's for sure. Returns the worker that it turned out to be of, if it is another one.
+    /// Takes what is not another worker's for sure. Returns the worker that it turned out to be of, if it is another
+    /// one.
     fn take(&mut self, received: Received<'_>, flow: &Flow) -> Option<u16> {
         match received {
             Received::Request(request) => return self.request(request),
@@ -592,7 +594,8 @@ impl Endpoint {
         }
     }
 
-    /// Does everything that the engine has queued. After every call of it this runs before the engine gets anything else.
+    /// Does everything that the engine has queued. After every call of it this runs before the engine gets anything
+    /// else.
     pub(super) fn drain(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         self.drain_engine(outgoing);
         while self.with_user(deliver_failure) {

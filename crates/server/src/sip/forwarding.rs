@@ -1,4 +1,5 @@
-//! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, the users of the digest, and limits of calls.
+//! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, the users of the
+//! digest, and limits of calls.
 
 use super::Secrets;
 use super::advertise::{Advertised, source_address};
@@ -207,8 +208,8 @@ impl ServerPolicy<'_> {
         trunk.and_then(|trunk| u16::try_from(trunk).ok())
     }
 
-    /// The realm that the sender of a request must authenticate in: that of the domain of From. Whoever is anonymous chooses a realm by the
-    /// credentials, and is asked for those of the domain that the request goes to.
+    /// The realm that the sender of a request must authenticate in: that of the domain of From. Whoever is anonymous
+    /// chooses a realm by the credentials, and is asked for those of the domain that the request goes to.
     fn realm_for(&self, request: &Message<'_>) -> RealmKey {
         let from = request.from().ok();
         let from = from.as_ref().and_then(|from| from.parse_uri().ok());

@@ -1,5 +1,5 @@
-//! Connections whose other side has shut down its sending side, as SIPp and `nc -q` do after their last request: they get their responses
-//! within a time limit, and are then closed.
+//! Connections whose other side has shut down its sending side, as SIPp and `nc -q` do after their last request: they
+//! get their responses within a time limit, and are then closed.
 
 use super::Sip;
 use super::connection::Ended;
@@ -9,8 +9,8 @@ use super::token::Slot;
 use io::Poller;
 use std::time::Duration;
 
-/// RFC 3261 §17.1.2.2: within 64*T1, a request has its response or its sender gives up. This worker does not know which responses other
-/// workers still have.
+/// RFC 3261 §17.1.2.2: within 64*T1, a request has its response or its sender gives up. This worker does not know which
+/// responses other workers still have.
 const BY_OTHERS: u32 = 64;
 
 /// A keep-alive, which shows whether the other side still reads.
@@ -52,8 +52,8 @@ impl Sip {
         });
         self.connections.arm(slot, sip_config);
         let counters = &mut self.endpoint.counters;
-        // RFC 3261 §7.5: line ends in front of a message are ignored. Whoever does not read any more resets the connection, so that
-        // responses find another one in time (§18.2.2).
+        // RFC 3261 §7.5: line ends in front of a message are ignored. Whoever does not read any more resets the
+        // connection, so that responses find another one in time (§18.2.2).
         if is_missing || is_shared {
             self.connections.queue(slot, PROBE, counters);
         }

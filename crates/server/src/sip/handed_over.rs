@@ -1,7 +1,9 @@
-//! The worker that a request was handed to, so that retransmissions, CANCEL and ACK of its transaction go there, too (RFC 3261 §17.2.3). The
-//! reason for handing it over may have ended by then: the workers are equally busy again, or a binding has expired.
+//! The worker that a request was handed to, so that retransmissions, CANCEL and ACK of its transaction go there, too
+//! (RFC 3261 §17.2.3). The reason for handing it over may have ended by then: the workers are equally busy again, or a
+//! binding has expired.
 //!
-//! Anybody can send requests, so the memory is bounded, and new entries replace old ones. For a request without an entry, the worker decides again.
+//! Anybody can send requests, so the memory is bounded, and new entries replace old ones. For a request without an
+//! entry, the worker decides again.
 
 use sip::engine::TransactionId;
 

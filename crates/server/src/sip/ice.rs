@@ -1,5 +1,5 @@
-//! The header field `Ice-Servers` in the 200 to a REGISTER: time-limited credentials for TURN on this server, in the form that
-//! `RTCPeerConnection` accepts. So a phone in a browser needs credentials for SIP only.
+//! The header field `Ice-Servers` in the 200 to a REGISTER: time-limited credentials for TURN on this server, in the
+//! form that `RTCPeerConnection` accepts. So a phone in a browser needs credentials for SIP only.
 
 use std::fmt::{self, Write as _};
 
@@ -37,12 +37,14 @@ impl IceServers {
         (!urls.is_empty()).then(|| IceServers {
             urls: urls + "]",
             secret,
-            // Each refresh of a registration returns new credentials. So they must last as long as the longest registration.
+            // Each refresh of a registration returns new credentials. So they must last as long as the longest
+            // registration.
             lifetime: sip_config.settings.registrar.max_expires,
         })
     }
 
-    /// The header line for this address of record; `None` if its name is not UTF-8, as RFC 8489 §14.3 requires of USERNAME.
+    /// The header line for this address of record; `None` if its name is not UTF-8, as RFC 8489 §14.3 requires of
+    /// USERNAME.
     pub(super) fn line(&self, aor: &Aor, unix_s: u64) -> Option<String> {
         let user = std::str::from_utf8(aor.user()?).ok()?;
         let domain = std::str::from_utf8(aor.domain()).ok()?;

@@ -6,8 +6,8 @@
 //!       └────────────────── bounded part of the answer ◀──────┘
 //! ```
 //!
-//! A worker examines a bounded number of table places and bytes per query. So a table of a million bindings does not delay SIP messages.
-//! The caller sends another query for the next part.
+//! A worker examines a bounded number of table places and bytes per query. So a table of a million bindings does not
+//! delay SIP messages. The caller sends another query for the next part.
 
 use super::Sip;
 use super::nodes::MovedBinding;
@@ -26,7 +26,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Places of the binding table that a worker examines per query, and bytes of text that it copies. Both together last less than 1 ms.
+/// Places of the binding table that a worker examines per query, and bytes of text that it copies. Both together last
+/// less than 1 ms.
 const PLACES: usize = 512;
 const BYTES: usize = 64 << 10;
 
@@ -125,7 +126,8 @@ pub struct BindingFlow {
 pub enum CallsCursor {
     /// Calls that are not answered: the worker, from 0, and the place in its table.
     Ringing(usize, usize),
-    /// Answered calls, whose table all workers share: the part of the table, and the first dialog of that part that is not listed yet.
+    /// Answered calls, whose table all workers share: the part of the table, and the first dialog of that part that is
+    /// not listed yet.
     Answered(usize, u64),
 }
 
@@ -237,7 +239,8 @@ pub(crate) enum SipQuery {
     },
     /// Removes bindings whose phones have registered at other nodes, each with its address of record.
     RemoveMoved(Arc<[(Aor, MovedBinding)]>),
-    /// Calls from a place on. A query for calls that are not answered goes to the worker in the place; any worker can list answered calls.
+    /// Calls from a place on. A query for calls that are not answered goes to the worker in the place; any worker can
+    /// list answered calls.
     Calls {
         place: CallsCursor,
         reply: SyncSender<CallsPage>,
@@ -250,8 +253,8 @@ pub(crate) enum SipQuery {
     },
 }
 
-/// Queries the state of SIP of a running server. Clones refer to the same server. Its methods block until workers respond: do not call them
-/// on a worker's thread.
+/// Queries the state of SIP of a running server. Clones refer to the same server. Its methods block until workers
+/// respond: do not call them on a worker's thread.
 #[derive(Debug, Clone)]
 pub struct SipInspector {
     boxes: Arc<[Mailbox<WorkerMessage>]>,
@@ -263,7 +266,8 @@ impl SipInspector {
         SipInspector { boxes, observer }
     }
 
-    /// A part of the list of all bindings. If a binding exists from the first part to the last one, the parts list it exactly once.
+    /// A part of the list of all bindings. If a binding exists from the first part to the last one, the parts list it
+    /// exactly once.
     ///
     /// # Errors
     /// [`InspectError::Busy`].
@@ -297,8 +301,8 @@ impl SipInspector {
         Ok(all)
     }
 
-    /// Removes the bindings of one address of record: those whose contact has this URI, or all of them. Returns how many were removed.
-    /// Subscribers get a NOTIFY; the user agents do not, and register again when they refresh.
+    /// Removes the bindings of one address of record: those whose contact has this URI, or all of them. Returns how
+    /// many were removed. Subscribers get a NOTIFY; the user agents do not, and register again when they refresh.
     ///
     /// # Errors
     /// [`InspectError`].
@@ -322,7 +326,8 @@ impl SipInspector {
         Ok(removed)
     }
 
-    /// Removes bindings whose phones have registered at other nodes, each with its address of record. Waits for no worker.
+    /// Removes bindings whose phones have registered at other nodes, each with its address of record. Waits for no
+    /// worker.
     ///
     /// # Errors
     /// [`InspectError::Busy`].

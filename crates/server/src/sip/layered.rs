@@ -12,8 +12,8 @@ use sip::frame::{PONG, Packet};
 use streams::tls::{Failure, TlsError};
 use streams::websocket::{CloseCode, End, Event, WebSocket};
 
-/// TLS handshakes get so much time per wake-up, so that many of them do not delay other messages for long. One more may begin before
-/// that.
+/// TLS handshakes get so much time per wake-up, so that many of them do not delay other messages for long. One more may
+/// begin before that.
 const HANDSHAKES_NS: u64 = 1_000_000;
 
 /// The worker's buffer for what was decrypted keeps no more memory than this.
@@ -107,8 +107,8 @@ impl Sip {
         result.ok()
     }
 
-    /// Logs why TLS has failed. That a server to which this one connects cannot be verified is an administrator's concern: a warning, at most one
-    /// per second, because a user may call any domain.
+    /// Logs why TLS has failed. That a server to which this one connects cannot be verified is an administrator's
+    /// concern: a warning, at most one per second, because a user may call any domain.
     fn tls_failed(&mut self, slot: Slot, error: &TlsError) {
         let now = self.endpoint.now.mono;
         let Some(connection) = self.connections.get(slot) else {
@@ -130,7 +130,8 @@ impl Sip {
         tracing::warn!(name, address = %connection.remote, %error, "TLS with a SIP server failed: no request was sent to it");
     }
 
-    /// The same of a connection between two nodes. Each side logs at most one line per second: anybody may connect, and many calls may fail.
+    /// The same of a connection between two nodes. Each side logs at most one line per second: anybody may connect, and
+    /// many calls may fail.
     fn node_tls_failed(&mut self, slot: Slot, side: NodeSide, error: &TlsError) {
         let Some(connection) = self.connections.get(slot) else {
             return;
@@ -171,8 +172,8 @@ impl Sip {
         }
     }
 
-    /// Handles what was read of a connection to a plain listener. TLS begins with a handshake record (RFC 8446 §5.1), which no SIP message does.
-    /// It is for other nodes only.
+    /// Handles what was read of a connection to a plain listener. TLS begins with a handshake record (RFC 8446 §5.1),
+    /// which no SIP message does. It is for other nodes only.
     pub(super) fn take_plain(
         &mut self,
         bytes: &mut [u8],

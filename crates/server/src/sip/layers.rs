@@ -123,7 +123,8 @@ impl Layers {
     }
 }
 
-/// Follows the boundaries of TLS records (RFC 8446 §5.1), so that one that comes too slowly has the deadline of a message.
+/// Follows the boundaries of TLS records (RFC 8446 §5.1), so that one that comes too slowly has the deadline of a
+/// message.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Records {
     header: [u8; 5],

@@ -73,7 +73,8 @@ impl Abilities {
     }
 }
 
-/// Contact: this server, as it is called where the request came from; a SIPS URI if it was asked by one (RFC 3261 §12.1.1).
+/// Contact: this server, as it is called where the request came from; a SIPS URI if it was asked by one
+/// (RFC 3261 §12.1.1).
 pub(super) fn contact<'b>(
     buffer: &'b mut [u8],
     own: &Signature<'_>,

@@ -1,5 +1,5 @@
-//! The sockets that SIP is listened on, for each worker: for each address one over UDP and one over TCP (RFC 3261 §18.2.1); and those
-//! for TLS and WebSocket.
+//! The sockets that SIP is listened on, for each worker: for each address one over UDP and one over TCP
+//! (RFC 3261 §18.2.1); and those for TLS and WebSocket.
 
 use super::layers::StreamListener;
 use super::settings::SipConfig;
@@ -80,9 +80,10 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) proxies: &'a [IpNet],
 }
 
-/// How many times the receive buffer of the other listeners a SIP socket has: its messages are as many times longer than theirs, and
-/// overload control must see who waits. By the memory that the kernel accounts for a datagram, four times 8 MiB are 52,000 of up to
-/// 600 bytes or 29,000 of up to 1,600, which is what one worker does within the default tolerance of 200 ms.
+/// How many times the receive buffer of the other listeners a SIP socket has: its messages are as many times longer
+/// than theirs, and overload control must see who waits. By the memory that the kernel accounts for a datagram, four
+/// times 8 MiB are 52,000 of up to 600 bytes or 29,000 of up to 1,600, which is what one worker does within the default
+/// tolerance of 200 ms.
 const BUFFERS: u32 = 4;
 
 /// Binds everything that SIP needs. UDP sockets get four times the receive buffer.
@@ -216,8 +217,8 @@ fn in_memory(workers: usize, key: HashKey) -> Vec<WorkerBindings> {
 /// How often a port that is free over UDP is looked for that is free over TCP, too.
 const TRIES: usize = 64;
 
-/// Binds an address for all workers; the port is the same over UDP and TCP. All are bound before any is read: a socket that
-/// joins its group later would take over flows of the others.
+/// Binds an address for all workers; the port is the same over UDP and TCP. All are bound before any is read: a socket
+/// that joins its group later would take over flows of the others.
 fn bind(
     address: SocketAddr,
     workers: usize,
@@ -259,14 +260,16 @@ fn bind(
     Ok(pairs.map(listener).collect())
 }
 
-/// Browsers offer `http/1.1` for WSS and SIP clients offer what they like (RFC 7301 §3.2): what is agreed on for TURN is none of theirs.
+/// Browsers offer `http/1.1` for WSS and SIP clients offer what they like (RFC 7301 §3.2): what is agreed on for TURN
+/// is none of theirs.
 fn without_alpn(config: Arc<ServerConfig>) -> Arc<ServerConfig> {
     let mut config = Arc::unwrap_or_clone(config);
     config.alpn_protocols = Vec::new();
     Arc::new(config)
 }
 
-/// The sockets of one SO_REUSEPORT group, and what they are bound to. A plain socket finds out first whether the port is free.
+/// The sockets of one SO_REUSEPORT group, and what they are bound to. A plain socket finds out first whether the port
+/// is free.
 fn bind_stream(
     address: SocketAddr,
     workers: usize,
@@ -280,8 +283,8 @@ fn bind_stream(
     Ok((free, sockets.collect::<std::io::Result<_>>()?))
 }
 
-/// The address with its port, which nobody else listens on; `udp` and `tcp` say where that has to be found out. SO_REUSEPORT would let a second server of the same user join silently
-/// and take half of the messages.
+/// The address with its port, which nobody else listens on; `udp` and `tcp` say where that has to be found out.
+/// SO_REUSEPORT would let a second server of the same user join silently and take half of the messages.
 fn free_port(
     address: SocketAddr,
     options: &UdpOptions,

@@ -1,4 +1,5 @@
-//! Requests that wait for a source of credentials, such as a database, or for what other nodes of a cluster have registered.
+//! Requests that wait for a source of credentials, such as a database, or for what other nodes of a cluster have
+//! registered.
 //!
 //! ```text
 //!  DigestAuthenticator::check ── wanted ──> Lookups ── begin_find ──> source, on its own thread
@@ -6,10 +7,11 @@
 //!       └── lookup_result <──── resume ──────┴── WorkerMessage::SipAnswer <──┘
 //! ```
 //!
-//! The authenticator queries a source for the sender of a request with a valid nonce, or for the callee of a sender who may send. A request that waits
-//! is either a context of the proxy, or a copy of the message. The worker handles the copy again when the result is there. Both kinds share
-//! one limit. A request above the limit gets 503. Requests of senders that are not known have a lower limit of their own, so that they leave
-//! places for trunks and for authenticated users.
+//! The authenticator queries a source for the sender of a request with a valid nonce, or for the callee of a sender who
+//! may send. A request that waits is either a context of the proxy, or a copy of the message. The worker handles the
+//! copy again when the result is there. Both kinds share one limit. A request above the limit gets 503. Requests of
+//! senders that are not known have a lower limit of their own, so that they leave places for trunks and for
+//! authenticated users.
 
 use super::nodes::NodesQuery;
 use crate::worker::{Mailboxes, WorkerMessage};
@@ -28,7 +30,8 @@ use turn::{ClientPath, FiveTuple, ListenerKey, Transport};
 /// The most requests of one worker that wait. The stores limit the queries per source address (`stores::budget`).
 const MOST: usize = 2_048;
 
-/// The most requests among them whose sender is not known: those that wait for the keys of their sender. Anybody can make up names of users.
+/// The most requests among them whose sender is not known: those that wait for the keys of their sender. Anybody can
+/// make up names of users.
 const MOST_UNKNOWN: usize = 512;
 
 /// The most bytes of the copies of messages that wait. The last copy may exceed this limit.
@@ -40,8 +43,8 @@ const MOST_UNKNOWN_BYTES: usize = MOST_BYTES / 4;
 /// How long a request waits for one query. Then it gets 503, as if the source were unavailable.
 const TIME: Duration = Duration::from_secs(5);
 
-/// Queries that a store runs at once (`stores::lookups::RUNNING`). Requests above this number count as backlog, because their queries have not
-/// begun.
+/// Queries that a store runs at once (`stores::lookups::RUNNING`). Requests above this number count as backlog, because
+/// their queries have not begun.
 pub(super) const AT_ONCE: u32 = 64;
 
 /// The user of a query to a source.
@@ -250,8 +253,8 @@ impl Lookups {
         self.wanted = None;
     }
 
-    /// Lets a request wait for the noted query. Drops a retransmission of a request that waits already. `is_known`: its sender is a trunk, or
-    /// has valid credentials.
+    /// Lets a request wait for the noted query. Drops a retransmission of a request that waits already. `is_known`: its
+    /// sender is a trunk, or has valid credentials.
     ///
     /// # Errors
     /// The source counts as unavailable, if no further request of an unknown sender may wait.

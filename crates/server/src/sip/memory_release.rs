@@ -1,7 +1,7 @@
 //! Returns memory to the system that engines free after a wave of transactions.
 //!
-//! The allocator cannot return freed memory that lies between used blocks unless it is asked to. The request concerns all threads, so
-//! workers that free memory at the same time ask once.
+//! The allocator cannot return freed memory that lies between used blocks unless it is asked to. The request concerns
+//! all threads, so workers that free memory at the same time ask once.
 
 use sip::Mono;
 use std::sync::atomic::{AtomicU64, Ordering};

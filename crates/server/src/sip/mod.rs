@@ -8,8 +8,9 @@
 //!          └──────── SendQueue, write buffers <───────┘   flushed before the next 16
 //! ```
 //!
-//! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages. Buffers belong to
-//! the worker; a connection has memory of its own only while a message is on its way, or while the other side does not read.
+//! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages.
+//! Buffers belong to the worker; a connection has memory of its own only while a message is on its way, or while the
+//! other side does not read.
 
 mod admission_filter;
 mod advertise;
@@ -140,8 +141,8 @@ const INBOX: usize = 64;
 const READ: usize = 64 << 10;
 const READ_LEAST: usize = 4 << 10;
 
-/// Bytes read from all connections per wake-up, as far as each gets [`READ_LEAST`]: however many pour requests in, who waits
-/// in another socket waits for a few milliseconds only.
+/// Bytes read from all connections per wake-up, as far as each gets [`READ_LEAST`]: however many pour requests in, who
+/// waits in another socket waits for a few milliseconds only.
 const READ_IN_ALL: usize = 4 * READ;
 
 /// Connections accepted from one listener per wake-up.
@@ -303,8 +304,8 @@ impl Sip {
         Ok(())
     }
 
-    /// Starts or stops reading datagrams and accepting connections; another process with the same sockets does both meanwhile. Existing
-    /// connections stay.
+    /// Starts or stops reading datagrams and accepting connections; another process with the same sockets does both
+    /// meanwhile. Existing connections stay.
     pub(crate) fn set_listening(&mut self, listens: bool, poller: &Poller) -> std::io::Result<()> {
         self.accept_again = None;
         for listener in &self.listeners {
@@ -454,10 +455,11 @@ impl Sip {
 /// What all workers share, so that each can read what another wrote and take over what another received.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
-    /// The key of branches, tags, transactions and nonces. It is new in each run: those of an earlier run must not be valid.
+    /// The key of branches, tags, transactions and nonces. It is new in each run: those of an earlier run must not be
+    /// valid.
     pub(crate) key: HashKey,
-    /// The key of addresses of record, GRUUs and the tokens in routes: the same in all runs that share a state directory, and on all nodes of a
-    /// cluster.
+    /// The key of addresses of record, GRUUs and the tokens in routes: the same in all runs that share a state
+    /// directory, and on all nodes of a cluster.
     pub(crate) lasting: HashKey,
     /// The number of this run, in flow tokens, and of the other process's: flows of earlier runs have others.
     pub(crate) runs: Runs,

@@ -1,5 +1,5 @@
-//! TLS between the nodes of a cluster. Each node has a certificate that it makes itself. The embedding program publishes its fingerprint, and
-//! gives those of the other nodes.
+//! TLS between the nodes of a cluster. Each node has a certificate that it makes itself. The embedding program
+//! publishes its fingerprint, and gives those of the other nodes.
 //!
 //! ```text
 //!  node B ── ClientHello to the TCP port of a plain listener ──▶ node A
@@ -7,9 +7,9 @@
 //!         ─── certificate of B ──▶  A accepts those that any node publishes; without one, there is no connection
 //! ```
 //!
-//! The key of a certificate is derived from the secret of the cluster, the name of the node and an epoch. So a node has the same certificate
-//! after a restart and in both processes of an upgrade. The session keys are those of TLS 1.3: who learns the secret later cannot read what
-//! was recorded before.
+//! The key of a certificate is derived from the secret of the cluster, the name of the node and an epoch. So a node has
+//! the same certificate after a restart and in both processes of an upgrade. The session keys are those of TLS 1.3: who
+//! learns the secret later cannot read what was recorded before.
 
 use crate::cluster_keys::ClusterKeys;
 use arc_swap::ArcSwap;
@@ -36,8 +36,8 @@ use streams::rustls::{
     SignatureScheme, version,
 };
 
-/// Around the end of an epoch, for this time before and after it, a node publishes the fingerprints of both certificates. So clocks may differ,
-/// and the engine may be away for as long.
+/// Around the end of an epoch, for this time before and after it, a node publishes the fingerprints of both
+/// certificates. So clocks may differ, and the engine may be away for as long.
 const OVERLAP_S: u64 = 3 * 86_400;
 
 /// A node that publishes nothing any more keeps its fingerprints for this time: dialogs go on while the engine is away.
@@ -310,7 +310,8 @@ impl Current {
     }
 }
 
-/// The certificate of a node in an epoch. Each process makes the same one, byte by byte: Ed25519 has no random number (RFC 8032 §5.1.6).
+/// The certificate of a node in an epoch. Each process makes the same one, byte by byte: Ed25519 has no random number
+/// (RFC 8032 §5.1.6).
 fn certificate(keys: &ClusterKeys, node: &str, epoch: u64) -> Result<CertifiedKey, NodeTlsError> {
     let text = |error: rcgen::Error| NodeTlsError(error.to_string());
     let mut params = CertificateParams::default();

@@ -1,5 +1,5 @@
-//! Registrations at other nodes of a cluster. Each worker publishes which addresses of record it has bindings of, and asks which other nodes have
-//! some. The embedding program carries both, and no worker waits for it.
+//! Registrations at other nodes of a cluster. Each worker publishes which addresses of record it has bindings of, and
+//! asks which other nodes have some. The embedding program carries both, and no worker waits for it.
 
 use super::node_tls::NodeTls;
 use super::store::WorkerBindings;
@@ -22,7 +22,8 @@ const FULL_Q: u16 = 1000;
 /// One binding, for other nodes. They send requests to the node that has it, so they need no contact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBinding {
-    /// Tells the bindings of an address apart, on all nodes: a hash of instance and `reg-id` (RFC 5626 §4), or else of the contact.
+    /// Tells the bindings of an address apart, on all nodes: a hash of instance and `reg-id` (RFC 5626 §4), or else of
+    /// the contact.
     pub id: u64,
     /// A hash of the Call-ID of the REGISTER.
     pub call: u64,
@@ -88,7 +89,8 @@ impl NodesHook {
         }
     }
 
-    /// Other nodes reach this one over TLS at its plain listeners; over TLS only, if that is required. It applies from the start.
+    /// Other nodes reach this one over TLS at its plain listeners; over TLS only, if that is required. It applies from
+    /// the start.
     #[must_use]
     pub fn with_tls(mut self, tls: Arc<NodeTls>, is_required: bool) -> NodesHook {
         (self.tls, self.requires_tls) = (Some(tls), is_required);

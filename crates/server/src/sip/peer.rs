@@ -19,7 +19,8 @@ pub(crate) struct Peer {
     /// The number of its run, in flow tokens.
     pub(crate) run: u32,
     pub(crate) link: Arc<Link>,
-    /// The server transactions that it had when this process took over, with the numbers of their workers; none in the old process.
+    /// The server transactions that it had when this process took over, with the numbers of their workers; none in the
+    /// old process.
     pub(crate) transactions: Arc<HashMap<u64, u16>>,
 }
 

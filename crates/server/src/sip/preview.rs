@@ -1,4 +1,5 @@
-//! Where the proxy would send a request, step by step and without a server: the decision of the proxy, with a policy that has only the settings.
+//! Where the proxy would send a request, step by step and without a server: the decision of the proxy, with a policy
+//! that has only the settings.
 
 use super::advertise::Advertised;
 use super::settings::{DomainCredentials, SipSettings};
@@ -69,7 +70,8 @@ pub struct Previewed {
     pub user: Option<String>,
 }
 
-/// What the proxy would do with a request, if its sender proved to be the user that From names. `users` are the names of all users.
+/// What the proxy would do with a request, if its sender proved to be the user that From names. `users` are the names
+/// of all users.
 ///
 /// # Errors
 /// [`PreviewError`].

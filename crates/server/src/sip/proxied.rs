@@ -1,4 +1,5 @@
-//! Connections from load balancers: each begins with a header of the PROXY protocol, version 2, that has the client's address.
+//! Connections from load balancers: each begins with a header of the PROXY protocol, version 2, that has the client's
+//! address.
 
 use super::Sip;
 use super::connections::Reason;

@@ -1,4 +1,5 @@
-//! Push notifications (RFC 8599): what wakes phones that sleep. A worker hands each one to a hook, and never waits for it.
+//! Push notifications (RFC 8599): what wakes phones that sleep. A worker hands each one to a hook, and never waits for
+//! it.
 
 use super::settings::SipConfig;
 use sip_server::proxy::{PushConfig, PushRequest};
@@ -25,8 +26,8 @@ pub struct Push {
     pub wait: Duration,
 }
 
-/// Sends push notifications. It is called on a worker's thread, so it must not block: it should put the notification into a bounded queue. It
-/// returns whether the notification will be sent.
+/// Sends push notifications. It is called on a worker's thread, so it must not block: it should put the notification
+/// into a bounded queue. It returns whether the notification will be sent.
 #[derive(Clone)]
 pub struct PushHook(Arc<dyn Fn(Push) -> bool + Send + Sync>);
 

@@ -19,10 +19,12 @@ use std::time::Duration;
 /// ICMP errors read from one socket per wake-up; what is left is reported again.
 const ERRORS: usize = 16;
 
-/// So much of what could not be delivered is looked at: its topmost Via is at the start, and more than this no router quotes.
+/// So much of what could not be delivered is looked at: its topmost Via is at the start, and more than this no router
+/// quotes.
 const QUOTED: usize = 576;
 
-/// How often connections are looked at while the server is about to end, and when those go as well that are never quiet.
+/// How often connections are looked at while the server is about to end, and when those go as well that are never
+/// quiet.
 const DRAIN_PERIOD: Duration = Duration::from_millis(100);
 const DRAIN_ALL: Duration = Duration::from_secs(5);
 
@@ -55,8 +57,8 @@ impl Sip {
         }
     }
 
-    /// While the server is about to end, closes the connections on which nothing is under way: with a Close frame 1001 (RFC 6455 §7.4.1) if
-    /// they are WebSockets.
+    /// While the server is about to end, closes the connections on which nothing is under way: with a Close frame 1001
+    /// (RFC 6455 §7.4.1) if they are WebSockets.
     pub(super) fn drain_connections(&mut self) {
         let now = self.endpoint.now.mono;
         let draining = self.endpoint.sip_config.draining && !self.stage.keeps_connections;
@@ -496,7 +498,8 @@ impl Sip {
         self.connections.arm(slot, sip_config);
     }
 
-    /// Handles the whole messages at the start of `bytes`. Returns how many bytes they were, or `None` if the stream makes no sense.
+    /// Handles the whole messages at the start of `bytes`. Returns how many bytes they were, or `None` if the stream
+    /// makes no sense.
     fn handle_stream(
         &mut self,
         bytes: &[u8],

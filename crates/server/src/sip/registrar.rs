@@ -1,5 +1,6 @@
-//! The registrar of a worker. It has the bindings of those addresses of record whose keyed hash names the worker; a REGISTER that comes
-//! to another one is handed over before anything is kept of it, so that its retransmissions go the same way.
+//! The registrar of a worker. It has the bindings of those addresses of record whose keyed hash names the worker; a
+//! REGISTER that comes to another one is handed over before anything is kept of it, so that its retransmissions go the
+//! same way.
 
 use super::Secrets;
 use super::peer::Origin;
@@ -231,8 +232,8 @@ impl Registrations {
         }
     }
 
-    /// A connection is gone: removes the bindings of its flows (RFC 5626 §7), except those of phones that can be woken (RFC 8599). Other
-    /// bindings stay, because the server can connect to their contacts.
+    /// A connection is gone: removes the bindings of its flows (RFC 5626 §7), except those of phones that can be woken
+    /// (RFC 8599). Other bindings stay, because the server can connect to their contacts.
     pub(super) fn connection_gone(&mut self, now: Now, key: ConnectionKey) {
         let run = self.origin.runs.own;
         let is_gone = |binding: &Binding| {
@@ -255,7 +256,8 @@ impl Registrations {
         self.remove_if(now, aor, has_failed);
     }
 
-    /// Removes the flow of each of these bindings whose phone can be woken. Until the phone registers again, it is asleep.
+    /// Removes the flow of each of these bindings whose phone can be woken. Until the phone registers again, it is
+    /// asleep.
     fn lose_flow(&mut self, now: Now, aor: &Aor, is_meant: impl Fn(&Binding) -> bool) {
         let Found::Bindings(revision, bindings) = self.location.find(aor) else {
             return;

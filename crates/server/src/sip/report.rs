@@ -25,7 +25,8 @@ pub enum SipEvent<'a> {
         /// Who has ended it.
         ended_by: EndedBy,
     },
-    /// A digest is wrong, for a nonce that the server has issued to this source. At most one event per second and worker.
+    /// A digest is wrong, for a nonce that the server has issued to this source. At most one event per second and
+    /// worker.
     AuthenticationFailed {
         /// Where the request came from.
         source: SocketAddr,

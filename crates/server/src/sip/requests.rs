@@ -14,7 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few, unless there is an attack.
+/// Most client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few, unless there
+/// is an attack.
 const MOST: usize = 1000;
 
 /// Questions to the DNS at a time, per worker.
@@ -189,7 +190,8 @@ fn partners(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<Partners
     })
 }
 
-/// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to trunks.
+/// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to
+/// trunks.
 fn allowed(sip_config: &SipConfig) -> Allowed {
     let rules = sip_config.settings.targets.clone();
     let trunks = sip_config.settings.trunks.clone();

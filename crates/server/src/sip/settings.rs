@@ -21,42 +21,44 @@ use std::sync::Arc;
 use std::time::Duration;
 use turn::server::credentials::Credentials as KeySource;
 
-/// How SIP is served. A part of [`Settings`](crate::Settings): it can change while the server runs, but for the limits of messages and
-/// transactions.
+/// How SIP is served. A part of [`Settings`](crate::Settings): it can change while the server runs, but for the limits
+/// of messages and transactions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SipSettings {
-    /// Whether REGISTER and INVITE are accepted, whoever sends them, and forgotten again: a user agent server for tests.
-    /// Default: no.
+    /// Whether REGISTER and INVITE are accepted, whoever sends them, and forgotten again: a user agent server for
+    /// tests. Default: no.
     pub test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users, in the realm of all credentials. Default: no.
     pub challenge: bool,
-    /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the address, and is
-    /// answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
+    /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the
+    /// address, and is answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
     pub domains: Vec<Domain>,
-    /// Domains with their own users, realm or digest algorithms. All other domains share the users, the realm and the algorithms of the server.
-    /// Default: none.
+    /// Domains with their own users, realm or digest algorithms. All other domains share the users, the realm and the
+    /// algorithms of the server. Default: none.
     pub credentials: Vec<DomainCredentials>,
-    /// Peers that the server knows by their source addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
+    /// Peers that the server knows by their source addresses: they may send to the users of [`SipSettings::domains`],
+    /// and these to them. Default: none.
     pub trunks: Vec<Trunk>,
-    /// The addresses that listeners write into Via, Record-Route, Path and Contact; the first entry that matches applies. Without one, a
-    /// listener writes its own address; a listener on all addresses writes the one that a message came to or leaves from. They cannot
-    /// change while the server runs.
+    /// The addresses that listeners write into Via, Record-Route, Path and Contact; the first entry that matches
+    /// applies. Without one, a listener writes its own address; a listener on all addresses writes the one that a
+    /// message came to or leaves from. They cannot change while the server runs.
     pub advertise: Vec<Advertised>,
-    /// Internal networks: for peers there, listeners write their own addresses, even if [`SipSettings::advertise`] has an entry. They cannot
-    /// change while the server runs.
+    /// Internal networks: for peers there, listeners write their own addresses, even if [`SipSettings::advertise`] has
+    /// an entry. They cannot change while the server runs.
     pub local_networks: Vec<IpNet>,
     /// The routes of requests that name no user of a domain. Default: none.
     pub routes: Vec<Route>,
     /// Where calls go that users of the domains do not take. Default: nowhere.
     pub forwards: Vec<Forward>,
-    /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
-    /// reach phones behind a NAT. Default: yes.
+    /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests
+    /// within the dialog do not reach phones behind a NAT. Default: yes.
     pub record_route: bool,
-    /// In which order the proxy tries the contacts of a user. Default: those of the greatest `q` at the same time, then those of the next.
+    /// In which order the proxy tries the contacts of a user. Default: those of the greatest `q` at the same time, then
+    /// those of the next.
     pub forking: Forking,
-    /// Whether the proxy itself tries the contacts of a 3xx (RFC 3261 §16.7 step 4); those of domains here are left to the caller.
-    /// Default: no.
+    /// Whether the proxy itself tries the contacts of a 3xx (RFC 3261 §16.7 step 4); those of domains here are left to
+    /// the caller. Default: no.
     pub recurse: bool,
     /// Limits of calls. Default: none.
     pub calls: CallSettings,
@@ -68,14 +70,15 @@ pub struct SipSettings {
     pub allow: Vec<IpNet>,
     /// How long a source that guesses passwords is banned, at most a day; zero: no source is banned. Default 5 min.
     pub ban: Duration,
-    /// The server drops requests whose User-Agent begins with one of these texts (upper or lower case): tools that scan for open servers.
-    /// Default: [`SipSettings::SCANNERS`].
+    /// The server drops requests whose User-Agent begins with one of these texts (upper or lower case): tools that scan
+    /// for open servers. Default: [`SipSettings::SCANNERS`].
     pub scanners: Vec<String>,
-    /// `turn:` and `turns:` URIs of this server. If there are any, and the server has a shared secret, the 200 to a REGISTER has the header field
-    /// `Ice-Servers`: a JSON array with these URIs and credentials that expire after `max_expires` of [`SipSettings::registrar`]. Default: none.
+    /// `turn:` and `turns:` URIs of this server. If there are any, and the server has a shared secret, the 200 to a
+    /// REGISTER has the header field `Ice-Servers`: a JSON array with these URIs and credentials that expire after
+    /// `max_expires` of [`SipSettings::registrar`]. Default: none.
     pub ice_servers: Vec<String>,
-    /// Where rtpengine takes requests of the ng protocol: the media of calls through trunks with [`Trunk::relays_media`] go through it. Default:
-    /// there is none.
+    /// Where rtpengine takes requests of the ng protocol: the media of calls through trunks with
+    /// [`Trunk::relays_media`] go through it. Default: there is none.
     pub rtpengine: Option<SocketAddr>,
     /// How phones that sleep are woken (RFC 8599). Default: they are not.
     pub push: Option<PushSettings>,
@@ -91,24 +94,27 @@ pub struct SipSettings {
     pub digest_algorithms: Vec<Algorithm>,
     /// Whether `auth-int` is offered beside `auth`. Default: no.
     pub auth_int: bool,
-    /// Whether the `uri` of credentials may be another one than the Request-URI, for a server behind an edge that rewrites that. Default: no.
+    /// Whether the `uri` of credentials may be another one than the Request-URI, for a server behind an edge that
+    /// rewrites that. Default: no.
     pub digest_any_uri: bool,
     /// Whether clients are asked to hash the names of their users. Default: no, for From and To say them anyway.
     pub userhash: bool,
-    /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 200 ms.
+    /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 200
+    /// ms.
     pub tolerance: Duration,
-    /// Carriers, trunks and other proxies, each with a share of the capacity by weight in an overload; all other sources together have
-    /// the weight 1. At most 256 count. Default: none.
+    /// Carriers, trunks and other proxies, each with a share of the capacity by weight in an overload; all other
+    /// sources together have the weight 1. At most 256 count. Default: none.
     pub peers: Vec<sip::congestion::Peer>,
     /// For so long the test user agent server works on each request that it accepts. Default: not at all.
     pub service_time: Duration,
-    /// T1 of RFC 3261 §17.1.1.1, an estimate of the round-trip time, from which all other timers follow; it cannot change while the
-    /// server runs. Default 500 ms.
+    /// T1 of RFC 3261 §17.1.1.1, an estimate of the round-trip time, from which all other timers follow; it cannot
+    /// change while the server runs. Default 500 ms.
     pub t1: Duration,
-    /// Name servers that are asked for names; those of `/etc/resolv.conf` if there are none. They cannot change while the server runs.
+    /// Name servers that are asked for names; those of `/etc/resolv.conf` if there are none. They cannot change while
+    /// the server runs.
     pub resolvers: Vec<SocketAddr>,
-    /// Where requests of this server may go whose target a caller has chosen, besides to the address that the caller sent from.
-    /// Default: nowhere.
+    /// Where requests of this server may go whose target a caller has chosen, besides to the address that the caller
+    /// sent from. Default: nowhere.
     pub targets: Vec<PeerRule>,
     /// Transactions of all workers together. Default 200,000.
     pub transactions: u32,
@@ -118,8 +124,8 @@ pub struct SipSettings {
     pub connections_per_source: u32,
     /// The paths that a WebSocket is served at, such as `/ws`. Default: any.
     pub websocket_paths: Vec<String>,
-    /// The origins of web pages whose scripts may open a WebSocket, such as `https://phone.example.org`. Default: all. Clients that are
-    /// no browsers name none and are served.
+    /// The origins of web pages whose scripts may open a WebSocket, such as `https://phone.example.org`. Default: all.
+    /// Clients that are no browsers name none and are served.
     pub websocket_origins: Vec<String>,
     /// Header fields of a message, at most 254. Default 128.
     pub headers: u32,
@@ -202,8 +208,8 @@ impl Default for SipSettings {
     }
 }
 
-/// Limits of the calls that users of [`SipSettings::domains`] make. If a limit is set, the proxy stores up to 512 bytes per dialog, and asks
-/// for session timers (RFC 4028).
+/// Limits of the calls that users of [`SipSettings::domains`] make. If a limit is set, the proxy stores up to 512 bytes
+/// per dialog, and asks for session timers (RFC 4028).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallSettings {
@@ -213,17 +219,18 @@ pub struct CallSettings {
     pub per_domain: Limit,
     /// The longest time that a call without a BYE counts. Default 12 h.
     pub most: Duration,
-    /// The greatest session interval, and that of requests without one; zero: the proxy asks for no session timer. Default 30 min.
+    /// The greatest session interval, and that of requests without one; zero: the proxy asks for no session timer.
+    /// Default 30 min.
     pub session_expires: Duration,
     /// A smaller session interval gets 422: 90 s at least, which is the default.
     pub session_min: Duration,
-    /// Numbers with these prefixes are refused with 403, if they are no local addresses: `+49900`, `0900`. The longest prefix
-    /// decides. Default: none.
+    /// Numbers with these prefixes are refused with 403, if they are no local addresses: `+49900`, `0900`. The longest
+    /// prefix decides. Default: none.
     pub forbidden_prefixes: Vec<String>,
     /// Exceptions. Default: none.
     pub allowed_prefixes: Vec<String>,
-    /// Whether the server logs one line per call, at the end of the call. If so, it stores at most 512 bytes per dialog, and asks for session
-    /// timers as with limits. Default: no.
+    /// Whether the server logs one line per call, at the end of the call. If so, it stores at most 512 bytes per
+    /// dialog, and asks for session timers as with limits. Default: no.
     pub log: bool,
 }
 
@@ -242,8 +249,8 @@ impl Default for CallSettings {
     }
 }
 
-/// A peer that is known by its source addresses: a carrier, a PBX. Its requests need no credentials, and the proxy forwards its
-/// P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
+/// A peer that is known by its source addresses: a carrier, a PBX. Its requests need no credentials, and the proxy
+/// forwards its P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trunk {
     /// Its name in routes; empty if no route names it.
@@ -254,8 +261,8 @@ pub struct Trunk {
     pub to: Vec<NextHop>,
     /// The host of the Request-URI of these calls; by default that of the address.
     pub domain: Option<String>,
-    /// The share of each of its addresses in an overload, and its share of calls where a route hunts by weight or by hash; 0 counts as 1.
-    /// All sources that are no trunk have 1 together.
+    /// The share of each of its addresses in an overload, and its share of calls where a route hunts by weight or by
+    /// hash; 0 counts as 1. All sources that are no trunk have 1 together.
     pub weight: u16,
     /// Trunks of the lowest number are tried first.
     pub priority: u16,
@@ -316,7 +323,8 @@ impl Trunk {
 }
 
 impl SipSettings {
-    /// The table of routes and trunks. A trunk keeps its health if `earlier` has it with the same name, addresses and probes.
+    /// The table of routes and trunks. A trunk keeps its health if `earlier` has it with the same name, addresses and
+    /// probes.
     ///
     /// # Errors
     /// [`TableError`] if they contradict each other.
@@ -331,10 +339,11 @@ impl SipSettings {
 pub struct DomainCredentials {
     /// One of the names of the domain.
     pub domain: String,
-    /// The realm of its challenges. `None`: the name of the domain if it has its own users, else the realm of the server.
+    /// The realm of its challenges. `None`: the name of the domain if it has its own users, else the realm of the
+    /// server.
     pub realm: Option<String>,
-    /// Its users. `None`: those of all domains that have none of their own. A user has the address of record of this name in this domain
-    /// alone.
+    /// Its users. `None`: those of all domains that have none of their own. A user has the address of record of this
+    /// name in this domain alone.
     pub users: Option<Vec<DomainUser>>,
     /// By which algorithms, the one to be preferred first; each once. `None`: [`SipSettings::digest_algorithms`].
     pub algorithms: Option<Vec<Algorithm>>,
@@ -388,7 +397,8 @@ pub struct DomainUser {
 pub enum UserSecret {
     /// The password.
     Password(String),
-    /// The hashes of name, realm and password (RFC 7616 §3.4.2) in hexadecimal digits. A user is not let in by an algorithm without one.
+    /// The hashes of name, realm and password (RFC 7616 §3.4.2) in hexadecimal digits. A user is not let in by an
+    /// algorithm without one.
     Ha1s(Vec<(Algorithm, String)>),
 }
 

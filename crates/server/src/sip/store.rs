@@ -1,14 +1,16 @@
-//! Registration bindings that survive a restart: each worker sends its changes to one thread, which writes them to a log in the state
-//! directory.
+//! Registration bindings that survive a restart: each worker sends its changes to one thread, which writes them to a
+//! log in the state directory.
 //!
-//! A worker collects changes for [`DELAY`] and sends them in one batch. The thread writes batches at once, and synchronizes the file every two
-//! seconds. So the end of the process loses less than 1 s of accepted changes, and a power cut less than 5 s.
+//! A worker collects changes for [`DELAY`] and sends them in one batch. The thread writes batches at once, and
+//! synchronizes the file every two seconds. So the end of the process loses less than 1 s of accepted changes, and a
+//! power cut less than 5 s.
 //!
-//! If the disk is full or fails, the server goes on. Batches then wait, up to [`MOST_WAITING`], and the thread retries every second. Batches that
-//! do not fit are counted and lost. The next start does not know their bindings, unless the phones register again before.
+//! If the disk is full or fails, the server goes on. Batches then wait, up to [`MOST_WAITING`], and the thread retries
+//! every second. Batches that do not fit are counted and lost. The next start does not know their bindings, unless the
+//! phones register again before.
 //!
-//! A lock keeps other processes from the log. For an upgrade, [`SharedLog`] writes everything and gives the lock up; if the new process ends, it
-//! opens the log again.
+//! A lock keeps other processes from the log. For an upgrade, [`SharedLog`] writes everything and gives the lock up; if
+//! the new process ends, it opens the log again.
 
 use crate::state_dir::{StateDir, StateError};
 use sip::{HashKey, Mono, Now};
@@ -440,8 +442,8 @@ impl WorkerBindings {
         Some(journal.take_all())
     }
 
-    /// The addresses of record at the next `places` places from `first` on, with their bindings; `None` after the last place. An address of
-    /// record keeps its place as long as it has a binding.
+    /// The addresses of record at the next `places` places from `first` on, with their bindings; `None` after the last
+    /// place. An address of record keeps its place as long as it has a binding.
     pub(super) fn part(
         &self,
         first: usize,

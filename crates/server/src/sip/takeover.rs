@@ -1,4 +1,5 @@
-//! How the SIP of a new process takes over from that of a running one, and what a server keeps so that another process can take over from it.
+//! How the SIP of a new process takes over from that of a running one, and what a server keeps so that another process
+//! can take over from it.
 
 use super::link::{self, HandedOver, Link, LinkThreads};
 use super::peer::Peer;
@@ -30,7 +31,8 @@ pub(crate) struct SipTakeover {
 }
 
 impl SipTakeover {
-    /// Begins to take over from a server that has this SIP, and workers with these numbers. `own` are those of this process.
+    /// Begins to take over from a server that has this SIP, and workers with these numbers. `own` are those of this
+    /// process.
     ///
     /// # Errors
     /// If no descriptor or thread is left.

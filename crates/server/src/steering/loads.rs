@@ -62,9 +62,9 @@ impl Loads {
         }
     }
 
-    /// The worker that a new allocation at `own` is better made on, if there is one. Moving a request costs a few microseconds,
-    /// so small differences are ignored. The load of the other worker must be lower by half an allocation and a 64th. If no
-    /// datagrams flow, a difference of one allocation is then enough.
+    /// The worker that a new allocation at `own` is better made on, if there is one. Moving a request costs a few
+    /// microseconds, so small differences are ignored. The load of the other worker must be lower by half an allocation
+    /// and a 64th. If no datagrams flow, a difference of one allocation is then enough.
     pub(crate) fn better_than(&self, own: u16, now: Mono, entropy: &mut Entropy) -> Option<u16> {
         let here = self.load(usize::from(own), now);
         let (there, worker) = if self.workers.len() <= FULL_SCAN {
@@ -76,7 +76,8 @@ impl Loads {
         is_better.then(|| u16::try_from(worker).ok()).flatten()
     }
 
-    /// The least loaded of the others. Of equals the first from a random one on, so that not all workers choose the same one.
+    /// The least loaded of the others. Of equals the first from a random one on, so that not all workers choose the
+    /// same one.
     fn least(&self, own: usize, now: Mono, entropy: &mut Entropy) -> Option<(u64, usize)> {
         let count = self.workers.len();
         let first = entropy.below(count);

@@ -7,12 +7,12 @@
 //!                               2. the request to its mailbox; it handles it as if it had arrived there
 //!                               3. the entry goes when the allocation does
 //! ```
-//! The hash alone leaves the busiest of eight workers with 2.8 times its share of eight clients. Whoever has not authenticated
-//! never gets an entry, and no entry gives way to another: a flow that lives never moves. Without the capabilities for BPF,
-//! or when the table is full, the allocation is made where the hash sent its request.
+//! The hash alone leaves the busiest of eight workers with 2.8 times its share of eight clients. Whoever has not
+//! authenticated never gets an entry, and no entry gives way to another: a flow that lives never moves. Without the
+//! capabilities for BPF, or when the table is full, the allocation is made where the hash sent its request.
 //!
-//! During an upgrade, two processes have sockets in each group (`numbering`, `shared`). Each flow of the old process gets an entry.
-//! Datagrams without an entry go to the new process.
+//! During an upgrade, two processes have sockets in each group (`numbering`, `shared`). Each flow of the old process
+//! gets an entry. Datagrams without an entry go to the new process.
 
 mod loads;
 mod numbering;
@@ -107,8 +107,8 @@ pub(crate) struct Tables {
 const MOST_FLOWS: usize = 1 << 20;
 
 impl Tables {
-    /// Loads and attaches the program, if it is wanted and can be had. `groups` has one list of sockets per listener, one socket
-    /// per worker; `allocations` is how many can exist.
+    /// Loads and attaches the program, if it is wanted and can be had. `groups` has one list of sockets per listener,
+    /// one socket per worker; `allocations` is how many can exist.
     pub(crate) fn set_up(
         wanted: Steering,
         groups: &[Vec<UdpSocket>],

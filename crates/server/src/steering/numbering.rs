@@ -69,8 +69,8 @@ impl Numbering {
         }
     }
 
-    /// Numbers and slots for a process that takes over from this one, which has `listeners`; that process has `workers` workers and
-    /// `new_listeners`. `None` if there are not enough numbers: one byte has to hold each.
+    /// Numbers and slots for a process that takes over from this one, which has `listeners`; that process has `workers`
+    /// workers and `new_listeners`. `None` if there are not enough numbers: one byte has to hold each.
     pub(crate) fn next(
         self,
         listeners: usize,

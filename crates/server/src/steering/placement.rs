@@ -67,7 +67,8 @@ pub(crate) struct Placement {
 struct Table {
     flows: Flows,
     entropy: Entropy,
-    /// The flows that have an entry for this worker: exactly those of its allocations that the hash would send elsewhere.
+    /// The flows that have an entry for this worker: exactly those of its allocations that the hash would send
+    /// elsewhere.
     own: HashedFlows,
     /// Flows whose entry went a moment ago. An Allocate that comes from one here had been received before that.
     departed: HashMap<Flow, Mono>,
@@ -113,8 +114,8 @@ impl Placement {
             .publish(self.worker, u32::try_from(rate).unwrap_or(u32::MAX), now);
     }
 
-    /// Chooses the worker for an Allocate request of this many bytes that would make an allocation here. Returns `None` if it stays
-    /// here. Otherwise the client's datagrams go to the other worker from then on.
+    /// Chooses the worker for an Allocate request of this many bytes that would make an allocation here. Returns `None`
+    /// if it stays here. Otherwise the client's datagrams go to the other worker from then on.
     pub(crate) fn choose_other_worker(
         &mut self,
         now: Mono,
@@ -164,8 +165,9 @@ impl Placement {
         }
     }
 
-    /// A client has a ticket (RFC 8016) for an allocation of the worker with this number. During an upgrade, that worker may belong to the
-    /// old process. From then on its flow goes there. `None` if it cannot, or if it goes to a third worker.
+    /// A client has a ticket (RFC 8016) for an allocation of the worker with this number. During an upgrade, that
+    /// worker may belong to the old process. From then on its flow goes there. `None` if it cannot, or if it goes to a
+    /// third worker.
     pub(crate) fn follow(&mut self, path: &ClientPath, to: u16) -> Option<Target> {
         let flow = flow(&path.five_tuple)?;
         let own = self.numbering.index(to);
@@ -300,7 +302,8 @@ impl Placement {
         self.foreign = None;
     }
 
-    /// Sees to it that the flow has an entry for this worker, as it nearly always has. Returns `false` if it has none: the table is full.
+    /// Sees to it that the flow has an entry for this worker, as it nearly always has. Returns `false` if it has none:
+    /// the table is full.
     pub(crate) fn hold(&mut self, path: &ClientPath) -> bool {
         let Some(flow) = flow(&path.five_tuple) else {
             return true;
@@ -321,8 +324,8 @@ impl Placement {
     }
 }
 
-/// A set of flows of which only keyed hashes are kept: 9 bytes each instead of 65. A collision among all the flows of a worker
-/// is less likely than a memory fault, and would cost only a stale entry.
+/// A set of flows of which only keyed hashes are kept: 9 bytes each instead of 65. A collision among all the flows of a
+/// worker is less likely than a memory fault, and would cost only a stale entry.
 #[derive(Debug, Default)]
 struct HashedFlows {
     key: RandomState,

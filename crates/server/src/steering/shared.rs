@@ -24,8 +24,8 @@ pub(crate) struct Groups {
     maps: Maps,
     /// Which of two processes this one is.
     process: Process,
-    /// This process has taken over from another one. Since then the program chooses the worker of clients without an entry. It must go on to
-    /// do so, because the kernel's hash would choose another worker.
+    /// This process has taken over from another one. Since then the program chooses the worker of clients without an
+    /// entry. It must go on to do so, because the kernel's hash would choose another worker.
     has_taken_over: bool,
 }
 
@@ -87,8 +87,8 @@ impl Groups {
         activated.map_err(|error| HandoverError::Steering(error.to_string()))
     }
 
-    /// The other process has ended, or has stopped the upgrade. Clients without an entry find their worker as before. Entries that name no
-    /// slot of this process are removed.
+    /// The other process has ended, or has stopped the upgrade. Clients without an entry find their worker as before.
+    /// Entries that name no slot of this process are removed.
     pub(crate) fn forget_other(&mut self, own: SlotRange) -> Result<(), HandoverError> {
         let forgotten = self
             .maps
@@ -111,8 +111,8 @@ pub(crate) struct SteeringTakeover {
 }
 
 impl SteeringTakeover {
-    /// Makes the old process give each of its flows an entry, and tells it the rest of `joining`. After that, this process can bind sockets: they
-    /// receive no datagrams yet.
+    /// Makes the old process give each of its flows an entry, and tells it the rest of `joining`. After that, this
+    /// process can bind sockets: they receive no datagrams yet.
     ///
     /// # Errors
     /// If the program cannot be loaded, or the old process refuses.

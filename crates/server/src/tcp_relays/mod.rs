@@ -1,4 +1,5 @@
-//! TCP relays of one worker (RFC 6062): their listeners, their connections with peers, and the data connections bound to these.
+//! TCP relays of one worker (RFC 6062): their listeners, their connections with peers, and the data connections bound
+//! to these.
 //!
 //! ```text
 //!  client ── control connection ──> engine ── Connect ──> dial ─┐
@@ -6,8 +7,8 @@
 //!  client ── data connection ──> ConnectionBind ──> engine ─────┘
 //! ```
 //!
-//! Nothing is read from a peer before its connection is bound: what it sends waits in the kernel's receive buffer. Sockets of bound connections are
-//! watched edge-triggered. A wake-up relays a bounded amount of each.
+//! Nothing is read from a peer before its connection is bound: what it sends waits in the kernel's receive buffer.
+//! Sockets of bound connections are watched edge-triggered. A wake-up relays a bounded amount of each.
 
 mod pipes;
 mod relaying;
@@ -357,8 +358,8 @@ impl TcpRelays {
         Ok(())
     }
 
-    /// Connections that may have bytes to relay, in a list to be given to [`TcpRelays::pump`] one by one. Those that have more to do are marked
-    /// again meanwhile.
+    /// Connections that may have bytes to relay, in a list to be given to [`TcpRelays::pump`] one by one. Those that
+    /// have more to do are marked again meanwhile.
     pub(crate) fn take_ready(&mut self, now: Mono) -> Vec<ConnectionKey> {
         for _ in 0..EXPIRIES {
             let Some(index) = self.timers.pop_due(now) else {
@@ -421,8 +422,8 @@ impl TcpRelays {
         }
     }
 
-    /// Stops polling a relay for a while, because what it requires has run out. A connection still waits, so the poller would report the relay
-    /// again and again.
+    /// Stops polling a relay for a while, because what it requires has run out. A connection still waits, so the poller
+    /// would report the relay again and again.
     pub(crate) fn pause_accepting(&mut self, relay: RelayKey, poller: &Poller, now: Mono) {
         if let Some(relay) = self.relays.get(&relay)
             && poller.remove(&relay.listener).is_ok()

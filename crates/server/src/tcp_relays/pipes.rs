@@ -3,8 +3,8 @@
 use crate::descriptors::ForClients;
 use io::Pipe;
 
-/// Bytes in a pipe. All pipes of a user together are limited to `fs.pipe-user-pages-soft`, 64 MiB by default: 4 workers with [`MOST`] pipes
-/// reach it.
+/// Bytes in a pipe. All pipes of a user together are limited to `fs.pipe-user-pages-soft`, 64 MiB by default: 4 workers
+/// with [`MOST`] pipes reach it.
 const PIPE: usize = 256 << 10;
 
 /// Pipes of one worker, those in use included. Beyond, bytes are copied.

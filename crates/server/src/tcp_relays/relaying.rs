@@ -1,8 +1,8 @@
 //! Relaying between a data connection and a peer (RFC 6062 §5.4), both ways.
 //!
-//! If both connections carry unencrypted bytes, the kernel moves them through a pipe (`splice`). With TLS, or if no pipe is left, the
-//! worker copies them. A side that does not read makes the other wait: nothing is dropped. The end of one direction is passed on, and the
-//! other may go on.
+//! If both connections carry unencrypted bytes, the kernel moves them through a pipe (`splice`). With TLS, or if no
+//! pipe is left, the worker copies them. A side that does not read makes the other wait: nothing is dropped. The end of
+//! one direction is passed on, and the other may go on.
 
 use super::pipes::Pipes;
 use crate::connections::DataConnection;
@@ -13,7 +13,8 @@ use std::time::Duration;
 use turn::server::Server;
 use turn::{ConnectionKey, Mono, Now};
 
-/// Bytes relayed per direction and wake-up, so that one connection does not keep the worker from its datagrams: about 0.1 ms.
+/// Bytes relayed per direction and wake-up, so that one connection does not keep the worker from its datagrams: about
+/// 0.1 ms.
 const BUDGET: usize = 512 << 10;
 
 /// What a read that brings none of the client's bytes takes of it (a part of a TLS record).
@@ -164,8 +165,8 @@ impl Direction {
         }
     }
 
-    /// Relays until one of the connections has to be waited for, or `budget` is used up. Returns when to go on, if the rate is to be waited
-    /// for.
+    /// Relays until one of the connections has to be waited for, or `budget` is used up. Returns when to go on, if the
+    /// rate is to be waited for.
     fn pump(
         &mut self,
         source: &mut impl End,

@@ -1,23 +1,26 @@
 //! How much to receive before handling it.
 //!
-//! Datagrams that are received together are sent together. Those of one flow in a batch leave in one call (UDP_SEGMENT), at a
-//! fraction of the cost of separate calls. Thousands of flows that take turns never meet in a small batch. So a worker that
-//! falls behind has full batches and takes more at a time. More datagrams of a flow are then in one batch, each becomes
-//! cheaper, and the worker catches up. A worker that keeps up has small batches regardless of the limit, so nobody waits for
-//! a batch to fill.
+//! Datagrams that are received together are sent together. Those of one flow in a batch leave in one call
+//! (UDP_SEGMENT), at a fraction of the cost of separate calls. Thousands of flows that take turns never meet in a small
+//! batch. So a worker that falls behind has full batches and takes more at a time. More datagrams of a flow are then in
+//! one batch, each becomes cheaper, and the worker catches up. A worker that keeps up has small batches regardless of
+//! the limit, so nobody waits for a batch to fill.
 //!
-//! If datagrams of one flow do not meet even in the largest batch, there are too many flows. Then large batches only cost: data leaves
-//! the caches and the TLB between receiving, handling and sending. So the worker returns to small batches, and retries large ones later.
+//! If datagrams of one flow do not meet even in the largest batch, there are too many flows. Then large batches only
+//! cost: data leaves the caches and the TLB between receiving, handling and sending. So the worker returns to small
+//! batches, and retries large ones later.
 //!
 //! Room grows only for datagrams that are relayed: nobody without an allocation can make a worker use more memory.
 
 /// Datagrams per send above which larger batches gain nothing more.
 const LONG: u64 = 16;
 
-/// Datagrams per send that the largest batches must reach, in quarters (5 is 1.25). With fewer, runs save less than cache misses cost.
+/// Datagrams per send that the largest batches must reach, in quarters (5 is 1.25). With fewer, runs save less than
+/// cache misses cost.
 const LEAST_RUN: u64 = 5;
 
-/// Messages after which large batches are tried again. The way up to the largest limit takes twice that limit: one part in sixteen.
+/// Messages after which large batches are tried again. The way up to the largest limit takes twice that limit: one part
+/// in sixteen.
 const RETRY: usize = 16 * 2 * BatchLimit::MOST;
 
 /// Small batches in a row after which the limit is halved.
@@ -29,7 +32,8 @@ const FEW: usize = 4;
 /// Messages taken from one of many relays, where several wait.
 const SEVERAL: usize = 16;
 
-/// One in this many wake-ups with many ready relays is a probe. It finds out whether several messages wait at each relay.
+/// One in this many wake-ups with many ready relays is a probe. It finds out whether several messages wait at each
+/// relay.
 const PROBE: u32 = 16;
 
 /// The limits of one worker, by what its last batches were like.

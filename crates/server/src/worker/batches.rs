@@ -54,8 +54,9 @@ impl WorkerBatch {
     }
 }
 
-/// The batches of one worker, empty ones. A batch returns to the worker that has filled it. Its memory is in the caches there, and on
-/// the NUMA node of the processor that used it first. The batch that came back last is used next, so a calm worker touches few of them.
+/// The batches of one worker, empty ones. A batch returns to the worker that has filled it. Its memory is in the caches
+/// there, and on the NUMA node of the processor that used it first. The batch that came back last is used next, so a
+/// calm worker touches few of them.
 #[derive(Debug)]
 pub(crate) struct BatchStore {
     worker: u16,
@@ -65,13 +66,14 @@ pub(crate) struct BatchStore {
 }
 
 impl BatchStore {
-    /// Batches per worker; with more workers than this, one for each. 16 are 2 MiB, about what a socket's receive buffer holds. If
-    /// all are in use, datagrams are dropped and counted.
+    /// Batches per worker; with more workers than this, one for each. 16 are 2 MiB, about what a socket's receive
+    /// buffer holds. If all are in use, datagrams are dropped and counted.
     pub(super) const PER_WORKER: usize = 16;
 
     /// One store for each worker. A single worker sends no batches.
     pub(crate) fn for_workers(workers: usize) -> Vec<BatchStore> {
-        // At least one for each other worker, as all of them may be open at a time. Memory that no datagram has touched costs nothing.
+        // At least one for each other worker, as all of them may be open at a time. Memory that no datagram has touched
+        // costs nothing.
         let count = if workers > 1 {
             Self::PER_WORKER.max(workers)
         } else {

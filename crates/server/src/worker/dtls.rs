@@ -85,7 +85,8 @@ impl Worker {
 }
 
 impl Session<'_, '_, '_> {
-    /// Decrypts datagrams that a listener has received. Their messages wait in the arena until the whole batch is decrypted.
+    /// Decrypts datagrams that a listener has received. Their messages wait in the arena until the whole batch is
+    /// decrypted.
     pub(super) fn client_sent_dtls(&mut self, listener: u32, received: &Datagrams<'_>) {
         let Some(client) = self.five_tuple(listener, received) else {
             return;
@@ -125,7 +126,8 @@ impl Session<'_, '_, '_> {
             // The engine has dropped datagrams whose length does not fit into 16 bits.
             let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
             let head = stun::channel_data::header(channel, length);
-            // RFC 8656 §12.5 allows padding over datagrams. pion's client requires it over DTLS, because it reads DTLS like a stream.
+            // RFC 8656 §12.5 allows padding over datagrams. pion's client requires it over DTLS, because it reads DTLS
+            // like a stream.
             let padding = &PADDING[..stun::padding(datagram.len())];
             self.send_dtls(path, &[&head, datagram, padding], run.tos);
         });

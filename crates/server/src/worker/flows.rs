@@ -4,8 +4,8 @@
 //!  Offload ──▶ two next hops ──▶ client ─▶ peer and peer ─▶ client entered ──▶ the response leaves
 //!  StopOffload  ──▶ both removed, with what they have counted ──▶ next hops given back
 //! ```
-//! Both directions are entered, or none. Whatever does not work out leaves the channel to user space, which needs nothing to be
-//! told. The entries end by themselves at their deadline, so a worker that stalls prolongs nothing.
+//! Both directions are entered, or none. Whatever does not work out leaves the channel to user space, which needs
+//! nothing to be told. The entries end by themselves at their deadline, so a worker that stalls prolongs nothing.
 
 use crate::addresses::RelayAddresses;
 use crate::counters::Counters;
@@ -82,8 +82,8 @@ impl Entered {
     }
 }
 
-/// An end that moves on by less than this is not written: user space relays for the short time that is left. Every request
-/// moves the ends of all channels to an address, and clients with many channels refresh them one by one.
+/// An end that moves on by less than this is not written: user space relays for the short time that is left. Every
+/// request moves the ends of all channels to an address, and clients with many channels refresh them one by one.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Part of what a channel costs in user memory.
@@ -144,8 +144,8 @@ impl Flows {
         }
     }
 
-    /// The relay from which the engine must describe its channels again, because routes have changed; `None` if all next hops are
-    /// correct.
+    /// The relay from which the engine must describe its channels again, because routes have changed; `None` if all
+    /// next hops are correct.
     pub(crate) fn recheck_from(&mut self) -> Option<u32> {
         let changes = self.next_hops.changes();
         if changes != self.routes_seen {
@@ -165,8 +165,8 @@ impl Flows {
         self.entered.len()
     }
 
-    /// Enters a channel, or what has changed about it. Returns the traffic since the last call. Channels are refreshed every
-    /// few minutes, so no counter of 32 bits wraps unnoticed.
+    /// Enters a channel, or what has changed about it. Returns the traffic since the last call. Channels are refreshed
+    /// every few minutes, so no counter of 32 bits wraps unnoticed.
     pub(crate) fn offload(
         &mut self,
         channel: &OffloadedChannel,
@@ -283,8 +283,8 @@ impl Flows {
         Ok(entered)
     }
 
-    /// Takes the next hops of a channel as routes are now, if they may be others than before, and returns those it had. They must
-    /// not be released before its entries are written.
+    /// Takes the next hops of a channel as routes are now, if they may be others than before, and returns those it had.
+    /// They must not be released before its entries are written.
     fn exchange_hops(&mut self, key: (u32, u16), keys: &Keys) -> Result<Option<[u32; 2]>, Refusal> {
         let Some(entered) = self
             .entered

@@ -3,8 +3,8 @@
 //! ```text
 //!  client ══ TLS ══ this worker ── a connection over loopback ── a worker of the old process
 //! ```
-//! The TLS session stays here, because its keys cannot leave the TLS library. The worker relays its data to the old process over a loopback
-//! connection. The old process serves this connection as if the client had opened it.
+//! The TLS session stays here, because its keys cannot leave the TLS library. The worker relays its data to the old
+//! process over a loopback connection. The old process serves this connection as if the client had opened it.
 
 use super::Worker;
 use crate::connections::Connections;
@@ -73,8 +73,8 @@ impl Forwarding {
 }
 
 impl Worker {
-    /// Forwards a TLS connection, beginning with this message, to a worker of the process before this one. Returns `false` if that is
-    /// impossible: then the connection is as before.
+    /// Forwards a TLS connection, beginning with this message, to a worker of the process before this one. Returns
+    /// `false` if that is impossible: then the connection is as before.
     pub(super) fn forward(&mut self, worker: u16, path: &ClientPath, message: &[u8]) -> bool {
         let core = &mut self.core;
         let Some(predecessor) = core.mailboxes.predecessor_of(worker) else {

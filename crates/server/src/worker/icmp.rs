@@ -5,8 +5,8 @@ use io::IcmpReport;
 use turn::RelayKey;
 use turn::server::IcmpError;
 
-/// Errors read from one relay per wake-up, so that a peer that refuses everything costs others little. What is left is reported
-/// again.
+/// Errors read from one relay per wake-up, so that a peer that refuses everything costs others little. What is left is
+/// reported again.
 const ERRORS: usize = 16;
 
 impl Worker {

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The mailboxes of all workers. A worker has at most one open batch for each other worker. It sends a batch when it is full, or at the
-/// end of a wake-up.
+/// The mailboxes of all workers. A worker has at most one open batch for each other worker. It sends a batch when it is
+/// full, or at the end of a wake-up.
 #[derive(Debug)]
 pub(crate) struct Mailboxes {
     boxes: Arc<[Mailbox<WorkerMessage>]>,
@@ -121,8 +121,8 @@ impl Mailboxes {
         lost
     }
 
-    /// Posts every open batch, except to workers with at least `BACKLOG` unread messages: their batches fill up first. So a worker
-    /// that the scheduler does not run holds a few full batches, not one per wake-up of this worker.
+    /// Posts every open batch, except to workers with at least `BACKLOG` unread messages: their batches fill up first.
+    /// So a worker that the scheduler does not run holds a few full batches, not one per wake-up of this worker.
     ///
     /// Returns how many datagrams had to be discarded, and whether a batch was held back: call again soon.
     pub(crate) fn send_all(&mut self) -> (u64, bool) {

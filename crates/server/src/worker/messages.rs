@@ -58,12 +58,13 @@ pub(crate) enum WorkerMessage {
     RoutesChanged,
     /// Receive datagrams one by one from now on.
     Separate,
-    /// Another process takes over. Give each client an entry in the steering table (with this worker if it has none), and report
-    /// whether each has one.
+    /// Another process takes over. Give each client an entry in the steering table (with this worker if it has none),
+    /// and report whether each has one.
     HoldClients(Option<Box<Flows>>, Sender<bool>),
     /// The other process has given up.
     HoldNoMore,
-    /// Accept connections and read the sockets of SIP, or leave both to another process; then confirm through the sender.
+    /// Accept connections and read the sockets of SIP, or leave both to another process; then confirm through the
+    /// sender.
     Listen(bool, Sender<()>),
     /// Do this.
     Job(Job),

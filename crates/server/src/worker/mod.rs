@@ -6,8 +6,8 @@
 //!    └── timers <── mailbox: datagrams and reservations from other workers, orders from outside <── sockets opened, closed
 //! ```
 //!
-//! Workers share the port tables (atomics), the quotas (touched when an allocation opens or closes), immutable configuration, and
-//! each other's mailboxes.
+//! Workers share the port tables (atomics), the quotas (touched when an allocation opens or closes), immutable
+//! configuration, and each other's mailboxes.
 
 mod batch_limit;
 mod batches;

@@ -63,8 +63,8 @@ pub(crate) fn shared_number(slot: u32) -> Option<u16> {
 type Reserved = (RelayIndex, u16, u32);
 
 impl Opener {
-    /// How many ports of other processes a request passes over before it gives up. What was learnt stays learnt, so the next
-    /// request starts with other ports.
+    /// How many ports of other processes a request passes over before it gives up. What was learnt stays learnt, so the
+    /// next request starts with other ports.
     const ATTEMPTS: usize = 256;
 
     /// All relays share the ports of `shared`, if there are any.
@@ -142,8 +142,8 @@ impl Opener {
         })
     }
 
-    /// Opens what `requests` asks for, each on the address of its entry in `choices`. Opened sockets go to `opened` and are watched from
-    /// now on.
+    /// Opens what `requests` asks for, each on the address of its entry in `choices`. Opened sockets go to `opened` and
+    /// are watched from now on.
     pub(crate) fn open(
         &mut self,
         requests: &[RelayRequest],

@@ -270,7 +270,8 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    /// Moves a request and its client to the worker that has the client's allocation. If that fails, the request is lost like a datagram.
+    /// Moves a request and its client to the worker that has the client's allocation. If that fails, the request is
+    /// lost like a datagram.
     #[cold]
     fn follow(&mut self, mut moving: Moving) {
         let path = moving.placed.path;
@@ -518,8 +519,8 @@ fn post_claim(mailboxes: &Mailboxes, worker: u16, token: [u8; 8], claim: WorkerM
     other != worker && mailboxes.post(other, claim).is_ok()
 }
 
-/// Begins a look-up. The result comes to this worker as an inter-worker message, from any thread. If the mailbox is full, it is lost, and the
-/// look-up times out.
+/// Begins a look-up. The result comes to this worker as an inter-worker message, from any thread. If the mailbox is
+/// full, it is lost, and the look-up times out.
 fn find_keys(
     mailboxes: &Mailboxes,
     worker: u16,

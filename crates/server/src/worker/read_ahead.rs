@@ -12,8 +12,8 @@ use turn::{FiveTuple, Transport};
 const LEAST: usize = 4;
 
 impl Session<'_, '_, '_> {
-    /// Reads what the messages from number `first` on need, if that is worth the while. Returns up to which number they may be handled
-    /// now.
+    /// Reads what the messages from number `first` on need, if that is worth the while. Returns up to which number they
+    /// may be handled now.
     pub(super) fn read_ahead(&self, batch: &RecvBatch, first: usize) -> usize {
         let end = batch.len();
         if end < first + LEAST || !self.core.engine.reads_ahead() {

@@ -68,8 +68,8 @@ impl Worker {
         has_mail
     }
 
-    /// More sockets are ready than epoll reports in one wake-up, so listeners may be among the others. A flood of new connections must not
-    /// delay datagrams.
+    /// More sockets are ready than epoll reports in one wake-up, so listeners may be among the others. A flood of new
+    /// connections must not delay datagrams.
     #[cold]
     fn read_all_listeners(&mut self) {
         for number in 0..self.sockets.listeners.len() as u32 {
@@ -78,8 +78,8 @@ impl Worker {
         }
     }
 
-    /// A socket that may fill a batch gets at least half of one. Otherwise the last of several busy sockets would get only
-    /// the room that the others leave, at every wake-up, because their order does not change.
+    /// A socket that may fill a batch gets at least half of one. Otherwise the last of several busy sockets would get
+    /// only the room that the others leave, at every wake-up, because their order does not change.
     fn make_room(&mut self) {
         if self.batch.len() * 2 > self.batch_limit.limit() {
             self.handle_batch();

@@ -1,9 +1,9 @@
 //! The data path: from received datagrams to queued ones.
 //!
 //! A session borrows the sockets and the received bytes. It asks the engine about each run and queues the result of the
-//! verdict. It copies bytes only for another worker. Nothing that a session borrows may change during the session. So sockets
-//! to add and to close wait in [`Changes`] until the queue has been flushed. The engine requires this, too: datagrams that
-//! are queued on a socket leave before the socket closes.
+//! verdict. It copies bytes only for another worker. Nothing that a session borrows may change during the session. So
+//! sockets to add and to close wait in [`Changes`] until the queue has been flushed. The engine requires this, too:
+//! datagrams that are queued on a socket leave before the socket closes.
 
 use super::batches::{Item, datagrams, each_datagram, slice};
 use super::flows::Flows;
@@ -153,7 +153,8 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
-    /// The relay that is in this slot, or that the sender has been claimed for on the shared port that the slot stands for.
+    /// The relay that is in this slot, or that the sender has been claimed for on the shared port that the slot stands
+    /// for.
     fn relay_at(
         &self,
         slot: u32,
@@ -278,8 +279,8 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
-    /// The peer may be a relay of the other process on these addresses: sends by the network, from the relay's own socket. Returns `false`
-    /// if it is none.
+    /// The peer may be a relay of the other process on these addresses: sends by the network, from the relay's own
+    /// socket. Returns `false` if it is none.
     #[cold]
     fn send_to_other_process(
         &mut self,

@@ -149,7 +149,8 @@ impl RelayTable {
     }
 }
 
-/// Everything a datagram can leave by. Borrowed as a whole while datagrams are queued; changes wait until they have left.
+/// Everything a datagram can leave by. Borrowed as a whole while datagrams are queued; changes wait until they have
+/// left.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) listeners: Vec<Listener>,
@@ -171,8 +172,8 @@ impl Sockets {
         }
     }
 
-    /// How datagrams reach this client: from the address it talks to, whatever the listener is bound to. `None` for a client over a
-    /// connection, whose `ListenerKey` is no listener's.
+    /// How datagrams reach this client: from the address it talks to, whatever the listener is bound to. `None` for a
+    /// client over a connection, whose `ListenerKey` is no listener's.
     pub(crate) fn client_at(&self, path: &ClientPath, tos: u8) -> Option<SendTo<'_>> {
         let listener = self.listeners.get(path.listener.0 as usize)?;
         let wildcard = listener.local.ip().is_unspecified();
@@ -206,8 +207,8 @@ pub(crate) enum Token {
     Data(ConnectionKey),
 }
 
-/// Slots of relays stay below a few millions. Higher indices belong to TCP relays, their connections with peers, data connections, and
-/// connections of STUN and TURN. SIP's begin above.
+/// Slots of relays stay below a few millions. Higher indices belong to TCP relays, their connections with peers, data
+/// connections, and connections of STUN and TURN. SIP's begin above.
 const TCP_RELAYS: std::ops::Range<u32> = 0xf400_0000..0xf800_0000;
 const PEERS: std::ops::Range<u32> = 0xf800_0000..0xfa00_0000;
 const DATA: std::ops::Range<u32> = 0xfa00_0000..0xfc00_0000;

@@ -67,8 +67,8 @@ impl Worker {
         self.apply_changes();
     }
 
-    /// At the end of a wake-up: closes connections whose deadline has passed, writes queued data, and reports ended connections to
-    /// the engine.
+    /// At the end of a wake-up: closes connections whose deadline has passed, writes queued data, and reports ended
+    /// connections to the engine.
     #[inline(never)]
     pub(super) fn finish_connections(&mut self) {
         let now = self.core.now;
@@ -129,8 +129,8 @@ impl<'buf> Session<'_, '_, 'buf> {
         self.core.connections.keep(slot, rest, kept, now);
     }
 
-    /// Queues relayed datagrams for a client that has a channel for the peer. It is `cold`, so that it is not inlined into the path of UDP:
-    /// inlined, it cost UDP 4 % more instructions.
+    /// Queues relayed datagrams for a client that has a channel for the peer. It is `cold`, so that it is not inlined
+    /// into the path of UDP: inlined, it cost UDP 4 % more instructions.
     #[cold]
     pub(super) fn queue_channel_data(
         &mut self,
@@ -177,8 +177,8 @@ impl<'buf> Session<'_, '_, 'buf> {
     }
 }
 
-/// The messages at the start of `bytes` that can be relayed together: ChannelData messages of one channel and length, or one message of any kind.
-/// Also returns their length in bytes.
+/// The messages at the start of `bytes` that can be relayed together: ChannelData messages of one channel and length,
+/// or one message of any kind. Also returns their length in bytes.
 fn equal_messages(bytes: &[u8], len: usize, padded_len: usize) -> (Run<'_>, usize) {
     let first = &bytes[..len];
     let is_channel_data = matches!(first.first(), Some(64..));

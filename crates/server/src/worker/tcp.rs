@@ -74,7 +74,8 @@ impl Worker {
         self.drain_and_update_sockets();
     }
 
-    /// Turns connections into data connections, sends others to their workers, and relays a bounded amount for all that are ready.
+    /// Turns connections into data connections, sends others to their workers, and relays a bounded amount for all that
+    /// are ready.
     pub(super) fn relay_streams(&mut self) {
         while let Some(leaving) = self.core.tcp.next_leaving() {
             self.send_connection(leaving);
@@ -114,7 +115,8 @@ impl Worker {
         self.relay_forwarded();
     }
 
-    /// Sends a client's connection to the worker that its request names. If there is none, or it cannot take it, the request is refused here.
+    /// Sends a client's connection to the worker that its request names. If there is none, or it cannot take it, the
+    /// request is refused here.
     fn send_connection(&mut self, leaving: Leaving) {
         let Leaving {
             to,

@@ -1,7 +1,7 @@
 //! Thousands of clients of a server that runs on the test's own thread.
 //!
-//! All of them are one socket: a client is known by both ends of its path, so each talks to another address of the server, which
-//! listens on all of them.
+//! All of them are one socket: a client is known by both ends of its path, so each talks to another address of the
+//! server, which listens on all of them.
 
 use super::{PASSWORD, USER, ip, private_loopback};
 use hairpin_server::quota::QuotaLimits;

@@ -256,8 +256,9 @@ impl Client {
         }
     }
 
-    /// A client that its peers send more than its socket can hold, so that answers may be lost with the rest: it repeats a
-    /// request, but only if the kernel says that this socket has dropped something. A server that forgets an answer is found out.
+    /// A client that its peers send more than its socket can hold, so that answers may be lost with the rest: it
+    /// repeats a request, but only if the kernel says that this socket has dropped something. A server that forgets an
+    /// answer is found out.
     pub(crate) fn flooded(mut self) -> Client {
         if let Link::Plain(socket) = &self.link {
             let timeout = std::time::Duration::from_millis(500);
@@ -364,7 +365,8 @@ impl Client {
     /// A request, with credentials if there was a challenge.
     /// A new request, signed if there was a challenge.
     pub(crate) fn write(&mut self, method: Method, attributes: Attributes<'_>) -> Vec<u8> {
-        // Never the same twice in a process, also from a port that was another client's: its answers are still remembered.
+        // Never the same twice in a process, also from a port that was another client's: its answers are still
+        // remembered.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut id = [0; 12];
         id[4..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
@@ -464,7 +466,8 @@ impl Client {
         let answer = self.request(Method::REFRESH, &|builder| {
             builder.push(&Lifetime(0)).map(drop)
         });
-        // RFC 8656 §8.3: when the first answer was lost, the second says that there is no allocation any more, which will do.
+        // RFC 8656 §8.3: when the first answer was lost, the second says that there is no allocation any more, which
+        // will do.
         assert!(answer.code() == 0 || (self.flooded > Some(0) && answer.code() == 437));
     }
 

@@ -41,7 +41,8 @@ pub(crate) fn with_wire(test: impl FnOnce(&Far) + Send + 'static) {
     thread.join().expect("the test passes");
 }
 
-/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts them.
+/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts
+/// them.
 pub(crate) fn skipped(reason: &dyn std::fmt::Display) {
     use std::io::Write;
     eprintln!("skipped: {reason}");

@@ -10,7 +10,8 @@ fn copies(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
     fds.iter().map(copy).collect()
 }
 
-/// Starts the server of `builder`, which takes over from `old`. What travels between two processes travels here as well.
+/// Starts the server of `builder`, which takes over from `old`. What travels between two processes travels here as
+/// well.
 pub(crate) fn take_over(old: &Arc<Running>, builder: Builder) -> Result<Running, StartError> {
     let offer = old.offer()?;
     let (bytes, fds) = offer.encode();

@@ -16,8 +16,8 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_millis(200);
 /// Datagrams under way at a time: fewer than the smallest queue on their way holds.
 const WINDOW: u32 = 32;
-/// Payloads in bytes: shorter than an Ethernet frame, odd ones, and ones that IPv6 or a channel's header takes beyond the
-/// MTU, so that some are fragments on one side of the server.
+/// Payloads in bytes: shorter than an Ethernet frame, odd ones, and ones that IPv6 or a channel's header takes beyond
+/// the MTU, so that some are fragments on one side of the server.
 const LENGTHS: [usize; 10] = [8, 9, 10, 11, 31, 120, 161, 700, 1200, 1450];
 const NUMBER: u16 = 0x4abc;
 
@@ -166,8 +166,8 @@ impl Call {
         }
     }
 
-    /// The same, of a server whose process is stopped: all of them come but perhaps one. One in 65,536 complete checksums looks
-    /// like one that is to be completed, and then XDP leaves the packet to user space.
+    /// The same, of a server whose process is stopped: all of them come but perhaps one. One in 65,536 complete
+    /// checksums looks like one that is to be completed, and then XDP leaves the packet to user space.
     pub(crate) fn pass_without_process(&mut self, way: Way, datagrams: u32) {
         let mut missing = Vec::new();
         for _ in 0..datagrams {

@@ -1,7 +1,9 @@
-//! The server between a client and a peer behind a gateway, on every path that a datagram can take: user space, XDP, tc.
+//! The server between a client and a peer behind a gateway, on every path that a datagram can take: user space, XDP,
+//! tc.
 //!
-//! Real sockets at both ends, every byte compared, checksums verified by the receiving kernels; and what ends a relay in user
-//! space ends it in the kernel: Refresh 0, a lapsed permission or channel, the end of the process, also by SIGKILL.
+//! Real sockets at both ends, every byte compared, checksums verified by the receiving kernels; and what ends a relay
+//! in user space ends it in the kernel: Refresh 0, a lapsed permission or channel, the end of the process, also by
+//! SIGKILL.
 //!
 //! These tests need root and Linux 6.6 or later; without, they say so and pass.
 
@@ -23,7 +25,8 @@ use network::{Holder, Network};
 use paths::Path;
 use process::Process;
 
-/// Datagrams each way, over all families together. `HAIRPIN_TEST_DATAGRAMS` sets another number: fewer for an emulated machine.
+/// Datagrams each way, over all families together. `HAIRPIN_TEST_DATAGRAMS` sets another number: fewer for an emulated
+/// machine.
 const DATAGRAMS: u32 = 30_000;
 
 fn datagrams() -> u32 {

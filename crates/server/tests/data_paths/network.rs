@@ -136,8 +136,8 @@ impl Network {
         Ok(())
     }
 
-    /// A veth takes redirected XDP frames only while its other end polls, as it does for GRO, and it looks at that only when
-    /// GRO is toggled on an interface that is up.
+    /// A veth takes redirected XDP frames only while its other end polls, as it does for GRO, and it looks at that only
+    /// when GRO is toggled on an interface that is up.
     fn poll(&self) -> io::Result<()> {
         let ends = [
             (&self.client, &CLIENT),

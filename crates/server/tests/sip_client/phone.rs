@@ -169,7 +169,8 @@ impl Phone {
         )
     }
 
-    /// Sends a request and, upon the challenge, the same with credentials; the Call-ID is kept. Returns the branch of the second.
+    /// Sends a request and, upon the challenge, the same with credentials; the Call-ID is kept. Returns the branch of
+    /// the second.
     pub(crate) fn ask(&mut self, method: Method<'_>, uri: &str, call: &str) -> String {
         let name = String::from_utf8_lossy(method.as_bytes()).into_owned();
         let request = self.request(&name, uri, call, 1, "");

@@ -24,8 +24,8 @@ pub(crate) fn client(lab: &Lab, transport: u64) -> Client {
     }
 }
 
-/// A client with an allocation. At a port that a vanished client had a moment ago the response is 437, and RFC 8656 §7.4 has a client take
-/// another port.
+/// A client with an allocation. At a port that a vanished client had a moment ago the response is 437, and
+/// RFC 8656 §7.4 has a client take another port.
 pub(crate) fn allocated(make: impl Fn() -> Client) -> (Client, SocketAddr) {
     let (client, answer) = allocated_with(make, &|_| Ok(()));
     assert_eq!(answer.code(), 0);
@@ -65,7 +65,8 @@ fn expect_both_ways(client: &Client, peer: &UdpSocket, relayed: SocketAddr) {
     assert_eq!(client.got(), Got::Channel(CHANNEL, b"down".to_vec()));
 }
 
-/// Goes from one transport to another up to three times, with data on each, and then leaves: in order, or without a word.
+/// Goes from one transport to another up to three times, with data on each, and then leaves: in order, or without a
+/// word.
 pub(crate) fn roams(lab: &Lab, random: &mut Random) {
     let transport = random.next();
     let wish = |request: &mut Builder<'_>| {
@@ -86,8 +87,9 @@ pub(crate) fn roams(lab: &Lab, random: &mut Random) {
         let transport = random.next();
         let mut next = client(lab, transport);
         let answer = move_by(&mut next, &ticket);
-        // 405: a DTLS session stays with its worker, and the allocation may have another one; and no request goes to a worker that does not
-        // keep up. 437: somebody who has vanished had this port, and still has an allocation there.
+        // 405: a DTLS session stays with its worker, and the allocation may have another one; and no request goes to a
+        // worker that does not keep up. 437: somebody who has vanished had this port, and still has an allocation
+        // there.
         let stays = matches!(answer.code(), 405 | 437);
         if stays {
             expect_both_ways(&at, &peer, relayed);
@@ -118,7 +120,8 @@ pub(crate) fn flaps(lab: &Lab, random: &mut Random) {
     }
 }
 
-/// Has an allocation, and sends with a wrong MAC, a made-up ticket, a wrong password, and garbage. The allocation must not mind.
+/// Has an allocation, and sends with a wrong MAC, a made-up ticket, a wrong password, and garbage. The allocation must
+/// not mind.
 pub(crate) fn lies(lab: &Lab, random: &mut Random) {
     let transport = random.next();
     let (mut honest, _) = allocated(|| client(lab, transport));

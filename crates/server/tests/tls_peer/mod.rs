@@ -1,4 +1,5 @@
-//! The other end of TLS connections, for tests: certificates of one issuer, and blocking connections in both directions.
+//! The other end of TLS connections, for tests: certificates of one issuer, and blocking connections in both
+//! directions.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use hairpin_server::certificates::Certificates;

@@ -6,7 +6,8 @@
 //!
 //! The first figure is the processor time of a decision, as the kernel counts it for the thread. Other programs on the
 //! machine hardly change it. The program fails if it is above 2,000 ns. The other figures are times of the clock: the
-//! median of the rounds, the fastest and the slowest. `cargo xtask budgets` counts the instructions of the same decisions.
+//! median of the rounds, the fastest and the slowest. `cargo xtask budgets` counts the instructions of the same
+//! decisions.
 
 #![expect(
     clippy::disallowed_methods,

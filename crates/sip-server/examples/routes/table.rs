@@ -1,4 +1,5 @@
-//! A table of 10,000 prefixes and calls for it. Timed by the example `routes`, and counted by the example `cost` of the server.
+//! A table of 10,000 prefixes and calls for it. Timed by the example `routes`, and counted by the example `cost` of the
+//! server.
 
 use std::net::IpAddr;
 

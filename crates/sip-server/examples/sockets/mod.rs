@@ -1,6 +1,6 @@
 //! Sockets of the standard library around an [`Endpoint`]: UDP and TCP on one address. The examples share this file.
-//! One thread per socket reads, and passes its input to the main thread through a channel. The main thread owns the endpoint, writes,
-//! and waits for the next timer.
+//! One thread per socket reads, and passes its input to the main thread through a channel. The main thread owns the
+//! endpoint, writes, and waits for the next timer.
 
 #![allow(dead_code, reason = "each example uses a part of it")]
 
@@ -186,7 +186,8 @@ impl Sockets {
                 };
                 let written = stream.write_all(bytes);
                 if written.is_err() {
-                    // A part of the message may have been sent, so that nothing can follow. The reading thread reports the end.
+                    // A part of the message may have been sent, so that nothing can follow. The reading thread reports
+                    // the end.
                     self.close(key);
                 }
                 written
@@ -340,8 +341,8 @@ fn read_stream(
     }
 }
 
-/// Resolves addresses with the system's resolver. It cannot query NAPTR and SRV, so these answers are empty. It blocks: a program with many
-/// calls must resolve on a separate thread.
+/// Resolves addresses with the system's resolver. It cannot query NAPTR and SRV, so these answers are empty. It blocks:
+/// a program with many calls must resolve on a separate thread.
 fn resolve(query: &Query) -> Result<(DnsAnswer, Duration), DnsFailed> {
     let answer = match query {
         Query::Naptr(_) => DnsAnswer::Naptr(Vec::new()),

@@ -121,8 +121,8 @@ impl CallAccount {
     }
 }
 
-/// The calls of all keys of one kind: users, domains, trunks. Shared by all workers. Keys must come from the configuration or from those who
-/// have authenticated, as each with a call takes memory.
+/// The calls of all keys of one kind: users, domains, trunks. Shared by all workers. Keys must come from the
+/// configuration or from those who have authenticated, as each with a call takes memory.
 #[derive(Debug)]
 pub struct Counters<K> {
     parts: Box<[Shard<K>]>,
@@ -186,7 +186,8 @@ impl<K: Ord + Hash + Clone> Counters<K> {
         if let Some(account) = part.get(key) {
             return account.clone();
         }
-        // Each time that the part has doubled, those without a call go, so that each insertion costs a constant on average.
+        // Each time that the part has doubled, those without a call go, so that each insertion costs a constant on
+        // average.
         if part.len() >= FEW && part.len().is_power_of_two() {
             part.retain(|_, account| {
                 Arc::strong_count(account) > 1 || account.next_ns.load(Ordering::Relaxed) > now.0

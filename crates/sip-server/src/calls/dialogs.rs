@@ -23,8 +23,8 @@ const NEVER: u64 = u64::MAX;
 pub struct DialogId(u64);
 
 impl DialogId {
-    /// The dialog with this Call-ID and these two tags, in any order. With a key that nobody knows, nobody can make two dialogs with
-    /// the same identity.
+    /// The dialog with this Call-ID and these two tags, in any order. With a key that nobody knows, nobody can make two
+    /// dialogs with the same identity.
     #[must_use]
     pub fn new(key: HashKey, call_id: &[u8], tags: [&[u8]; 2]) -> DialogId {
         let mut tags = tags.map(|tag| key.derive(1).mac(tag));
@@ -107,9 +107,9 @@ impl Default for Dialogs {
 impl Dialogs {
     /// A dialog begins: its first 2xx was forwarded. It ends these calls when it ends.
     ///
-    /// Two calls may have the same identifier: user agents choose Call-ID and tags, and an RFC 2543 user agent has no tag. Both calls count
-    /// until the dialog ends, so that nobody evades a limit this way. The record of the earlier call is returned, because its end cannot be
-    /// told from that of the later one.
+    /// Two calls may have the same identifier: user agents choose Call-ID and tags, and an RFC 2543 user agent has no
+    /// tag. Both calls count until the dialog ends, so that nobody evades a limit this way. The record of the earlier
+    /// call is returned, because its end cannot be told from that of the later one.
     pub fn begin(
         &self,
         now: Mono,
@@ -141,8 +141,8 @@ impl Dialogs {
         earlier
     }
 
-    /// A 2xx for a re-INVITE or an UPDATE was forwarded: the session lasts from now on (RFC 4028 §8.2). Calls `report` with the record of the
-    /// call, if it has one, while part of the table is locked.
+    /// A 2xx for a re-INVITE or an UPDATE was forwarded: the session lasts from now on (RFC 4028 §8.2). Calls `report`
+    /// with the record of the call, if it has one, while part of the table is locked.
     pub fn refresh(&self, now: Mono, id: DialogId, span: Span, report: impl FnOnce(&CallRecord)) {
         let mut part = self.part(id);
         let Some(dialog) = part.dialogs.get_mut(&id) else {
@@ -168,8 +168,8 @@ impl Dialogs {
         dialog.record
     }
 
-    /// Examines at most `most` dialogs of one part of the table, and calls `list` with each record and the time until its dialog ends.
-    /// Returns where the next part of the list begins. Locks one part of the table.
+    /// Examines at most `most` dialogs of one part of the table, and calls `list` with each record and the time until
+    /// its dialog ends. Returns where the next part of the list begins. Locks one part of the table.
     pub fn list(
         &self,
         now: Mono,
@@ -199,7 +199,8 @@ impl Dialogs {
         }
     }
 
-    /// Removes dialogs whose time is over. Returns their records, at most 64. If there are more, [`Dialogs::next_deadline`] has passed already.
+    /// Removes dialogs whose time is over. Returns their records, at most 64. If there are more,
+    /// [`Dialogs::next_deadline`] has passed already.
     pub fn expire(&self, now: Mono) -> Vec<Box<CallRecord>> {
         let now_s = now.0 / SECOND_NS;
         let mut records = Vec::new();
@@ -230,8 +231,8 @@ impl Dialogs {
         records
     }
 
-    /// Removes dialogs because the server ends, and calls `list` with the record of each that has one: at most `most` of them. Returns whether
-    /// dialogs are left.
+    /// Removes dialogs because the server ends, and calls `list` with the record of each that has one: at most `most`
+    /// of them. Returns whether dialogs are left.
     pub fn drain(&self, most: usize, list: &mut dyn FnMut(&CallRecord)) -> bool {
         let mut left = most;
         for part in &self.parts {

@@ -1,8 +1,8 @@
 //! Limits of calls, and the dialogs that count towards them.
 //!
-//! A proxy stores no dialogs, unless calls are limited. Then [`Counters`] has the number of calls in progress per user and per domain.
-//! [`Dialogs`] has one entry per dialog. The entry ends with the BYE, with the session (RFC 4028), or at a time limit. All workers share both.
-//! They change only when a call begins, is answered, is refreshed or ends.
+//! A proxy stores no dialogs, unless calls are limited. Then [`Counters`] has the number of calls in progress per user
+//! and per domain. [`Dialogs`] has one entry per dialog. The entry ends with the BYE, with the session (RFC 4028), or
+//! at a time limit. All workers share both. They change only when a call begins, is answered, is refreshed or ends.
 
 mod counters;
 mod dialogs;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use sip::flow::{Flow, Transport};
 use sip::{HashKey, Message, Mono, Now};
 
-/// The most bytes that a record has of the Call-ID, of each URI, and of each name of a trunk or user. Longer texts are cut.
+/// The most bytes that a record has of the Call-ID, of each URI, and of each name of a trunk or user. Longer texts are
+/// cut.
 const CALL_ID: usize = 88;
 const URI: usize = 40;
 const NAME: usize = 32;
@@ -43,8 +44,8 @@ pub enum EndedBy {
     Called,
     /// The proxy: a limit was exceeded, or no target could be reached.
     Proxy,
-    /// Nobody: the session has expired without a BYE, or the longest duration of a call is over. Or a later call has the same Call-ID and
-    /// tags, so that nobody can tell when this one ends.
+    /// Nobody: the session has expired without a BYE, or the longest duration of a call is over. Or a later call has
+    /// the same Call-ID and tags, so that nobody can tell when this one ends.
     Expiry,
     /// The server ends, and with it what it knows of the call.
     Server,
@@ -143,8 +144,8 @@ impl CallRecord {
         self.is_cancelled = true;
     }
 
-    /// The proxy sends this final response, which is not a 2xx. Returns who has ended the call. `is_own`: the proxy itself has made the
-    /// response.
+    /// The proxy sends this final response, which is not a 2xx. Returns who has ended the call. `is_own`: the proxy
+    /// itself has made the response.
     pub const fn refused(&mut self, code: u16, is_own: bool) -> EndedBy {
         self.code = code;
         match (self.is_cancelled, is_own) {

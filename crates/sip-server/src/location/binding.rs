@@ -160,7 +160,8 @@ impl Binding {
         self.slice(from, self.call_id_len)
     }
 
-    /// The route to the contact: values of a Route header field with commas between; empty if there is none (RFC 3327 §5.3).
+    /// The route to the contact: values of a Route header field with commas between; empty if there is none
+    /// (RFC 3327 §5.3).
     #[must_use]
     pub fn path(&self) -> &[u8] {
         self.slice(self.path_at(), self.path_len)

@@ -110,8 +110,9 @@ impl MemoryLocation {
         used.map(|record| (&record.aor[..], &record.bindings[..]))
     }
 
-    /// The addresses of record at the next `places` places from `first` on, with their bindings; `None` after the last place. An address of
-    /// record keeps its place as long as it has a binding. One that is new between two calls may be missing.
+    /// The addresses of record at the next `places` places from `first` on, with their bindings; `None` after the last
+    /// place. An address of record keeps its place as long as it has a binding. One that is new between two calls may
+    /// be missing.
     pub fn part(
         &self,
         first: usize,
@@ -163,7 +164,8 @@ impl MemoryLocation {
         }
     }
 
-    /// Puts an address's bindings in place of those that are there, without a limit: they were accepted by an earlier run.
+    /// Puts an address's bindings in place of those that are there, without a limit: they were accepted by an earlier
+    /// run.
     pub fn restore(&mut self, aor: &Aor, bindings: Vec<Binding>) {
         let key = self.hash.of(aor);
         if bindings.is_empty() && self.index_of(key, aor.as_bytes()).is_none() {

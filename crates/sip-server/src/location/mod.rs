@@ -1,7 +1,7 @@
 //! The location service: which contacts an address of record has.
 //!
-//! [`Location`] is what a registrar changes and a proxy reads. [`MemoryLocation`] keeps the bindings of one worker in memory;
-//! databases and other nodes are further implementations.
+//! [`Location`] is what a registrar changes and a proxy reads. [`MemoryLocation`] keeps the bindings of one worker in
+//! memory; databases and other nodes are further implementations.
 
 mod binding;
 mod memory;

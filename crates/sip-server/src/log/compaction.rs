@@ -1,8 +1,8 @@
 //! Leaves out of a log what no longer counts, a piece at a time.
 //!
-//! First it finds the last record of each address. Then it copies those that still have a binding. Then it copies the records that
-//! were written in the meantime, unchanged. So the log can be written to all the while, and at any moment one of log and copy is
-//! whole.
+//! First it finds the last record of each address. Then it copies those that still have a binding. Then it copies the
+//! records that were written in the meantime, unchanged. So the log can be written to all the while, and at any moment
+//! one of log and copy is whole.
 
 use std::io;
 

@@ -20,7 +20,8 @@ pub struct Report {
     pub cut: u64,
 }
 
-/// Which record of each address is the last. An address is known by a keyed hash of 128 bits, so that nothing need be compared.
+/// Which record of each address is the last. An address is known by a keyed hash of 128 bits, so that nothing need be
+/// compared.
 #[derive(Debug)]
 pub(super) struct Latest {
     keys: [HashKey; 2],
@@ -102,7 +103,8 @@ impl Image {
         Image::new([&header()[..], records].concat(), key)
     }
 
-    /// Finds the last record of each address in a log that begins with its header. `key` is of any value that strangers do not know.
+    /// Finds the last record of each address in a log that begins with its header. `key` is of any value that strangers
+    /// do not know.
     #[must_use]
     pub(super) fn new(bytes: Vec<u8>, key: HashKey) -> Image {
         let mut latest = Latest::new(key);
@@ -158,8 +160,8 @@ impl Image {
         self.report.records == 0
     }
 
-    /// Loads the bindings that have not ended of those addresses that `hash` gives to this worker out of this many. Says how many
-    /// records could not be understood.
+    /// Loads the bindings that have not ended of those addresses that `hash` gives to this worker out of this many.
+    /// Says how many records could not be understood.
     pub fn load(
         &self,
         now: Now,

@@ -64,7 +64,8 @@ impl Journal {
         }
     }
 
-    /// The batch that is due. It is to be written by [`Log::write`](super::Log::write), after those that were taken before.
+    /// The batch that is due. It is to be written by [`Log::write`](super::Log::write), after those that were taken
+    /// before.
     pub fn take(&mut self, now: Mono) -> Option<Vec<u8>> {
         let is_due = self.next_deadline().is_some_and(|due| due <= now);
         is_due.then(|| self.take_all())

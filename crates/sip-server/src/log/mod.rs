@@ -7,13 +7,14 @@
 //!           4               4              length
 //! ```
 //!
-//! All numbers are little-endian. The state of a version 2 record begins with a byte 0, which no address has as its length. A
-//! record is the whole state of one address of record, with no binding if there is none left. The last record of an address
-//! counts. Times are seconds since 1970: the monotonic clock does not survive a restart.
+//! All numbers are little-endian. The state of a version 2 record begins with a byte 0, which no address has as its
+//! length. A record is the whole state of one address of record, with no binding if there is none left. The last record
+//! of an address counts. Times are seconds since 1970: the monotonic clock does not survive a restart.
 //!
 //! - [`Journal`] collects the records of a worker's changes; [`Persistent`] is a location in memory with a journal.
-//! - [`Log`] writes batches to a [`Storage`], and leaves out what no longer counts ([`Log::run`]). It belongs on a thread of its own, because
-//!   writing may block. [`Disk`] is the storage in a file, and the one part of this crate that does I/O.
+//! - [`Log`] writes batches to a [`Storage`], and leaves out what no longer counts ([`Log::run`]). It belongs on a
+//!   thread of its own, because writing may block. [`Disk`] is the storage in a file, and the one part of this crate
+//!   that does I/O.
 //! - [`Image`] is what was read: a torn end is cut and reported, a damaged record within is left out and counted.
 
 mod compaction;

@@ -11,7 +11,8 @@ pub(super) const PREFIX_LEN: usize = 8;
 /// Bytes of the longest state. A length above it is none.
 pub const MAX_RECORD: usize = 16 << 20;
 
-/// What the state of a record with User-Agents begins with. The state of an older record begins with the length of an address, which is not 0.
+/// What the state of a record with User-Agents begins with. The state of an older record begins with the length of an
+/// address, which is not 0.
 const WITH_AGENTS: u8 = 0;
 
 /// Bytes of a binding besides its texts: nine lengths and places of 2 bytes, two numbers of 4, three of 8.
@@ -22,7 +23,8 @@ const BINDING_LEN: usize = 9 * 2 + 2 * 4 + 3 * 8;
 #[error("a record of the location log is not in its format")]
 pub(super) struct StateError;
 
-/// Appends the record of an address that has these bindings now. `false` if they are too many for a record: nothing is appended then.
+/// Appends the record of an address that has these bindings now. `false` if they are too many for a record: nothing is
+/// appended then.
 pub(super) fn append(out: &mut Vec<u8>, now: Now, aor: &[u8], bindings: &[Binding]) -> bool {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX_LEN]);
@@ -132,7 +134,8 @@ pub(super) struct State<'a> {
     rest: &'a [u8],
 }
 
-/// The state in front of `bytes`, with the bytes of its record; `None` if there is no whole record with a right checksum.
+/// The state in front of `bytes`, with the bytes of its record; `None` if there is no whole record with a right
+/// checksum.
 pub(super) fn split(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, rest) = rest.split_first_chunk::<4>()?;

@@ -29,8 +29,8 @@ pub trait Storage {
     fn append_to_copy(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// As [`Storage::sync`], of the copy.
     fn sync_copy(&mut self) -> io::Result<()>;
-    /// Puts the copy in place of the log. A power cut before the next [`Storage::sync`] leaves one of the two. The copy has been
-    /// synchronized.
+    /// Puts the copy in place of the log. A power cut before the next [`Storage::sync`] leaves one of the two. The copy
+    /// has been synchronized.
     fn install_copy(&mut self) -> io::Result<()>;
 }
 
@@ -82,8 +82,8 @@ pub struct Log<S> {
 }
 
 impl<S: Storage> Log<S> {
-    /// Opens a log, or begins one where there is none; cuts a torn end off. The image is what workers load from. `key` is of any value
-    /// that strangers do not know.
+    /// Opens a log, or begins one where there is none; cuts a torn end off. The image is what workers load from. `key`
+    /// is of any value that strangers do not know.
     ///
     /// # Errors
     /// [`OpenError`] if the storage fails or has something else.

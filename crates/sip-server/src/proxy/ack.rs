@@ -29,8 +29,9 @@ struct AckTarget {
 }
 
 impl Proxy {
-    /// An ACK that belongs to no server transaction here, or to one whose 2xx came from another server. It is forwarded if its dialog began
-    /// here, and dropped otherwise. The ACK for another final response goes to the worker that had its INVITE.
+    /// An ACK that belongs to no server transaction here, or to one whose 2xx came from another server. It is forwarded
+    /// if its dialog began here, and dropped otherwise. The ACK for another final response goes to the worker that had
+    /// its INVITE.
     pub fn ack(
         &mut self,
         now: Now,
@@ -127,7 +128,8 @@ impl Proxy {
         })
     }
 
-    /// The target of an ACK whose Request-URI is a GRUU: the contact of the instance that was refreshed last (RFC 5627 §6.1).
+    /// The target of an ACK whose Request-URI is a GRUU: the contact of the instance that was refreshed last
+    /// (RFC 5627 §6.1).
     fn instance_of(
         &mut self,
         now: Now,
@@ -138,7 +140,8 @@ impl Proxy {
         let targets = match self.instance_targets(now, policy, routed, flow) {
             Ok(Instance::Here(_, targets)) => targets,
             Ok(Instance::Elsewhere(worker)) => return Err(RequestOwner::Elsewhere(worker)),
-            // An ACK has no transaction, so it cannot wait for a lookup. The UAS repeats its 2xx, and the UAC its ACK (RFC 3261 §13.3.1.4).
+            // An ACK has no transaction, so it cannot wait for a lookup. The UAS repeats its 2xx, and the UAC its ACK
+            // (RFC 3261 §13.3.1.4).
             Ok(Instance::Pending) | Err(_) => return Err(RequestOwner::Here),
         };
         targets.into_iter().next().ok_or(RequestOwner::Here)

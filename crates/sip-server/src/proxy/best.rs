@@ -39,8 +39,9 @@ impl Best {
         }
     }
 
-    /// Notes that the request was held back. The caller gets "a 503 (Service Unavailable) response without the Retry-After header" (RFC 7339
-    /// §5.10): with the field, the caller would also keep back what this server can send elsewhere.
+    /// Notes that the request was held back. The caller gets "a 503 (Service Unavailable) response without the
+    /// Retry-After header" (RFC 7339 §5.10): with the field, the caller would also keep back what this server can send
+    /// elsewhere.
     pub(super) fn add_throttled(&mut self) {
         if self.is_beaten_by(503) {
             self.add_own(503);
@@ -63,8 +64,9 @@ impl Best {
 
 /// The place of a response among others; the lowest is forwarded.
 ///
-/// A 6xx comes first, then the lowest class. Among 4xx, responses that tell the caller how to try again come first. Then come those that a
-/// user or a user agent has decided, and in the end those without a decision (cancelled, looped, timed out).
+/// A 6xx comes first, then the lowest class. Among 4xx, responses that tell the caller how to try again come first.
+/// Then come those that a user or a user agent has decided, and in the end those without a decision (cancelled, looped,
+/// timed out).
 fn rank(code: u16) -> u16 {
     match code {
         600.. => 0,

@@ -1,7 +1,7 @@
 //! Calls that count towards limits, and the ends of their sessions.
 //!
-//! If a policy counts calls, a request is admitted before it is forwarded. From the INVITE on, the context has the tickets of its call; with
-//! the first 2xx they go to the policy, which keeps them until the dialog ends.
+//! If a policy counts calls, a request is admitted before it is forwarded. From the INVITE on, the context has the
+//! tickets of its call; with the first 2xx they go to the policy, which keeps them until the dialog ends.
 
 use std::time::Duration;
 
@@ -64,8 +64,8 @@ impl Call {
         }
     }
 
-    /// The tickets and the record of a dialog, if this is its first 2xx. All dialogs of a forked request count. Only the first one has the
-    /// record.
+    /// The tickets and the record of a dialog, if this is its first 2xx. All dialogs of a forked request count. Only
+    /// the first one has the record.
     fn begin(&mut self, dialog: DialogId) -> Option<Counted> {
         if self.dialogs.contains(&dialog) || self.dialogs.len() >= MOST_DIALOGS {
             return None;
@@ -117,7 +117,8 @@ impl Denied {
     }
 }
 
-/// The dialog of a message. RFC 3261 §12.1.2, §12.2.1.1: a user agent of RFC 2543 has no tag, which counts as an empty one.
+/// The dialog of a message. RFC 3261 §12.1.2, §12.2.1.1: a user agent of RFC 2543 has no tag, which counts as an empty
+/// one.
 fn dialog_of(key: HashKey, message: &Message<'_>) -> Option<DialogId> {
     let (from, to) = (message.from().ok()?.tag, message.to().ok()?.tag);
     let tags = [from, to].map(Option::unwrap_or_default);
@@ -276,7 +277,8 @@ impl Proxy {
         }
     }
 
-    /// The caller is about to get this final response to the INVITE, which is not a 2xx. `is_own`: the proxy itself has made the response.
+    /// The caller is about to get this final response to the INVITE, which is not a 2xx. `is_own`: the proxy itself has
+    /// made the response.
     pub(super) fn note_failure(
         &mut self,
         now: Mono,
@@ -289,8 +291,8 @@ impl Proxy {
         end_record(now, stack.policy, record, (code, is_own, ""));
     }
 
-    /// Examines the next `places` places of the table from `first` on, and calls `list` with each record of a call that is not answered. Returns
-    /// the next place; `None` after the last one.
+    /// Examines the next `places` places of the table from `first` on, and calls `list` with each record of a call that
+    /// is not answered. Returns the next place; `None` after the last one.
     pub fn list_calls(
         &self,
         first: usize,

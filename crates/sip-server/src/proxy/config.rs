@@ -17,11 +17,13 @@ pub enum Forking {
 /// The configuration of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Whether the proxy adds Record-Route, so that requests within dialogs pass through it (RFC 3261 §16.6 step 4). Default: yes.
+    /// Whether the proxy adds Record-Route, so that requests within dialogs pass through it (RFC 3261 §16.6 step 4).
+    /// Default: yes.
     pub record_route: bool,
     /// In which order contacts are tried. Default: by `q`.
     pub forking: Forking,
-    /// If there is a next group of contacts: how long an INVITE rings at a group before the proxy cancels it. Default 30 s.
+    /// If there is a next group of contacts: how long an INVITE rings at a group before the proxy cancels it. Default
+    /// 30 s.
     pub ring_time: Duration,
     /// Whether the proxy itself tries the contacts of a 3xx (RFC 3261 §16.7 step 4). Default: no.
     pub recurses: bool,
@@ -31,7 +33,8 @@ pub struct Config {
     pub max_branches: usize,
     /// Requests that wait for a location or for authentication are answered with 504 after this time. Default 10 s.
     pub lookup_time: Duration,
-    /// How long a message waits for the media relay. Then an offer counts as failed, and an answer is forwarded as it is. Default 2 s.
+    /// How long a message waits for the media relay. Then an offer counts as failed, and an answer is forwarded as it
+    /// is. Default 2 s.
     pub media_time: Duration,
     /// Requests at a time, at most 2^24. Default 1,000,000.
     pub most: usize,

@@ -157,7 +157,8 @@ impl Proxy {
             let route = self.node_route(now, base, message, (&target.uri, &node.flow));
             way.new_routes = vec![route.into()];
         }
-        // RFC 3261 §16.6 step 7, RFC 7118 §9.2: a SIPS request goes by TLS only. Without TLS, a flow is as good as none.
+        // RFC 3261 §16.6 step 7, RFC 7118 §9.2: a SIPS request goes by TLS only. Without TLS, a flow is as good as
+        // none.
         let is_sips = starts_with_sips(&way.uri) || starts_with_sips(&way.destination());
         let is_insecure = |flow: &FlowId| is_sips && !flow.flow.transport.is_secure();
         if target.only_by_flow && flow.as_ref().is_some_and(is_insecure) {
@@ -228,7 +229,8 @@ impl Proxy {
         let side = copy.relayed.map(|relayed| relayed.to);
         let from = &base.from.flow;
         if let Some(scheme) = scheme {
-            // If another worker's connection turns out to be gone, the request goes where the contact leads, and so does the dialog.
+            // If another worker's connection turns out to be gone, the request goes where the contact leads, and so
+            // does the dialog.
             let without_flow = match target.near {
                 Some(node) if target.is_node => Token::Node(node),
                 near => near.map_or(Token::Pass, Token::Near),
@@ -272,7 +274,8 @@ impl Proxy {
     ) -> Result<FlowId, CopyError> {
         match id.state(self.runs) {
             FlowState::Current => {
-                // The other process may number its listeners otherwise. A connection that it has made has no listener's address.
+                // The other process may number its listeners otherwise. A connection that it has made has no listener's
+                // address.
                 let listener = stack.policy.listener_at(id.flow.local);
                 if id.run != self.runs.own
                     && let Some(listener) = listener
@@ -294,8 +297,8 @@ impl Proxy {
         Ok(id)
     }
 
-    /// The Record-Route value of the side that the request has come by (RFC 5658 §4.2). A phone is reached by its flow, a trunk by its
-    /// Contact.
+    /// The Record-Route value of the side that the request has come by (RFC 5658 §4.2). A phone is reached by its flow,
+    /// a trunk by its Contact.
     fn record_incoming(
         &self,
         stack: &Stack<'_>,
@@ -341,8 +344,8 @@ impl RouteScheme {
     ///
     /// - The callee is reached by a Path (RFC 5627 §6.2), or by another node.
     /// - The media of the call go through a relay.
-    /// - The request came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4). `names_sips`: the Request-URI
-    ///   or the topmost Route value of the copy is a SIPS URI.
+    /// - The request came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4).
+    ///   `names_sips`: the Request-URI or the topmost Route value of the copy is a SIPS URI.
     fn of(copy: &Copy<'_>, names_sips: bool) -> Option<RouteScheme> {
         let Copy { base, target, .. } = *copy;
         let is_secure = base.from.flow.transport.is_secure();
@@ -353,8 +356,8 @@ impl RouteScheme {
         } || copy.relayed.is_some_and(|relayed| relayed.begins_dialog);
         is_recorded.then_some(RouteScheme {
             is_outgoing_sips: names_sips,
-            // RFC 5658 §6.2: the two sides may have different schemes. If only a Route value leads to TLS, a caller without TLS must be able to
-            // use the value of its side.
+            // RFC 5658 §6.2: the two sides may have different schemes. If only a Route value leads to TLS, a caller
+            // without TLS must be able to use the value of its side.
             is_incoming_sips: names_sips && (is_secure || starts_with_sips(&target.uri)),
         })
     }
@@ -416,7 +419,8 @@ struct CopyRoute {
 }
 
 impl CopyRoute {
-    /// The URI of the next hop. RFC 3261 §16.6 step 7: if the Request-URI is a SIPS URI, the URI of the next hop counts as a SIPS URI.
+    /// The URI of the next hop. RFC 3261 §16.6 step 7: if the Request-URI is a SIPS URI, the URI of the next hop counts
+    /// as a SIPS URI.
     fn destination(&self) -> Cow<'_, [u8]> {
         match &self.next_hop {
             Some(next_hop) if starts_with_sips(&self.uri) => as_sips(next_hop).into(),
@@ -551,7 +555,8 @@ pub(super) fn written(
 
 /// Whether the requests within the dialog must come by this server, whatever the configuration says:
 ///
-/// - The caller wants them by its flow (RFC 5626 §5.3.2: `ob` in Contact), or the request goes by a flow of a Path of this server (§5.3.1).
+/// - The caller wants them by its flow (RFC 5626 §5.3.2: `ob` in Contact), or the request goes by a flow of a Path of
+///   this server (§5.3.1).
 /// - The caller's Contact is a GRUU of this server, and a proxy between wants them, too (RFC 5627 §6.2).
 /// - The request comes from another node.
 ///

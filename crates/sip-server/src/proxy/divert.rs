@@ -1,7 +1,7 @@
 //! What follows when a user here does not take a call: the call goes on to the URI that the configuration has for this.
 //!
-//! A call goes on once. The URI goes through the routes like a call of the user, so it can lead to a trunk. Otherwise it must name another host:
-//! another worker may have the bindings of a second user here.
+//! A call goes on once. The URI goes through the routes like a call of the user, so it can lead to a trunk. Otherwise
+//! it must name another host: another worker may have the bindings of a second user here.
 
 use std::time::Duration;
 
@@ -102,7 +102,8 @@ impl Proxy {
         }
     }
 
-    /// Nobody has taken the call, and no target is left: adds the targets to which it goes on. Returns whether there are any.
+    /// Nobody has taken the call, and no target is left: adds the targets to which it goes on. Returns whether there
+    /// are any.
     pub(super) fn divert(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) -> bool {
         let Some(context) = self.contexts.get(key) else {
             return false;

@@ -1,5 +1,5 @@
-//! Forking (RFC 3261 §16.6): copies of a request go to the targets of a group at the same time, and to the next group when all of them
-//! have ended.
+//! Forking (RFC 3261 §16.6): copies of a request go to the targets of a group at the same time, and to the next group
+//! when all of them have ended.
 
 use std::collections::VecDeque;
 
@@ -56,7 +56,8 @@ impl Proxy {
                 return self.finish(now, stack, key);
             };
             let len = group_len(&context.targets, self.config.forking);
-            // A 3xx may have more contacts than Max-Breadth allows at a time: the others are tried afterwards (RFC 5393 §5.3.3).
+            // A 3xx may have more contacts than Max-Breadth allows at a time: the others are tried afterwards
+            // (RFC 5393 §5.3.3).
             let len = len.min(base.breadth as usize);
             let group: Vec<Target> = context.targets.drain(..len).collect();
             // A call that rings keeps no room for targets and branches that it does not have.
@@ -75,8 +76,8 @@ impl Proxy {
         }
     }
 
-    /// All copies of a group were sent, unless some wait for the media relay: the time of the group begins, and what no other copy needs is
-    /// dropped.
+    /// All copies of a group were sent, unless some wait for the media relay: the time of the group begins, and what no
+    /// other copy needs is dropped.
     pub(super) fn group_launched(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
         let (recurses, ring_time) = (self.config.recurses, self.config.ring_time);
         let Some(context) = self.contexts.get(key) else {
@@ -193,7 +194,8 @@ impl Proxy {
         }
     }
 
-    /// Sends the copy of a branch, unless the media relay has failed. If its flow is gone, returns another flow of the same instance.
+    /// Sends the copy of a branch, unless the media relay has failed. If its flow is gone, returns another flow of the
+    /// same instance.
     pub(super) fn send_branch(
         &mut self,
         now: Mono,
@@ -243,7 +245,8 @@ impl Proxy {
         }
     }
 
-    /// The flow of a branch has failed: tries another flow of the same instance (RFC 5626 §7). Returns whether there is one.
+    /// The flow of a branch has failed: tries another flow of the same instance (RFC 5626 §7). Returns whether there is
+    /// one.
     pub(super) fn try_other_flow(
         &mut self,
         now: Mono,

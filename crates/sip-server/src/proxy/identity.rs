@@ -56,8 +56,8 @@ pub(super) fn check_from(
     }
 }
 
-/// Rejects a Contact that is the public GRUU of another user of this server (RFC 5627 §6.2). Otherwise, later requests of the dialog would go
-/// to that user.
+/// Rejects a Contact that is the public GRUU of another user of this server (RFC 5627 §6.2). Otherwise, later requests
+/// of the dialog would go to that user.
 ///
 /// # Errors
 /// 403 if it is.

@@ -8,19 +8,21 @@
 //!  Engine <── responses <── best response <── response, failed ◀────────────┘
 //! ```
 //!
-//! [`Proxy::request`] handles a request that is for no user agent here. It asks a [`Policy`] who may send, where the bindings are, and who
-//! the sender is. A lookup or an authentication may complete later; then the embedder calls [`Proxy::resume`]. The proxy keeps a
-//! *response context* per request until it has sent the best response. For an INVITE with a 2xx it keeps the context until the server
-//! transaction ends.
+//! [`Proxy::request`] handles a request that is for no user agent here. It asks a [`Policy`] who may send, where the
+//! bindings are, and who the sender is. A lookup or an authentication may complete later; then the embedder calls
+//! [`Proxy::resume`]. The proxy keeps a *response context* per request until it has sent the best response. For an
+//! INVITE with a 2xx it keeps the context until the server transaction ends.
 //!
-//! **The invariant:** the proxy keeps nothing per dialog, unless its policy counts or records calls ([`Calls`]). The user part of each
-//! Record-Route URI names the flow of the dialog's requests, and has a MAC that binds it to the Call-ID. So the Route of an ACK, a BYE or a
-//! second INVITE is enough to forward it. A request within a dialog that did not begin here is treated like a new request.
+//! **The invariant:** the proxy keeps nothing per dialog, unless its policy counts or records calls ([`Calls`]). The
+//! user part of each Record-Route URI names the flow of the dialog's requests, and has a MAC that binds it to the
+//! Call-ID. So the Route of an ACK, a BYE or a second INVITE is enough to forward it. A request within a dialog that
+//! did not begin here is treated like a new request.
 //!
-//! **The rules for its embedder.** [`Proxy::owns`] recognizes the marks of a proxy's transactions. For these, the embedder gives responses to
-//! [`Proxy::response`], failures of the [`Dispatcher`] to [`Proxy::failed`], CANCELs to [`Proxy::cancel`], and ends of server transactions to
-//! [`Proxy::server_ended`]. It calls [`Proxy::handle_timeout`] at [`Proxy::poll_timeout`]. If the media of a trunk go through a relay, it
-//! sends the requests of [`Proxy::poll_media`] there, and gives the results to [`Proxy::media_answered`].
+//! **The rules for its embedder.** [`Proxy::owns`] recognizes the marks of a proxy's transactions. For these, the
+//! embedder gives responses to [`Proxy::response`], failures of the [`Dispatcher`] to [`Proxy::failed`], CANCELs to
+//! [`Proxy::cancel`], and ends of server transactions to [`Proxy::server_ended`]. It calls [`Proxy::handle_timeout`] at
+//! [`Proxy::poll_timeout`]. If the media of a trunk go through a relay, it sends the requests of [`Proxy::poll_media`]
+//! there, and gives the results to [`Proxy::media_answered`].
 
 mod ack;
 mod best;
@@ -225,8 +227,8 @@ impl Proxy {
         self.wheel.next_deadline().into_iter().chain(media).min()
     }
 
-    /// A request that belongs to no transaction, and came by this flow. The proxy forwards or answers it, unless it is for this server
-    /// itself or for another worker.
+    /// A request that belongs to no transaction, and came by this flow. The proxy forwards or answers it, unless it is
+    /// for this server itself or for another worker.
     pub fn request<'m>(
         &mut self,
         now: Now,
@@ -334,7 +336,8 @@ impl Proxy {
         }
     }
 
-    /// The lookup or authentication that a request waited for is complete. Returns whether the request waits for another one.
+    /// The lookup or authentication that a request waited for is complete. Returns whether the request waits for
+    /// another one.
     pub fn resume(&mut self, now: Now, stack: &mut Stack<'_>, key: ContextKey) -> bool {
         let Some(context) = self.contexts.get(key) else {
             return false;
@@ -416,7 +419,8 @@ impl Proxy {
         self.lines = lines;
     }
 
-    /// Whether the sender of a request that waits is known: a trunk, a user with valid credentials, or one side of a dialog.
+    /// Whether the sender of a request that waits is known: a trunk, a user with valid credentials, or one side of a
+    /// dialog.
     pub fn has_known_sender(&mut self, key: ContextKey) -> bool {
         let context = self.contexts.get(key);
         let waiting = context.and_then(|context| context.waiting.as_ref());
@@ -429,8 +433,9 @@ impl Proxy {
         self.contexts.waiting()
     }
 
-    /// Time has passed: cancels a group of contacts that has rung long enough, so that the next one is tried, and answers requests that have
-    /// waited too long for a lookup with 504. What has waited too long for a media relay goes on without it.
+    /// Time has passed: cancels a group of contacts that has rung long enough, so that the next one is tried, and
+    /// answers requests that have waited too long for a lookup with 504. What has waited too long for a media relay
+    /// goes on without it.
     pub fn handle_timeout(&mut self, now: Mono, stack: &mut Stack<'_>) {
         self.media_timeout(now, stack);
         while let Some(slot) = self.wheel.pop_due(now) {

@@ -4,8 +4,9 @@
 //! caller ── INVITE ──▶ node of the caller ── INVITE, Route: token ──▶ node of the phone ──▶ phone
 //! ```
 //!
-//! The node of the caller knows the sender, and applies limits and routes. The token says so to the node of the phone, which looks among its
-//! own bindings only: no request goes in circles. Flows stay with their node. Later requests of the dialog pass through both nodes.
+//! The node of the caller knows the sender, and applies limits and routes. The token says so to the node of the phone,
+//! which looks among its own bindings only: no request goes in circles. Flows stay with their node. Later requests of
+//! the dialog pass through both nodes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,8 +27,8 @@ use super::token::{FromNode, MAX_USER, Token};
 use super::uris::request_uri;
 use super::{Proxy, Refusal, Stack};
 
-/// Within this time, a node responds to an INVITE: with a 100 at least. A node that is gone stays in the directory for some seconds, and
-/// without this limit, the caller would wait for Timer B (RFC 3261 §17.1.1.2).
+/// Within this time, a node responds to an INVITE: with a 100 at least. A node that is gone stays in the directory for
+/// some seconds, and without this limit, the caller would wait for Timer B (RFC 3261 §17.1.1.2).
 const NODE_TIME: Duration = Duration::from_secs(3);
 
 /// Another node, with bindings of an address.
@@ -62,8 +63,8 @@ pub(super) fn transport_of(flow: &Flow) -> &'static str {
 }
 
 impl Proxy {
-    /// The decision about a request of another node, for the phones that are registered here. The other node has authenticated the sender,
-    /// applied limits and routes, and asks further nodes itself.
+    /// The decision about a request of another node, for the phones that are registered here. The other node has
+    /// authenticated the sender, applied limits and routes, and asks further nodes itself.
     pub(super) fn decide_for_node<'m>(
         &self,
         asked: &ReceivedRequest<'_, 'm>,
@@ -112,7 +113,8 @@ impl Proxy {
         all.map(|hop| Target::node(&uri, hop, asked.from)).collect()
     }
 
-    /// The Route value of a request for another node. Its token has the time of now: phones with a greater `q` may have rung since the decision.
+    /// The Route value of a request for another node. Its token has the time of now: phones with a greater `q` may have
+    /// rung since the decision.
     pub(super) fn node_route(
         &self,
         now: Mono,

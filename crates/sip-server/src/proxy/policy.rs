@@ -1,5 +1,5 @@
-//! The questions of a proxy to its embedder: where a request may go, which bindings an address has, who sent the request, and how many calls
-//! there may be.
+//! The questions of a proxy to its embedder: where a request may go, which bindings an address has, who sent the
+//! request, and how many calls there may be.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,10 +42,12 @@ pub trait Routing {
     /// Whether what comes by this flow comes from a trunk.
     fn is_trunk(&self, flow: &Flow) -> bool;
 
-    /// Whether a URI with this host leads to a trunk. Only numeric addresses count: the proxy does not ask the DNS here.
+    /// Whether a URI with this host leads to a trunk. Only numeric addresses count: the proxy does not ask the DNS
+    /// here.
     fn is_trunk_host(&self, host: Host<'_>) -> bool;
 
-    /// Whether another node of a cluster may send requests by this flow. If not, requests with a token of one are refused.
+    /// Whether another node of a cluster may send requests by this flow. If not, requests with a token of one are
+    /// refused.
     fn accepts_node(&self, _flow: &Flow) -> bool {
         false
     }
@@ -88,8 +90,9 @@ pub trait Lookup {
     /// The bindings of an address.
     fn find(&mut self, now: Now, aor: &Aor) -> LookedUp<'_>;
 
-    /// Whether an address is that of a user, although [`Lookup::find`] knows no bindings of it: its users are in a database, for example. The
-    /// proxy asks only for senders that are known, because others do not learn it. `flow`: the request came by it.
+    /// Whether an address is that of a user, although [`Lookup::find`] knows no bindings of it: its users are in a
+    /// database, for example. The proxy asks only for senders that are known, because others do not learn it. `flow`:
+    /// the request came by it.
     fn exists(&mut self, _now: Now, _aor: &Aor, _flow: &Flow) -> IsUser {
         IsUser::Yes
     }
@@ -99,8 +102,8 @@ pub trait Lookup {
         AtNodes::Known(Vec::new())
     }
 
-    /// A flow has failed (RFC 5626 §5.3.1): the bindings of this address with this flow are of no use any more. Another binding may have the
-    /// same contact.
+    /// A flow has failed (RFC 5626 §5.3.1): the bindings of this address with this flow are of no use any more. Another
+    /// binding may have the same contact.
     fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId);
 }
 
@@ -169,7 +172,8 @@ pub enum Denied {
     Rate,
 }
 
-/// Limits of calls. Without them, the proxy keeps nothing per dialog: that is what a policy has that implements none of these methods.
+/// Limits of calls. Without them, the proxy keeps nothing per dialog: that is what a policy has that implements none of
+/// these methods.
 pub trait Calls {
     /// Whether dialogs count: then the proxy calls [`Calls::refreshed`] and [`Calls::ended`].
     fn counts_calls(&self) -> bool {
@@ -181,8 +185,8 @@ pub trait Calls {
         None
     }
 
-    /// Whether a request outside of dialogs may be forwarded. If it begins a call that counts: the tickets of it. The proxy drops them if the
-    /// call is not answered.
+    /// Whether a request outside of dialogs may be forwarded. If it begins a call that counts: the tickets of it. The
+    /// proxy drops them if the call is not answered.
     ///
     /// # Errors
     /// Why it may not be forwarded.
@@ -190,8 +194,8 @@ pub trait Calls {
         Ok(Vec::new())
     }
 
-    /// Whether calls are recorded. If so, each INVITE outside of dialogs has a [`CallRecord`], also if the proxy refuses it.
-    /// A request that is challenged has none.
+    /// Whether calls are recorded. If so, each INVITE outside of dialogs has a [`CallRecord`], also if the proxy
+    /// refuses it. A request that is challenged has none.
     fn records_calls(&self) -> bool {
         false
     }
@@ -199,8 +203,8 @@ pub trait Calls {
     /// A recorded call has ended, or its INVITE has failed.
     fn call_ended(&mut self, _now: Mono, _record: &CallRecord, _end: CallEnd<'_>) {}
 
-    /// A call was answered: the first 2xx of this dialog is forwarded. `counted` has its tickets and its record. `session` is the session
-    /// interval.
+    /// A call was answered: the first 2xx of this dialog is forwarded. `counted` has its tickets and its record.
+    /// `session` is the session interval.
     fn answered(
         &mut self,
         _now: Mono,
@@ -245,7 +249,8 @@ pub trait Trunks {
         false
     }
 
-    /// Whether a URI of a domain names a user who exists. Routes do not apply to requests for such a user. `flow`: the request came by it.
+    /// Whether a URI of a domain names a user who exists. Routes do not apply to requests for such a user. `flow`: the
+    /// request came by it.
     fn is_user(&mut self, _now: Now, _uri: &SipUri<'_>, _flow: &Flow) -> IsUser {
         IsUser::Yes
     }
@@ -275,8 +280,9 @@ pub trait Trunks {
         Decision::NoRoute
     }
 
-    /// Adds what else of a request decides where its routes lead, besides the Request-URI and Route. A request that comes back with another
-    /// of these values is a spiral, not a loop (RFC 5393 §4.2.1). [`Table::inputs`](crate::routes::Table::inputs) has them.
+    /// Adds what else of a request decides where its routes lead, besides the Request-URI and Route. A request that
+    /// comes back with another of these values is a spiral, not a loop (RFC 5393 §4.2.1).
+    /// [`Table::inputs`](crate::routes::Table::inputs) has them.
     fn route_inputs(&self, _message: &Message<'_>, _flow: &Flow, _to: &mut Vec<u8>) {}
 
     /// Whether a call for this user may go on to another URI if the user does not take it.
@@ -294,8 +300,9 @@ pub trait Trunks {
         None
     }
 
-    /// Whether a trunk may get one more request now. The request counts from then on. `is_invite`: it begins a call. If the call counts, the result
-    /// has its ticket, which the proxy drops when the INVITE has failed, or gives to [`Calls::answered`].
+    /// Whether a trunk may get one more request now. The request counts from then on. `is_invite`: it begins a call. If
+    /// the call counts, the result has its ticket, which the proxy drops when the INVITE has failed, or gives to
+    /// [`Calls::answered`].
     ///
     /// # Errors
     /// [`HopFull`]: the trunk must not get it.
@@ -319,7 +326,8 @@ pub trait Trunks {
         None
     }
 
-    /// Whether the media of calls through some trunk go through a relay: then [`super::Proxy::poll_media`] has requests for it.
+    /// Whether the media of calls through some trunk go through a relay: then [`super::Proxy::poll_media`] has requests
+    /// for it.
     fn has_relays(&self) -> bool {
         false
     }
@@ -337,7 +345,8 @@ pub trait Trunks {
     /// A request moves on from this address. It may have rung there.
     fn moved_on(&mut self, _hop: &Hop) {}
 
-    /// An INVITE rang at this address and then failed (500, 502, 503, 504, or no final response), and no other address follows.
+    /// An INVITE rang at this address and then failed (500, 502, 503, 504, or no final response), and no other address
+    /// follows.
     fn rung_and_failed(&mut self, _hop: &Hop) {}
 }
 

@@ -103,7 +103,8 @@ pub(super) fn needs_push(
 }
 
 impl Proxy {
-    /// Asks for pushes to the sleeping phones of a plan, and lets the call wait. If too many calls wait, it pushes to nobody.
+    /// Asks for pushes to the sleeping phones of a plan, and lets the call wait. If too many calls wait, it pushes to
+    /// nobody.
     pub(super) fn wake(
         &mut self,
         now: Mono,
@@ -174,7 +175,8 @@ impl Proxy {
         self.waking.extend(left);
     }
 
-    /// Sends copies to the phones of this address that have registered since the call came. Returns whether the call waits for others.
+    /// Sends copies to the phones of this address that have registered since the call came. Returns whether the call
+    /// waits for others.
     fn continue_push_wait(
         &mut self,
         now: Now,

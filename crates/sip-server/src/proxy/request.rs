@@ -243,7 +243,8 @@ impl Proxy {
         if targets.is_empty() {
             return Err(Refusal::of(480, ""));
         }
-        // RFC 5627 §6.1: "the Path URI MUST be discarded", because the Route of the dialog already leads to the instance.
+        // RFC 5627 §6.1: "the Path URI MUST be discarded", because the Route of the dialog already leads to the
+        // instance.
         if !routed.routes.is_empty() {
             let near = routed.near.map_or(reach, AllowedDestination::Near);
             let all = targets.into_iter();
@@ -395,8 +396,8 @@ impl Proxy {
         Ok(Ok(user))
     }
 
-    /// The targets that the bindings of an address are, which may be none, and the contacts of phones that must be woken first; `None` if they
-    /// are not known yet.
+    /// The targets that the bindings of an address are, which may be none, and the contacts of phones that must be
+    /// woken first; `None` if they are not known yet.
     pub(super) fn bindings_of(
         &self,
         now: Now,
@@ -481,9 +482,9 @@ impl Proxy {
     }
 }
 
-/// Whether a request is within a dialog. `is_known`: its Route has a token that this server wrote for this Call-ID. A To tag alone proves
-/// nothing, because anybody can invent one. RFC 3261 §12.2.1.1: if the peer has no tag (RFC 2543), requests have no To tag. An INVITE without
-/// one may begin another dialog.
+/// Whether a request is within a dialog. `is_known`: its Route has a token that this server wrote for this Call-ID. A
+/// To tag alone proves nothing, because anybody can invent one. RFC 3261 §12.2.1.1: if the peer has no tag (RFC 2543),
+/// requests have no To tag. An INVITE without one may begin another dialog.
 pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
     let has_tag = message.to().is_ok_and(|to| to.tag.is_some());
     is_known && (has_tag || message.method() != Some(Method::Invite))
@@ -562,7 +563,8 @@ const UNAVAILABLE: Refusal = Refusal {
     ..Refusal::of(503, "")
 };
 
-/// The refusal if the lookup of the user has failed. A sender that is not known gets the code of all addresses that it does not reach.
+/// The refusal if the lookup of the user has failed. A sender that is not known gets the code of all addresses that it
+/// does not reach.
 const fn unavailable(sender: &Sender) -> Refusal {
     match sender {
         Sender::Anyone => Refusal::of(480, ""),
@@ -570,7 +572,8 @@ const fn unavailable(sender: &Sender) -> Refusal {
     }
 }
 
-/// Whether routes apply to a request. They do not if it is for the server itself or for a user here, or if Route values are left.
+/// Whether routes apply to a request. They do not if it is for the server itself or for a user here, or if Route values
+/// are left.
 fn may_route(
     named: &Named,
     asked: &ReceivedRequest<'_, '_>,
@@ -671,7 +674,8 @@ fn named(uri: &[u8], policy: &mut dyn Policy) -> Named {
     let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
         return Named::Nothing;
     };
-    // RFC 3261 §16.5: if there is a `maddr`, it is the only target. `Reader::read` has removed a `maddr` that names this server.
+    // RFC 3261 §16.5: if there is a `maddr`, it is the only target. `Reader::read` has removed a `maddr` that names
+    // this server.
     if uri.maddr().is_some() {
         return Named::Foreign;
     }

@@ -159,7 +159,8 @@ impl Proxy {
         }
     }
 
-    /// RFC 3325 §5, §7: a sender that is not trusted asserts no identity, and a private identity goes to trusted receivers only.
+    /// RFC 3325 §5, §7: a sender that is not trusted asserts no identity, and a private identity goes to trusted
+    /// receivers only.
     fn drops_identity(
         to_trunk: bool,
         message: &Message<'_>,
@@ -238,7 +239,8 @@ impl Proxy {
         self.scratch = Some(scratch);
     }
 
-    /// Keeps a final response, if it is better than those so far. If there are `contacts`, this line replaces its Contact header fields.
+    /// Keeps a final response, if it is better than those so far. If there are `contacts`, this line replaces its
+    /// Contact header fields.
     fn keep(
         &mut self,
         key: ContextKey,
@@ -331,11 +333,13 @@ impl Proxy {
         let is_node = branch.is_node;
         let is_ending = context.is_ending;
         match failure {
-            // The flow is gone, and the server can't or may not connect to the Contact, such as a private address behind a NAT.
+            // The flow is gone, and the server can't or may not connect to the Contact, such as a private address
+            // behind a NAT.
             Failure::TransportFailed | Failure::Forbidden | Failure::Nowhere if is_flow => {
                 return self.flow_failed(now, stack, key, number, None);
             }
-            // RFC 5626 §7: a flow that is silent has failed as well; its binding stays, for it may be a phone that sleeps.
+            // RFC 5626 §7: a flow that is silent has failed as well; its binding stays, for it may be a phone that
+            // sleeps.
             Failure::TimedOut | Failure::TransportFailed
                 if self.try_other_flow(now.mono, stack, key, number) =>
             {
@@ -346,7 +350,8 @@ impl Proxy {
         let code = match failure {
             // RFC 5626 §5.3.1.
             Failure::TransportFailed if is_token => 430,
-            // The flow is gone, and the DNS says nothing about the Contact. The binding stays, for the next call may reach it.
+            // The flow is gone, and the DNS says nothing about the Contact. The binding stays, for the next call may
+            // reach it.
             Failure::NoDns | Failure::TooManyQuestions if is_flow => 480,
             // The node is gone, and nobody else has its phones.
             Failure::TransportFailed | Failure::TimedOut if is_node && !is_ending => 480,
@@ -363,7 +368,8 @@ impl Proxy {
         self.branch_ended(now.mono, stack, key);
     }
 
-    /// The flow of a branch is gone (RFC 5626 §5.3.1, §7): the bindings with this flow are removed, and another flow of the instance tried.
+    /// The flow of a branch is gone (RFC 5626 §5.3.1, §7): the bindings with this flow are removed, and another flow of
+    /// the instance tried.
     fn flow_failed(
         &mut self,
         now: Now,

@@ -61,7 +61,8 @@ enum UriKind {
 }
 
 impl Routed<'_> {
-    /// Whether the Request-URI is a GRUU of this server (RFC 5627 §3.1). Its targets are the current contacts of its instance.
+    /// Whether the Request-URI is a GRUU of this server (RFC 5627 §3.1). Its targets are the current contacts of its
+    /// instance.
     pub(super) fn is_gruu(&self, routing: &dyn Routing) -> bool {
         let uri = Uri::parse(&self.uri);
         uri.is_ok_and(|uri| match uri {
@@ -206,7 +207,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Removes a `maddr` that names this server (RFC 3261 §16.4). Otherwise, the server would send the request to itself.
+    /// Removes a `maddr` that names this server (RFC 3261 §16.4). Otherwise, the server would send the request to
+    /// itself.
     fn without_own_maddr<'m>(&self, uri: &'m [u8]) -> Cow<'m, [u8]> {
         if let Ok(Uri::Sip(sip)) = Uri::parse(uri)
             && let Some(maddr) = sip.maddr()
@@ -225,8 +227,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The last value belongs to the side that the request leaves by; a request from a flow has two. If there is only one value, and it names
-    /// the flow that the request came by, it is ignored (RFC 5626 §5.3).
+    /// The last value belongs to the side that the request leaves by; a request from a flow has two. If there is only
+    /// one value, and it names the flow that the request came by, it is ignored (RFC 5626 §5.3).
     fn outgoing_flow(&self, signed: &[Signed], from: &Flow) -> Result<Option<FlowId>, FlowGone> {
         let Some(Token::Flow(id)) = signed.last().map(|signed| signed.token) else {
             return Ok(None);
@@ -250,7 +252,8 @@ fn relayed(signed: &[Signed]) -> Option<RelayedDialog> {
     })
 }
 
-/// Nodes of a cluster read each other's tokens. A value behind one that leads to another node is that node's, if another run has written it.
+/// Nodes of a cluster read each other's tokens. A value behind one that leads to another node is that node's, if
+/// another run has written it.
 fn is_of_next_node(before: &[Signed], next: Signed) -> bool {
     let run_of = |signed: &Signed| match signed.token {
         Token::Flow(id) | Token::Near(id) | Token::Node(id) => Some(id.run),
@@ -271,8 +274,8 @@ fn is_same(one: &Flow, other: &Flow) -> bool {
         && one.remote == other.remote
 }
 
-/// Whether a request with this method may begin a dialog, so that the proxy adds Record-Route (RFC 3261 §16.6 step 4). Unknown methods
-/// may.
+/// Whether a request with this method may begin a dialog, so that the proxy adds Record-Route (RFC 3261 §16.6 step 4).
+/// Unknown methods may.
 pub(super) fn may_begin_dialog(method: Method<'_>) -> bool {
     !matches!(
         method,

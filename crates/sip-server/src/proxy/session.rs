@@ -83,8 +83,8 @@ pub(super) fn of_request(
         if is_supported {
             return Err(TooSmall);
         }
-        // "the proxy SHOULD insert a Min-SE header field containing its minimum interval", or raise the one that is there. Not if the
-        // sender supports session timers.
+        // "the proxy SHOULD insert a Min-SE header field containing its minimum interval", or raise the one that is
+        // there. Not if the sender supports session timers.
         if min_se.is_none_or(|min_se| min_se < least) {
             lowest = least;
             changes.drops.push(HeaderKind::MinSe);
@@ -108,7 +108,8 @@ pub(super) fn of_request(
     Ok((asked, changes))
 }
 
-/// The session interval that a 2xx sets, and the lines that are added to it (§8.2). `None` if the session does not expire.
+/// The session interval that a 2xx sets, and the lines that are added to it (§8.2). `None` if the session does not
+/// expire.
 pub(super) fn of_success(message: &Message<'_>, asked: RefreshRequest) -> (Option<u32>, Vec<u8>) {
     if message.has(HeaderKind::SessionExpires) {
         return (seconds(message, HeaderKind::SessionExpires), Vec::new());

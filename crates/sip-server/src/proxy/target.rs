@@ -213,8 +213,8 @@ impl Selection {
         targets
     }
 
-    /// The contacts among these bindings whose phones are to be woken: one for each token, the one that was refreshed last. `awake`: the
-    /// bindings that need no push; their phones are not woken for another contact.
+    /// The contacts among these bindings whose phones are to be woken: one for each token, the one that was refreshed
+    /// last. `awake`: the bindings that need no push; their phones are not woken for another contact.
     pub(super) fn targets_to_push(
         &self,
         now: Mono,
@@ -247,7 +247,8 @@ impl Selection {
     }
 }
 
-/// Removes each binding that has the token of a later one, unless both are flows of one instance: a phone gets one copy.
+/// Removes each binding that has the token of a later one, unless both are flows of one instance: a phone gets one
+/// copy.
 pub(super) fn remove_repeated(bindings: &mut Vec<Binding>, providers: &[String]) {
     bindings.sort_by_key(|binding| Reverse((binding.updated(), binding.q().unwrap_or(FULL_Q))));
     let mut kept: Vec<Binding> = Vec::new();
@@ -291,8 +292,8 @@ fn is_wanted(wanted: BindingSelector<'_>) -> impl Fn(&Binding) -> bool {
     }
 }
 
-/// Makes at most `most` targets of bindings. All contacts of one instance are one target and its `others`. They are tried one after the other;
-/// the contact that was refreshed last is the first (RFC 5626 §7, RFC 5627 §6.1).
+/// Makes at most `most` targets of bindings. All contacts of one instance are one target and its `others`. They are
+/// tried one after the other; the contact that was refreshed last is the first (RFC 5626 §7, RFC 5627 §6.1).
 pub(super) fn of_bindings(
     now: Mono,
     bindings: &[Binding],

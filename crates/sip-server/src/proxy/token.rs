@@ -1,5 +1,5 @@
-//! The token in the user part of a Record-Route URI. It names the flow by which a request with this URI in Route leaves, and proves that this
-//! server wrote it for this dialog.
+//! The token in the user part of a Record-Route URI. It names the flow by which a request with this URI in Route
+//! leaves, and proves that this server wrote it for this dialog.
 //!
 //! ```text
 //! d  base64 of: side (4 bits)  kind (4 bits)  session (32 bits), unless side is 0     MAC over these and Call-ID (64 bits)
@@ -138,7 +138,8 @@ impl RouteTokens {
         self.paths.write(flow, buffer)
     }
 
-    /// The number of a session at a media relay, of the copy with this mark: it differs for each pass of a call through this server.
+    /// The number of a session at a media relay, of the copy with this mark: it differs for each pass of a call through
+    /// this server.
     pub(super) fn session(&self, (worker, run): (u16, u32), mark: Mark) -> u32 {
         let worker = worker.to_be_bytes();
         let all = [

@@ -1,6 +1,8 @@
-//! What follows when an address of a trunk does not take a request: another address, trunk or route (RFC 3261 §16.7, RFC 3263 §4.3).
+//! What follows when an address of a trunk does not take a request: another address, trunk or route (RFC 3261 §16.7,
+//! RFC 3263 §4.3).
 //!
-//! A call that has rung moves on by its final response, as its route says, but not because the connection to its trunk is lost.
+//! A call that has rung moves on by its final response, as its route says, but not because the connection to its trunk
+//! is lost.
 
 use std::time::Duration;
 
@@ -131,21 +133,21 @@ pub(super) fn again(stack: &Stack<'_>, target: &Target) -> Option<Box<Target>> {
         .then(|| Box::new(target.clone()))
 }
 
-/// The copy for an address of a trunk could not be sent, for example because the transaction table is full. That says nothing about the
-/// address. Removes the targets that `on_unreachable` of the route excludes.
+/// The copy for an address of a trunk could not be sent, for example because the transaction table is full. That says
+/// nothing about the address. Removes the targets that `on_unreachable` of the route excludes.
 pub(super) fn not_sent(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) {
     keep_following_targets(stack, context, hop, MoveReason::Unreachable);
 }
 
-/// Whether this server has not tried to send a request: the address asked for less (RFC 7339) or for a pause (Retry-After), or this server
-/// limits what it sends.
+/// Whether this server has not tried to send a request: the address asked for less (RFC 7339) or for a pause
+/// (Retry-After), or this server limits what it sends.
 const fn is_not_tried(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(_) | Failure::LeftAlone)
 }
 
 impl Proxy {
-    /// Whether a trunk may get the request. If not, it has reached `calls_per_second` or `max_calls`, and the branch has ended. A call counts
-    /// until its INVITE fails or its dialogs end.
+    /// Whether a trunk may get the request. If not, it has reached `calls_per_second` or `max_calls`, and the branch
+    /// has ended. A call counts until its INVITE fails or its dialogs end.
     pub(super) fn admit_at_trunk(
         &mut self,
         now: Mono,
@@ -173,7 +175,8 @@ impl Proxy {
         }
     }
 
-    /// An address of a trunk, or another node, has sent a provisional response: `answer_timeout` ends, and `ring_time` begins.
+    /// An address of a trunk, or another node, has sent a provisional response: `answer_timeout` ends, and `ring_time`
+    /// begins.
     pub(super) fn first_heard(&mut self, now: Mono, key: ContextKey, branch: usize, code: u16) {
         let Some(context) = self.contexts.get(key) else {
             return;
@@ -269,11 +272,11 @@ impl Proxy {
         hop.is_some_and(|hop| stack.policy.credentials(&hop).is_some())
     }
 
-    /// A trunk asks for credentials, and this server has some: sends the request again, in a transaction of its own. Returns `false` if
-    /// the response is final.
+    /// A trunk asks for credentials, and this server has some: sends the request again, in a transaction of its own.
+    /// Returns `false` if the response is final.
     ///
-    /// RFC 3261 §22.2 has a UAC raise CSeq. A proxy that raised it would have to map it in all later requests of the dialog, in both
-    /// directions, so it would have to keep the dialog. The copy has the CSeq of the caller instead.
+    /// RFC 3261 §22.2 has a UAC raise CSeq. A proxy that raised it would have to map it in all later requests of the
+    /// dialog, in both directions, so it would have to keep the dialog. The copy has the CSeq of the caller instead.
     pub(super) fn answer_challenge(
         &mut self,
         now: Mono,
@@ -366,8 +369,8 @@ impl Proxy {
         }
     }
 
-    /// The time of an address of a trunk is over. Without any response the request goes on to the next address, in a transaction of its
-    /// own; a call that rings is cancelled first. Returns `false` if no branch is at a trunk.
+    /// The time of an address of a trunk is over. Without any response the request goes on to the next address, in a
+    /// transaction of its own; a call that rings is cancelled first. Returns `false` if no branch is at a trunk.
     pub(super) fn trunk_timeout(
         &mut self,
         now: Mono,

@@ -20,7 +20,8 @@ pub(super) fn request_uri(uri: &[u8]) -> Cow<'_, [u8]> {
     Cow::Borrowed(uri.get(..end).unwrap_or(uri))
 }
 
-/// Removes `maddr`, `transport`, and a port other than the default one from a Request-URI whose `maddr` names this server (RFC 3261 §16.4).
+/// Removes `maddr`, `transport`, and a port other than the default one from a Request-URI whose `maddr` names this
+/// server (RFC 3261 §16.4).
 pub(super) fn without_maddr(sip: &SipUri<'_>) -> Vec<u8> {
     let default = if sip.is_sips { 5061 } else { 5060 };
     let port = sip.port.filter(|port| *port == default);

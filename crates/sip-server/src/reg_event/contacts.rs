@@ -79,8 +79,9 @@ impl Contact {
         }
     }
 
-    /// Whether this is the contact of a binding, by what the registrar goes by: instance and `reg-id` (RFC 5626 §6), otherwise the URI. So a
-    /// user agent that registers again by another connection, with another URI, is the same contact.
+    /// Whether this is the contact of a binding, by what the registrar goes by: instance and `reg-id` (RFC 5626 §6),
+    /// otherwise the URI. So a user agent that registers again by another connection, with another URI, is the same
+    /// contact.
     fn is_of(&self, binding: &Binding) -> bool {
         if self.reg_id != binding.reg_id() {
             return false;
@@ -104,7 +105,8 @@ pub(super) struct Contacts {
 }
 
 impl Contacts {
-    /// Takes the bindings that there are now. Returns the contacts that are new or gone or have another URI, with what has happened to them.
+    /// Takes the bindings that there are now. Returns the contacts that are new or gone or have another URI, with what
+    /// has happened to them.
     ///
     /// A refresh with the same URI is no change: it is seen in the next full document.
     pub(super) fn update(

@@ -1,4 +1,5 @@
-//! The dialogs of subscriptions: the To tag names worker and subscription, and the beginning of each NOTIFY is always the same.
+//! The dialogs of subscriptions: the To tag names worker and subscription, and the beginning of each NOTIFY is always
+//! the same.
 
 use sip::build::{BuildError, Builder, Part, request_of_uas};
 use sip::engine::NewRequest;

@@ -56,7 +56,8 @@ fn write_aor(body: &mut Vec<u8>, aor: &Aor) {
     escape(body, aor.domain());
 }
 
-/// Writes the public GRUU of a contact with an instance (RFC 5628 §5.1). Its scheme is that of the contact (RFC 5630 §5.2.1).
+/// Writes the public GRUU of a contact with an instance (RFC 5628 §5.1). Its scheme is that of the contact
+/// (RFC 5630 §5.2.1).
 fn write_gruu(body: &mut Vec<u8>, aor: &Aor, contact: &Contact) {
     let mut buffer = [0; 3 * MAX_INSTANCE];
     let Some(instance) = escape_instance(&contact.instance, &mut buffer) else {

@@ -1,4 +1,5 @@
-//! The registration event package (RFC 3680): subscribers of an address of record are notified when a contact is added or removed.
+//! The registration event package (RFC 3680): subscribers of an address of record are notified when a contact is added
+//! or removed.
 //!
 //! ```text
 //!  SUBSCRIBE ── subscribe, refresh ──> RegEvents ── 200, NOTIFY (all contacts) ──> subscriber
@@ -6,11 +7,12 @@
 //!  time ─────── handle_timeout ──────>    └─ ────── NOTIFY (terminated) ─────────> subscriber
 //! ```
 //!
-//! The worker that has the bindings of an address also has its subscriptions, so it knows all changes. Its NOTIFY requests use the flow of the
-//! SUBSCRIBE, also if another worker has this flow. Subscriptions are in memory: after a restart a refresh gets 481, and the subscriber subscribes
-//! again (RFC 6665 §4.1.2.2).
+//! The worker that has the bindings of an address also has its subscriptions, so it knows all changes. Its NOTIFY
+//! requests use the flow of the SUBSCRIBE, also if another worker has this flow. Subscriptions are in memory: after a
+//! restart a refresh gets 481, and the subscriber subscribes again (RFC 6665 §4.1.2.2).
 //!
-//! **The invariant:** a subscriber has one NOTIFY at a time. The next one has the full state, with all changes since then.
+//! **The invariant:** a subscriber has one NOTIFY at a time. The next one has the full state, with all changes since
+//! then.
 
 mod contacts;
 mod dialog;
@@ -166,8 +168,8 @@ impl RegEvents {
         self.tags.read(request).map(|name| name.worker)
     }
 
-    /// The beginning of a subscription to this address of record, by somebody who may have it. `contact` is a whole line with the URI of this
-    /// server.
+    /// The beginning of a subscription to this address of record, by somebody who may have it. `contact` is a whole
+    /// line with the URI of this server.
     ///
     /// # Errors
     /// [`RespondError`].
@@ -405,7 +407,8 @@ impl RegEvents {
         transactions.answer(request, &reply).map(drop)
     }
 
-    /// RFC 6665 §4.2.1.2: each SUBSCRIBE that is accepted has a NOTIFY at once, with the full state. Without time it is the last one.
+    /// RFC 6665 §4.2.1.2: each SUBSCRIBE that is accepted has a NOTIFY at once, with the full state. Without time it is
+    /// the last one.
     fn report(&mut self, transactions: &mut Transactions<'_>, slot: u32, expires: u32) {
         if expires == 0 {
             self.notify(transactions, slot, State::TimedOut, None);

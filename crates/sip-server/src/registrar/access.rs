@@ -15,8 +15,8 @@ pub enum Access {
 
 /// Decides who may change whose bindings.
 pub trait Authority {
-    /// What this user may do with the bindings of this address. The user is authenticated, or `None` if the domain asks nobody for
-    /// credentials.
+    /// What this user may do with the bindings of this address. The user is authenticated, or `None` if the domain asks
+    /// nobody for credentials.
     fn access(&self, user: Option<&[u8]>, aor: &Aor) -> Access;
 }
 

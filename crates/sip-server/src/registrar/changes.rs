@@ -190,7 +190,8 @@ impl<'c> Changes<'c> {
     }
 }
 
-/// Whether a contact is that of a binding: by instance and `reg-id` (RFC 5626 §6), otherwise by URI (RFC 3261 §10.3 step 7).
+/// Whether a contact is that of a binding: by instance and `reg-id` (RFC 5626 §6), otherwise by URI (RFC 3261 §10.3
+/// step 7).
 fn is_binding_of(binding: &Binding, binding_request: &RequestedBinding<'_>) -> bool {
     if binding.reg_id() != binding_request.reg_id {
         return false;

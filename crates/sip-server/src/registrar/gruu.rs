@@ -7,8 +7,8 @@
 //!             80                    64                  64                      64 bits, in base64
 //! ```
 //!
-//! The number is new whenever the temporary GRUUs of an instance lose their force, and bindings have it. So nothing is kept for each GRUU,
-//! and a GRUU whose last binding has ended leads nowhere.
+//! The number is new whenever the temporary GRUUs of an instance lose their force, and bindings have it. So nothing is
+//! kept for each GRUU, and a GRUU whose last binding has ended leads nowhere.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -60,7 +60,8 @@ impl TempGruus {
         let mut bytes = [0; LEN];
         let (first, rest) = bytes.split_at_mut(DISTINGUISHER);
         let parts = [distinguisher.to_be_bytes(), gruu.to_be_bytes()].concat();
-        // Another one for each address and instance of an answer, or equal ciphertexts would show what they have in common.
+        // Another one for each address and instance of an answer, or equal ciphertexts would show what they have in
+        // common.
         let wide = self.unique.derive(5).mac(&parts).to_be_bytes();
         first[..8].copy_from_slice(&wide);
         first[8..].copy_from_slice(&self.unique.derive(6).mac(&parts).to_be_bytes()[..2]);
@@ -109,7 +110,8 @@ impl TempGruus {
     }
 }
 
-/// Writes an instance as the value of `gr`, with an escape for whatever may not stand there; `None` if `buffer` is too short.
+/// Writes an instance as the value of `gr`, with an escape for whatever may not stand there; `None` if `buffer` is too
+/// short.
 pub(crate) fn escape_instance<'b>(instance: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     let mut len = 0;
     for &byte in instance {

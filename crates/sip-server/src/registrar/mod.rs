@@ -1,4 +1,5 @@
-//! The registrar (RFC 3261 §10.3), with Path (RFC 3327), Outbound (RFC 5626), GRUU (RFC 5627) and Service-Route (RFC 3608).
+//! The registrar (RFC 3261 §10.3), with Path (RFC 3327), Outbound (RFC 5626), GRUU (RFC 5627) and Service-Route
+//! (RFC 3608).
 
 mod access;
 mod changes;
@@ -48,11 +49,12 @@ pub struct Config {
     pub max_expires: u32,
     /// Whether a request with Path is served even if the user agent does not support that; RFC 3327 §5.3 recommends 420. Default: no.
     pub path_without_support: bool,
-    /// Seconds after which a connection that is silent counts as failed (RFC 5626 §4.4); user agents send keep-alives more often. Whoever sets
-    /// it closes such connections, somewhat later. A response to a request that came by UDP does not say it. Default: it is not said.
+    /// Seconds after which a connection that is silent counts as failed (RFC 5626 §4.4); user agents send keep-alives
+    /// more often. Whoever sets it closes such connections, somewhat later. A response to a request that came by UDP
+    /// does not say it. Default: it is not said.
     pub flow_timer: Option<u32>,
-    /// The push services by which phones are woken (RFC 8599), such as `fcm`. A phone that names another one gets 555. Default: none, and
-    /// parameters for push services mean nothing.
+    /// The push services by which phones are woken (RFC 8599), such as `fcm`. A phone that names another one gets 555.
+    /// Default: none, and parameters for push services mean nothing.
     pub push_providers: Vec<String>,
 }
 
@@ -130,7 +132,8 @@ pub struct Request<'r, 'm> {
 pub enum Outcome<'b> {
     /// It is answered.
     Response(RegistrarResponse<'b>),
-    /// It is answered so once the location says that the change with this number is saved; with 500 if it says that it is not.
+    /// It is answered so once the location says that the change with this number is saved; with 500 if it says that it
+    /// is not.
     Later(u64, RegistrarResponse<'b>),
     /// The location asks somebody else for the bindings: the request is to be handed in again when it knows.
     Pending,
@@ -235,14 +238,15 @@ impl Registrar {
         self.hash.of(aor)
     }
 
-    /// The key of the address and the number of the instance of a temporary GRUU with this user; `None` if this server has not made
-    /// it. [`Location::find_gruu`] on the worker of the key says whether it is still good.
+    /// The key of the address and the number of the instance of a temporary GRUU with this user; `None` if this server
+    /// has not made it. [`Location::find_gruu`] on the worker of the key says whether it is still good.
     #[must_use]
     pub fn read_temp_gruu(&self, user: &[u8]) -> Option<(AorKey, u64)> {
         self.gruus.read(user)
     }
 
-    /// Steps 1, 2 and the first half of 5 of RFC 3261 §10.3: what the request is about. Nothing of it needs authentication.
+    /// Steps 1, 2 and the first half of 5 of RFC 3261 §10.3: what the request is about. Nothing of it needs
+    /// authentication.
     pub fn examine<'b>(&self, message: &Message<'_>, buffer: &'b mut [u8]) -> Examined<'b> {
         let Some(domain) = self.domain_of(message.request_uri().unwrap_or_default()) else {
             return Examined::Foreign;
@@ -260,7 +264,8 @@ impl Registrar {
         Examined::Aor(aor)
     }
 
-    /// The other steps of RFC 3261 §10.3. `buffer` is where the header lines of the answer are written; 64 KiB hold any.
+    /// The other steps of RFC 3261 §10.3. `buffer` is where the header lines of the answer are written; 64 KiB hold
+    /// any.
     pub fn register<'b>(
         &mut self,
         now: Now,
@@ -376,8 +381,8 @@ impl Registrar {
         }
     }
 
-    /// Checks the contacts, without the stored bindings. Clears each `reg-id` to which Outbound does not apply (RFC 5626 §6). Returns
-    /// whether Outbound is applied and the user agent supports it.
+    /// Checks the contacts, without the stored bindings. Clears each `reg-id` to which Outbound does not apply
+    /// (RFC 5626 §6). Returns whether Outbound is applied and the user agent supports it.
     ///
     /// # Errors
     /// The response that refuses the REGISTER.
@@ -452,8 +457,8 @@ impl Registrar {
         Ok(())
     }
 
-    /// Whether a request for this contact would return to the address of record: the contact is that address, or a GRUU of it
-    /// (RFC 5627 §5.1).
+    /// Whether a request for this contact would return to the address of record: the contact is that address, or a GRUU
+    /// of it (RFC 5627 §5.1).
     fn resolves_to_aor(&self, message: &Message<'_>, aor: &Aor, uri: &SipUri<'_>) -> bool {
         if let Some((key, _)) = uri.user.and_then(|user| self.gruus.read(user)) {
             return key == self.hash.of(aor);

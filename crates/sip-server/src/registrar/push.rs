@@ -52,8 +52,8 @@ pub(super) fn asked<'p>(
     Ok(named)
 }
 
-/// Appends a Feature-Caps (RFC 6809) for each of these services to the header lines, which have this many bytes. Says how many they have then. What
-/// does not fit is left out: the phone is registered all the same.
+/// Appends a Feature-Caps (RFC 6809) for each of these services to the header lines, which have this many bytes. Says
+/// how many they have then. What does not fit is left out: the phone is registered all the same.
 pub(super) fn add_features(buffer: &mut [u8], mut len: usize, providers: &[String]) -> usize {
     for provider in providers {
         let line = format!("Feature-Caps: *;+sip.pns=\"{provider}\"\r\n");

@@ -125,8 +125,8 @@ pub fn is_sip_user(text: &str) -> bool {
 pub struct Trunk {
     /// Its name in routes. Names are unique.
     pub name: String,
-    /// The addresses that calls are sent to: the first one that is available, then the next one if it does not respond. Empty: no
-    /// route can lead to it.
+    /// The addresses that calls are sent to: the first one that is available, then the next one if it does not respond.
+    /// Empty: no route can lead to it.
     pub to: Vec<NextHop>,
     /// The host of the Request-URI of its requests; by default that of the address.
     pub domain: Option<String>,
@@ -177,8 +177,8 @@ pub enum Hunt {
     Order,
     /// At random: each comes first in proportion to its weight.
     Weight,
-    /// By a hash of the Call-ID and the trunk's name (rendezvous hashing): a call has the same order on every server. If a trunk is added
-    /// or removed, only its own calls move.
+    /// By a hash of the Call-ID and the trunk's name (rendezvous hashing): a call has the same order on every server.
+    /// If a trunk is added or removed, only its own calls move.
     Hash,
 }
 
@@ -201,7 +201,8 @@ pub struct Failures {
     pub busy: Next,
     /// After 408 and 480, and when an INVITE has rung for too long.
     pub no_answer: Next,
-    /// After 500, 502, 503 and 504, without a response in time, without a connection, or when `calls_per_second` or `max_calls` is reached.
+    /// After 500, 502, 503 and 504, without a response in time, without a connection, or when `calls_per_second` or
+    /// `max_calls` is reached.
     pub unreachable: Next,
 }
 

@@ -137,7 +137,8 @@ impl Forwards {
         forwards
     }
 
-    /// The forward for an address of record, the most specific first: the whole address, its user, its domain, any address.
+    /// The forward for an address of record, the most specific first: the whole address, its user, its domain, any
+    /// address.
     #[must_use]
     pub fn of(&self, aor: &Aor) -> Option<&Forward> {
         if self.all.is_empty() {

@@ -76,7 +76,8 @@ impl AddressError {
     const SILENT: u32 = 1;
     const NOT_SENT: u32 = 2;
 
-    /// `None` if the outcome is not a failure of the address. A 4xx or 6xx is none, because the called party may have caused it.
+    /// `None` if the outcome is not a failure of the address. A 4xx or 6xx is none, because the called party may have
+    /// caused it.
     fn of(outcome: Outcome) -> Option<AddressError> {
         match outcome {
             Outcome::Silent => Some(AddressError::Silent),
@@ -113,9 +114,11 @@ pub enum AddressState {
     SlowStart,
     /// Probes fail: it gets no calls.
     Down,
-    /// It is down, and the last probe succeeded. It gets calls again after `probe_successes` successful probes in a row.
+    /// It is down, and the last probe succeeded. It gets calls again after `probe_successes` successful probes in a
+    /// row.
     Probing,
-    /// It gets no calls for some time. Either a response had Retry-After, or the address failed too often and the trunk has no probes.
+    /// It gets no calls for some time. Either a response had Retry-After, or the address failed too often and the trunk
+    /// has no probes.
     Paused,
 }
 
@@ -312,8 +315,8 @@ impl Health {
         is_admitted
     }
 
-    /// A call to the trunk begins, in addition to [`Health::admit`]. `None` if there are `most` calls already; 0 means no limit. The call ends
-    /// when the ticket is dropped.
+    /// A call to the trunk begins, in addition to [`Health::admit`]. `None` if there are `most` calls already; 0 means
+    /// no limit. The call ends when the ticket is dropped.
     pub fn begin_call(&self, most: u32) -> Option<Ticket> {
         let ticket = self.calls.begin(most);
         if ticket.is_none() {

@@ -14,8 +14,8 @@ pub(super) struct Candidate {
     pub(super) name: u64,
 }
 
-/// Every server must compute the same hash, so the key is not secret. A caller can choose a trunk by its Call-ID, but only among the trunks of
-/// a route that it may use.
+/// Every server must compute the same hash, so the key is not secret. A caller can choose a trunk by its Call-ID, but
+/// only among the trunks of a route that it may use.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     HashKey::new(*b"hairpin trunks 1").mac(bytes)
 }
@@ -28,8 +28,8 @@ pub(super) fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// An exponentially distributed value with the weight as its rate (weighted rendezvous hashing). Each of several values is the smallest with a
-/// probability in proportion to its weight.
+/// An exponentially distributed value with the weight as its rate (weighted rendezvous hashing). Each of several values
+/// is the smallest with a probability in proportion to its weight.
 fn waiting_time(number: u64, weight: u16) -> f64 {
     let uniform = ((number >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     -uniform.ln() / f64::from(weight.max(1))

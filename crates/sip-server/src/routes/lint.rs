@@ -32,8 +32,9 @@ pub enum Finding {
     },
 }
 
-/// Finds prefixes and routes that no request reaches. It reports only certain cases. The first route has no condition except its prefixes,
-/// or only conditions that the other route has, too. And no route can follow after the failure of the first one.
+/// Finds prefixes and routes that no request reaches. It reports only certain cases. The first route has no condition
+/// except its prefixes, or only conditions that the other route has, too. And no route can follow after the failure of
+/// the first one.
 #[must_use]
 pub fn lint(routes: &[Route]) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -7,10 +7,11 @@
 //!  responses, silence, OPTIONS ──> Health of each address of a trunk ──> the next decision
 //! ```
 //!
-//! A [`Table`] is immutable, and all workers share it. Only the [`Health`] of its trunks changes: atomic numbers, written once or twice per call.
+//! A [`Table`] is immutable, and all workers share it. Only the [`Health`] of its trunks changes: atomic numbers,
+//! written once or twice per call.
 //!
-//! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`. So a missing condition in
-//! a route never makes an open relay.
+//! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`.
+//! So a missing condition in a route never makes an open relay.
 
 mod call;
 mod config;

@@ -1,8 +1,8 @@
 //! Which prefixes a number begins with, the longest one first.
 //!
-//! The prefixes are sorted. Each one has a link to its longest proper prefix in the list. All entries between a prefix and a number that begins
-//! with it also begin with this prefix. So one binary search finds the entry before the number, and the links from there lead to all its
-//! prefixes. There is no hash that a sender could attack.
+//! The prefixes are sorted. Each one has a link to its longest proper prefix in the list. All entries between a prefix
+//! and a number that begins with it also begin with this prefix. So one binary search finds the entry before the
+//! number, and the links from there lead to all its prefixes. There is no hash that a sender could attack.
 
 /// One prefix.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use super::health::Outcome;
 use super::hunt::mix;
 use super::table::Table;
 
-/// A probe fails without a response within this time, or within its interval if that is less. This is less than Timer F (32 s),
-/// to detect a failure early.
+/// A probe fails without a response within this time, or within its interval if that is less. This is less than Timer F
+/// (32 s), to detect a failure early.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// One address that is probed.
@@ -134,8 +134,8 @@ impl Prober {
         self.note(now, table, whose, outcome);
     }
 
-    /// The probe with this number was not sent, because the address asked for a pause or the server limits what it sends. That says
-    /// nothing about the address: its state stays, and the next probe comes after the interval.
+    /// The probe with this number was not sent, because the address asked for a pause or the server limits what it
+    /// sends. That says nothing about the address: its state stays, and the next probe comes after the interval.
     pub fn note_not_sent(&mut self, now: Mono, number: u32) {
         let place = self.all.iter().position(|it| it.waits_for == Some(number));
         if let Some(place) = place {

@@ -1,6 +1,8 @@
-//! The registrations of this server at its trunks (RFC 3261 §10.2): a REGISTER, refreshes before it expires, and increasing pauses after failures.
+//! The registrations of this server at its trunks (RFC 3261 §10.2): a REGISTER, refreshes before it expires, and
+//! increasing pauses after failures.
 //!
-//! One worker sends all REGISTERs. A registration has one Call-ID and an increasing CSeq for as long as the process runs (§10.2.4).
+//! One worker sends all REGISTERs. A registration has one Call-ID and an increasing CSeq for as long as the process
+//! runs (§10.2.4).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -283,8 +285,8 @@ impl Registration {
         )
     }
 
-    /// Makes the header line for the next REGISTER. Returns whether the challenge says that only the nonce was too old; `None` if it
-    /// cannot be answered.
+    /// Makes the header line for the next REGISTER. Returns whether the challenge says that only the nonce was too old;
+    /// `None` if it cannot be answered.
     fn answer_challenge(&mut self, response: &Message<'_>, cnonce: &str) -> Option<bool> {
         let credentials = self.credentials.as_ref()?;
         let (challenges, answers) = match response.status_code() {

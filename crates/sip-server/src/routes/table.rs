@@ -57,8 +57,8 @@ pub(super) struct TrunkEntry {
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) route: Route,
-    /// Those of the lowest priority number first, else in the order of the route. Routes with the same list share it, so that it stays in
-    /// the cache of the processor.
+    /// Those of the lowest priority number first, else in the order of the route. Routes with the same list share it,
+    /// so that it stays in the cache of the processor.
     pub(super) trunks: Arc<[u16]>,
     pub(super) from_trunks: Vec<u16>,
 }
@@ -101,7 +101,8 @@ impl Asked {
 }
 
 impl Table {
-    /// Makes a table of these routes and trunks. A trunk keeps its health if the earlier table has it with the same name, addresses and probes.
+    /// Makes a table of these routes and trunks. A trunk keeps its health if the earlier table has it with the same
+    /// name, addresses and probes.
     ///
     /// # Errors
     /// [`TableError`].
@@ -145,9 +146,9 @@ impl Table {
         })
     }
 
-    /// Adds what decides where the routes lead, besides the Request-URI: the sender and the source, as far as any route looks at them, and the
-    /// header fields that routes name. `sender` is the address that the request came from, and the number of its trunk. `aor_of` finds the
-    /// address of record here that a URI names.
+    /// Adds what decides where the routes lead, besides the Request-URI: the sender and the source, as far as any route
+    /// looks at them, and the header fields that routes name. `sender` is the address that the request came from, and
+    /// the number of its trunk. `aor_of` finds the address of record here that a URI names.
     pub fn inputs(
         &self,
         message: &Message<'_>,
@@ -167,7 +168,8 @@ impl Table {
             };
             to.extend_from_slice(&source.octets());
         }
-        // The user is whom From names, who must prove it (`Call::sender`). Routes look at no other part of From, nor at the From of a trunk.
+        // The user is whom From names, who must prove it (`Call::sender`). Routes look at no other part of From, nor at
+        // the From of a trunk.
         if self.asked.users && trunk.is_none() {
             let from = message.from().ok();
             let uri = from.as_ref().and_then(|from| from.parse_uri().ok());

@@ -10,8 +10,8 @@ use crate::world::{
     Chance, Model, START, Tape, aor, binding, change, later, model, open, persistent, recovered,
 };
 
-/// Registers, removes, writes, synchronizes, compacts, fails and loses power, all by chance. What is there afterwards is what was there
-/// after some change: not before the last synchronization, nor behind what was written.
+/// Registers, removes, writes, synchronizes, compacts, fails and loses power, all by chance. What is there afterwards
+/// is what was there after some change: not before the last synchronization, nor behind what was written.
 #[test]
 fn a_crash_leaves_an_earlier_state() {
     for seed in 0..60 {
@@ -96,7 +96,8 @@ fn set_room(log: &mut sip_server::log::Log<Tape>, room: Option<usize>) {
     log.storage_mut().room = room;
 }
 
-/// A power cut may leave any part of what was not synchronized. Whatever it leaves, at most the changes of the last five seconds are lost.
+/// A power cut may leave any part of what was not synchronized. Whatever it leaves, at most the changes of the last
+/// five seconds are lost.
 #[test]
 fn a_power_cut_at_any_byte_loses_five_seconds_at_most() {
     let at = |ms: u64| Now {

@@ -1,4 +1,5 @@
-//! The preview of a decision and the proxy agree, and among 10,000 prefixes the longest decides. How long that takes: the example `routes`.
+//! The preview of a decision and the proxy agree, and among 10,000 prefixes the longest decides. How long that takes:
+//! the example `routes`.
 use sip::flow::Transport;
 use sip::{Message, Spans};
 use sip_server::proxy::Preview;

@@ -102,7 +102,8 @@ fn no_target_is_tried_twice_and_what_is_followed_is_removed_rfc3261_16_7_4() {
     });
     world.bind_bob(&[None]);
     let (first, second) = (address(UAS), address(UAS + 1));
-    // The first contact is equal to the contact that sent the 302. The proxy tries the second one. The third one is not a SIP URI.
+    // The first contact is equal to the contact that sent the 302. The proxy tries the second one. The third one is not
+    // a SIP URI.
     let lines = format!(
         "Contact: <sip:bob@{first};X=y>, \"B, ob\" <sip:bob@{second}>\r\nContact: <mailto:bob@example.com>\r\n"
     );

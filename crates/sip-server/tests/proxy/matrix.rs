@@ -1,4 +1,5 @@
-//! Matrices: each response against each other, at each moment, over each transport. What must come out is said by a few plain rules.
+//! Matrices: each response against each other, at each moment, over each transport. What must come out is said by a few
+//! plain rules.
 
 use std::time::Duration;
 
@@ -447,7 +448,8 @@ fn repetitions_of_a_request_are_forwarded_once_rfc3261_17_2() {
     }
 }
 
-/// RFC 5626 §7: another flow of the instance is tried after a 408 or 430, or if there is no response; never after another response.
+/// RFC 5626 §7: another flow of the instance is tried after a 408 or 430, or if there is no response; never after
+/// another response.
 #[test]
 fn a_second_flow_of_an_instance_is_tried_after_408_or_430_alone_rfc5626_7() {
     for (code, goes_on) in [

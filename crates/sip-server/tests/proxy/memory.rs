@@ -75,7 +75,8 @@ fn a_call_in_progress_costs_at_most_4_kb() {
     assert!(each <= MOST_IN_PROGRESS, "{each}");
 }
 
-/// Bytes that the proxy's node has after so many calls were answered, and their transactions have ended. No BYE has come.
+/// Bytes that the proxy's node has after so many calls were answered, and their transactions have ended. No BYE has
+/// come.
 fn after_answers(is_counted: bool, rounds: u32) -> i64 {
     let mut world = world(is_counted);
     world.nodes[UAS].script = answers(&[(50, 200)]);

@@ -1,4 +1,5 @@
-//! Phones at other nodes of a cluster: a token in Route lets the node of the phone know that another node has sent the request.
+//! Phones at other nodes of a cluster: a token in Route lets the node of the phone know that another node has sent the
+//! request.
 
 use sip::flow::Transport;
 use sip_server::proxy::{AtNodes, Config, Forking, NodeHop};

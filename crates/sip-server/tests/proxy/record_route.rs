@@ -1,4 +1,5 @@
-//! When a copy must have Record-Route, and with which scheme (RFC 3261 §16.6 step 4), for targets of each kind. `sip.record_route` is off.
+//! When a copy must have Record-Route, and with which scheme (RFC 3261 §16.6 step 4), for targets of each kind.
+//! `sip.record_route` is off.
 
 use sip::flow::Transport;
 use sip_server::proxy::Config;

@@ -253,7 +253,8 @@ fn a_cancel_of_the_caller_ends_the_hunt() {
 /// The responses of a trunk with their times, the responses that the caller gets, and the end of the test in ms.
 type Case<'c> = (&'c [(u64, u16)], &'c [&'c str], u64);
 
-/// The trunk may respond to a CANCEL in any way. The caller gets one final response in time, no other trunk is tried, and no state is left.
+/// The trunk may respond to a CANCEL in any way. The caller gets one final response in time, no other trunk is tried,
+/// and no state is left.
 #[test]
 fn a_trunk_may_answer_a_cancel_late_never_or_with_a_200() {
     let cases: [Case<'_>; 5] = [

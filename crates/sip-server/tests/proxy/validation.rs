@@ -121,8 +121,8 @@ fn two_users_who_lead_to_each_other_cost_ten_copies_and_get_482_rfc5393_4_1() {
     world.send(UAC, Transport::Udp, &text);
     world.run_until(10_000);
     assert_eq!(world.heard(UAC).last(), Some(&"482 INVITE"));
-    // With `maddr` the Request-URI is another one, so the first round is a spiral. Each copy after that finds its own URI in one of the
-    // Via fields, or that of the other user in none: 2, 4 and 4 copies.
+    // With `maddr` the Request-URI is another one, so the first round is a spiral. Each copy after that finds its own
+    // URI in one of the Via fields, or that of the other user in none: 2, 4 and 4 copies.
     let copies = world.nodes[PROXY].sent.iter();
     let copies = copies.filter(|(_, to, text)| *to == PROXY && text.starts_with("INVITE"));
     let branches: std::collections::BTreeSet<&str> =

@@ -1,5 +1,5 @@
-//! An engine, the time, and who talks to it: whole transactions and calls without a socket. Timed by the example `engine`, and
-//! counted by the example `cost` of the server and by the test that nothing allocates.
+//! An engine, the time, and who talks to it: whole transactions and calls without a socket. Timed by the example
+//! `engine`, and counted by the example `cost` of the server and by the test that nothing allocates.
 
 use core::hint::black_box;
 use core::time::Duration;
@@ -133,8 +133,8 @@ fn engine_turn(bed: &mut TestBed, given: Given<'_>) -> Outcome<()> {
 }
 
 impl TestBed {
-    /// For this operation, done so often per second of the engine's time. A transaction over UDP lives for 32 seconds, so after
-    /// that time as many end as begin.
+    /// For this operation, done so often per second of the engine's time. A transaction over UDP lives for 32 seconds,
+    /// so after that time as many end as begin.
     pub(crate) fn new(operation: Operation, per_second: u64) -> Outcome<TestBed> {
         let mut config = Config::new(0, HashKey::new([1; 16]));
         config.congestion.refusal_permille = match operation {

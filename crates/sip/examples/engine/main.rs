@@ -4,8 +4,8 @@
 //! cargo run --release -p hairpin-sip --example engine
 //! ```
 //!
-//! The figures are medians of many short runs, in nanoseconds a transaction or call. `engine OPERATION COUNT` repeats one
-//! operation, for a profiler.
+//! The figures are medians of many short runs, in nanoseconds a transaction or call. `engine OPERATION COUNT` repeats
+//! one operation, for a profiler.
 
 #![expect(
     clippy::disallowed_methods,

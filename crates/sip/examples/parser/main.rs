@@ -4,8 +4,8 @@
 //! cargo run --release -p hairpin-sip --example parser
 //! ```
 //!
-//! The figures are medians of many short runs, in nanoseconds a message, and the heap allocations that one message takes.
-//! `parser OPERATION COUNT` repeats one operation, for counting its instructions with callgrind.
+//! The figures are medians of many short runs, in nanoseconds a message, and the heap allocations that one message
+//! takes. `parser OPERATION COUNT` repeats one operation, for counting its instructions with callgrind.
 
 #![expect(
     clippy::disallowed_methods,

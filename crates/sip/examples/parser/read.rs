@@ -1,5 +1,5 @@
-//! Two messages, and what their receiver reads of them. Timed by the example `parser`, and counted by the example `cost` of the
-//! server.
+//! Two messages, and what their receiver reads of them. Timed by the example `parser`, and counted by the example
+//! `cost` of the server.
 
 use core::hint::black_box;
 

@@ -14,8 +14,9 @@ const MOST_CHALLENGES: usize = 256;
 /// A user name and a password for Digest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The realm that they are for (RFC 3261 §22.1). `None` is any realm. Then each server and each peer that challenges gets a response,
-    /// and can try passwords with it. So name the realm if a request can reach somebody who is not to be trusted.
+    /// The realm that they are for (RFC 3261 §22.1). `None` is any realm. Then each server and each peer that
+    /// challenges gets a response, and can try passwords with it. So name the realm if a request can reach somebody who
+    /// is not to be trusted.
     pub realm: Option<String>,
     /// The user name.
     pub username: String,
@@ -90,7 +91,8 @@ impl Authenticator {
         }
     }
 
-    /// Reads the challenges of a 401 or 407 to this request. A proxy that forks may send those of several realms (RFC 3261 §22.3).
+    /// Reads the challenges of a 401 or 407 to this request. A proxy that forks may send those of several realms
+    /// (RFC 3261 §22.3).
     pub(super) fn learn(&mut self, draft: &mut Draft, response: &Message<'_>) -> Learned {
         if self.credentials.is_empty() {
             return Learned::Problem(AuthProblem::NoCredentials);
@@ -173,8 +175,8 @@ impl Authenticator {
         });
     }
 
-    /// Gives a request the credentials of the realms that have challenged it, or its call (RFC 3261 §22.3). Other servers do not get
-    /// them, because a server can test passwords against a digest response.
+    /// Gives a request the credentials of the realms that have challenged it, or its call (RFC 3261 §22.3). Other
+    /// servers do not get them, because a server can test passwords against a digest response.
     pub(super) fn sign(
         &mut self,
         draft: &mut Draft,

@@ -93,8 +93,8 @@ impl UserAgent {
         self.calls.get_mut(&call.0).ok_or(CallError::Gone)
     }
 
-    /// Ends a call: with CANCEL before the answer, with BYE after it, and with 480 for an incoming call that is not answered.
-    /// [`Event::Ended`] follows. A call of ours that is answered at the same moment is ended with BYE.
+    /// Ends a call: with CANCEL before the answer, with BYE after it, and with 480 for an incoming call that is not
+    /// answered. [`Event::Ended`] follows. A call of ours that is answered at the same moment is ended with BYE.
     ///
     /// # Errors
     /// [`CallError`]; nothing was sent then.
@@ -121,8 +121,8 @@ impl UserAgent {
         }
     }
 
-    /// Sends BYE for a confirmed call, at once or after the ACK for the 2xx of this side. The callee must not send it before the ACK
-    /// (RFC 3261 §15).
+    /// Sends BYE for a confirmed call, at once or after the ACK for the 2xx of this side. The callee must not send it
+    /// before the ACK (RFC 3261 §15).
     pub(super) fn end(&mut self, transactions: &mut Transactions<'_>, call: u64, cause: EndCause) {
         let Some(it) = self.calls.get_mut(&call) else {
             return;
@@ -185,7 +185,8 @@ impl UserAgent {
     /// Sends a re-INVITE (RFC 3261 §14.1). [`Event::OfferAnswered`] or [`Event::OfferRefused`] follows.
     ///
     /// # Errors
-    /// [`CallError::OutOfPlace`] if the call is not answered, or an INVITE of either side waits for its response. Or another [`CallError`].
+    /// [`CallError::OutOfPlace`] if the call is not answered, or an INVITE of either side waits for its response. Or
+    /// another [`CallError`].
     pub fn reinvite(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -214,8 +215,8 @@ impl UserAgent {
         Ok(())
     }
 
-    /// Sends any other request, such as INFO, MESSAGE or REFER: in a call, or to a URI. `lines` are header lines, each with its line end.
-    /// [`Event::Response`] follows. A 408 or 481 within a call ends the call (RFC 3261 §12.2.1.2).
+    /// Sends any other request, such as INFO, MESSAGE or REFER: in a call, or to a URI. `lines` are header lines, each
+    /// with its line end. [`Event::Response`] follows. A 408 or 481 within a call ends the call (RFC 3261 §12.2.1.2).
     ///
     /// # Errors
     /// [`CallError`]; nothing was sent then. ACK, BYE, CANCEL, INVITE and REGISTER are [`CallError::OutOfPlace`].

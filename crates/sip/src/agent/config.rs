@@ -40,14 +40,15 @@ pub struct Config {
     pub identity: String,
     /// The name that others see, without quotes; empty for none.
     pub display_name: String,
-    /// The URI at which this user agent gets requests: `sip:alice@192.0.2.1:5060`, with `;transport=tcp` if it listens there only.
+    /// The URI at which this user agent gets requests: `sip:alice@192.0.2.1:5060`, with `;transport=tcp` if it listens
+    /// there only.
     pub contact: String,
     /// Parameters of the Contact of REGISTER, each with its semicolon, such as `;+sip.instance="<urn:uuid:..>"`.
     pub contact_params: String,
     /// User names and passwords for Digest, each for a realm. The first that is for the realm of a challenge is used.
     pub credentials: Vec<Credentials>,
-    /// The proxy that requests outside of dialogs go to first, `sip:proxy.example.com;lr` (RFC 3261 §8.1.2). If the registrar names routes
-    /// (Service-Route, RFC 3608), they take its place for all but REGISTER.
+    /// The proxy that requests outside of dialogs go to first, `sip:proxy.example.com;lr` (RFC 3261 §8.1.2). If the
+    /// registrar names routes (Service-Route, RFC 3608), they take its place for all but REGISTER.
     pub outbound_proxy: Option<String>,
     /// The registrar; by default the domain of `identity`.
     pub registrar: Option<String>,
@@ -55,8 +56,8 @@ pub struct Config {
     pub expires: u32,
     /// User-Agent; empty for none.
     pub user_agent: String,
-    /// What it supports: the same rules as those of the engine. A request with a method that is not in [`RULES`] becomes
-    /// [`Event::Request`](super::Event::Request). Default: [`RULES`].
+    /// What it supports: the same rules as those of the engine. A request with a method that is not in [`RULES`]
+    /// becomes [`Event::Request`](super::Event::Request). Default: [`RULES`].
     pub rules: Rules<'static>,
     /// Calls at a time. Above that, incoming calls get 486, and outgoing ones fail. Default 100.
     pub most_calls: usize,

@@ -35,8 +35,8 @@ fn contact(message: &Message<'_>) -> Option<Vec<u8>> {
 }
 
 impl Dialog {
-    /// The dialog that a response to this INVITE begins (RFC 3261 §12.1.2), or that of a re-INVITE; `None` if its To is malformed. And whether
-    /// its route set is whole, which it is not if a Record-Route is malformed.
+    /// The dialog that a response to this INVITE begins (RFC 3261 §12.1.2), or that of a re-INVITE; `None` if its To is
+    /// malformed. And whether its route set is whole, which it is not if a Record-Route is malformed.
     pub(super) fn of_response(invite: &Draft, response: &Message<'_>) -> Option<(Dialog, bool)> {
         let to = response.to().ok()?;
         let (routes, is_whole) = match &invite.route_set {

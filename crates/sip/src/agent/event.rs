@@ -22,7 +22,8 @@ pub enum CallError {
     /// There is no such call or request, or it has ended.
     #[error("there is no such call or request any more")]
     Gone,
-    /// The state of the call, the method or the response code does not allow it. For example, an INVITE has no final response (RFC 3261 §14.1).
+    /// The state of the call, the method or the response code does not allow it. For example, an INVITE has no final
+    /// response (RFC 3261 §14.1).
     #[error("the state of the call, the method or the response code does not allow this")]
     OutOfPlace,
     /// There are as many calls as there may be.
@@ -99,7 +100,8 @@ pub enum EndCause {
     /// The peer has answered with a message that cannot be read.
     #[error("the answer of the other side is malformed")]
     Malformed,
-    /// The program has not answered the call for too long ([`Timers::answer_limit`](crate::timer::Timers::answer_limit)).
+    /// The program has not answered the call for too long
+    /// ([`Timers::answer_limit`](crate::timer::Timers::answer_limit)).
     #[error("the call was not answered for too long")]
     Abandoned,
 }
@@ -148,7 +150,8 @@ pub enum Event {
         /// An early answer, or nothing.
         content: Content,
     },
-    /// The call is answered. If the INVITE had no offer, the program calls [`acknowledge`](super::UserAgent::acknowledge).
+    /// The call is answered. If the INVITE had no offer, the program calls
+    /// [`acknowledge`](super::UserAgent::acknowledge).
     Answered {
         /// The call.
         call: CallKey,
@@ -177,22 +180,25 @@ pub enum Event {
         /// The call.
         call: CallKey,
     },
-    /// The peer has accepted our re-INVITE. If it had no offer, the program calls [`acknowledge`](super::UserAgent::acknowledge).
+    /// The peer has accepted our re-INVITE. If it had no offer, the program calls
+    /// [`acknowledge`](super::UserAgent::acknowledge).
     OfferAnswered {
         /// The call.
         call: CallKey,
         /// The answer, or the offer.
         content: Content,
     },
-    /// The peer has not accepted our re-INVITE. The session stays as it was. After a 491, the program retries after 2.1 to 4 s if it
-    /// has begun the call, otherwise after 0 to 2 s (RFC 3261 §14.1). After a 408 or 481 the user agent ends the call.
+    /// The peer has not accepted our re-INVITE. The session stays as it was. After a 491, the program retries after 2.1
+    /// to 4 s if it has begun the call, otherwise after 0 to 2 s (RFC 3261 §14.1). After a 408 or 481 the user agent
+    /// ends the call.
     OfferRefused {
         /// The call.
         call: CallKey,
         /// The code; 408 or 503 if there was no response.
         code: u16,
     },
-    /// A request with a method that the user agent does not handle itself. The program calls [`respond`](super::UserAgent::respond).
+    /// A request with a method that the user agent does not handle itself. The program calls
+    /// [`respond`](super::UserAgent::respond).
     Request {
         /// To be named there.
         id: RequestId,

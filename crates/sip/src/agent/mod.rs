@@ -1,4 +1,5 @@
-//! A user agent (RFC 3261 §8, §10 to §15): the signalling of a phone, or of each side of a B2BUA, as a transaction user without I/O.
+//! A user agent (RFC 3261 §8, §10 to §15): the signalling of a phone, or of each side of a B2BUA, as a transaction user
+//! without I/O.
 //!
 //! ```text
 //!  program ── register, invite, ring, answer, reinvite, hang_up ──> UserAgent ──> Transactions
@@ -6,19 +7,20 @@
 //!                            responses, requests, ACK, CANCEL, time ───┘
 //! ```
 //!
-//! - **Registration.** [`UserAgent::register`] registers the contact and refreshes it before the expiry that the registrar granted. After a
-//!   failure that may pass it tries again, later each time (RFC 5626 §4.5).
-//! - **Authentication.** A 401 or 407 is answered with the configured password: MD5, SHA-256 and SHA-512-256, of several realms if a call
-//!   passes several. Other realms than those of the configuration get no answer. Wrong credentials are reported, not tried again.
-//! - **Calls.** [`UserAgent::invite`] begins one. Each branch of a forked call is a separate early dialog. The first 2xx wins, and the
-//!   user agent ends the others with BYE (RFC 3261 §13.2.2.4). Either side may send a re-INVITE.
+//! - **Registration.** [`UserAgent::register`] registers the contact and refreshes it before the expiry that the
+//!   registrar granted. After a failure that may pass it tries again, later each time (RFC 5626 §4.5).
+//! - **Authentication.** A 401 or 407 is answered with the configured password: MD5, SHA-256 and SHA-512-256, of
+//!   several realms if a call passes several. Other realms than those of the configuration get no answer. Wrong
+//!   credentials are reported, not tried again.
+//! - **Calls.** [`UserAgent::invite`] begins one. Each branch of a forked call is a separate early dialog. The first
+//!   2xx wins, and the user agent ends the others with BYE (RFC 3261 §13.2.2.4). Either side may send a re-INVITE.
 //! - **Bodies** are opaque: the program makes offers and answers (RFC 3264), as [`Content`].
 //!
-//! Not included: 100rel and PRACK (RFC 3262), session timers (RFC 4028), Outbound with several flows (RFC 5626). A request that requires
-//! one of these is refused with 420 by the engine, according to [`RULES`].
+//! Not included: 100rel and PRACK (RFC 3262), session timers (RFC 4028), Outbound with several flows (RFC 5626). A
+//! request that requires one of these is refused with 420 by the engine, according to [`RULES`].
 //!
-//! The engine must have [`Config::rules`] as its rules. [`crate::endpoint`] drives a user agent. The methods that send return a [`CallError`]
-//! if nothing was sent. Everything that happens later is an [`Event`].
+//! The engine must have [`Config::rules`] as its rules. [`crate::endpoint`] drives a user agent. The methods that send
+//! return a [`CallError`] if nothing was sent. Everything that happens later is an [`Event`].
 //!
 //! Two phones, and a network that is two lines of code:
 //!
@@ -113,7 +115,8 @@ use call::Call;
 use draft::{Draft, RealmName};
 use registration::Registration;
 
-/// How long further 2xx of an answered INVITE are expected: 64*T1 is 32 s by default (RFC 3261 §13.2.2.4), and others may have a longer T1.
+/// How long further 2xx of an answered INVITE are expected: 64*T1 is 32 s by default (RFC 3261 §13.2.2.4), and others
+/// may have a longer T1.
 const MORE_ANSWERS: Duration = Duration::from_secs(64);
 
 /// Requests of one draft: the first, one for each of two realms, and one for a nonce that was stale.
@@ -193,7 +196,8 @@ pub struct UserAgent {
 }
 
 impl UserAgent {
-    /// A user agent that is not registered and has no calls. `key` is random and secret: tags, Call-IDs and cnonces are made of it.
+    /// A user agent that is not registered and has no calls. `key` is random and secret: tags, Call-IDs and cnonces are
+    /// made of it.
     ///
     /// # Errors
     /// [`ConfigError`] if a URI of the configuration is not a SIP URI.
@@ -325,7 +329,8 @@ impl UserAgent {
         true
     }
 
-    /// Stores the realms, so that later requests of the same call or registration have credentials in the first attempt.
+    /// Stores the realms, so that later requests of the same call or registration have credentials in the first
+    /// attempt.
     fn keep_realms(&mut self, purpose: Purpose, realms: Vec<RealmName>) {
         match purpose {
             Purpose::Register => self.registration.realms = realms,

@@ -13,8 +13,8 @@ use crate::message::Message;
 use crate::tu::Transactions;
 use crate::{Mono, Uri};
 
-/// Time from a refresh to the expiry. If the registration lasts at most 1,200 s, the refresh is at half of it. RFC 3261 gives no value;
-/// this one is from 3GPP TS 24.229 §5.1.1.4.1.
+/// Time from a refresh to the expiry. If the registration lasts at most 1,200 s, the refresh is at half of it. RFC 3261
+/// gives no value; this one is from 3GPP TS 24.229 §5.1.1.4.1.
 const BEFORE_END: Duration = Duration::from_secs(600);
 /// RFC 5626 §4.5: base-time and max-time. After the first failure, the wait is 30 to 60 s.
 const FIRST_WAIT_S: u64 = 30;
@@ -83,8 +83,8 @@ fn may_succeed_later(code: u16) -> bool {
 }
 
 impl UserAgent {
-    /// Registers the contact, and keeps it registered. [`Event::Registered`] or [`Event::RegisterFailed`] follows, and another one with each
-    /// refresh.
+    /// Registers the contact, and keeps it registered. [`Event::Registered`] or [`Event::RegisterFailed`] follows, and
+    /// another one with each refresh.
     ///
     /// # Errors
     /// [`CallError`]; nothing was sent then.
@@ -94,7 +94,8 @@ impl UserAgent {
         self.send_register(transactions)
     }
 
-    /// Removes the contact at the registrar. [`Event::Unregistered`] follows, or [`Event::RegisterFailed`]: then the binding ends by itself.
+    /// Removes the contact at the registrar. [`Event::Unregistered`] follows, or [`Event::RegisterFailed`]: then the
+    /// binding ends by itself.
     ///
     /// # Errors
     /// [`CallError`]; nothing was sent then.

@@ -14,7 +14,8 @@ use crate::message::Message;
 use crate::tu::Transactions;
 use crate::uri::Uri;
 
-/// Early dialogs of one call, and branches that are ended after another has answered: 32, the default limit of this project's proxy.
+/// Early dialogs of one call, and branches that are ended after another has answered: 32, the default limit of this
+/// project's proxy.
 const MOST_BRANCHES: usize = 32;
 
 /// A call to be begun.
@@ -266,7 +267,8 @@ impl UserAgent {
             .push_back(Event::OfferAnswered { call, content });
     }
 
-    /// What a 2xx says. If it was seen before, its ACK is sent again (RFC 3261 §13.2.2.4). `None` if its To is malformed.
+    /// What a 2xx says. If it was seen before, its ACK is sent again (RFC 3261 §13.2.2.4). `None` if its To is
+    /// malformed.
     fn answer_of(
         &mut self,
         transactions: &mut Transactions<'_>,

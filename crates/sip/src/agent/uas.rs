@@ -214,7 +214,8 @@ impl UserAgent {
         });
     }
 
-    /// Sends a provisional response to an incoming call: 180 while it rings, 183 with an early answer. The code is 101 to 199.
+    /// Sends a provisional response to an incoming call: 180 while it rings, 183 with an early answer. The code is 101
+    /// to 199.
     ///
     /// # Errors
     /// [`CallError::OutOfPlace`] if the call is not an incoming one that waits. Or another [`CallError`].
@@ -237,8 +238,8 @@ impl UserAgent {
         Ok(transactions.respond(key, &reply)?)
     }
 
-    /// Answers an incoming call or a re-INVITE with 200. The 200 is repeated until its ACK comes; if none comes for 32 s, the user agent ends
-    /// the call with BYE (RFC 3261 §13.3.1.4).
+    /// Answers an incoming call or a re-INVITE with 200. The 200 is repeated until its ACK comes; if none comes for 32
+    /// s, the user agent ends the call with BYE (RFC 3261 §13.3.1.4).
     ///
     /// # Errors
     /// [`CallError::OutOfPlace`] if no INVITE of the peer waits. Or another [`CallError`].

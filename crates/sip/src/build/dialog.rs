@@ -15,8 +15,8 @@ pub struct DialogRequest<'b> {
     pub next_hop: &'b [u8],
 }
 
-/// What the UAS sends in a dialog that `response`, a 2xx of its own, has begun: BYE, mostly. `remote_target` is the URI of the
-/// Contact of the request that it answered, `cseq` the number of this request.
+/// What the UAS sends in a dialog that `response`, a 2xx of its own, has begun: BYE, mostly. `remote_target` is the URI
+/// of the Contact of the request that it answered, `cseq` the number of this request.
 ///
 /// The route set is that of the Record-Route fields, which the 2xx has from its request, in their order (§12.1.1).
 ///

@@ -1,8 +1,8 @@
 //! Forwarding: a received message as it is, but for the lines a proxy changes.
 //!
-//! Unchanged parts are not copied. The result is a list of slices of the received message and of the new parts, in order,
-//! for one gathering write. Runs of unchanged lines are one slice, so that a request forwarded with a Via on top and a
-//! lower Max-Forwards is five.
+//! Unchanged parts are not copied. The result is a list of slices of the received message and of the new parts, in
+//! order, for one gathering write. Runs of unchanged lines are one slice, so that a request forwarded with a Via on top
+//! and a lower Max-Forwards is five.
 
 use super::response::offset_behind;
 use super::{BuildError, Builder, Stamp, decimal};
@@ -11,8 +11,8 @@ use crate::cursor::Cursor;
 use crate::header::{HeaderKind, NameAddr, Via};
 use crate::message::{Header, Message, StartLine};
 
-/// The most slices a forwarded message is made of: each change takes two, and a kind that is dropped may occur again and
-/// again.
+/// The most slices a forwarded message is made of: each change takes two, and a kind that is dropped may occur again
+/// and again.
 pub const MAX_SLICES: usize = 32;
 
 /// Bytes of scratch that [`forward`] needs beyond the topmost Via field, which it writes anew if it is stamped.
@@ -35,9 +35,10 @@ pub struct Edits<'a> {
     pub max_forwards: Option<u8>,
     /// Put on the topmost Via that was received.
     pub stamp: Stamp,
-    /// Leaves out the parameters of RFC 7339 in what is left of Via. They concern two neighbours. A proxy does not forward those of a
-    /// client (§5.6), nor those below the topmost Via of a response (§5.4). What was agreed upon with the client, the engine knows
-    /// and says in its responses. Those of eight at most are left out: a neighbour that does as much leaves one.
+    /// Leaves out the parameters of RFC 7339 in what is left of Via. They concern two neighbours. A proxy does not
+    /// forward those of a client (§5.6), nor those below the topmost Via of a response (§5.4). What was agreed upon
+    /// with the client, the engine knows and says in its responses. Those of eight at most are left out: a neighbour
+    /// that does as much leaves one.
     pub drop_overload: bool,
     /// Leaves out the topmost value of Via: a response on its way back (§16.7 step 3).
     pub drop_top_via: bool,
@@ -99,8 +100,8 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// The message with `edits` made, in pieces. `scratch` holds what has to be written anew: [`SCRATCH`] bytes, and as many as
-/// the topmost Via field has if it is stamped.
+/// The message with `edits` made, in pieces. `scratch` holds what has to be written anew: [`SCRATCH`] bytes, and as
+/// many as the topmost Via field has if it is stamped.
 ///
 /// A message without Content-Length, which a datagram may be, gets one: the next hop may be a stream.
 ///

@@ -80,7 +80,8 @@ fn sent_by(field: &[u8]) -> Option<(Via<'_>, bool)> {
 }
 
 impl<'a> Message<'a> {
-    /// What a response to this request copies; `None` for a response, for ACK, and where no Via says where an answer goes.
+    /// What a response to this request copies; `None` for a response, for ACK, and where no Via says where an answer
+    /// goes.
     #[must_use]
     pub fn answerable(&self) -> Option<Answerable<'a>> {
         if self.method()? == Method::Ack {
@@ -145,8 +146,8 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp for a request from `source`: the address if sent-by differs from it; address and port if the client asks
-    /// for the port.
+    /// The stamp for a request from `source`: the address if sent-by differs from it; address and port if the client
+    /// asks for the port.
     #[must_use]
     pub fn of(via: &Via<'_>, source: SocketAddr) -> Stamp {
         // An IPv4 client of a socket for both families is an IPv4 client.
@@ -167,8 +168,8 @@ impl Tag {
     /// Bytes of a tag.
     pub const LEN: usize = 16;
 
-    /// Makes a To tag. `random`: random bytes. For a stateless response, a keyed hash of the request, so that a retransmission
-    /// gets the same tag (RFC 3261 §8.2.7).
+    /// Makes a To tag. `random`: random bytes. For a stateless response, a keyed hash of the request, so that a
+    /// retransmission gets the same tag (RFC 3261 §8.2.7).
     #[must_use]
     pub fn new(random: [u8; 8]) -> Tag {
         let mut digits = [0; Tag::LEN];
@@ -274,7 +275,8 @@ impl<'b> Builder<'b> {
 
     /// The same with all parameters, where that first value has been read.
     fn stamped_as(&mut self, field: &[u8], via: &Via<'_>, stamp: Stamp) {
-        // Nearly all have neither `received` nor a value of `rport` yet, and no space that would have to be passed over.
+        // Nearly all have neither `received` nor a value of `rport` yet, and no space that would have to be passed
+        // over.
         let end = offset_behind(field, via.bytes);
         let port_at = via
             .rport_name

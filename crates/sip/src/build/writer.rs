@@ -5,7 +5,8 @@ use crate::Method;
 use crate::chars::{self, TOKEN};
 use crate::header::{HeaderKind, Param};
 
-/// Writes a message into a buffer. The first error is kept, what follows it does nothing, and [`Builder::finish`] returns it.
+/// Writes a message into a buffer. The first error is kept, what follows it does nothing, and [`Builder::finish`]
+/// returns it.
 ///
 /// ```
 /// use hairpin_sip::build::Builder;

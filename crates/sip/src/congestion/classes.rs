@@ -54,8 +54,8 @@ pub struct Classifier {
 const EMERGENCY: &[u8] = b"urn:service:sos";
 
 impl Classifier {
-    /// [`Class::Priority`] has emergency calls to `urn:service:sos`, these values of Resource-Priority (RFC 4412, such as
-    /// `esnet.0`) and, if `trust_priority` is set, `Priority: emergency`.
+    /// [`Class::Priority`] has emergency calls to `urn:service:sos`, these values of Resource-Priority (RFC 4412, such
+    /// as `esnet.0`) and, if `trust_priority` is set, `Priority: emergency`.
     #[must_use]
     pub fn new(resource_priorities: &[&str], trust_priority: bool) -> Classifier {
         Classifier {

@@ -20,7 +20,8 @@ pub struct Config {
     pub enabled: bool,
     /// The longest wait that is of use; 200 ms by default: after 500 ms a caller sends again (RFC 3261 §17.1.1.1).
     pub tolerance: Duration,
-    /// Which part of the processor's time may go into 503s, in thousandths; 80 by default. Beyond it requests are dropped.
+    /// Which part of the processor's time may go into 503s, in thousandths; 80 by default. Beyond it requests are
+    /// dropped.
     pub refusal_permille: u16,
     /// Sources with a share of their own; the first [`MAX_PEERS`](super::MAX_PEERS) count.
     pub peers: Vec<Peer>,
@@ -44,8 +45,8 @@ pub struct Backlog {
     pub messages: u64,
     /// Datagrams that the kernel has dropped since the last report, for want of room.
     pub lost: u64,
-    /// Requests that wait in the transaction user for a slow back end to begin with them. Those that the back end works on are not
-    /// among them: its latency is no overload.
+    /// Requests that wait in the transaction user for a slow back end to begin with them. Those that the back end works
+    /// on are not among them: its latency is no overload.
     pub tu_waiting: u64,
     /// Requests that the back end has begun with since the last report.
     pub tu_begun: u32,
@@ -80,9 +81,9 @@ pub struct ShedCounts {
     pub deferred: u64,
 }
 
-/// From the first of these waits on (in percent of the tolerance), the server refuses some requests of a class. From the second on,
-/// it refuses all. The last class has no entry. New work waits for at most 75 %, so it is answered within the tolerance: its 99th
-/// percentile is 110 ms of 200 in the simulation.
+/// From the first of these waits on (in percent of the tolerance), the server refuses some requests of a class. From
+/// the second on, it refuses all. The last class has no entry. New work waits for at most 75 %, so it is answered
+/// within the tolerance: its 99th percentile is 110 ms of 200 in the simulation.
 const RAMPS: [(u64, u64); 3] = [(25, 75), (75, 125), (125, 200)];
 /// A burst may use so much time for 503s at once: it delays accepted work by a tenth of the tolerance.
 const REFUSAL_BURST: Duration = Duration::from_millis(20);
@@ -90,7 +91,8 @@ const REFUSAL_BURST: Duration = Duration::from_millis(20);
 const FIRST_REFUSAL_NS: f64 = 4_000.0;
 /// What a message costs, until one was measured: about that of a call without an application (docs/sip.md).
 const FIRST_SERVICE_NS: f64 = 10_000.0;
-/// The weight of one tick in the share that RFC 7339 reports: it follows within 0.3 s, and a report is valid for 0.5 s (§4.3).
+/// The weight of one tick in the share that RFC 7339 reports: it follows within 0.3 s, and a report is valid for 0.5 s
+/// (§4.3).
 const AVERAGING: f64 = 0.15;
 
 /// The controller of one worker.
@@ -316,8 +318,9 @@ impl Controller {
         admission
     }
 
-    /// The same for a request that came by a stream. It would not come again, and its sender would wait for half a minute (RFC 3261
-    /// §17.1.2.2, timer F): what cannot be refused is accepted. The stream's flow control holds back those who send too much.
+    /// The same for a request that came by a stream. It would not come again, and its sender would wait for half a
+    /// minute (RFC 3261 §17.1.2.2, timer F): what cannot be refused is accepted. The stream's flow control holds back
+    /// those who send too much.
     pub fn admit_from_stream(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
         if self.refusal_ns < self.refusal_cost() {
             self.count_accepted(now, source);
@@ -392,7 +395,8 @@ impl Controller {
         defers
     }
 
-    /// Seconds: the wait rounded up and a jitter of up to twice that, so that not all who were refused come back at once.
+    /// Seconds: the wait rounded up and a jitter of up to twice that, so that not all who were refused come back at
+    /// once.
     fn retry_after(&mut self) -> u32 {
         let seconds = u32::try_from(self.wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(60);
         let base = seconds.clamp(1, 60);

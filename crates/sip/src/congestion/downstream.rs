@@ -1,8 +1,8 @@
 //! RFC 7339 as a client: holding back what a next hop asked to hold back.
 //!
 //! Few next hops send reports. They are in a table of fixed size; if it is full, the hop whose report expires first is
-//! removed. The loss algorithm (RFC 7339 §7) sends all but a share of the requests, the rate algorithm (RFC 7415 §3.5) so
-//! many a second.
+//! removed. The loss algorithm (RFC 7339 §7) sends all but a share of the requests, the rate algorithm (RFC 7415 §3.5)
+//! so many a second.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,12 @@ use crate::Mono;
 const HOPS: usize = 64;
 /// RFC 7339 §4.3: where oc-validity is absent.
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
-/// A server that ends, or whose report was forged, holds nobody back for longer. One that lives reports with each response.
+/// A server that ends, or whose report was forged, holds nobody back for longer. One that lives reports with each
+/// response.
 const LONGEST_VALIDITY: Duration = Duration::from_secs(60);
-/// Unused capacity of the rate algorithm, so that small bursts pass. RFC 7415 §3.5.2 has a bucket that fills with each request up to
-/// TAU1, and up to TAU2 for requests with priority. Counted from the top they are 1 and -4 requests of these.
+/// Unused capacity of the rate algorithm, so that small bursts pass. RFC 7415 §3.5.2 has a bucket that fills with each
+/// request up to TAU1, and up to TAU2 for requests with priority. Counted from the top they are 1 and -4 requests of
+/// these.
 const RATE_BURST: f64 = 4.0;
 /// And at least as many as come in this time, for who sends many sends them in batches.
 const RATE_BURST_S: f64 = 0.02;
@@ -27,8 +29,8 @@ const RATE_DEBT_S: f64 = 10.0;
 const MIX: Duration = Duration::from_secs(5);
 /// The mix that is assumed at first: percent that may be throttled before the others are.
 const FIRST_MIX: [u32; 2] = [80, 20];
-/// RFC 7339 §4.4: a sequence number lower by more than that is no late report, but one of a server that has begun anew. An hour,
-/// where it is a time.
+/// RFC 7339 §4.4: a sequence number lower by more than that is no late report, but one of a server that has begun anew.
+/// An hour, where it is a time.
 const BEGUN_ANEW: u64 = 3600;
 
 /// What the top Via of a response asks for.
@@ -122,8 +124,8 @@ impl Mix {
         *count = count.saturating_add(1);
     }
 
-    /// How many of 10,000 requests of this class are throttled, so that `percent` of all requests are (RFC 7339 §7.2). Requests
-    /// that begin a dialog are throttled first, the others only if that is not enough.
+    /// How many of 10,000 requests of this class are throttled, so that `percent` of all requests are (RFC 7339 §7.2).
+    /// Requests that begin a dialog are throttled first, the others only if that is not enough.
     fn throttled_share(&self, percent: u32, class: Class) -> u32 {
         let [new, others] = self.taken.map(u64::from);
         let wanted = u64::from(percent) * (new + others);

@@ -1,8 +1,9 @@
-//! Admission control: an overloaded worker refuses new work before the wait of accepted work grows beyond what is of use.
+//! Admission control: an overloaded worker refuses new work before the wait of accepted work grows beyond what is of
+//! use.
 //!
-//! The measure is the expected wait. It is the average time per message, times the waiting messages, those in the sockets
-//! included. The wait of requests that the transaction user has not begun is added. It is compared with a tolerance, 200 ms by
-//! default.
+//! The measure is the expected wait. It is the average time per message, times the waiting messages, those in the
+//! sockets included. The wait of requests that the transaction user has not begun is added. It is compared with a
+//! tolerance, 200 ms by default.
 //!
 //! | wait, in percent of the tolerance | refused |
 //! |---|---|
@@ -10,8 +11,9 @@
 //! | 75 to 125 | those too, and more and more of [`Class::Continuing`] |
 //! | 125 to 200 | more and more of [`Class::Priority`] |
 //!
-//! [`Class::Finishing`] and whatever matches a transaction is never refused. A refusal is a 503 with Retry-After, as long as 503s use
-//! at most 8 % of the time. What is beyond that is dropped and counted, and a [`Filter`] drops as much before it is read.
+//! [`Class::Finishing`] and whatever matches a transaction is never refused. A refusal is a 503 with Retry-After, as
+//! long as 503s use at most 8 % of the time. What is beyond that is dropped and counted, and a [`Filter`] drops as much
+//! before it is read.
 
 mod classes;
 mod controller;

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-/// Messages after which the average has moved by two thirds. Batches of 16 mix messages of different cost; 64 of them smooth that.
+/// Messages after which the average has moved by two thirds. Batches of 16 mix messages of different cost; 64 of them
+/// smooth that.
 const SPAN: f64 = 1024.0;
-/// The same as time, whichever is over first: as long as the tolerance. An application that needs 2 ms handles 100 requests in that.
+/// The same as time, whichever is over first: as long as the tolerance. An application that needs 2 ms handles 100
+/// requests in that.
 const SPAN_TIME_NS: f64 = 200e6;
-/// A sample counts for at most this many times the average: where the processor is taken away from the worker, the clock goes on.
+/// A sample counts for at most this many times the average: where the processor is taken away from the worker, the
+/// clock goes on.
 const OUTLIER: f64 = 4.0;
-/// If all samples are larger for this long, the work has changed. One stall is shorter, and less than half of the tolerance.
+/// If all samples are larger for this long, the work has changed. One stall is shorter, and less than half of the
+/// tolerance.
 const STALL: Duration = Duration::from_millis(80);
 
 /// The moving average.

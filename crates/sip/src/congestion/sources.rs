@@ -1,15 +1,17 @@
 //! Shares of the sources: a source that has had less than its share is served before others.
 //!
-//! Each configured peer has a weight. All other sources together have the weight of one peer of weight 1, regardless of their
-//! number. So a thousand forged addresses take nothing from a carrier. Those others share equally. They are counted in an array
-//! of fixed size, by a keyed hash of their prefix. So no source can make it grow or choose its place.
+//! Each configured peer has a weight. All other sources together have the weight of one peer of weight 1, regardless of
+//! their number. So a thousand forged addresses take nothing from a carrier. Those others share equally. They are
+//! counted in an array of fixed size, by a keyed hash of their prefix. So no source can make it grow or choose its
+//! place.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::{HashKey, Mono};
 
-/// Places of sources that are no peers. Two sources in one place share a threshold; with 50 active sources one in 20 is affected.
+/// Places of sources that are no peers. Two sources in one place share a threshold; with 50 active sources one in 20 is
+/// affected.
 pub const HASHED_PLACES: usize = 1024;
 /// Configured peers that have a place of their own; the kernel's table has the same size.
 pub const MAX_PEERS: usize = 256;
@@ -98,7 +100,8 @@ impl Peers {
         Some(f64::from(peer.weight.max(1)))
     }
 
-    /// How much each place may have at most so that together they have `wanted`, of what each asks for: infinite if they ask for less.
+    /// How much each place may have at most so that together they have `wanted`, of what each asks for: infinite if
+    /// they ask for less.
     pub(super) fn levels(&self, asked: &[f32; PLACES], wanted: f64) -> Levels {
         let (hashed, peers) = asked.split_at(HASHED_PLACES);
         let peers = peers.iter().zip(&self.0);
@@ -132,7 +135,8 @@ pub(super) struct Levels {
 /// Rounds after which a level is near enough: each gives out what those that ask for less have left.
 const ROUNDS: usize = 32;
 
-/// Each of `(asked, weight)` gets what it asks for, or the level times its weight, whichever is less; together they get `wanted`.
+/// Each of `(asked, weight)` gets what it asks for, or the level times its weight, whichever is less; together they get
+/// `wanted`.
 fn level(all: impl Iterator<Item = (f64, f64)> + Clone, wanted: f64) -> f64 {
     let mut level = 0.0;
     for _ in 0..ROUNDS {
@@ -155,7 +159,8 @@ fn level(all: impl Iterator<Item = (f64, f64)> + Clone, wanted: f64) -> f64 {
     level
 }
 
-/// The part of an address by which a source is known: nobody chooses among IPv4 addresses, but everybody in an IPv6 /64.
+/// The part of an address by which a source is known: nobody chooses among IPv4 addresses, but everybody in an IPv6
+/// /64.
 fn prefix(source: IpAddr) -> u64 {
     match source.to_canonical() {
         IpAddr::V4(v4) => u64::from(u32::from_ne_bytes(v4.octets())),
@@ -166,11 +171,11 @@ fn prefix(source: IpAddr) -> u64 {
     }
 }
 
-/// How long sources are counted; then all begin anew, in other places. A caller repeats a request after 500 ms at the earliest
-/// (RFC 3261 §17.1.1.1), so each attempt meets another window.
+/// How long sources are counted; then all begin anew, in other places. A caller repeats a request after 500 ms at the
+/// earliest (RFC 3261 §17.1.1.1), so each attempt meets another window.
 const WINDOW: Duration = Duration::from_millis(250);
-/// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog: 100 ms of it in
-/// half a second.
+/// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog:
+/// 100 ms of it in half a second.
 const SHARED: f64 = 0.8;
 
 /// What was accepted in this window, by place.

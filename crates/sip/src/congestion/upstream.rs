@@ -1,5 +1,5 @@
-//! RFC 7339 as a server: it reports to senders with support how much to throttle. It uses the algorithm "loss", which all of
-//! them have (§4.2). Senders by rate (RFC 7415) would need a share of their own each, kept and counted.
+//! RFC 7339 as a server: it reports to senders with support how much to throttle. It uses the algorithm "loss", which
+//! all of them have (§4.2). Senders by rate (RFC 7415) would need a share of their own each, kept and counted.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,13 @@ use crate::header::Via;
 
 /// How long a report is valid: the default of RFC 7339 §4.3.
 const VALIDITY_MS: u32 = 500;
-/// How many seconds the sequence number of a report without overload is behind the clock. It must be lower than that of any report
-/// that is still valid. It must not be so low that the next hop takes it for that of a server that has restarted (RFC 7339 §4.4).
+/// How many seconds the sequence number of a report without overload is behind the clock. It must be lower than that of
+/// any report that is still valid. It must not be so low that the next hop takes it for that of a server that has
+/// restarted (RFC 7339 §4.4).
 const CALM_AGE_S: u64 = 60;
 
-/// Whether the sender of a request with this Via supports the algorithm "loss". RFC 7339 §4.2 requires the sender to list its
-/// algorithms; a sender without a list supports "loss".
+/// Whether the sender of a request with this Via supports the algorithm "loss". RFC 7339 §4.2 requires the sender to
+/// list its algorithms; a sender without a list supports "loss".
 #[must_use]
 pub fn offers_loss(via: &Via<'_>) -> bool {
     let (mut has_oc, mut has_loss) = (false, true);
@@ -82,9 +83,9 @@ impl OcReply {
 
     /// The percentage to throttle, or that there is nothing to throttle.
     ///
-    /// Without overload, the number is lower than that of any report that is still valid. Several workers respond from one address,
-    /// and a report of an idle worker must not end the reduction that a busy one has requested. RFC 7339 §4.4: much lower numbers are
-    /// taken for those of a server that has begun anew.
+    /// Without overload, the number is lower than that of any report that is still valid. Several workers respond from
+    /// one address, and a report of an idle worker must not end the reduction that a busy one has requested.
+    /// RFC 7339 §4.4: much lower numbers are taken for those of a server that has begun anew.
     fn set(&mut self, unix_s: u64, percent: Option<u8>) {
         if percent.is_none() && !self.is_active {
             if unix_s > self.seconds.saturating_add(2 * CALM_AGE_S) {

@@ -18,9 +18,11 @@ pub struct Challenge<'a> {
     pub opaque: Option<&'a [u8]>,
     /// `algorithm`; MD5 if there is none.
     pub algorithm: Algorithm,
-    /// The algorithm's session variant is asked for: [`DigestResponse::cnonce`] stays the same for as long as the nonce does.
+    /// The algorithm's session variant is asked for: [`DigestResponse::cnonce`] stays the same for as long as the nonce
+    /// does.
     pub is_session: bool,
-    /// What is answered with: `auth` where that is offered, else `auth-int`. Without `qop` the answer is that of RFC 2617.
+    /// What is answered with: `auth` where that is offered, else `auth-int`. Without `qop` the answer is that of
+    /// RFC 2617.
     pub qop: Option<Qop>,
     /// `userhash`: the name is to be sent hashed (RFC 7616 §3.4.4).
     pub hashes_username: bool,
@@ -29,8 +31,8 @@ pub struct Challenge<'a> {
 }
 
 impl<'a> Challenge<'a> {
-    /// Reads WWW-Authenticate or Proxy-Authenticate. `None` if it is malformed or not supported: another scheme, another
-    /// algorithm, no known `qop`.
+    /// Reads WWW-Authenticate or Proxy-Authenticate. `None` if it is malformed or not supported: another scheme,
+    /// another algorithm, no known `qop`.
     #[must_use]
     pub fn of(authorization: &Authorization<'a>) -> Option<Challenge<'a>> {
         if !authorization.is_digest() {
@@ -78,8 +80,8 @@ impl<'a> Challenge<'a> {
     }
 }
 
-/// Of the values of `qop` that are offered, the one to choose; those that are not known are ignored (RFC 7616 §3.3). `auth` before
-/// `auth-int`: proxies may change bodies (RFC 3261 §22.4 leaves the choice to the client).
+/// Of the values of `qop` that are offered, the one to choose; those that are not known are ignored (RFC 7616 §3.3).
+/// `auth` before `auth-int`: proxies may change bodies (RFC 3261 §22.4 leaves the choice to the client).
 fn best(offered: &[u8]) -> Option<Qop> {
     let known = |qop: &[u8]| Qop::of(crate::chars::trim(qop));
     let mut best = None;
@@ -165,8 +167,8 @@ impl DigestResponse<'_> {
         request.raw(b"\r\n");
     }
 
-    /// Whether the server has proven that it knows the password, too (RFC 7616 §3.5). It must confirm this response, and its
-    /// `rspauth` must be correct for the `body` of the response. `None` if it has not tried, as most do not.
+    /// Whether the server has proven that it knows the password, too (RFC 7616 §3.5). It must confirm this response,
+    /// and its `rspauth` must be correct for the `body` of the response. `None` if it has not tried, as most do not.
     #[must_use]
     pub fn is_confirmed_by(&self, confirmation: &Confirmation<'_>, body: &[u8]) -> Option<bool> {
         let rspauth = confirmation.rspauth?;

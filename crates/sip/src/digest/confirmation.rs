@@ -1,4 +1,5 @@
-//! Authentication-Info and Proxy-Authentication-Info (RFC 7616 §3.5, RFC 3261 §20.6): what a server says of credentials that it took.
+//! Authentication-Info and Proxy-Authentication-Info (RFC 7616 §3.5, RFC 3261 §20.6): what a server says of credentials
+//! that it took.
 
 use super::{Qop, inside_quotes};
 use crate::header::AuthParams;

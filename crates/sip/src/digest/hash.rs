@@ -200,8 +200,8 @@ impl Ha1 {
         }
     }
 
-    /// From the hash itself: the long-term key of TURN (RFC 8489 §9.2.2) is one, of MD5 or SHA-256, where user, realm and
-    /// password are the same. `None` if the length is not that of the algorithm.
+    /// From the hash itself: the long-term key of TURN (RFC 8489 §9.2.2) is one, of MD5 or SHA-256, where user, realm
+    /// and password are the same. `None` if the length is not that of the algorithm.
     #[must_use]
     pub fn from_hash(algorithm: Algorithm, hash: &[u8]) -> Option<Ha1> {
         (hash.len() == algorithm.hash_len()).then(|| Ha1 {
@@ -269,8 +269,8 @@ impl Ha1 {
         }
     }
 
-    /// The key of a session variant (RFC 7616 §3.4.2): of the nonce and the cnonce that it began with. Whoever keeps its cnonce for
-    /// as long as it uses a nonce need not remember the first.
+    /// The key of a session variant (RFC 7616 §3.4.2): of the nonce and the cnonce that it began with. Whoever keeps
+    /// its cnonce for as long as it uses a nonce need not remember the first.
     fn of_session(&self, proof: &Proof<'_>) -> Option<Hex> {
         let (_, cnonce) = proof.nc_cnonce.filter(|_| proof.is_session)?;
         let ha1 = Plain(self.hex.as_bytes());
@@ -328,7 +328,8 @@ impl Qop {
     }
 }
 
-/// What is proven, besides the password. Texts that stand in quotes in a message are as between the quotes, with the backslashes.
+/// What is proven, besides the password. Texts that stand in quotes in a message are as between the quotes, with the
+/// backslashes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Proof<'a> {
     /// The nonce of the challenge.

@@ -40,8 +40,8 @@ pub enum NonceCheck {
 
 /// The keys under which nonces are issued and checked.
 ///
-/// Workers and nodes that share them accept each other's nonces. Two are good at a time, so that a rotation sends nobody
-/// away; the second one makes everything from before the first worthless.
+/// Workers and nodes that share them accept each other's nonces. Two are good at a time, so that a rotation sends
+/// nobody away; the second one makes everything from before the first worthless.
 #[derive(Clone, Debug)]
 pub struct NonceKeys {
     current: HashKey,
@@ -58,13 +58,14 @@ impl NonceKeys {
         }
     }
 
-    /// Replaces the key. New nonces use `key`. Nonces of the previous key stay valid, those of the key before it do not.
+    /// Replaces the key. New nonces use `key`. Nonces of the previous key stay valid, those of the key before it do
+    /// not.
     pub fn rotate(&mut self, key: HashKey) {
         self.previous = Some(core::mem::replace(&mut self.current, key));
     }
 
-    /// Writes a nonce that is valid for `realm`, and for `source` unless it is empty. `source` is an address in any form, without the
-    /// port, because a client may return from another port. `salt` is random or a counter.
+    /// Writes a nonce that is valid for `realm`, and for `source` unless it is empty. `source` is an address in any
+    /// form, without the port, because a client may return from another port. `salt` is random or a counter.
     pub fn issue(
         &self,
         realm: &[u8],

@@ -2,8 +2,8 @@
 //!
 //! The table is as large as it was made. A nonce selects one set of places, and its place has a window of the last 64
 //! counts, because requests overtake each other over UDP. If a set is full, the oldest nonce is removed and the set
-//! remembers its age. A nonce that is not in the set and is at least this old may have been there, so it counts as used. So
-//! nothing counts twice, regardless of the load; what a full table costs is a few more challenges.
+//! remembers its age. A nonce that is not in the set and is at least this old may have been there, so it counts as
+//! used. So nothing counts twice, regardless of the load; what a full table costs is a few more challenges.
 //!
 //! Only nonces with a correct digest take a place.
 

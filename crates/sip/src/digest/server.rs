@@ -11,8 +11,8 @@ use crate::build::{Builder, Part};
 use crate::header::{Authorization, HeaderKind};
 use crate::uri::Uri;
 
-/// Credentials of the Digest scheme. Texts are as between their quotes, backslashes included. Which realm they are for is looked at
-/// first: those for another are somebody else's (RFC 3261 §22.3).
+/// Credentials of the Digest scheme. Texts are as between their quotes, backslashes included. Which realm they are for
+/// is looked at first: those for another are somebody else's (RFC 3261 §22.3).
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
     /// `username`: see [`Credentials::name`].
@@ -27,7 +27,8 @@ pub struct Credentials<'a> {
     pub uri: &'a [u8],
     /// `response`.
     pub response: &'a [u8],
-    /// `algorithm`; MD5 if there is none, `None` if it is another one, or a session variant: servers here do not offer these.
+    /// `algorithm`; MD5 if there is none, `None` if it is another one, or a session variant: servers here do not offer
+    /// these.
     pub algorithm: Option<Algorithm>,
     /// `qop`, if there is one.
     pub qop: Option<&'a [u8]>,
@@ -149,8 +150,9 @@ pub struct Policy<'r> {
     /// Whether credentials without `qop` are taken (RFC 2617 had it optional). Each then costs a challenge: see
     /// [`Replay`](super::Replay).
     pub takes_no_qop: bool,
-    /// Whether `uri` may be another one than the Request-URI: for servers behind an edge that rewrites the Request-URI. The response is computed from
-    /// `uri`, so that credentials for one target then serve for another until their nonce count is used.
+    /// Whether `uri` may be another one than the Request-URI: for servers behind an edge that rewrites the Request-URI.
+    /// The response is computed from `uri`, so that credentials for one target then serve for another until their nonce
+    /// count is used.
     pub takes_any_uri: bool,
     /// Whether `auth-int` is offered beside `auth`: the body is protected, too, as long as no proxy changes it.
     pub offers_integrity: bool,
@@ -285,9 +287,9 @@ impl Server<'_> {
         )
     }
 
-    /// Compares the response with the one that the password makes. `ha1` is `None` for a user that is not there; the answer
-    /// takes as long. A count that has been used is [`Outcome::Stale`]: `note` says so, which is [`Replay::note`](super::Replay::note) of
-    /// wherever the embedder has one, and is called for right answers only.
+    /// Compares the response with the one that the password makes. `ha1` is `None` for a user that is not there; the
+    /// answer takes as long. A count that has been used is [`Outcome::Stale`]: `note` says so, which is
+    /// [`Replay::note`](super::Replay::note) of wherever the embedder has one, and is called for right answers only.
     pub fn verify(
         &self,
         credentials: &Credentials<'_>,
@@ -318,8 +320,9 @@ impl Server<'_> {
         }
     }
 
-    /// The same for a user who has any of these keys. The response is compared with at least `rounds` keys unless one of them is correct.
-    /// So the time does not reveal that a user has fewer keys, or none. Returns the key that is right.
+    /// The same for a user who has any of these keys. The response is compared with at least `rounds` keys unless one
+    /// of them is correct. So the time does not reveal that a user has fewer keys, or none. Returns the key that is
+    /// right.
     pub fn verify_any<'k>(
         &self,
         credentials: &Credentials<'_>,
@@ -341,8 +344,8 @@ impl Server<'_> {
         }
     }
 
-    /// Whether it is time for another nonce: half of this one's life is over. With the next one in [`Server::confirm`] a client is
-    /// never sent away with a stale nonce.
+    /// Whether it is time for another nonce: half of this one's life is over. With the next one in [`Server::confirm`]
+    /// a client is never sent away with a stale nonce.
     #[must_use]
     pub fn needs_new_nonce(
         &self,
@@ -358,9 +361,10 @@ impl Server<'_> {
         }
     }
 
-    /// Adds Authentication-Info (a proxy: Proxy-Authentication-Info) to the response to a request with valid credentials. It proves
-    /// that the server knows the password, and may have the next nonce (RFC 7616 §3.5). `body` is the answer's. Nothing is added for
-    /// credentials without `qop` (their clients do not know the header), and nothing for a folded `cnonce`.
+    /// Adds Authentication-Info (a proxy: Proxy-Authentication-Info) to the response to a request with valid
+    /// credentials. It proves that the server knows the password, and may have the next nonce (RFC 7616 §3.5). `body`
+    /// is the answer's. Nothing is added for credentials without `qop` (their clients do not know the header), and
+    /// nothing for a folded `cnonce`.
     pub fn confirm(
         response: &mut Builder<'_>,
         kind: HeaderKind,
@@ -402,8 +406,8 @@ impl Server<'_> {
     }
 }
 
-/// Adds the challenge to a 401 (`WwwAuthenticate`) or a 407 (`ProxyAuthenticate`): one field per algorithm, in their order
-/// (RFC 8760 §2.3), each with `qop` (§2.6 item 8).
+/// Adds the challenge to a 401 (`WwwAuthenticate`) or a 407 (`ProxyAuthenticate`): one field per algorithm, in their
+/// order (RFC 8760 §2.3), each with `qop` (§2.6 item 8).
 pub fn challenge(
     response: &mut Builder<'_>,
     kind: HeaderKind,

@@ -1,5 +1,5 @@
-//! What a proxy requires in addition. Its Record-Route for the outgoing side is known only when the server is chosen (RFC
-//! 5658 §4.2). Some requests use a flow or fail (RFC 5626 §5.3).
+//! What a proxy requires in addition. Its Record-Route for the outgoing side is known only when the server is chosen
+//! (RFC 5658 §4.2). Some requests use a flow or fail (RFC 5626 §5.3).
 
 use super::requests::Request;
 use super::{DispatchError, Dispatcher, OutgoingRequest, RequestKey};
@@ -19,8 +19,8 @@ pub struct Forwarding<'a> {
     pub record_route: Option<RecordRoute<'a>>,
     /// The request fails if its flow is gone, regardless of its target.
     pub only_by_flow: bool,
-    /// The request fails if its flow ends before the final response, also after a provisional response. The other side is a phone, which
-    /// can only be reached by the flow.
+    /// The request fails if its flow ends before the final response, also after a provisional response. The other side
+    /// is a phone, which can only be reached by the flow.
     pub ends_with_flow: bool,
 }
 
@@ -65,8 +65,8 @@ impl KeptRoute {
     }
 }
 
-/// Writes `<sip:user@host:port;transport=tcp;lr>` as a header field of this kind, Record-Route or Path, for this hop. `params` are
-/// further parameters of the URI, each with its semicolon.
+/// Writes `<sip:user@host:port;transport=tcp;lr>` as a header field of this kind, Record-Route or Path, for this hop.
+/// `params` are further parameters of the URI, each with its semicolon.
 pub fn write_route(
     line: &mut Builder<'_>,
     kind: HeaderKind,
@@ -100,7 +100,8 @@ pub fn write_route(
 }
 
 impl Dispatcher {
-    /// Sends a request as [`Dispatcher::send`] does, for a proxy. An ACK is sent once, without a transaction: nothing is told of it.
+    /// Sends a request as [`Dispatcher::send`] does, for a proxy. An ACK is sent once, without a transaction: nothing
+    /// is told of it.
     ///
     /// # Errors
     /// [`DispatchError`]; nothing will be told of it then.

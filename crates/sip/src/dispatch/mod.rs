@@ -1,5 +1,5 @@
-//! "Send this request to this URI". The dispatcher finds the servers of the URI by the DNS (RFC 3263). It begins a client
-//! transaction with each until one responds. The TU only gets the responses. For UACs and proxies alike.
+//! "Send this request to this URI". The dispatcher finds the servers of the URI by the DNS (RFC 3263). It begins a
+//! client transaction with each until one responds. The TU only gets the responses. For UACs and proxies alike.
 //!
 //! ```text
 //!  TU ── send(URI, request) ──> Dispatcher ── poll_query ────> whoever asks the DNS ── answered ──┐
@@ -8,13 +8,13 @@
 //!                                   └──> the TU: responses with its mark; poll_failure: what failed
 //! ```
 //!
-//! **The rules for its embedder.** All requests of the TU that have a mark go through here: the marks that the engine knows are the
-//! dispatcher's. The embedder passes every [`Received::Response`](crate::engine::Received) and every [`Event`] of a client transaction,
-//! and drains the engine's outputs after each call. Every question is answered in the end, if only with a failure; one that is not
-//! counts as failed after a while.
+//! **The rules for its embedder.** All requests of the TU that have a mark go through here: the marks that the engine
+//! knows are the dispatcher's. The embedder passes every [`Received::Response`](crate::engine::Received) and every
+//! [`Event`] of a client transaction, and drains the engine's outputs after each call. Every question is answered in
+//! the end, if only with a failure; one that is not counts as failed after a while.
 //!
-//! What failed over is a transaction of its own, with a branch of its own (RFC 3263 §4.3). A server that was silent, or asked for a
-//! pause with Retry-After, comes last for as long ([`Penalties`]).
+//! What failed over is a transaction of its own, with a branch of its own (RFC 3263 §4.3). A server that was silent, or
+//! asked for a pause with Retry-After, comes last for as long ([`Penalties`]).
 //!
 //! ```
 //! use hairpin_sip::congestion::Class;
@@ -170,8 +170,8 @@ impl Dispatcher {
         key
     }
 
-    /// An INVITE is not wanted any more: the server that it is with gets a CANCEL as soon as it may (RFC 3261 §9.1). One that has
-    /// not been sent fails.
+    /// An INVITE is not wanted any more: the server that it is with gets a CANCEL as soon as it may (RFC 3261 §9.1).
+    /// One that has not been sent fails.
     pub fn cancel(&mut self, now: Mono, engine: &mut Engine, key: RequestKey) {
         let Some(request) = self.requests.get(key.slot, key.generation) else {
             return;
@@ -213,8 +213,9 @@ impl Dispatcher {
         }
     }
 
-    /// A response that the engine has for the TU, to be called with what is in [`Received::Response`](crate::engine::Received). Returns the
-    /// mark of the TU if the response is for it, and `None` if another server is tried instead.
+    /// A response that the engine has for the TU, to be called with what is in
+    /// [`Received::Response`](crate::engine::Received). Returns the mark of the TU if the response is for it, and
+    /// `None` if another server is tried instead.
     pub fn response(
         &mut self,
         now: Mono,

@@ -141,8 +141,8 @@ fn transports(sources: &[Source]) -> Vec<Transport> {
 pub enum AllowedDestination {
     /// To whatever address its target leads to: the TU stands for it.
     Anywhere,
-    /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so only the
-    /// sender's own address is allowed: otherwise anybody could have requests sent to anybody.
+    /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so
+    /// only the sender's own address is allowed: otherwise anybody could have requests sent to anybody.
     Near(IpAddr),
 }
 
@@ -170,8 +170,9 @@ pub struct OutgoingRequest<'a> {
     pub reach: AllowedDestination,
     /// What [`Engine::loop_check`](crate::engine::Engine::loop_check) said of it, for a proxy that forks.
     pub loop_check: Option<LoopCheck>,
-    /// The flow to send the request by while its connection lives, instead of a DNS look-up (RFC 5626 §5.3). It is the flow that
-    /// the dialog began with. Where a new connection can be had, the target says where to if the flow is gone.
+    /// The flow to send the request by while its connection lives, instead of a DNS look-up (RFC 5626 §5.3). It is the
+    /// flow that the dialog began with. Where a new connection can be had, the target says where to if the flow is
+    /// gone.
     pub flow: Option<Flow>,
     /// What to send it from, if that can reach the server: in a dialog, what it was begun by.
     pub from: Option<SendFrom>,

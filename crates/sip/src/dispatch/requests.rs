@@ -132,7 +132,8 @@ impl Dispatcher {
         if servers.is_empty() {
             return self.fail(key, Failure::Forbidden);
         }
-        // RFC 3261 §21.5.4: "SHOULD NOT forward any other requests to that server". What belongs to a dialog may go nowhere else.
+        // RFC 3261 §21.5.4: "SHOULD NOT forward any other requests to that server". What belongs to a dialog may go
+        // nowhere else.
         if request.class == Class::New {
             let penalties = &self.penalties;
             servers.retain(|server| !penalties.has_asked(now, server.transport, server.remote));
@@ -193,7 +194,8 @@ impl Dispatcher {
         }
     }
 
-    /// The flow of a request is gone, and nothing was heard: its target says where it goes. Returns `false` if it may not.
+    /// The flow of a request is gone, and nothing was heard: its target says where it goes. Returns `false` if it may
+    /// not.
     pub(super) fn locate_instead(
         &mut self,
         now: Mono,
@@ -211,8 +213,8 @@ impl Dispatcher {
         true
     }
 
-    /// Tries the next server. If there is none, the request has failed. The reason is the failure of the `last` server that got
-    /// the request; if none got it, the reason is why it was not sent.
+    /// Tries the next server. If there is none, the request has failed. The reason is the failure of the `last` server
+    /// that got the request; if none got it, the reason is why it was not sent.
     fn try_next(&mut self, now: Mono, engine: &mut Engine, key: RequestKey, last: Option<Failure>) {
         let mut unsent = Failure::TransportFailed;
         loop {

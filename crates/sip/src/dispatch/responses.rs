@@ -43,10 +43,10 @@ pub(super) struct Response {
 }
 
 impl Dispatcher {
-    /// The engine could not deliver a response, as in [`Output::Undelivered`](crate::engine::Output::Undelivered). The client has chosen
-    /// sent-by, so the response goes to the client's address or to those that [`Config::allowed`](super::Config::allowed) names, as with
-    /// [`AllowedDestination::Near`]. The response is dropped if the table is full, or if an earlier response of the same transaction is
-    /// still being resolved.
+    /// The engine could not deliver a response, as in [`Output::Undelivered`](crate::engine::Output::Undelivered). The
+    /// client has chosen sent-by, so the response goes to the client's address or to those that
+    /// [`Config::allowed`](super::Config::allowed) names, as with [`AllowedDestination::Near`]. The response is dropped
+    /// if the table is full, or if an earlier response of the same transaction is still being resolved.
     pub fn undelivered(
         &mut self,
         now: Mono,

@@ -1,8 +1,9 @@
-//! The limit of bytes to an unproven source. The source of a datagram may be forged; the victim must not get more than 2.5 times the
-//! bytes that the sender has sent.
+//! The limit of bytes to an unproven source. The source of a datagram may be forged; the victim must not get more than
+//! 2.5 times the bytes that the sender has sent.
 //!
-//! A response without a transaction has [`Engine::room_for`]. A transaction has an [`Allowance`] for all its responses together, repetitions
-//! included. Each repetition of the request adds to it. A 2xx to an INVITE does not count: a user has taken the call.
+//! A response without a transaction has [`Engine::room_for`]. A transaction has an [`Allowance`] for all its responses
+//! together, repetitions included. Each repetition of the request adds to it. A 2xx to an INVITE does not count: a user
+//! has taken the call.
 
 use std::net::IpAddr;
 
@@ -50,8 +51,8 @@ fn bounded(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX).min(u32::MAX - 1)
 }
 
-/// Whether a response is a reliable provisional one. It is not replaced by a shorter one: without RSeq there would be no PRACK for it
-/// (RFC 3262 §3).
+/// Whether a response is a reliable provisional one. It is not replaced by a shorter one: without RSeq there would be
+/// no PRACK for it (RFC 3262 §3).
 pub(super) fn has_rseq(response: &[u8]) -> bool {
     let lines = response.split(|byte| *byte == b'\n');
     lines
@@ -107,8 +108,8 @@ impl Engine {
         }
     }
 
-    /// Whether a datagram with a response of this class and length may be sent. A 2xx to an INVITE may always. Behind a provisional response
-    /// there is room for the final one: without it the client waits.
+    /// Whether a datagram with a response of this class and length may be sent. A 2xx to an INVITE may always. Behind a
+    /// provisional response there is room for the final one: without it the client waits.
     pub(super) fn has_allowance(&mut self, key: ServerKey, class: u16, length: usize) -> bool {
         let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
             return true;

@@ -36,8 +36,8 @@ pub struct Outgoing<'a> {
 impl Engine {
     /// Sends a request in a client transaction of its own, with our Via on top of it.
     ///
-    /// A request too large for UDP goes over TCP (RFC 3261 §18.1.1), and over UDP after all if no connection can be had. Failing
-    /// over to another server is another call: it has a branch of its own.
+    /// A request too large for UDP goes over TCP (RFC 3261 §18.1.1), and over UDP after all if no connection can be
+    /// had. Failing over to another server is another call: it has a branch of its own.
     ///
     /// # Errors
     /// [`RequestError`]; nothing was sent then.
@@ -46,8 +46,8 @@ impl Engine {
         self.request_to(now, out, transport)
     }
 
-    /// Like the function above, but by a flow that the other end has opened, for any size. A phone behind a NAT has a path back
-    /// over UDP and accepts no TCP connection (RFC 5626 §5.3).
+    /// Like the function above, but by a flow that the other end has opened, for any size. A phone behind a NAT has a
+    /// path back over UDP and accepts no TCP connection (RFC 5626 §5.3).
     ///
     /// # Errors
     /// [`RequestError`]; nothing was sent then.
@@ -215,8 +215,8 @@ impl Engine {
         }
     }
 
-    /// Sends the transaction's message over a connection, and keeps it no longer than it is of use: over a stream nothing
-    /// is sent again.
+    /// Sends the transaction's message over a connection, and keeps it no longer than it is of use: over a stream
+    /// nothing is sent again.
     pub(super) fn transmit_over(&mut self, now: Mono, key: ClientKey, connection: ConnectionKey) {
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return;
@@ -341,9 +341,9 @@ impl Engine {
         self.carry_out_client(now, key, step, None, false);
     }
 
-    /// A request that used a connection fails with it, also after a provisional response. It is for a phone behind a NAT, which cannot be
-    /// reached in another way (RFC 5626 §5.3). Without this call, the engine waits, because a server may respond by another connection
-    /// (RFC 3261 §18.2.2).
+    /// A request that used a connection fails with it, also after a provisional response. It is for a phone behind a
+    /// NAT, which cannot be reached in another way (RFC 5626 §5.3). Without this call, the engine waits, because a
+    /// server may respond by another connection (RFC 3261 §18.2.2).
     pub fn end_with_connection(&mut self, key: ClientKey) {
         if let Some(client) = self.clients.slab.get(key.slot, key.generation) {
             client.ends_with_connection = client.is_named;

@@ -1,5 +1,5 @@
-//! The messages that the engine makes itself: responses from requests, ACK and CANCEL from INVITEs, and the Via on top of
-//! requests.
+//! The messages that the engine makes itself: responses from requests, ACK and CANCEL from INVITEs, and the Via on top
+//! of requests.
 
 use super::received::NewRequest;
 use super::reply::{Content, Reply};

@@ -29,31 +29,32 @@ pub struct Config {
     pub classifier: congestion::Classifier,
     /// Whether RFC 7339 is spoken, to next hops and to those that send to us.
     pub overload_control: bool,
-    /// Whether next hops are offered to hold requests back by rate (RFC 7415) as well as by loss (RFC 7339). The offer then has a comma
-    /// between quotes, at which Kamailio 5.6 takes the Via to end and refuses the request.
+    /// Whether next hops are offered to hold requests back by rate (RFC 7415) as well as by loss (RFC 7339). The offer
+    /// then has a comma between quotes, at which Kamailio 5.6 takes the Via to end and refuses the request.
     pub offers_rate_control: bool,
     /// How requests are signed.
     pub sent_by: Vec<SentBy>,
-    /// Asked for a listener on all addresses, if a request does not say which of them it leaves from. Without it such a request
-    /// fails.
+    /// Asked for a listener on all addresses, if a request does not say which of them it leaves from. Without it such a
+    /// request fails.
     pub source_address: Option<SourceAddress>,
     /// The path's MTU where it is known: larger requests, but for 200 bytes, go over TCP (RFC 3261 §18.1.1).
     pub path_mtu: Option<usize>,
     /// Whether a request too large for UDP may go over TCP from the same listener.
     pub large_over_tcp: bool,
-    /// Server transactions at a time. A completed one takes about a kilobyte for 32 s, or until there is no more room. One
-    /// source may have four fifths of those that are not completed.
+    /// Server transactions at a time. A completed one takes about a kilobyte for 32 s, or until there is no more room.
+    /// One source may have four fifths of those that are not completed.
     pub most_servers: usize,
     /// Client transactions at a time.
     pub most_clients: usize,
-    /// Whether the embedder gets a response without a possible connection, as [`Output::Undelivered`](super::Output::Undelivered). RFC 3261
-    /// §18.2.2 requires it to try the DNS names of sent-by. Else it is lost, which its transaction is told.
+    /// Whether the embedder gets a response without a possible connection, as
+    /// [`Output::Undelivered`](super::Output::Undelivered). RFC 3261 §18.2.2 requires it to try the DNS names of
+    /// sent-by. Else it is lost, which its transaction is told.
     pub redirects_responses: bool,
     /// Whether [`congestion::Config::peers`] alone are trusted, and senders that the TU trusts
     /// ([`NewRequest::trust`](super::NewRequest::trust)). Then the engine ignores `maddr` in the Via of others. All
-    /// responses of a transaction to their datagram have at most 2.5 times its bytes together, with repetitions and IP and UDP headers.
-    /// Otherwise anybody can have responses, which are longer than requests and repeated, sent to a third party (RFC 3261 §18.2.2 has no
-    /// bound).
+    /// responses of a transaction to their datagram have at most 2.5 times its bytes together, with repetitions and IP
+    /// and UDP headers. Otherwise anybody can have responses, which are longer than requests and repeated, sent to a
+    /// third party (RFC 3261 §18.2.2 has no bound).
     pub trusts_peers_only: bool,
     /// How long a connection that we opened may be idle. RFC 3261 §18: at least as long as a transaction lives.
     pub connection_idle: Duration,

@@ -26,8 +26,8 @@ const MOST_ALIASES: usize = 4;
 /// Names of a certificate that count.
 const MOST_NAMES: usize = 16;
 
-/// RFC 3261 §18: a connection is found by the remote address, port and transport. Over TLS the verified name counts, too, so that no
-/// request for one domain goes to another domain at the same address (RFC 5923 §9.3).
+/// RFC 3261 §18: a connection is found by the remote address, port and transport. Over TLS the verified name counts,
+/// too, so that no request for one domain goes to another domain at the same address (RFC 5923 §9.3).
 type Remote = (Transport, SocketAddr, Option<PeerName>);
 
 fn remote_of(to: &Destination) -> Remote {
@@ -142,8 +142,8 @@ impl Connections {
         }
     }
 
-    /// A request that came by it has its final response, or will have none. Returns whether nothing more is to be done on the
-    /// connection: its other end sends nothing more, and this was the last.
+    /// A request that came by it has its final response, or will have none. Returns whether nothing more is to be done
+    /// on the connection: its other end sends nothing more, and this was the last.
     pub(super) fn remove_unanswered(&mut self, key: ConnectionKey) -> bool {
         let Some(connection) = self.open.get_mut(&key) else {
             return false;
@@ -153,8 +153,8 @@ impl Connections {
         connection.is_half_closed && connection.unanswered == 0
     }
 
-    /// The other end sends nothing more. Returns how many responses it still waits for, and the slot of the newest client transaction
-    /// whose request went over it.
+    /// The other end sends nothing more. Returns how many responses it still waits for, and the slot of the newest
+    /// client transaction whose request went over it.
     pub(super) fn half_close(&mut self, key: ConnectionKey) -> (u32, Option<u32>) {
         let Some(connection) = self.open.get_mut(&key) else {
             return (0, None);
@@ -209,8 +209,8 @@ impl Connections {
         Some(&client.names)
     }
 
-    /// RFC 5923 §8.2: a client asks that requests for this address come over its connection. That holds for the names that it has
-    /// proved, so for none without a certificate (§9.2).
+    /// RFC 5923 §8.2: a client asks that requests for this address come over its connection. That holds for the names
+    /// that it has proved, so for none without a certificate (§9.2).
     pub(super) fn alias(&mut self, key: ConnectionKey, remote: SocketAddr) {
         let Some(connection) = self.open.get_mut(&key) else {
             return;

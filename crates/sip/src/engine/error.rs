@@ -75,8 +75,8 @@ pub enum DropReason {
     BadResponse,
     /// A response for somebody else: a user agent's has one Via.
     NotOurs,
-    /// A response to a request that this server has forwarded, whose only Via is this server's. There is no element to forward
-    /// it to (RFC 3261 §16.7 step 3).
+    /// A response to a request that this server has forwarded, whose only Via is this server's. There is no element to
+    /// forward it to (RFC 3261 §16.7 step 3).
     NoNextHop,
     /// A response whose next hop would be a broadcast or multicast address.
     Broadcast,

@@ -1,6 +1,7 @@
 //! Which chunks have room: a set of small numbers that knows its least.
 //!
-//! New entries go to the first chunk with room. So the last chunks become empty when the number of entries falls, and their memory can be released.
+//! New entries go to the first chunk with room. So the last chunks become empty when the number of entries falls, and
+//! their memory can be released.
 
 /// The set.
 #[derive(Debug)]

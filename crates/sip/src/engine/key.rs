@@ -43,8 +43,8 @@ pub struct ConnectKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(pub(super) u128);
 
-/// What the messages of one transaction have in common: 64 bits of a keyed hash, the same in all engines with one key. An ACK counts
-/// as its INVITE.
+/// What the messages of one transaction have in common: 64 bits of a keyed hash, the same in all engines with one key.
+/// An ACK counts as its INVITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TransactionId(pub u64);
 
@@ -54,8 +54,8 @@ impl Fingerprint {
     }
 }
 
-/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-62. Its
-/// lowest bits say of what.
+/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of
+/// 2^-62. Its lowest bits say of what.
 pub(super) type RelatedKey = NonZeroU64;
 
 /// Set in what an INVITE within a dialog and its ACK have in common.
@@ -114,8 +114,8 @@ impl Matcher {
         Fingerprint(hasher.finish_128())
     }
 
-    /// RFC 3261 §17.2.3 for clients of RFC 2543: Request-URI, tags, Call-ID, CSeq and the topmost Via. An ACK has the To
-    /// tag of the response and an INVITE mostly none, so To counts for neither.
+    /// RFC 3261 §17.2.3 for clients of RFC 2543: Request-URI, tags, Call-ID, CSeq and the topmost Via. An ACK has the
+    /// To tag of the response and an INVITE mostly none, so To counts for neither.
     pub(super) fn by_headers(
         &self,
         message: &Message<'_>,
@@ -143,17 +143,17 @@ impl Matcher {
         Some(Fingerprint(hasher.finish_128()))
     }
 
-    /// An INVITE within a dialog and the ACK for its 2xx have this in common: both tags, Call-ID and the number of CSeq. That ACK
-    /// has a branch of its own, and its To tag names the transaction which began the dialog (RFC 3261 §13.2.2.4). `None` outside
-    /// of a dialog.
+    /// An INVITE within a dialog and the ACK for its 2xx have this in common: both tags, Call-ID and the number of
+    /// CSeq. That ACK has a branch of its own, and its To tag names the transaction which began the dialog
+    /// (RFC 3261 §13.2.2.4). `None` outside of a dialog.
     pub(super) fn by_dialog(&self, message: &CommonHeaders<'_>) -> Option<RelatedKey> {
         let to_tag = message.to_tag?;
         let related = self.related_key(message, to_tag, Method::Invite);
         RelatedKey::new(related & !ANSWERED_AT_ONCE | WITHIN_DIALOG)
     }
 
-    /// A request outside of dialogs that came by two ways has this in common with itself: From tag, Call-ID and CSeq (RFC 3261
-    /// §8.2.2.2). `None` within a dialog.
+    /// A request outside of dialogs that came by two ways has this in common with itself: From tag, Call-ID and CSeq
+    /// (RFC 3261 §8.2.2.2). `None` within a dialog.
     pub(super) fn by_origin(
         &self,
         message: &CommonHeaders<'_>,

@@ -1,7 +1,8 @@
 //! Memory that is not needed any more goes back.
 //!
-//! Transactions come in waves, and the memory of one is of no use to anybody until the next comes. Memory is released in small steps, so
-//! that no message waits long. Some more than necessary is kept, so that a busy engine allocates and releases nothing.
+//! Transactions come in waves, and the memory of one is of no use to anybody until the next comes. Memory is released
+//! in small steps, so that no message waits long. Some more than necessary is kept, so that a busy engine allocates and
+//! releases nothing.
 
 use std::time::Duration;
 

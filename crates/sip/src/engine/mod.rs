@@ -1,5 +1,5 @@
-//! The engine: transactions, the transports they need and the TU (transaction user), tied together without a socket or a
-//! clock.
+//! The engine: transactions, the transports they need and the TU (transaction user), tied together without a socket or
+//! a clock.
 //!
 //! ```text
 //!  messages ────── handle_message ──┐          ┌── Received: what it is, for the TU (the hot path)
@@ -10,13 +10,13 @@
 //! ```
 //!
 //! **The invariant:** after every call, the embedder drains [`Engine::poll_output`] before it passes the next message.
-//! Before that, the TU accepts a [`NewRequest`] or drops it. Every transaction has exactly one timer, so that the timers
-//! alive are the transactions alive, and when the last has fired nothing is left.
+//! Before that, the TU accepts a [`NewRequest`] or drops it. Every transaction has exactly one timer, so that the
+//! timers alive are the transactions alive, and when the last has fired nothing is left.
 //!
-//! A UAS answers with [`Engine::answer`] at once, or with [`Engine::accept`] and [`Engine::respond`] later; a proxy accepts,
-//! sends requests, and responds with what comes back. A UAC sends requests with [`Engine::request`] and the ACK for a 2xx
-//! with [`Engine::send_stateless`]. [`crate::tu`] has the seam between all that and applications; dialogs are above it
-//! ([`crate::ua`]).
+//! A UAS answers with [`Engine::answer`] at once, or with [`Engine::accept`] and [`Engine::respond`] later; a proxy
+//! accepts, sends requests, and responds with what comes back. A UAC sends requests with [`Engine::request`] and the
+//! ACK for a 2xx with [`Engine::send_stateless`]. [`crate::tu`] has the seam between all that and applications; dialogs
+//! are above it ([`crate::ua`]).
 //!
 //! ```
 //! use hairpin_sip::engine::{Config, Engine, Output, Received, Reply};
@@ -187,8 +187,8 @@ impl Engine {
         .min()
     }
 
-    /// Time has passed: fires timers that are due, a bounded number of them. If more are due, [`Engine::poll_timeout`] says
-    /// so.
+    /// Time has passed: fires timers that are due, a bounded number of them. If more are due, [`Engine::poll_timeout`]
+    /// says so.
     pub fn handle_timeout(&mut self, now: Now) {
         let now = now.mono;
         self.controller.pass_time(now);
@@ -216,8 +216,8 @@ impl Engine {
         self.connections.add(now, flow, None);
     }
 
-    /// A connection of another worker has brought a message that was handed over: answers go by it, and requests to its other
-    /// end, until [`Engine::disconnected`].
+    /// A connection of another worker has brought a message that was handed over: answers go by it, and requests to its
+    /// other end, until [`Engine::disconnected`].
     pub fn adopt(&mut self, now: Mono, flow: &Flow) {
         let known = |connection| self.connections.is_writable(connection);
         if !flow.connection.is_some_and(known) {
@@ -225,8 +225,8 @@ impl Engine {
         }
     }
 
-    /// The client of an accepted connection has proved by its certificate that it serves these domains (RFC 5922 §7.4). With that, it
-    /// may ask for requests by the same connection (RFC 5923).
+    /// The client of an accepted connection has proved by its certificate that it serves these domains (RFC 5922 §7.4).
+    /// With that, it may ask for requests by the same connection (RFC 5923).
     pub fn authenticated(&mut self, connection: ConnectionKey, names: &Arc<[PeerName]>) {
         self.connections.prove(connection, names);
     }
@@ -269,7 +269,8 @@ impl Engine {
         }
     }
 
-    /// Sends a response of [`Output::Undelivered`] to somebody else. [`Event::Redirected`] says whether that could be done.
+    /// Sends a response of [`Output::Undelivered`] to somebody else. [`Event::Redirected`] says whether that could be
+    /// done.
     pub fn redirect(&mut self, now: Mono, to: Destination, response: &[u8], mark: Mark) {
         match self.store.keep(response) {
             Some(cell) => self.send_over_stream(now, to, Waiting::Redirected(mark, cell)),
@@ -294,9 +295,9 @@ impl Engine {
         }
     }
 
-    /// The other end of a connection has shut down its sending side, and still reads. Requests that went over it get no response any more,
-    /// so they have failed. Requests that came by it get their responses: [`Output::Close`] says when the last one is sent. Returns
-    /// whether there are any.
+    /// The other end of a connection has shut down its sending side, and still reads. Requests that went over it get no
+    /// response any more, so they have failed. Requests that came by it get their responses: [`Output::Close`] says
+    /// when the last one is sent. Returns whether there are any.
     pub fn half_closed(&mut self, now: Mono, connection: ConnectionKey) -> bool {
         let (unanswered, newest) = self.connections.half_close(connection);
         for key in self.clients_from(newest) {
@@ -347,8 +348,8 @@ impl Engine {
         self.controller.observe_service(messages, busy);
     }
 
-    /// Reports for how long the worker has slept, or has refused and dropped messages, since the last report. It could have
-    /// accepted more in that time.
+    /// Reports for how long the worker has slept, or has refused and dropped messages, since the last report. It could
+    /// have accepted more in that time.
     pub fn observe_spare(&mut self, spare: Duration) {
         self.controller.observe_spare(spare);
     }
@@ -416,8 +417,8 @@ impl Engine {
         self.controller.peers()
     }
 
-    /// Whether the admission filter drops this datagram. The caller must then not handle it. Only for servers whose kernel does not run the
-    /// filter.
+    /// Whether the admission filter drops this datagram. The caller must then not handle it. Only for servers whose
+    /// kernel does not run the filter.
     #[must_use]
     pub fn filters_out(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
         self.controller.filters_out(source, datagram)

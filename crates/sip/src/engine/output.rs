@@ -163,8 +163,9 @@ pub enum Output<'a> {
         /// Where to; over TLS, to whom. Who cannot prove that name there is not connected to (RFC 5922 §7.3).
         to: &'a Destination,
     },
-    /// No ACK has arrived for a 2xx that was retransmitted until now. The TU must end the dialog with a BYE (RFC 3261 §13.3.1.4).
-    /// Only if [`Reply::until_ack_from`](super::Reply::until_ack_from) named whom it would go to. The transaction ends with this.
+    /// No ACK has arrived for a 2xx that was retransmitted until now. The TU must end the dialog with a BYE
+    /// (RFC 3261 §13.3.1.4). Only if [`Reply::until_ack_from`](super::Reply::until_ack_from) named whom it would go to.
+    /// The transaction ends with this.
     Unacknowledged {
         /// The way by which the INVITE came.
         flow: Flow,
@@ -173,9 +174,10 @@ pub enum Output<'a> {
         /// the URI of the INVITE's Contact.
         remote_target: &'a [u8],
     },
-    /// The connection of a response is gone, and no new one can be had (RFC 3261 §18.2.2). The embedder tries the servers that sent-by
-    /// names, with [`Engine::redirect`](super::Engine::redirect), or calls [`Engine::undeliverable`](super::Engine::undeliverable).
-    /// Only with [`Config::redirects_responses`](super::Config::redirects_responses).
+    /// The connection of a response is gone, and no new one can be had (RFC 3261 §18.2.2). The embedder tries the
+    /// servers that sent-by names, with [`Engine::redirect`](super::Engine::redirect), or calls
+    /// [`Engine::undeliverable`](super::Engine::undeliverable). Only with
+    /// [`Config::redirects_responses`](super::Config::redirects_responses).
     Undelivered {
         /// Its transaction.
         server: ServerKey,
@@ -184,8 +186,8 @@ pub enum Output<'a> {
         /// The response.
         bytes: &'a [u8],
     },
-    /// Close a connection when everything is written: nothing has used it for long, or its other end sends nothing more and has all its
-    /// responses.
+    /// Close a connection when everything is written: nothing has used it for long, or its other end sends nothing more
+    /// and has all its responses.
     Close(ConnectionKey),
     /// Tell the TU.
     Event(Event),

@@ -22,8 +22,8 @@ use crate::{Method, Mono, Now, ParseError, Scan};
 const RETRY_AFTER_LEN: usize = 32;
 
 impl Engine {
-    /// A whole message came in: a datagram, or a frame of a stream. `spans` is the caller's table, used again and again; the
-    /// result borrows from it and from the bytes.
+    /// A whole message came in: a datagram, or a frame of a stream. `spans` is the caller's table, used again and
+    /// again; the result borrows from it and from the bytes.
     ///
     /// In an overload, requests without a transaction are refused or dropped after one bounded pass, before any other
     /// work.
@@ -139,8 +139,9 @@ impl Engine {
         Received::Request(request)
     }
 
-    /// A Via as far as it says where responses go: without `maddr`, if that counts for peers alone and its sender is none. Then the response
-    /// goes to the source address and port, because the port of sent-by is that of `maddr`. The text of the Via stays.
+    /// A Via as far as it says where responses go: without `maddr`, if that counts for peers alone and its sender is
+    /// none. Then the response goes to the source address and port, because the port of sent-by is that of `maddr`. The
+    /// text of the Via stays.
     fn steering<'m>(&self, flow: &Flow, via: &Via<'m>) -> Via<'m> {
         let mut via = *via;
         if via.maddr.is_some() && self.config.trusts_peers_only {
@@ -154,8 +155,8 @@ impl Engine {
         via
     }
 
-    /// RFC 5923 §8.2: requests may come back by the connection that brings this one, if its Via asks for it. The address is where it
-    /// came from, with the port of sent-by.
+    /// RFC 5923 §8.2: requests may come back by the connection that brings this one, if its Via asks for it. The
+    /// address is where it came from, with the port of sent-by.
     fn note_alias(&mut self, flow: &Flow, via: &Via<'_>) {
         if let Some(connection) = flow.connection
             && flow.transport == Transport::Tls
@@ -167,8 +168,8 @@ impl Engine {
         }
     }
 
-    /// By what a UAS finds a request that it has already, by another way, and is at (RFC 3261 §8.2.2.2). `None` if there is none to
-    /// be found. A proxy forwards them all.
+    /// By what a UAS finds a request that it has already, by another way, and is at (RFC 3261 §8.2.2.2). `None` if
+    /// there is none to be found. A proxy forwards them all.
     fn origin_of(&self, request: &CommonHeaders<'_>, method: Method<'_>) -> Option<RelatedKey> {
         let asks = self.config.rules.element == Element::UserAgent
             && self.servers.has_related()
@@ -223,8 +224,8 @@ impl Engine {
         is_known(method) || (method == Method::Cancel && is_known(Method::Invite))
     }
 
-    /// The identifier of the transaction of a request, from its scan. For a CANCEL, that of its INVITE. `None` for responses and for clients of
-    /// RFC 2543.
+    /// The identifier of the transaction of a request, from its scan. For a CANCEL, that of its INVITE. `None` for
+    /// responses and for clients of RFC 2543.
     #[must_use]
     pub fn transaction_of(&self, scan: &Scan<'_>) -> Option<TransactionId> {
         let method = match scan.method? {
@@ -236,8 +237,8 @@ impl Engine {
         Some(self.matcher.by_branch(branch, &via, method).id())
     }
 
-    /// The server transactions that are here, also those that have ended and absorb retransmissions. It looks at all of them: for an
-    /// upgrade.
+    /// The server transactions that are here, also those that have ended and absorb retransmissions. It looks at all of
+    /// them: for an upgrade.
     pub fn server_transactions(&self) -> impl Iterator<Item = TransactionId> {
         let servers = self.servers.slab.iter();
         servers.map(|(_, server)| server.fingerprint.id())
@@ -254,8 +255,9 @@ impl Engine {
         Some(self.matcher.by_branch(branch, via, method).id())
     }
 
-    /// RFC 3261 §9.2: the transaction that a CANCEL is for, matched as if its method were any but CANCEL and ACK. Only an INVITE is
-    /// cancelled by it; all others are answered as if nothing had happened, and so is the CANCEL: with 200.
+    /// RFC 3261 §9.2: the transaction that a CANCEL is for, matched as if its method were any but CANCEL and ACK. Only
+    /// an INVITE is cancelled by it; all others are answered as if nothing had happened, and so is the CANCEL: with
+    /// 200.
     fn cancelled_by(&self, cancel: &NewRequest<'_>) -> Option<u32> {
         let invite = [Method::Invite];
         let others = Method::KNOWN.iter().copied();
@@ -302,8 +304,9 @@ impl Engine {
             .is_none_or(|ours| tag == Some(ours))
     }
 
-    /// Whether an ACK is for a final response that this engine, or one with the same key, has sent without state. The To tag of such a
-    /// response is derived from the request, and the ACK has the branch of the request (RFC 3261 §17.1.1.3).
+    /// Whether an ACK is for a final response that this engine, or one with the same key, has sent without state. The
+    /// To tag of such a response is derived from the request, and the ACK has the branch of the request
+    /// (RFC 3261 §17.1.1.3).
     fn is_for_stateless(
         &self,
         ack: &CommonHeaders<'_>,
@@ -317,8 +320,8 @@ impl Engine {
         })
     }
 
-    /// An ACK without a transaction is the ACK for a 2xx. It belongs to an INVITE within the dialog, or to the INVITE that a To
-    /// tag of this server names.
+    /// An ACK without a transaction is the ACK for a 2xx. It belongs to an INVITE within the dialog, or to the INVITE
+    /// that a To tag of this server names.
     fn ack_in<'m>(
         &mut self,
         message: Message<'m>,
@@ -411,7 +414,8 @@ impl Engine {
         Tag::new(self.matcher.stateless_tag(fingerprint))
     }
 
-    /// Answers a request that was only scanned, but for its Via, without keeping anything; false if no answer can be made.
+    /// Answers a request that was only scanned, but for its Via, without keeping anything; false if no answer can be
+    /// made.
     fn refuse<'m>(
         &mut self,
         flow: &Flow,
@@ -450,8 +454,8 @@ impl Engine {
         admission
     }
 
-    /// Whether a To tag is accepted. A tag that this server has not written is not accepted, unless the server forwards requests, whose
-    /// dialogs belong to others.
+    /// Whether a To tag is accepted. A tag that this server has not written is not accepted, unless the server forwards
+    /// requests, whose dialogs belong to others.
     fn dialog_claimed_by(&self, tag: Option<&[u8]>, dialog: impl FnOnce() -> u64) -> Dialog {
         let Some(tag) = tag else {
             return Dialog::None;

@@ -13,8 +13,8 @@ use crate::message::Message;
 use crate::routing::{SentBy, response_address};
 use crate::verdict::request::CommonHeaders;
 
-/// A request that belongs to no transaction yet. The TU accepts it, answers it, or lets it go, before it hands in the next
-/// message. Accepting and answering consume it, so that it is answered once; its parts can be copied before.
+/// A request that belongs to no transaction yet. The TU accepts it, answers it, or lets it go, before it hands in the
+/// next message. Accepting and answering consume it, so that it is answered once; its parts can be copied before.
 #[derive(Debug)]
 pub struct NewRequest<'m> {
     /// The request.
@@ -58,7 +58,8 @@ impl<'m> NewRequest<'m> {
         self.message.answerable_to((self.via, true), is_tagged)
     }
 
-    /// The `received` and `rport` parameters for its topmost Via, in a forwarded request and in a response (RFC 3261 §18.2.1, RFC 3581 §4).
+    /// The `received` and `rport` parameters for its topmost Via, in a forwarded request and in a response
+    /// (RFC 3261 §18.2.1, RFC 3581 §4).
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         Stamp::of(&self.via, self.flow.remote)
@@ -70,8 +71,8 @@ impl<'m> NewRequest<'m> {
         self.fingerprint.id()
     }
 
-    /// The sender has proved who it is. So `maddr` of the topmost Via says where the response goes, and responses have any length. See
-    /// [`Config::trusts_peers_only`](super::Config::trusts_peers_only).
+    /// The sender has proved who it is. So `maddr` of the topmost Via says where the response goes, and responses have
+    /// any length. See [`Config::trusts_peers_only`](super::Config::trusts_peers_only).
     pub const fn trust(&mut self) {
         self.is_proven = true;
         if let Some((maddr, rport)) = self.withheld.take() {
@@ -80,7 +81,8 @@ impl<'m> NewRequest<'m> {
         }
     }
 
-    /// The source address is not forged, because the request has what only its owner has received. Responses have any length.
+    /// The source address is not forged, because the request has what only its owner has received. Responses have any
+    /// length.
     pub const fn trust_source(&mut self) {
         self.is_proven = true;
     }

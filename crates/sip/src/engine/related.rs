@@ -1,8 +1,8 @@
 //! Server transactions, by what messages of other branches have in common with them.
 //!
-//! Those that a TU is at, and INVITEs, are all found. It has the latest of the requests that were answered at once. There are many of
-//! them, and a retransmission follows soon or never. Each request has one place in the table, and a later request with the same place
-//! replaces it.
+//! Those that a TU is at, and INVITEs, are all found. It has the latest of the requests that were answered at once.
+//! There are many of them, and a retransmission follows soon or never. Each request has one place in the table, and a
+//! later request with the same place replaces it.
 
 use hashbrown::HashTable;
 

@@ -60,8 +60,8 @@ impl<'a> Reply<'a> {
         self
     }
 
-    /// With this To tag instead of one of the engine's. The engine's names the transaction, so that the ACK for a 2xx finds
-    /// it.
+    /// With this To tag instead of one of the engine's. The engine's names the transaction, so that the ACK for a 2xx
+    /// finds it.
     #[must_use]
     pub fn to_tag(mut self, tag: &'a [u8]) -> Reply<'a> {
         if let Content::Made { to_tag, .. } = &mut self.content {

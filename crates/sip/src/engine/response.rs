@@ -39,7 +39,8 @@ impl Engine {
             Ok(key) => key,
             Err(reason) => return self.drop_message(reason),
         };
-        // RFC 3261 §16.7 step 3: nobody is left to forward it to. It must not end the transaction: the true response may still come.
+        // RFC 3261 §16.7 step 3: nobody is left to forward it to. It must not end the transaction: the true response
+        // may still come.
         let client = self.clients.slab.get(key.slot, key.generation);
         if !is_for_next && client.is_some_and(|client| client.is_forwarded) {
             return self.drop_message(DropReason::NoNextHop);
@@ -183,9 +184,9 @@ impl Engine {
         self.set_client_timer(slot);
     }
 
-    /// Handles an ICMP error about a datagram that this engine has sent (RFC 3261 §18.4: host, network, port or protocol
-    /// unreachable). The error has the beginning of the datagram, and the branch in it names the transaction. Returns the worker
-    /// whose it is, if that is another one: the kernel tells any of those that share the port.
+    /// Handles an ICMP error about a datagram that this engine has sent (RFC 3261 §18.4: host, network, port or
+    /// protocol unreachable). The error has the beginning of the datagram, and the branch in it names the transaction.
+    /// Returns the worker whose it is, if that is another one: the kernel tells any of those that share the port.
     pub fn unreachable(&mut self, now: Mono, datagram: &[u8]) -> Option<u16> {
         if datagram.starts_with(b"SIP/") {
             return None;

@@ -1,5 +1,5 @@
-//! How requests are signed: host and port of the topmost Via (RFC 3261 §18.1.1), and of the Record-Route, Path and Contact values of this
-//! server.
+//! How requests are signed: host and port of the topmost Via (RFC 3261 §18.1.1), and of the Record-Route, Path and
+//! Contact values of this server.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,8 +7,8 @@ use crate::Host;
 use crate::build::Part;
 use crate::flow::{Destination, Flow, ListenerKey, Transport};
 
-/// What stands in the Via of requests sent from a listener (RFC 3261 §18.1.1). The first of [`Config::sent_by`](super::Config::sent_by)
-/// that fits a request is used.
+/// What stands in the Via of requests sent from a listener (RFC 3261 §18.1.1). The first of
+/// [`Config::sent_by`](super::Config::sent_by) that fits a request is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentBy {
     /// The listener.

@@ -76,8 +76,8 @@ impl Engine {
         self.servers.moved(key.slot);
     }
 
-    /// Handles a CANCEL for an INVITE of this engine (RFC 3261 §9.2). The response is 200. The TU gets the CANCEL if the INVITE has no
-    /// final response yet.
+    /// Handles a CANCEL for an INVITE of this engine (RFC 3261 §9.2). The response is 200. The TU gets the CANCEL if
+    /// the INVITE has no final response yet.
     pub(super) fn cancel_request<'m>(
         &mut self,
         now: Mono,
@@ -109,8 +109,8 @@ impl Engine {
         }
     }
 
-    /// The To tag of the responses to an accepted request, unless [`Reply::to_tag`] names another one. It is the local tag of the dialog
-    /// that they begin (RFC 3261 §12.1.1). It is told while the transaction lives.
+    /// The To tag of the responses to an accepted request, unless [`Reply::to_tag`] names another one. It is the local
+    /// tag of the dialog that they begin (RFC 3261 §12.1.1). It is told while the transaction lives.
     #[must_use]
     pub fn to_tag(&self, key: ServerKey) -> [u8; TAG_LEN] {
         self.tag_of_server(key)
@@ -253,8 +253,8 @@ impl Engine {
     /// transaction has ended with the answer.
     ///
     /// # Errors
-    /// [`RespondError`]. In these cases the response differs: 503 if there is no room for a transaction, 500 if the response
-    /// cannot be built. There is no response if it is not allowed, such as a 408 (RFC 4320 §4.2).
+    /// [`RespondError`]. In these cases the response differs: 503 if there is no room for a transaction, 500 if the
+    /// response cannot be built. There is no response if it is not allowed, such as a 408 (RFC 4320 §4.2).
     pub fn answer(
         &mut self,
         now: Mono,
@@ -546,8 +546,8 @@ impl Engine {
             .event(Event::ServerFailed { key, mark, failure });
     }
 
-    /// A response could not be sent. If its connection has just gone, a new one is tried (RFC 3261 §18.2.2): over a stream nothing else would
-    /// send it again.
+    /// A response could not be sent. If its connection has just gone, a new one is tried (RFC 3261 §18.2.2): over a
+    /// stream nothing else would send it again.
     pub(super) fn response_failed(&mut self, now: Mono, key: ServerKey) {
         let server = self.servers.slab.get(key.slot, key.generation);
         let connection = server.and_then(|server| {

@@ -44,8 +44,8 @@ pub(super) struct Server {
     pub(super) reports_load: bool,
     /// The dialog that its To tag is bound to; 0 if it begins none.
     pub(super) dialog: u64,
-    /// The key by which a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or the same
-    /// request over another path.
+    /// The key by which a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or
+    /// the same request over another path.
     pub(super) related: Option<RelatedKey>,
     /// What may still be sent to its source.
     pub(super) allowance: Allowance,
@@ -149,8 +149,8 @@ impl Servers {
         self.slab.has_slack()
     }
 
-    /// Releases unused memory, and the memory of tables that are much too large and have few entries to move. It releases about
-    /// `most` bytes of the slab. Returns how many it were.
+    /// Releases unused memory, and the memory of tables that are much too large and have few entries to move. It
+    /// releases about `most` bytes of the slab. Returns how many it were.
     pub(super) fn release_memory(&mut self, most: usize) -> usize {
         let mut bytes = self.slab.release_memory(most);
         bytes += self.wheel.release_memory(self.slab.end());
@@ -171,8 +171,8 @@ impl Servers {
     }
 }
 
-/// Tables with room for this many entries keep their size. So do tables with more entries than that, because all entries
-/// would have to be moved at once.
+/// Tables with room for this many entries keep their size. So do tables with more entries than that, because all
+/// entries would have to be moved at once.
 const KEPT: usize = 8192;
 
 /// Makes a table smaller that has become eight times too large. Returns how many bytes that gives back.

@@ -1,7 +1,7 @@
 //! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
 //!
-//! Entries lie in chunks of fixed size, so that growing moves nothing. The first chunk with room is taken, and those that have become
-//! empty are given back in [`Slab::release_memory`].
+//! Entries lie in chunks of fixed size, so that growing moves nothing. The first chunk with room is taken, and those
+//! that have become empty are given back in [`Slab::release_memory`].
 
 use super::free_slots::FreeSlots;
 
@@ -217,8 +217,8 @@ impl<T> Slab<T> {
         self.with_memory - self.in_use > 1 + self.in_use / SPARE
     }
 
-    /// Gives empty chunks back, the last ones first, but for some that are kept for what comes: not much more than this many bytes.
-    /// Returns how many it were.
+    /// Gives empty chunks back, the last ones first, but for some that are kept for what comes: not much more than this
+    /// many bytes. Returns how many it were.
     pub(crate) fn release_memory(&mut self, most: usize) -> usize {
         let mut bytes = 0;
         for chunk in self.chunks.iter_mut().rev() {

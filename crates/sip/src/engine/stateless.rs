@@ -15,15 +15,15 @@ use crate::message::Message;
 use crate::{Method, Mono};
 
 impl Engine {
-    /// The routing input of a proxy that forks (RFC 5393 §4.2.1). `others` is the input of its location service besides the Request-URI
-    /// and Route.
+    /// The routing input of a proxy that forks (RFC 5393 §4.2.1). `others` is the input of its location service besides
+    /// the Request-URI and Route.
     #[must_use]
     pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
         self.codec.loop_check(request, others)
     }
 
-    /// Whether a request was here already, and the decision was made of the same (RFC 5393 §4.2.2): it gets 482. Whoever comes back
-    /// with something changed spirals, and goes on.
+    /// Whether a request was here already, and the decision was made of the same (RFC 5393 §4.2.2): it gets 482.
+    /// Whoever comes back with something changed spirals, and goes on.
     #[must_use]
     pub fn has_looped(&self, request: &Message<'_>, check: LoopCheck) -> bool {
         // What cannot be read is not ours.
@@ -39,15 +39,15 @@ impl Engine {
         self.codec.number_of(message)
     }
 
-    /// The name of this server on a hop, in Via, Record-Route and Contact. `None` if its socket has no such transport, or its address
-    /// is unknown.
+    /// The name of this server on a hop, in Via, Record-Route and Contact. `None` if its socket has no such transport,
+    /// or its address is unknown.
     #[must_use]
     pub fn signature(&self, hop: &Hop) -> Option<Signature<'_>> {
         self.config.signature(hop)
     }
 
-    /// Sends a request that has no transaction: the ACK for a 2xx, or one forwarded statelessly. Its branch is made from
-    /// `number`: the same for a retransmission, another for anything else.
+    /// Sends a request that has no transaction: the ACK for a 2xx, or one forwarded statelessly. Its branch is made
+    /// from `number`: the same for a retransmission, another for anything else.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -103,11 +103,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends a response and stores no transaction. The TU sees each retransmission as a new request, and responds again. The engine absorbs
-    /// the ACK.
+    /// Sends a response and stores no transaction. The TU sees each retransmission as a new request, and responds
+    /// again. The engine absorbs the ACK.
     ///
-    /// Over UDP the response is at most 2.5 times as large as the request, IP and UDP headers included. Otherwise it has fewer header lines: those
-    /// at the end are left out, the best challenge stays. What is still too large is not sent ([`DropReason::Amplification`]).
+    /// Over UDP the response is at most 2.5 times as large as the request, IP and UDP headers included. Otherwise it
+    /// has fewer header lines: those at the end are left out, the best challenge stays. What is still too large is not
+    /// sent ([`DropReason::Amplification`]).
     ///
     /// # Errors
     /// [`RespondError::Unanswerable`] or [`RespondError::Build`]; a response that cannot be built is replaced by a 500.

@@ -230,8 +230,8 @@ impl Store {
         self.counts.has_slack()
     }
 
-    /// Gives back chunks without a message, but for some that are kept for what comes: not much more than this many bytes. Returns how many
-    /// it were.
+    /// Gives back chunks without a message, but for some that are kept for what comes: not much more than this many
+    /// bytes. Returns how many it were.
     pub(super) fn release_memory(&mut self, most: usize) -> usize {
         let mut bytes = 0;
         for class in &mut self.classes {

@@ -1,12 +1,12 @@
 //! Places for new server transactions when the table is full.
 //!
-//! **Finished transactions end early.** A transaction that only absorbs retransmissions (timers J and L) lives for 64*T1. Under
-//! load, nearly all transactions are of this kind. If the table is full, the oldest of them end early, and new requests are
-//! accepted. A list has them in the order in which they finished.
+//! **Finished transactions end early.** A transaction that only absorbs retransmissions (timers J and L) lives for
+//! 64*T1. Under load, nearly all transactions are of this kind. If the table is full, the oldest of them end early, and
+//! new requests are accepted. A list has them in the order in which they finished.
 //!
-//! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are free
-//! places. One source alone gets four fifths, two get four ninths each, and there is always room for another. They are counted in
-//! an array of fixed size by a keyed hash of the source's prefix.
+//! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are
+//! free places. One source alone gets four fifths, two get four ninths each, and there is always room for another. They
+//! are counted in an array of fixed size by a keyed hash of the source's prefix.
 
 use std::net::IpAddr;
 
@@ -16,8 +16,8 @@ use crate::{HashKey, Mono};
 
 /// A source may have at most this multiple of the free places.
 const SHARE: usize = 4;
-/// Bytes that the messages of a transaction take, on average, when there are as many as may be. An INVITE of a telephone and its 200 take
-/// less; who sends long messages leaves room for fewer.
+/// Bytes that the messages of a transaction take, on average, when there are as many as may be. An INVITE of a
+/// telephone and its 200 take less; who sends long messages leaves room for fewer.
 const BYTES: usize = 2048;
 /// Finished transactions that end for a new one: its messages may be long, and theirs are already released.
 const AT_ONCE: usize = 16;
@@ -128,8 +128,8 @@ impl TransactionQuota {
 }
 
 impl super::Engine {
-    /// Whether there is room for one more server transaction of a source counted at this place; perhaps some that have finished
-    /// give way.
+    /// Whether there is room for one more server transaction of a source counted at this place; perhaps some that have
+    /// finished give way.
     pub(super) fn ensure_room(&mut self, now: Mono, place: u16) -> bool {
         let most = self.config.most_servers;
         if !self.servers.room.has_share(place, most) {

@@ -13,8 +13,8 @@ pub struct Authorization<'a> {
 }
 
 impl<'a> Authorization<'a> {
-    /// The whole of `value`; `None` if it has no scheme and something behind it. The parameters are not looked into: other
-    /// schemes than Digest may have other grammars.
+    /// The whole of `value`; `None` if it has no scheme and something behind it. The parameters are not looked into:
+    /// other schemes than Digest may have other grammars.
     #[must_use]
     pub fn parse(value: &'a [u8]) -> Option<Authorization<'a>> {
         let mut cursor = Cursor::new(value);

@@ -64,8 +64,8 @@ impl<'a> Iterator for ParamIter<'a> {
     }
 }
 
-/// Reads parameters up to a comma or the end, showing each to `see`; also says where the last one ends. `None` if they are
-/// malformed.
+/// Reads parameters up to a comma or the end, showing each to `see`; also says where the last one ends. `None` if they
+/// are malformed.
 #[inline(always)]
 pub(crate) fn read<'a>(
     cursor: &mut Cursor<'a>,

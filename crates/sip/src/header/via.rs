@@ -7,7 +7,8 @@ use crate::chars::{self, DIGIT, TOKEN};
 use crate::cursor::Cursor;
 use crate::host::Host;
 
-/// The cookie in front of a branch that RFC 3261 §8.1.1.7 makes unique. It compares without regard to case, as tokens do.
+/// The cookie in front of a branch that RFC 3261 §8.1.1.7 makes unique. It compares without regard to case, as tokens
+/// do.
 pub const MAGIC_COOKIE: &[u8] = b"z9hG4bK";
 
 /// The transport of a Via.

@@ -405,7 +405,8 @@ impl<'a> Message<'a> {
         self.tokens(HeaderKind::Supported)
     }
 
-    /// Each Authorization, Proxy-Authorization, WWW-Authenticate or Proxy-Authenticate: one for each realm or algorithm.
+    /// Each Authorization, Proxy-Authorization, WWW-Authenticate or Proxy-Authenticate: one for each realm or
+    /// algorithm.
     pub fn authorizations(
         &self,
         kind: HeaderKind,

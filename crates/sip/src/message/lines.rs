@@ -127,8 +127,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The offset of the CRLF at or behind `from`. A CR or LF alone is an error. The grammar of SIP does not have it, and two
-/// parsers that treat it differently would see different header fields.
+/// The offset of the CRLF at or behind `from`. A CR or LF alone is an error. The grammar of SIP does not have it, and
+/// two parsers that treat it differently would see different header fields.
 #[inline(always)]
 pub(crate) fn line_end(bytes: &[u8], from: usize) -> Result<usize, ParseError> {
     let rest = bytes.get(from..).unwrap_or_default();

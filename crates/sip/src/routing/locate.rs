@@ -1,8 +1,8 @@
 //! Locating a SIP server (RFC 3263 §4): NAPTR, then SRV, then addresses, as far as the URI leaves open.
 //!
 //! The procedure runs over the cache and asks for what it misses. It keeps no state between queries. When a result has
-//! arrived, the procedure starts again and gets further, because the cache has the earlier results. The answers it waits
-//! for cannot be many: one NAPTR, at most one SRV per transport, at most 16 hosts.
+//! arrived, the procedure starts again and gets further, because the cache has the earlier results. The answers it
+//! waits for cannot be many: one NAPTR, at most one SRV per transport, at most 16 hosts.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -7,8 +7,8 @@ use crate::flow::Transport;
 /// RFC 3261 §18.1.1: a larger request goes over a transport with congestion control, where the path's MTU is not known.
 pub const LARGEST_DATAGRAM: usize = 1300;
 
-/// Whether a request of this size requires a stream transport instead of this one. RFC 3261 §18.1.1: if it is within 200 bytes of the path
-/// MTU, or longer than 1300 bytes if the path MTU is unknown.
+/// Whether a request of this size requires a stream transport instead of this one. RFC 3261 §18.1.1: if it is within
+/// 200 bytes of the path MTU, or longer than 1300 bytes if the path MTU is unknown.
 #[must_use]
 pub fn wants_stream(transport: Transport, bytes: usize, path_mtu: Option<usize>) -> bool {
     let largest = path_mtu.map_or(LARGEST_DATAGRAM, |mtu| mtu.saturating_sub(200));
@@ -28,10 +28,10 @@ pub struct SentBy {
 
 /// The address of a response.
 ///
-/// With `rport` it is the request's source (RFC 3581 §4). Otherwise it is the source's address with the port of sent-by.
-/// `maddr` replaces the address (RFC 3261 §18.2.2), unless it is a multicast or broadcast address. A response to such an
-/// address would let one request reach many hosts. `maddr` is also ignored if it is loopback, link-local or private and the
-/// source is not.
+/// With `rport` it is the request's source (RFC 3581 §4). Otherwise it is the source's address with the port of
+/// sent-by. `maddr` replaces the address (RFC 3261 §18.2.2), unless it is a multicast or broadcast address. A response
+/// to such an address would let one request reach many hosts. `maddr` is also ignored if it is loopback, link-local or
+/// private and the source is not.
 ///
 /// For a stream this is where a new connection is opened when the request's own is gone.
 #[must_use]

@@ -2,7 +2,8 @@
 
 use super::cache::Srv;
 
-/// Sorts the records: by priority, and within one by chance in proportion to the weights. `next_random` gives random numbers.
+/// Sorts the records: by priority, and within one by chance in proportion to the weights. `next_random` gives random
+/// numbers.
 pub(super) fn order(records: &[Srv], mut next_random: impl FnMut() -> u64) -> Vec<&Srv> {
     let mut left: Vec<&Srv> = records.iter().collect();
     // RFC 2782: those of weight 0 first, so that they have a small chance.

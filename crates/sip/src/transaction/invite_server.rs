@@ -97,8 +97,8 @@ impl InviteServer {
         }
     }
 
-    /// A UAS core has sent a 2xx and wants it repeated until its ACK comes. RFC 3261 §13.3.1.4: from T1, doubling to T2,
-    /// over any transport, for 64*T1. This is a task of the core, which this machine does for it.
+    /// A UAS core has sent a 2xx and wants it repeated until its ACK comes. RFC 3261 §13.3.1.4: from T1, doubling to
+    /// T2, over any transport, for 64*T1. This is a task of the core, which this machine does for it.
     pub(crate) fn repeat_2xx(&mut self, now: Mono, timers: &Timers) {
         if self.state == State::Accepted && !self.repeats {
             self.repeats = true;

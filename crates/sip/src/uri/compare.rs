@@ -8,8 +8,8 @@ use super::{SipUri, TelUri, Uri, UriHeaders, UriParams, is_visual_separator};
 const NEVER_IGNORED: [&[u8]; 5] = [b"user", b"ttl", b"method", b"maddr", b"transport"];
 
 impl PartialEq for Uri<'_> {
-    /// Whether both mean the same by the rules of their scheme. The relation is not transitive: a parameter that only one
-    /// of two has is ignored (RFC 3261 §19.1.4).
+    /// Whether both mean the same by the rules of their scheme. The relation is not transitive: a parameter that only
+    /// one of two has is ignored (RFC 3261 §19.1.4).
     fn eq(&self, other: &Uri<'_>) -> bool {
         match (self, other) {
             (Uri::Sip(ours), Uri::Sip(theirs)) => ours == theirs,
@@ -40,8 +40,9 @@ impl PartialEq for SipUri<'_> {
 }
 
 impl Uri<'_> {
-    /// Whether both lead to the same place: like `==`, but a port that is left out is the default one, and `transport` does not count. Phones
-    /// write their digest `uri` so (RFC 7616 §3.4.6 leaves it to the server what is "equivalent").
+    /// Whether both lead to the same place: like `==`, but a port that is left out is the default one, and `transport`
+    /// does not count. Phones write their digest `uri` so (RFC 7616 §3.4.6 leaves it to the server what is
+    /// "equivalent").
     #[must_use]
     pub fn is_equivalent(&self, other: &Uri<'_>) -> bool {
         match (self, other) {

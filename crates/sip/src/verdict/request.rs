@@ -66,8 +66,8 @@ pub(crate) fn check_behind_via<'a>(
     Ok(essentials)
 }
 
-/// What every element needs (RFC 3261 §8.1.1, §16.3 step 1). Max-Forwards may be missing (RFC 2543), and so may the tag of
-/// From.
+/// What every element needs (RFC 3261 §8.1.1, §16.3 step 1). Max-Forwards may be missing (RFC 2543), and so may the tag
+/// of From.
 #[inline]
 fn check_form<'a>(
     request: &Message<'a>,
@@ -221,8 +221,8 @@ pub(super) fn unsupported<'m>(
         .filter(move |tag| !is_known(tag))
 }
 
-/// RFC 3261 §8.2.3: 415 for a body that it cannot read or decode, unless the body is optional; 406 if no acceptable response type
-/// exists.
+/// RFC 3261 §8.2.3: 415 for a body that it cannot read or decode, unless the body is optional; 406 if no acceptable
+/// response type exists.
 fn check_body(request: &Message<'_>, method: Method<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
     let matters = !request.body().is_empty() && !is_optional(request);
     if matters && is_encoded(request) {

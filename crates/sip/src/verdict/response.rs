@@ -6,7 +6,8 @@ use super::{DropReason, Element};
 use crate::header::{HeaderError, Via};
 use crate::message::Message;
 
-/// Checks a response (RFC 3261 §8.1.3.3, §16.7, RFC 4475 §3.3.10); returns its topmost Via, and whether another Via is below.
+/// Checks a response (RFC 3261 §8.1.3.3, §16.7, RFC 4475 §3.3.10); returns its topmost Via, and whether another Via is
+/// below.
 #[inline]
 pub(crate) fn check<'a>(
     response: &Message<'a>,

@@ -1,4 +1,5 @@
-//! What a transaction sends to a source that has proved nothing: 2.5 times the bytes of its request, repetitions included.
+//! What a transaction sends to a source that has proved nothing: 2.5 times the bytes of its request, repetitions
+//! included.
 
 use hairpin_sip::congestion::Peer;
 use hairpin_sip::engine::{Config, DropReason, Engine, Output, Received, Reply, ServerKey};

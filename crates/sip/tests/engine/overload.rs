@@ -1,5 +1,5 @@
-//! Calls beyond what a worker can serve, in virtual time: the engine, a queue in front of it, and callers that repeat what
-//! is not answered.
+//! Calls beyond what a worker can serve, in virtual time: the engine, a queue in front of it, and callers that repeat
+//! what is not answered.
 //!
 //! Costs are those of a processor ten times slower than ours, so that the test is ten times faster.
 
@@ -63,7 +63,8 @@ struct Sim {
     answered_after: Vec<Option<u64>>,
     /// When a wait was last above a tenth of the tolerance.
     slow_at: u64,
-    /// Requests of this method come from elsewhere as well, for dialogs that nobody has, so often; and when the next one does.
+    /// Requests of this method come from elsewhere as well, for dialogs that nobody has, so often; and when the next
+    /// one does.
     flood: (&'static str, u64),
     flood_at: u64,
     flooded: u32,
@@ -371,7 +372,8 @@ impl Sim {
         })
     }
 
-    /// The share of the calls begun in the second and the third second after the load fell that were answered within 200 ms.
+    /// The share of the calls begun in the second and the third second after the load fell that were answered within
+    /// 200 ms.
     fn recovered(&self) -> f64 {
         let calm = 2 * SECOND + LOAD..3 * SECOND + LOAD + SECOND / 2;
         let calls = self.begun.iter().zip(&self.answered_after);

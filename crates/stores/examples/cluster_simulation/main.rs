@@ -1,5 +1,5 @@
-//! What the engine of a large cluster is asked: the real code of leases, of registrations and of the directory, with an engine in memory and
-//! virtual time.
+//! What the engine of a large cluster is asked: the real code of leases, of registrations and of the directory, with an
+//! engine in memory and virtual time.
 //!
 //! ```console
 //! cargo run --release -p hairpin-stores --example cluster_simulation -- [NODES] [ALLOCATIONS] [LIMIT PER USER] [COMMANDS PER SECOND OF THE ENGINE] [PHONES]

@@ -22,7 +22,8 @@ const PART_MS: u64 = 20;
 const TIMEOUT_MS: u64 = 1_000;
 /// A node exchanges this often, so it notices that the engine has lost its data.
 const INTERVAL_MS: u64 = 1_000;
-/// When phones of a dead node register again: between half of the upper bound of RFC 5626 §4.5 (`max-time` 1800 s begins with 30 s) and the whole.
+/// When phones of a dead node register again: between half of the upper bound of RFC 5626 §4.5 (`max-time` 1800 s
+/// begins with 30 s) and the whole.
 const AGAIN_MS: [u64; 2] = [15_000, 30_000];
 const UNIX_S: u64 = 1_800_000_000;
 

@@ -1,12 +1,13 @@
-//! Registrations of all nodes: each node says which addresses of record it has bindings of, and asks which others have some. Workers never
-//! wait: they leave changes and questions here, and the control thread speaks with the engine.
+//! Registrations of all nodes: each node says which addresses of record it has bindings of, and asks which others have
+//! some. Workers never wait: they leave changes and questions here, and the control thread speaks with the engine.
 //!
 //! ```text
 //!  worker ── publish ──> changes, one for each address ── take_changes ──> engine
 //!  worker ── find ──> cache    begin_find ──> asked ── take_asked ──> engine ── answer ──> cache, replies
 //! ```
 //!
-//! Changes that do not fit are lost, and [`ClusterBindings::generation`] grows: then workers publish all bindings again.
+//! Changes that do not fit are lost, and [`ClusterBindings::generation`] grows: then workers publish all bindings
+//! again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -98,7 +99,8 @@ struct Text {
 pub struct Counts {
     /// Addresses whose bindings were written.
     pub written: u64,
-    /// Bindings that the engine has not accepted, because another node has a later REGISTER, or because the address has too many.
+    /// Bindings that the engine has not accepted, because another node has a later REGISTER, or because the address has
+    /// too many.
     pub older: u64,
     /// Addresses whose write failed. They are repeated, unless the engine has rejected only some of a batch.
     pub failed: u64,
@@ -407,7 +409,8 @@ impl ClusterBindings {
         }
     }
 
-    /// The engine has written bindings of so many addresses and rejected so many other addresses, and has not accepted so many bindings.
+    /// The engine has written bindings of so many addresses and rejected so many other addresses, and has not accepted
+    /// so many bindings.
     pub(super) fn written(&self, addresses: u64, rejected: u64, older: u64) {
         let mut state = self.state();
         state.counts.written += addresses;

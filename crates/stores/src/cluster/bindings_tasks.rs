@@ -112,7 +112,8 @@ impl Writer {
 
     /// Counts the results of a batch of which the engine has written at least one.
     ///
-    /// If one of several Redis servers did not respond, its addresses of record go back into the queue. Rejected ones are dropped.
+    /// If one of several Redis servers did not respond, its addresses of record go back into the queue. Rejected ones
+    /// are dropped.
     fn note_results(&mut self, requests: Vec<BindRequest>, bound: Vec<Bound>) {
         let (mut written, mut older, mut rejected) = (0, 0, 0);
         let (mut waiting, mut failed) = (Vec::new(), None);

@@ -187,7 +187,8 @@ impl Directory {
                 Some(info) => drop(present.insert(info.name.clone(), info)),
             }
         }
-        // The engine removes a node that publishes no more. One that was cut off for a while has old entries; so this looks whether they change.
+        // The engine removes a node that publishes no more. One that was cut off for a while has old entries; so this
+        // looks whether they change.
         self.others.retain(|name, _| present.contains_key(name));
         for (name, info) in present {
             if self.is_news(&info) {
@@ -197,7 +198,8 @@ impl Directory {
         }
     }
 
-    /// Whether the process has not yet published that, or a later text. Somebody who has not the secret can repeat an earlier one.
+    /// Whether the process has not yet published that, or a later text. Somebody who has not the secret can repeat an
+    /// earlier one.
     fn is_news(&mut self, info: &NodeInfo) -> bool {
         let of = (info.name.clone(), info.run);
         let last = self.last.get(&of);

@@ -108,15 +108,17 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// The node ends.
     fn leave<'a>(&'a self, name: &'a str) -> StoreFuture<'a, ()>;
 
-    /// Leases units to a holder. Returns for each request how many units the holder has now, or why the engine rejects this one.
+    /// Leases units to a holder. Returns for each request how many units the holder has now, or why the engine rejects
+    /// this one.
     fn lease<'a>(
         &'a self,
         holder: &'a str,
         requests: &'a [Request],
     ) -> StoreFuture<'a, Vec<Leased>>;
 
-    /// The node has these bindings of each address, and no others. They take the place of its own. If another node has one of them, a binding
-    /// with the same Call-ID needs a greater CSeq, and one with another Call-ID must be later. Each address is one step.
+    /// The node has these bindings of each address, and no others. They take the place of its own. If another node has
+    /// one of them, a binding with the same Call-ID needs a greater CSeq, and one with another Call-ID must be later.
+    /// Each address is one step.
     fn bind<'a>(
         &'a self,
         node: &'a str,
@@ -126,7 +128,8 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// The bindings of each of these addresses.
     fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> StoreFuture<'a, Vec<Texts>>;
 
-    /// Keeps texts for one node until its next exchange, for a minute at most. Each has a name, and a later one takes its place.
+    /// Keeps texts for one node until its next exchange, for a minute at most. Each has a name, and a later one takes
+    /// its place.
     fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> StoreFuture<'a, ()>;
 
     /// Keeps a message for all nodes, for a minute.

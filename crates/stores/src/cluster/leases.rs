@@ -7,8 +7,8 @@
 //!  collect ──> Request ──> engine ──> answer
 //! ```
 //!
-//! A lease is valid for its time to live, counted from the moment when this node asked. The engine forgets it no earlier. Without an engine,
-//! a lease that has ended limits nobody: the limits of the node itself still apply.
+//! A lease is valid for its time to live, counted from the moment when this node asked. The engine forgets it no
+//! earlier. Without an engine, a lease that has ended limits nobody: the limits of the node itself still apply.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -18,11 +18,13 @@ use std::sync::Arc;
 const LARGEST_BLOCK: u32 = 1_024;
 /// A block is this part of the limit.
 const BLOCK_PART: u32 = 8;
-/// No block is smaller, unless the limit is: a client with several interfaces and transports opens so many allocations at once.
+/// No block is smaller, unless the limit is: a client with several interfaces and transports opens so many allocations
+/// at once.
 const SMALLEST_BLOCK: u32 = 8;
 /// A node that uses little leases this part of the limit at a time.
 const SMALLEST_PART: u32 = 128;
-/// A lease of at most this part of the limit is renewed seldom: if its node dies, the user has most of the limit elsewhere.
+/// A lease of at most this part of the limit is renewed seldom: if its node dies, the user has most of the limit
+/// elsewhere.
 const SMALL_PART: u32 = 4;
 /// Time to live of a lease. The engine counts the lease of a node that has died for this long.
 const TTL_MS: u64 = 8_000;
@@ -140,8 +142,8 @@ impl Lease {
 }
 
 impl Leases {
-    /// Acquires a unit, if all nodes together have fewer than `limit`. `u32::MAX` is no limit: then units are only counted, because a limit may
-    /// come while they are held.
+    /// Acquires a unit, if all nodes together have fewer than `limit`. `u32::MAX` is no limit: then units are only
+    /// counted, because a limit may come while they are held.
     pub fn acquire(&mut self, key: &str, limit: u32, now_ms: u64, is_engine_up: bool) -> Acquired {
         let own = match self.all.get_key_value(key) {
             Some((own, _)) => Arc::clone(own),
@@ -220,7 +222,8 @@ impl Leases {
         }
     }
 
-    /// Adds at most `most` requests that are due now, and removes leases that have ended and of which nothing is in use.
+    /// Adds at most `most` requests that are due now, and removes leases that have ended and of which nothing is in
+    /// use.
     pub fn collect(&mut self, now_ms: u64, most: usize, requests: &mut Vec<Request>) {
         while let Some(Reverse((due, _))) = self.renewals.peek()
             && *due <= now_ms

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::seal::Seal;
 
 const PURPOSE: &str = "message";
-/// A message is valid for this long, by the clocks of both nodes. Clocks may differ by a minute, and the engine keeps messages for one.
+/// A message is valid for this long, by the clocks of both nodes. Clocks may differ by a minute, and the engine keeps
+/// messages for one.
 const VALID_S: u64 = 180;
 
 /// A message to all nodes.

@@ -6,8 +6,9 @@
 //!  main thread <── Event ── control thread ── Engine (Redis) ┘
 //! ```
 //!
-//! Packets, allocations and registrations never wait for the engine. Without it, each node goes on with what it knew last, and with its own
-//! limits. `leases`, `directory` and `messages` do no I/O and have the time as an argument; `model` is an engine in memory.
+//! Packets, allocations and registrations never wait for the engine. Without it, each node goes on with what it knew
+//! last, and with its own limits. `leases`, `directory` and `messages` do no I/O and have the time as an argument;
+//! `model` is an engine in memory.
 
 pub mod bindings;
 mod bindings_tasks;
@@ -167,7 +168,8 @@ impl Shared {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The engine has responded to a request for leases, or not. Only this shows that leases can be had: an exchange uses other keys.
+    /// The engine has responded to a request for leases, or not. Only this shows that leases can be had: an exchange
+    /// uses other keys.
     fn note_leases(&self, outcome: &Result<Vec<Leased>, StoreError>) {
         let has_leased = match outcome {
             Ok(leased) => leased.iter().any(Result::is_ok),

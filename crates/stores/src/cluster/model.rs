@@ -23,7 +23,8 @@ pub struct Model {
     sequence: u64,
 }
 
-/// How many units an engine grants. `others` are the units of other holders, and `holders` counts all of them and this one.
+/// How many units an engine grants. `others` are the units of other holders, and `holders` counts all of them and this
+/// one.
 #[must_use]
 pub fn grant(request: &Request, others: u32, holders: u32) -> u32 {
     let free = request.limit.saturating_sub(others);

@@ -1,4 +1,5 @@
-//! Bindings of phones that have registered at another node since (RFC 5626 §6). The node that the phone has left removes its binding.
+//! Bindings of phones that have registered at another node since (RFC 5626 §6). The node that the phone has left
+//! removes its binding.
 //!
 //! ```text
 //!  node B ── bind ──> engine ── A had this binding ──> B ── tell ──> engine ── exchange ──> node A

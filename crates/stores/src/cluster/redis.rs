@@ -1,5 +1,5 @@
-//! Redis and Valkey as the engine. Each step is one script, so it is atomic, and it reads the clock of Redis: the clocks of nodes do not
-//! matter. `redis_servers.rs` has the connections.
+//! Redis and Valkey as the engine. Each step is one script, so it is atomic, and it reads the clock of Redis: the
+//! clocks of nodes do not matter. `redis_servers.rs` has the connections.
 //!
 //! ```text
 //! {PREFIX}:nodes      hash    name      time when it ends, and what the node says
@@ -43,7 +43,8 @@ local function sequence(key)
 end
 ";
 
-/// KEYS: nodes, messages, state, what others tell this node. ARGV: name, text or nothing, time to live, last message or -1, identity.
+/// KEYS: nodes, messages, state, what others tell this node. ARGV: name, text or nothing, time to live, last message or
+/// -1, identity.
 const EXCHANGE: &str = r"
 local own, has_ended = open(redis.call('HGET', KEYS[1], ARGV[1]) or '')
 if has_ended then own = nil end

@@ -4,9 +4,10 @@
 //! END TIME CSEQ CALL NODE TEXT
 //! ```
 //!
-//! END: when the binding ends. TIME: when the REGISTER came. Both are in milliseconds by the clock of Redis. CALL is a hash of the Call-ID, and
-//! NODE is the name of the node, in hexadecimal digits. A binding that was removed stays for a minute without a text, with `-` in front of NODE:
-//! then an earlier REGISTER that another node writes late does not bring it back.
+//! END: when the binding ends. TIME: when the REGISTER came. Both are in milliseconds by the clock of Redis. CALL is a
+//! hash of the Call-ID, and NODE is the name of the node, in hexadecimal digits. A binding that was removed stays for a
+//! minute without a text, with `-` in front of NODE: then an earlier REGISTER that another node writes late does not
+//! bring it back.
 
 use super::engine::{BindRequest, Bound, Moved, Texts, Written};
 use super::redis::{Bytes, RedisEngine, Script, text};
@@ -33,10 +34,11 @@ end
     };
 }
 
-/// KEYS: the address. ARGV: node, age of the state, then for each binding: field, call, CSeq, age, time to live, text. Returns how many bindings
-/// are older than those of other nodes, or too many. Then come the bindings that a node has no more, because another node has a later REGISTER:
-/// node, field, call and CSeq of each. A node knows the order of its own REGISTERs, so its bindings take the place of its own
-/// in any case: a phone that has removed its binding and starts again may begin with a lower CSeq.
+/// KEYS: the address. ARGV: node, age of the state, then for each binding: field, call, CSeq, age, time to live, text.
+/// Returns how many bindings are older than those of other nodes, or too many. Then come the bindings that a node has
+/// no more, because another node has a later REGISTER: node, field, call and CSeq of each. A node knows the order of
+/// its own REGISTERs, so its bindings take the place of its own in any case: a phone that has removed its binding and
+/// starts again may begin with a lower CSeq.
 pub(super) const BIND: &str = script!(
     r"
 local node, stored, kept, count, older, last, moved = ARGV[1], {}, {}, 0, 0, now, {}

@@ -1,8 +1,8 @@
-//! The servers of an engine: one, the master that Sentinels name, or the masters of a Redis Cluster. Calls go to the server that has their
-//! keys, all calls for one server at once.
+//! The servers of an engine: one, the master that Sentinels name, or the masters of a Redis Cluster. Calls go to the
+//! server that has their keys, all calls for one server at once.
 //!
-//! A Redis Cluster has 16,384 slots. The keys of a call are in one slot, that of the text between `{` and `}`, or of the whole key. A server
-//! answers MOVED if another one has the slot, and ASK while keys move to another one.
+//! A Redis Cluster has 16,384 slots. The keys of a call are in one slot, that of the text between `{` and `}`, or of
+//! the whole key. A server answers MOVED if another one has the slot, and ASK while keys move to another one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -481,7 +481,8 @@ impl Servers {
         }
     }
 
-    /// How often a server of a Redis Cluster was away. It may have come back without its data, and only one of them has the identity.
+    /// How often a server of a Redis Cluster was away. It may have come back without its data, and only one of them has
+    /// the identity.
     pub(super) async fn losses(&self) -> u64 {
         if !self.is_cluster() {
             return 0;

@@ -1,5 +1,6 @@
-//! The URLs of engines with several servers: `redis-sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]` and `redis-cluster://HOST:PORT,HOST:PORT`, also
-//! with `rediss`, `valkey` and `valkeys`, and with `USER:PASSWORD@` in front of the hosts.
+//! The URLs of engines with several servers: `redis-sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]` and
+//! `redis-cluster://HOST:PORT,HOST:PORT`, also with `rediss`, `valkey` and `valkeys`, and with `USER:PASSWORD@` in
+//! front of the hosts.
 
 use crate::error::StoreError;
 

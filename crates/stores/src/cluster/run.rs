@@ -21,7 +21,8 @@ use crate::error::StoreError;
 
 /// Within this time the engine responds, connection and look-up of its name included.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Pauses after failures: the first one, and the longest. After an outage, all nodes are back within the longest one and a half.
+/// Pauses after failures: the first one, and the longest. After an outage, all nodes are back within the longest one
+/// and a half.
 pub(super) const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 4_000;
 /// Between two batches: attempts that come together are one request.
@@ -61,8 +62,8 @@ impl Backoff {
     }
 }
 
-/// How much is asked for at once. If many nodes ask at the same time, each asks for less, so that none waits for longer than [`TIMEOUT`]: the
-/// engine would do the work, and the nodes would ask for it again.
+/// How much is asked for at once. If many nodes ask at the same time, each asks for less, so that none waits for longer
+/// than [`TIMEOUT`]: the engine would do the work, and the nodes would ask for it again.
 #[derive(Debug)]
 pub(super) struct BatchSize(usize);
 

@@ -1,5 +1,5 @@
-//! What nodes publish and tell each other: JSON behind a MAC of the secret of the cluster. Who can write to the engine can delay or drop it,
-//! and nothing more.
+//! What nodes publish and tell each other: JSON behind a MAC of the secret of the cluster. Who can write to the engine
+//! can delay or drop it, and nothing more.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -17,7 +17,8 @@ const MAX_BYTES: u64 = 128 << 20;
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What changes when a file is replaced or written: device, inode, length, and the time of the last change of its inode.
+/// What changes when a file is replaced or written: device, inode, length, and the time of the last change of its
+/// inode.
 type Stamp = (u64, u64, u64, i64, i64);
 
 type Users = HashMap<(String, String), Keys>;

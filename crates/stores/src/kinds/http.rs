@@ -183,7 +183,8 @@ impl Store for Http {
         Box::pin(self.find(realm, name))
     }
 
-    /// The service has users only. This looks up the empty name, which no user has, to know whether the service responds.
+    /// The service has users only. This looks up the empty name, which no user has, to know whether the service
+    /// responds.
     fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(async {
             match self.find("", "").await {

@@ -82,7 +82,8 @@ pub struct Options {
     pub url: String,
     /// The password, if it is not in the URL. An HTTP service gets it as a bearer token.
     pub password: Option<String>,
-    /// A file with the certificates of the authorities that sign the store's certificate; by default those of the system.
+    /// A file with the certificates of the authorities that sign the store's certificate; by default those of the
+    /// system.
     pub ca: Option<PathBuf>,
     /// The password of the Sentinels, if the URL has some and they require one.
     pub sentinel_password: Option<String>,
@@ -97,7 +98,8 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Opens a store, without a connection to a database. A file of SQLite is opened, and created if there is none. Call it within a tokio runtime.
+/// Opens a store, without a connection to a database. A file of SQLite is opened, and created if there is none. Call it
+/// within a tokio runtime.
 ///
 /// # Errors
 /// If the URL is wrong, or if a file cannot be opened.

@@ -83,7 +83,8 @@ impl Mysql {
     }
 }
 
-/// The default collations compare texts without their case: the deletion of `alice` would delete `Alice`. The connection uses utf8mb4.
+/// The default collations compare texts without their case: the deletion of `alice` would delete `Alice`. The
+/// connection uses utf8mb4.
 fn exact(text: &str) -> String {
     text.replace(" = ?", " = ? COLLATE utf8mb4_bin")
 }

@@ -1,4 +1,5 @@
-//! PostgreSQL. One connection carries all queries, one after the other without a wait between them. Notifications come by a second one.
+//! PostgreSQL. One connection carries all queries, one after the other without a wait between them. Notifications come
+//! by a second one.
 
 use std::io;
 use std::pin::{Pin, pin};

@@ -1,4 +1,5 @@
-//! Redis and Valkey, with the keys of coturn. One connection carries all commands. Keyspace events come by a second one.
+//! Redis and Valkey, with the keys of coturn. One connection carries all commands. Keyspace events come by a second
+//! one.
 //!
 //! ```text
 //! turn/realm/REALM/user/NAME/key              MD5 key                turn/origin/ORIGIN     realm
@@ -99,8 +100,8 @@ impl Redis {
             .await
     }
 
-    /// Sends commands at once, whose results nobody reads. The next ones connect again after any error: a master that has become a replica answers
-    /// READONLY as long as it is asked.
+    /// Sends commands at once, whose results nobody reads. The next ones connect again after any error: a master that
+    /// has become a replica answers READONLY as long as it is asked.
     pub(crate) async fn send(&self, commands: &Pipeline) -> Result<(), StoreError> {
         let mut connection = self.connection().await?;
         let outcome = commands.query_async(&mut connection).await;

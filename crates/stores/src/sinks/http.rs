@@ -47,7 +47,8 @@ impl Webhook {
         let _ = Limited::new(response.into_body(), MAX_BODY).collect().await;
         match status {
             status if status.is_success() => Ok(()),
-            // RFC 9110 §15.5: these speak of the content, which does not change. All others can be mended at the service or in its settings.
+            // RFC 9110 §15.5: these speak of the content, which does not change. All others can be mended at the
+            // service or in its settings.
             StatusCode::BAD_REQUEST
             | StatusCode::PAYLOAD_TOO_LARGE
             | StatusCode::UNPROCESSABLE_ENTITY => Err(SendError::Refused(format!(

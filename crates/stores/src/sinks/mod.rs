@@ -1,7 +1,7 @@
 //! Sinks of events: a file, a service over HTTP, a stream of Redis, a subject of NATS.
 //!
-//! A sink gets batches. It reports whether the receiver has the whole batch; the caller decides what to do with a batch that has failed. A
-//! batch that is sent again can arrive twice, so each event has an identity.
+//! A sink gets batches. It reports whether the receiver has the whole batch; the caller decides what to do with a batch
+//! that has failed. A batch that is sent again can arrive twice, so each event has an identity.
 
 mod file;
 mod http;

@@ -160,8 +160,9 @@ impl Nats {
         let failed = |error: io::Error| SendError::Later(format!("nats: {error}"));
         let mut connection = match self.connection.take() {
             Some(mut kept) => {
-                // The server closes connections that do not answer its PING in time, and nobody reads while there are no events. A batch that
-                // was sent must not be sent again here: with at most one attempt, it would arrive twice.
+                // The server closes connections that do not answer its PING in time, and nobody reads while there are
+                // no events. A batch that was sent must not be sent again here: with at most one attempt, it would
+                // arrive twice.
                 match exchange(&mut kept, b"").await {
                     Ok(()) => kept,
                     Err(_) => self.connect().await.map_err(failed)?,

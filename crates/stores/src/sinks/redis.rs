@@ -38,8 +38,8 @@ impl Stream {
                 .arg(&line.json)
                 .ignore();
         }
-        // The connection may have been closed while nothing was sent. A batch that was sent must not be sent again here: with at most one
-        // attempt, it would arrive twice.
+        // The connection may have been closed while nothing was sent. A batch that was sent must not be sent again
+        // here: with at most one attempt, it would arrive twice.
         let mut ping = ::redis::pipe();
         if self.redis.send(ping.cmd("PING").ignore()).await.is_err() {
             self.redis.send(&ping).await?;

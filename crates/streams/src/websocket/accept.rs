@@ -29,8 +29,8 @@ pub struct AcceptRules {
     pub paths: Vec<String>,
     /// The supported subprotocols, the preferred first. A request must offer one of them, unless the list is empty.
     pub protocols: Vec<String>,
-    /// The origins of web pages that may connect, such as `https://example.org`. `None` allows all. A request without Origin, from a
-    /// client that is not a browser, is always allowed.
+    /// The origins of web pages that may connect, such as `https://example.org`. `None` allows all. A request without
+    /// Origin, from a client that is not a browser, is always allowed.
     pub origins: Option<Vec<String>>,
 }
 
@@ -159,8 +159,9 @@ pub struct Accept {
 }
 
 impl Accept {
-    /// Processes bytes of the request. Returns how many it used, and the accepted handshake once the request is complete. It then
-    /// appends the response to `out`. Pass the remaining bytes to the [`WebSocket`](super::WebSocket).
+    /// Processes bytes of the request. Returns how many it used, and the accepted handshake once the request is
+    /// complete. It then appends the response to `out`. Pass the remaining bytes to the
+    /// [`WebSocket`](super::WebSocket).
     ///
     /// # Errors
     /// If the handshake is refused. Write the response, then close the connection.
@@ -199,7 +200,8 @@ fn accept(head: &[u8], rules: &AcceptRules, out: &mut Vec<u8>) -> Result<Accepte
     {
         return Err(Refusal::Origin);
     }
-    // RFC 6455 §4.2.2: the server selects one of the client's subprotocols, in its own order. The comparison is case-sensitive.
+    // RFC 6455 §4.2.2: the server selects one of the client's subprotocols, in its own order. The comparison is
+    // case-sensitive.
     let protocol = rules.protocols.iter().position(|known| {
         head.list("Sec-WebSocket-Protocol")
             .any(|name| name == known)

@@ -75,8 +75,8 @@ impl Connect {
         }
     }
 
-    /// Processes bytes of the response. Returns how many it used, and whether the WebSocket is open. Then pass the remaining bytes to
-    /// the [`WebSocket`](super::WebSocket).
+    /// Processes bytes of the response. Returns how many it used, and whether the WebSocket is open. Then pass the
+    /// remaining bytes to the [`WebSocket`](super::WebSocket).
     ///
     /// # Errors
     /// If the server refuses the handshake or its response is invalid. Close the connection.

@@ -145,7 +145,8 @@ pub enum Event<'a> {
     },
     /// A Ping or a Pong: the peer is alive. The Pong for a Ping was appended.
     Alive,
-    /// The WebSocket has ended. Write the appended bytes. Then the server closes the connection first (RFC 6455 §7.1.1).
+    /// The WebSocket has ended. Write the appended bytes. Then the server closes the connection first
+    /// (RFC 6455 §7.1.1).
     Ended(End),
 }
 
@@ -257,8 +258,8 @@ impl WebSocket {
         self.gathered.capacity()
     }
 
-    /// Processes bytes up to the next event. Returns how many it used, and the event. Appends bytes for the peer to `out`. Call it
-    /// with the remaining bytes until it returns [`Event::Need`]. `input` is unmasked in place.
+    /// Processes bytes up to the next event. Returns how many it used, and the event. Appends bytes for the peer to
+    /// `out`. Call it with the remaining bytes until it returns [`Event::Need`]. `input` is unmasked in place.
     pub fn receive<'a>(&'a mut self, input: &'a mut [u8], out: &mut Vec<u8>) -> (usize, Event<'a>) {
         if self.is_handed_out {
             self.gathered = Vec::new();
@@ -452,7 +453,8 @@ impl WebSocket {
         }
     }
 
-    /// Handles the peer's Close frame. Unless this side has sent one, it replies with the same status code (RFC 6455 §5.5.1).
+    /// Handles the peer's Close frame. Unless this side has sent one, it replies with the same status code
+    /// (RFC 6455 §5.5.1).
     fn close_frame(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<Found, ProtocolError> {
         let code = match payload.split_first_chunk() {
             Some((code, reason)) => {
@@ -516,8 +518,8 @@ impl WebSocket {
         }
     }
 
-    /// Appends a Close frame, unless one was sent or received. The reason is truncated to 123 bytes. Messages that arrive afterwards
-    /// are dropped until [`Event::Ended`].
+    /// Appends a Close frame, unless one was sent or received. The reason is truncated to 123 bytes. Messages that
+    /// arrive afterwards are dropped until [`Event::Ended`].
     pub fn close(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
         if !self.is_open() {
             return;

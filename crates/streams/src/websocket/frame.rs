@@ -69,8 +69,8 @@ impl CloseCode {
         self as u16
     }
 
-    /// Whether an endpoint may send this status code in a Close frame. It may if IANA has registered the code, or the code is in the
-    /// ranges for libraries and applications (RFC 6455 §7.4.2).
+    /// Whether an endpoint may send this status code in a Close frame. It may if IANA has registered the code, or the
+    /// code is in the ranges for libraries and applications (RFC 6455 §7.4.2).
     pub(super) const fn is_sendable(number: u16) -> bool {
         matches!(number, 1000..=1003 | 1007..=1014 | 3000..=4999)
     }

@@ -1,4 +1,5 @@
-//! Masking (RFC 6455 §5.3, §10.3). It prevents attacks on intermediaries that misinterpret a client's bytes as another protocol.
+//! Masking (RFC 6455 §5.3, §10.3). It prevents attacks on intermediaries that misinterpret a client's bytes as another
+//! protocol.
 
 use sha1::{Digest as _, Sha1};
 
@@ -17,7 +18,8 @@ pub(super) fn apply(bytes: &mut [u8], key: [u8; 4], phase: usize) {
     }
 }
 
-/// The masking keys of a client. The author of the payload must not be able to predict them, so they are hashes of a secret seed and a counter.
+/// The masking keys of a client. The author of the payload must not be able to predict them, so they are hashes of a
+/// secret seed and a counter.
 #[derive(Clone)]
 pub(super) struct Keys {
     seed: [u8; 16],

@@ -1,5 +1,5 @@
-//! The input and the responses: the cases of the RFC as tables, as in the Autobahn test suite. Each runs with the bytes in one piece,
-//! in pieces and byte by byte.
+//! The input and the responses: the cases of the RFC as tables, as in the Autobahn test suite. Each runs with the bytes
+//! in one piece, in pieces and byte by byte.
 
 use proptest::prelude::*;
 

@@ -97,7 +97,8 @@ slice_attribute!(
     allowed: |text: &str| text.len() <= DOMAIN_MAX && text.is_ascii()
 );
 
-/// The web origin on whose behalf the client asks, as RFC 6454 writes it (draft-ietf-tram-stun-origin): `https://example.com`.
+/// The web origin on whose behalf the client asks, as RFC 6454 writes it (draft-ietf-tram-stun-origin):
+/// `https://example.com`.
 ///
 /// At most 763 bytes are read, and 127 characters of ASCII written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

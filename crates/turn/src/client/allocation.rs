@@ -50,7 +50,8 @@ pub enum RequestedRelays {
     },
     /// The address that an earlier allocation reserved (RESERVATION-TOKEN).
     Reserved([u8; 8]),
-    /// One over TCP (RFC 6062), for a client over TCP or TLS: see [`Client::connect_peer`](super::Client::connect_peer).
+    /// One over TCP (RFC 6062), for a client over TCP or TLS: see
+    /// [`Client::connect_peer`](super::Client::connect_peer).
     Tcp {
         /// Its family (REQUESTED-ADDRESS-FAMILY); `None` leaves it to the server, which means IPv4.
         family: Option<AddressFamily>,
@@ -73,11 +74,12 @@ pub struct AllocateOptions {
     pub relay: RequestedRelays,
     /// Whether the server must be able to set DF towards peers (DONT-FRAGMENT).
     pub dont_fragment: bool,
-    /// How long it shall last, in seconds (LIFETIME); also asked for in every Refresh. `None` means the server's default,
-    /// usually 600; a server may shorten or lengthen it.
+    /// How long it shall last, in seconds (LIFETIME); also asked for in every Refresh. `None` means the server's
+    /// default, usually 600; a server may shorten or lengthen it.
     pub lifetime_s: Option<u32>,
-    /// Whether the allocation shall stay when the client's address changes (RFC 8016): see [`Client::moved`](super::Client::moved). A server that
-    /// forbids it answers 405; one that does not know it allocates without.
+    /// Whether the allocation shall stay when the client's address changes (RFC 8016): see
+    /// [`Client::moved`](super::Client::moved). A server that forbids it answers 405; one that does not know it
+    /// allocates without.
     pub mobility: bool,
 }
 
@@ -229,7 +231,8 @@ impl Allocation {
         allocation
     }
 
-    /// The server has granted `lifetime_s` to a request first sent at `started`; it cannot have counted from before that.
+    /// The server has granted `lifetime_s` to a request first sent at `started`; it cannot have counted from before
+    /// that.
     pub(super) fn prolong(&mut self, started: Mono, lifetime_s: u32, keep_alive: bool) {
         self.expires_at = started.plus_secs(u64::from(lifetime_s));
         let margin = REFRESH_MARGIN_S.min(lifetime_s / 4);

@@ -14,7 +14,8 @@ pub(super) const UNAUTHENTICATED: u16 = 401;
 /// RFC 8489 §14.8.
 pub(super) const STALE_NONCE: u16 = 438;
 
-/// The last challenge that was accepted, and the key that answers it. Everything here but the key goes back to the server.
+/// The last challenge that was accepted, and the key that answers it. Everything here but the key goes back to the
+/// server.
 #[derive(Clone)]
 pub(super) struct Challenge {
     realm: Box<str>,
@@ -74,8 +75,8 @@ impl Challenge {
 
     /// Whether a response to a signed request proves knowledge of the password.
     pub(super) fn verify(&self, response: &Message<'_>) -> Result<(), DiscardReason> {
-        // Only the attribute of the agreed algorithm counts, in full length. MESSAGE-INTEGRITY is not sufficient if SHA-256
-        // was agreed, and TURN does not allow truncation (RFC 8489 §14.6).
+        // Only the attribute of the agreed algorithm counts, in full length. MESSAGE-INTEGRITY is not sufficient if
+        // SHA-256 was agreed, and TURN does not allow truncation (RFC 8489 §14.6).
         response
             .verify_at_least(&self.key, self.integrity().tag_len())
             .map_err(|error| match error {
@@ -85,8 +86,8 @@ impl Challenge {
     }
 }
 
-/// RFC 8489 §9.2.5: "if the nonce cookie has the bit Password algorithms set but PASSWORD-ALGORITHMS is not present", the
-/// response has been tampered with.
+/// RFC 8489 §9.2.5: "if the nonce cookie has the bit Password algorithms set but PASSWORD-ALGORITHMS is not present",
+/// the response has been tampered with.
 pub(super) fn lacks_promised_algorithms(response: &Message<'_>) -> bool {
     let Ok(Some(Nonce(nonce))) = response.get() else {
         return false;

@@ -43,8 +43,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// The peer whose data on this channel is welcome, bound or asked for and not yet refused, and whether a request is under
-    /// way.
+    /// The peer whose data on this channel is welcome, bound or asked for and not yet refused, and whether a request is
+    /// under way.
     pub(super) fn peer(&self, channel: ChannelNumber, now: Mono) -> Option<(SocketAddr, bool)> {
         let channel = self.list.get(channel.index())?;
         // RFC 8656 §12: data may come as soon as the request has been sent.
@@ -67,7 +67,8 @@ impl Channels {
         number(found)
     }
 
-    /// A number for this peer, the one it has if it has one, and whether a request must be sent. `None` if all are taken.
+    /// A number for this peer, the one it has if it has one, and whether a request must be sent. `None` if all are
+    /// taken.
     pub(super) fn ask(&mut self, peer: SocketAddr, now: Mono) -> Option<(ChannelNumber, bool)> {
         let same = self.list.iter().position(|channel| channel.peer == peer);
         let index = same.or_else(|| self.free_slot(peer, now))?;

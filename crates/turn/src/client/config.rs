@@ -67,7 +67,8 @@ pub enum Security {
     /// name where the server can look one up.
     #[default]
     Negotiate,
-    /// RFC 5389, as most clients in the field do: MD5 key, MESSAGE-INTEGRITY, plain user name, regardless of what the server offers.
+    /// RFC 5389, as most clients in the field do: MD5 key, MESSAGE-INTEGRITY, plain user name, regardless of what the
+    /// server offers.
     Classic,
 }
 

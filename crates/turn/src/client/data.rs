@@ -82,8 +82,8 @@ impl Client {
         }
     }
 
-    /// The four bytes that go in front of data on a bound channel. Over TCP and TLS [`channel_padding`](Self::channel_padding)
-    /// zero bytes follow the data.
+    /// The four bytes that go in front of data on a bound channel. Over TCP and TLS
+    /// [`channel_padding`](Self::channel_padding) zero bytes follow the data.
     ///
     /// # Errors
     /// [`SendError::NotBound`] until the server has confirmed the binding, [`SendError::TooLong`] beyond 65,535 bytes.
@@ -173,8 +173,8 @@ impl Client {
         let Some((peer, pending)) = self.channels.peer(number, now.mono) else {
             return Received::Ignored(Ignored::UnboundChannel);
         };
-        // RFC 8656 §12.6: RECOMMENDED to discard data for whose sender no permission is believed to be active. While the
-        // ChannelBind that installs it is under way, it is.
+        // RFC 8656 §12.6: RECOMMENDED to discard data for whose sender no permission is believed to be active. While
+        // the ChannelBind that installs it is under way, it is.
         if !pending && !self.permissions.accepts_data_from(&peer.ip(), now.mono) {
             return Received::Ignored(Ignored::NotPermitted);
         }

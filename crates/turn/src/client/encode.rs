@@ -98,7 +98,8 @@ impl Client {
         }
     }
 
-    /// RFC 8656 §5: SHOULD be in Allocate and Refresh requests; RFC 8489 §6.1 wants it in every request, which is a waste.
+    /// RFC 8656 §5: SHOULD be in Allocate and Refresh requests; RFC 8489 §6.1 wants it in every request, which is a
+    /// waste.
     fn write_software(&self, request: &mut Builder<'_>) -> Result<(), BuildError> {
         if !self.config.software.is_empty() {
             request.push(&Software(&self.config.software))?;

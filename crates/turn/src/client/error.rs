@@ -8,8 +8,8 @@ use stun::AttributeType;
 
 /// How long a request took and how often it was sent.
 ///
-/// The elapsed time is a round trip only if there was one transmission (Karn's algorithm). An operation that was challenged
-/// (401, 438) counts from its last request.
+/// The elapsed time is a round trip only if there was one transmission (Karn's algorithm). An operation that was
+/// challenged (401, 438) counts from its last request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     /// From the first transmission to the response, or to the failure.
@@ -158,7 +158,8 @@ impl RequestError {
         }
     }
 
-    /// Whether the same request may well succeed a little later: nothing came back, or the server had an internal error.
+    /// Whether the same request may well succeed a little later: nothing came back, or the server had an internal
+    /// error.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             RequestError::TimedOut(_)
@@ -176,7 +177,8 @@ impl RequestError {
 pub enum Advice {
     /// Ask this other server (300).
     TryAlternate(Alternate),
-    /// Bind another local port and ask again with [`Client::restart`](super::Client::restart) (437: the server believes that this 5-tuple is in use).
+    /// Bind another local port and ask again with [`Client::restart`](super::Client::restart) (437: the server believes
+    /// that this 5-tuple is in use).
     ChangePort,
     /// Ask again without [`AllocateOptions::mobility`](super::AllocateOptions::mobility) (405).
     DropMobility,

@@ -90,7 +90,8 @@ pub enum Event {
         /// The round trip.
         timing: Timing,
     },
-    /// The server knows the client's new address ([`Client::moved`](super::Client::moved)). Send data, so that it sends data there, too.
+    /// The server knows the client's new address ([`Client::moved`](super::Client::moved)). Send data, so that it sends
+    /// data there, too.
     Moved {
         /// From now, in seconds.
         lifetime_s: u32,

@@ -14,10 +14,12 @@
 //!
 //! **The invariant:** after every call that takes a [`Now`], and before the next, the owner drains
 //! [`poll_transmit`](Client::poll_transmit) and [`poll_event`](Client::poll_event), and asks
-//! [`poll_timeout`](Client::poll_timeout) anew. Only data is exempt: [`Received::Data`], [`channel_header`](Client::channel_header)
-//! and the Send indications change nothing that they report, and allocate nothing.
+//! [`poll_timeout`](Client::poll_timeout) anew. Only data is exempt: [`Received::Data`],
+//! [`channel_header`](Client::channel_header) and the Send indications change nothing that they report, and allocate
+//! nothing.
 //!
-//! A client that is idle holds little: no buffers, no queues, a few hundred bytes and the key. A load generator has many.
+//! A client that is idle holds little: no buffers, no queues, a few hundred bytes and the key. A load generator has
+//! many.
 //!
 //! ```
 //! # use hairpin_turn as turn;
@@ -111,8 +113,8 @@ pub enum CallError {
 pub struct Offer<'a> {
     /// The realm of its credentials.
     pub realm: &'a str,
-    /// The algorithms it lists in PASSWORD-ALGORITHMS, as numbers of the IANA registry, and the one in use. `None` for a
-    /// server that supports RFC 5389, or if the client does ([`Security::Classic`]).
+    /// The algorithms it lists in PASSWORD-ALGORITHMS, as numbers of the IANA registry, and the one in use. `None` for
+    /// a server that supports RFC 5389, or if the client does ([`Security::Classic`]).
     pub algorithms: Option<(stun::PasswordAlgorithms<'a>, PasswordAlgorithm)>,
     /// How requests are signed, and responses must be.
     pub integrity: IntegrityAlgorithm,
@@ -144,7 +146,8 @@ pub struct Client {
 const _: () = assert!(size_of::<Client>() <= 640);
 
 impl fmt::Debug for Client {
-    /// Shows what it has and waits for; neither keys nor transaction IDs, which are as good as keys while they are pending.
+    /// Shows what it has and waits for; neither keys nor transaction IDs, which are as good as keys while they are
+    /// pending.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("allocation", &self.allocation)
@@ -219,14 +222,16 @@ impl Client {
         Ok(())
     }
 
-    /// The client's own address or port has changed, or its connection: what [`poll_transmit`](Self::poll_transmit) returns from now on leaves from
-    /// the new one. Presents the allocation's ticket there (RFC 8016 §3.2.1): [`Event::Moved`], [`Event::MoveFailed`] or [`Event::Lost`].
-    /// Requests that were under way are sent again after that. Permissions and channels stay.
+    /// The client's own address or port has changed, or its connection: what [`poll_transmit`](Self::poll_transmit)
+    /// returns from now on leaves from the new one. Presents the allocation's ticket there (RFC 8016 §3.2.1):
+    /// [`Event::Moved`], [`Event::MoveFailed`] or [`Event::Lost`]. Requests that were under way are sent again after
+    /// that. Permissions and channels stay.
     ///
     /// Until the server gets data from the new address, it sends data to the old one.
     ///
     /// # Errors
-    /// [`CallError::NoAllocation`]; [`CallError::NoTicket`] without [`AllocateOptions::mobility`], or at a server that does not support it.
+    /// [`CallError::NoAllocation`]; [`CallError::NoTicket`] without [`AllocateOptions::mobility`], or at a server that
+    /// does not support it.
     pub fn moved(&mut self, now: Now) -> Result<(), CallError> {
         let allocation = self.allocation.as_mut().ok_or(CallError::NoAllocation)?;
         if allocation.ticket.is_none() {
@@ -243,8 +248,8 @@ impl Client {
         Ok(())
     }
 
-    /// Deletes the allocation, or one address of a dual one: [`Event::Released`] or [`Event::RefreshFailed`]. Deleting all of
-    /// it ends the refreshing.
+    /// Deletes the allocation, or one address of a dual one: [`Event::Released`] or [`Event::RefreshFailed`]. Deleting
+    /// all of it ends the refreshing.
     ///
     /// # Errors
     /// [`CallError::NoAllocation`]; [`CallError::PeerFamily`] if there is no address of that family (RFC 8656 §8.1).
@@ -263,8 +268,8 @@ impl Client {
         Ok(())
     }
 
-    /// Lets these peers send: [`Event::Permitted`] or [`Event::PermissionFailed`] for each. Peers that are permitted already
-    /// are asked for again, which prolongs the permission.
+    /// Lets these peers send: [`Event::Permitted`] or [`Event::PermissionFailed`] for each. Peers that are permitted
+    /// already are asked for again, which prolongs the permission.
     ///
     /// # Errors
     /// [`CallError::NoAllocation`], [`CallError::PeerFamily`]; nothing is asked for then.
@@ -286,8 +291,8 @@ impl Client {
         self.permissions.forget(&peer);
     }
 
-    /// Binds a channel to a peer and returns its number: [`Event::ChannelBound`] or [`Event::ChannelFailed`]. A peer that has a
-    /// channel keeps its number, and the binding is prolonged.
+    /// Binds a channel to a peer and returns its number: [`Event::ChannelBound`] or [`Event::ChannelFailed`]. A peer
+    /// that has a channel keeps its number, and the binding is prolonged.
     ///
     /// # Errors
     /// [`CallError`].
@@ -324,8 +329,8 @@ impl Client {
         self.deadline = Mono::NEVER;
     }
 
-    /// The network reported that the server cannot be reached: a hard ICMP error on the way (RFC 8489 §6.2.1), or the end of
-    /// the connection (§6.2.2). All requests under way fail.
+    /// The network reported that the server cannot be reached: a hard ICMP error on the way (RFC 8489 §6.2.1), or the
+    /// end of the connection (§6.2.2). All requests under way fail.
     pub fn handle_unreachable(&mut self, now: Now) {
         for transaction in std::mem::take(&mut self.transactions) {
             self.failed(now, transaction.operation, RequestError::Unreachable);

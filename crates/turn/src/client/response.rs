@@ -11,8 +11,8 @@ use super::{Client, allocation};
 use crate::Now;
 use crate::types::attribute::is_known;
 
-/// How often one operation may be challenged. Two are normal (401, then 438 if the nonce ages in between); requests that are
-/// under way while a nonce changes may see one more.
+/// How often one operation may be challenged. Two are normal (401, then 438 if the nonce ages in between); requests
+/// that are under way while a nonce changes may see one more.
 const CHALLENGES_MAX: u8 = 4;
 
 impl Client {

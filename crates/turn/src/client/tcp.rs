@@ -19,12 +19,12 @@ use crate::Now;
 use crate::types::attribute::is_known;
 
 impl Client {
-    /// Has the server connect to a peer: [`Event::Connected`] or [`Event::ConnectFailed`], after up to 30 seconds. Then bind a data connection of
-    /// [`data_client`](Self::data_client) within 30 seconds.
+    /// Has the server connect to a peer: [`Event::Connected`] or [`Event::ConnectFailed`], after up to 30 seconds. Then
+    /// bind a data connection of [`data_client`](Self::data_client) within 30 seconds.
     ///
     /// # Errors
-    /// [`CallError::NoAllocation`], [`CallError::NotTcp`], [`CallError::PeerFamily`], and [`CallError::Connecting`], as RFC 6062 §4.3 allows one
-    /// request per peer at a time.
+    /// [`CallError::NoAllocation`], [`CallError::NotTcp`], [`CallError::PeerFamily`], and [`CallError::Connecting`], as
+    /// RFC 6062 §4.3 allows one request per peer at a time.
     pub fn connect_peer(&mut self, now: Now, peer: SocketAddr) -> Result<(), CallError> {
         self.check_peer(&peer.ip())?;
         if !self.has_tcp_allocation() {
@@ -39,8 +39,8 @@ impl Client {
         Ok(())
     }
 
-    /// A client for another connection to the same server, which is to become a data connection. It goes on with the credentials and the
-    /// nonce of this one. `seed` is as in [`Client::new`].
+    /// A client for another connection to the same server, which is to become a data connection. It goes on with the
+    /// credentials and the nonce of this one. `seed` is as in [`Client::new`].
     #[must_use]
     pub fn data_client(&self, seed: [u8; 32]) -> Client {
         let mut client = Client::new(self.config.clone(), seed);
@@ -49,7 +49,8 @@ impl Client {
     }
 
     /// Makes this client's connection the data connection of a connection with a peer: [`Event::ConnectionBound`] or
-    /// [`Event::ConnectionBindFailed`]. After the former, nothing is a message any more: what follows the response is the peer's.
+    /// [`Event::ConnectionBindFailed`]. After the former, nothing is a message any more: what follows the response is
+    /// the peer's.
     pub fn bind_connection(&mut self, now: Now, id: ConnectionId) {
         self.waiting.push_back(Operation::ConnectionBind { id });
         self.proceed(now);

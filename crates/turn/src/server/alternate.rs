@@ -13,8 +13,9 @@ use crate::Transport;
 
 /// Decides which clients are sent to another server.
 pub trait Alternates: Debug + Send + Sync {
-    /// The server that a client shall ask for its allocation instead; `None` if it gets one here. The engine asks for each Allocate request
-    /// that is authenticated and well-formed, before it acquires anything. `random` is a uniformly distributed number.
+    /// The server that a client shall ask for its allocation instead; `None` if it gets one here. The engine asks for
+    /// each Allocate request that is authenticated and well-formed, before it acquires anything. `random` is a
+    /// uniformly distributed number.
     fn alternate(&self, client: &ClientIdentity<'_>, random: u32) -> Option<Alternate>;
 }
 
@@ -25,7 +26,8 @@ pub struct Alternate {
     pub server: SocketAddr,
     /// Its address of the other family, if it has one.
     pub other_family: Option<SocketAddr>,
-    /// The name in its certificate, if that is not this server's: ALTERNATE-DOMAIN, over TLS and DTLS only. Fewer than 256 bytes of ASCII.
+    /// The name in its certificate, if that is not this server's: ALTERNATE-DOMAIN, over TLS and DTLS only. Fewer than
+    /// 256 bytes of ASCII.
     pub domain: Option<Arc<str>>,
 }
 

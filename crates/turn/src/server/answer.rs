@@ -114,7 +114,8 @@ fn write<'b>(
 ) -> Result<&'b [u8], BuildError> {
     let mut message = Builder::new(buffer, class, asked.method, &asked.transaction_id)?;
     attributes(&mut message)?;
-    // Only in responses to authenticated requests, because it makes responses larger (RFC 8656 §5: in all Allocate and Refresh responses).
+    // Only in responses to authenticated requests, because it makes responses larger (RFC 8656 §5: in all Allocate and
+    // Refresh responses).
     if let Some(software) = software.filter(|_| asked.user.is_some()) {
         message.push(&Software(software))?;
     }
@@ -129,8 +130,8 @@ fn write<'b>(
     Ok(message.finish())
 }
 
-/// How many bytes a response to an unproven address may have, so that the server is no amplifier: `times` the size of the
-/// request, each with its IP and UDP headers.
+/// How many bytes a response to an unproven address may have, so that the server is no amplifier: `times` the size of
+/// the request, each with its IP and UDP headers.
 pub(super) fn amplification_limit(
     transport: Transport,
     client: &SocketAddr,

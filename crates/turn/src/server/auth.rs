@@ -1,14 +1,15 @@
-//! The long-term credential mechanism (RFC 8489 §9.2.4), as a pipeline: what costs nothing comes first, what costs most last.
+//! The long-term credential mechanism (RFC 8489 §9.2.4), as a pipeline: what costs nothing comes first, what costs most
+//! last.
 //!
 //! ```text
 //!  attributes ──▶ nonce's MAC ──▶ its offer ──▶ bid-down ──▶ realm ──▶ user's keys ──▶ integrity ──▶ nonce's age
 //!   401, 400         438            438           400         401      401, or wait       401            438
 //! ```
 //!
-//! The RFC looks at the nonce last. Here a nonce that this server has not made is refused before any key is looked up or derived. So
-//! a flood of such nonces reaches no source of credentials. A correct client does not notice this. Its nonce comes from this server,
-//! and after a key rotation or a restart it gets 438 with another nonce, as RFC 8489 §9.2.4 requires. A nonce that is ours and too
-//! old is refused where the RFC says.
+//! The RFC looks at the nonce last. Here a nonce that this server has not made is refused before any key is looked up
+//! or derived. So a flood of such nonces reaches no source of credentials. A correct client does not notice this. Its
+//! nonce comes from this server, and after a key rotation or a restart it gets 438 with another nonce, as
+//! RFC 8489 §9.2.4 requires. A nonce that is ours and too old is refused where the RFC says.
 //!
 //! RFC 8489 has 401 for a user name that is not valid, and for an integrity that does not match "the password associated with the
 //! username". A source of credentials whose database does not respond knows neither of the two. What it has in a cache may be out of
@@ -118,8 +119,8 @@ impl Server {
         Ok(user)
     }
 
-    /// The user whose key the request was made with: the user of the allocation, one that was recently known (also at the server that
-    /// sent the request here), or one from the credentials.
+    /// The user whose key the request was made with: the user of the allocation, one that was recently known (also at
+    /// the server that sent the request here), or one from the credentials.
     fn find_user(
         &mut self,
         now: Now,
@@ -248,7 +249,8 @@ fn read<'a>(message: &Message<'a>) -> Result<Claims<'a>, Unauthenticated> {
     })
 }
 
-/// The check against bidding down (RFC 8489 §9.2.1), and what it says about the key. The nonce was issued with this offer.
+/// The check against bidding down (RFC 8489 §9.2.1), and what it says about the key. The nonce was issued with this
+/// offer.
 fn protection(
     message: &Message<'_>,
     issued: &Issued,

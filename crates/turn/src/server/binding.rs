@@ -171,7 +171,8 @@ impl Server {
             .send(*path, out.get(..length).unwrap_or_default());
         Ok(())
     }
-    /// RFC 8489 §11: "DTLS MUST NOT be used with" classic STUN, so that each request without the magic cookie gets a 500.
+    /// RFC 8489 §11: "DTLS MUST NOT be used with" classic STUN, so that each request without the magic cookie gets a
+    /// 500.
     fn classic_over_dtls(&mut self, path: &ClientPath, datagram: &[u8]) -> Result<(), DropReason> {
         let mut out = [0; CLASSIC_RESPONSE_MAX];
         let length = classic_server_error(datagram, &mut out).ok_or(DropReason::MalformedStun)?;

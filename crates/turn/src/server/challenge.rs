@@ -24,8 +24,8 @@ const TLV: usize = 4;
 /// Bytes of a challenge with an empty realm and nothing that may be left out.
 const LEAST: usize = stun::HEADER_LEN + TLV + 4 + TLV + TLV + nonce::LEN;
 
-/// Bytes of the longest realm with which a challenge to any request keeps to the amplification limit: also to a header alone, over
-/// IPv4.
+/// Bytes of the longest realm with which a challenge to any request keeps to the amplification limit: also to a header
+/// alone, over IPv4.
 pub const MAX_REALM_BYTES: usize = AMPLIFICATION * (stun::HEADER_LEN + IPV4_UDP) - IPV4_UDP - LEAST;
 
 /// Bytes of the shortest Allocate request: its REQUESTED-TRANSPORT is required (RFC 8656 §7.1).
@@ -34,8 +34,8 @@ const ALLOCATE: usize = stun::HEADER_LEN + TLV + 4;
 /// Bytes of the longest list of PASSWORD-ALGORITHMS, with its head.
 const ALGORITHMS: usize = TLV + 8;
 
-/// The maximum length in bytes of a server name for access tokens (RFC 7635 §6.1), for a realm of this length. With it, a
-/// challenge to any Allocate request stays within the amplification limit.
+/// The maximum length in bytes of a server name for access tokens (RFC 7635 §6.1), for a realm of this length. With it,
+/// a challenge to any Allocate request stays within the amplification limit.
 #[must_use]
 pub const fn max_server_name_bytes(realm_bytes: usize) -> usize {
     let limit = AMPLIFICATION * (ALLOCATE + IPV4_UDP) - IPV4_UDP;
@@ -143,9 +143,10 @@ impl Server {
     }
 }
 
-/// Leaves out attributes without room, in this order: SOFTWARE, the end of the reason phrase, THIRD-PARTY-AUTHORIZATION,
-/// PASSWORD-ALGORITHMS. All but the shortest Binding requests leave room for THIRD-PARTY-AUTHORIZATION. Only the response to a request
-/// without integrity may lack PASSWORD-ALGORITHMS, because that request is short. `None` if even then it does not fit.
+/// Leaves out attributes without room, in this order: SOFTWARE, the end of the reason phrase,
+/// THIRD-PARTY-AUTHORIZATION, PASSWORD-ALGORITHMS. All but the shortest Binding requests leave room for
+/// THIRD-PARTY-AUTHORIZATION. Only the response to a request without integrity may lack PASSWORD-ALGORITHMS, because
+/// that request is short. `None` if even then it does not fit.
 fn fit<'a>(
     config: &'a Config,
     realm: &Realm,

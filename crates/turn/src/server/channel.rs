@@ -24,7 +24,8 @@ pub(super) struct Channel {
     /// The policy under which the peer was last found to be allowed.
     pub(super) policy_epoch: u16,
     pub(super) expires: Mono,
-    /// When the permission for the peer's address expires, which may be before the channel does. Without a permission nothing passes.
+    /// When the permission for the peer's address expires, which may be before the channel does. Without a permission
+    /// nothing passes.
     pub(super) permission_expires: Mono,
 }
 

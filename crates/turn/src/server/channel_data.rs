@@ -109,8 +109,8 @@ impl Server {
     }
 }
 
-/// Whether a channel may carry data at this moment: its permission has not expired (RFC 8656 §9), and the policy allows its
-/// peer. `class_of` asks the policy, once per policy.
+/// Whether a channel may carry data at this moment: its permission has not expired (RFC 8656 §9), and the policy allows
+/// its peer. `class_of` asks the policy, once per policy.
 #[inline]
 pub(super) fn check(
     channel: &mut Channel,

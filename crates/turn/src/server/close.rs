@@ -213,7 +213,8 @@ impl Server {
         }
     }
 
-    /// The client's connection is closed: its allocation ends, unless it has a ticket (RFC 8016). For stream transports and DTLS.
+    /// The client's connection is closed: its allocation ends, unless it has a ticket (RFC 8016). For stream transports
+    /// and DTLS.
     pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
         self.forget_lookups_of(five_tuple);
         self.set_server_name(five_tuple, None);

@@ -43,19 +43,22 @@ pub struct Config {
     pub credentials: Arc<dyn Credentials>,
     /// The realms beside the default one. Default: none.
     pub realms: Vec<RealmConfig>,
-    /// What opens access tokens (RFC 7635) in the default realm; `None` if clients cannot use any. Then ACCESS-TOKEN is an unknown attribute.
+    /// What opens access tokens (RFC 7635) in the default realm; `None` if clients cannot use any. Then ACCESS-TOKEN is
+    /// an unknown attribute.
     pub access_tokens: Option<Arc<dyn AccessTokens>>,
     /// Which peers are allowed.
     pub policy: Arc<dyn PeerPolicy>,
     /// How much one user, one source and all together may hold. While anything is held, a server stays with
     /// the quota that has counted it.
     pub quota: Arc<dyn Quota>,
-    /// Whether an address that nothing is proven of never gets more bytes than it sent, with the headers of IP and UDP. Then clients over UDP get
-    /// responses only to requests that are long enough: see [`DropReason::Amplification`](super::DropReason::Amplification). If not, a response is
-    /// at most three times as large.
+    /// Whether an address that nothing is proven of never gets more bytes than it sent, with the headers of IP and UDP.
+    /// Then clients over UDP get responses only to requests that are long enough: see
+    /// [`DropReason::Amplification`](super::DropReason::Amplification). If not, a response is at most three times as
+    /// large.
     pub strict_amplification: bool,
-    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that no valid nonce has verified; 0 sends none. Requests beyond are
-    /// dropped. A request that authenticates gives one back. Loopback addresses have no limit. Default 10,000. Each engine counts for itself.
+    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that no valid nonce has verified; 0
+    /// sends none. Requests beyond are dropped. A request that authenticates gives one back. Loopback addresses have no
+    /// limit. Default 10,000. Each engine counts for itself.
     pub unverified_responses: u32,
     /// Which clients are sent to another server instead of an allocation (300); `None` sends none.
     pub alternates: Option<Arc<dyn Alternates>>,
@@ -81,18 +84,20 @@ pub struct Config {
     pub max_permissions: usize,
     /// Channels per relayed transport address; 508 beyond. There are 4096 numbers.
     pub max_channels: usize,
-    /// Deletions remembered for 40 seconds, so that a retransmitted Refresh to zero gets its response again (RFC 8489 §6.3.1). Further ones are
-    /// not remembered: their retransmissions get 437. One /24 (IPv4) or /48 (IPv6) has at most an eighth.
+    /// Deletions remembered for 40 seconds, so that a retransmitted Refresh to zero gets its response again
+    /// (RFC 8489 §6.3.1). Further ones are not remembered: their retransmissions get 437. One /24 (IPv4) or /48 (IPv6)
+    /// has at most an eighth.
     pub max_deletions: usize,
     /// Derived keys kept, so that a user who comes back is not derived again.
     pub max_cached_keys: usize,
-    /// Requests that may wait for a source of credentials that responds later. Beyond, requests over UDP are dropped, and their client
-    /// sends them again; streams get 500.
+    /// Requests that may wait for a source of credentials that responds later. Beyond, requests over UDP are dropped,
+    /// and their client sends them again; streams get 500.
     pub max_lookups: usize,
-    /// How many of them one /24 (IPv4) or /48 (IPv6) may have, so that no network takes the others' places. While more than half of the
-    /// places are free, it may have half as many as there are free places.
+    /// How many of them one /24 (IPv4) or /48 (IPv6) may have, so that no network takes the others' places. While more
+    /// than half of the places are free, it may have half as many as there are free places.
     pub max_lookups_per_prefix: usize,
-    /// How long such a source may take, in seconds; then the client gets 500. Clients give up after 40 (RFC 8489 §6.2.1).
+    /// How long such a source may take, in seconds; then the client gets 500. Clients give up after 40
+    /// (RFC 8489 §6.2.1).
     pub lookup_timeout_s: u32,
     /// Whether Binding requests must be authenticated. RFC 8489 §12: a basic STUN server should not.
     pub authenticate_binding: bool,
@@ -103,17 +108,18 @@ pub struct Config {
     /// and RFC 8656 §12 removed them. Such a client is recognized because it sends no PASSWORD-ALGORITHM.
     /// Clients of RFC 8489 get 400 for them, as do all if this is off.
     pub rfc5766_channels: bool,
-    /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
-    /// RFC 8656 §9 ends it after 300 seconds. Some clients refresh a channel every 500 seconds and send no CreatePermission.
+    /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the
+    /// last ChannelBind. RFC 8656 §9 ends it after 300 seconds. Some clients refresh a channel every 500 seconds and
+    /// send no CreatePermission.
     pub channel_keeps_permission: bool,
-    /// Whether Binding requests of RFC 3489, without a magic cookie, are answered as RFC 5389 §12.2 describes. If not, or if
-    /// Binding requests must be authenticated, they are dropped.
+    /// Whether Binding requests of RFC 3489, without a magic cookie, are answered as RFC 5389 §12.2 describes. If not,
+    /// or if Binding requests must be authenticated, they are dropped.
     pub classic_stun: bool,
-    /// Whether the first 16 bytes of a token's key of 20 bytes are also accepted as key of HMAC-SHA1. Clients that use coturn's library
-    /// sign so.
+    /// Whether the first 16 bytes of a token's key of 20 bytes are also accepted as key of HMAC-SHA1. Clients that use
+    /// coturn's library sign so.
     pub short_token_keys: bool,
-    /// The addresses and ports of NAT behaviour discovery (RFC 5780). Default: none, so that CHANGE-REQUEST, RESPONSE-PORT and PADDING are
-    /// unknown attributes.
+    /// The addresses and ports of NAT behaviour discovery (RFC 5780). Default: none, so that CHANGE-REQUEST,
+    /// RESPONSE-PORT and PADDING are unknown attributes.
     pub discovery: Discovery,
     /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft
     /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
@@ -121,26 +127,31 @@ pub struct Config {
     pub draft_dual_allocation: bool,
     /// Whether TCP relayed addresses can be had (RFC 6062); if not, asking for one is 442.
     pub tcp_relay: bool,
-    /// Connections with peers per TCP relayed transport address. Beyond, Connect requests get 508, and peers that connect are refused.
+    /// Connections with peers per TCP relayed transport address. Beyond, Connect requests get 508, and peers that
+    /// connect are refused.
     pub max_peer_connections: usize,
-    /// The keys of tickets (RFC 8016), the same in all servers that pass requests on to each other. `None`: clients cannot have tickets, and get
-    /// 405 if they ask for one or use one.
+    /// The keys of tickets (RFC 8016), the same in all servers that pass requests on to each other. `None`: clients
+    /// cannot have tickets, and get 405 if they ask for one or use one.
     pub mobility: Option<TicketKeys>,
-    /// Whether the embedder can have channels relayed below the engine: [`Output::Offload`](super::Output::Offload) says which.
+    /// Whether the embedder can have channels relayed below the engine: [`Output::Offload`](super::Output::Offload)
+    /// says which.
     pub offload: bool,
-    /// Whether the outputs that only report are produced: [`Output::AllocationRefreshed`](super::Output::AllocationRefreshed),
+    /// Whether the outputs that only report are produced:
+    /// [`Output::AllocationRefreshed`](super::Output::AllocationRefreshed),
     /// [`PermissionInstalled`](super::Output::PermissionInstalled), [`ChannelBound`](super::Output::ChannelBound),
     /// [`PermissionEnded`](super::Output::PermissionEnded), [`ChannelEnded`](super::Output::ChannelEnded) and
     /// [`Authenticated`](super::Output::Authenticated).
     pub report_changes: bool,
-    /// Bytes of application data per second that one allocation may relay, both directions together, after a burst of one second; 0 is no
-    /// limit. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`](super::MIN_ALLOCATION_RATE) to
-    /// [`MAX_ALLOCATION_RATE`](super::MAX_ALLOCATION_RATE). Other realms have their own.
+    /// Bytes of application data per second that one allocation may relay, both directions together, after a burst of
+    /// one second; 0 is no limit. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`](super::MIN_ALLOCATION_RATE)
+    /// to [`MAX_ALLOCATION_RATE`](super::MAX_ALLOCATION_RATE). Other realms have their own.
     pub allocation_rate: u64,
-    /// Whether the embedder's [`SharedBuckets`](super::SharedBuckets) limit groups of allocations as well, such as those of one user.
+    /// Whether the embedder's [`SharedBuckets`](super::SharedBuckets) limit groups of allocations as well, such as
+    /// those of one user.
     pub group_rates: bool,
-    /// Whether an allocation ends with its credential. No lifetime exceeds the end of the credential, and a credential that has expired or
-    /// was removed refreshes nothing. If not, a credential only has to be valid when the allocation is made.
+    /// Whether an allocation ends with its credential. No lifetime exceeds the end of the credential, and a credential
+    /// that has expired or was removed refreshes nothing. If not, a credential only has to be valid when the allocation
+    /// is made.
     pub strict_expiry: bool,
 }
 
@@ -251,7 +262,8 @@ impl Config {
     }
 }
 
-/// What is wrong with the value of THIRD-PARTY-AUTHORIZATION. Every challenge to an Allocate request must have room for it.
+/// What is wrong with the value of THIRD-PARTY-AUTHORIZATION. Every challenge to an Allocate request must have room for
+/// it.
 fn server_name_error(config: &Config) -> Option<ConfigError> {
     let tokens = config.access_tokens.as_ref()?;
     let name = tokens.server_name();

@@ -95,8 +95,8 @@ impl Server {
         Ok((live.client, channel))
     }
 
-    /// Writes the head of the Data indication (RFC 8656 §11.3) for [`PeerVerdict::DataIndication`]: everything before the payload.
-    /// Returns its length. The payload follows, padded with zeros to a multiple of 4 bytes.
+    /// Writes the head of the Data indication (RFC 8656 §11.3) for [`PeerVerdict::DataIndication`]: everything before
+    /// the payload. Returns its length. The payload follows, padded with zeros to a multiple of 4 bytes.
     pub fn write_data_indication(
         &mut self,
         peer: SocketAddr,
@@ -109,8 +109,9 @@ impl Server {
             .unwrap_or(0)
     }
 
-    /// Appends to `message` what the verdict about this datagram from `peer` sends to the client, as UDP requires it. Returns the client;
-    /// `None` if the datagram is to be dropped. Faster programs write the header and the datagram from where they are.
+    /// Appends to `message` what the verdict about this datagram from `peer` sends to the client, as UDP requires it.
+    /// Returns the client; `None` if the datagram is to be dropped. Faster programs write the header and the datagram
+    /// from where they are.
     pub fn write_to_client(
         &mut self,
         verdict: &PeerVerdict,

@@ -67,7 +67,8 @@ impl Deadlines {
         self.shrink();
     }
 
-    /// Returns memory once seven eighths of it are unused. Relays with high indices go first, because new ones get low indices.
+    /// Returns memory once seven eighths of it are unused. Relays with high indices go first, because new ones get low
+    /// indices.
     fn shrink(&mut self) {
         let most = 8 * self.heap.len().max(CALM);
         if self.heap.capacity() > most {

@@ -1,14 +1,15 @@
 //! Deletions of late, so that a Refresh to zero that comes again gets the response it got.
 //!
-//! RFC 8489 §6.3.1: a retransmission must leave client and server as if it had not been. Binding, CreatePermission, ChannelBind and a
-//! Refresh to more than zero are idempotent and simply processed again (RFC 8656 §8.2, §10.2, §12.2). An Allocate is recognised by the
-//! allocation that it made. After a Refresh with lifetime 0, no state recognizes its retransmission. If it were processed again, it would
-//! end a newer allocation of the client on the same 5-tuple. So these are remembered for as long as they may be retransmitted. So is the
-//! Allocate request of the deleted allocation, if it is less than 40 seconds old: processed again, it would make another allocation. The
-//! same holds for an allocation whose client has moved to another 5-tuple (RFC 8016).
+//! RFC 8489 §6.3.1: a retransmission must leave client and server as if it had not been. Binding, CreatePermission,
+//! ChannelBind and a Refresh to more than zero are idempotent and simply processed again (RFC 8656 §8.2, §10.2, §12.2).
+//! An Allocate is recognised by the allocation that it made. After a Refresh with lifetime 0, no state recognizes its
+//! retransmission. If it were processed again, it would end a newer allocation of the client on the same 5-tuple. So
+//! these are remembered for as long as they may be retransmitted. So is the Allocate request of the deleted allocation,
+//! if it is less than 40 seconds old: processed again, it would make another allocation. The same holds for an
+//! allocation whose client has moved to another 5-tuple (RFC 8016).
 //!
-//! An entry stays 40 seconds. If the table or the share of a prefix is full, a new deletion is not remembered. Its retransmission
-//! then gets 437, which clients treat as a success (RFC 8656 §8.3).
+//! An entry stays 40 seconds. If the table or the share of a prefix is full, a new deletion is not remembered. Its
+//! retransmission then gets 437, which clients treat as a success (RFC 8656 §8.3).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

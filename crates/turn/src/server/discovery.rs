@@ -1,7 +1,8 @@
 //! NAT behaviour discovery (RFC 5780): Binding responses from another address or to another port of the client.
 //!
-//! Every worker has a socket of each of the four listeners, so a response leaves by another listener of the same worker. Nothing is handed
-//! over, and nothing is locked. A response never goes to an IP address that the request did not come from.
+//! Every worker has a socket of each of the four listeners, so a response leaves by another listener of the same
+//! worker. Nothing is handed over, and nothing is locked. A response never goes to an IP address that the request did
+//! not come from.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +16,8 @@ use super::hash::KeyedHash;
 use super::shares::Prefix;
 use crate::{ClientPath, ListenerKey, Mono, Transport};
 
-/// The longest PADDING of a response: the MTU of Ethernet, so that the response leaves in two fragments (RFC 5780 §6.1). A response has no
-/// more PADDING than its request.
+/// The longest PADDING of a response: the MTU of Ethernet, so that the response leaves in two fragments
+/// (RFC 5780 §6.1). A response has no more PADDING than its request.
 pub const MAX_PADDING: usize = 1500;
 
 /// Bytes of PADDING per second that all addresses of one prefix get from one server.
@@ -30,7 +31,8 @@ const NO_PADDING: &[u8; MAX_PADDING] = &[0; MAX_PADDING];
 /// The four listeners of one transport and family: two IP addresses, and two ports on each (RFC 5780 §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiscoveryListeners {
-    /// The transport between client and server. CHANGE-REQUEST and RESPONSE-PORT are for UDP only: a connection has one path.
+    /// The transport between client and server. CHANGE-REQUEST and RESPONSE-PORT are for UDP only: a connection has one
+    /// path.
     pub transport: Transport,
     /// What the listeners are bound to.
     pub ips: [IpAddr; 2],
@@ -98,7 +100,8 @@ impl Discovery {
         let change = message.get::<ChangeRequest>().map_err(bad)?;
         let to_port = message.get::<ResponsePort>().map_err(bad)?;
         let padding = message.get::<Padding<'_>>().map_err(bad)?;
-        // RFC 5780 §6.1: both together are 400; else padding would go where no request came from. No datagram can go to port 0.
+        // RFC 5780 §6.1: both together are 400; else padding would go where no request came from. No datagram can go to
+        // port 0.
         let port_is_zero = to_port.is_some_and(|port| port.0 == 0);
         if port_is_zero || (to_port.is_some() && padding.is_some()) {
             return Err(ErrorCode::BAD_REQUEST.into());

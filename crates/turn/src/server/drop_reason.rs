@@ -44,12 +44,13 @@ drop_reasons! {
     LookupsOfPrefix = "lookups_of_prefix",
     /// A retransmission of an Allocate request whose allocation the client has deleted since (RFC 8489 §6.3.1).
     AllocationDeleted = "allocation_deleted",
-    /// The response would be larger than the amplification limit of an address that is not verified: three times the request, or once with
-    /// [`Config::strict_amplification`](super::Config::strict_amplification).
+    /// The response would be larger than the amplification limit of an address that is not verified: three times the
+    /// request, or once with [`Config::strict_amplification`](super::Config::strict_amplification).
     Amplification = "amplification",
     /// The source address, which no valid nonce has verified, has had its error responses of this second.
     UnverifiedOverLimit = "unverified_over_limit",
-    /// A Binding request with PADDING, from a prefix that has had its share of padded responses in this second (RFC 5780 §7.6).
+    /// A Binding request with PADDING, from a prefix that has had its share of padded responses in this second
+    /// (RFC 5780 §7.6).
     PaddingOverLimit = "padding_over_limit",
     /// An indication or ChannelData from a client without an allocation (RFC 8656 §5).
     NoAllocation = "no_allocation",
@@ -63,8 +64,8 @@ drop_reasons! {
     NoPermission = "no_permission",
     /// From the client, to a peer that the operator does not allow (RFC 8656 §11.2).
     PeerNotAllowed = "peer_not_allowed",
-    /// From the client, to a peer that another client of the same shared port has claimed ([`Server::share_port`](super::Server::share_port)), or one
-    /// more than a client may claim.
+    /// From the client, to a peer that another client of the same shared port has claimed
+    /// ([`Server::share_port`](super::Server::share_port)), or one more than a client may claim.
     PeerClaimed = "peer_claimed",
     /// A Send indication without, or with a broken, XOR-PEER-ADDRESS or DATA (RFC 8656 §11.2).
     MalformedIndication = "malformed_indication",

@@ -92,7 +92,8 @@ impl Server {
         self.respond_granted(asked, granted);
     }
 
-    /// Answers the very request that made the allocation at this place once more (RFC 8656 §7.2). `false` if it did not, or not of late.
+    /// Answers the very request that made the allocation at this place once more (RFC 8656 §7.2). `false` if it did
+    /// not, or not of late.
     pub(super) fn grant_again(&mut self, now: Now, asked: &RequestContext, place: u32) -> bool {
         let relayed = self.relayed(place);
         let (Some(allocation), Some(client)) =

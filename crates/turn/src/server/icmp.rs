@@ -56,8 +56,8 @@ impl IcmpError {
     }
 }
 
-/// Whether the policy denies this peer: then the client gets no ICMP report. Port 0: the port is unknown. That is so for an error
-/// that this host's own kernel raised, about a datagram longer than its interface takes.
+/// Whether the policy denies this peer: then the client gets no ICMP report. Port 0: the port is unknown. That is so
+/// for an error that this host's own kernel raised, about a datagram longer than its interface takes.
 fn is_denied(policy: &dyn PeerPolicy, client: &ClientIdentity<'_>, peer: SocketAddr) -> bool {
     let class = match peer.port() {
         0 => class_of_address(policy, client, peer.ip()),
@@ -67,8 +67,8 @@ fn is_denied(policy: &dyn PeerPolicy, client: &ClientIdentity<'_>, peer: SocketA
 }
 
 impl Server {
-    /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5). The client gets a Data
-    /// indication, also if the peer has a channel (RFC 8656 §12.5).
+    /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5). The client gets a
+    /// Data indication, also if the peer has a channel (RFC 8656 §12.5).
     ///
     /// # Errors
     /// Says why the client is not told. Counted in [`Stats`](super::Stats).

@@ -1,12 +1,13 @@
 //! The rate limit of one allocation: a bucket for both directions together (the generic cell rate algorithm).
 //!
-//! Each allocation has one number, the moment at which all that it has relayed would be through if it went at the permitted
-//! rate. A datagram is refused if that moment is more than a second ahead; otherwise the moment moves on by what the datagram
-//! takes. The limiter tests before it charges. If the debt is small, one datagram of any size passes, so no datagram is too
-//! long for a low rate. The excess is paid before the next one. A run of datagrams is judged as one.
+//! Each allocation has one number, the moment at which all that it has relayed would be through if it went at the
+//! permitted rate. A datagram is refused if that moment is more than a second ahead; otherwise the moment moves on by
+//! what the datagram takes. The limiter tests before it charges. If the debt is small, one datagram of any size passes,
+//! so no datagram is too long for a low rate. The excess is paid before the next one. A run of datagrams is judged as
+//! one.
 //!
-//! If a part of the traffic is relayed below the engine, both charge the same number, in memory that the embedder shares
-//! with the kernel.
+//! If a part of the traffic is relayed below the engine, both charge the same number, in memory that the embedder
+//! shares with the kernel.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -27,7 +28,8 @@ pub const MAX_ALLOCATION_RATE: u64 = 10_000_000_000;
 /// A stream is relayed in parts that its rate permits within this time.
 const STREAM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time of one byte at this rate in bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is no limit.
+/// The time of one byte at this rate in bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is no
+/// limit.
 #[must_use]
 pub const fn rate_scale(bytes_per_second: u64) -> u32 {
     if bytes_per_second == 0 {
@@ -56,11 +58,13 @@ pub enum RelayDirection {
     ToClient,
 }
 
-/// Rate limits that other threads or the kernel draw on, too: of allocations, by the [`AllocationKey::index`](crate::AllocationKey), and
-/// of whatever groups of allocations the embedder knows. Each works as said at the head of this module.
+/// Rate limits that other threads or the kernel draw on, too: of allocations, by the
+/// [`AllocationKey::index`](crate::AllocationKey), and of whatever groups of allocations the embedder knows. Each works
+/// as said at the head of this module.
 pub trait SharedBuckets: Debug + Send {
-    /// An allocation of this client begins: it has no debt, this [`rate_scale`] and a burst of [`RATE_BURST_NS`]. A scale of 0 lets
-    /// everything pass. Returns whether the allocation has a shared bucket; that never changes. Another call without an end in between begins anew.
+    /// An allocation of this client begins: it has no debt, this [`rate_scale`] and a burst of [`RATE_BURST_NS`]. A
+    /// scale of 0 lets everything pass. Returns whether the allocation has a shared bucket; that never changes. Another
+    /// call without an end in between begins anew.
     fn begin(&mut self, allocation: u32, scale: u32, client: &ClientIdentity<'_>) -> bool;
 
     /// An allocation ends.
@@ -154,8 +158,8 @@ impl Limiter {
         !self.limits || self.charge(now, place, direction, bytes)
     }
 
-    /// How many bytes of a stream may be relayed now for the allocation at this place, with this rate: at most those of a tenth of a
-    /// second. If none, when to ask again.
+    /// How many bytes of a stream may be relayed now for the allocation at this place, with this rate: at most those of
+    /// a tenth of a second. If none, when to ask again.
     pub(super) fn allowance(&mut self, now: Mono, place: u32, rate: u64) -> Result<usize, Mono> {
         if !self.limits {
             return Ok(usize::MAX);

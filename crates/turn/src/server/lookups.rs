@@ -1,11 +1,11 @@
 //! Requests that wait for their user's keys, because a source of credentials responds later.
 //!
-//! Such a client has proven its address with a nonce of this server, but not its name. So the number and the size of waiting requests are
-//! limited, in total and per address prefix. Random names from one prefix fill only its own share.
+//! Such a client has proven its address with a nonce of this server, but not its name. So the number and the size of
+//! waiting requests are limited, in total and per address prefix. Random names from one prefix fill only its own share.
 //!
-//! Many users can be behind one NAT, and all of them come at once after its link was down. So while more than half of the table is free, a
-//! prefix may have half as many as there are free places: one alone gets a third of the table. Otherwise, it may have
-//! `max_lookups_per_prefix`. With the defaults, it takes ten prefixes to fill the table.
+//! Many users can be behind one NAT, and all of them come at once after its link was down. So while more than half of
+//! the table is free, a prefix may have half as many as there are free places: one alone gets a third of the table.
+//! Otherwise, it may have `max_lookups_per_prefix`. With the defaults, it takes ten prefixes to fill the table.
 
 use std::sync::Arc;
 
@@ -180,8 +180,8 @@ impl Server {
         Unauthenticated::SuspendedRequest
     }
 
-    /// The result to [`Output::FindKeys`](super::Output::FindKeys): the request goes on as if it came now. Returns `false` if it is not known
-    /// (any more).
+    /// The result to [`Output::FindKeys`](super::Output::FindKeys): the request goes on as if it came now. Returns
+    /// `false` if it is not known (any more).
     pub fn keys_found(&mut self, now: Now, lookup: LookupKey, found: KeyLookup) -> bool {
         let suspended = &mut self.lookups.suspended;
         if suspended
@@ -236,8 +236,8 @@ impl Server {
         }
     }
 
-    /// Responds 500. Clients that apply RFC 8489 §9.2.5 over UDP discard an error without integrity and continue to wait. All other
-    /// clients try another server at once.
+    /// Responds 500. Clients that apply RFC 8489 §9.2.5 over UDP discard an error without integrity and continue to
+    /// wait. All other clients try another server at once.
     fn give_up_lookup(&mut self, index: u32) {
         let Some(suspended) = self.take_suspended(index) else {
             return;

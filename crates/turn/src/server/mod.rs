@@ -8,21 +8,24 @@
 //!                                 user (name and key, shared by the allocations of one user)
 //! ```
 //!
-//! A relay is one relayed transport address: its time-to-expiry, permissions and channels are its own (RFC 8656 §6).
-//! A client that has not proven a user name gets responses, but the server stores nothing for it; a nonce requires no memory.
+//! A relay is one relayed transport address: its time-to-expiry, permissions and channels are its own (RFC 8656 §6). A
+//! client that has not proven a user name gets responses, but the server stores nothing for it; a nonce requires no
+//! memory.
 //!
 //! # How a datagram passes
 //!
-//! - **ChannelData** (`channel_data.rs`): one look-up of the 5-tuple, one of the channel, for as many datagrams of the run
-//!   as are alike. **From a peer** (`data.rs`): the relay's key is an index; one look-up by peer.
+//! - **ChannelData** (`channel_data.rs`): one look-up of the 5-tuple, one of the channel, for as many datagrams of the
+//!   run as are alike. **From a peer** (`data.rs`): the relay's key is an index; one look-up by peer.
 //! - **A request** (`request.rs`): a retransmitted Allocate or deletion gets its response again. Then RFC 8489 §9.2.4
 //!   (`auth.rs`), unknown attributes, RFC 8656 §5, and the file of the method. All checks come before the first change.
 //! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder has opened them or
 //!   failed (`opening.rs`), or moves the request to another server (`moved.rs`).
-//! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections and decides about them.
-//! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data from there
-//!   makes it the only one.
-//! - **Shared ports** (`shared_ports.rs`): relays of several allocations on one port, distinguished by the peers that they have claimed.
+//! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections
+//!   and decides about them.
+//! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data
+//!   from there makes it the only one.
+//! - **Shared ports** (`shared_ports.rs`): relays of several allocations on one port, distinguished by the peers that
+//!   they have claimed.
 //! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
 //!
 //! # What it must never do
@@ -248,8 +251,9 @@ impl Server {
         }
     }
 
-    /// Applies a new configuration. Allocations stay. Their peers are classified again when they are used; lower limits apply to
-    /// what is added. Offloaded channels are classified again in bounded steps: see [`handle_timeout`](Self::handle_timeout).
+    /// Applies a new configuration. Allocations stay. Their peers are classified again when they are used; lower limits
+    /// apply to what is added. Offloaded channels are classified again in bounded steps: see
+    /// [`handle_timeout`](Self::handle_timeout).
     pub fn set_config(&mut self, now: Now, config: ValidConfig) {
         if !config.has_same_users(&self.config) {
             self.forget_users(Forget::All);

@@ -1,10 +1,10 @@
 //! Channels that the embedder relays below the engine, in the kernel: which they are, and until when.
 //!
-//! The engine reports each change with [`Output::Offload`](super::Output) and [`Output::StopOffload`](super::Output). At
-//! any time, the offloaded channels are exactly those that `handle_client` and `handle_peer` would relay. It remembers in
-//! one bit of each channel what it has said, so that nothing is taken back that was not given. A channel carries data until
-//! the first of three ends: its own, its permission's and its allocation's. That moment goes along with it, so that it ends
-//! there also when the engine is asleep. Data moves none of them (RFC 8656 §9, §12).
+//! The engine reports each change with [`Output::Offload`](super::Output) and [`Output::StopOffload`](super::Output).
+//! At any time, the offloaded channels are exactly those that `handle_client` and `handle_peer` would relay. It
+//! remembers in one bit of each channel what it has said, so that nothing is taken back that was not given. A channel
+//! carries data until the first of three ends: its own, its permission's and its allocation's. That moment goes along
+//! with it, so that it ends there also when the engine is asleep. Data moves none of them (RFC 8656 §9, §12).
 //!
 //! Only what a UDP client sends can be told apart below the engine.
 
@@ -159,8 +159,8 @@ impl Server {
         }
     }
 
-    /// Classifies the channels of one relay by the present configuration, after a change of policy or rate limit. `again` repeats
-    /// the output for channels that are offloaded already.
+    /// Classifies the channels of one relay by the present configuration, after a change of policy or rate limit.
+    /// `again` repeats the output for channels that are offloaded already.
     pub(super) fn reclassify(&mut self, now: Now, relay: u32, again: bool) {
         let (config, epoch) = (self.config.clone(), self.policy_epoch);
         let Some((about, live, outputs)) = self.offloadable(relay) else {
@@ -187,9 +187,9 @@ impl Server {
         }
     }
 
-    /// Repeats [`Output::Offload`](super::Output::Offload) for what is offloaded, because the embedder's view of the network has
-    /// changed. One call does so for at most `most` relays, beginning with the one at index `first`, 0 at first. Returns the
-    /// index to continue with, `None` at the end.
+    /// Repeats [`Output::Offload`](super::Output::Offload) for what is offloaded, because the embedder's view of the
+    /// network has changed. One call does so for at most `most` relays, beginning with the one at index `first`, 0 at
+    /// first. Returns the index to continue with, `None` at the end.
     pub fn repeat_offloads(&mut self, first: u32, most: u32) -> Option<u32> {
         let bound = u32::try_from(self.relays.bound()).unwrap_or(u32::MAX);
         let end = first.saturating_add(most).min(bound);
@@ -206,9 +206,10 @@ impl Server {
         (end < bound).then_some(end)
     }
 
-    /// The response to [`Output::StopOffload`](super::Output::StopOffload): what the kernel has relayed since the channel was
-    /// offloaded, in datagrams and bytes of application data. It counts for the allocation and its log line, not for
-    /// [`Stats`](super::Stats). An allocation that has just ended still counts it while its `AllocationClosed` is in the queue.
+    /// The response to [`Output::StopOffload`](super::Output::StopOffload): what the kernel has relayed since the
+    /// channel was offloaded, in datagrams and bytes of application data. It counts for the allocation and its log
+    /// line, not for [`Stats`](super::Stats). An allocation that has just ended still counts it while its
+    /// `AllocationClosed` is in the queue.
     pub fn add_offloaded_traffic(
         &mut self,
         allocation: AllocationKey,

@@ -52,8 +52,8 @@ impl Server {
             if opening.asked.transaction_id == transaction_id)
     }
 
-    /// The response to [`Output::OpenRelays`](super::Output::OpenRelays): one result per entry, in the same order. Returns `false`
-    /// if the request is not known (any more). Then the embedder closes what it opened.
+    /// The response to [`Output::OpenRelays`](super::Output::OpenRelays): one result per entry, in the same order.
+    /// Returns `false` if the request is not known (any more). Then the embedder closes what it opened.
     pub fn relays_opened(
         &mut self,
         now: Now,
@@ -96,9 +96,9 @@ impl Server {
         true
     }
 
-    /// The other response to [`Output::OpenRelays`](super::Output::OpenRelays): the embedder opens nothing and moves the request to
-    /// the server that it calls `to`. The request is forgotten here without a response, and its quota is released before
-    /// this returns. For a while, requests from the same 5-tuple make an
+    /// The other response to [`Output::OpenRelays`](super::Output::OpenRelays): the embedder opens nothing and moves
+    /// the request to the server that it calls `to`. The request is forgotten here without a response, and its quota is
+    /// released before this returns. For a while, requests from the same 5-tuple make an
     /// [`Output::MoveRequest`](super::Output::MoveRequest). Returns `false` if the request is not known (any more).
     pub fn request_moved(&mut self, now: Now, request: RequestKey, to: u16) -> bool {
         // One with a reservation token waits for the server that holds the port.
@@ -115,8 +115,8 @@ impl Server {
     }
 
     /// The response to [`Output::ClaimReservation`](super::Output::ClaimReservation): what the other server's
-    /// [`claim_reservation`](Self::claim_reservation) returned. Returns `false` if the request is not known (any more). Then the
-    /// embedder closes the socket.
+    /// [`claim_reservation`](Self::claim_reservation) returned. Returns `false` if the request is not known (any more).
+    /// Then the embedder closes the socket.
     pub fn reservation_claimed(
         &mut self,
         now: Now,

@@ -38,8 +38,8 @@ pub enum Output<'a> {
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
     },
-    /// An authenticated request from a 5-tuple whose Allocate request was [moved](super::Server::request_moved) a moment
-    /// ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved).
+    /// An authenticated request from a 5-tuple whose Allocate request was [moved](super::Server::request_moved) a
+    /// moment ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved).
     MoveRequest {
         /// The embedder's number of that server.
         to: u16,
@@ -50,9 +50,10 @@ pub enum Output<'a> {
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
     },
-    /// An authenticated Refresh request over UDP whose ticket (RFC 8016) names another server. From now on, have the datagrams of this 5-tuple
-    /// delivered to that server, and hand it the request by [`handle_moved`](super::Server::handle_moved). If it has no
-    /// [allocation](super::Server::has_allocation) for the 5-tuple then, or if that is impossible, change nothing: the request is lost.
+    /// An authenticated Refresh request over UDP whose ticket (RFC 8016) names another server. From now on, have the
+    /// datagrams of this 5-tuple delivered to that server, and hand it the request by
+    /// [`handle_moved`](super::Server::handle_moved). If it has no [allocation](super::Server::has_allocation) for the
+    /// 5-tuple then, or if that is impossible, change nothing: the request is lost.
     MoveClient {
         /// The number of that server.
         to: u16,
@@ -80,9 +81,10 @@ pub enum Output<'a> {
         /// The path that it had.
         from: ClientPath,
     },
-    /// A request on a stream that belongs to another server: ConnectionBind (RFC 6062 §5.4), by its CONNECTION-ID, or Refresh, by its ticket
-    /// (RFC 8016). Move the client's connection there, and call its [`connection_moved`](super::Server::connection_moved). If there is
-    /// no such server, call it here: the client gets an error. If that server takes no connection at the moment, call
+    /// A request on a stream that belongs to another server: ConnectionBind (RFC 6062 §5.4), by its CONNECTION-ID, or
+    /// Refresh, by its ticket (RFC 8016). Move the client's connection there, and call its
+    /// [`connection_moved`](super::Server::connection_moved). If there is no such server, call it here: the client gets
+    /// an error. If that server takes no connection at the moment, call
     /// [`connection_not_moved`](super::Server::connection_not_moved) here.
     MoveConnection {
         /// The number of that server.
@@ -105,8 +107,8 @@ pub enum Output<'a> {
         /// The key under which the relay will be known here.
         key: RelayKey,
     },
-    /// A source of credentials responds later: call [`Credentials::begin_find`] with this query, and hand what comes back to
-    /// [`keys_found`](super::Server::keys_found), on this thread, at any time.
+    /// A source of credentials responds later: call [`Credentials::begin_find`] with this query, and hand what comes
+    /// back to [`keys_found`](super::Server::keys_found), on this thread, at any time.
     FindKeys {
         /// Hand this back.
         lookup: LookupKey,
@@ -115,7 +117,8 @@ pub enum Output<'a> {
         /// Whom to ask.
         credentials: &'a Arc<dyn Credentials>,
     },
-    /// The request that came last on this stream waits: read nothing more from it until [`ResumeReading`](Output::ResumeReading).
+    /// The request that came last on this stream waits: read nothing more from it until
+    /// [`ResumeReading`](Output::ResumeReading).
     PauseReading {
         /// The client.
         path: ClientPath,
@@ -143,7 +146,8 @@ pub enum Output<'a> {
         relay: RelayKey,
     },
     /// Dial a TCP connection from the relay's address to the peer (RFC 6062 §5.2), and call
-    /// [`connected`](super::Server::connected). The policy has allowed the peer. Read nothing from the connection before it is bound.
+    /// [`connected`](super::Server::connected). The policy has allowed the peer. Read nothing from the connection
+    /// before it is bound.
     Connect {
         /// The key of the connection.
         connection: ConnectionKey,
@@ -152,29 +156,33 @@ pub enum Output<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// Relay bytes between the connection to the peer and the data connection, both ways (RFC 6062 §5.4). First send the response that was
-    /// queued before this output. When either connection ends, call [`connection_closed`](super::Server::connection_closed).
+    /// Relay bytes between the connection to the peer and the data connection, both ways (RFC 6062 §5.4). First send
+    /// the response that was queued before this output. When either connection ends, call
+    /// [`connection_closed`](super::Server::connection_closed).
     BindConnection {
         /// The connection to the peer.
         connection: ConnectionKey,
         /// The client's data connection.
         path: ClientPath,
     },
-    /// Close the connection to the peer and its data connection, if one is bound. If the connection is still being established, cancel that.
+    /// Close the connection to the peer and its data connection, if one is bound. If the connection is still being
+    /// established, cancel that.
     CloseConnection {
         /// The connection to the peer.
         connection: ConnectionKey,
     },
-    /// The kernel may relay the channel's datagrams, both ways, until `deadline`. Queued before the response that tells the client
-    /// of the channel, and again when the deadline changes. An embedder that cannot offload the channel ignores it: the engine
-    /// relays whatever it gets. Only with [`Config::offload`](super::Config::offload), and only for UDP clients.
+    /// The kernel may relay the channel's datagrams, both ways, until `deadline`. Queued before the response that tells
+    /// the client of the channel, and again when the deadline changes. An embedder that cannot offload the channel
+    /// ignores it: the engine relays whatever it gets. Only with [`Config::offload`](super::Config::offload), and only
+    /// for UDP clients.
     Offload {
         /// Which.
         channel: OffloadedChannel,
-        /// Whether the peer is a relayed transport address of this server, so that its client's permission counts as well.
+        /// Whether the peer is a relayed transport address of this server, so that its client's permission counts as
+        /// well.
         own_relay: bool,
-        /// The earliest expiry of the channel, its permission and the allocation. The kernel must stop by itself then, unless a
-        /// later deadline came before.
+        /// The earliest expiry of the channel, its permission and the allocation. The kernel must stop by itself then,
+        /// unless a later deadline came before.
         deadline: Mono,
     },
     /// The kernel may no longer relay this channel. Report what it relayed by
@@ -196,8 +204,8 @@ pub enum Output<'a> {
         /// Seconds until it expires, unless refreshed.
         lifetime_s: u32,
     },
-    /// An allocation, or one family of it, was refreshed. Only with [`Config::report_changes`](super::Config::report_changes), as are
-    /// the next five.
+    /// An allocation, or one family of it, was refreshed. Only with
+    /// [`Config::report_changes`](super::Config::report_changes), as are the next five.
     AllocationRefreshed {
         /// Whose it is.
         client: ClientIdentity<'a>,
@@ -220,8 +228,8 @@ pub enum Output<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// A permission has expired, or its relayed transport address has ended before the allocation. With the allocation, all its permissions
-    /// and channels end: there is no output for each.
+    /// A permission has expired, or its relayed transport address has ended before the allocation. With the allocation,
+    /// all its permissions and channels end: there is no output for each.
     PermissionEnded {
         /// Whose it was.
         client: ClientIdentity<'a>,
@@ -237,7 +245,8 @@ pub enum Output<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// A request has proven its user's key. Reported by the server that has received the request, not by the one it is moved to.
+    /// A request has proven its user's key. Reported by the server that has received the request, not by the one it is
+    /// moved to.
     Authenticated {
         /// Whose it is.
         client: ClientIdentity<'a>,
@@ -318,7 +327,8 @@ impl Traffic {
 pub enum RelayTransport {
     /// UDP.
     Udp,
-    /// TCP (RFC 6062): the socket listens for connections from peers. Only with [`Config::tcp_relay`](super::Config::tcp_relay).
+    /// TCP (RFC 6062): the socket listens for connections from peers. Only with
+    /// [`Config::tcp_relay`](super::Config::tcp_relay).
     Tcp,
 }
 

@@ -101,12 +101,14 @@ pub enum PeerClass {
     Peer,
     /// A relayed transport address of this server: the client may talk to it, and the data stays inside the process.
     OwnRelay,
-    /// The client may not talk to it: 403 (RFC 8656 §10.2, §12.2; RFC 6062 §5.2), a discarded datagram, or a closed connection.
+    /// The client may not talk to it: 403 (RFC 8656 §10.2, §12.2; RFC 6062 §5.2), a discarded datagram, or a closed
+    /// connection.
     Denied,
 }
 
-/// Which peers are allowed. The engine asks for each CreatePermission and ChannelBind request, each Send indication and each Connect
-/// request. After [`Server::set_config`](super::Server::set_config) it asks once for each permission, channel and connection with a peer.
+/// Which peers are allowed. The engine asks for each CreatePermission and ChannelBind request, each Send indication and
+/// each Connect request. After [`Server::set_config`](super::Server::set_config) it asks once for each permission,
+/// channel and connection with a peer.
 ///
 /// The engine itself denies Teredo and 6to4 addresses (RFC 8656 §21.4) and port 0.
 pub trait PeerPolicy: Debug + Send + Sync {
@@ -118,8 +120,9 @@ pub trait PeerPolicy: Debug + Send + Sync {
     /// allocation of this server owns at this moment.
     fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass;
 
-    /// Whether the client may connect to this port of this address over TCP (RFC 6062). [`PeerClass::OwnRelay`] only for a port on which
-    /// an active TCP allocation of this server listens. Unless it is implemented: what `permits` says, and no relay of this server.
+    /// Whether the client may connect to this port of this address over TCP (RFC 6062). [`PeerClass::OwnRelay`] only
+    /// for a port on which an active TCP allocation of this server listens. Unless it is implemented: what `permits`
+    /// says, and no relay of this server.
     fn permits_connection(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
         match self.permits(client, peer) {
             PeerClass::Peer => PeerClass::Peer,
@@ -128,7 +131,8 @@ pub trait PeerPolicy: Debug + Send + Sync {
     }
 }
 
-/// Allows every peer. For tests, and for networks without anything to protect: clients reach what the server's host reaches.
+/// Allows every peer. For tests, and for networks without anything to protect: clients reach what the server's host
+/// reaches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllowEveryPeer;
 

@@ -52,8 +52,8 @@ pub trait Quota: Debug + Send + Sync {
     /// Releases one unit. Called exactly once for each unit acquired, for the client that holds it.
     fn release(&self, client: &ClientIdentity<'_>);
 
-    /// Moves one unit to another client of the same user, or of another access token (RFC 7635). That client claims a reservation (RFC 8656
-    /// §7.2). No other client can acquire the unit in between.
+    /// Moves one unit to another client of the same user, or of another access token (RFC 7635). That client claims a
+    /// reservation (RFC 8656 §7.2). No other client can acquire the unit in between.
     ///
     /// # Errors
     /// Says which limit is reached. Then `from` still holds the unit.
@@ -64,8 +64,8 @@ pub trait Quota: Debug + Send + Sync {
     ) -> Result<(), QuotaExceeded>;
 }
 
-/// One acquired unit that no allocation or reservation holds yet: it is on its way from one server to another. Dropping it
-/// releases the unit.
+/// One acquired unit that no allocation or reservation holds yet: it is on its way from one server to another. Dropping
+/// it releases the unit.
 #[derive(Debug)]
 pub struct QuotaUnit {
     /// `None` once an allocation holds the unit.

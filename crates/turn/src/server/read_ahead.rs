@@ -1,9 +1,9 @@
 //! Loads what datagrams need into the caches, before the first of them is handled.
 //!
-//! With thousands of allocations whose clients send in random order, each table look-up for a datagram is a cache miss. Each look-up also
-//! requires the result of the one before: index, client, relay, channel. One datagram after the other would wait for all of these. Here
-//! each step is done for all datagrams before the next step, so the processor waits for their misses together. Nothing is decided here:
-//! whatever is not found, or is another's, is read without effect.
+//! With thousands of allocations whose clients send in random order, each table look-up for a datagram is a cache miss.
+//! Each look-up also requires the result of the one before: index, client, relay, channel. One datagram after the other
+//! would wait for all of these. Here each step is done for all datagrams before the next step, so the processor waits
+//! for their misses together. Nothing is decided here: whatever is not found, or is another's, is read without effect.
 
 use std::hint::black_box;
 
@@ -27,11 +27,12 @@ pub enum Arrival {
 const NONE: u32 = u32::MAX;
 
 impl Server {
-    /// The limit of arrivals per [`read_ahead`](Self::read_ahead). Their cache lines and payloads fit into the first-level cache.
+    /// The limit of arrivals per [`read_ahead`](Self::read_ahead). Their cache lines and payloads fit into the
+    /// first-level cache.
     pub const READ_AHEAD: usize = 32;
 
-    /// From this number of relays on, their state exceeds the second-level cache of common processors. Below it, reading ahead
-    /// costs time and gains nothing.
+    /// From this number of relays on, their state exceeds the second-level cache of common processors. Below it,
+    /// reading ahead costs time and gains nothing.
     const MANY: u64 = 2048;
 
     /// Whether reading ahead is worth the while.
@@ -41,8 +42,8 @@ impl Server {
         self.stats.relays >= Self::MANY
     }
 
-    /// Reads what the next datagrams, at most [`READ_AHEAD`](Self::READ_AHEAD), will need. Returns the indices of the relays that they
-    /// probably go through, [`u32::MAX`] where there is none.
+    /// Reads what the next datagrams, at most [`READ_AHEAD`](Self::READ_AHEAD), will need. Returns the indices of the
+    /// relays that they probably go through, [`u32::MAX`] where there is none.
     pub fn read_ahead(&self, arrivals: impl Iterator<Item = Arrival>) -> [u32; Self::READ_AHEAD] {
         let mut clients = [NONE; Self::READ_AHEAD];
         let mut relays = [NONE; Self::READ_AHEAD];

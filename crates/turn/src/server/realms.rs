@@ -40,7 +40,8 @@ pub struct RealmConfig {
     pub origins: Vec<String>,
     /// The server names of TLS and DTLS handshakes that choose it. Letter case does not matter.
     pub server_names: Vec<String>,
-    /// The addresses of the listeners that choose it. An unspecified address means the port on every address of its family.
+    /// The addresses of the listeners that choose it. An unspecified address means the port on every address of its
+    /// family.
     pub listeners: Vec<SocketAddr>,
     /// From the names of its users to keys.
     pub credentials: Arc<dyn Credentials>,
@@ -144,7 +145,8 @@ impl Realms {
         self.by_name.get(name).copied()
     }
 
-    /// The realm that the first known ORIGIN of a request chooses. A request may have several, one for each web page around another.
+    /// The realm that the first known ORIGIN of a request chooses. A request may have several, one for each web page
+    /// around another.
     fn of_origins(&self, message: &Message<'_>) -> Option<RealmNumber> {
         if self.by_origin.is_empty() {
             return None;
@@ -226,8 +228,8 @@ impl ServerNames {
 }
 
 impl Server {
-    /// The client of this 5-tuple has asked for a server by this name when its TLS or DTLS session began (SNI, RFC 6066 §3). It is forgotten
-    /// when the connection ends ([`client_closed`](Self::client_closed)).
+    /// The client of this 5-tuple has asked for a server by this name when its TLS or DTLS session began (SNI,
+    /// RFC 6066 §3). It is forgotten when the connection ends ([`client_closed`](Self::client_closed)).
     pub fn set_server_name(&mut self, five_tuple: &FiveTuple, name: Option<&str>) {
         let number = name.and_then(|name| {
             let name = name.trim_end_matches('.').to_ascii_lowercase();

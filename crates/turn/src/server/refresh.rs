@@ -91,8 +91,8 @@ impl Server {
         }
     }
 
-    /// Remembers the Allocate request of an allocation that will be deleted, if the client may still retransmit it. Otherwise a
-    /// retransmission would create an unwanted allocation.
+    /// Remembers the Allocate request of an allocation that will be deleted, if the client may still retransmit it.
+    /// Otherwise a retransmission would create an unwanted allocation.
     fn remember_deleted_allocate(&mut self, now: Now, asked: &RequestContext, place: u32) {
         let Some(allocation) = self.clients.allocation(place) else {
             return;

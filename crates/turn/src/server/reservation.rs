@@ -211,8 +211,8 @@ impl Server {
         Ok(())
     }
 
-    /// Another server's [`Output::ClaimReservation`](super::Output::ClaimReservation), for its client. On success the relay is no
-    /// longer known here, and its unit of quota is the claiming client's.
+    /// Another server's [`Output::ClaimReservation`](super::Output::ClaimReservation), for its client. On success the
+    /// relay is no longer known here, and its unit of quota is the claiming client's.
     ///
     /// # Errors
     /// Says why the relay cannot be claimed. A reservation that exists remains.

@@ -50,7 +50,8 @@ pub struct SessionFilter {
 }
 
 impl Server {
-    /// Allocations in the slots of the table from `from` on. Reads at most `most` slots, and returns the next slot if there are more.
+    /// Allocations in the slots of the table from `from` on. Reads at most `most` slots, and returns the next slot if
+    /// there are more.
     #[must_use]
     pub fn sessions(
         &self,

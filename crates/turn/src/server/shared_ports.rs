@@ -1,8 +1,8 @@
 //! Relayed transport addresses that several allocations share, told apart by their peers.
 //!
-//! A datagram from a peer belongs to the relay that has **claimed** that peer, address and port. A ChannelBind request claims its peer, and so does
-//! a Send indication. If nobody has, it belongs to the only relay with a permission for the peer's address. If several have one, it belongs
-//! to nobody: whom it is for cannot be known.
+//! A datagram from a peer belongs to the relay that has **claimed** that peer, address and port. A ChannelBind request
+//! claims its peer, and so does a Send indication. If nobody has, it belongs to the only relay with a permission for
+//! the peer's address. If several have one, it belongs to nobody: whom it is for cannot be known.
 //!
 //! A claim lasts as long as the relay has a permission for the peer's address, or a channel to the peer.
 
@@ -144,8 +144,9 @@ impl SharedPorts {
 }
 
 impl Server {
-    /// This relay's port is one that it shares with others. Call it between [`Output::OpenRelays`](super::Output::OpenRelays) and
-    /// [`relays_opened`](Self::relays_opened). `port` is the embedder's number of the port, another one for each address.
+    /// This relay's port is one that it shares with others. Call it between
+    /// [`Output::OpenRelays`](super::Output::OpenRelays) and [`relays_opened`](Self::relays_opened). `port` is the
+    /// embedder's number of the port, another one for each address.
     pub fn share_port(&mut self, relay: RelayKey, port: u16) {
         if self.relays.generation(relay.index) == relay.generation {
             let sharer = SharedPortRelay {
@@ -157,8 +158,8 @@ impl Server {
         }
     }
 
-    /// The relay that datagrams of this peer to this shared port are for; [`handle_peer`](Self::handle_peer) decides about them. `None` if they are
-    /// nobody's.
+    /// The relay that datagrams of this peer to this shared port are for; [`handle_peer`](Self::handle_peer) decides
+    /// about them. `None` if they are nobody's.
     #[must_use]
     pub fn relay_for(&self, port: u16, from: SocketAddr) -> Option<RelayKey> {
         let relay = self.shared_ports.relay_of(port, from)?;
@@ -177,7 +178,8 @@ impl Server {
         }
     }
 
-    /// Ends the claims of a relay that neither a permission nor a channel stands for any more. What has expired is gone.
+    /// Ends the claims of a relay that neither a permission nor a channel stands for any more. What has expired is
+    /// gone.
     pub(super) fn end_unused_claims(&mut self, relay: u32) {
         if !self.shared_ports.has_shared_port(relay) {
             return;

@@ -1,7 +1,7 @@
 //! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
 //!
-//! The entries lie in chunks of fixed size, so that growing copies nothing. A new entry goes to the lowest chunk with room, and
-//! a chunk without entries releases its memory. So memory shrinks when the number of entries falls.
+//! The entries lie in chunks of fixed size, so that growing copies nothing. A new entry goes to the lowest chunk with
+//! room, and a chunk without entries releases its memory. So memory shrinks when the number of entries falls.
 
 use std::collections::BTreeSet;
 

@@ -11,8 +11,8 @@ pub const ERROR_CODES: &[u16] = &[
     300, 400, 401, 403, 405, 420, 437, 438, 440, 441, 442, 443, 446, 447, 486, 500, 508,
 ];
 
-/// The methods of requests that the server answers, with their names in metrics. [`Stats::requests`], [`Stats::successes`] and
-/// [`Stats::errors`] count each.
+/// The methods of requests that the server answers, with their names in metrics. [`Stats::requests`],
+/// [`Stats::successes`] and [`Stats::errors`] count each.
 pub const METHODS: &[(Method, &str)] = &[
     (Method::BINDING, "binding"),
     (Method::ALLOCATE, "allocate"),
@@ -110,8 +110,8 @@ stats! {
     pub data_connections: u64,
     /// Connections with peers that were ever made, by a Connect request or by the peer.
     pub peer_connections_opened: u64,
-    /// Refused connections of peers. Causes: no permission, a peer that the policy denies, a limit, an existing connection with the same
-    /// address and port of the peer, or an allocation that has ended (RFC 6062 §5.3).
+    /// Refused connections of peers. Causes: no permission, a peer that the policy denies, a limit, an existing
+    /// connection with the same address and port of the peer, or an allocation that has ended (RFC 6062 §5.3).
     pub peer_connections_refused: u64,
     /// Deletions remembered, for retransmissions.
     pub deletions: u64,
@@ -152,7 +152,8 @@ stats! {
 }
 
 impl Stats {
-    /// Requests of this method that were received, and their bytes with all headers of STUN. 0 for a method that is not in [`METHODS`].
+    /// Requests of this method that were received, and their bytes with all headers of STUN. 0 for a method that is not
+    /// in [`METHODS`].
     #[must_use]
     pub fn requests(&self, method: Method) -> Traffic {
         number_of(method).map_or_else(Traffic::default, |at| self.requests[at])

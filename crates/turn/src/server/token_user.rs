@@ -56,7 +56,8 @@ impl Server {
         Ok(Arc::new(user.found_at(now, None, self.credentials_epoch)))
     }
 
-    /// The key in a token; then what coturn's clients make of one for SHA-1: they sign with the first 16 of its 20 bytes.
+    /// The key in a token; then what coturn's clients make of one for SHA-1: they sign with the first 16 of its 20
+    /// bytes.
     fn mac_keys<'a>(
         &self,
         content: &'a TokenContent,

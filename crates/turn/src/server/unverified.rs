@@ -1,12 +1,13 @@
 //! A limit of error responses for each source address over UDP that is not verified.
 //!
-//! An attacker with a forged source address makes the server send its error responses to the victim. So each source gets a limited number per
-//! second. An authenticated request gives its source one back, because the nonce in it has verified the address: many clients behind
-//! one NAT are served.
+//! An attacker with a forged source address makes the server send its error responses to the victim. So each source
+//! gets a limited number per second. An authenticated request gives its source one back, because the nonce in it has
+//! verified the address: many clients behind one NAT are served.
 //!
-//! The counts are in two rows of cells, under a key that changes every second. So memory is bounded, and an attacker cannot choose
-//! addresses that collide. The smaller of the two cells counts. A source is limited at the configured number plus four times the average of
-//! all cells. In a flood from random sources all cells fill evenly, so other sources are still served.
+//! The counts are in two rows of cells, under a key that changes every second. So memory is bounded, and an attacker
+//! cannot choose addresses that collide. The smaller of the two cells counts. A source is limited at the configured
+//! number plus four times the average of all cells. In a flood from random sources all cells fill evenly, so other
+//! sources are still served.
 
 use std::net::IpAddr;
 

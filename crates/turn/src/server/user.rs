@@ -25,9 +25,10 @@ pub(super) struct Protection {
 impl Protection {
     /// The integrity attributes of the response, the one that the request had first if it is among them.
     ///
-    /// RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute", regardless of the attributes of the request, "unless the
-    /// request was processed as though PASSWORD-ALGORITHM was MD5 [..]. In that case, the MESSAGE-INTEGRITY attribute MUST be used
-    /// instead". A client that names an algorithm and checks MESSAGE-INTEGRITY only gets both.
+    /// RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute", regardless of the
+    /// attributes of the request, "unless the request was processed as though PASSWORD-ALGORITHM was MD5 [..]. In that
+    /// case, the MESSAGE-INTEGRITY attribute MUST be used instead". A client that names an algorithm and checks
+    /// MESSAGE-INTEGRITY only gets both.
     const fn of_answer(self) -> (IntegrityAlgorithm, Option<IntegrityAlgorithm>) {
         match (self.is_legacy, self.integrity) {
             (true, _) => (IntegrityAlgorithm::Sha1, None),
@@ -73,7 +74,8 @@ pub enum Forget<'a> {
     All,
 }
 
-/// A user who has proven the key of a request, for another server of the same configuration to which the request is moved.
+/// A user who has proven the key of a request, for another server of the same configuration to which the request is
+/// moved.
 #[derive(Clone, Debug)]
 pub struct VerifiedUser(pub(super) Arc<User>);
 
@@ -228,8 +230,8 @@ impl User {
         same && self.protection == protection
     }
 
-    /// Whether both may manage the same allocations: the same name, or tokens. A client refreshes an allocation with a newer token
-    /// (RFC 7635 §9), which another key may have encrypted, and tokens name nobody.
+    /// Whether both may manage the same allocations: the same name, or tokens. A client refreshes an allocation with a
+    /// newer token (RFC 7635 §9), which another key may have encrypted, and tokens name nobody.
     pub(super) fn is_same_as(&self, other: &User) -> bool {
         match (&self.kid, &other.kid) {
             (None, None) => self.name == other.name && self.realm == other.realm,
@@ -270,7 +272,8 @@ impl User {
     }
 }
 
-/// What policy, quota and log call the holder of a token: its kid and the end of its tag, which the client cannot choose.
+/// What policy, quota and log call the holder of a token: its kid and the end of its tag, which the client cannot
+/// choose.
 fn token_name(kid: &str, token: &AccessToken<'_>) -> Box<str> {
     let tag = token.encrypted_block.last_chunk::<4>();
     let tag = tag.map_or(0, |tag| u32::from_be_bytes(*tag));
@@ -286,8 +289,9 @@ pub(super) fn hmac_key(key: &LongTermKey, integrity: IntegrityAlgorithm) -> Hmac
 }
 
 impl Server {
-    /// Forgets keys, so that their source is asked again before anybody gets an allocation with them. Existing allocations stay, and can be
-    /// refreshed, unless [`Config::strict_expiry`](super::Config::strict_expiry) is set. Look-ups that are under way are made again.
+    /// Forgets keys, so that their source is asked again before anybody gets an allocation with them. Existing
+    /// allocations stay, and can be refreshed, unless [`Config::strict_expiry`](super::Config::strict_expiry) is set.
+    /// Look-ups that are under way are made again.
     pub fn forget_users(&mut self, which: Forget<'_>) {
         match which {
             Forget::User(name) => self.known_users.forget(name),

@@ -27,8 +27,8 @@ pub enum ClientVerdict {
         /// Whether the client requires the DF bit (RFC 8656 §14).
         dont_fragment: bool,
     },
-    /// The peer is a relayed transport address of this server. Do not send the payloads: hand them to the server that owns
-    /// `peer`, by [`handle_peer`](super::Server::handle_peer) with `from`.
+    /// The peer is a relayed transport address of this server. Do not send the payloads: hand them to the server that
+    /// owns `peer`, by [`handle_peer`](super::Server::handle_peer) with `from`.
     ToRelay {
         /// Number of datagrams, at least 1.
         covers: usize,
@@ -65,7 +65,8 @@ impl ClientVerdict {
         }
     }
 
-    /// For [`ClientVerdict::ToPeer`]: the relay whose socket sends, the destination, and the bytes of each datagram to send.
+    /// For [`ClientVerdict::ToPeer`]: the relay whose socket sends, the destination, and the bytes of each datagram to
+    /// send.
     #[must_use]
     pub fn to_peer(&self) -> Option<(RelayKey, SocketAddr, Range<usize>)> {
         match self {

@@ -1,7 +1,8 @@
 //! Work on all relays or all allocations, in bounded steps.
 //!
-//! A new configuration concerns every offloaded channel, and a shutdown every allocation. Neither may hold up the worker's
-//! datagrams, so each call of [`Server::handle_timeout`] does one step, and [`Server::poll_timeout`] is in the past until all is done.
+//! A new configuration concerns every offloaded channel, and a shutdown every allocation. Neither may hold up the
+//! worker's datagrams, so each call of [`Server::handle_timeout`] does one step, and [`Server::poll_timeout`] is in the
+//! past until all is done.
 
 use super::Server;
 use super::config::Config;

@@ -6,7 +6,8 @@ use turn::client::{AllocateOptions, Event, Received};
 
 use crate::script::{Script, mapped, peer, relayed};
 
-/// A client in the middle of everything: allocated, with a channel, and a refresh, a permission and a Binding under way.
+/// A client in the middle of everything: allocated, with a channel, and a refresh, a permission and a Binding under
+/// way.
 fn busy() -> Script {
     let mut script = Script::allocated();
     let now = script.now;

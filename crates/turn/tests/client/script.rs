@@ -111,7 +111,8 @@ impl Script {
         self.advance(Duration::from_secs(seconds));
     }
 
-    /// Lets the client's own deadlines pass one by one until `seconds` have gone by; returns what it transmitted meanwhile.
+    /// Lets the client's own deadlines pass one by one until `seconds` have gone by; returns what it transmitted
+    /// meanwhile.
     pub(crate) fn run_s(&mut self, seconds: u64) -> Vec<Vec<u8>> {
         let end = self.now.mono.plus_secs(seconds);
         let mut sent = Vec::new();

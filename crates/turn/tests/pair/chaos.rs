@@ -129,8 +129,8 @@ fn a_network_that_comes_back_finds_everybody_agreed() {
     }
 }
 
-/// Random wishes in random order under random weather: no panic, nothing endless, and when all is quiet the client believes
-/// in exactly what the server has.
+/// Random wishes in random order under random weather: no panic, nothing endless, and when all is quiet the client
+/// believes in exactly what the server has.
 #[test]
 fn client_and_server_agree_after_random_requests() {
     for seed in 1..=60 {

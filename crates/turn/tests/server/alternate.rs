@@ -106,7 +106,8 @@ fn unauthenticated_and_bad_requests_and_reservations_are_not_redirected() {
             both_families: false,
         }));
     });
-    // RFC 8489 §12: a Binding request is not sent elsewhere, nor is one of RFC 5780, whose response names other addresses.
+    // RFC 8489 §12: a Binding request is not sent elsewhere, nor is one of RFC 5780, whose response names other
+    // addresses.
     let stranger = path("198.51.100.9:3");
     let binding = crate::world::bare(stun::Method::BINDING);
     assert_eq!(world.ask(&stranger, &binding).code(), 0);

@@ -13,8 +13,8 @@ type Attributes = fn(&mut Builder<'_>);
 
 const REMOTE: &str = "198.51.100.1:4000";
 
-/// What can be wrong with the credentials, with the code: in the order of RFC 8489 §9.2.4, but that a nonce which is not the server's is
-/// refused before anything is looked up.
+/// What can be wrong with the credentials, with the code: in the order of RFC 8489 §9.2.4, but that a nonce which is
+/// not the server's is refused before anything is looked up.
 const CREDENTIALS: [(&str, Spoil, u16); 5] = [
     ("no integrity", |signing| signing.keys.clear(), 401),
     (

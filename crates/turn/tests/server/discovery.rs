@@ -160,7 +160,8 @@ fn padding_is_answered_with_no_more_padding_and_at_most_an_mtu_rfc5780_7_6() {
         let bytes = request(|builder| _ = builder.push(&Padding(&bytes)).unwrap());
         let reply = world.ask(&to(0, 0), &bytes);
         assert_eq!(reply.get::<Padding<'_>>().unwrap().0.len(), given);
-        // RFC 8489 allows a response to be larger than the request by its addresses: with headers less than three times as large.
+        // RFC 8489 allows a response to be larger than the request by its addresses: with headers less than three times
+        // as large.
         assert!(reply.0.len() + 28 <= 3 * (bytes.len() + 28));
     }
     world.finish();

@@ -1,5 +1,5 @@
-//! Channels that are relayed below the engine: each of them is described at the right moment, with the moment at which it ends,
-//! and taken back when it ends (RFC 8656 §9, §12).
+//! Channels that are relayed below the engine: each of them is described at the right moment, with the moment at which
+//! it ends, and taken back when it ends (RFC 8656 §9, §12).
 
 use std::sync::Arc;
 
@@ -243,8 +243,8 @@ fn the_end_of_an_allocation_takes_everything_back_first() {
     client.refresh(&mut world, 0);
     world.expect_onloads(&[0x4000, 0x4001]);
     assert!(matches!(world.event(), Event::CloseRelay(_)));
-    // What the kernel had counted is in the log line: the tests' kernel relays one datagram of ten bytes to each peer and two
-    // to the client for each of them.
+    // What the kernel had counted is in the log line: the tests' kernel relays one datagram of ten bytes to each peer
+    // and two to the client for each of them.
     let Event::Closed {
         to_peers,
         to_client,

@@ -246,7 +246,8 @@ fn one_prefix_remembers_its_share_of_deletions_and_flushes_nobody_s() {
 
 #[test]
 fn a_refused_allocate_is_evaluated_again() {
-    // RFC 8656 §7.2: "For the case where the original request was unsuccessful [..] the server may choose to do nothing special".
+    // RFC 8656 §7.2: "For the case where the original request was unsuccessful [..] the server may choose to do nothing
+    // special".
     let mut world = World::new();
     *world.quota.per_user.lock().unwrap() = 0;
     let mut client = Client::new(&mut world, "alice", REMOTE);

@@ -1,5 +1,5 @@
-//! The cases of the in-kernel relay as data: what arrives, under which conditions, and what must become of it. Whoever relays
-//! (XDP, tc, user space) must make the same payload, addresses and TOS of each that is relayed.
+//! The cases of the in-kernel relay as data: what arrives, under which conditions, and what must become of it. Whoever
+//! relays (XDP, tc, user space) must make the same payload, addresses and TOS of each that is relayed.
 
 pub(crate) mod reference;
 mod table;

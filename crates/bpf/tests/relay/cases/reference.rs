@@ -1,5 +1,5 @@
-//! What a relay must make of a case, computed from scratch: whole frames with whole checksums. Shares no code with what is
-//! tested.
+//! What a relay must make of a case, computed from scratch: whole frames with whole checksums. Shares no code with what
+//! is tested.
 
 use std::net::{IpAddr, SocketAddr};
 

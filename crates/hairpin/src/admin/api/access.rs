@@ -1,7 +1,9 @@
-//! Access control of the API: a request requires a token of the configuration. A client on this machine can read without one.
+//! Access control of the API: a request requires a token of the configuration. A client on this machine can read
+//! without one.
 //!
-//! A page of another site must not use the API through a browser on this machine. Such a page does not have the token. Browsers
-//! mark its requests with `Sec-Fetch-Site`, and the server rejects them. `Host` must name loopback, which stops DNS rebinding.
+//! A page of another site must not use the API through a browser on this machine. Such a page does not have the token.
+//! Browsers mark its requests with `Sec-Fetch-Site`, and the server rejects them. `Host` must name loopback, which
+//! stops DNS rebinding.
 
 use std::net::IpAddr;
 
@@ -55,7 +57,8 @@ fn missing_token(tokens: &AdminTokens) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, why)
 }
 
-/// The token of a request. Requests for TURN credentials can have it in the parameter `key`, as in draft-uberti-behave-turn-rest.
+/// The token of a request. Requests for TURN credentials can have it in the parameter `key`, as in
+/// draft-uberti-behave-turn-rest.
 fn token(headers: &HeaderMap, query: &Query, wanted: Access) -> Option<String> {
     let given = headers.get(AUTHORIZATION);
     if let Some(given) = given {

@@ -11,7 +11,8 @@ use super::values::Query;
 use super::{Applied, Inner};
 use crate::commands::creds;
 
-/// Lifetimes in seconds. Below a minute, credentials can expire before the call begins. Above a day, they are as risky as passwords.
+/// Lifetimes in seconds. Below a minute, credentials can expire before the call begins. Above a day, they are as risky
+/// as passwords.
 const TTL: std::ops::RangeInclusive<u64> = 60..=86_400;
 /// RFC 8489 §14.3: USERNAME has fewer than 509 bytes. It consists of ten digits, a colon, and this name.
 const MAX_NAME: usize = 400;

@@ -1,4 +1,5 @@
-//! The HTTP API of the admin listener, for programs and for the live page. It has the commands of the control socket, and more.
+//! The HTTP API of the admin listener, for programs and for the live page. It has the commands of the control socket,
+//! and more.
 
 mod access;
 mod directory;
@@ -235,7 +236,8 @@ fn other_methods(methods: &[&str]) -> Response<Body> {
     response
 }
 
-/// Requires `application/json`: a page of another site cannot send this type without a CORS preflight, which the server rejects.
+/// Requires `application/json`: a page of another site cannot send this type without a CORS preflight, which the server
+/// rejects.
 fn check_type(kind: Option<&HeaderValue>, body: &hyper::body::Incoming) -> Result<(), Problem> {
     let is_json = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     if is_json || hyper::body::Body::is_end_stream(body) {

@@ -60,7 +60,8 @@ fn wanted(query: &Query) -> Result<PageQuery, Problem> {
     })
 }
 
-/// Waits for workers on another thread, so that the thread of the listener can serve other clients. `None` without a SIP listener.
+/// Waits for workers on another thread, so that the thread of the listener can serve other clients. `None` without a
+/// SIP listener.
 async fn wait(
     shared: &Arc<Shared>,
     ask: impl FnOnce(&SipInspector, &Shared) -> Result<Value, SipError> + Send + 'static,

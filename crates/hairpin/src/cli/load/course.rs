@@ -13,13 +13,15 @@ use crate::cli::value;
 /// Which server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoadTarget {
-    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 by default; 5349 with TLS and DTLS)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP
+    /// (port 3478 by default; 5349 with TLS and DTLS)
     #[arg(value_name = "URI")]
     pub(crate) target: String,
     /// Whom to trust.
     #[command(flatten)]
     pub(crate) tls: Tls,
-    /// The server, and every --peer, is mine: send to it although it is neither on this machine nor in a private network
+    /// The server, and every --peer, is mine: send to it although it is neither on this machine nor in a private
+    /// network
     #[arg(long)]
     pub(crate) i_own_the_target: bool,
     /// Send from this address of this machine
@@ -57,8 +59,8 @@ pub(crate) struct How {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Rate")]
 pub(crate) struct Pace {
-    /// Sends per second of all clients together, on a fixed schedule that does not depend on the server: 500, 50k/s, 1.5M/s
-    /// [default: 1k/s; allocate 100/s; call 100/s; garbage 10k/s; mixed what its calls send]
+    /// Sends per second of all clients together, on a fixed schedule that does not depend on the server: 500, 50k/s,
+    /// 1.5M/s [default: 1k/s; allocate 100/s; call 100/s; garbage 10k/s; mixed what its calls send]
     #[arg(long, value_name = "RATE", conflicts_with_all = ["ramp", "closed", "flat_out", "find_max"])]
     pub(crate) rate: Option<Rate>,
     /// A rate that changes linearly between times since the start, warm-up included: 0:1k,30s:50k
@@ -67,8 +69,8 @@ pub(crate) struct Pace {
     /// Give this many sends the same intended time, at the same average rate
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65_536), conflicts_with_all = ["closed", "flat_out"])]
     pub(crate) burst: u64,
-    /// Closed loop: keep this many sends in flight, and send the next one after each response; latency then hides what a stalled
-    /// server did not get
+    /// Closed loop: keep this many sends in flight, and send the next one after each response; latency then hides what
+    /// a stalled server did not get
     #[arg(long, visible_alias = "window", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["flat_out", "find_max"])]
     pub(crate) closed: Option<u32>,
     /// Send as fast as this machine can: says what arrives, not how long it takes
@@ -129,7 +131,8 @@ pub(crate) struct TimingArgs {
     /// Threads that receive, each with its share of the sockets
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) receivers: u16,
-    /// Send this many datagrams of one client in a row before the next client's turn [default: 1; mixed: what its media have]
+    /// Send this many datagrams of one client in a row before the next client's turn [default: 1; mixed: what its media
+    /// have]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub(crate) train: Option<u64>,
     /// Hand trains and bursts to the kernel as one send (UDP_SEGMENT): more load, but not what real clients do
@@ -153,9 +156,9 @@ pub(crate) struct Results {
     /// Write a page with charts that needs nothing else; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// End with status 99 if this is true at the end (repeatable): 'p99>5ms', 'loss>0.1%', 'recv_pps<50k'; times in us, ms
-    /// or s; metrics: p50 p90 p99 p99.9 p99.99 max mean jitter loss late reordered duplicates corrupt overflow failed
-    /// errors goodput retransmissions 503 send_pps recv_pps
+    /// End with status 99 if this is true at the end (repeatable): 'p99>5ms', 'loss>0.1%', 'recv_pps<50k'; times in us,
+    /// ms or s; metrics: p50 p90 p99 p99.9 p99.99 max mean jitter loss late reordered duplicates corrupt overflow
+    /// failed errors goodput retransmissions 503 send_pps recv_pps
     #[arg(long, value_name = "EXPR")]
     pub(crate) fail_if: Vec<Threshold>,
     /// A line a second instead of the live view

@@ -73,7 +73,8 @@ const USERS: &[&str] = &["register", "call", "proxy"];
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// sip: or sips: URI, or `HOST[:PORT]` (port 5060 by default; 5061 with TLS, 80 and 443 with WebSockets); with --workload uas the address to listen on
+    /// sip: or sips: URI, or `HOST[:PORT]` (port 5060 by default; 5061 with TLS, 80 and 443 with WebSockets); with
+    /// --workload uas the address to listen on
     #[arg(value_name = "URI", required_unless_present = "teststack")]
     pub(crate) target: Option<String>,
     /// The server is mine: send to it although it is neither on this machine nor in a private network
@@ -157,7 +158,8 @@ pub(crate) struct UserArgs {
     /// User part of AORs; {n} is their number, padded with zeros [default: u{n}]
     #[arg(long, value_name = "PATTERN")]
     pub(crate) aor: Option<String>,
-    /// Answer challenges as this user; {n} is the AOR's number in the name and in the password. call: From is the AOR then
+    /// Answer challenges as this user; {n} is the AOR's number in the name and in the password. call: From is the AOR
+    /// then
     #[arg(
         long,
         value_name = "NAME[:PASSWORD]",
@@ -173,13 +175,16 @@ pub(crate) struct UserArgs {
         hide_env_values = true
     )]
     pub(crate) password: Option<String>,
-    /// Use the last challenge for each request, with a rising nonce count, until the server sends another one; else each request is challenged
+    /// Use the last challenge for each request, with a rising nonce count, until the server sends another one; else
+    /// each request is challenged
     #[arg(long, requires = "user")]
     pub(crate) reuse_nonce: bool,
-    /// Another server for requests that URI refuses with a 503 or does not answer (repeatable; HOST or HOST:PORT, same transport)
+    /// Another server for requests that URI refuses with a 503 or does not answer (repeatable; HOST or HOST:PORT, same
+    /// transport)
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) fail_over: Vec<String>,
-    /// Wait as Retry-After says, and use --fail-over after a 503; each socket or connection is a client [default: on; with --sweep off]
+    /// Wait as Retry-After says, and use --fail-over after a 503; each socket or connection is a client [default: on;
+    /// with --sweep off]
     #[arg(long, value_enum, value_name = "ON|OFF")]
     pub(crate) obey: Option<Switch>,
     /// Host part of request URIs and AORs [default: the host and port that are sent to]
@@ -191,7 +196,8 @@ pub(crate) struct UserArgs {
     /// proxy, uas: time from 180 to 200 [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(crate) ring: Option<Duration>,
-    /// End after this many transactions, registrations or calls: 10000 or 10k (with --closed; no warm-up unless --warm-up says so)
+    /// End after this many transactions, registrations or calls: 10000 or 10k (with --closed; no warm-up unless
+    /// --warm-up says so)
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) runs: Option<u32>,
     /// Transactions in flight at once: what begins beyond that counts as not sent [default: 1M]
@@ -206,8 +212,8 @@ pub(crate) struct UserArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Presets")]
 pub(crate) struct Special {
-    /// Offer multiples of the peak, from the first to the last or those named (1,2,1,5 goes back to the peak in between), then let
-    /// the load fall: 0.5..10 or 0.5,1,2,5
+    /// Offer multiples of the peak, from the first to the last or those named (1,2,1,5 goes back to the peak in
+    /// between), then let the load fall: 0.5..10 or 0.5,1,2,5
     #[arg(long, value_name = "FROM..TO", value_parser = value::multiples, conflicts_with_all = ["rate", "ramp", "closed", "flat_out", "find_max", "teststack", "runs"])]
     pub(crate) sweep: Option<value::Multiples>,
     /// With --sweep: the peak, instead of measuring it by a closed loop
@@ -219,8 +225,8 @@ pub(crate) struct Special {
     /// With --sweep: how long recovery is observed after the highest load; 0s leaves it out [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, requires = "sweep")]
     pub(crate) recovery: Option<Duration>,
-    /// The seven runs of reSIProcate's testStack and INVITE over UDP: 10,000 runs (--runs), 100 at a time (--closed), both
-    /// sides in this process, or against URI
+    /// The seven runs of reSIProcate's testStack and INVITE over UDP: 10,000 runs (--runs), 100 at a time (--closed),
+    /// both sides in this process, or against URI
     #[arg(long, conflicts_with_all = ["rate", "ramp", "flat_out", "find_max"])]
     pub(crate) teststack: bool,
 }

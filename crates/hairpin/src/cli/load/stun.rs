@@ -55,7 +55,8 @@ pub(crate) struct Args {
 pub(crate) enum Workload {
     /// Binding requests; latency is the round trip
     Binding,
-    /// Connections over TCP, TLS or DTLS that come and go, with one Binding request each; latency is from the first packet to its response
+    /// Connections over TCP, TLS or DTLS that come and go, with one Binding request each; latency is from the first
+    /// packet to its response
     Connect,
     /// Random, malformed and unauthenticated datagrams from many sources
     Garbage,

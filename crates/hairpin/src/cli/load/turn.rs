@@ -134,8 +134,8 @@ pub(crate) struct Setup {
     /// Lifetime to ask for, in seconds [default: the server's]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lifetime: Option<u32>,
-    /// Allocations in flight at once: while the clients are set up; allocate: cycles, and what is due beyond that counts as not
-    /// sent [default: 64; allocate 8192]
+    /// Allocations in flight at once: while the clients are set up; allocate: cycles, and what is due beyond that
+    /// counts as not sent [default: 64; allocate 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) in_flight: Option<u32>,
     /// Give up on a request after this long
@@ -174,8 +174,8 @@ pub(crate) struct Relay {
     /// Which way [default: up]
     #[arg(long, value_enum)]
     pub(crate) direction: Option<Direction>,
-    /// relay, mixed: the address of the peers in this process; the server has to reach it [default: this machine's way to
-    /// the relayed addresses]
+    /// relay, mixed: the address of the peers in this process; the server has to reach it [default: this machine's way
+    /// to the relayed addresses]
     #[arg(long, value_name = "IP", conflicts_with_all = ["peer", "pairs"])]
     pub(crate) peer_ip: Option<IpAddr>,
     /// relay, mixed: ports of the peers in this process, which the clients share [default: enough for --peers and

@@ -37,7 +37,8 @@ struct Open {
 }
 
 impl Open {
-    /// Opens the store that the arguments name. Prints the mistakes of the configuration and returns `None` if there are any.
+    /// Opens the store that the arguments name. Prints the mistakes of the configuration and returns `None` if there
+    /// are any.
     fn of(target: &Target) -> Result<Option<Self>> {
         let loaded = config::load(&input::gather(target.config.as_ref(), Vec::new())?);
         let Some(config) = &loaded.config else {

@@ -1,4 +1,5 @@
-//! The network card: its queues, how it spreads packets over them, who handles their interrupts, and how long its rings are.
+//! The network card: its queues, how it spreads packets over them, who handles their interrupts, and how long its rings
+//! are.
 
 use super::limits::some;
 use super::system::Said;

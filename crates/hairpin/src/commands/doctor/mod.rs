@@ -1,6 +1,7 @@
 //! `hairpin doctor`: what is wrong on this machine for a server with this configuration, and the command that mends it.
 //!
-//! A check reads files and the output of programs only through [`System`]. So tests can run each check on a simulated machine.
+//! A check reads files and the output of programs only through [`System`]. So tests can run each check on a simulated
+//! machine.
 
 mod card;
 mod firewall;

@@ -107,7 +107,8 @@ fn repeat(turn: &Turn, args: &TargetArgs, every: Duration, mut add: impl FnMut(R
     }
 }
 
-/// One round: resolves the name, makes credentials, and does what `hairpin probe turn` does. It resumes no TLS session of an earlier round.
+/// One round: resolves the name, makes credentials, and does what `hairpin probe turn` does. It resumes no TLS session
+/// of an earlier round.
 fn round(turn: &Turn, args: &TargetArgs) -> Round {
     let credentials = credentials(turn).ok().flatten();
     let target = match Target::new(args, load::uri::Scheme::Turn) {

@@ -141,8 +141,8 @@ fn lifetime(lifetime: Lifetime) -> String {
     }
 }
 
-/// What it means for two peers that want to talk without a relay. RFC 4787 §4.1: only endpoint-independent mapping makes the address that a
-/// server has seen useful to others.
+/// What it means for two peers that want to talk without a relay. RFC 4787 §4.1: only endpoint-independent mapping
+/// makes the address that a server has seen useful to others.
 fn conclusion(nat: &NatReport) -> &'static str {
     let Some(filtering) = nat.filtering else {
         return conclusion_over_connections(nat);

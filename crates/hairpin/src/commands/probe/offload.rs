@@ -12,8 +12,8 @@ use crate::commands::output;
 use crate::commands::serve::log;
 use crate::config::LogFormat;
 
-/// Runs the command. Status 0: the kernel can relay on every interface that was asked about; 1: not on all; 2: there is no such
-/// interface.
+/// Runs the command. Status 0: the kernel can relay on every interface that was asked about; 1: not on all; 2: there is
+/// no such interface.
 pub(super) fn run(args: &Offload) -> Result<ExitCode> {
     log::install(LogFormat::Text, args.log_level)?;
     let mut found = probe_interfaces().context("the kernel does not list its interfaces")?;

@@ -1,4 +1,5 @@
-//! Finds a server by the SRV records of a domain (RFC 2782), as RFC 5780 §5.1 asks of clients of NAT behaviour discovery.
+//! Finds a server by the SRV records of a domain (RFC 2782), as RFC 5780 §5.1 asks of clients of NAT behaviour
+//! discovery.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -45,8 +46,8 @@ struct Record {
     target: Option<String>,
 }
 
-/// The addresses of the servers for NAT behaviour discovery of `domain`, in the order in which they are to be tried. Without SRV records:
-/// the addresses of the domain itself with the default port (RFC 5389 §9).
+/// The addresses of the servers for NAT behaviour discovery of `domain`, in the order in which they are to be tried.
+/// Without SRV records: the addresses of the domain itself with the default port (RFC 5389 §9).
 ///
 /// `name_server` is asked in place of those that the system is configured with.
 ///

@@ -85,8 +85,8 @@ impl Target {
         self.of_family(found)
     }
 
-    /// The servers for NAT behaviour discovery, of the wanted family. RFC 5780 §5.1: a name without a port is a domain, whose SRV records are
-    /// asked for. `name_server` is asked in place of those of the system.
+    /// The servers for NAT behaviour discovery, of the wanted family. RFC 5780 §5.1: a name without a port is a domain,
+    /// whose SRV records are asked for. `name_server` is asked in place of those of the system.
     pub(super) fn servers_for_nat(
         &self,
         name_server: Option<SocketAddr>,

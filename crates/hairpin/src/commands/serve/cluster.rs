@@ -245,7 +245,8 @@ fn open_to_clients(node: &NodeInfo) -> Option<LiveNode> {
     })
 }
 
-/// Removes bindings whose phones have registered at other nodes. A mailbox of a worker may be full, so it has a thread of its own.
+/// Removes bindings whose phones have registered at other nodes. A mailbox of a worker may be full, so it has a thread
+/// of its own.
 fn remove_moved(inspector: Option<SipInspector>, all: Vec<cluster::MovedBinding>) {
     let Some(inspector) = inspector else {
         return;

@@ -21,7 +21,8 @@ use super::Service;
 use super::cluster::Peers;
 use crate::config::{self, Config, token_key};
 
-/// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are used as soon as they do.
+/// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are
+/// used as soon as they do.
 const START: Duration = Duration::from_secs(3);
 /// Changed users that are reported one by one. If there are more, all users are looked up again.
 const USERS: usize = 256;
@@ -105,7 +106,8 @@ impl Databases {
         }
     }
 
-    /// Opens the stores of another configuration, and waits for those that are new. Stores that have not changed are shared.
+    /// Opens the stores of another configuration, and waits for those that are new. Stores that have not changed are
+    /// shared.
     ///
     /// # Errors
     /// If a store cannot be opened, or a new one does not respond.
@@ -121,7 +123,8 @@ impl Databases {
         std::mem::replace(&mut self.in_use, next)
     }
 
-    /// The tables of the stores now. The caller makes settings after this, and calls [`set_applied`](Self::set_applied) if the workers use them.
+    /// The tables of the stores now. The caller makes settings after this, and calls [`set_applied`](Self::set_applied)
+    /// if the workers use them.
     pub(super) fn tables(&self) -> Tables {
         self.in_use.tables()
     }
@@ -341,7 +344,8 @@ fn add_secrets(settings: &mut Settings, shared: &Shared) {
     }
 }
 
-/// Limits of realms. `limits.allocations` limits the whole server, so the total quota of the default realm is not used. 0 keeps the configured limit.
+/// Limits of realms. `limits.allocations` limits the whole server, so the total quota of the default realm is not used.
+/// 0 keeps the configured limit.
 fn add_options(settings: &mut Settings, shared: &Shared) {
     for (realm, option, value) in &shared.options {
         let value = *value;

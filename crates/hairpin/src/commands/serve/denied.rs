@@ -7,7 +7,8 @@ use anyhow::{Result, anyhow};
 
 use crate::config::{Config, read_deny_files};
 
-/// What changes when a file is replaced or written: device, inode, length, and the time of the last change of its inode.
+/// What changes when a file is replaced or written: device, inode, length, and the time of the last change of its
+/// inode.
 type Stamp = (u64, u64, u64, i64, i64);
 
 /// A configuration, and its deny files as they were when they were last looked at.

@@ -1,4 +1,5 @@
-//! The endpoints of the process that are not the server's: metrics, the control socket, and validations of the ACME client.
+//! The endpoints of the process that are not the server's: metrics, the control socket, and validations of the ACME
+//! client.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;

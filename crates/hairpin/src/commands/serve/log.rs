@@ -38,8 +38,8 @@ fn is_the_journal() -> bool {
     about.is_ok_and(|about| names(&stream, &about))
 }
 
-/// Whether `JOURNAL_STREAM` is of this file: device and inode in decimal with a colon between them (systemd.exec(5)). A process that inherits the
-/// variable may write somewhere else.
+/// Whether `JOURNAL_STREAM` is of this file: device and inode in decimal with a colon between them (systemd.exec(5)). A
+/// process that inherits the variable may write somewhere else.
 fn names(stream: &str, about: &Metadata) -> bool {
     stream == format!("{}:{}", about.dev(), about.ino())
 }

@@ -54,7 +54,8 @@ use upgrade::{InheritedProcess, Link, Successor};
 
 /// How long the credentials of the banner are good for.
 const BANNER_CREDENTIALS: Duration = Duration::from_secs(86_400);
-/// How long one key makes nonces. The one before stays good as long again, so this is not below the longest nonce lifetime.
+/// How long one key makes nonces. The one before stays good as long again, so this is not below the longest nonce
+/// lifetime.
 const NONCE_KEY_LIFE: Duration = Duration::from_secs(3_600);
 /// How often a wait for signals looks whether a worker has failed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -219,8 +220,8 @@ fn log_warnings(loaded: &Loaded) {
     }
 }
 
-/// A server without users, secrets, keys of access tokens, realms and stores gets a random secret, the same one in each call. So a client
-/// can always authenticate, and the relay is never open.
+/// A server without users, secrets, keys of access tokens, realms and stores gets a random secret, the same one in each
+/// call. So a client can always authenticate, and the relay is never open.
 fn with_credentials(
     mut config: Config,
     made_up_secret: &mut Option<String>,

@@ -62,7 +62,8 @@ fn with_tls_port(plain: &[SocketAddr]) -> Vec<SocketAddr> {
     all
 }
 
-/// Where to listen over UDP: what the configuration says, else port 3478 of loopback and of the default route's addresses.
+/// Where to listen over UDP: what the configuration says, else port 3478 of loopback and of the default route's
+/// addresses.
 fn udp_listeners(config: &Config, machine: &Machine) -> Result<Vec<SocketAddr>> {
     if let Some(chosen) = &config.listen_udp {
         return Ok(chosen.clone());
@@ -80,8 +81,8 @@ fn udp_listeners(config: &Config, machine: &Machine) -> Result<Vec<SocketAddr>> 
         .collect())
 }
 
-/// The relay addresses. The configuration has them; otherwise, per family, the local addresses of its mappings or the address
-/// of the default route. On a machine without a route it is loopback, for a first try.
+/// The relay addresses. The configuration has them; otherwise, per family, the local addresses of its mappings or the
+/// address of the default route. On a machine without a route it is loopback, for a first try.
 pub(super) fn relays(config: &Config, machine: &Machine) -> Result<Vec<IpAddr>> {
     if let Some(chosen) = &config.relay_addresses {
         return Ok(chosen.clone());
@@ -117,8 +118,8 @@ pub(crate) fn random_secret() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// URIs for clients, only the most useful ones. Those of TLS have the name of the certificate. There are public addresses if any exist, and
-/// loopback only if nothing else exists.
+/// URIs for clients, only the most useful ones. Those of TLS have the name of the certificate. There are public
+/// addresses if any exist, and loopback only if nothing else exists.
 pub(super) fn uris(
     listeners: &Listeners,
     external: &[ExternalIp],

@@ -123,8 +123,9 @@ fn fingerprints_of(node: &NodeInfo) -> Option<NodeFingerprints> {
     })
 }
 
-/// The addresses at which other nodes reach these listeners. They are those that SIP writes into Record-Route, because a request within a
-/// dialog goes only to a published address of a node. `relay.external_ip` has no effect on SIP. A name of `sip.advertise` is not published.
+/// The addresses at which other nodes reach these listeners. They are those that SIP writes into Record-Route, because
+/// a request within a dialog goes only to a published address of a node. `relay.external_ip` has no effect on SIP. A
+/// name of `sip.advertise` is not published.
 pub(super) fn addresses(
     listeners: &[SocketAddr],
     advertised: &[Advertised],

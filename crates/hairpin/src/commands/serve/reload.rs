@@ -46,7 +46,8 @@ impl Service<'_> {
             bail!(Mistakes(new.one_line_each()))
         };
         if let Some(started) = &self.started.config {
-            // A change of `server.state_dir` requires a restart. Until then, the default store stays in the old directory.
+            // A change of `server.state_dir` requires a restart. Until then, the default store stays in the old
+            // directory.
             config.state_dir.clone_from(&started.state_dir);
         }
         let next = self.engine.databases().open_next(&config)?;

@@ -1,7 +1,7 @@
 //! Messages of a call as a pcap file.
 //!
-//! Each message is one UDP datagram, also if it came over a connection. A worker has no packets of connections, and over TLS they would be
-//! encrypted.
+//! Each message is one UDP datagram, also if it came over a connection. A worker has no packets of connections, and
+//! over TLS they would be encrypted.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! `hairpin sip bindings`, `hairpin sip remove`, `hairpin sip calls` and `hairpin sip trunks`: the SIP state of a running server.
+//! `hairpin sip bindings`, `hairpin sip remove`, `hairpin sip calls` and `hairpin sip trunks`: the SIP state of a
+//! running server.
 
 use std::process::ExitCode;
 

@@ -26,7 +26,8 @@ struct Line {
 }
 
 impl Line {
-    /// Reads a line as coturn does: the name ends at a space, a tab or `=`. One pair of quotes around the value is removed.
+    /// Reads a line as coturn does: the name ends at a space, a tab or `=`. One pair of quotes around the value is
+    /// removed.
     fn read(number: usize, text: &str) -> Line {
         let ends = |c: char| matches!(c, ' ' | '=' | '\t');
         let (name, rest) = text.split_at(text.find(ends).unwrap_or(text.len()));

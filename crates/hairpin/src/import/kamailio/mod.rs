@@ -1,4 +1,5 @@
-//! Kamailio's default configuration with its `#!define`s: parameters, modules and their parameters, and the routing blocks.
+//! Kamailio's default configuration with its `#!define`s: parameters, modules and their parameters, and the routing
+//! blocks.
 
 mod parameters;
 mod statements;

@@ -1,7 +1,8 @@
 //! The TURN clients of the benchmark: allocations with a channel, made by real sockets, whose
 //! 5-tuples the injected frames then imitate; and allocation churn.
 //!
-//! They are those of [`crate::client`], and send what a WebRTC client sends: long-term credentials, MD5 and HMAC-SHA1, 401 first.
+//! They are those of [`crate::client`], and send what a WebRTC client sends: long-term credentials, MD5 and HMAC-SHA1,
+//! 401 first.
 
 mod churn;
 mod setup;
@@ -23,8 +24,8 @@ use crate::client::{AddError, ClientId, ClientParts, Driver, DriverOptions};
 pub(crate) use churn::{Churned, churn};
 use setup::SetupStep;
 
-/// Clients whose sockets stay open between requests when sockets send the load. With those of more clients, a benchmark of
-/// several servers would run out of descriptors.
+/// Clients whose sockets stay open between requests when sockets send the load. With those of more clients, a benchmark
+/// of several servers would run out of descriptors.
 pub(crate) const HELD_SOCKETS: u16 = 1024;
 
 /// An hour: longer than any round. Servers that grant less are held to what they grant.
@@ -143,8 +144,8 @@ impl Allocations {
         setup::reach(&mut self.driver, ids, goal)
     }
 
-    /// Closes the sockets of all clients but the first `held`, then and whenever they have been renewed. Injected frames
-    /// need none.
+    /// Closes the sockets of all clients but the first `held`, then and whenever they have been renewed. Injected
+    /// frames need none.
     pub(crate) fn close_sockets(&mut self, held: u16) -> Result<(), SideError> {
         self.held = held;
         for seat in self.seats.iter_mut().skip(held.into()) {

@@ -27,7 +27,8 @@ pub(super) enum SetupStep {
     Renew,
 }
 
-/// Lets the clients of the first flows reach a goal. Returns the relayed transport addresses that they have got, by flow.
+/// Lets the clients of the first flows reach a goal. Returns the relayed transport addresses that they have got, by
+/// flow.
 ///
 /// # Errors
 /// The first failure; the other clients are left where they are.

@@ -4,11 +4,12 @@
 //! is known beforehand, a look-up is an index into an array. What a server needs beyond its floor
 //! is what it does for its users.
 //!
-//! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's batches: recvmmsg and sendmmsg.
-//! With `gro`, the kernel also aggregates received datagrams (UDP_GRO) and segments sent ones (UDP_SEGMENT). All three also
-//! answer STUN Binding requests. `xdp` and `tc` relay in the kernel ([`bpf::floor`]) and do nothing else; `stun-xdp` answers
-//! Binding requests there. `program-xdp` and `program-tc` are the server's own programs ([`bpf::relay`]) over a fixed table.
-//! `tcp` and `tls` relay ChannelData between connections and peers. `sip` answers SIP requests, and does nothing else.
+//! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's batches: recvmmsg and
+//! sendmmsg. With `gro`, the kernel also aggregates received datagrams (UDP_GRO) and segments sent ones (UDP_SEGMENT).
+//! All three also answer STUN Binding requests. `xdp` and `tc` relay in the kernel ([`bpf::floor`]) and do nothing
+//! else; `stun-xdp` answers Binding requests there. `program-xdp` and `program-tc` are the server's own programs
+//! ([`bpf::relay`]) over a fixed table. `tcp` and `tls` relay ChannelData between connections and peers. `sip` answers
+//! SIP requests, and does nothing else.
 
 mod batch;
 mod kernel;
@@ -102,7 +103,8 @@ pub const LISTENER_BUFFER: u32 = 8 << 20;
 /// Datagrams received before they are handled, at most: as many as a worker of hairpin takes, once it falls behind.
 pub const BATCH_LIMIT: usize = 4096;
 
-/// A bare relay has the same sockets as hairpin: the options of its listeners and of its relays, which keep the system's buffers.
+/// A bare relay has the same sockets as hairpin: the options of its listeners and of its relays, which keep the
+/// system's buffers.
 fn options(is_listener: bool, gro: bool) -> UdpOptions {
     match is_listener {
         true => UdpOptions {

@@ -1,5 +1,5 @@
-//! The server's own programs over a fixed table. This shows the cost of relaying in the kernel with every check, counter
-//! and bucket, without a server.
+//! The server's own programs over a fixed table. This shows the cost of relaying in the kernel with every check,
+//! counter and bucket, without a server.
 
 use std::time::Duration;
 

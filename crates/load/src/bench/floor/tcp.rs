@@ -1,5 +1,5 @@
-//! ChannelData over TCP or TLS: one read, one send and one write per connection and wake-up. Over TLS, what is written is encrypted at once,
-//! so in records of up to 16 KiB.
+//! ChannelData over TCP or TLS: one read, one send and one write per connection and wake-up. Over TLS, what is written
+//! is encrypted at once, so in records of up to 16 KiB.
 //!
 //! It grants every request without credentials, so that the generator's own client sets it up.
 

@@ -12,9 +12,10 @@ use crate::bench::stats::Summary;
 use crate::bench::upkeep::Churn;
 
 impl Report {
-    /// The faults of a result. A gated server could not be measured, or delivered something changed, misdirected or twice. A
-    /// cycle failed. The goodput is below the required share of the floor's in the same round. The floor could not be measured.
-    /// The benchmark was stopped before its end. Empty when all is well, or when no gate was asked for.
+    /// The faults of a result. A gated server could not be measured, or delivered something changed, misdirected or
+    /// twice. A cycle failed. The goodput is below the required share of the floor's in the same round. The floor could
+    /// not be measured. The benchmark was stopped before its end. Empty when all is well, or when no gate was asked
+    /// for.
     pub fn violations(&self) -> Vec<String> {
         let Some(gate) = self.gate else {
             return Vec::new();

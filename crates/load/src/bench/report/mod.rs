@@ -127,11 +127,11 @@ pub enum Outcome {
 /// The two numbers that a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Goodput or cycles per second (more is better); in an overload: the least share of the best goodput that is left (more is better);
-    /// for memory: user and kernel bytes per allocation (less is better).
+    /// Goodput or cycles per second (more is better); in an overload: the least share of the best goodput that is left
+    /// (more is better); for memory: user and kernel bytes per allocation (less is better).
     Main,
-    /// Processor time per datagram or cycle in nanoseconds; in an overload: the longest p99 in nanoseconds; for memory: the user bytes
-    /// among them (less is better).
+    /// Processor time per datagram or cycle in nanoseconds; in an overload: the longest p99 in nanoseconds; for memory:
+    /// the user bytes among them (less is better).
     Cost,
 }
 
@@ -336,7 +336,8 @@ impl Report {
         })
     }
 
-    /// The sides that changed, misdirected or repeated datagrams, and where. Figures of such a side do not measure relaying.
+    /// The sides that changed, misdirected or repeated datagrams, and where. Figures of such a side do not measure
+    /// relaying.
     pub fn damage(&self) -> Vec<String> {
         let told = |cell: &Cell| {
             let what = match &cell.outcome {

@@ -44,8 +44,8 @@ fn file(text: &str) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// The server of a side with the configuration for a scenario. hairpin is either a user agent server or a registrar and proxy. It listens
-/// for connections, or uses processor time per request, only if the scenario measures that.
+/// The server of a side with the configuration for a scenario. hairpin is either a user agent server or a registrar and
+/// proxy. It listens for connections, or uses processor time per request, only if the scenario measures that.
 pub(in crate::bench) fn side_for(side: &Side, scenario: &Scenario) -> Side {
     let mut side = side.clone();
     let (work, over, service_us) = match *scenario {
@@ -127,8 +127,8 @@ fn hairpin(tls: &[String; 2]) -> String {
     )
 }
 
-/// The same as a script: stateless responses for the server itself, a registrar in memory with a digest, and a stateful proxy that
-/// looks callees up and adds Record-Route.
+/// The same as a script: stateless responses for the server itself, a registrar in memory with a digest, and a stateful
+/// proxy that looks callees up and adds Record-Route.
 fn kamailio([certificate, key]: &[String; 2]) -> String {
     KAMAILIO
         .replace("DOMAIN", DOMAIN)

@@ -1,7 +1,7 @@
 //! SIP: the configurations of the servers, what clients do, overload, and memory.
 //!
-//! Clients and callees are those of `hairpin load sip`, in the client's namespace. A unit of work counts as a datagram does in other
-//! scenarios: it is sent when it begins, and delivered when it has succeeded.
+//! Clients and callees are those of `hairpin load sip`, in the client's namespace. A unit of work counts as a datagram
+//! does in other scenarios: it is sent when it begins, and delivered when it has succeeded.
 
 mod configs;
 mod overload;
@@ -123,8 +123,8 @@ pub(super) fn wait_for_answer(
     Ok(false)
 }
 
-/// Starts a separate server and fills it with registration bindings, with calls in progress, or with the state that it keeps of
-/// finished calls.
+/// Starts a separate server and fills it with registration bindings, with calls in progress, or with the state that it
+/// keeps of finished calls.
 pub(super) fn memory(
     side: &Side,
     topology: &mut Topology,

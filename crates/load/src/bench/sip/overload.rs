@@ -11,9 +11,9 @@ use crate::bench::scenario::SipWork;
 use crate::generator::{SweepOptions, sweep};
 use crate::report::{Sweep, SweepStep};
 
-/// Multiples of the best goodput that are offered, in this order. The best comes again before each higher load, because how fast a
-/// processor is changes within a minute. A generator on one processor can offer 10 times the load only if each request
-/// costs the server CPU time (`service_us`). Otherwise the multiples are smaller.
+/// Multiples of the best goodput that are offered, in this order. The best comes again before each higher load, because
+/// how fast a processor is changes within a minute. A generator on one processor can offer 10 times the load only if
+/// each request costs the server CPU time (`service_us`). Otherwise the multiples are smaller.
 pub(in crate::bench) fn multiples(work: SipWork, service_us: u16) -> [f64; 6] {
     match work {
         _ if service_us > 0 => [1.0, 2.0, 1.0, 5.0, 1.0, 10.0],
@@ -52,8 +52,8 @@ impl Overload {
         (base > 0.0).then_some(least / base)
     }
 
-    /// The longest p99 of what succeeded at a higher load, in nanoseconds since it was meant to begin. `None` if too little succeeded
-    /// at one of them.
+    /// The longest p99 of what succeeded at a higher load, in nanoseconds since it was meant to begin. `None` if too
+    /// little succeeded at one of them.
     pub fn slowest_ns(&self) -> Option<f64> {
         let mut slowest = None;
         for step in self.beyond() {

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 const DEFAULT_RANGE: (u16, u16) = (32_768, 60_999);
 const RANGE_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Walks through the ephemeral ports, and on loopback then through the next address. The kernel chooses at random, and so
-/// the same again and again: a server could take a new client for one it knows.
+/// Walks through the ephemeral ports, and on loopback then through the next address. The kernel chooses at random, and
+/// so the same again and again: a server could take a new client for one it knows.
 #[derive(Debug)]
 pub(super) struct Ports {
     ip: IpAddr,
@@ -25,8 +25,9 @@ pub(super) struct Ports {
 const LAPS: u32 = 65_000;
 
 impl Ports {
-    /// Every `step`th port of the kernel's ephemeral range, beginning with the `index`th, for datagrams to `server` that leave
-    /// from `local` if given. `seed` says where the walk begins: what another run left behind is not met again.
+    /// Every `step`th port of the kernel's ephemeral range, beginning with the `index`th, for datagrams to `server`
+    /// that leave from `local` if given. `seed` says where the walk begins: what another run left behind is not met
+    /// again.
     pub(super) fn new(
         local: SocketAddr,
         server: IpAddr,

@@ -1,8 +1,8 @@
 //! The highest rate that a server sustains.
 //!
-//! Doubles the rate until a step fails, then halves the distance between the highest rate that passed and the lowest that
-//! failed. The clients are set up once. A step fails by loss, by a threshold of the caller, or because the generator could
-//! not keep the schedule. The cause decides whether the result is about the server or the generator.
+//! Doubles the rate until a step fails, then halves the distance between the highest rate that passed and the lowest
+//! that failed. The clients are set up once. A step fails by loss, by a threshold of the caller, or because the
+//! generator could not keep the schedule. The cause decides whether the result is about the server or the generator.
 
 mod search;
 
@@ -142,8 +142,8 @@ pub struct Found {
     pub report: LoadReport,
 }
 
-/// Searches for the highest rate of `plan`, whose own schedule is forgotten, and releases its allocations at the end. `watch`
-/// hears of every step and second.
+/// Searches for the highest rate of `plan`, whose own schedule is forgotten, and releases its allocations at the end.
+/// `watch` hears of every step and second.
 ///
 /// # Errors
 /// [`RunError`]: the plan makes no sense, or a thread cannot be started.

@@ -6,7 +6,8 @@ use crate::report::{Ending, LoadReport, Step};
 
 /// The generator keeps a schedule if it sends at least this share of it.
 const KEPT: f64 = 0.99;
-/// A step that loses less than this multiple of the limit is repeated before it counts, because one disturbance may be chance.
+/// A step that loses less than this multiple of the limit is repeated before it counts, because one disturbance may be
+/// chance.
 const NEAR: f64 = 20.0;
 
 /// A search: what passed, what failed, what to try next. Knows nothing of networks.
@@ -17,8 +18,8 @@ pub(super) struct Search<'a> {
     /// Highest that passed, lowest that failed.
     passed: Option<f64>,
     failed: Option<(f64, Failure)>,
-    /// The lowest that failed did so once only: before it ends the search, it is tried again. A machine that stood still for a
-    /// moment must not be the response.
+    /// The lowest that failed did so once only: before it ends the search, it is tried again. A machine that stood
+    /// still for a moment must not be the response.
     doubted: bool,
     /// This rate failed once, not by much.
     again: Option<f64>,

@@ -95,8 +95,8 @@ impl Progress {
         Ok(addresses.len() as u32)
     }
 
-    /// Tries another port for a client whose 5-tuple the server believes to be in use (437). False if that was tried often
-    /// enough.
+    /// Tries another port for a client whose 5-tuple the server believes to be in use (437). False if that was tried
+    /// often enough.
     fn change_port(&mut self, driver: &mut Driver, number: u32) -> Result<bool, SetupError> {
         let Some(config) = self.config.clone() else {
             return Ok(false);

@@ -37,7 +37,8 @@ impl Dialog {
         for back in (0..count).rev() {
             let line = Lines::of(response).filter(route).nth(back);
             let mut rest = line.map_or(&b""[..], |line| line.value);
-            // Within a line the values stand in the other order, too. An address in a Record-Route is in angle brackets (§20.30).
+            // Within a line the values stand in the other order, too. An address in a Record-Route is in angle brackets
+            // (§20.30).
             while let Some(open) = memchr::memrchr(b'<', rest) {
                 let end = memchr::memrchr(b'>', rest).map_or(rest.len(), |close| close + 1);
                 self.bytes.extend_from_slice(b"Route: ");

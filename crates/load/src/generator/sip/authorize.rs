@@ -114,7 +114,8 @@ struct HashedPassword {
 }
 
 impl Authorizer {
-    /// Answers as `credentials`, in which numbers have `width` digits; challenges are kept to be answered `again`, or not.
+    /// Answers as `credentials`, in which numbers have `width` digits; challenges are kept to be answered `again`, or
+    /// not.
     pub(super) fn new(credentials: &SipCredentials, width: usize, again: bool) -> Authorizer {
         Authorizer {
             user_pattern: Pattern::new(&credentials.user, width),
@@ -129,8 +130,8 @@ impl Authorizer {
         }
     }
 
-    /// Writes the Authorization (401) or Proxy-Authorization (407) line that answers `response` to the request `asked`; `None` if
-    /// there is no challenge that can be answered.
+    /// Writes the Authorization (401) or Proxy-Authorization (407) line that answers `response` to the request `asked`;
+    /// `None` if there is no challenge that can be answered.
     pub(super) fn answer(
         &mut self,
         line: &mut Vec<u8>,

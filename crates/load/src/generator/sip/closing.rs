@@ -20,7 +20,8 @@ impl Core {
         self.slots.get_mut(place).challenged = challenged;
     }
 
-    /// Ends the calls that are left when the run is over: cancels those that ring, and sends a BYE to those that are established.
+    /// Ends the calls that are left when the run is over: cancels those that ring, and sends a BYE to those that are
+    /// established.
     pub(super) fn close(&mut self, around: WorkContext<'_>) {
         let is_call = self.setting.options.workload.is_call();
         for place in self.slots.all() {

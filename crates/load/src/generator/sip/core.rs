@@ -1,4 +1,5 @@
-//! The client transactions of a worker (RFC 3261 §17.1), without sockets: messages, times and room to write in; requests out.
+//! The client transactions of a worker (RFC 3261 §17.1), without sockets: messages, times and room to write in;
+//! requests out.
 //!
 //! ```text
 //!                       timer A/E, over UDP           B/F: 64 x T1
@@ -7,8 +8,9 @@
 //!              │  └─ 401 ─▶ First, challenged ─ 2xx ─▶ over
 //!              └─ 2xx ─▶ ACK, Talking ─ hold ─▶ Bye ─ 2xx ─▶ over
 //! ```
-//! The branch of a response names slot and generation of its request. A retransmission is written again from its template, so requests are
-//! not stored. `responses` and `requests` handle received messages, `enrol` registers callees.
+//! The branch of a response names slot and generation of its request. A retransmission is written again from its
+//! template, so requests are not stored. `responses` and `requests` handle received messages, `enrol` registers
+//! callees.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -24,7 +24,8 @@ pub(super) struct Enrolment {
     /// Registrations end instead of beginning.
     ends: bool,
     in_flight: usize,
-    /// Registrations that succeeded since the last call of [`Core::enrol_all`], and those that failed, by code; 1 is no answer.
+    /// Registrations that succeeded since the last call of [`Core::enrol_all`], and those that failed, by code; 1 is no
+    /// answer.
     pub(super) succeeded: u64,
     pub(super) failed: BTreeMap<u16, u64>,
 }

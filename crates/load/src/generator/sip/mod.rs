@@ -1,8 +1,9 @@
 //! The SIP workloads: transactions, registrations and calls, begun by a schedule or kept up in a window.
 //!
-//! A unit of work counts as one datagram does elsewhere: sent when it begins, received when it has succeeded, lost if it has not.
-//! Its latency begins at the scheduled start and ends with the final response, after all retransmissions and the challenge. The
-//! latency of a call ends with the 200 to its INVITE. The steps of a call have separate latencies.
+//! A unit of work counts as one datagram does elsewhere: sent when it begins, received when it has succeeded, lost if
+//! it has not. Its latency begins at the scheduled start and ends with the final response, after all retransmissions
+//! and the challenge. The latency of a call ends with the 200 to its INVITE. The steps of a call have separate
+//! latencies.
 //!
 //! ```text
 //!   schedule ─▶ Core::begin ─▶ Out ─▶ sendmmsg, writev ─▶ server
@@ -234,7 +235,8 @@ fn local_ip(wanted: Option<IpAddr>, target: SocketAddr) -> stdio::Result<IpAddr>
     socket.local_addr().map(|address| address.ip())
 }
 
-/// Puts a SIP workload into a plan. Until it is given a schedule it keeps 100 units of work in flight. Nothing is sent yet.
+/// Puts a SIP workload into a plan. Until it is given a schedule it keeps 100 units of work in flight. Nothing is sent
+/// yet.
 ///
 /// # Errors
 /// [`SetupError`]: the limit on open files is too low.

@@ -71,7 +71,8 @@ impl std::fmt::Debug for SipCredentials {
 pub struct SipOptions {
     /// Where requests go; links take turns if there are several.
     pub targets: Vec<Target>,
-    /// Where a request goes if its target refuses it with a 503 or does not respond (RFC 3263 §4.3), one after the other; at most 25.
+    /// Where a request goes if its target refuses it with a 503 or does not respond (RFC 3263 §4.3), one after the
+    /// other; at most 25.
     pub further: Vec<Target>,
     /// Heed Retry-After and go on to `further`, as callers do; else a 503 is the end of a unit of work.
     pub obey: bool,
@@ -95,8 +96,8 @@ pub struct SipOptions {
     pub aor: String,
     /// Who answers challenges.
     pub credentials: Option<SipCredentials>,
-    /// Each AOR answers its challenge again with every registration that follows, counting, until it gets another (RFC 7616 §3.4);
-    /// else every registration is challenged.
+    /// Each AOR answers its challenge again with every registration that follows, counting, until it gets another
+    /// (RFC 7616 §3.4); else every registration is challenged.
     pub reuse_nonces: bool,
     /// How long a call lasts from its ACK to its BYE.
     pub hold: Duration,

@@ -83,8 +83,8 @@ impl Core {
         })
     }
 
-    /// RFC 3261 §17.1.3: the method in the CSeq of a response must be that of the request; its number is the request's as well (§8.2.6.2).
-    /// `None` if it is another one, else whether the response is to a CANCEL.
+    /// RFC 3261 §17.1.3: the method in the CSeq of a response must be that of the request; its number is the request's
+    /// as well (§8.2.6.2). `None` if it is another one, else whether the response is to a CANCEL.
     fn matches_request(
         &mut self,
         message: &[u8],

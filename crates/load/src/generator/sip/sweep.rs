@@ -14,8 +14,8 @@ use crate::report::{LoadReport, Moment, Recovery, Second, SipReport, Sweep, Swee
 pub struct SweepOptions {
     /// Multiples of the peak, in the order in which they are tried.
     pub multiples: Vec<f64>,
-    /// Units of work per second. `None` searches for it: a closed loop gives the first value, and the load grows in steps of a
-    /// tenth while goodput increases.
+    /// Units of work per second. `None` searches for it: a closed loop gives the first value, and the load grows in
+    /// steps of a tenth while goodput increases.
     pub peak: Option<f64>,
     /// Units of work in flight while the peak is measured.
     pub window: u32,
@@ -61,7 +61,8 @@ const AFTER: f64 = 0.5;
 const BEFORE: Duration = Duration::from_secs(3);
 /// All is well if this share of what began succeeded soon: within 200 ms.
 const WELL: f64 = 0.99;
-/// How long a load is waited for: accepted work ends by then, and nobody who was refused is served in the calm that follows.
+/// How long a load is waited for: accepted work ends by then, and nobody who was refused is served in the calm that
+/// follows.
 const LINGER: Duration = Duration::from_millis(200);
 /// How the load grows in search of the peak, how often at most, and which part of it must succeed to go on.
 const GROWTH: (f64, usize, f64) = (1.1, 16, 0.97);

@@ -112,8 +112,8 @@ impl Words {
         }
     }
 
-    /// The first request of a unit of work (`leg::FIRST`), the one that follows a challenge (`leg::AUTHORIZED`), or the REGISTER
-    /// of a callee (`leg::ENROL`).
+    /// The first request of a unit of work (`leg::FIRST`), the one that follows a challenge (`leg::AUTHORIZED`), or the
+    /// REGISTER of a callee (`leg::ENROL`).
     pub(super) fn template(&self, local: SocketAddr, leg: u8, server: u8) -> Template {
         let here = format!("{}:{}", host(local.ip()), local.port());
         match (leg, self.workload) {
@@ -124,7 +124,8 @@ impl Words {
         }
     }
 
-    /// A REGISTER. That of a callee offers its connection as a flow (RFC 5626 §4.2), and its binding takes the place of that of an earlier run.
+    /// A REGISTER. That of a callee offers its connection as a flow (RFC 5626 §4.2), and its binding takes the place of
+    /// that of an earlier run.
     fn register(&self, here: &str, leg: u8, server: u8) -> Template {
         let (id, cseq) = (Template::id_mark(), Template::cseq_mark());
         let aor_mark = Template::aor_mark(self.width);

@@ -12,8 +12,8 @@ use crate::sip::out::{Origin, Out};
 
 /// Datagrams received from one socket before others have their turn.
 const BATCH: usize = 64;
-/// Receive buffer asked for, bytes, of all sockets of a worker together: answers of a stall of the generator must not be lost. The
-/// kernel accounts 2,304 bytes for one of a kilobyte, so these are the 180 and the 200 of 28,000 calls.
+/// Receive buffer asked for, bytes, of all sockets of a worker together: answers of a stall of the generator must not
+/// be lost. The kernel accounts 2,304 bytes for one of a kilobyte, so these are the 180 and the 200 of 28,000 calls.
 const BUFFERS: u32 = 64 << 20;
 /// What each has at least.
 const LEAST_BUFFER: u32 = 256 << 10;

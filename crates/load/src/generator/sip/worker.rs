@@ -130,8 +130,8 @@ impl Worker {
         }
     }
 
-    /// Registers the callees of this worker, if it has any, or ends their registrations. Returns how many were to be registered, what failed, and
-    /// whether anybody listens there.
+    /// Registers the callees of this worker, if it has any, or ends their registrations. Returns how many were to be
+    /// registered, what failed, and whether anybody listens there.
     pub(super) fn enrol(&mut self, ends: bool, limit: Duration, shared: &Shared) -> Enrolled {
         if self.core.answerer.is_none() {
             return Enrolled::default();
@@ -278,7 +278,8 @@ impl Worker {
         since.map(|since| shared.origin_ns + since.as_nanos() as u64)
     }
 
-    /// A window that exceeds the buffers of the sockets must not be sent at once. If responses wait, they are read first.
+    /// A window that exceeds the buffers of the sockets must not be sent at once. If responses wait, they are read
+    /// first.
     fn fill_window(&mut self, around: WorkContext<'_>) -> u64 {
         // What the warm-up does is not one of the runs.
         let counts = around.shared.measured(around.now_ns);

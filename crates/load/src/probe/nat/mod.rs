@@ -1,7 +1,7 @@
 //! How the NAT in front of this machine behaves (RFC 5780), asked of a server with two addresses and two ports.
 //!
-//! [`steps`] asks, through the [`Network`] trait: the tests put a simulated NAT and the server's own engine behind it, [`sockets`] the
-//! real network.
+//! [`steps`] asks, through the [`Network`] trait: the tests put a simulated NAT and the server's own engine behind it,
+//! [`sockets`] the real network.
 
 mod message;
 mod report;
@@ -43,7 +43,8 @@ impl NatOptions {
     }
 }
 
-/// Finds out how the NAT on the way to `server` behaves: over UDP all of it, over TCP and TLS the mapping only. RFC 5780 §9.2 knows no DTLS.
+/// Finds out how the NAT on the way to `server` behaves: over UDP all of it, over TCP and TLS the mapping only.
+/// RFC 5780 §9.2 knows no DTLS.
 ///
 /// # Errors
 /// [`ProbeError`], if the server does not respond or does not serve RFC 5780.

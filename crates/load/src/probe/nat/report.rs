@@ -61,7 +61,8 @@ pub struct NatReport {
     pub server: SocketAddr,
     /// Its other address and port.
     pub other: SocketAddr,
-    /// Where the server says that its response came from, if that is not `server`: then there is a NAT in front of it as well.
+    /// Where the server says that its response came from, if that is not `server`: then there is a NAT in front of it
+    /// as well.
     pub origin: Option<SocketAddr>,
     /// Where the requests left this machine.
     pub local: SocketAddr,

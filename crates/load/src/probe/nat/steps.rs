@@ -116,7 +116,8 @@ impl<N: Network> Prober<N> {
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(server, "Binding", code, &reason))
                 }
-                // A NAT in front of the server may show another address than the server knows: then the server's word counts.
+                // A NAT in front of the server may show another address than the server knows: then the server's word
+                // counts.
                 Outcome::Mapped(mapped) if from == server || mapped.origin == Some(server) => {
                     Err(ProbeError::SameOrigin { server, expected })
                 }
@@ -164,8 +165,8 @@ impl<N: Network> Prober<N> {
         Ok(())
     }
 
-    /// RFC 5780 §4.6, on many bindings at once. Each is tested after a different idle time, so the whole test takes as long as its
-    /// longest idle time.
+    /// RFC 5780 §4.6, on many bindings at once. Each is tested after a different idle time, so the whole test takes as
+    /// long as its longest idle time.
     fn lifetime(&mut self, longest: Duration) -> Result<Lifetime, ProbeError> {
         let asking = self.open()?;
         self.mapped(asking, self.server)?;

@@ -1,6 +1,7 @@
 //! The mapping test of RFC 5780 §4.3 over TCP and TLS: connections from one local port to the addresses of the server.
 //!
-//! CHANGE-REQUEST does not exist over connections (§6.1 lets no response leave by another one), so filtering is not tested.
+//! CHANGE-REQUEST does not exist over connections (§6.1 lets no response leave by another one), so filtering is not
+//! tested.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The charts of all reports, as inline SVG: no script, no font, no network. Text takes the page's colour, so that charts work on light and
-//! dark pages.
+//! The charts of all reports, as inline SVG: no script, no font, no network. Text takes the page's colour, so that
+//! charts work on light and dark pages.
 
 mod sides;
 

@@ -47,8 +47,8 @@ pub(crate) struct Ends {
     pub(crate) transport: Transport,
 }
 
-/// Appends the response `status` ("200 OK") to `request`. RFC 3261 §8.2.6.2: From, Call-ID, CSeq and the Vias as they came, To
-/// with a tag of ours.
+/// Appends the response `status` ("200 OK") to `request`. RFC 3261 §8.2.6.2: From, Call-ID, CSeq and the Vias as they
+/// came, To with a tag of ours.
 pub(crate) fn respond(
     into: &mut Vec<u8>,
     request: &[u8],

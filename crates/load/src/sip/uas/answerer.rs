@@ -137,7 +137,8 @@ impl Answerer {
             .open(key, (link, ends.from), messages, answer_ns, now_ns);
     }
 
-    /// A key that an INVITE and its ACK share (Call-ID and the number in CSeq), and a tag that a retransmission gets again.
+    /// A key that an INVITE and its ACK share (Call-ID and the number in CSeq), and a tag that a retransmission gets
+    /// again.
     fn names(&self, message: &[u8]) -> (u64, u64) {
         let mut hasher = self.hasher.build_hasher();
         let mut tag = 0;

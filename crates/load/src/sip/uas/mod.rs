@@ -5,8 +5,8 @@
 //!   INVITE                         -> 180, 200 after `ring`; the 200 again until its ACK comes (RFC 3261 §13.3.1.4)
 //!   CANCEL                         -> 200, and 487 for the INVITE if it still rings
 //! ```
-//! Each worker is a thread with sockets of its own on every address (SO_REUSEPORT). A response is the request's own header lines
-//! behind a new start line.
+//! Each worker is a thread with sockets of its own on every address (SO_REUSEPORT). A response is the request's own
+//! header lines behind a new start line.
 
 mod answer;
 mod answerer;
@@ -90,8 +90,8 @@ pub struct Uas {
 /// How often another port is asked for where any will do.
 const TRIES: usize = 64;
 
-/// The address, with a port that nobody else has over UDP or TCP. SO_REUSEPORT, which the threads need, would let two programs of one user
-/// share a port: each would get a part of the other's connections.
+/// The address, with a port that nobody else has over UDP or TCP. SO_REUSEPORT, which the threads need, would let two
+/// programs of one user share a port: each would get a part of the other's connections.
 fn free(address: SocketAddr) -> Result<SocketAddr, UasError> {
     let refused = |transport| {
         move |source| UasError::Listen {

@@ -14,7 +14,8 @@ use crate::sip::out::Out;
 
 /// Datagrams received before their answers leave.
 const BATCH: usize = 64;
-/// Bytes of the receive buffer and of the send buffer: as many as hairpin asks for, because this is its floor in a benchmark.
+/// Bytes of the receive buffer and of the send buffer: as many as hairpin asks for, because this is its floor in a
+/// benchmark.
 const BUFFER: u32 = LISTENER_BUFFER;
 
 /// A socket with its batch and its queue.

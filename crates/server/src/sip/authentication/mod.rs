@@ -1,14 +1,15 @@
 //! Who may register and call: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
 //!
-//! [`DigestAuthenticator`] checks the credentials of a request against the users of a realm (`realm`). If a user is not in the settings, it
-//! queries the sources of credentials, such as stores (`users`). If a source responds later, the request waits ([`Lookups`]).
+//! [`DigestAuthenticator`] checks the credentials of a request against the users of a realm (`realm`). If a user is not
+//! in the settings, it queries the sources of credentials, such as stores (`users`). If a source responds later, the
+//! request waits ([`Lookups`]).
 //!
-//! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can check them. All workers
-//! share the counts of nonces that were used (`nonce_counts`), in memory that does not grow.
+//! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can
+//! check them. All workers share the counts of nonces that were used (`nonce_counts`), in memory that does not grow.
 //!
-//! **While a source can't look up users**, wrong credentials get 503 instead of another challenge, whatever the name. The server has the keys of
-//! some users in memory and can't look up other names: two codes would tell which names are users. A request without credentials gets a
-//! challenge as always.
+//! **While a source can't look up users**, wrong credentials get 503 instead of another challenge, whatever the name.
+//! The server has the keys of some users in memory and can't look up other names: two codes would tell which names are
+//! users. A request without credentials gets a challenge as always.
 
 mod nonce_counts;
 mod realm;
@@ -37,8 +38,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 use users::UserLookupResult;
 
-/// The size of the buffer for Authentication-Info, which repeats the cnonce. If the cnonce is too long, the response has no
-/// Authentication-Info.
+/// The size of the buffer for Authentication-Info, which repeats the cnonce. If the cnonce is too long, the response
+/// has no Authentication-Info.
 const CONFIRMATION: usize = 1024;
 
 /// The maximum of `most_keys`. Without it, a source that returns many keys would slow each later check.
@@ -101,8 +102,8 @@ pub(super) struct DigestAuthenticator {
     failures: FailureReports,
     /// The result of a query, while the worker handles the request that waited for it.
     lookup_result: Option<LookupResult>,
-    /// The number of keys that each check compares, so that its duration does not depend on the user. A source may have an old
-    /// and a new key.
+    /// The number of keys that each check compares, so that its duration does not depend on the user. A source may have
+    /// an old and a new key.
     most_keys: usize,
     /// The user whose request was let through last.
     user: Vec<u8>,
@@ -182,11 +183,12 @@ impl DigestAuthenticator {
         credentials.is_some_and(|it| realms.any(|realm| it.are_for(realm.realm.as_bytes())))
     }
 
-    /// Checks the credentials in headers of this kind of a request that came by this flow. If a user of this realm sent it,
-    /// [`DigestAuthenticator::confirmation`] has the Authentication-Info line for the response.
+    /// Checks the credentials in headers of this kind of a request that came by this flow. If a user of this realm sent
+    /// it, [`DigestAuthenticator::confirmation`] has the Authentication-Info line for the response.
     ///
     /// # Errors
-    /// Why the request is not accepted. After [`Rejection::Pending`], [`DigestAuthenticator::lookups`] has the query, and the caller lets the request wait there.
+    /// Why the request is not accepted. After [`Rejection::Pending`], [`DigestAuthenticator::lookups`] has the query,
+    /// and the caller lets the request wait there.
     pub(super) fn check(
         &mut self,
         realm: RealmKey,
@@ -257,7 +259,8 @@ impl DigestAuthenticator {
         let algorithm = credentials.algorithm.filter(|_| !credentials.is_hashed);
         let wanted = algorithm.and_then(|it| realm_users.wanted(&credentials.name(), it));
         let keys = match (realm_users.sources.clone(), wanted) {
-            // A name in the settings is never that of a user of a store, even if the settings have no key for this algorithm.
+            // A name in the settings is never that of a user of a store, even if the settings have no key for this
+            // algorithm.
             _ if realm_users.users.contains_key(&*credentials.name()) => Vec::new(),
             (Some(source), Some(wanted)) => {
                 match self.query_source(&source, wanted, flow, unix_s) {
@@ -291,7 +294,8 @@ impl DigestAuthenticator {
         let keys = (keys, self.most_keys);
         let note = |id, issued, count| self.used.note(id, issued, count);
         let (outcome, accepted) = server.verify_any(credentials, asked, keys, unix_s, note);
-        // The nonce was issued to this source address, so the address is not forged. A failure for an unknown user counts as well.
+        // The nonce was issued to this source address, so the address is not forged. A failure for an unknown user
+        // counts as well.
         if outcome == Outcome::Denied {
             let (ip, user) = (flow.remote.ip(), credentials.username);
             if self.bans.failed(unix_s * 1000, ip, user, self.ban) == Failed::Banned {
@@ -323,12 +327,14 @@ impl DigestAuthenticator {
         Ok(())
     }
 
-    /// The Authentication-Info line for the response to the last accepted request. Its `rspauth` proves that the server knows the password.
+    /// The Authentication-Info line for the response to the last accepted request. Its `rspauth` proves that the server
+    /// knows the password.
     pub(super) fn confirmation(&self) -> &[u8] {
         &self.confirmation[..self.confirmed]
     }
 
-    /// The name of the user whose request was let through last; a user of one domain has the name of the address of record.
+    /// The name of the user whose request was let through last; a user of one domain has the name of the address of
+    /// record.
     pub(super) fn user(&self) -> &[u8] {
         &self.user
     }

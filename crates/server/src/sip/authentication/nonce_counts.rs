@@ -9,8 +9,8 @@ const NONCES: usize = 1 << 18;
 /// Shards with a lock each, so that two workers seldom wait for the same lock.
 const PARTS: usize = 64;
 
-/// The counts of nonces that were used, for all workers. Only a right digest reaches them, so other clients cannot contend for
-/// the locks.
+/// The counts of nonces that were used, for all workers. Only a right digest reaches them, so other clients cannot
+/// contend for the locks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UsedCounts(Arc<OnceLock<Box<[Mutex<Replay>]>>>);
 

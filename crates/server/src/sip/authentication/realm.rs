@@ -98,8 +98,8 @@ impl RealmUsers {
     fn add_common_users(&mut self, shared: &SipConfig, others: &[String]) {
         self.others = others.into();
         if let Some(sources) = shared.sources.clone().filter(|_| shared.asks_users()) {
-            // RFC 8760 §2.4: a client uses the first algorithm that it supports. So the server offers only algorithms for which the sources have
-            // keys, if there are any.
+            // RFC 8760 §2.4: a client uses the first algorithm that it supports. So the server offers only algorithms
+            // for which the sources have keys, if there are any.
             let has_all = |algorithm: &Algorithm| {
                 password_algorithm(*algorithm).is_some_and(|it| sources.supports(it))
             };
@@ -110,7 +110,8 @@ impl RealmUsers {
             self.hashes_usernames = false;
             self.sources = Some(sources);
         }
-        // Without a challenge nobody asks for them. Their keys are in the order of the algorithms, which do not change from here on.
+        // Without a challenge nobody asks for them. Their keys are in the order of the algorithms, which do not change
+        // from here on.
         let users = shared.users.iter().filter(|_| shared.asks_users());
         for (name, password) in users {
             if !self.is_in_other_domain(name) {
@@ -196,7 +197,8 @@ impl RealmUsers {
         }
     }
 
-    /// The credentials for our realm. Those for other realms, and of other schemes, are somebody else's (RFC 3261 §22.3).
+    /// The credentials for our realm. Those for other realms, and of other schemes, are somebody else's
+    /// (RFC 3261 §22.3).
     pub(super) fn credentials_in<'m>(
         &self,
         message: &Message<'m>,

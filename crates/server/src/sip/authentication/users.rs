@@ -22,13 +22,15 @@ pub(super) enum UserLookupResult {
 }
 
 impl DigestAuthenticator {
-    /// Whether an address of record may have bindings: it is that of a user of the settings, or sources may know the user.
+    /// Whether an address of record may have bindings: it is that of a user of the settings, or sources may know the
+    /// user.
     pub(in crate::sip) fn may_have_address(&self, aor: &Aor) -> bool {
         let realm = self.realm(self.realm_of(aor.domain()));
         realm.sources.is_some() || self.has_address(aor)
     }
 
-    /// Whether an address of record is that of a user. In sources, the name of the user is the user part of the address.
+    /// Whether an address of record is that of a user. In sources, the name of the user is the user part of the
+    /// address.
     pub(in crate::sip) fn find_address(
         &mut self,
         aor: &Aor,
@@ -56,7 +58,8 @@ impl DigestAuthenticator {
         }
     }
 
-    /// Queries the sources for a user. After [`UserLookupResult::Pending`], [`DigestAuthenticator::lookups`] has the query.
+    /// Queries the sources for a user. After [`UserLookupResult::Pending`], [`DigestAuthenticator::lookups`] has the
+    /// query.
     pub(super) fn query_source(
         &mut self,
         source: &Arc<dyn KeySource>,

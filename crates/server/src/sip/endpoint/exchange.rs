@@ -1,5 +1,5 @@
-//! What the workers of this process, and of another one during an upgrade, hand each other: messages that belong to another worker, bytes for
-//! its connections, and news of these.
+//! What the workers of this process, and of another one during an upgrade, hand each other: messages that belong to
+//! another worker, bytes for its connections, and news of these.
 
 use super::Endpoint;
 use crate::sip::MESSAGES;
@@ -53,8 +53,8 @@ impl Endpoint {
         self.drain(outgoing);
     }
 
-    /// A request goes to the worker that its Call-ID belongs to, unless that is this one or its transaction is here. Over TCP, where it
-    /// would not come again, also unless that worker is behind.
+    /// A request goes to the worker that its Call-ID belongs to, unless that is this one or its transaction is here.
+    /// Over TCP, where it would not come again, also unless that worker is behind.
     pub(super) fn hand_over(&mut self, bytes: &[u8], flow: &Flow) -> bool {
         let Ok(scan) = Scan::of(bytes, &self.limits) else {
             return false;
@@ -84,8 +84,8 @@ impl Endpoint {
         true
     }
 
-    /// The worker that a message which belongs to nothing here was handed to together with its transaction, if it was; but not back to the
-    /// one that it comes from.
+    /// The worker that a message which belongs to nothing here was handed to together with its transaction, if it was;
+    /// but not back to the one that it comes from.
     pub(super) fn followed(&self, received: &Received<'_>, from: Option<u16>) -> Option<u16> {
         if self.handed.is_empty() && self.balance.beside().is_none() {
             return None;
@@ -204,8 +204,8 @@ impl Endpoint {
         self.balance.are_errors_wanted()
     }
 
-    /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears that it is gone.
-    /// `names` are those that its client has proved, one a line.
+    /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears
+    /// that it is gone. `names` are those that its client has proved, one a line.
     fn adopt(&mut self, flow: &Flow, bytes: &[u8], names: Option<(ConnectionKey, &[u8])>) {
         let Some(key) = flow.connection.filter(|_| !expects_no_response(bytes)) else {
             return;
@@ -225,8 +225,8 @@ impl Endpoint {
         self.balance.put_back(batch);
     }
 
-    /// Posts what goes to other workers, and compares this one with them now and then. So many batches of theirs wait here. Returns whether
-    /// something has to wait.
+    /// Posts what goes to other workers, and compares this one with them now and then. So many batches of theirs wait
+    /// here. Returns whether something has to wait.
     pub(in crate::sip) fn post(&mut self, mailboxes: &Mailboxes, unopened: usize) -> bool {
         if let Some(trace) = &mut self.trace {
             trace.flush(&mut self.counters);

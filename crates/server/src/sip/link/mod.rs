@@ -4,9 +4,10 @@
 //!  worker ── try_send ──> queue ──> thread that writes ══ Unix socket ══> thread that reads ──> mailbox of a worker
 //! ```
 //!
-//! Workers send inter-worker messages to the workers of the other process over this connection. The queue is bounded, and a worker never waits
-//! for it. If the queue is full, the worker drops the SIP message, counts it, and closes its connection. If a worker does not read its mailbox, the
-//! reading thread waits. Then the socket becomes full, then the queue.
+//! Workers send inter-worker messages to the workers of the other process over this connection. The queue is bounded,
+//! and a worker never waits for it. If the queue is full, the worker drops the SIP message, counts it, and closes its
+//! connection. If a worker does not read its mailbox, the reading thread waits. Then the socket becomes full, then the
+//! queue.
 
 mod wire;
 
@@ -33,7 +34,8 @@ const BEHIND: usize = QUEUE / 2;
 /// Time until a full mailbox is tried again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long the old process may take until it has handed over everything: its clients get their entries, and its log is written.
+/// How long the old process may take until it has handed over everything: its clients get their entries, and its log is
+/// written.
 const HANDING_OVER: Duration = Duration::from_secs(30);
 
 /// Server transactions in one frame.
@@ -117,7 +119,8 @@ impl Link {
         })
     }
 
-    /// Queues a frame, and waits for space in the queue: the other process reads these frames while it waits for nothing else.
+    /// Queues a frame, and waits for space in the queue: the other process reads these frames while it waits for
+    /// nothing else.
     pub(crate) fn send(&self, frame: Frame) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // It fails if the other process has ended, which is noticed elsewhere.
@@ -139,7 +142,8 @@ impl Drop for Link {
 }
 
 impl LinkThreads {
-    /// Writes queued frames, and passes received frames to the workers of this process. Both threads end with the connection.
+    /// Writes queued frames, and passes received frames to the workers of this process. Both threads end with the
+    /// connection.
     ///
     /// # Errors
     /// If a thread cannot be started.

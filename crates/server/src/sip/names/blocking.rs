@@ -30,8 +30,8 @@ const ROUNDS: usize = 4;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl NameResolver {
-    /// The servers to try for a URI, in this order (RFC 3263 §4); never empty. Waits for the DNS, some seconds at most for
-    /// each of three questions. `locator` says which transports can be used.
+    /// The servers to try for a URI, in this order (RFC 3263 §4); never empty. Waits for the DNS, some seconds at most
+    /// for each of three questions. `locator` says which transports can be used.
     ///
     /// # Errors
     /// [`LocateError`].

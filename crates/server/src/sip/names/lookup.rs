@@ -20,13 +20,15 @@ use std::time::{Duration, SystemTime};
 const EACH: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 
-/// How long one question may take, whatever the servers do: three of them in a row (NAPTR, SRV, addresses) leave a transaction half its time.
+/// How long one question may take, whatever the servers do: three of them in a row (NAPTR, SRV, addresses) leave a
+/// transaction half its time.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Datagrams up to this length arrive whole over every path (DNS flag day 2020); longer answers come by TCP.
 const LONGEST_DATAGRAM: u16 = 1232;
 
-/// Where the system says whom to ask, and what needs no asking. They change while the server runs: a lease is renewed, a host is added.
+/// Where the system says whom to ask, and what needs no asking. They change while the server runs: a lease is renewed,
+/// a host is added.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
 /// When each of them was changed last.

@@ -1,4 +1,5 @@
-//! Names: whoever needs one looked up asks here, and hears of it later. Nobody waits but callers of [`NameResolver::locate`].
+//! Names: whoever needs one looked up asks here, and hears of it later. Nobody waits but callers of
+//! [`NameResolver::locate`].
 //!
 //! ```text
 //!  worker ── question ──> bounded queue ──> one thread: hickory-resolver over UDP and TCP
@@ -6,8 +7,8 @@
 //!    └────────── a message in its mailbox <── answer ┘   one for everybody who has asked the same meanwhile
 //! ```
 //!
-//! The thread begins with the first question: a server that sends nothing to names has none. It ends with the last [`NameResolver`].
-//! What was answered is cached by those who asked (`sip::routing::DnsCache`), not here.
+//! The thread begins with the first question: a server that sends nothing to names has none. It ends with the last
+//! [`NameResolver`]. What was answered is cached by those who asked (`sip::routing::DnsCache`), not here.
 
 mod blocking;
 mod lookup;
@@ -87,7 +88,8 @@ impl NameResolver {
         }
     }
 
-    /// Asks; `reply` is called on the resolver's thread, within a few seconds, unless that ends before. It must not block.
+    /// Asks; `reply` is called on the resolver's thread, within a few seconds, unless that ends before. It must not
+    /// block.
     ///
     /// # Errors
     /// If too many questions wait, or there is no thread; `reply` is not called then.

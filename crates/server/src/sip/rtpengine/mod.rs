@@ -6,8 +6,8 @@
 //!    └──────── a message in its mailbox <──────┘
 //! ```
 //!
-//! The thread begins with the first request. Its socket is connected, so the kernel drops what does not come from the configured address. Each
-//! request has a random cookie, which the response repeats.
+//! The thread begins with the first request. Its socket is connected, so the kernel drops what does not come from the
+//! configured address. Each request has a random cookie, which the response repeats.
 
 mod bencode;
 mod thread;
@@ -85,7 +85,8 @@ impl RtpEngine {
 /// The media relay of one worker.
 #[derive(Debug)]
 pub(super) struct MediaRelay {
-    /// No other one of this process has this number. A late response to an earlier proxy of the worker is not for this one.
+    /// No other one of this process has this number. A late response to an earlier proxy of the worker is not for this
+    /// one.
     number: u64,
     engine: RtpEngine,
     address: Option<SocketAddr>,
@@ -157,8 +158,8 @@ impl MediaRelay {
         }
     }
 
-    /// Counts the outcome of a request. Returns its number and the session description, if there is one; `None` if an earlier proxy has
-    /// sent it.
+    /// Counts the outcome of a request. Returns its number and the session description, if there is one; `None` if an
+    /// earlier proxy has sent it.
     pub(super) fn receive<'r>(
         &mut self,
         response: &'r MediaResponse,
@@ -203,7 +204,8 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
     entry(&mut to, "command", command);
     let is_of_browser = request.maker == MediaSide::Web && request.command != MediaCommand::Delete;
     if is_of_browser {
-        // A browser that has no candidate yet writes the address 0.0.0.0. That is no hold: its direction attributes are right.
+        // A browser that has no candidate yet writes the address 0.0.0.0. That is no hold: its direction attributes are
+        // right.
         list(&mut to, "flags", &["original-sendrecv"]);
     }
     if !request.from_tag.is_empty() {
@@ -233,8 +235,8 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
         entry(&mut to, "transport-protocol", protocol);
     }
     if request.begins_dialog {
-        // A session has one such offer. With its name, another tag that answers takes the ports of the first one, which the called side knows.
-        // Without it, that tag gets new ports, which nobody knows.
+        // A session has one such offer. With its name, another tag that answers takes the ports of the first one, which
+        // the called side knows. Without it, that tag gets new ports, which nobody knows.
         entry(&mut to, "via-branch", b"0");
     }
     to.push(b'e');

@@ -1,6 +1,7 @@
 //! The thread that sends requests to rtpengine.
 //!
-//! The requests of one session go out one after the other: if a datagram is lost, a later request must not overtake an earlier one.
+//! The requests of one session go out one after the other: if a datagram is lost, a later request must not overtake an
+//! earlier one.
 
 use super::Outcome;
 use super::bencode::Response;
@@ -19,7 +20,8 @@ use tokio::time::timeout;
 /// Requests at a time, those that wait for an earlier one of their session included.
 const MAX_REQUESTS: usize = 8192;
 
-/// Requests of one session that wait for an earlier one of it: a call needs few at a time, and cannot take the room of all others.
+/// Requests of one session that wait for an earlier one of it: a call needs few at a time, and cannot take the room of
+/// all others.
 const MAX_OF_SESSION: usize = 16;
 
 /// Bytes of these requests.
@@ -31,7 +33,8 @@ const SENDS: u32 = 3;
 /// The time between two of them.
 const REPEAT: Duration = Duration::from_millis(600);
 
-/// The proxy does not wait longer for a session description. A request that has waited so long for an earlier one is not sent.
+/// The proxy does not wait longer for a session description. A request that has waited so long for an earlier one is
+/// not sent.
 const LATEST: Duration = Duration::from_secs(2);
 
 /// The longest datagram.
@@ -302,7 +305,8 @@ impl Engine {
         loop {
             match self.socket.recv(&mut buffer).await {
                 Ok(len) => self.receive(buffer.get(..len).unwrap_or_default()),
-                // An ICMP error says that nobody listens now. rtpengine may just restart, so requests are repeated as usual.
+                // An ICMP error says that nobody listens now. rtpengine may just restart, so requests are repeated as
+                // usual.
                 Err(error) => {
                     tracing::debug!(%error, address = %self.address, "rtpengine does not listen");
                     tokio::time::sleep(PAUSE).await;

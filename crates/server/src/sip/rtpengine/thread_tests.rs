@@ -18,7 +18,8 @@ fn socket() -> (Socket, SocketAddr) {
     (socket, address)
 }
 
-/// Gives what comes, and answers if `answers` says so. Its argument is the text of a request, and how often it has come before.
+/// Gives what comes, and answers if `answers` says so. Its argument is the text of a request, and how often it has come
+/// before.
 fn serve_with(
     socket: Socket,
     mut answers: impl FnMut(&str, usize) -> Option<&'static str> + Send + 'static,

@@ -1,7 +1,8 @@
 //! Copies of SIP messages for administrators: in a ring in the memory of each worker, and as HEP packets to collectors.
 //!
-//! A worker copies a message where it reads it from the network, and where it gives it to a socket or connection. So a message that moves to another
-//! worker is copied once. Admission control drops some datagrams before this point: they are not copied.
+//! A worker copies a message where it reads it from the network, and where it gives it to a socket or connection. So a
+//! message that moves to another worker is copied once. Admission control drops some datagrams before this point: they
+//! are not copied.
 
 mod hep;
 mod ring;
@@ -26,8 +27,8 @@ const BYTES: usize = 64 << 10;
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TraceSettings {
-    /// Bytes of memory of all workers together for the latest messages; 0: none. Each worker has at least room for two messages of the
-    /// greatest size.
+    /// Bytes of memory of all workers together for the latest messages; 0: none. Each worker has at least room for two
+    /// messages of the greatest size.
     pub memory: u32,
     /// Collectors that get each message in a HEP version 3 packet over UDP.
     pub collectors: Vec<SocketAddr>,
@@ -69,7 +70,8 @@ pub struct TracedMessage {
     pub number: u64,
 }
 
-/// An address as IPv6: an IPv4 address is mapped (RFC 4291 §2.5.5.2). For formats in which both addresses of a message have one family.
+/// An address as IPv6: an IPv4 address is mapped (RFC 4291 §2.5.5.2). For formats in which both addresses of a message
+/// have one family.
 #[must_use]
 pub const fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {

@@ -17,8 +17,8 @@ pub(super) fn is_of_events(mark: Mark) -> bool {
 }
 
 impl User {
-    /// Whether a SUBSCRIBE is for the registrar: in the dialog of a subscription, or for the registrations of a user here. Others are
-    /// forwarded.
+    /// Whether a SUBSCRIBE is for the registrar: in the dialog of a subscription, or for the registrations of a user
+    /// here. Others are forwarded.
     pub(super) fn is_subscription(&self, request: &NewRequest<'_>) -> bool {
         let Some(events) = &self.events else {
             return false;

@@ -1,8 +1,8 @@
 //! The transaction user of a worker: gives each request to the application that it is for.
 //!
-//! With domains, the registrar answers REGISTER for one of them, and the proxy forwards all other requests, except those for the server itself.
-//! Without domains, OPTIONS is answered, and REGISTER, INVITE and BYE go to the user agent server for tests if it is on.
-//! Each application has marks of its own ([`MarkOwner`]).
+//! With domains, the registrar answers REGISTER for one of them, and the proxy forwards all other requests, except
+//! those for the server itself. Without domains, OPTIONS is answered, and REGISTER, INVITE and BYE go to the user agent
+//! server for tests if it is on. Each application has marks of its own ([`MarkOwner`]).
 
 mod events;
 mod probes;
@@ -54,8 +54,8 @@ const REGISTRAR: Rules<'static> = Rules {
     ..Rules::USER_AGENT
 };
 
-/// RFC 3261 §21.5.4: a sender goes to another server, and comes back after this time. It is short, because a sender may also hold back
-/// requests within its dialogs for this time, which this server still serves.
+/// RFC 3261 §21.5.4: a sender goes to another server, and comes back after this time. It is short, because a sender may
+/// also hold back requests within its dialogs for this time, which this server still serves.
 const DRAINING: &[u8] = b"Retry-After: 5\r\n";
 
 /// For a 503 (RFC 3261 §21.5.4): a store is down or does not respond in time. A retry after some seconds may succeed.
@@ -648,7 +648,8 @@ impl TransactionUser for User {
     }
 
     fn begun(&self) -> u64 {
-        // Above the limit of running queries, one begins for each that ends. So the count of ended queries is a good estimate.
+        // Above the limit of running queries, one begins for each that ends. So the count of ended queries is a good
+        // estimate.
         self.authenticator.lookups.counts().1
     }
 

@@ -44,7 +44,8 @@ impl User {
         self.report_changes(transactions);
         match handled {
             Some(Handled::Waits(key)) => self.park_context(transactions, key),
-            // The request does not wait, for example because its sender may not send. So no query for the callee begins.
+            // The request does not wait, for example because its sender may not send. So no query for the callee
+            // begins.
             _ => self.authenticator.lookups.clear_wanted_query(),
         }
         match handled {

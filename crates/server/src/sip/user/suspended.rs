@@ -10,7 +10,8 @@ use sip::tu::Transactions;
 use sip_server::proxy::ContextKey;
 
 impl User {
-    /// A request without a transaction waits: the worker keeps a copy, and handles it again. Returns `false` if it may not wait.
+    /// A request without a transaction waits: the worker keeps a copy, and handles it again. Returns `false` if it may
+    /// not wait.
     pub(super) fn park(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
         let forwarder = self.forwarder.as_ref();
         let is_known = forwarder.is_some_and(|it| it.has_trunk(request.flow.remote.ip()));
@@ -22,8 +23,8 @@ impl User {
             .is_ok()
     }
 
-    /// A request with a context of the proxy waits, if the authenticator has noted a query for it. If it may not wait, it resumes at once, as if the
-    /// source were unavailable.
+    /// A request with a context of the proxy waits, if the authenticator has noted a query for it. If it may not wait,
+    /// it resumes at once, as if the source were unavailable.
     pub(super) fn park_context(&mut self, transactions: &mut Transactions<'_>, key: ContextKey) {
         let now = transactions.now;
         let is_known = self.with_proxy(transactions, None, |proxy, _| proxy.has_known_sender(key));

@@ -71,7 +71,8 @@ impl TestUas {
         self.dialogs.of(request)
     }
 
-    /// §10.3, for a registrar that forgets: what it would refuse is refused. The first `written` bytes of the lines stand already.
+    /// §10.3, for a registrar that forgets: what it would refuse is refused. The first `written` bytes of the lines
+    /// stand already.
     pub(super) fn register(
         &self,
         transactions: &mut Transactions<'_>,
@@ -182,8 +183,9 @@ impl TestUas {
         }
     }
 
-    /// RFC 3261 §13.3.1.4: no ACK has come, so the dialog is ended with a BYE. The caller has chosen the target of the BYE. So it goes only to
-    /// the caller's address, or where `sip.targets` lets requests go: otherwise anybody could make this server send to anybody.
+    /// RFC 3261 §13.3.1.4: no ACK has come, so the dialog is ended with a BYE. The caller has chosen the target of the
+    /// BYE. So it goes only to the caller's address, or where `sip.targets` lets requests go: otherwise anybody could
+    /// make this server send to anybody.
     pub(super) fn end_dialog(
         &mut self,
         transactions: &mut Transactions<'_>,

@@ -1,17 +1,19 @@
-//! Media relays: the session descriptions (RFC 3264) of a call through a trunk are rewritten, so that its media go through a relay. The trunk
-//! then needs neither ICE nor SRTP.
+//! Media relays: the session descriptions (RFC 3264) of a call through a trunk are rewritten, so that its media go
+//! through a relay. The trunk then needs neither ICE nor SRTP.
 //!
 //! ```text
 //! INVITE ── offer ──> relay      200 ── answer ──> relay      BYE ── delete ──> relay
 //!  waits <── SDP ──────┘       waits <── SDP ───────┘
 //! ```
 //!
-//! The proxy asks ([`Proxy::poll_media`]), keeps the message, and sends it on when the embedder has called [`Proxy::media_answered`]. Each copy
-//! of an INVITE has a session of its own at the relay, so copies that ring at the same time do not disturb each other. Nothing is kept per
-//! dialog: the tokens in Record-Route say that the media of a dialog go through a relay, in which session, and what its two sides are.
+//! The proxy asks ([`Proxy::poll_media`]), keeps the message, and sends it on when the embedder has called
+//! [`Proxy::media_answered`]. Each copy of an INVITE has a session of its own at the relay, so copies that ring at the
+//! same time do not disturb each other. Nothing is kept per dialog: the tokens in Record-Route say that the media of a
+//! dialog go through a relay, in which session, and what its two sides are.
 //!
-//! The end of a session: the copy has another final response than a 2xx, the context of an INVITE ends without a 2xx of the copy, or the
-//! dialog ends with a BYE. A call that ends without a BYE stays at the relay until the relay itself forgets it.
+//! The end of a session: the copy has another final response than a 2xx, the context of an INVITE ends without a 2xx of
+//! the copy, or the dialog ends with a BYE. A call that ends without a BYE stays at the relay until the relay itself
+//! forgets it.
 //!
 //! [`Proxy::poll_media`]: super::Proxy::poll_media
 //! [`Proxy::media_answered`]: super::Proxy::media_answered
@@ -49,7 +51,8 @@ const MAX_WAITING: usize = 4096;
 /// Bytes of session descriptions and copies of messages that wait. The last one may exceed this limit.
 const MAX_WAITING_BYTES: usize = 16 << 20;
 
-/// Bytes of session descriptions that are kept for copies of responses and ACKs. Above this limit, copies are sent to the relay again.
+/// Bytes of session descriptions that are kept for copies of responses and ACKs. Above this limit, copies are sent to
+/// the relay again.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Bytes of a session description for the relay: with the rest of the request it must fit into a datagram.
@@ -79,14 +82,16 @@ pub struct MediaRequest {
     pub number: u64,
     /// What the relay is to do.
     pub command: MediaCommand,
-    /// The session: the Call-ID, a semicolon and eight hexadecimal digits. Each copy of an INVITE has a session of its own.
+    /// The session: the Call-ID, a semicolon and eight hexadecimal digits. Each copy of an INVITE has a session of its
+    /// own.
     pub session: Box<[u8]>,
-    /// The tag of who has made the offer. To delete a dialog: the tag of the caller. Empty: the whole session is deleted.
+    /// The tag of who has made the offer. To delete a dialog: the tag of the caller. Empty: the whole session is
+    /// deleted.
     pub from_tag: Box<[u8]>,
     /// The tag of the other side, if it has one.
     pub to_tag: Option<Box<[u8]>>,
-    /// The INVITE that begins the dialog has the offer. A proxy behind this one may fork it, so several tags may answer one offer, one after
-    /// the other.
+    /// The INVITE that begins the dialog has the offer. A proxy behind this one may fork it, so several tags may answer
+    /// one offer, one after the other.
     pub begins_dialog: bool,
     /// The side that gets the session description.
     pub receiver: MediaSide,
@@ -182,8 +187,8 @@ impl Media {
         Some(entry.until)
     }
 
-    /// Sends a request to the relay, and keeps the message. Returns its number; `None` if too much waits, or the session description is too
-    /// long.
+    /// Sends a request to the relay, and keeps the message. Returns its number; `None` if too much waits, or the
+    /// session description is too long.
     fn ask(
         &mut self,
         (since, until): (Now, Mono),
@@ -256,7 +261,8 @@ impl Media {
         }
     }
 
-    /// A context has ended: the sessions of an INVITE's copies without a 2xx are deleted, and the one of a dialog that a BYE has ended.
+    /// A context has ended: the sessions of an INVITE's copies without a 2xx are deleted, and the one of a dialog that
+    /// a BYE has ended.
     pub(super) fn context_ended(&mut self, context: Context) {
         let Some(call) = context.media else {
             return;
@@ -377,7 +383,8 @@ pub(super) struct CallMedia {
     from: MediaSide,
     /// The relay has failed for one of its copies.
     has_failed: bool,
-    /// It goes on as it is if the relay fails. A PRACK that is refused ends the call before it is answered (RFC 3262 §4).
+    /// It goes on as it is if the relay fails. A PRACK that is refused ends the call before it is answered
+    /// (RFC 3262 §4).
     is_prack: bool,
 }
 
@@ -430,7 +437,8 @@ impl CallMedia {
         session(&self.call_id, number)
     }
 
-    /// The tags of the caller and of the called side. If a call was forked, the tag of the called side says which dialog ends.
+    /// The tags of the caller and of the called side. If a call was forked, the tag of the called side says which
+    /// dialog ends.
     fn dialog_tags(&self) -> Option<Tags> {
         let (from, to) = (self.from_tag.clone(), self.to_tag.clone()?);
         Some(match self.is_to_caller {

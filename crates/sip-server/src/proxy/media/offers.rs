@@ -19,8 +19,8 @@ impl Proxy {
         self.media.requests.pop_front()
     }
 
-    /// The relay has rewritten the session description of the request with this number; `None`: it has not, and will not. Then an offer has
-    /// failed, which counts as a 503 of the target, and an answer is forwarded as it is.
+    /// The relay has rewritten the session description of the request with this number; `None`: it has not, and will
+    /// not. Then an offer has failed, which counts as a 503 of the target, and an answer is forwarded as it is.
     pub fn media_answered(
         &mut self,
         now: Now,
@@ -77,7 +77,8 @@ impl Proxy {
         Some(whole.into())
     }
 
-    /// What a copy for a target needs; `None` if its media go through no relay. If the copy must wait for the relay, takes the target.
+    /// What a copy for a target needs; `None` if its media go through no relay. If the copy must wait for the relay,
+    /// takes the target.
     ///
     /// # Errors
     /// [`NoOffer`].

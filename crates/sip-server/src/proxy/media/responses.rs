@@ -114,7 +114,8 @@ impl Proxy {
                 false => Need::Drop,
             };
         }
-        // The UAS repeats a 2xx and a reliable provisional response; the others have the session description of an earlier one as a rule.
+        // The UAS repeats a 2xx and a reliable provisional response; the others have the session description of an
+        // earlier one as a rule.
         if media.waiting.len() >= MAX_WAITING_RESPONSES {
             return Need::Drop;
         }
@@ -158,7 +159,8 @@ impl Proxy {
         }
     }
 
-    /// A 2xx waits. The call is answered, so nothing else is tried, and the other phones stop ringing (RFC 3261 §16.7 step 10).
+    /// A 2xx waits. The call is answered, so nothing else is tried, and the other phones stop ringing (RFC 3261 §16.7
+    /// step 10).
     fn success_waits(
         &mut self,
         now: Now,
@@ -248,8 +250,8 @@ impl Proxy {
         media.is_some_and(|media| media.success.is_some())
     }
 
-    /// This server itself refuses a BYE. For its sender, the dialog has ended all the same (RFC 3261 §15.1.1), so the session at the relay is
-    /// deleted.
+    /// This server itself refuses a BYE. For its sender, the dialog has ended all the same (RFC 3261 §15.1.1), so the
+    /// session at the relay is deleted.
     pub(in crate::proxy) fn bye_refused(
         &mut self,
         now: Now,

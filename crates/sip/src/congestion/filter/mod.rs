@@ -1,19 +1,21 @@
 //! The admission filter: in an overload, requests that begin something are dropped before anything is spent on them.
 //!
-//! A 503 costs microseconds. If 503s for all refused requests exceed their share of the time, the filter drops the others. The
-//! kernel does so before a datagram is queued; otherwise it is the first check of a datagram.
+//! A 503 costs microseconds. If 503s for all refused requests exceed their share of the time, the filter drops the
+//! others. The kernel does so before a datagram is queued; otherwise it is the first check of a datagram.
 //!
 //! ```text
 //!  datagram ─▶ filter ─▶ queue ─▶ admission control ─▶ accepted
 //!                │                       └──────▶ 503
 //!                └▶ dropped, counted
 //! ```
-//! - Each source has a share, by its place ([`PLACES`]). Sources that ask for little pass whole; the others get equal levels, times
-//!   the weight of a peer. Levels are set every [`TICK`] from what was asked for and what the worker can accept and refuse.
-//! - A hash of source and first bytes decides, so a retransmission has the fate of the first attempt. Its key is new each time the
-//!   filter begins.
-//! - What was dropped is remembered ([`Memory`]), and stays dropped until there is time. In the simulation at 5 times the capacity, goodput
-//!   without memory fell from 96 to 86 %. After the overload, 28 % of the requests got a response within 200 ms instead of 99.6 %.
+//! - Each source has a share, by its place ([`PLACES`]). Sources that ask for little pass whole; the others get equal
+//!   levels, times the weight of a peer. Levels are set every [`TICK`] from what was asked for and what the worker can
+//!   accept and refuse.
+//! - A hash of source and first bytes decides, so a retransmission has the fate of the first attempt. Its key is new
+//!   each time the filter begins.
+//! - What was dropped is remembered ([`Memory`]), and stays dropped until there is time. In the simulation at 5 times
+//!   the capacity, goodput without memory fell from 96 to 86 %. After the overload, 28 % of the requests got a response
+//!   within 200 ms instead of 99.6 %.
 
 mod memory;
 mod new_work;
@@ -28,16 +30,18 @@ use self::new_work::NewWork;
 use super::sources::{PLACES, Peers};
 use crate::{HashKey, Mono};
 
-/// How often shares are set: ten times before the first retransmission (T1 = 500 ms), and seldom enough that each tick has requests to count.
+/// How often shares are set: ten times before the first retransmission (T1 = 500 ms), and seldom enough that each tick
+/// has requests to count.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 /// A threshold that lets everything pass.
 const EVERYTHING: u16 = u16::MAX;
 /// Bytes that are hashed: the start line and the topmost Via with its branch, mostly From and Call-ID.
 const HASHED: usize = 256;
-/// How long dropped requests are remembered, unless there are more than a million. An INVITE is retransmitted after up to
-/// 16 s (RFC 3261 §17.1.1.2: T1 * 32), and each retransmission is remembered again.
+/// How long dropped requests are remembered, unless there are more than a million. An INVITE is retransmitted after up
+/// to 16 s (RFC 3261 §17.1.1.2: T1 * 32), and each retransmission is remembered again.
 const MEMORY: Duration = Duration::from_secs(16);
-/// For so long after the last drop the filter remembers: transactions end after 64 * T1 (RFC 3261 §17.1, timers B and F).
+/// For so long after the last drop the filter remembers: transactions end after 64 * T1 (RFC 3261 §17.1, timers B and
+/// F).
 const AFTERMATH: Duration = Duration::from_secs(32);
 /// The share of remembered requests grows by this in each tick in which the worker is calm, eightyfold in a second ..
 const AGAIN_GROWTH: f64 = 1.25;
@@ -159,10 +163,10 @@ impl Filter {
 
     /// The secrets of the hashes: a number to begin with and an odd one to multiply by.
     ///
-    /// A source has `s = (prefix + keys[0]) * keys[1]` modulo 2^64, where `prefix` is the IPv4 address or the first 8 bytes of the IPv6
-    /// address in host order. Its place, if it is no peer, is the top 10 bits of `s`. The hash of a request: `h = s`, for each whole
-    /// 8 bytes of the first 256, in host order, `h = (h ^ word) * keys[1]; h ^= h >> 32`, and in the end the top 16 bits of
-    /// `h * keys[1]`.
+    /// A source has `s = (prefix + keys[0]) * keys[1]` modulo 2^64, where `prefix` is the IPv4 address or the first 8
+    /// bytes of the IPv6 address in host order. Its place, if it is no peer, is the top 10 bits of `s`. The hash of a
+    /// request: `h = s`, for each whole 8 bytes of the first 256, in host order,
+    /// `h = (h ^ word) * keys[1]; h ^= h >> 32`, and in the end the top 16 bits of `h * keys[1]`.
     #[must_use]
     pub fn keys(&self) -> [u64; 2] {
         self.keys
@@ -202,7 +206,8 @@ impl Filter {
         NewWork::of(datagram).is_some()
     }
 
-    /// What the embedder's filter has counted since the last report: new requests by place, and how many more it remembers.
+    /// What the embedder's filter has counted since the last report: new requests by place, and how many more it
+    /// remembers.
     pub fn report(&mut self, counted: impl Iterator<Item = u32>, remembered: u64) {
         for (sum, more) in self.counted.iter_mut().zip(counted) {
             *sum = sum.saturating_add(more);

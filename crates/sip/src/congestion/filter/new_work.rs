@@ -2,7 +2,8 @@
 //!
 //! The kernel's half is programs/sip_admission_filter.bpf.c of the bpf crate; both decide alike.
 
-/// Bytes within which To and credentials are looked for: the kernel's verifier bounds the loop. A To further down lets a request pass.
+/// Bytes within which To and credentials are looked for: the kernel's verifier bounds the loop. A To further down lets
+/// a request pass.
 const LOOKED_AT: usize = 1024;
 /// The mandatory header fields of RFC 3261 §8.1.1 make a request longer.
 const LEAST: usize = 64;

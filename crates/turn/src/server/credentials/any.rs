@@ -8,8 +8,8 @@ use super::{Credentials, KeyLookup, KeyQuery, KeyReply, OwnedKeyQuery};
 
 /// Asks several sources in order.
 ///
-/// The keys of all sources that know the user at once count. Sources that answer later are asked only if no other knows the user, one
-/// after the other, until one knows it.
+/// The keys of all sources that know the user at once count. Sources that answer later are asked only if no other knows
+/// the user, one after the other, until one knows it.
 #[derive(Clone, Debug, Default)]
 pub struct AnyOf(
     /// The sources, in the order in which they are asked.

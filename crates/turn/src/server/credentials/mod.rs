@@ -36,7 +36,8 @@ pub struct KeyQuery<'a> {
     pub realm: &'a str,
     /// How the key is made from the password.
     pub algorithm: PasswordAlgorithm,
-    /// The client's address, the address it sent to, the listener and the transport. The nonce has proven the client's address.
+    /// The client's address, the address it sent to, the listener and the transport. The nonce has proven the client's
+    /// address.
     pub client: ClientPath,
     /// The present time, in seconds since 1970-01-01 UTC.
     pub unix_s: u64,
@@ -114,8 +115,8 @@ pub enum KeyLookup {
 pub struct KnownUser {
     /// The full name, as USERNAME carries it.
     pub username: String,
-    /// The keys that the request may have been made with, of the queried algorithm; one for each secret that is valid at this
-    /// time. The first that fits counts. Keys of another algorithm are passed over.
+    /// The keys that the request may have been made with, of the queried algorithm; one for each secret that is valid
+    /// at this time. The first that fits counts. Keys of another algorithm are passed over.
     pub keys: Vec<UserKey>,
 }
 
@@ -147,15 +148,15 @@ impl KnownUser {
     }
 }
 
-/// Maps user names to keys. While users can be looked up ([`is_available`](Self::is_available)), every result but `Known` with the right
-/// key is the same 401 to the client.
+/// Maps user names to keys. While users can be looked up ([`is_available`](Self::is_available)), every result but
+/// `Known` with the right key is the same 401 to the client.
 pub trait Credentials: Debug + Send + Sync {
-    /// Finds the keys for `query`. A worker calls it between two datagrams, so it must not block. A source that must wait returns
-    /// [`KeyLookup::Pending`].
+    /// Finds the keys for `query`. A worker calls it between two datagrams, so it must not block. A source that must
+    /// wait returns [`KeyLookup::Pending`].
     fn find(&self, query: &KeyQuery<'_>) -> KeyLookup;
 
-    /// Begins a look-up that [`find`](Self::find) has left pending. It must not wait: `reply` may be used at any time on any thread. A
-    /// reply that is dropped says [`KeyLookup::Unavailable`].
+    /// Begins a look-up that [`find`](Self::find) has left pending. It must not wait: `reply` may be used at any time
+    /// on any thread. A reply that is dropped says [`KeyLookup::Unavailable`].
     fn begin_find(&self, query: &KeyQuery<'_>, reply: KeyReply) {
         reply.send(self.find(query));
     }
@@ -172,8 +173,9 @@ pub trait Credentials: Debug + Send + Sync {
         true
     }
 
-    /// Whether users can be looked up now. A source with a cache returns `false` while its database does not respond. Then the server
-    /// responds 500 to wrong credentials (SIP: 503), whether or not the cache has the user. So the code does not reveal which users exist.
+    /// Whether users can be looked up now. A source with a cache returns `false` while its database does not respond.
+    /// Then the server responds 500 to wrong credentials (SIP: 503), whether or not the cache has the user. So the code
+    /// does not reveal which users exist.
     fn is_available(&self) -> bool {
         true
     }

@@ -18,8 +18,8 @@ const MAX_MAC_KEY: usize = 64;
 
 /// What opens the tokens of an authorization server.
 pub trait AccessTokens: Debug + Send + Sync {
-    /// The name by which the authorization server knows this server (RFC 7635 §6.1): the value of THIRD-PARTY-AUTHORIZATION, and the
-    /// associated data of each token.
+    /// The name by which the authorization server knows this server (RFC 7635 §6.1): the value of
+    /// THIRD-PARTY-AUTHORIZATION, and the associated data of each token.
     fn server_name(&self) -> &str;
 
     /// The decrypted content of a token, if its tag is right. `kid` comes from USERNAME and names the key.
@@ -94,8 +94,8 @@ impl TokenContent {
 
     /// When the server stops to accept the token, in seconds since 1970-01-01 UTC; `None` if it does not accept it now.
     ///
-    /// RFC 7635 §7: "lifetime + Delta > abs(RDnew - TS)". RFC 7635 §9: what is left of it bounds the allocation's lifetime, and so does the
-    /// token's own lifetime.
+    /// RFC 7635 §7: "lifetime + Delta > abs(RDnew - TS)". RFC 7635 §9: what is left of it bounds the allocation's
+    /// lifetime, and so does the token's own lifetime.
     pub(crate) fn expires_unix_s(&self, now_unix_s: u64) -> Option<u64> {
         let lifetime_s = u64::from(self.lifetime_s);
         let apart = now_unix_s.abs_diff(self.made_unix_s);

@@ -19,8 +19,8 @@ const OLD_TICKET_S: u64 = 30;
 const SERIALS: u32 = 1 << 24;
 
 impl Server {
-    /// Has a request on a stream moved to the server that its ticket names, with its connection. The ticket is genuine; that server
-    /// authenticates the request.
+    /// Has a request on a stream moved to the server that its ticket names, with its connection. The ticket is genuine;
+    /// that server authenticates the request.
     pub(in super::super) fn follows_ticket(
         &mut self,
         path: &ClientPath,
@@ -46,7 +46,8 @@ impl Server {
         elsewhere.is_some()
     }
 
-    /// The server that the ticket of a Refresh request names: the request belongs there, wherever others of its 5-tuple went before.
+    /// The server that the ticket of a Refresh request names: the request belongs there, wherever others of its 5-tuple
+    /// went before.
     pub(in super::super) fn leads_to(&self, message: &Message<'_>) -> Option<u16> {
         let keys = self.config.mobility.as_ref()?;
         let sealed = message.get::<MobilityTicket<'_>>().ok().flatten();

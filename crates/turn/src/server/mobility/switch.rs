@@ -11,7 +11,8 @@ use super::super::relay::Relay;
 use crate::{ClientPath, FiveTuple, Now};
 
 impl Server {
-    /// Data has come from a 5-tuple that is no allocation's first one. If it is one's second, the client has moved there. Returns whether it has.
+    /// Data has come from a 5-tuple that is no allocation's first one. If it is one's second, the client has moved
+    /// there. Returns whether it has.
     #[cold]
     #[inline(never)]
     pub(in super::super) fn switches_to(&mut self, now: Now, five_tuple: &FiveTuple) -> bool {

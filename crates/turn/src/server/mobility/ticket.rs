@@ -6,12 +6,13 @@
 //!
 //! It is text because turnutils_uclient handles tickets as strings: it would cut one at a byte of zero.
 //!
-//! The tag is HMAC-SHA256 of the content under one key. The content is XORed with HMAC-SHA256 of the tag under another. So a ticket
-//! is the same whenever it is made again, and two tickets differ in all of their bytes. The serial number makes each ticket of an
-//! allocation another one.
+//! The tag is HMAC-SHA256 of the content under one key. The content is XORed with HMAC-SHA256 of the tag under another.
+//! So a ticket is the same whenever it is made again, and two tickets differ in all of their bytes. The serial number
+//! makes each ticket of an allocation another one.
 //!
-//! The nodes of a cluster share both keys. The content names the process that has the allocation. So a node knows a ticket of another node,
-//! and says that the allocation is not there (437). A ticket that no node has made is invalid (400; RFC 8016 §3.2.2).
+//! The nodes of a cluster share both keys. The content names the process that has the allocation. So a node knows a
+//! ticket of another node, and says that the allocation is not there (437). A ticket that no node has made is invalid
+//! (400; RFC 8016 §3.2.2).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -23,8 +24,8 @@ pub(in super::super) const LEN: usize = (TAG + CONTENT) / 3 * 4;
 const TAG: usize = 12;
 const CONTENT: usize = TICKET + ORIGIN;
 const TICKET: usize = 12;
-/// With 24 bits, two processes of 1,000 have the same origin with a probability of 3 %. Even then, a ticket must match the user, the
-/// generation and the serial number of an allocation of the other process.
+/// With 24 bits, two processes of 1,000 have the same origin with a probability of 3 %. Even then, a ticket must match
+/// the user, the generation and the serial number of an allocation of the other process.
 const ORIGIN: usize = 3;
 
 /// The keys of tickets. Workers that share them accept each other's tickets.
@@ -55,7 +56,8 @@ impl TicketKeys {
         TicketKeys::of_cluster(secret, secret)
     }
 
-    /// Keys made from 32 bytes that all nodes of a cluster share, for the allocations of the process that has these 32 random bytes.
+    /// Keys made from 32 bytes that all nodes of a cluster share, for the allocations of the process that has these 32
+    /// random bytes.
     #[must_use]
     pub fn of_cluster(shared: &[u8; 32], process: &[u8; 32]) -> TicketKeys {
         let shared = HmacKey::sha256(shared);

@@ -15,8 +15,9 @@ use super::Stage;
 use crate::{ClientPath, Now};
 
 impl Server {
-    /// A request that another server's embedder moved here with its connection ([`Output::MoveConnection`](super::super::Output::MoveConnection)),
-    /// or that names a server which there is not. It is handled as if it had arrived here.
+    /// A request that another server's embedder moved here with its connection
+    /// ([`Output::MoveConnection`](super::super::Output::MoveConnection)), or that names a server which there is not.
+    /// It is handled as if it had arrived here.
     pub fn connection_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) {
         let Ok(message) = Message::parse(message) else {
             return;
@@ -28,8 +29,8 @@ impl Server {
         }
     }
 
-    /// A request that was to move with its connection. The server that it names is there, but takes no connection at the moment: 500, so that
-    /// the client tries again (RFC 8489 §14.8).
+    /// A request that was to move with its connection. The server that it names is there, but takes no connection at
+    /// the moment: 500, so that the client tries again (RFC 8489 §14.8).
     pub fn connection_not_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) {
         let Ok(message) = Message::parse(message) else {
             return;
@@ -44,8 +45,8 @@ impl Server {
         }
     }
 
-    /// Has a ConnectionBind request moved to the server that its CONNECTION-ID names, if it is another one. That server knows the control
-    /// connection, whose nonce the client may use. So nothing is authenticated here.
+    /// Has a ConnectionBind request moved to the server that its CONNECTION-ID names, if it is another one. That server
+    /// knows the control connection, whose nonce the client may use. So nothing is authenticated here.
     pub(in super::super) fn moves_connection(
         &mut self,
         path: &ClientPath,
@@ -65,8 +66,9 @@ impl Server {
         moves
     }
 
-    /// What a nonce says that a client sent back with a ConnectionBind request, if it was issued to the client's control connection. RFC 6062
-    /// §4.3: both connections use the same credentials, and clients go on with the nonce that they have.
+    /// What a nonce says that a client sent back with a ConnectionBind request, if it was issued to the client's
+    /// control connection. RFC 6062 §4.3: both connections use the same credentials, and clients go on with the nonce
+    /// that they have.
     pub(in super::super) fn nonce_of_control(
         &self,
         message: &Message<'_>,

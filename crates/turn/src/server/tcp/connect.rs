@@ -73,8 +73,8 @@ impl Server {
         self.tcp.count(relay).is_some_and(|count| count < most)
     }
 
-    /// The response to [`Output::Connect`](super::super::Output::Connect). Returns `false` if the connection is not known (any more). Then
-    /// the embedder closes it.
+    /// The response to [`Output::Connect`](super::super::Output::Connect). Returns `false` if the connection is not
+    /// known (any more). Then the embedder closes it.
     pub fn connected(
         &mut self,
         now: Now,
@@ -103,8 +103,8 @@ impl Server {
         true
     }
 
-    /// A peer has connected to a relay. `None` if the embedder is to close the connection at once; otherwise it reads nothing from it
-    /// before [`Output::BindConnection`](super::super::Output::BindConnection).
+    /// A peer has connected to a relay. `None` if the embedder is to close the connection at once; otherwise it reads
+    /// nothing from it before [`Output::BindConnection`](super::super::Output::BindConnection).
     pub fn peer_connected(
         &mut self,
         now: Now,

@@ -9,7 +9,8 @@ use super::super::relay::Relay;
 use super::{PeerConnection, Stage};
 use crate::{ConnectionKey, Mono, Now};
 
-/// Connections that one call of `handle_timeout` ends or judges, so that a wave does not hold up the worker's datagrams.
+/// Connections that one call of `handle_timeout` ends or judges, so that a wave does not hold up the worker's
+/// datagrams.
 const PER_CALL: u32 = 64;
 
 /// The connections from `next` on are to be judged by the policy again.
@@ -20,8 +21,8 @@ pub(super) struct RecheckConnections {
 }
 
 impl Server {
-    /// Either connection of a pair has ended, or a connection that no data connection is bound to. Returns `false` if it is not known (any
-    /// more). No [`Output::CloseConnection`](super::super::Output::CloseConnection) follows.
+    /// Either connection of a pair has ended, or a connection that no data connection is bound to. Returns `false` if
+    /// it is not known (any more). No [`Output::CloseConnection`](super::super::Output::CloseConnection) follows.
     pub fn connection_closed(&mut self, connection: ConnectionKey) -> bool {
         let is_known = self.tcp.get(connection).is_some();
         if is_known {

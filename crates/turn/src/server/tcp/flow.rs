@@ -1,4 +1,5 @@
-//! What bound connections relay: how much they may, and how much they have. A stream is slowed down where a datagram is dropped.
+//! What bound connections relay: how much they may, and how much they have. A stream is slowed down where a datagram is
+//! dropped.
 
 use super::super::Server;
 use super::super::limiter::RelayDirection;
@@ -7,11 +8,12 @@ use super::super::relay::Relay;
 use crate::{ConnectionKey, Mono, Now};
 
 impl Server {
-    /// Bytes that may be relayed between a connection and its data connection now; `usize::MAX` without a rate limit or for an unknown connection.
+    /// Bytes that may be relayed between a connection and its data connection now; `usize::MAX` without a rate limit or
+    /// for an unknown connection.
     ///
     /// # Errors
-    /// The rate limit is used up ([`Config::allocation_rate`](super::super::Config::allocation_rate)). Read nothing before the returned time, then
-    /// call again.
+    /// The rate limit is used up ([`Config::allocation_rate`](super::super::Config::allocation_rate)). Read nothing
+    /// before the returned time, then call again.
     pub fn stream_allowance(&mut self, now: Now, connection: ConnectionKey) -> Result<usize, Mono> {
         match self.client_of(connection) {
             Some(place) => {
@@ -22,7 +24,8 @@ impl Server {
         }
     }
 
-    /// Counts bytes that were relayed between a connection and its data connection, and charges them to the allocation's rate.
+    /// Counts bytes that were relayed between a connection and its data connection, and charges them to the
+    /// allocation's rate.
     pub fn add_stream_traffic(
         &mut self,
         now: Now,

@@ -24,7 +24,8 @@ use crate::{ConnectionKey, Mono};
 pub use connect::ConnectError;
 use end::RecheckConnections;
 
-/// How long a Connect request waits for the peer, in seconds. RFC 6062 §5.2: "The timeout value MUST be at least 30 seconds".
+/// How long a Connect request waits for the peer, in seconds. RFC 6062 §5.2: "The timeout value MUST be at least 30
+/// seconds".
 const CONNECT_S: u64 = 30;
 
 /// How long a connection waits for its ConnectionBind, in seconds (RFC 6062 §5.2, §5.3).
@@ -99,8 +100,9 @@ impl PeerConnections {
         self.was_allowed |= allows;
     }
 
-    /// Whether clients may use the methods of RFC 6062. All servers with the same configuration must agree on it, whichever of them has TCP
-    /// allocations. A ConnectionBind request for another server's connection must not be dropped.
+    /// Whether clients may use the methods of RFC 6062. All servers with the same configuration must agree on it,
+    /// whichever of them has TCP allocations. A ConnectionBind request for another server's connection must not be
+    /// dropped.
     pub(super) fn is_rfc6062_enabled(&self) -> bool {
         self.was_allowed
     }

@@ -149,7 +149,8 @@ impl Beside {
         self.compare_offloaded();
     }
 
-    /// What the kernel was told to relay, and until when, is what the model relays over channels: nothing more and nothing less.
+    /// What the kernel was told to relay, and until when, is what the model relays over channels: nothing more and
+    /// nothing less.
     fn compare_offloaded(&self) {
         let now = self.world.now.mono;
         let alive = self.world.offloaded.values();

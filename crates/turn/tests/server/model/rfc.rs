@@ -280,7 +280,8 @@ impl Model {
         relays.iter().find_map(bound)
     }
 
-    /// From which relay a Send indication goes on, if from any. `is_own` says that the peer is a relayed transport address of the server.
+    /// From which relay a Send indication goes on, if from any. `is_own` says that the peer is a relayed transport
+    /// address of the server.
     pub fn send(&self, client: usize, peer: SocketAddr, is_own: bool) -> Option<SocketAddr> {
         if is_own && !self.is_live(peer) {
             return None;

@@ -4,7 +4,8 @@ use load::report::{Second, shown};
 
 use super::Title;
 
-/// A line like `at_s=3 send_pps=1000 recv_pps=1000 loss=0.00% p50_us=41.2 p99_us=97.1`. During the warm-up, `warm_up` follows.
+/// A line like `at_s=3 send_pps=1000 recv_pps=1000 loss=0.00% p50_us=41.2 p99_us=97.1`. During the warm-up, `warm_up`
+/// follows.
 pub(super) fn line(second: &Second, title: &Title) -> String {
     let mark = if second.warm_up { " warm_up" } else { "" };
     let loss = match loss(second, title) {
@@ -21,8 +22,8 @@ pub(super) fn line(second: &Second, title: &Title) -> String {
     )
 }
 
-/// Share of what left within the second that did not arrive within it, 0 to 1; `None` if nothing had to. What is on its way at the edges counts for
-/// or against it; only the report at the end knows each datagram.
+/// Share of what left within the second that did not arrive within it, 0 to 1; `None` if nothing had to. What is on its
+/// way at the edges counts for or against it; only the report at the end knows each datagram.
 pub(super) fn loss(second: &Second, title: &Title) -> Option<f64> {
     if title.one_sided {
         return None;

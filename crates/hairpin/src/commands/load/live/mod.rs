@@ -68,8 +68,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows one more second of a step of a search. Lines have the step as a whole instead: its seconds would tear the table
-    /// apart.
+    /// Shows one more second of a step of a search. Lines have the step as a whole instead: its seconds would tear the
+    /// table apart.
     pub(super) fn second_of_step(&mut self, second: &Second) {
         match self {
             LiveDisplay::Lines(_) => {

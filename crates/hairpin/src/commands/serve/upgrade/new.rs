@@ -122,8 +122,8 @@ impl InheritedProcess {
         Some(TakeOver::new(self.offer.take()?, hold, sender))
     }
 
-    /// The server runs: tells the old process, and receives its messages from now on. With `output`, this process writes to the standard
-    /// output and error of the old one.
+    /// The server runs: tells the old process, and receives its messages from now on. With `output`, this process
+    /// writes to the standard output and error of the old one.
     ///
     /// # Errors
     /// If the old process has ended meanwhile.

@@ -23,7 +23,8 @@ use crate::control::{Change, ChangeSender};
 const TIME: Duration = Duration::from_secs(30);
 /// Requests that arrived before the new process took over are served as before: the drain begins after this time.
 const GRACE: Duration = Duration::from_secs(1);
-/// After the upgrade, SIP connections stay for `server.drain`, and at least for this time. It is long enough for calls that ring.
+/// After the upgrade, SIP connections stay for `server.drain`, and at least for this time. It is long enough for calls
+/// that ring.
 const SIP_CONNECTIONS: Duration = Duration::from_secs(60);
 /// How often the new process learns how many clients are left.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
