@@ -3,6 +3,7 @@
 //! These tests need root (CAP_BPF); without, they fail and say so.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use hairpin_bpf::admission_filter::{AdmissionFilter, HASHED_PLACES, PLACES, Rules};
 
@@ -16,7 +17,8 @@ struct Listener {
 impl Listener {
     fn new(address: &str) -> Listener {
         let socket = UdpSocket::bind(address).expect("loopback has free ports");
-        socket.set_nonblocking(true).expect("a flag");
+        let limit = Some(Duration::from_secs(20));
+        socket.set_read_timeout(limit).expect("a timeout");
         let mut filter =
             AdmissionFilter::load().unwrap_or_else(|error| panic!("this test needs root: {error}"));
         filter.attach(&socket).expect("a socket of ours");
@@ -42,18 +44,26 @@ impl Listener {
         self.filter.set(Some(&rules)).expect("a map of ours");
     }
 
-    /// Whether a message passes. Loopback delivers before `send_to` returns.
+    /// Whether a message passes. A datagram behind it always does: when that has arrived, the message has arrived or
+    /// was dropped.
     fn passes(&self, from: &UdpSocket, message: &str) -> bool {
-        from.send_to(message.as_bytes(), self.address())
-            .expect("sent");
-        let mut buffer = [0; 4096];
-        match self.socket.recv_from(&mut buffer) {
-            Ok((length, _)) => {
-                assert_eq!(&buffer[..length], message.as_bytes(), "cut");
-                true
-            }
-            Err(_) => false,
+        const BEHIND: &[u8] = b"no message";
+        for datagram in [message.as_bytes(), BEHIND] {
+            from.send_to(datagram, self.address()).expect("sent");
         }
+        let first = self.receive();
+        if first == BEHIND {
+            return false;
+        }
+        assert_eq!(first, message.as_bytes(), "cut");
+        assert_eq!(self.receive(), BEHIND);
+        true
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut buffer = [0; 4096];
+        let (length, _) = self.socket.recv_from(&mut buffer).expect("a datagram");
+        buffer[..length].to_vec()
     }
 }
 

@@ -34,7 +34,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) struct Sockets {
     pub(super) all: Box<[(ListenerKey, SocketAddr)]>,
-    /// So many of them, the first ones, are plain listeners. They have TLS with other nodes only.
+    /// The number of plain listeners. They are the first ones, and accept TLS from other nodes only.
     pub(super) plain: u16,
 }
 

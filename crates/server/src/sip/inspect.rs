@@ -34,7 +34,7 @@ const BYTES: usize = 64 << 10;
 /// Answered calls, or places of the proxy's context table, that a worker examines per query.
 const CALLS: usize = 256;
 
-/// Bindings of phones that have moved that a worker removes per query.
+/// At most this many replaced bindings per message to a worker.
 const MOVED: usize = 256;
 
 /// The most bytes of a text in a list. A registrar accepts longer texts: the list shows their beginning.

@@ -63,11 +63,11 @@ pub(crate) struct Layers {
     pub(crate) records: Records,
     /// Taken out while its messages are handled.
     pub(crate) web: Option<WebSocketState>,
-    /// The other side is a node of the cluster, or says so until the handshake is over.
+    /// The peer is a node of the cluster. Until the handshake is complete, this is only a claim.
     pub(crate) node: Option<NodeSide>,
 }
 
-/// Which side of a connection between two nodes this one is.
+/// Whether this node has accepted or opened a connection between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeSide {
     Accepted,

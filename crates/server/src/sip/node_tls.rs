@@ -36,8 +36,8 @@ use streams::rustls::{
     SignatureScheme, version,
 };
 
-/// Around the end of an epoch, for this time before and after it, a node publishes the fingerprints of both
-/// certificates. So clocks may differ, and the engine may be away for as long.
+/// A node publishes the fingerprints of both certificates from this time before the end of an epoch to this time after
+/// it. So clocks may differ by less, and nodes may lose the engine for less.
 const OVERLAP_S: u64 = 3 * 86_400;
 
 /// A node that publishes nothing any more keeps its fingerprints for this time: dialogs go on while the engine is away.
@@ -72,7 +72,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A text is no fingerprint: it does not have 64 hexadecimal digits.
+/// The text is not a fingerprint, because it is not 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint has 64 hexadecimal digits")]
 pub struct NoFingerprint;
@@ -352,7 +352,7 @@ impl ResolvesClientCert for Own {
     }
 }
 
-/// A certificate that is listed is good, whatever it says. All others are not.
+/// Accepts a certificate only if its fingerprint is listed. Its names and dates do not count.
 fn judge(is_listed: bool) -> Result<(), Error> {
     match is_listed {
         true => Ok(()),
@@ -410,7 +410,7 @@ impl ServerCertVerifier for Pinned {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // A later version may have keys of another kind.
+        // A later version of hairpin may use another key type than Ed25519.
         let algorithms = &self.provider.signature_verification_algorithms;
         algorithms.supported_schemes()
     }
@@ -459,7 +459,7 @@ impl ClientCertVerifier for Listed {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // A later version may have keys of another kind.
+        // A later version of hairpin may use another key type than Ed25519.
         let algorithms = &self.provider.signature_verification_algorithms;
         algorithms.supported_schemes()
     }

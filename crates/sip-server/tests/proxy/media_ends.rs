@@ -1,4 +1,4 @@
-//! A session at a media relay ends with its call, in whatever way the call ends.
+//! A session at a media relay ends when its target fails, and with a BYE.
 
 use std::time::Duration;
 

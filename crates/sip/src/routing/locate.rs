@@ -95,7 +95,7 @@ impl Locator {
         }
     }
 
-    /// With these transports besides, if the URI has a numeric address and names the transport.
+    /// Adds transports that apply only if the host of the URI is an IP address and the URI has a transport parameter.
     #[must_use]
     pub fn with_addresses(mut self, transports: &[Transport]) -> Locator {
         self.of_addresses = transports.to_vec();

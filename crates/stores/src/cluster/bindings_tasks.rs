@@ -192,7 +192,8 @@ impl Tasks {
         }
     }
 
-    /// Tells nodes that are alive which bindings they have no more. What is lost ends by itself.
+    /// Notifies live nodes of bindings that were replaced. If a notification is lost, the binding stays until it
+    /// expires.
     async fn tell(&self, moved: Vec<(String, MovedBinding)>) {
         if moved.is_empty() {
             return;

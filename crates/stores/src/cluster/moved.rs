@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::engine::Moved;
 use super::seal::Seal;
 
-/// Clocks of nodes differ by less. It bounds how long a text can be repeated by somebody who has not the secret.
+/// Longest age of a message. Clocks of nodes must differ by less. An attacker without the secret can replay a message
+/// only for this time.
 const VALID_S: u64 = 180;
 const PURPOSE: &str = "moved";
 

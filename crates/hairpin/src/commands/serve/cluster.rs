@@ -227,7 +227,8 @@ fn report(observer: &Observer, own: &mut NodeInfo) {
 fn publish_certificate(tls: &NodeTls, own: &mut NodeInfo) {
     match tls.renew(unix_s()) {
         Ok(all) => own.fingerprints = all.iter().map(Fingerprint::to_string).collect(),
-        // Nothing that changes goes into a certificate but the epoch, and the first one was made at the start.
+        // Only the epoch differs between certificates. The server has made one at startup, so the next one cannot fail
+        // either.
         Err(error) => tracing::error!("the certificate for other nodes stays as it is: {error}"),
     }
 }
@@ -261,7 +262,7 @@ fn remove_moved(inspector: Option<SipInspector>, all: Vec<cluster::MovedBinding>
             (&*it.aor, moved)
         });
         let all: Vec<_> = all.collect();
-        // What stays ends by itself.
+        // Bindings that are not removed expire.
         if let Err(error) = inspector.remove_moved(&all) {
             tracing::debug!(%error, "bindings of phones that have moved stay until they end");
         }

@@ -137,7 +137,7 @@ impl MediaRelay {
                     number,
                     outcome,
                 });
-                // A full mailbox loses it: the message goes on after a while.
+                // If the mailbox is full, the response is lost. The proxy forwards the message after `media_time`.
                 drop(mailbox.post(WorkerMessage::SipAnswer(Box::new(response))));
             };
             let sent = match self.address {

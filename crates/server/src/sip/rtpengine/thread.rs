@@ -20,8 +20,7 @@ use tokio::time::timeout;
 /// Requests at a time, those that wait for an earlier one of their session included.
 const MAX_REQUESTS: usize = 8192;
 
-/// Requests of one session that wait for an earlier one of it: a call needs few at a time, and cannot take the room of
-/// all others.
+/// At most this many requests of one session wait. A call needs few, and must not fill the queue of all calls.
 const MAX_OF_SESSION: usize = 16;
 
 /// Bytes of these requests.
@@ -46,13 +45,13 @@ const LONGEST_REQUEST: usize = 65_507;
 /// After a message in the log, others of the same kind are left out for this time.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// After an error of the socket that does not go away.
+/// Pause after a receive error, so that a permanent error uses little processor time.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes of an error's reason in the log.
 const LONGEST_REASON: usize = 200;
 
-/// Octets of a cookie, and the space behind it.
+/// Octets of a cookie.
 pub(super) const COOKIE: usize = 32;
 
 /// Gets the outcome.
@@ -186,7 +185,7 @@ struct Engine {
     /// Requests, and their bytes.
     requests: Cell<usize>,
     bytes: Cell<usize>,
-    /// It does not respond, says the log.
+    /// The log has a line that rtpengine does not respond, and no later line that it responds again.
     is_down: Cell<bool>,
     /// When the log has said so.
     down_logged: Cell<Option<Instant>>,

@@ -11,9 +11,8 @@
 //! same time do not disturb each other. Nothing is kept per dialog: the tokens in Record-Route say that the media of a
 //! dialog go through a relay, in which session, and what its two sides are.
 //!
-//! The end of a session: the copy has another final response than a 2xx, the context of an INVITE ends without a 2xx of
-//! the copy, or the dialog ends with a BYE. A call that ends without a BYE stays at the relay until the relay itself
-//! forgets it.
+//! The proxy deletes a session if the copy gets a final response other than 2xx, if the INVITE ends without a 2xx of
+//! the copy, or after a BYE. A call that ends without a BYE stays at the relay until the relay itself forgets it.
 //!
 //! [`Proxy::poll_media`]: super::Proxy::poll_media
 //! [`Proxy::media_answered`]: super::Proxy::media_answered
@@ -520,7 +519,7 @@ impl BranchMedia {
         waits
     }
 
-    /// The next request of this side is the copy with credentials.
+    /// Moves the session to the next branch: the same request with credentials, after a 401 or 407.
     pub(super) fn take_over(&mut self) -> BranchMedia {
         BranchMedia {
             side: self.side,

@@ -114,8 +114,8 @@ impl Proxy {
                 false => Need::Drop,
             };
         }
-        // The UAS repeats a 2xx and a reliable provisional response; the others have the session description of an
-        // earlier one as a rule.
+        // The UAS retransmits a 2xx and a reliable provisional response. Other provisional responses usually repeat an
+        // earlier session description.
         if media.waiting.len() >= MAX_WAITING_RESPONSES {
             return Need::Drop;
         }
