@@ -173,6 +173,7 @@ impl Proxy {
             target,
             removed,
             strict_routes,
+            ..
         } = target;
         let left = message.max_forwards().ok().flatten();
         let left = left.map_or(70, |left| left.saturating_sub(1));
