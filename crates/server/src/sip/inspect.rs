@@ -326,24 +326,26 @@ impl SipInspector {
         Ok(removed)
     }
 
-    /// Removes bindings whose phones have registered at other nodes, each with its address of record. Waits for no
-    /// worker.
+    /// Removes bindings whose phones have registered at other nodes, each with its address of record. Waits for the
+    /// mailboxes of the workers, and for no response.
     ///
     /// # Errors
-    /// [`InspectError::Busy`].
+    /// [`InspectError::Busy`], if a worker does not get all of them. The other workers do.
     pub fn remove_moved(&self, all: &[(&[u8], MovedBinding)]) -> Result<(), InspectError> {
         let all = all.iter().filter_map(|(aor, moved)| {
             let aor = Aor::from_canonical(aor)?;
             Some((aor, *moved))
         });
         let all: Vec<_> = all.collect();
+        let mut outcome = Ok(());
         for part in all.chunks(MOVED) {
             let part: Arc<[_]> = part.into();
             for worker in 0..self.boxes.len() {
-                self.post(worker, SipQuery::RemoveMoved(Arc::clone(&part)))?;
+                let sent = self.post(worker, SipQuery::RemoveMoved(Arc::clone(&part)));
+                outcome = outcome.and(sent);
             }
         }
-        Ok(())
+        outcome
     }
 
     fn ask_bindings(

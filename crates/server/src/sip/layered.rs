@@ -28,7 +28,8 @@ const PING: &[u8] = b"\r\n\r\n";
 impl Sip {
     /// Whether handshakes have had their share of this wake-up. The poller reports the connection again.
     pub(super) fn defers(&mut self, slot: Slot) -> bool {
-        let defers = self.handshakes_ns > HANDSHAKES_NS && self.is_handshaking(slot);
+        let defers = self.handshakes_ns > HANDSHAKES_NS
+            && (self.is_handshaking(slot) || self.may_begin_node_tls(slot));
         self.endpoint.counters.tls_deferred += u64::from(defers);
         defers
     }
@@ -37,6 +38,17 @@ impl Sip {
         self.connections
             .get(slot)
             .is_some_and(|connection| connection.layers.is_handshaking())
+    }
+
+    /// Whether the first bytes of a connection may be those of a handshake between nodes.
+    fn may_begin_node_tls(&mut self, slot: Slot) -> bool {
+        let has_node_tls = self.node_tls.is_some();
+        self.connections.get(slot).is_some_and(|connection| {
+            has_node_tls
+                && connection.transport == Transport::Tcp
+                && !connection.proven
+                && connection.inbound.is_empty()
+        })
     }
 
     /// Handles what was read of a connection that is not plain TCP.

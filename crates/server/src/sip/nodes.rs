@@ -18,6 +18,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PLACES: usize = 512;
 /// The priority of a contact without `q`.
 const FULL_Q: u16 = 1000;
+/// The log of bindings has no times of a clock that begins at boot: what is from before the boot counts as made then.
+const BEFORE_BOOT: Mono = Mono(1_000_000_000);
+/// The age of a binding from before the boot. Every REGISTER at another node is later.
+const LONG_AGO: Duration = Duration::from_secs(30 * 86_400);
 
 /// One binding, for other nodes. They send requests to the node that has it, so they need no contact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,8 +167,12 @@ impl Publisher {
         nodes.publish(aor, shared.collect());
     }
 
-    /// Whether a binding is this one, of the same REGISTER.
+    /// Whether a binding is this one, of the same REGISTER, and of a phone with a reg-id (RFC 5626 §6). Other phones
+    /// may register one Contact at several nodes.
     pub(super) fn is(&self, now: Mono, binding: &Binding, moved: &MovedBinding) -> bool {
+        if binding.reg_id() == 0 {
+            return false;
+        }
         let own = self.shared(now, binding);
         (own.id, own.call, own.cseq) == (moved.id, moved.call, moved.cseq)
     }
@@ -182,7 +190,10 @@ impl Publisher {
             call: self.key.mac(binding.call_id()),
             cseq: binding.cseq(),
             q: binding.q().unwrap_or(FULL_Q),
-            age: now.since(binding.updated()),
+            age: match binding.updated() < BEFORE_BOOT {
+                true => LONG_AGO,
+                false => now.since(binding.updated()),
+            },
             left: binding.expires().since(now),
         }
     }

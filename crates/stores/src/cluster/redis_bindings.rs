@@ -19,7 +19,7 @@ macro_rules! script {
     ($rest:literal) => {
         concat!(
             r"
-local FIELDS, FARTHEST, GONE = 100, now + 31 * 86400000, 60000
+local FIELDS, FARTHEST, GONE, CLOCKS = 100, now + 31 * 86400000, 60000, 2000
 local function read(entry)
   if #entry > LONGEST then return nil end
   local ends, at, cseq, call, node, text = string.match(entry, '^(%d+) (%d+) (%d+) (%x+) (%S+) (.*)$')
@@ -80,7 +80,7 @@ for i = 3, #ARGV, 6 do
   end
   if is_older or not (old or has_room()) then
     older = older + 1
-    if is_older and not old.is_gone then move(node, field, call, cseq) end
+    if is_older and not old.is_gone and at + CLOCKS < old.at then move(node, field, call, cseq) end
   else
     if old and old.node ~= node and not old.is_gone then move(old.node, field, old.call, old.cseq) end
     if not old then
