@@ -219,7 +219,7 @@ mod tests {
         );
         let thread = std::thread::scope(|scope| {
             let body = || {
-                let _tenure = counters.begin(ms(2));
+                let _running = counters.begin(ms(2));
                 panic!("as it were");
             };
             scope.spawn(body).join()

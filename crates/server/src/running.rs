@@ -118,7 +118,7 @@ impl Running {
             let observer = running.observer.clone();
             let body = move || {
                 kept.restrict_worker_thread();
-                let _tenure = observer.counters_of(number).begin(now().mono);
+                let _running = observer.counters_of(number).begin(now().mono);
                 if let Some(Err(error)) = core.map(io::affinity::pin_current_thread) {
                     tracing::warn!(worker = number, %error, "not pinned to a core");
                 }

@@ -1,10 +1,10 @@
 //! What the server costs, for `cargo xtask budgets`: the same datagrams over and over, in one thread, so that the only
 //! thing that varies from run to run is the code.
 //!
-//! Each scenario is warmed up, then measured between two marks. A mark is a function that a tool can find by its name
-//! (callgrind dumps its counters there) and a system call that a tool can find in a trace (a look at a file that does
-//! not exist). Only what happens inside `Local::turn`, or for an engine alone inside `engine_turn`, or what reads a
-//! message or decides about a call, is the server's; the rest is this program.
+//! Each scenario is warmed up, then measured between two marks. A mark is a function, and callgrind dumps its counters
+//! when it is called. A mark is also a system call in a trace: a look at a file that does not exist. Only what happens
+//! inside `Local::turn`, or for an engine alone inside `engine_turn`, or what reads a message or decides about a call,
+//! is the server's; the rest is this program.
 //!
 //! Prints one line per scenario: its name and how many operations were measured.
 

@@ -1,7 +1,7 @@
-//! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. When the busiest worker gets more
-//! than 1.5 times the mean, every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and
-//! hands the others on, many in one message. Every one: if only the busiest did, it would be the idlest as soon as the
-//! kernel's share of the others grew.
+//! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. If the busiest worker gets more
+//! than 1.5 times the mean, a keyed hash of the Call-ID decides: every worker keeps its own calls only. It hands the
+//! others on, many in one message. Every one: if only the busiest did, it would be the idlest as soon as the kernel's
+//! share of the others grew.
 //!
 //! Transactions that began here before stay here. So do connections: a worker that answers a request from one returns
 //! the response to the worker of the connection, which tells it when the connection closes.
@@ -451,9 +451,9 @@ impl Balance {
         }
     }
 
-    /// Posts what was packed. For a worker that has not read its mailbox, messages go on being collected until a batch
-    /// is full: one that is busy for a while gets a few messages, and not one for each wake-up of ours. Returns whether
-    /// something was held back.
+    /// Posts what was packed. If a worker has not read its mailbox, messages for it are collected until a batch is
+    /// full. So a busy worker gets few messages, and not one for each wake-up of this one. Returns whether something
+    /// was held back.
     pub(super) fn send_all(&mut self, mailboxes: &Mailboxes, counters: &mut SipCounters) -> bool {
         for (worker, key) in std::mem::take(&mut self.unsent_closed) {
             self.send_closed(worker, key, counters);

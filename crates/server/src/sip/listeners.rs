@@ -81,9 +81,9 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// How many times the receive buffer of the other listeners a SIP socket has: its messages are as many times longer
-/// than theirs, and overload control must see who waits. By the memory that the kernel accounts for a datagram, four
-/// times 8 MiB are 52,000 of up to 600 bytes or 29,000 of up to 1,600, which is what one worker does within the default
-/// tolerance of 200 ms.
+/// than theirs, and overload control must see who waits. The kernel accounts memory for each datagram. By that, four
+/// times 8 MiB are 52,000 datagrams of up to 600 bytes, or 29,000 of up to 1,600. One worker handles so many within the
+/// default tolerance of 200 ms.
 const BUFFERS: u32 = 4;
 
 /// Binds everything that SIP needs. UDP sockets get four times the receive buffer.

@@ -74,8 +74,8 @@ pub struct SipSettings {
     /// for open servers. Default: [`SipSettings::SCANNERS`].
     pub scanners: Vec<String>,
     /// `turn:` and `turns:` URIs of this server. If there are any, and the server has a shared secret, the 200 to a
-    /// REGISTER has the header field `Ice-Servers`: a JSON array with these URIs and credentials that expire after
-    /// `max_expires` of [`SipSettings::registrar`]. Default: none.
+    /// REGISTER has the header field `Ice-Servers`. It is a JSON array with these URIs and credentials. The credentials
+    /// expire after `max_expires` of [`SipSettings::registrar`]. Default: none.
     pub ice_servers: Vec<String>,
     /// Where rtpengine takes requests of the ng protocol: the media of calls through trunks with
     /// [`Trunk::relays_media`] go through it. Default: there is none.

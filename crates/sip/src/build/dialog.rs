@@ -9,7 +9,8 @@ use crate::uri::{SipUri, Uri};
 /// A request in the dialog, and where it goes next.
 #[derive(Clone, Copy, Debug)]
 pub struct DialogRequest<'b> {
-    /// The request, without a Via of ours: the pieces of [`crate::engine::Outgoing`], or of [`crate::dispatch::OutgoingRequest`].
+    /// The request, without a Via of ours: the pieces of [`crate::engine::Outgoing`], or of
+    /// [`crate::dispatch::OutgoingRequest`].
     pub bytes: &'b [u8],
     /// The URI that says where it goes: of the topmost Route, or the Request-URI (§8.1.2).
     pub next_hop: &'b [u8],

@@ -1,7 +1,7 @@
 //! The runs of reSIProcate's `testStack`: a number of runs, a window of them in flight, both sides in one process.
 //!
-//! testStack's threads are mapped to ours: a transport of its own thread (`--tf 32`) is a second thread of the
-//! answering side, and a stack of several threads (`-t multithreadedstack`) two threads that send.
+//! The threads of testStack become threads of this generator. A transport of its own thread (`--tf 32`) is a second
+//! thread of the answering side. A stack of several threads (`-t multithreadedstack`) is two threads that send.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
