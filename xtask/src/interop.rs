@@ -24,8 +24,8 @@
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server:
-//! when a case fails, it tells whether the driver or hairpin is at fault. Every client meets hairpin once in user space
-//! and once with relaying in the kernel, where the machine permits it.
+//! when a case fails, it tells whether the driver or hairpin is at fault. Clients of [`APART`] run once. All others
+//! meet hairpin once in user space and once with relaying in the kernel, where the machine permits it.
 
 mod acme;
 mod aioice;

@@ -40,7 +40,8 @@ use streams::rustls::{
 /// it. So clocks may differ by less, and nodes may lose the engine for less.
 const OVERLAP_S: u64 = 3 * 86_400;
 
-/// A node that publishes nothing any more keeps its fingerprints for this time: dialogs go on while the engine is away.
+/// This node keeps the fingerprints of a node that publishes nothing any more for this time. So dialogs go on while the
+/// engine is away.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 /// Addresses of nodes that are kept. More than a cluster has nodes, because a node may get another address.
@@ -227,7 +228,7 @@ impl NodeTls {
         Ok(fingerprints)
     }
 
-    /// The other nodes publish these. Nodes that are not among them keep theirs for a week.
+    /// Stores what the other nodes publish now. The fingerprints of a node that is missing here stay for a week.
     pub fn set_nodes(&self, nodes: &[NodeFingerprints], now: Instant) {
         let mut by_address = self.known.load().by_address.clone();
         by_address.retain(|_, entry| now.saturating_duration_since(entry.seen) < KEPT);
@@ -276,7 +277,7 @@ impl NodeTls {
     }
 }
 
-/// The epochs whose certificates are accepted at this time: one, or two around the end of one.
+/// The epochs whose fingerprints this node publishes at this time: one, or two around the end of one.
 fn epochs(unix_s: u64) -> Vec<u64> {
     let times = [
         unix_s.saturating_sub(OVERLAP_S),

@@ -280,21 +280,25 @@ mod tests {
         }
     }
 
-    fn binding(uri: &str, call: &str, cseq: u32, expires: Mono) -> Binding {
+    fn binding(uri: &str, expires: Mono) -> Binding {
+        flow_binding(uri, 0, now(2).mono, expires)
+    }
+
+    fn flow_binding(uri: &str, reg_id: u32, updated: Mono, expires: Mono) -> Binding {
         let new = NewBinding {
             uri: uri.as_bytes(),
             params: b"",
             instance: b"",
-            call_id: call.as_bytes(),
-            cseq,
+            call_id: b"c1",
+            cseq: 7,
             path: b"",
             agent: b"",
             flow: None,
             q: 700,
-            reg_id: 0,
+            reg_id,
             gruu: 0,
             expires,
-            updated: Mono(0),
+            updated,
         };
         Binding::new(&new).unwrap()
     }
@@ -315,8 +319,8 @@ mod tests {
             Publisher::new(Some(hook.clone()), key)
         });
         let bindings = [
-            binding("sip:a@192.0.2.1", "c1", 7, now(60).mono),
-            binding("sip:a@192.0.2.2", "c1", 7, now(9).mono),
+            binding("sip:a@192.0.2.1", now(60).mono),
+            binding("sip:a@192.0.2.2", now(9).mono),
         ];
         for publisher in [one, other] {
             publisher.changed(now(10).mono, b"a@d", &bindings);
@@ -327,11 +331,36 @@ mod tests {
             panic!("{published:?}");
         };
         assert_eq!((shared.cseq, shared.q), (7, 700));
-        assert_eq!(shared.age, Duration::from_secs(10));
+        assert_eq!(shared.age, Duration::from_secs(8));
         assert_eq!(shared.left, Duration::from_secs(50));
         let off = Publisher::new(None, HashKey::new([1; 16]));
         off.changed(now(10).mono, b"a@d", &bindings);
         assert_eq!((nodes.take(), off.poll_timeout()), (Vec::new(), None));
+    }
+
+    #[test]
+    fn a_binding_from_before_the_boot_is_published_as_an_old_one() {
+        let publisher = Publisher::new(None, HashKey::new([1; 16]));
+        let age = |updated| {
+            let binding = flow_binding("sip:a@192.0.2.1", 1, updated, now(60).mono);
+            publisher.shared(now(20).mono, &binding).age
+        };
+        assert_eq!(age(Mono(1)), LONG_AGO);
+        assert_eq!(age(now(1).mono), Duration::from_secs(19));
+    }
+
+    #[test]
+    fn only_a_binding_with_a_reg_id_is_removed_for_another_node_rfc5626_6() {
+        let publisher = Publisher::new(None, HashKey::new([1; 16]));
+        for (reg_id, is_removed) in [(0, false), (1, true)] {
+            let at = now(20).mono;
+            let binding = flow_binding("sip:a@192.0.2.1", reg_id, now(2).mono, now(60).mono);
+            let SharedBinding { id, call, cseq, .. } = publisher.shared(at, &binding);
+            let moved = MovedBinding { id, call, cseq };
+            assert_eq!(publisher.is(at, &binding, &moved), is_removed);
+            let of_later_register = MovedBinding { cseq: 6, ..moved };
+            assert!(!publisher.is(at, &binding, &of_later_register));
+        }
     }
 
     #[test]
@@ -348,7 +377,7 @@ mod tests {
             let Found::Bindings(revision, _) = memory.find(&aor) else {
                 panic!("memory knows at once");
             };
-            let new = binding("sip:a@192.0.2.1", "c", 1, now(3_600).mono);
+            let new = binding("sip:a@192.0.2.1", now(3_600).mono);
             let mut changes = vec![Change::Add(new)];
             let _ = memory.change(now(0), &aor, revision, &mut changes).unwrap();
         }

@@ -15,7 +15,8 @@ use super::seal::Seal;
 const VALID_S: u64 = 180;
 const PURPOSE: &str = "moved";
 
-/// A binding that this node has no more. One of a later REGISTER has another Call-ID or CSeq, and stays.
+/// A binding that its node must remove, because the phone has registered at another node. A binding of a later REGISTER
+/// has another Call-ID or CSeq, and stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedBinding {
     /// The address of record.

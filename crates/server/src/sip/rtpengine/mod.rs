@@ -137,7 +137,8 @@ impl MediaRelay {
                     number,
                     outcome,
                 });
-                // If the mailbox is full, the response is lost. The proxy forwards the message after `media_time`.
+                // If the mailbox is full, the response is lost. After `media_time`, the proxy handles the request as a
+                // failure of the relay.
                 drop(mailbox.post(WorkerMessage::SipAnswer(Box::new(response))));
             };
             let sent = match self.address {
@@ -235,8 +236,8 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
         entry(&mut to, "transport-protocol", protocol);
     }
     if request.begins_dialog {
-        // A session has one such offer. With its name, another tag that answers takes the ports of the first one, which
-        // the called side knows. Without it, that tag gets new ports, which nobody knows.
+        // The first offer of a session and all its answers have this branch. So a second To tag gets the ports of the
+        // first one, which the callee knows. Without the branch, rtpengine opens new ports, which nobody knows.
         entry(&mut to, "via-branch", b"0");
     }
     to.push(b'e');

@@ -42,7 +42,7 @@ impl Proxy {
         }
     }
 
-    /// What has waited too long for the relay goes on without it.
+    /// Handles each message that has waited too long as a failure of the relay: an offer fails, other messages go on.
     pub(in crate::proxy) fn media_timeout(&mut self, now: Mono, stack: &mut Stack<'_>) {
         while let Some((number, entry)) = self.media.waiting.first_key_value()
             && entry.until <= now
@@ -78,7 +78,7 @@ impl Proxy {
     }
 
     /// What a copy for a target needs; `None` if its media go through no relay. If the copy must wait for the relay,
-    /// takes the target.
+    /// the branch keeps a clone of the target.
     ///
     /// # Errors
     /// [`NoOffer`].

@@ -63,7 +63,7 @@ pub(in crate::proxy) struct DialogSide {
     pub(in crate::proxy) session: u32,
 }
 
-/// Set in the octet of the caller's side.
+/// The highest of the four bits of a side. It is set for the caller's side.
 const CALLER: u8 = 8;
 
 impl DialogSide {
@@ -124,7 +124,7 @@ impl<'m> Body<'m> {
     }
 }
 
-/// Identifies a session description of a user agent with this tag.
+/// A hash of all parts. Copies of one message have the same hash.
 pub(super) fn hash_of(parts: &[&[u8]]) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
