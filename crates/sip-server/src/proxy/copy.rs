@@ -167,7 +167,7 @@ impl Proxy {
         let flow = flow.filter(|flow| is_usable(flow) && !is_insecure(flow));
         let call_id = message.call_id().unwrap_or_default();
         let mut lines = Vec::new();
-        let scheme = RouteScheme::of(copy, way.names_sips(message));
+        let scheme = RouteScheme::of(copy, || way.names_sips(message));
         if let Some(scheme) = scheme {
             self.record_incoming(stack, copy, call_id, scheme, &mut lines);
         }
@@ -346,14 +346,16 @@ impl RouteScheme {
     /// - The media of the call go through a relay.
     /// - The request came by TLS and does not go to a SIPS URI, or the other way round (RFC 3261 §16.6 step 4).
     ///   `names_sips`: the Request-URI or the topmost Route value of the copy is a SIPS URI.
-    fn of(copy: &Copy<'_>, names_sips: bool) -> Option<RouteScheme> {
+    fn of(copy: &Copy<'_>, names_sips: impl FnOnce() -> bool) -> Option<RouteScheme> {
         let Copy { base, target, .. } = *copy;
-        let is_secure = base.from.flow.transport.is_secure();
-        let is_recorded = match base.recorded {
-            Recorded::None => false,
-            Recorded::Required => !target.path.is_empty() || names_sips != is_secure,
-            Recorded::All => true,
-        } || copy.relayed.is_some_and(|relayed| relayed.begins_dialog);
+        if base.recorded == Recorded::None {
+            return None;
+        }
+        let (names_sips, is_secure) = (names_sips(), base.from.flow.transport.is_secure());
+        let is_recorded = base.recorded == Recorded::All
+            || !target.path.is_empty()
+            || names_sips != is_secure
+            || copy.relayed.is_some_and(|relayed| relayed.begins_dialog);
         is_recorded.then_some(RouteScheme {
             is_outgoing_sips: names_sips,
             // RFC 5658 §6.2: the two sides may have different schemes. If only a Route value leads to TLS, a caller
@@ -431,13 +433,16 @@ impl CopyRoute {
 
     /// Whether the Request-URI or the topmost Route value of the copy is a SIPS URI (RFC 3261 §16.6 step 4).
     fn names_sips(&self, message: &Message<'_>) -> bool {
+        if starts_with_sips(&self.uri) {
+            return true;
+        }
         let new = self.new_routes.first();
         let new = new.map(|route| NameAddr::list(route));
         let top = match &new {
             Some(new) => new.first().copied(),
             None => message.routes().next().and_then(Result::ok),
         };
-        starts_with_sips(&self.uri) || top.is_some_and(|route| starts_with_sips(route.uri))
+        top.is_some_and(|route| starts_with_sips(route.uri))
     }
 
     fn of(message: &Message<'_>, target: &Target) -> CopyRoute {

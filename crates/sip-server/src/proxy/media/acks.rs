@@ -49,11 +49,13 @@ impl Proxy {
         message: &Message<'_>,
         from: &FlowId,
     ) -> AckMedia {
+        let Some(dialog) = dialog else {
+            return AckMedia::AsItIs;
+        };
         let Some(sdp) = Body::of(message).sdp() else {
             return AckMedia::AsItIs;
         };
-        let (Some(dialog), Ok(offerer), Ok(answerer)) = (dialog, message.to(), message.from())
-        else {
+        let (Ok(offerer), Ok(answerer)) = (message.to(), message.from()) else {
             return AckMedia::AsItIs;
         };
         let hash = hash_of_ack(message, sdp);

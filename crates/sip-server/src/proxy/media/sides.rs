@@ -106,10 +106,10 @@ impl<'m> Body<'m> {
         if message.body().is_empty() {
             return Body::Empty;
         }
-        let kind = message.header(HeaderKind::ContentType);
-        let kind = kind.map_or(&b""[..], |header| header.value);
-        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-        let is_sdp = kind.trim_ascii().eq_ignore_ascii_case(b"application/sdp");
+        let kind = message.content_type().ok().flatten();
+        let is_sdp = kind.is_some_and(|kind| {
+            kind.main.eq_ignore_ascii_case(b"application") && kind.sub.eq_ignore_ascii_case(b"sdp")
+        });
         match is_sdp && !message.has(HeaderKind::ContentEncoding) {
             true => Body::Sdp(message.body()),
             false => Body::Other,
