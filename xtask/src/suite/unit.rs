@@ -1,9 +1,12 @@
 //! The stage `unit`: every test binary of the workspace, two at a time, and the documentation tests.
 //!
-//! Most test binaries wait for timers and packets, so two of them share two processors well. One that measures time or
-//! memory runs alone, after the others.
+//! A binary `suite` has the tests of many subjects, a module each. Each module runs in a process of its own, like a
+//! binary.
+//!
+//! Most tests wait for timers and packets, so two processes share two processors well. Those that measure time or
+//! memory run alone, after the others.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
@@ -17,13 +20,16 @@ use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 use crate::{scratch, workspace};
 
-/// How many test binaries run at a time.
+/// Binaries of which each module runs in a process of its own.
+const SUITE: &str = "suite";
+
+/// How many processes run at a time.
 const LANES: usize = 2;
 
-/// Longest run of one binary: one that hangs must fail, not hang CI.
+/// Longest run of one process: one that hangs must fail, not hang CI.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Binaries that measure time, processor time or memory, or that compare rates.
+/// Binaries and modules that measure time, processor time or memory, or that compare rates.
 const ALONE: [&str; 16] = [
     "bench",
     "bench_cli",
@@ -43,14 +49,17 @@ const ALONE: [&str; 16] = [
     "upgrade_sip",
 ];
 
-/// Binaries that run for longer than 40 s, most of which they wait: they start first.
+/// Binaries and modules that run for longer than 40 s, most of which they wait: they start first.
 const FIRST: [&str; 2] = ["abuse", "sip_routes"];
 
-/// A test binary that cargo has built.
-#[derive(Debug, PartialEq, Eq)]
+/// A test binary that cargo has built, or the tests of one of its modules.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Binary {
-    /// The name of cargo's target, such as `abuse` for `tests/abuse.rs`.
+    /// The name of cargo's target or of the module: `stream_soak` for `tests/stream_soak.rs`, `abuse` for
+    /// `tests/suite/abuse.rs`.
     name: String,
+    /// The full names of the module's tests. Empty: every test of the binary.
+    tests: Vec<String>,
     executable: PathBuf,
     /// Folder of the package, in which cargo runs the tests.
     folder: PathBuf,
@@ -58,7 +67,15 @@ struct Binary {
 
 /// Builds and runs them all.
 pub(super) fn run(root: &Path) -> Result<Tally> {
-    let (alone, mut beside): (Vec<_>, Vec<_>) = build(root)?
+    let mut processes = Vec::new();
+    for binary in build(root)? {
+        if binary.name == SUITE {
+            processes.extend(modules(&binary)?);
+        } else {
+            processes.push(binary);
+        }
+    }
+    let (alone, mut beside): (Vec<_>, Vec<_>) = processes
         .into_iter()
         .partition(|binary| ALONE.contains(&binary.name.as_str()));
     beside.sort_by_key(|binary| !FIRST.contains(&binary.name.as_str()));
@@ -101,6 +118,32 @@ fn build(root: &Path) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
+/// The modules of a binary that have tests.
+fn modules(binary: &Binary) -> Result<Vec<Binary>> {
+    let mut command = process::command(&binary.executable);
+    command.args(["--list", "--format", "terse"]);
+    let output = command.output().context("cannot list tests")?;
+    ensure!(output.status.success(), "cannot list tests: {output:?}");
+    let list = String::from_utf8(output.stdout)?;
+    ensure!(!list.is_empty(), "{} has no test", binary.folder.display());
+    Ok(by_module(binary, &list))
+}
+
+/// The lines of the list are such as `abuse::floods: test`.
+fn by_module(binary: &Binary, list: &str) -> Vec<Binary> {
+    let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split("::").next().unwrap_or(test);
+        modules.entry(module).or_default().push(test.to_owned());
+    }
+    let process = |(name, tests): (&str, Vec<String>)| Binary {
+        name: name.to_owned(),
+        tests,
+        ..binary.clone()
+    };
+    modules.into_iter().map(process).collect()
+}
+
 /// The test binary that a message of cargo reports.
 fn binary(message: &str) -> Option<Binary> {
     let message: Value = serde_json::from_str(message).ok()?;
@@ -109,6 +152,7 @@ fn binary(message: &str) -> Option<Binary> {
     }
     Some(Binary {
         name: message["target"]["name"].as_str()?.to_owned(),
+        tests: Vec::new(),
         executable: message["executable"].as_str()?.into(),
         folder: Path::new(message["manifest_path"].as_str()?)
             .parent()?
@@ -142,13 +186,17 @@ fn run_all(binaries: Vec<Binary>, lanes: usize, logs: &Path, skipped: &Path) -> 
 
 fn run_one(binary: &Binary, logs: &Path, skipped: &Path) -> Result<Tally> {
     let file = binary.executable.file_name().unwrap_or_default();
+    let log = format!("{}-{}.log", file.to_string_lossy(), binary.name);
     let mut command = process::command(&binary.executable);
+    if !binary.tests.is_empty() {
+        command.arg("--exact").args(&binary.tests);
+    }
     command
         .current_dir(&binary.folder)
         .env("CARGO_MANIFEST_DIR", &binary.folder)
         .env(SKIPPED, skipped);
     let started = Instant::now();
-    let mut process = Process::start(&binary.name, command, logs.join(file).with_extension("log"))?;
+    let mut process = Process::start(&binary.name, command, logs.join(log))?;
     let ended = process.wait(LIMIT);
     let output = process.output();
     let mut tally = cargo::test_results(&output);
@@ -186,11 +234,34 @@ mod tests {
             "profile":{"test":true},"executable":"/w/target/debug/deps/netns-1"}"#;
         let expected = Binary {
             name: "netns".to_owned(),
+            tests: Vec::new(),
             executable: "/w/target/debug/deps/netns-1".into(),
             folder: "/w/crates/io".into(),
         };
         assert_eq!(binary(message), Some(expected));
         assert_eq!(binary(&message.replace("true", "false")), None);
         assert_eq!(binary("   Compiling hairpin"), None);
+    }
+    #[test]
+    fn each_module_of_a_list_has_its_tests() {
+        let all = Binary {
+            name: SUITE.to_owned(),
+            tests: Vec::new(),
+            executable: "/w/target/debug/deps/suite-1".into(),
+            folder: "/w/crates/server".into(),
+        };
+        let list = "sip::calls: test\nabuse::flood: test\nsip::bench: benchmark\nsip::errors::late: test\n";
+        let modules = by_module(&all, list);
+        let names: Vec<_> = modules
+            .iter()
+            .map(|module| (module.name.as_str(), module.tests.join(" ")))
+            .collect();
+        assert_eq!(
+            names,
+            [
+                ("abuse", "abuse::flood".to_owned()),
+                ("sip", "sip::calls sip::errors::late".to_owned())
+            ]
+        );
     }
 }

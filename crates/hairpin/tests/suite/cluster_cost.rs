@@ -1,0 +1,167 @@
+//! What the cluster costs a node: processor time per REGISTER and per allocation, with an engine and without, in rounds
+//! that alternate. `cargo test --release -p hairpin --test suite -- --ignored --nocapture cluster_cost::` prints the figures of
+//! docs/cluster.md.
+
+use crate::common::nodes::{Node, Redis, SECRET, soon, with_engine};
+use crate::common::turn::{PASSWORD, USER};
+use crate::common::{json, run, stderr};
+use serde_json::Value;
+
+const USERS: usize = 5_000;
+/// Pairs of rounds.
+const ROUNDS: usize = 5;
+/// Proof: processor time with the cluster over that without.
+const MOST: f64 = 1.5;
+
+/// Each round has other contacts, so a user needs room for several.
+fn config() -> String {
+    let user = |number| format!("{{ name = \"u{number:04}\", password = \"p{number:04}\" }}");
+    let users: Vec<String> = (0..USERS).map(user).collect();
+    format!(
+        "[peers]\nallow_local = true\n[limits]\nallocations_per_user = 100000\nallocations_per_source = 100000\n\
+         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\nbindings_per_user = 30\n\
+         [[sip.domain]]\nname = \"example.com\"\nusers = [{}]\n",
+        users.join(", ")
+    )
+}
+
+/// Nanoseconds of processor time of all threads of the process.
+fn processor_ns(node: &Node) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", node.serve.id())).unwrap();
+    let of_task = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    tasks.map(|task| of_task(task.unwrap().path())).sum()
+}
+
+fn load(arguments: &[&str]) -> Value {
+    let common = [
+        "--no-tui",
+        "--warm-up",
+        "0s",
+        "--linger",
+        "15s",
+        "--json",
+        "-",
+    ];
+    let output = run(&[&["load"], arguments, &common[..]].concat());
+    let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {errors}");
+    json(&output)
+}
+
+/// Units that succeed per second, and microseconds of processor time for each.
+fn measure(node: &Node, arguments: &[&str]) -> (f64, f64) {
+    let before = processor_ns(node);
+    let report = load(arguments);
+    let used = processor_ns(node) - before;
+    let count = report["total"]["received"].as_f64().unwrap();
+    assert!(count > 1_000.0, "{report}");
+    let seconds = report["run"]["measured_s"].as_f64().unwrap();
+    (count / seconds, used as f64 / 1_000.0 / count)
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_unstable_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+/// Runs rounds, prints them, and returns the median ratio of processor time.
+fn compare(
+    what: &str,
+    alone: &Node,
+    clustered: &Node,
+    arguments: &dyn Fn(&Node) -> Vec<String>,
+) -> f64 {
+    let go = |node: &Node| {
+        let arguments = arguments(node);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        measure(node, &arguments)
+    };
+    println!("| {what} | alone: per second, us each | cluster: per second, us each | ratio |");
+    let mut ratios = Vec::new();
+    for round in 0..ROUNDS {
+        // The order alternates, so that a change of the machine's speed affects both.
+        let (without, with) = match round % 2 {
+            0 => {
+                let without = go(alone);
+                (without, go(clustered))
+            }
+            _ => {
+                let with = go(clustered);
+                (go(alone), with)
+            }
+        };
+        let ratio = with.1 / without.1;
+        println!(
+            "| round {} | {:.0}, {:.1} | {:.0}, {:.1} | {ratio:.2} |",
+            round + 1,
+            without.0,
+            without.1,
+            with.0,
+            with.1
+        );
+        ratios.push(ratio);
+    }
+    let ratio = median(ratios);
+    println!("| median of {what} | | | {ratio:.2} |");
+    ratio
+}
+
+fn register(node: &Node, course: &[&str]) -> Vec<String> {
+    let mut lines = node.serve.banner.lines();
+    let line = lines.find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
+    let mut words = line.unwrap().split_whitespace();
+    let sip = words.find_map(|word| {
+        word.trim_end_matches(':')
+            .parse::<std::net::SocketAddr>()
+            .ok()
+    });
+    let aors = USERS.to_string();
+    let uri = format!("sip:{}", sip.unwrap());
+    let fixed = [
+        "sip",
+        &uri,
+        "--workload",
+        "register",
+        "--domain",
+        "example.com",
+        "--aors",
+        &aors,
+    ];
+    let phones = ["--user", "u{n}:p{n}", "--reuse-nonce", "--clients", "50"];
+    let all = [&fixed[..], &phones, course].concat();
+    all.into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+#[ignore = "it measures, on a machine that does nothing else"]
+fn a_register_and_an_allocation_cost_little_more_with_an_engine() {
+    let redis = Redis::start();
+    let alone = Node::start("alone", &format!("secret = \"{SECRET}\""), &config(), None);
+    let clustered = Node::start("a", &with_engine(redis.port), &config(), None);
+    soon("the node is there", || clustered.names("serving") == ["a"]);
+    let written = "hairpin_cluster_sip_writes_total{result=\"written\"}";
+    let before = clustered.metric(written);
+    // Slow enough for the engine to get each one.
+    let paced = |node: &Node| register(node, &["--rate", "2000/s", "--duration", "10s"]);
+    let slow = compare("REGISTER, 2000 per second", &alone, &clustered, &paced);
+    let each = (clustered.metric(written) - before) / (ROUNDS as f64 * 20_000.0);
+    println!("the engine was written {each:.2} times per REGISTER");
+    assert!(each > 0.9, "{each}");
+    let closed = |node: &Node| register(node, &["--closed", "64", "--runs", "50000"]);
+    let fast = compare("REGISTER, 64 at a time", &alone, &clustered, &closed);
+    let allocate = |node: &Node| {
+        let uri = format!("turn:{}", node.serve.address());
+        let user = format!("{USER}:{PASSWORD}");
+        let fixed = ["turn", &uri, "--user", &user, "--workload", "allocate"];
+        let course = ["--closed", "16", "--duration", "5s"];
+        let all = [&fixed[..], &course].concat();
+        all.into_iter().map(str::to_owned).collect()
+    };
+    let allocations = compare("allocations, 16 at a time", &alone, &clustered, &allocate);
+    for ratio in [slow, fast, allocations] {
+        assert!(ratio <= MOST, "{ratio}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Nodes of a cluster, and their engine.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::turn::{Client, PASSWORD, USER};
+use super::{Serve, hairpin, json, run};
+
+pub(crate) const SECRET: &str = "the secret of the cluster of this test";
+
+/// A Redis server without a disk.
+pub(crate) struct Redis {
+    pub(crate) process: Child,
+    pub(crate) port: u16,
+}
+
+impl Redis {
+    pub(crate) fn start() -> Self {
+        // Free again at the end of the statement.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+        Self::at(port.unwrap().port())
+    }
+
+    /// On a port that was used before.
+    pub(crate) fn at(port: u16) -> Self {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--", "redis-server"])
+            .args([
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--port",
+                &port.to_string(),
+            ])
+            .stdout(Stdio::null());
+        let redis = Self {
+            process: command
+                .spawn()
+                .expect("cargo xtask tools installs redis-server"),
+            port,
+        };
+        soon("redis", || redis.ask(&["ping"]).trim() == "PONG");
+        redis
+    }
+
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        let mut command = Command::new("redis-cli");
+        let output = command.args(["-p", &self.port.to_string()]).args(words);
+        String::from_utf8(output.output().unwrap().stdout).unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.process.id(), name);
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill")
+        .args(["-s", name, &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+pub(crate) fn soon(what: &str, mut condition: impl FnMut() -> bool) -> Duration {
+    let started = Instant::now();
+    while !condition() {
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_secs(30), "{what}: not within 30 s");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    started.elapsed()
+}
+
+/// One node.
+pub(crate) struct Node {
+    pub(crate) serve: Serve,
+    folder: tempfile::TempDir,
+    admin: u16,
+}
+
+/// Where libfaketime is, which changes the clock of a process.
+pub(crate) fn libfaketime() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").unwrap();
+    let mut paths = folders.map(|entry| entry.unwrap().path().join("faketime/libfaketime.so.1"));
+    paths
+        .find(|path| path.exists())
+        .expect("cargo xtask tools installs faketime")
+}
+
+impl Node {
+    pub(crate) fn start(name: &str, cluster: &str, more: &str, clock: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let admin = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let path = folder.path().join("hairpin.toml");
+        let text = format!(
+            "[server]\nworkers = 1\ncontrol_socket = \"{socket}\"\nstate_dir = \"off\"\n[listen]\nudp = [\"127.0.0.1:0\"]\n\
+             [relay]\naddresses = [\"127.0.0.1\"]\n[offload]\nmode = \"off\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
+             [auth]\nusers = [{{ name = \"{USER}\", password = \"{PASSWORD}\" }}]\n\
+             [cluster]\nnode = \"{name}\"\n{cluster}\n{more}\n",
+            socket = folder.path().join("control.sock").display(),
+        );
+        std::fs::write(&path, text).unwrap();
+        let mut command = hairpin(&["serve", "--config"]);
+        command.arg(&path);
+        if let Some(clock) = clock {
+            command
+                .env("LD_PRELOAD", libfaketime())
+                .env("FAKETIME", clock)
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        let serve = Serve::start_command(command);
+        Self {
+            serve,
+            folder,
+            admin,
+        }
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> std::process::Output {
+        let socket = self.folder.path().join("control.sock");
+        let socket = ["--socket", socket.to_str().unwrap()];
+        run(&[args, &socket].concat())
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.serve.address())
+    }
+
+    pub(crate) fn nodes(&self) -> Value {
+        json(&self.run(&["nodes", "--json"]))
+    }
+
+    /// The names of the nodes in this state.
+    pub(crate) fn names(&self, state: &str) -> Vec<String> {
+        let all = self.nodes();
+        let all = all["nodes"].as_array().unwrap().iter();
+        let some = all.filter(|node| node["state"] == state);
+        some.map(|node| node["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// The body of a page of the admin listener.
+    pub(crate) fn page(&self, path: &str) -> String {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.admin)).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let page = self.page("/metrics");
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.unwrap_or_else(|| panic!("no {name} in {page}"));
+        value.trim().parse().unwrap()
+    }
+
+    /// Allocates for so many new clients, as fast as leases come.
+    pub(crate) fn fill_slowly(&self, count: usize, held: &mut Vec<Client>) {
+        for _ in 0..count {
+            soon("an allocation", || self.fill(1, held) == 1);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Allocates with new clients until one is refused, or `most` have been served.
+    pub(crate) fn fill(&self, most: usize, held: &mut Vec<Client>) -> usize {
+        for got in 0..most {
+            let mut client = self.client();
+            match client.allocate().code {
+                0 => held.push(client),
+                486 => return got,
+                other => panic!("{other}"),
+            }
+        }
+        most
+    }
+}
+
+pub(crate) fn with_engine(port: u16) -> String {
+    format!(
+        "secret = \"{SECRET}\"
+engine = \"redis://127.0.0.1:{port}/1\""
+    )
+}
+
+pub(crate) fn three(redis: &Redis, more: &str) -> [Node; 3] {
+    three_with(&with_engine(redis.port), more)
+}
+
+/// With these keys of `[cluster]`.
+pub(crate) fn three_with(cluster: &str, more: &str) -> [Node; 3] {
+    ["a", "b", "c"].map(|name| Node::start(name, cluster, more, None))
+}

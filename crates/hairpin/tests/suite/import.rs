@@ -1,0 +1,227 @@
+//! `hairpin import`: what it makes of whole files is accepted, starts, and serves the users of the old file.
+
+use std::fs::{self, Permissions};
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::common::{Serve, fails, run, stderr, stdout};
+
+/// Files after patterns that are common in the field. `@DIR@` is a folder with a certificate and its key.
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/import");
+
+/// A temporary folder with a certificate.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params =
+        rcgen::CertificateParams::new(vec!["turn.example.org".to_owned()]).expect("it exists");
+    let certificate = params.self_signed(&key).expect("it exists").pem();
+    fs::write(folder.path().join("tls.crt"), certificate).expect("a file can be written");
+    let key_path = folder.path().join("tls.key");
+    fs::write(&key_path, key.serialize_pem()).expect("a file can be written");
+    fs::set_permissions(key_path, Permissions::from_mode(0o600)).expect("a file can be written");
+    folder
+}
+
+/// Imports a text in a folder, with more arguments. The result is in `hairpin.toml` there.
+fn import(folder: &Path, text: &str, more: &[&str]) -> (Output, PathBuf) {
+    let (from, to) = (folder.join("old.conf"), folder.join("hairpin.toml"));
+    let text = text.replace("@DIR@", folder.to_str().expect("a temporary path is UTF-8"));
+    fs::write(&from, text).expect("a file can be written");
+    let mut args = vec![
+        "import",
+        from.to_str().expect("a temporary path is UTF-8"),
+        "--output",
+        to.to_str().expect("a temporary path is UTF-8"),
+    ];
+    args.extend(more);
+    (run(&args), to)
+}
+
+fn accepted(path: &Path) {
+    let output = run(&["check", path.to_str().expect("a temporary path is UTF-8")]);
+    let made = fs::read_to_string(path).expect("it exists");
+    assert!(output.status.success(), "{made}\n{}", stderr(&output));
+}
+
+#[test]
+fn every_example_passes_check_and_no_line_is_lost() {
+    let mut count = 0;
+    for entry in fs::read_dir(EXAMPLES).expect("it exists") {
+        let path = entry.expect("it exists").path();
+        let text = fs::read_to_string(&path).expect("it exists");
+        let folder = folder();
+        let (output, made) = import(folder.path(), &text, &[]);
+        let report = stderr(&output);
+        assert!(output.status.success(), "{}: {report}", path.display());
+        accepted(&made);
+        assert_eq!(
+            made.metadata().expect("it exists").permissions().mode() & 0o777,
+            0o600
+        );
+        for (number, line) in (1..).zip(text.lines()) {
+            let has_option = !line.is_empty() && !line.starts_with('#');
+            let reported = report.contains(&format!("old.conf:{number}: "));
+            assert_eq!(
+                has_option,
+                reported,
+                "{}:{number}: {report}",
+                path.display()
+            );
+        }
+        count += 1;
+    }
+    assert!(count >= 20, "{count} examples");
+}
+
+#[test]
+fn the_examples_of_an_installed_coturn_pass_check() {
+    for path in [
+        "/usr/share/doc/coturn/examples/etc/turnserver.conf",
+        "/etc/turnserver.conf",
+    ] {
+        // Only where Debian's package is installed.
+        let Ok(text) = fs::read_to_string(path) else {
+            continue;
+        };
+        // Every option that is commented out there, as if somebody had removed the `#`.
+        let active: String = text
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+            .filter(|line| {
+                line.split(['=', ' '])
+                    .next()
+                    .is_some_and(|name| name.contains('-'))
+            })
+            .filter(|line| line.contains('=') || !line.contains(' '))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        for (text, is_whole) in [(&text, true), (&active, false)] {
+            let folder = folder();
+            let (output, made) = import(folder.path(), text, &["--from", "coturn"]);
+            if is_whole {
+                assert!(output.status.success(), "{path}: {}", stderr(&output));
+            }
+            accepted(&made);
+        }
+    }
+}
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("it exists");
+    socket.local_addr().expect("it exists").port()
+}
+
+/// Imports the text with a free port, starts the server, and lets a client relay.
+fn serves(text: &str, more: &[&str], credentials: &[&str]) {
+    let (folder, port) = (folder(), free_port().to_string());
+    let text =
+        format!("listening-ip=127.0.0.1\nlistening-port={port}\nallow-loopback-peers\n{text}");
+    let store = format!("sqlite:{}/users.db", folder.path().display());
+    let mut args = more.to_vec();
+    args.iter_mut()
+        .filter(|arg| **arg == "@STORE@")
+        .for_each(|arg| *arg = &store);
+    let (output, made) = import(folder.path(), &text, &args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let made = made.display().to_string();
+    let server = Serve::start(&["--config", &made, "--offload", "off", "--workers", "1"]);
+    let target = server.address().to_string();
+    assert!(target.ends_with(&port), "{target}");
+    let mut probe = vec!["probe", "turn", &target];
+    probe.extend(credentials);
+    let output = run(&probe);
+    assert!(
+        output.status.success(),
+        "{}{}",
+        stdout(&output),
+        stderr(&output)
+    );
+    let output = run(&["probe", "turn", &target, "--user", "alice:wrong"]);
+    assert!(!output.status.success());
+}
+
+#[test]
+fn a_user_of_the_old_file_gets_a_relay() {
+    serves(
+        "realm=example.org\nuser=alice:s3:cret\n",
+        &[],
+        &["--user", "alice:s3:cret"],
+    );
+}
+
+#[test]
+fn a_secret_of_the_old_file_makes_credentials() {
+    let secret = "0123456789abcdef0123";
+    let text = format!(
+        "use-auth-secret\nstatic-auth-secret={secret}\nrealm=example.org\nmin-port=20000\nmax-port=20999\n"
+    );
+    serves(&text, &[], &["--secret", secret]);
+}
+
+#[test]
+fn a_user_with_a_key_gets_a_relay_from_the_database() {
+    // MD5 of gorst:north.gov:hero, from coturn's documentation.
+    let text = "realm=north.gov\nuser=gorst:0x7da2270ccfa49786e0115366d3a3d14d\nuser=bob:s3cret\n";
+    serves(text, &["--database", "@STORE@"], &["--user", "gorst:hero"]);
+    serves(text, &["--database", "@STORE@"], &["--user", "bob:s3cret"]);
+}
+
+#[test]
+fn a_line_that_is_not_understood_fails_and_the_rest_is_written() {
+    let folder = folder();
+    let (output, made) = import(
+        folder.path(),
+        "realm=example.org\nlistening-prt=3478\n",
+        &["--from", "coturn"],
+    );
+    fails(&output, 1, "old.conf:2: listening-prt 3478: not understood");
+    assert!(stderr(&output).contains("2 lines: 1 carried over"));
+    accepted(&made);
+    let (again, _) = import(folder.path(), "realm=example.org\n", &[]);
+    fails(&again, 1, "--output never replaces a file");
+}
+
+#[test]
+fn a_certificate_that_is_missing_is_an_error_of_check() {
+    let folder = folder();
+    let (output, made) = import(folder.path(), "cert=/nowhere.pem\npkey=/nowhere.key\n", &[]);
+    fails(&output, 1, "hairpin check does not accept");
+    assert!(made.exists());
+}
+
+#[test]
+fn a_file_of_no_server_is_refused() {
+    let folder = folder();
+    let (output, _) = import(folder.path(), "some text\nand more\n", &[]);
+    fails(&output, 1, "name the server with --from");
+}
+
+#[test]
+fn other_servers_are_recognized() {
+    for (text, server) in [
+        (
+            "eturnal:\n  secret: 0123456789abcdef\n  realm: example.org\n",
+            "eturnal",
+        ),
+        (
+            "#!KAMAILIO\n#!define WITH_AUTH\nalias=\"example.org\"\n",
+            "Kamailio",
+        ),
+        ("UDPPort = 5060\nDomains = example.org\n", "repro"),
+    ] {
+        let folder = folder();
+        let (output, made) = import(folder.path(), text, &[]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        accepted(&made);
+        let made = fs::read_to_string(made).expect("it exists");
+        assert!(
+            made.starts_with("# Made by `hairpin import`") && made.contains(server),
+            "{made}"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! Push notifications: a gateway that is told of a call wakes the phone, which registers again and gets the call.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use crate::common::{Serve, fails, file, hairpin, run};
+use crate::sip_client::phone::{PASSWORD, Phone, credentials};
+use serde_json::Value;
+use sip::HeaderKind;
+use sip::Method;
+
+/// Longer than anything here takes, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A gateway that responds with this code to everything. Gives the heads and bodies of the requests.
+fn gateway(code: u16) -> (SocketAddr, Receiver<(String, Value)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, sender) = (stream.unwrap(), sender.clone());
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                loop {
+                    let mut buffer = [0; 4096];
+                    let len = stream.read(&mut buffer).unwrap_or(0);
+                    if len == 0 {
+                        return;
+                    }
+                    text += std::str::from_utf8(&buffer[..len]).unwrap();
+                    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                        continue;
+                    };
+                    let Ok(body) = serde_json::from_str(body) else {
+                        continue;
+                    };
+                    let _ = sender.send((head.to_owned(), body));
+                    let response = format!("HTTP/1.1 {code} X\r\nContent-Length: 0\r\n\r\n");
+                    stream.write_all(response.as_bytes()).unwrap();
+                    text.clear();
+                }
+            });
+        }
+    });
+    (address, receiver)
+}
+
+/// A server with two users, and its SIP address.
+fn serve(gateway: SocketAddr, keys: &str) -> (Serve, SocketAddr, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\n\
+         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\npush_gateway = \"http://{gateway}/wake\"\n\
+         push_token = \"t0ken\"\npush_providers = [\"fcm\"]\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
+         [auth]\nrealm = \"example.com\"\nusers = [\n  {{ name = \"user0\", password = \"{PASSWORD}\" }},\n  \
+         {{ name = \"user1\", password = \"{PASSWORD}\" }},\n]\n"
+    );
+    let config = folder.path().join("hairpin.toml");
+    std::fs::write(&config, text).unwrap();
+    let mut command = hairpin(&["serve", "--config"]);
+    command.arg(&config);
+    let serve = Serve::start_command(command);
+    let mut lines = serve.banner.lines();
+    let line = lines.find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
+    let line = line.unwrap_or_else(|| panic!("no SIP in {}", serve.banner));
+    let mut words = line.split_whitespace();
+    let sip = words.find_map(|word| word.trim_end_matches(':').parse().ok());
+    (serve, sip.unwrap(), folder)
+}
+
+/// A mobile phone of user1.
+struct Mobile {
+    phone: Phone,
+    contact: String,
+    count: u32,
+}
+
+impl Mobile {
+    fn new(server: SocketAddr, provider: &str) -> Mobile {
+        let phone = Phone::udp_at(server, "user1");
+        let plain = phone.contact();
+        let uri = plain.trim_matches(['<', '>']);
+        let contact = format!("<{uri};pn-provider={provider};pn-prid=token:1;pn-param=p%3b1>");
+        Mobile {
+            phone,
+            contact,
+            count: 0,
+        }
+    }
+
+    /// Registers, and returns the final response.
+    fn register(&mut self) -> String {
+        let plain = self.phone.contact();
+        let mut line = String::new();
+        loop {
+            self.count += 1;
+            let (call, count) = ("mobile", self.count);
+            let request = self
+                .phone
+                .request("REGISTER", "sip:example.com", call, count, &line);
+            self.phone.send(&request.replace(&plain, &self.contact));
+            let response = self.phone.expect("SIP/2.0 ");
+            if !response.starts_with("SIP/2.0 401") {
+                return response;
+            }
+            let kind = HeaderKind::Authorization;
+            line = credentials(
+                &response,
+                kind,
+                "user1",
+                Method::Register,
+                "sip:example.com",
+            );
+        }
+    }
+}
+
+#[test]
+fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_6_2() {
+    let (address, pushes) = gateway(202);
+    let (serve, sip, _folder) = serve(address, "");
+    let mut mobile = Mobile::new(sip, "fcm");
+    let response = mobile.register();
+    assert!(response.starts_with("SIP/2.0 200"), "{response}");
+    assert!(
+        response.contains("\r\nFeature-Caps: *;+sip.pns=\"fcm\"\r\n"),
+        "{response}"
+    );
+    // Until then it counts as awake.
+    std::thread::sleep(Duration::from_secs(11));
+    let mut caller = Phone::udp_at(sip, "user0");
+    caller.register();
+    caller.ask(Method::Invite, "sip:user1@example.com", "wake");
+    let (head, body) = pushes.recv_timeout(LIMIT).unwrap();
+    assert!(head.starts_with("POST /wake HTTP/1.1\r\n"), "{head}");
+    let head = head.to_ascii_lowercase();
+    assert!(head.contains("authorization: bearer t0ken"), "{head}");
+    assert_eq!(body["provider"], "fcm");
+    assert_eq!(
+        (&body["prid"], &body["param"]),
+        (&"token:1".into(), &"p;1".into())
+    );
+    assert_eq!(body["aor"], "user1@example.com");
+    assert_eq!(body["from"], "sip:user0@example.com");
+    assert_eq!(
+        (&body["call_id"], &body["expires_s"]),
+        (&"wake@test".into(), &20.into())
+    );
+    assert!(mobile.register().starts_with("SIP/2.0 200"));
+    let invite = mobile.phone.expect("INVITE ");
+    mobile.phone.respond(&invite, "200 OK");
+    let ok = caller.expect("SIP/2.0 200");
+    caller.in_dialog(&ok, "ACK");
+    mobile.phone.expect("ACK ");
+    // Now it is awake: the next call rings at once.
+    caller.ask(Method::Invite, "sip:user1@example.com", "again");
+    let invite = mobile.phone.expect("INVITE ");
+    mobile.phone.respond(&invite, "486 Busy Here");
+    caller.expect("SIP/2.0 486");
+    assert!(pushes.try_recv().is_err());
+    // The gateway's response counts once the server has read it, which may be after the call.
+    let line = "hairpin_sip_pushes_total{outcome=\"accepted\"} 1\n";
+    let begun = Instant::now();
+    while !get(serve.value("admin"), "/metrics").contains(line) {
+        assert!(begun.elapsed() < LIMIT, "no {line}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_gateway_that_refuses_and_a_phone_that_stays_asleep_are_480() {
+    let (address, pushes) = gateway(500);
+    let (serve, sip, _folder) = serve(address, "push_timeout = \"2s\"\n");
+    let mut mobile = Mobile::new(sip, "fcm");
+    assert!(mobile.register().starts_with("SIP/2.0 200"));
+    std::thread::sleep(Duration::from_secs(11));
+    let mut caller = Phone::udp_at(sip, "user0");
+    caller.register();
+    let begun = Instant::now();
+    caller.ask(Method::Invite, "sip:user1@example.com", "asleep");
+    caller.expect("SIP/2.0 480");
+    let waited = begun.elapsed();
+    assert!(
+        waited >= Duration::from_secs(2) && waited < LIMIT,
+        "{waited:?}"
+    );
+    pushes.recv_timeout(LIMIT).unwrap();
+    serve.signal("TERM");
+    let (_, log) = serve.wait();
+    assert!(log.contains("push notification failed"), "{log}");
+    assert!(log.contains("the gateway responds with 500"), "{log}");
+}
+
+#[test]
+fn a_phone_with_another_push_service_is_555_rfc8599_8_1() {
+    let (address, _pushes) = gateway(200);
+    let (_serve, sip, _folder) = serve(address, "");
+    let response = Mobile::new(sip, "acme").register();
+    let line = "SIP/2.0 555 Push Notification Service Not Supported\r\n";
+    assert!(response.starts_with(line), "{response}");
+    assert!(
+        response.contains("\r\nFeature-Caps: *;+sip.pns=\"fcm\"\r\n"),
+        "{response}"
+    );
+}
+
+#[test]
+fn the_configuration_of_push_is_checked() {
+    let check = |keys: &str| {
+        let (_folder, path) = file(&format!("[sip]\n{keys}"));
+        run(&["check", path.to_str().unwrap()])
+    };
+    let gateway = "push_gateway = \"https://push.example.org/sip\"\n";
+    fails(&check(gateway), 1, "there is no push service");
+    fails(
+        &check("push_gateway = \"push.example.org\"\n"),
+        1,
+        "is not an HTTP URL",
+    );
+    fails(
+        &check("push_gateway = \"ftp://a\"\n"),
+        1,
+        "is not an HTTP URL",
+    );
+    fails(
+        &check("push_providers = [\"a b\"]\n"),
+        1,
+        "is not a push service",
+    );
+    fails(&check("push_token = \"a b\"\n"), 1, "the token has a space");
+    fails(&check("push_timeout = \"5m\"\n"), 1, "push_timeout");
+}
+
+/// The body of a page of the admin listener.
+fn get(url: &str, path: &str) -> String {
+    let address = url.split('/').nth(2).unwrap();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}

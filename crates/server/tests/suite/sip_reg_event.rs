@@ -1,0 +1,344 @@
+//! Subscriptions to registrations (RFC 3680, RFC 6665), over real sockets and on several workers.
+
+use crate::sip_client::phone::{PASSWORD, Phone, credentials, value, values};
+use crate::sip_client::status;
+use hairpin_server::sip::{Domain, SipSettings};
+use hairpin_server::{Running, Server};
+use sip::{HeaderKind, Method};
+use std::cell::Cell;
+use std::time::Duration;
+
+fn serve(workers: usize) -> Running {
+    let mut settings = SipSettings::default();
+    settings.domains = vec![Domain {
+        name: "example.com".to_owned(),
+        ..Domain::default()
+    }];
+    settings.registrar.min_expires = 1;
+    settings.t1 = Duration::from_millis(100);
+    let mut server = Server::builder()
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .relay_address("127.0.0.1".parse().expect("an address"))
+        .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .sip(settings)
+        .workers(workers);
+    for number in 0..8 {
+        server = server.user(&format!("user{number}"), PASSWORD);
+    }
+    server.start().expect("the server starts")
+}
+
+/// A subscription, as the subscriber knows it.
+struct Subscription {
+    call: String,
+    cseq: u32,
+    /// CSeq of the last NOTIFY.
+    seen: Cell<u32>,
+    /// To and Contact of the 200.
+    to: String,
+    target: String,
+}
+
+/// Sends a SUBSCRIBE, and again with credentials. Returns the answer.
+fn ask(phone: &mut Phone, user: &str, call: &str, lines: &str) -> String {
+    let uri = format!("sip:{user}@example.com");
+    let text = phone.request("SUBSCRIBE", &uri, call, 1, lines);
+    phone.send(&text);
+    let challenge = phone.expect("SIP/2.0 401");
+    let kind = HeaderKind::Authorization;
+    let line = credentials(&challenge, kind, &phone.user, Method::Subscribe, &uri);
+    let text = phone.request("SUBSCRIBE", &uri, call, 2, &format!("{line}{lines}"));
+    phone.send(&text);
+    phone.expect("SIP/2.0 ")
+}
+
+/// Subscribes to the own registrations. Returns the first document.
+fn subscribe(phone: &mut Phone, call: &str, expires: u32) -> (Subscription, String) {
+    let user = phone.user.clone();
+    let lines = format!("Event: reg\r\nExpires: {expires}\r\n");
+    let ok = ask(phone, &user, call, &lines);
+    assert_eq!(status(&ok), 200, "{ok}");
+    assert_eq!(value(&ok, "Expires"), expires.to_string());
+    assert_eq!(value(&ok, "Allow-Events"), "reg");
+    let subscription = Subscription {
+        call: call.to_owned(),
+        cseq: 2,
+        seen: Cell::new(0),
+        to: value(&ok, "To").to_owned(),
+        target: value(&ok, "Contact").trim_matches(['<', '>']).to_owned(),
+    };
+    let notify = notified(phone, &subscription);
+    (subscription, notify)
+}
+
+/// The next NOTIFY, which is answered.
+fn notified(phone: &mut Phone, subscription: &Subscription) -> String {
+    let mut notify = phone.expect("NOTIFY ");
+    // It may come again before its response is there.
+    let number = |notify: &str| {
+        value(notify, "CSeq")
+            .split(' ')
+            .next()
+            .and_then(|it| it.parse().ok())
+    };
+    while number(&notify) <= Some(subscription.seen.get()) {
+        phone.respond(&notify, "200 OK");
+        notify = phone.expect("NOTIFY ");
+    }
+    subscription.seen.set(number(&notify).expect("a number"));
+    assert_eq!(value(&notify, "Event"), "reg", "{notify}");
+    assert_eq!(value(&notify, "From"), subscription.to);
+    assert_eq!(value(&notify, "Content-Type"), "application/reginfo+xml");
+    let call = format!("{}@test", subscription.call);
+    assert_eq!(value(&notify, "Call-ID"), call);
+    phone.respond(&notify, "200 OK");
+    notify
+}
+
+/// Sends a SUBSCRIBE within the dialog. Returns the answer.
+fn again(phone: &mut Phone, subscription: &mut Subscription, lines: &str) -> String {
+    subscription.cseq += 1;
+    let Subscription {
+        call,
+        cseq,
+        to,
+        target,
+        ..
+    } = subscription;
+    let text = phone.request("SUBSCRIBE", target, call, *cseq, lines);
+    let text = text.replace(&format!("To: <{target}>"), &format!("To: {to}"));
+    phone.send(&text);
+    phone.expect("SIP/2.0 ")
+}
+
+/// Version and state of a document, and state and event of each of its contacts.
+fn document(notify: &str) -> (String, String, Vec<String>) {
+    let attribute = |text: &str, name: &str| {
+        let start = format!(" {name}=\"");
+        let rest = text.split(&start).nth(1).unwrap_or_default();
+        rest.split('"').next().unwrap_or_default().to_owned()
+    };
+    let body = notify.split("\r\n\r\n").nth(1).expect("a body");
+    let head = body.split("<reginfo").nth(1).expect("a document");
+    let head = head.split("<registration").next().expect("a head");
+    let registration = body.split("<registration").nth(1).expect("a registration");
+    let contacts = body.split("<contact").skip(1);
+    let contacts = contacts.map(|contact| {
+        let (state, event) = (attribute(contact, "state"), attribute(contact, "event"));
+        format!("{state} {event}")
+    });
+    let version = attribute(head, "version");
+    let state = format!(
+        "{} {}",
+        attribute(head, "state"),
+        attribute(registration, "state")
+    );
+    (version, state, contacts.collect())
+}
+
+fn shows(notify: &str, version: &str, state: &str, contacts: &[&str]) {
+    let (v, s, c) = document(notify);
+    assert_eq!(
+        (&v[..], &s[..], &c[..]),
+        (
+            version,
+            state,
+            &contacts
+                .iter()
+                .map(|it| (*it).to_owned())
+                .collect::<Vec<_>>()[..]
+        ),
+        "{notify}"
+    );
+}
+
+/// Asserts that a NOTIFY shows this change. The server sends all contacts instead if the change came before the
+/// response to the last NOTIFY.
+fn shows_change(notify: &str, version: &str, registration: &str, change: &str, all: &[&str]) {
+    let (_, state, mut contacts) = document(notify);
+    if state.starts_with("partial") {
+        return shows(
+            notify,
+            version,
+            &format!("partial {registration}"),
+            &[change],
+        );
+    }
+    let registration = if all.is_empty() { "init" } else { "active" };
+    contacts.sort();
+    assert_eq!(state, format!("full {registration}"), "{notify}");
+    assert_eq!(contacts, all, "{notify}");
+    assert!(
+        notify.contains(&format!(" version=\"{version}\"")),
+        "{notify}"
+    );
+}
+
+/// Changes the registration of a phone: for so many seconds, 0 removes it.
+fn register_for(phone: &mut Phone, call: &str, cseq: u32, seconds: u32) {
+    let uri = "sip:example.com";
+    let lines = format!("Expires: {seconds}\r\n");
+    let text = phone.request("REGISTER", uri, call, cseq, &lines);
+    phone.send(&text);
+    let challenge = phone.expect("SIP/2.0 401");
+    let kind = HeaderKind::Authorization;
+    let line = credentials(&challenge, kind, &phone.user, Method::Register, uri);
+    let text = phone.request("REGISTER", uri, call, cseq + 1, &format!("{line}{lines}"));
+    phone.send(&text);
+    phone.expect("SIP/2.0 200");
+}
+
+#[test]
+fn a_subscriber_is_notified_of_each_change_on_any_worker_rfc3680() {
+    for workers in [1, 4] {
+        let server = serve(workers);
+        let lines: [fn(&Running, &str) -> Phone; 2] = [Phone::udp, Phone::tcp];
+        for (place, line) in (0..).zip(lines) {
+            let user = format!("user{place}");
+            let mut watcher = line(&server, &user);
+            let (mut subscription, first) = subscribe(&mut watcher, "sub", 600);
+            assert_eq!(value(&first, "Subscription-State"), "active;expires=600");
+            shows(&first, "0", "full init", &[]);
+            let mut phone = Phone::udp(&server, &user);
+            register_for(&mut phone, "r", 1, 60);
+            let notify = notified(&mut watcher, &subscription);
+            shows_change(
+                &notify,
+                "1",
+                "active",
+                "active registered",
+                &["active registered"],
+            );
+            let uri = phone.contact();
+            assert!(notify.contains(&format!("<uri>{}</uri>", uri.trim_matches(['<', '>']))));
+            assert!(notify.contains(&format!("aor=\"sip:{user}@example.com\"")));
+            // A refresh of the registration is no change.
+            register_for(&mut phone, "r", 3, 60);
+            let mut other = Phone::tcp(&server, &user);
+            register_for(&mut other, "o", 1, 60);
+            let notify = notified(&mut watcher, &subscription);
+            let all = ["active refreshed", "active registered"];
+            shows_change(&notify, "2", "active", "active registered", &all);
+            // A refresh of the subscription gets the full state.
+            let ok = again(
+                &mut watcher,
+                &mut subscription,
+                "Event: reg\r\nExpires: 900\r\n",
+            );
+            assert_eq!((status(&ok), value(&ok, "Expires")), (200, "900"), "{ok}");
+            let notify = notified(&mut watcher, &subscription);
+            let (version, state, mut contacts) = document(&notify);
+            contacts.sort();
+            assert_eq!((&version[..], &state[..]), ("3", "full active"));
+            assert_eq!(contacts, all);
+            register_for(&mut other, "o", 3, 0);
+            let notify = notified(&mut watcher, &subscription);
+            let ended = "terminated unregistered";
+            shows_change(&notify, "4", "active", ended, &["active refreshed"]);
+            register_for(&mut phone, "r", 5, 0);
+            let notify = notified(&mut watcher, &subscription);
+            shows_change(&notify, "5", "terminated", ended, &[]);
+            // The end.
+            let ok = again(
+                &mut watcher,
+                &mut subscription,
+                "Event: reg\r\nExpires: 0\r\n",
+            );
+            assert_eq!((status(&ok), value(&ok, "Expires")), (200, "0"), "{ok}");
+            let notify = notified(&mut watcher, &subscription);
+            assert_eq!(
+                value(&notify, "Subscription-State"),
+                "terminated;reason=timeout"
+            );
+            shows(&notify, "6", "full init", &[]);
+            let gone = again(&mut watcher, &mut subscription, "Event: reg\r\n");
+            assert_eq!(status(&gone), 481, "{gone}");
+        }
+    }
+}
+
+#[test]
+fn a_registration_that_expires_and_a_subscription_that_expires_say_so() {
+    let server = serve(2);
+    let mut watcher = Phone::udp(&server, "user0");
+    let (subscription, _) = subscribe(&mut watcher, "sub", 60);
+    let mut phone = Phone::udp(&server, "user0");
+    register_for(&mut phone, "r", 1, 1);
+    let notify = notified(&mut watcher, &subscription);
+    shows_change(
+        &notify,
+        "1",
+        "active",
+        "active registered",
+        &["active registered"],
+    );
+    let notify = notified(&mut watcher, &subscription);
+    shows_change(&notify, "2", "terminated", "terminated expired", &[]);
+    // Who asks for no time fetches the state.
+    let (subscription, notify) = subscribe(&mut watcher, "fetch", 0);
+    assert_eq!(
+        value(&notify, "Subscription-State"),
+        "terminated;reason=timeout"
+    );
+    shows(&notify, "0", "full init", &[]);
+    assert!(subscription.to.contains(";tag="));
+}
+
+#[test]
+fn forbidden_and_malformed_subscriptions_get_their_code() {
+    let server = serve(2);
+    let mut phone = Phone::udp(&server, "user0");
+    for (place, (user, lines, code)) in [
+        ("user1", "Event: reg\r\n", 403),
+        ("nobody", "Event: reg\r\n", 403),
+        ("user0", "Event: reg\r\nExpires: 5\r\n", 423),
+        ("user0", "Event: reg\r\nAccept: text/plain\r\n", 406),
+        ("user0", "Event: reg\r\nRequire: eventlist\r\n", 420),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = ask(&mut phone, user, &format!("w{place}"), lines);
+        assert_eq!(status(&answer), code, "{answer}");
+        if code == 423 {
+            assert_eq!(value(&answer, "Min-Expires"), "60");
+        }
+    }
+    // The server itself has nothing to subscribe to.
+    let text = phone.request(
+        "SUBSCRIBE",
+        "sip:example.com",
+        "own",
+        1,
+        "Event: presence\r\n",
+    );
+    phone.send(&text);
+    let answer = phone.expect("SIP/2.0 489");
+    assert_eq!(value(&answer, "Allow-Events"), "reg");
+    // Other packages are the phones' business.
+    let text = phone.request(
+        "SUBSCRIBE",
+        "sip:user1@example.com",
+        "other",
+        1,
+        "Event: dialog\r\n",
+    );
+    phone.send(&text);
+    phone.expect("SIP/2.0 407");
+    // Within the dialog, too.
+    let (mut subscription, _) = subscribe(&mut phone, "sub", 600);
+    let answer = again(&mut phone, &mut subscription, "Event: presence\r\n");
+    assert_eq!(status(&answer), 489, "{answer}");
+}
+
+#[test]
+fn an_address_has_a_bounded_number_of_subscriptions() {
+    let server = serve(2);
+    let mut phone = Phone::udp(&server, "user0");
+    for number in 0..16 {
+        subscribe(&mut phone, &format!("many{number}"), 600);
+    }
+    let answer = ask(&mut phone, "user0", "one", "Event: reg\r\n");
+    assert_eq!(status(&answer), 503, "{answer}");
+    assert_eq!(values(&answer, "Retry-After").len(), 1);
+}
