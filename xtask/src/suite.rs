@@ -5,6 +5,7 @@
 
 mod background;
 mod bpf;
+mod disk;
 mod times;
 mod unit;
 
@@ -201,17 +202,24 @@ pub(crate) fn run(root: &Path, options: &Options) -> Tally {
     announce(root, &stages, &times, &tools);
     let started = Instant::now();
     let mut total = Tally::default();
-    if let Err(error) = tools::ensure(&tools) {
-        println!("  FAIL  tools: {error:#}");
-        total.add(Tally::FAILURE);
-        if !options.keep_going {
-            return total;
+    let is_whole = options.stages.is_empty();
+    let requirements = [
+        ("disk", if is_whole { disk::check(root) } else { Ok(()) }),
+        ("tools", tools::ensure(&tools)),
+    ];
+    for (name, outcome) in requirements {
+        if let Err(error) = outcome {
+            println!("  FAIL  {name}: {error:#}");
+            total.add(Tally::FAILURE);
         }
+    }
+    if total.failed > 0 && !options.keep_going {
+        return total;
     }
     total.add(run_stages(root, &stages, options.keep_going, &mut times));
     let seconds = started.elapsed().as_secs_f32();
     println!("=== all of it: {:.1} min", seconds / 60.0);
-    if options.stages.is_empty() && total.is_clean() {
+    if is_whole && total.is_clean() {
         times.note("everything", seconds);
     }
     times.write();

@@ -46,7 +46,7 @@ impl Confined {
     /// # Errors
     /// What spawning returns (no such program), or `PermissionDenied` without CAP_SYS_ADMIN.
     pub fn spawn(mut command: Command, place: &ProcessPlacement<'_>) -> io::Result<Confined> {
-        confine(&mut command, place)?;
+        place_process(&mut command, place)?;
         let (started, outcome) = mpsc::channel();
         let (release, wait) = mpsc::channel::<()>();
         let parent = std::thread::Builder::new()
@@ -101,7 +101,7 @@ impl Drop for Confined {
     }
 }
 
-fn confine(command: &mut Command, place: &ProcessPlacement<'_>) -> io::Result<()> {
+fn place_process(command: &mut Command, place: &ProcessPlacement<'_>) -> io::Result<()> {
     let namespace = place.namespace.as_fd().try_clone_to_owned()?;
     let mask = tasks::mask(place.cpus)?;
     let preferred = place.preferred;

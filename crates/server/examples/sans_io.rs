@@ -1,5 +1,4 @@
-//! A TURN server in a loop of one's own: the state machine of `hairpin-turn` and sockets of the standard library. It
-//! serves for a second.
+//! A TURN server in a loop of one's own: the engine of `hairpin-turn` and standard sockets. It serves for a second.
 
 use std::time::{Duration, Instant, SystemTime};
 use std::{collections::HashMap, net::UdpSocket, sync::Arc};

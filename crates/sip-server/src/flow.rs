@@ -67,7 +67,7 @@ impl Runs {
 
 /// What is left of a flow in a run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FlowState {
+pub enum FlowAvailability {
     /// It is of this run, or a connection of the other process: its worker knows whether the connection is still there.
     Current,
     /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker
@@ -80,12 +80,12 @@ pub enum FlowState {
 impl FlowId {
     /// The part of the flow that still exists in these runs.
     #[must_use]
-    pub fn state(&self, runs: Runs) -> FlowState {
+    pub fn state(&self, runs: Runs) -> FlowAvailability {
         match self.flow.connection {
-            _ if self.run == runs.own => FlowState::Current,
-            None => FlowState::Datagrams,
-            Some(_) if runs.other == Some(self.run) => FlowState::Current,
-            Some(_) => FlowState::Gone,
+            _ if self.run == runs.own => FlowAvailability::Current,
+            None => FlowAvailability::Datagrams,
+            Some(_) if runs.other == Some(self.run) => FlowAvailability::Current,
+            Some(_) => FlowAvailability::Gone,
         }
     }
 
@@ -330,17 +330,17 @@ mod tests {
     fn connections_end_with_their_run_and_datagrams_do_not_rfc5626_5_3_1() {
         let run = 0x0304_0506;
         for flow in all() {
-            assert_eq!(flow.state(Runs::of(run)), FlowState::Current);
+            assert_eq!(flow.state(Runs::of(run)), FlowAvailability::Current);
             let is_udp = flow.flow.transport == Transport::Udp;
             let later = match is_udp {
-                true => FlowState::Datagrams,
-                false => FlowState::Gone,
+                true => FlowAvailability::Datagrams,
+                false => FlowAvailability::Gone,
             };
             assert_eq!(flow.state(Runs::of(run + 1)), later);
             // Another process has the connection during an upgrade; every process has sockets for datagrams.
             let beside = match is_udp {
-                true => FlowState::Datagrams,
-                false => FlowState::Current,
+                true => FlowAvailability::Datagrams,
+                false => FlowAvailability::Current,
             };
             let other = Some(run);
             assert_eq!(

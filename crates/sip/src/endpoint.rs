@@ -62,7 +62,7 @@ use crate::dispatch::Dispatcher;
 use crate::engine::{ConnectKey, Engine, Origin, Output, Received, SendTo};
 use crate::flow::{ConnectionKey, Destination, Flow};
 use crate::message::Spans;
-use crate::routing::{DnsAnswer, DnsFailed, Query};
+use crate::routing::{DnsFailed, DnsRecords, Query};
 use crate::tu::{RequestOwner, TransactionUser, Transactions, deliver_failure, dispatch_event};
 use crate::{Mono, Now};
 
@@ -196,7 +196,7 @@ impl<U: TransactionUser> Endpoint<U> {
         &mut self,
         now: Now,
         query: Query,
-        result: Result<(DnsAnswer, Duration), DnsFailed>,
+        result: Result<(DnsRecords, Duration), DnsFailed>,
     ) {
         let dispatcher = &mut self.dispatcher;
         dispatcher.answered(now.mono, &mut self.engine, query, result);

@@ -9,7 +9,7 @@ use hairpin_sip::engine::{
     self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, RequestError, SendTo,
 };
 use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
-use hairpin_sip::routing::{DnsAnswer, DnsFailed, DnsName, Naptr, Query, Srv};
+use hairpin_sip::routing::{DnsFailed, DnsName, DnsRecords, Naptr, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -138,7 +138,7 @@ impl World {
             .expect("it is sent")
     }
 
-    fn answer(&mut self, query: Query, result: Result<DnsAnswer, DnsFailed>) {
+    fn answer(&mut self, query: Query, result: Result<DnsRecords, DnsFailed>) {
         let result = result.map(|answer| (answer, HOUR));
         self.dispatcher
             .answered(self.now.mono, &mut self.engine, query, result);
@@ -149,13 +149,13 @@ impl World {
     fn resolve(&mut self) {
         while let Some(query) = self.dispatcher.poll_query() {
             let answer = match &query {
-                Query::Naptr(_) => DnsAnswer::Naptr(vec![Naptr {
+                Query::Naptr(_) => DnsRecords::Naptr(vec![Naptr {
                     order: 1,
                     preference: 1,
                     service: "SIP+D2U".into(),
                     replacement: name("_sip._udp.example.org"),
                 }]),
-                Query::Srv(_) => DnsAnswer::Srv(
+                Query::Srv(_) => DnsRecords::Srv(
                     [(1, "one"), (2, "two")]
                         .map(|(priority, host)| Srv {
                             priority,
@@ -166,9 +166,9 @@ impl World {
                         .to_vec(),
                 ),
                 Query::Addresses(host) if host.as_str() == "one" => {
-                    DnsAnswer::Addresses(vec![[192, 0, 2, 10].into()])
+                    DnsRecords::Addresses(vec![[192, 0, 2, 10].into()])
                 }
-                Query::Addresses(_) => DnsAnswer::Addresses(vec![[192, 0, 2, 20].into()]),
+                Query::Addresses(_) => DnsRecords::Addresses(vec![[192, 0, 2, 20].into()]),
             };
             self.answer(query, Ok(answer));
         }
@@ -484,7 +484,7 @@ fn many_requests_share_a_dns_query_and_all_fail_without_a_response() {
     assert_eq!(world.told(), Some(Failure::NoDns));
     let nothing = Query::Addresses(name("d.example"));
     world.send("OPTIONS", "sip:d.example:5060");
-    world.answer(nothing, Ok(DnsAnswer::Addresses(Vec::new())));
+    world.answer(nothing, Ok(DnsRecords::Addresses(Vec::new())));
     assert_eq!(world.told(), Some(Failure::Nowhere));
     assert!(world.is_empty());
 }

@@ -13,7 +13,7 @@ use hairpin_sip::engine::{
     self, ConnectKey, Engine, Mark, Outgoing, Output, Received, Reply, SendTo, SentBy,
 };
 use hairpin_sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, PeerName, Transport};
-use hairpin_sip::routing::{DnsAnswer, DnsName, Query, Srv};
+use hairpin_sip::routing::{DnsName, DnsRecords, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 
 const NOW: Now = Now {
@@ -261,7 +261,7 @@ fn order(target: &[u8]) -> OutgoingRequest<'_> {
     }
 }
 
-fn answer(dispatcher: &mut Dispatcher, engine: &mut Engine, answer: DnsAnswer) -> Query {
+fn answer(dispatcher: &mut Dispatcher, engine: &mut Engine, answer: DnsRecords) -> Query {
     let query = dispatcher.poll_query().expect("a question");
     let ttl = Duration::from_secs(60);
     dispatcher.answered(NOW.mono, engine, query.clone(), Ok((answer, ttl)));
@@ -275,14 +275,14 @@ fn the_name_to_verify_is_the_one_before_the_dns_and_sips_goes_over_tls_alone() {
     dispatcher
         .send(NOW.mono, &mut engine, &order(b"sips:bob@Example.org"))
         .expect("it is begun");
-    answer(&mut dispatcher, &mut engine, DnsAnswer::Naptr(Vec::new()));
+    answer(&mut dispatcher, &mut engine, DnsRecords::Naptr(Vec::new()));
     let srv = Srv {
         priority: 0,
         weight: 0,
         port: 5071,
         target: DnsName::new(b"host.example.net").expect("a name"),
     };
-    let asked = answer(&mut dispatcher, &mut engine, DnsAnswer::Srv(vec![srv]));
+    let asked = answer(&mut dispatcher, &mut engine, DnsRecords::Srv(vec![srv]));
     assert_eq!(
         asked,
         Query::Srv(DnsName::new(b"_sips._tcp.example.org").expect("a name"))
@@ -290,7 +290,7 @@ fn the_name_to_verify_is_the_one_before_the_dns_and_sips_goes_over_tls_alone() {
     answer(
         &mut dispatcher,
         &mut engine,
-        DnsAnswer::Addresses(vec![[192, 0, 2, 9].into()]),
+        DnsRecords::Addresses(vec![[192, 0, 2, 9].into()]),
     );
     let Does::Connects(_, to) = next(&mut engine) else {
         panic!("it connects");
@@ -357,8 +357,8 @@ fn a_response_whose_connection_is_gone_goes_to_whom_its_sent_by_names() {
         other => panic!("{other:?}"),
     };
     dispatcher.undelivered(NOW.mono, &mut engine, of, tried, &bytes);
-    answer(&mut dispatcher, &mut engine, DnsAnswer::Srv(Vec::new()));
-    let addresses = DnsAnswer::Addresses(vec![[192, 0, 2, 9].into()]);
+    answer(&mut dispatcher, &mut engine, DnsRecords::Srv(Vec::new()));
+    let addresses = DnsRecords::Addresses(vec![[192, 0, 2, 9].into()]);
     answer(&mut dispatcher, &mut engine, addresses);
     let Does::Connects(attempt, to) = next(&mut engine) else {
         panic!("it connects");

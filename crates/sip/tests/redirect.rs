@@ -5,7 +5,7 @@ use hairpin_sip::engine::{
     self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, Reply, SendTo, ServerFailure,
 };
 use hairpin_sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
-use hairpin_sip::routing::{DnsAnswer, DnsFailed, DnsName, Query, Srv};
+use hairpin_sip::routing::{DnsFailed, DnsName, DnsRecords, Query, Srv};
 use hairpin_sip::{HashKey, Now, Spans};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -142,7 +142,7 @@ impl World {
         self.dispatcher.poll_query()
     }
 
-    fn answer(&mut self, query: Query, answer: DnsAnswer) {
+    fn answer(&mut self, query: Query, answer: DnsRecords) {
         let answer = Ok((answer, Duration::from_secs(60)));
         self.dispatcher
             .answered(self.now.mono, &mut self.engine, query, answer);
@@ -165,12 +165,12 @@ fn a_response_goes_on_to_the_servers_that_sent_by_names_rfc3263_5() {
         target: name(target),
     };
     let records = vec![record(2, "b.client.example"), record(1, "a.client.example")];
-    world.answer(srv, DnsAnswer::Srv(records));
+    world.answer(srv, DnsRecords::Srv(records));
     for (host, last) in [("a.client.example", 1), ("b.client.example", 2)] {
         let addresses = Query::Addresses(name(host));
         assert_eq!(world.asked(), Some(addresses.clone()));
         let found = vec![[198, 51, 100, last].into()];
-        world.answer(addresses, DnsAnswer::Addresses(found));
+        world.answer(addresses, DnsRecords::Addresses(found));
     }
     world.nobody_at("198.51.100.1:5070");
     let (key, remote) = world.connect();
@@ -215,7 +215,7 @@ fn a_client_chooses_no_victim() {
     world.nobody_at("192.0.2.9:25");
     let query = world.asked().expect("a question");
     let found = vec![[203, 0, 113, 1].into(), [192, 0, 2, 9].into()];
-    world.answer(query, DnsAnswer::Addresses(found));
+    world.answer(query, DnsRecords::Addresses(found));
     assert!(
         world.connects.is_empty(),
         "one is not the client's, one was tried"

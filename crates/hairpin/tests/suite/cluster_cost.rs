@@ -1,6 +1,6 @@
 //! What the cluster costs a node: processor time per REGISTER and per allocation, with an engine and without, in rounds
-//! that alternate. `cargo test --release -p hairpin --test suite -- --ignored --nocapture cluster_cost::` prints the figures of
-//! docs/cluster.md.
+//! that alternate. `cargo test --release -p hairpin --test suite -- --ignored --nocapture cluster_cost::` prints the
+//! figures of docs/cluster.md.
 
 use crate::common::nodes::{Node, Redis, SECRET, soon, with_engine};
 use crate::common::turn::{PASSWORD, USER};

@@ -87,7 +87,7 @@ fn expect_nothing_lost(load: Load) -> serde_json::Value {
 
 /// What a process without clients holds.
 #[derive(Debug)]
-struct HeldAllocations {
+struct ResourceUse {
     resident_kib: u64,
     descriptors: usize,
     bpf_maps: usize,
@@ -95,7 +95,7 @@ struct HeldAllocations {
     bpf_kib: u64,
 }
 
-impl HeldAllocations {
+impl ResourceUse {
     /// Once the process has given back what its clients took.
     fn by(server: &Server) -> Self {
         eventually("no client is left", || {
@@ -338,7 +338,7 @@ fn under_load(server: &Server, event: Event) -> [serde_json::Value; 3] {
 }
 
 /// A line of the table.
-fn show(upgrade: usize, killed: &str, reports: &[serde_json::Value], held: &HeldAllocations) {
+fn show(upgrade: usize, killed: &str, reports: &[serde_json::Value], held: &ResourceUse) {
     let sum = |name: &str| -> u64 {
         let of = |report: &serde_json::Value| report["total"][name].as_u64().unwrap();
         reports.iter().map(of).sum()
@@ -371,7 +371,7 @@ fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
     );
     // What the first process has held for clients is what others are compared with.
     expect_nothing_lost(server.load(CLIENTS, &rate(), "3s"));
-    let mut held = vec![HeldAllocations::by(&server)];
+    let mut held = vec![ResourceUse::by(&server)];
     println!(
         "upgrade  killed first  datagrams  lost  longest delay of probes  resident KiB  descriptors  BPF maps  BPF KiB"
     );
@@ -385,7 +385,7 @@ fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
             Event::Upgrade
         };
         let reports = under_load(&server, event);
-        held.push(HeldAllocations::by(&server));
+        held.push(ResourceUse::by(&server));
         let killed = if is_killed { "SIGKILL" } else { "" };
         show(upgrade, killed, &reports, &held[upgrade]);
     }

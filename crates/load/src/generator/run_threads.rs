@@ -47,7 +47,7 @@ impl RunThreads {
     /// Starts everybody; lanes and taps go from the plan to the threads.
     pub(super) fn start(&mut self, plan: &mut Plan) -> stdio::Result<()> {
         let senders = plan.senders;
-        let course = plan.course();
+        let timing = plan.timing();
         match (&mut plan.work, plan.closed) {
             (Work::Flows(flows), None) => {
                 let offloads = Offloads::probe();
@@ -61,7 +61,7 @@ impl RunThreads {
             (Work::Churn(churn), closed) => self.start_churn(churn, senders, closed),
             (Work::Sip(sip), closed) => {
                 sip.gso = plan.gso;
-                self.start_sip(sip, senders, closed, || Shared::of(&course))
+                self.start_sip(sip, senders, closed, || Shared::of(&timing))
             }
         }
     }

@@ -36,7 +36,7 @@ pub(super) struct Shared {
 
 /// What the times of a run are made of.
 #[derive(Clone, Debug)]
-pub(super) struct RunTimes {
+pub(super) struct RunTiming {
     warm_up: Duration,
     duration: Duration,
     linger: Duration,
@@ -48,8 +48,8 @@ pub(super) struct RunTimes {
 const STAMPED: f64 = 20_000.0;
 
 impl Plan {
-    pub(super) fn course(&self) -> RunTimes {
-        RunTimes {
+    pub(super) fn timing(&self) -> RunTiming {
+        RunTiming {
             warm_up: self.warm_up,
             duration: self.duration,
             linger: self.linger,
@@ -62,21 +62,21 @@ impl Plan {
 
 impl Shared {
     pub(super) fn new(plan: &Plan) -> Shared {
-        Shared::of(&plan.course())
+        Shared::of(&plan.timing())
     }
 
     /// Of a run that begins in a moment.
-    pub(super) fn of(course: &RunTimes) -> Shared {
+    pub(super) fn of(timing: &RunTiming) -> Shared {
         let origin_ns = clock::monotonic_ns() + HEAD_START_NS;
-        let measure_ns = origin_ns + course.warm_up.as_nanos() as u64;
+        let measure_ns = origin_ns + timing.warm_up.as_nanos() as u64;
         Shared {
             origin_ns,
             measure_ns,
-            end_ns: measure_ns + course.duration.as_nanos() as u64,
-            linger: course.linger,
-            stamp_arrivals: course.stamp_arrivals,
+            end_ns: measure_ns + timing.duration.as_nanos() as u64,
+            linger: timing.linger,
+            stamp_arrivals: timing.stamp_arrivals,
             stamps: Stamps::new(origin_ns),
-            stopper: course.stopper.clone(),
+            stopper: timing.stopper.clone(),
             quit: AtomicBool::new(false),
             receivers_off: AtomicBool::new(false),
         }

@@ -109,6 +109,8 @@ pub(crate) enum Watching {
 pub(crate) enum Written {
     All,
     Some,
+    /// The other side acknowledges or reads nothing: the kernel has given up.
+    TimedOut,
     Broken,
 }
 
@@ -451,6 +453,7 @@ fn write(stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Result<usize, Written
             Ok(bytes) => return Ok(bytes),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(Written::Some),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Err(Written::TimedOut),
             Err(_) => return Err(Written::Broken),
         }
     }

@@ -514,6 +514,7 @@ impl Connections {
         };
         let is_over = self.get(slot).is_some_and(|connection| is_done(connection));
         match written {
+            Some(Written::TimedOut) => self.close(slot, Reason::Unread, counters),
             Some(Written::Broken) => self.close(slot, Reason::Peer, counters),
             Some(Written::All) if is_over => self.close(slot, Reason::Peer, counters),
             Some(Written::All | Written::Some) => self.watch(slot, poller),

@@ -417,6 +417,10 @@ impl Sip {
             Ok(0) => return self.end_of_stream(slot, poller),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            // TCP_USER_TIMEOUT: nothing that was written is acknowledged.
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                return self.close(slot, Reason::Unread);
+            }
             Err(_) => return self.close(slot, Reason::Peer),
         };
         connection.heard = self.endpoint.now.mono;

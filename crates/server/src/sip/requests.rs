@@ -8,7 +8,7 @@ use sip::Mono;
 use sip::dispatch::{Allowed, Config, Dispatcher, Partners, Source};
 use sip::engine::Engine;
 use sip::flow::{ListenerKey, Transport};
-use sip::routing::{DnsAnswer, DnsFailed, Query};
+use sip::routing::{DnsFailed, DnsRecords, Query};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl Requests {
         now: Mono,
         engine: &mut Engine,
         query: Query,
-        result: Result<(DnsAnswer, Duration), DnsFailed>,
+        result: Result<(DnsRecords, Duration), DnsFailed>,
     ) {
         self.dispatcher.answered(now, engine, query, result);
     }
@@ -167,11 +167,11 @@ impl Requests {
     }
 }
 
-fn is_empty(answer: &DnsAnswer) -> bool {
+fn is_empty(answer: &DnsRecords) -> bool {
     match answer {
-        DnsAnswer::Naptr(records) => records.is_empty(),
-        DnsAnswer::Srv(records) => records.is_empty(),
-        DnsAnswer::Addresses(records) => records.is_empty(),
+        DnsRecords::Naptr(records) => records.is_empty(),
+        DnsRecords::Srv(records) => records.is_empty(),
+        DnsRecords::Addresses(records) => records.is_empty(),
     }
 }
 

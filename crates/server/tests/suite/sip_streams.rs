@@ -15,7 +15,11 @@ use streams::websocket::{End, Kind, ProtocolError};
 fn wait(server: &Running, what: &str, is: impl Fn(&hairpin_server::sip::SipCounters) -> bool) {
     let begun = Instant::now();
     while !is(&server.stats().sip()) {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "{what}: {:?}",
+            server.stats().sip()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -16,7 +16,7 @@ use sip::endpoint::{Endpoint, Task};
 use sip::engine::{Config, ConnectKey, Engine, Origin, SendTo, SentBy};
 use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::frame::{Frame, Framer, Opened, PONG};
-use sip::routing::{DnsAnswer, DnsFailed, Query};
+use sip::routing::{DnsFailed, DnsRecords, Query};
 use sip::tu::TransactionUser;
 use sip::uri::Uri;
 use sip::verdict::Rules;
@@ -343,15 +343,15 @@ fn read_stream(
 
 /// Resolves addresses with the system's resolver. It cannot query NAPTR and SRV, so these answers are empty. It blocks:
 /// a program with many calls must resolve on a separate thread.
-fn resolve(query: &Query) -> Result<(DnsAnswer, Duration), DnsFailed> {
+fn resolve(query: &Query) -> Result<(DnsRecords, Duration), DnsFailed> {
     let answer = match query {
-        Query::Naptr(_) => DnsAnswer::Naptr(Vec::new()),
-        Query::Srv(_) => DnsAnswer::Srv(Vec::new()),
+        Query::Naptr(_) => DnsRecords::Naptr(Vec::new()),
+        Query::Srv(_) => DnsRecords::Srv(Vec::new()),
         Query::Addresses(name) => {
             let found = (name.as_str(), 0)
                 .to_socket_addrs()
                 .map_err(|_| DnsFailed)?;
-            DnsAnswer::Addresses(found.map(|address| address.ip()).collect())
+            DnsRecords::Addresses(found.map(|address| address.ip()).collect())
         }
     };
     Ok((answer, Duration::from_secs(60)))

@@ -24,7 +24,7 @@ use super::target::Target;
 use super::token::{MAX_USER, Token};
 use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
-use crate::flow::{FlowId, FlowState, MAX_TOKEN};
+use crate::flow::{FlowAvailability, FlowId, MAX_TOKEN};
 
 /// RFC 3261 §16.6 step 3: Max-Forwards of a request that has none.
 const MAX_FORWARDS: u8 = 70;
@@ -273,7 +273,7 @@ impl Proxy {
         mut id: FlowId,
     ) -> Result<FlowId, CopyError> {
         match id.state(self.runs) {
-            FlowState::Current => {
+            FlowAvailability::Current => {
                 // The other process may number its listeners otherwise. A connection that it has made has no listener's
                 // address.
                 let listener = stack.policy.listener_at(id.flow.local);
@@ -283,12 +283,12 @@ impl Proxy {
                     id.flow.listener = listener;
                 }
             }
-            FlowState::Datagrams => {
+            FlowAvailability::Datagrams => {
                 let listener = stack.policy.listener_at(id.flow.local);
                 id.flow.listener = listener.ok_or(CopyError::FlowGone)?;
                 id.run = self.runs.own;
             }
-            FlowState::Gone => return Err(CopyError::FlowGone),
+            FlowAvailability::Gone => return Err(CopyError::FlowGone),
         }
         // If the connection of another worker is gone, that worker says so.
         if id.flow.connection.is_some() && id.worker != self.worker {

@@ -21,7 +21,7 @@ use super::request::Plan;
 use super::target::{self, Selection};
 use super::{Proxy, Stack};
 use crate::Aor;
-use crate::flow::{FlowState, Runs};
+use crate::flow::{FlowAvailability, Runs};
 use crate::location::Binding;
 use crate::push::{PushParams, prid_of};
 
@@ -94,7 +94,7 @@ pub(super) fn needs_push(
     config: &PushConfig,
 ) -> bool {
     let is_gone = match binding.flow() {
-        Some(flow) => flow.state(runs) == FlowState::Gone,
+        Some(flow) => flow.state(runs) == FlowAvailability::Gone,
         // The flow was lost (`Binding::without_flow`).
         None => binding.path().is_empty(),
     };

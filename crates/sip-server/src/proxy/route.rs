@@ -13,7 +13,7 @@ use super::media::RelayedDialog;
 use super::policy::Routing;
 use super::token::{FromNode, RouteTokens, Signed, Token};
 use super::uris;
-use crate::flow::{FlowId, FlowState, Runs};
+use crate::flow::{FlowAvailability, FlowId, Runs};
 
 /// Most Route values of one request: more than any dialog has, and few enough to check each.
 const MOST_ROUTES: usize = 64;
@@ -50,12 +50,12 @@ pub(super) struct Routed<'m> {
     pub(super) relayed: Option<RelayedDialog>,
 }
 
-/// What one URI is.
-enum UriKind {
+/// Whom one URI names.
+enum UriOwner {
     /// Somebody else's.
-    No,
+    Other,
     /// It names this server without a token: a route that the sender was configured with.
-    Plain,
+    ThisServer,
     /// Written by this server.
     Signed(Signed),
 }
@@ -94,16 +94,16 @@ pub(super) struct Reader<'r> {
 
 impl Reader<'_> {
     /// What a URI is in a request with this Call-ID. A token that this server did not write gets 403 (RFC 5626 §5.3.1).
-    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<UriKind, Refusal> {
+    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<UriOwner, Refusal> {
         let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
-            return Ok(UriKind::No);
+            return Ok(UriOwner::Other);
         };
         if let Some(signed) = uri.user.and_then(|user| self.tokens.read(user, call_id)) {
-            return Ok(UriKind::Signed(signed));
+            return Ok(UriOwner::Signed(signed));
         }
         match (self.is_own_host(&uri), uri.user) {
-            (false, _) => Ok(UriKind::No),
-            (true, None) => Ok(UriKind::Plain),
+            (false, _) => Ok(UriOwner::Other),
+            (true, None) => Ok(UriOwner::ThisServer),
             // RFC 5626 §5.3.1: "if it is not valid, 403".
             (true, Some(_)) => Err(Refusal::of(403, "Forged Route")),
         }
@@ -148,10 +148,10 @@ impl Reader<'_> {
         let mut removed = 0;
         for route in &routes {
             match self.own(route.uri, call_id)? {
-                UriKind::No => break,
-                UriKind::Plain => {}
-                UriKind::Signed(own) if is_of_next_node(&signed, own) => break,
-                UriKind::Signed(own) => signed.push(own),
+                UriOwner::Other => break,
+                UriOwner::ThisServer => {}
+                UriOwner::Signed(own) if is_of_next_node(&signed, own) => break,
+                UriOwner::Signed(own) => signed.push(own),
             }
             removed += 1;
         }
@@ -237,8 +237,8 @@ impl Reader<'_> {
             return Ok(None);
         }
         match id.state(self.runs) {
-            FlowState::Current | FlowState::Datagrams => Ok(Some(id)),
-            FlowState::Gone => Err(FlowGone),
+            FlowAvailability::Current | FlowAvailability::Datagrams => Ok(Some(id)),
+            FlowAvailability::Gone => Err(FlowGone),
         }
     }
 }

@@ -11,7 +11,7 @@ use sip::uri::{Uri, starts_with_sips};
 use super::config::Forking;
 use super::nodes::{NodeHop, transport_of};
 use super::uris::request_uri;
-use crate::flow::{FlowId, FlowState, Runs};
+use crate::flow::{FlowAvailability, FlowId, Runs};
 use crate::location::Binding;
 use crate::push::prid_of;
 use crate::registrar::is_same_instance;
@@ -143,17 +143,19 @@ impl Target {
         target.reach = AllowedDestination::Near(flow.flow.remote.ip());
         target.near = Some(flow);
         match flow.state(runs) {
-            FlowState::Gone if is_outbound || flow.flow.transport.is_websocket() => return None,
+            FlowAvailability::Gone if is_outbound || flow.flow.transport.is_websocket() => {
+                return None;
+            }
             // Its contact may take a new connection.
-            FlowState::Gone => return Some(target),
-            FlowState::Current | FlowState::Datagrams => {}
+            FlowAvailability::Gone => return Some(target),
+            FlowAvailability::Current | FlowAvailability::Datagrams => {}
         }
         // If the Contact has the address that the REGISTER came from, there is no NAT, and the Contact is used.
         let is_datagram = flow.flow.connection.is_none();
         if is_outbound || !is_datagram || !is_at(&target.uri, &flow) {
             target.flow = Some(flow);
             target.only_by_flow = is_outbound || is_datagram;
-        } else if flow.state(runs) == FlowState::Current {
+        } else if flow.state(runs) == FlowAvailability::Current {
             target.from = Some(SendFrom {
                 listener: flow.flow.listener,
                 local: Some(flow.flow.local),

@@ -20,31 +20,31 @@ use crate::routes::{Hop, Next, Outcome};
 
 /// Why a request moves on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MoveReason {
+enum FailureReason {
     Busy,
     NoAnswer,
     Unreachable,
     /// The response is final: nothing follows.
-    Decided,
+    Final,
 }
 
-impl MoveReason {
-    fn of(code: u16, is_unanswered: bool) -> MoveReason {
+impl FailureReason {
+    fn of(code: u16, is_unanswered: bool) -> FailureReason {
         match code {
-            _ if is_unanswered => MoveReason::NoAnswer,
-            486 => MoveReason::Busy,
-            408 | 480 => MoveReason::NoAnswer,
-            500 | 502..=504 => MoveReason::Unreachable,
-            _ => MoveReason::Decided,
+            _ if is_unanswered => FailureReason::NoAnswer,
+            486 => FailureReason::Busy,
+            408 | 480 => FailureReason::NoAnswer,
+            500 | 502..=504 => FailureReason::Unreachable,
+            _ => FailureReason::Final,
         }
     }
 
     fn next(self, hop: &Hop) -> Next {
         match self {
-            MoveReason::Busy => hop.failures.busy,
-            MoveReason::NoAnswer => hop.failures.no_answer,
-            MoveReason::Unreachable => hop.failures.unreachable,
-            MoveReason::Decided => Next::Stop,
+            FailureReason::Busy => hop.failures.busy,
+            FailureReason::NoAnswer => hop.failures.no_answer,
+            FailureReason::Unreachable => hop.failures.unreachable,
+            FailureReason::Final => Next::Stop,
         }
     }
 }
@@ -112,7 +112,7 @@ fn keep_following_targets(
     stack: &mut Stack<'_>,
     context: &mut Context,
     hop: &Hop,
-    why: MoveReason,
+    why: FailureReason,
 ) -> bool {
     let any = !context.targets.is_empty();
     follow(&mut context.targets, hop, why.next(hop));
@@ -136,7 +136,7 @@ pub(super) fn again(stack: &Stack<'_>, target: &Target) -> Option<Box<Target>> {
 /// The copy for an address of a trunk could not be sent, for example because the transaction table is full. That says
 /// nothing about the address. Removes the targets that `on_unreachable` of the route excludes.
 pub(super) fn not_sent(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) {
-    keep_following_targets(stack, context, hop, MoveReason::Unreachable);
+    keep_following_targets(stack, context, hop, FailureReason::Unreachable);
 }
 
 /// Whether this server has not tried to send a request: the address asked for less (RFC 7339) or for a pause
@@ -169,7 +169,7 @@ impl Proxy {
             Err(HopFull) => {
                 branch.is_done = true;
                 context.best.add_own(503);
-                keep_following_targets(stack, context, hop, MoveReason::Unreachable);
+                keep_following_targets(stack, context, hop, FailureReason::Unreachable);
                 false
             }
         }
@@ -251,11 +251,11 @@ impl Proxy {
         }
         let has_credentials = stack.policy.credentials(&hop).is_some();
         let why = match code {
-            401 | 407 if has_credentials => MoveReason::Unreachable,
-            code => MoveReason::of(code, is_unanswered),
+            401 | 407 if has_credentials => FailureReason::Unreachable,
+            code => FailureReason::of(code, is_unanswered),
         };
         let goes_on = keep_following_targets(stack, context, &hop, why);
-        if has_rung && !goes_on && why == MoveReason::Unreachable {
+        if has_rung && !goes_on && why == FailureReason::Unreachable {
             stack.policy.rung_and_failed(&hop);
         }
     }
@@ -346,12 +346,12 @@ impl Proxy {
         let why = match (failure, branch.is_heard) {
             (Failure::Cancelled, _) => return,
             // The address has responded before, so it is the called party that does not answer.
-            (Failure::TimedOut, true) => MoveReason::NoAnswer,
-            _ => MoveReason::Unreachable,
+            (Failure::TimedOut, true) => FailureReason::NoAnswer,
+            _ => FailureReason::Unreachable,
         };
         match why {
             // A phone that rings for minutes says nothing about the trunk.
-            MoveReason::NoAnswer => {}
+            FailureReason::NoAnswer => {}
             // Nor does a request that this server has not sent.
             _ if is_not_tried(failure) => {}
             _ if *failure == Failure::TimedOut => {
@@ -361,7 +361,7 @@ impl Proxy {
         }
         // If the connection to the trunk is lost after the call has rung, the call ends.
         let why = match (why, has_rung) {
-            (MoveReason::Unreachable, true) => MoveReason::Decided,
+            (FailureReason::Unreachable, true) => FailureReason::Final,
             (why, _) => why,
         };
         if !keep_following_targets(stack, context, &hop, why) && has_rung {
@@ -394,7 +394,7 @@ impl Proxy {
         branch.is_done = true;
         let request = branch.request;
         stack.policy.concluded(now, &hop, Outcome::Silent);
-        keep_following_targets(stack, context, &hop, MoveReason::Unreachable);
+        keep_following_targets(stack, context, &hop, FailureReason::Unreachable);
         context.best.add_own(408);
         // If a response comes after all, the CANCEL goes out (RFC 3261 §9.1).
         if let Some(request) = request {

@@ -1,6 +1,6 @@
 //! Outbound (RFC 5626 §6).
 
-use sip_server::flow::{FlowState, Runs};
+use sip_server::flow::{FlowAvailability, Runs};
 use sip_server::location::Limits;
 use sip_server::registrar::Config;
 
@@ -192,5 +192,5 @@ fn a_direct_flow_is_kept_and_a_refresh_brings_the_new_one_rfc5626_6() {
     world.register("b", 1, "Contact: <sip:b@192.168.1.2>");
     let flow = world.bindings()[1].flow().unwrap();
     assert_eq!(flow, world.flow);
-    assert_eq!(flow.state(Runs::of(8)), FlowState::Datagrams);
+    assert_eq!(flow.state(Runs::of(8)), FlowAvailability::Datagrams);
 }

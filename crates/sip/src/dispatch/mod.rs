@@ -21,7 +21,7 @@
 //! use hairpin_sip::dispatch::{AllowedDestination, Config, Dispatcher, OutgoingRequest, Source};
 //! use hairpin_sip::engine::{self, Engine, Mark, Output};
 //! use hairpin_sip::flow::{Transport, ListenerKey};
-//! use hairpin_sip::routing::{DnsAnswer, Query};
+//! use hairpin_sip::routing::{DnsRecords, Query};
 //! use hairpin_sip::{HashKey, Mono};
 //! use std::time::Duration;
 //!
@@ -48,7 +48,7 @@
 //! let Some(query @ Query::Addresses(_)) = dispatcher.poll_query() else {
 //!     return Err("a name with a port has addresses".into());
 //! };
-//! let answer = DnsAnswer::Addresses(vec![[192, 0, 2, 9].into()]);
+//! let answer = DnsRecords::Addresses(vec![[192, 0, 2, 9].into()]);
 //! dispatcher.answered(Mono(0), &mut engine, query, Ok((answer, Duration::from_secs(60))));
 //! assert!(matches!(engine.poll_output(), Some(Output::Send { .. })));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -73,7 +73,7 @@ use crate::engine::slab::Slab;
 use crate::engine::{ClientFailure, ClientKey, Engine, Event, Mark};
 use crate::flow::Flow;
 use crate::message::Message;
-use crate::routing::{DnsAnswer, DnsCache, DnsFailed, Locator, Outcome, Penalties, Query};
+use crate::routing::{DnsCache, DnsFailed, DnsRecords, Locator, Outcome, Penalties, Query};
 use crate::{HashKey, Mono};
 use queries::{PendingQueries, Waiter};
 use requests::Request;
@@ -198,7 +198,7 @@ impl Dispatcher {
         now: Mono,
         engine: &mut Engine,
         query: Query,
-        result: Result<(DnsAnswer, Duration), DnsFailed>,
+        result: Result<(DnsRecords, Duration), DnsFailed>,
     ) {
         let waiting = self.queries.close(&query);
         match result {

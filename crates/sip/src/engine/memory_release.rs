@@ -10,23 +10,23 @@ use super::Engine;
 use crate::Mono;
 
 /// How often.
-const TIDYING: Duration = Duration::from_millis(250);
+const RELEASE_INTERVAL: Duration = Duration::from_millis(250);
 /// Bytes at a time, about.
 const MOST: usize = 16 << 20;
 
 impl Engine {
     /// When there is something to give back.
-    pub(super) fn next_tidying(&self) -> Option<Mono> {
+    pub(super) fn next_memory_release(&self) -> Option<Mono> {
         let has_slack =
             self.servers.has_slack() || self.clients.slab.has_slack() || self.store.has_slack();
-        has_slack.then(|| self.tidied_at.plus(TIDYING))
+        has_slack.then(|| self.memory_released_at.plus(RELEASE_INTERVAL))
     }
 
     pub(super) fn release_unused_memory(&mut self, now: Mono) {
-        if self.next_tidying().is_none_or(|at| at > now) {
+        if self.next_memory_release().is_none_or(|at| at > now) {
             return;
         }
-        self.tidied_at = now;
+        self.memory_released_at = now;
         let mut bytes = self.servers.release_memory(MOST);
         bytes += self.clients.release_memory(MOST);
         bytes += self.store.release_memory(MOST.saturating_sub(bytes));

@@ -56,7 +56,7 @@ mod compose;
 mod config;
 mod connections;
 mod error;
-mod free_slots;
+mod index_set;
 mod key;
 mod memory_release;
 mod output;
@@ -125,7 +125,7 @@ pub struct Engine {
     /// For messages read back from the store.
     spans: Box<Spans>,
     stats: Stats,
-    tidied_at: Mono,
+    memory_released_at: Mono,
     /// Bytes given back since somebody asked.
     released_bytes: usize,
 }
@@ -161,7 +161,7 @@ impl Engine {
             spare: vec![0; store::LONGEST].into(),
             spans: Box::default(),
             stats: Stats::default(),
-            tidied_at: Mono::default(),
+            memory_released_at: Mono::default(),
             released_bytes: 0,
             config,
         }
@@ -180,7 +180,7 @@ impl Engine {
             self.clients.wheel.next_deadline(),
             self.connections.next_sweep(),
             self.controller.poll_timeout(),
-            self.next_tidying(),
+            self.next_memory_release(),
         ]
         .into_iter()
         .flatten()

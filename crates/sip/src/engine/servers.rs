@@ -11,7 +11,7 @@ use super::output::Mark;
 use super::related::Related;
 use super::slab::Slab;
 use super::store::Cell;
-use super::transaction_quota::{QueuePosition, TransactionQuota};
+use super::transaction_quota::{TransactionLink, TransactionQuota};
 use crate::flow::Flow;
 use crate::timer::{Timers, Wheel};
 use crate::transaction::{InviteServer, NonInviteServer, Step};
@@ -50,7 +50,7 @@ pub(super) struct Server {
     /// What may still be sent to its source.
     pub(super) allowance: Allowance,
     /// Whether it is finished, for [`TransactionQuota`].
-    pub(super) position: QueuePosition,
+    pub(super) position: TransactionLink,
 }
 
 /// All server transactions, by place and by fingerprint.

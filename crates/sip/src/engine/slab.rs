@@ -3,7 +3,7 @@
 //! Entries lie in chunks of fixed size, so that growing moves nothing. The first chunk with room is taken, and those
 //! that have become empty are given back in [`Slab::release_memory`].
 
-use super::free_slots::FreeSlots;
+use super::index_set::IndexSet;
 
 /// Entries per chunk.
 const CHUNK: usize = 256;
@@ -79,7 +79,7 @@ impl<T> Chunk<T> {
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     chunks: Vec<Chunk<T>>,
-    room: FreeSlots,
+    room: IndexSet,
     len: usize,
     /// Chunks that hold entries, and that have memory.
     in_use: usize,
@@ -90,7 +90,7 @@ impl<T> Slab<T> {
     pub(crate) const fn new() -> Slab<T> {
         Slab {
             chunks: Vec::new(),
-            room: FreeSlots::new(),
+            room: IndexSet::new(),
             len: 0,
             in_use: 0,
             with_memory: 0,

@@ -1,7 +1,7 @@
 //! Memory for messages that transactions keep, in cells of a few sizes. When the pool has grown to the required size,
 //! storing a message allocates nothing. The pool releases memory that it has not used for a while.
 
-use super::free_slots::FreeSlots;
+use super::index_set::IndexSet;
 
 /// Cells up to this size come in steps of [`STEP`], larger ones double.
 const FINE: usize = 2048;
@@ -63,7 +63,7 @@ impl Chunk {
 #[derive(Debug)]
 struct Class {
     chunks: Vec<Chunk>,
-    room: FreeSlots,
+    room: IndexSet,
 }
 
 /// Chunks that hold messages, and that have memory.
@@ -84,7 +84,7 @@ impl Class {
     const fn new() -> Class {
         Class {
             chunks: Vec::new(),
-            room: FreeSlots::new(),
+            room: IndexSet::new(),
         }
     }
 

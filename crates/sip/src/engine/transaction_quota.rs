@@ -28,9 +28,9 @@ const END: u32 = u32::MAX;
 
 /// Where a transaction is counted, or between which others it hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueuePosition {
+pub(super) enum TransactionLink {
     /// Not finished: counted for this place.
-    Open(u16),
+    Unfinished(u16),
     /// Finished; the one before and the one after.
     Finished(u32, u32),
 }
@@ -64,12 +64,12 @@ impl TransactionQuota {
     }
 
     /// A transaction of a source counted at this place begins.
-    pub(super) fn begin(&mut self, place: u16) -> QueuePosition {
+    pub(super) fn begin(&mut self, place: u16) -> TransactionLink {
         if let Some(count) = self.open.get_mut(usize::from(place)) {
             *count += 1;
         }
         self.total += 1;
-        QueuePosition::Open(place)
+        TransactionLink::Unfinished(place)
     }
 
     /// The transaction at `slot` is finished, and the newest of these.
@@ -77,11 +77,11 @@ impl TransactionQuota {
         let Some((_, server)) = slab.at(slot) else {
             return;
         };
-        if let QueuePosition::Open(place) = server.position {
-            server.position = QueuePosition::Finished(self.newest, END);
+        if let TransactionLink::Unfinished(place) = server.position {
+            server.position = TransactionLink::Finished(self.newest, END);
             self.decrement(place);
             match slab.at(self.newest).map(|(_, server)| &mut server.position) {
-                Some(QueuePosition::Finished(_, next)) => *next = slot,
+                Some(TransactionLink::Finished(_, next)) => *next = slot,
                 _ => self.oldest = slot,
             }
             self.newest = slot;
@@ -89,17 +89,17 @@ impl TransactionQuota {
     }
 
     /// A transaction has ended, and is no longer in the table.
-    pub(super) fn end(&mut self, slab: &mut Slab<Server>, position: QueuePosition) {
+    pub(super) fn end(&mut self, slab: &mut Slab<Server>, position: TransactionLink) {
         let (before, after) = match position {
-            QueuePosition::Open(place) => return self.decrement(place),
-            QueuePosition::Finished(before, after) => (before, after),
+            TransactionLink::Unfinished(place) => return self.decrement(place),
+            TransactionLink::Finished(before, after) => (before, after),
         };
         match slab.at(before).map(|(_, server)| &mut server.position) {
-            Some(QueuePosition::Finished(_, next)) => *next = after,
+            Some(TransactionLink::Finished(_, next)) => *next = after,
             _ => self.oldest = after,
         }
         match slab.at(after).map(|(_, server)| &mut server.position) {
-            Some(QueuePosition::Finished(previous, _)) => *previous = before,
+            Some(TransactionLink::Finished(previous, _)) => *previous = before,
             _ => self.newest = before,
         }
     }

@@ -47,7 +47,7 @@ pub struct Srv {
 
 /// What the DNS says; an empty list means that there are no such records, or no such name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DnsAnswer {
+pub enum DnsRecords {
     /// To [`Query::Naptr`].
     Naptr(Vec<Naptr>),
     /// To [`Query::Srv`].
@@ -56,21 +56,21 @@ pub enum DnsAnswer {
     Addresses(Vec<IpAddr>),
 }
 
-impl DnsAnswer {
+impl DnsRecords {
     fn is_empty(&self) -> bool {
         match self {
-            DnsAnswer::Naptr(records) => records.is_empty(),
-            DnsAnswer::Srv(records) => records.is_empty(),
-            DnsAnswer::Addresses(records) => records.is_empty(),
+            DnsRecords::Naptr(records) => records.is_empty(),
+            DnsRecords::Srv(records) => records.is_empty(),
+            DnsRecords::Addresses(records) => records.is_empty(),
         }
     }
 
     /// An answer has no more records than are of use: this many are looked at, and no more kept.
     fn truncate(&mut self) {
         match self {
-            DnsAnswer::Naptr(records) => records.truncate(MOST_RECORDS),
-            DnsAnswer::Srv(records) => records.truncate(MOST_RECORDS),
-            DnsAnswer::Addresses(records) => records.truncate(MOST_RECORDS),
+            DnsRecords::Naptr(records) => records.truncate(MOST_RECORDS),
+            DnsRecords::Srv(records) => records.truncate(MOST_RECORDS),
+            DnsRecords::Addresses(records) => records.truncate(MOST_RECORDS),
         }
     }
 }
@@ -89,7 +89,7 @@ const FAILED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 struct Entry {
-    answer: Result<DnsAnswer, DnsFailed>,
+    answer: Result<DnsRecords, DnsFailed>,
     until: Mono,
 }
 
@@ -114,7 +114,7 @@ impl DnsCache {
     }
 
     /// Keeps an answer for its time to live, within limits.
-    pub fn insert(&mut self, now: Mono, query: Query, mut answer: DnsAnswer, ttl: Duration) {
+    pub fn insert(&mut self, now: Mono, query: Query, mut answer: DnsRecords, ttl: Duration) {
         let longest = if answer.is_empty() {
             LONGEST_NEGATIVE
         } else {
@@ -130,7 +130,7 @@ impl DnsCache {
         self.put(now, query, Err(DnsFailed), now.plus(FAILED));
     }
 
-    fn put(&mut self, now: Mono, query: Query, answer: Result<DnsAnswer, DnsFailed>, until: Mono) {
+    fn put(&mut self, now: Mono, query: Query, answer: Result<DnsRecords, DnsFailed>, until: Mono) {
         if self.entries.len() >= MOST_ANSWERS && !self.entries.contains_key(&query) {
             self.make_room(now);
         }
@@ -155,7 +155,7 @@ impl DnsCache {
     }
 
     /// What is known, if it still may be believed.
-    pub(super) fn get(&self, now: Mono, query: &Query) -> Option<&Result<DnsAnswer, DnsFailed>> {
+    pub(super) fn get(&self, now: Mono, query: &Query) -> Option<&Result<DnsRecords, DnsFailed>> {
         let entry = self.entries.get(query)?;
         (entry.until > now).then_some(&entry.answer)
     }
@@ -199,9 +199,9 @@ mod tests {
     #[test]
     fn answers_live_as_long_as_they_say_within_limits() {
         let mut cache = cache();
-        let yes = DnsAnswer::Addresses(vec![[192, 0, 2, 1].into()]);
-        let no = DnsAnswer::Addresses(Vec::new());
-        let mut put = |name, answer: &DnsAnswer, ttl| {
+        let yes = DnsRecords::Addresses(vec![[192, 0, 2, 1].into()]);
+        let no = DnsRecords::Addresses(Vec::new());
+        let mut put = |name, answer: &DnsRecords, ttl| {
             cache.insert(
                 Mono(0),
                 query(name),
@@ -227,7 +227,7 @@ mod tests {
     fn it_is_bounded_and_keeps_what_lives_longest() {
         let mut cache = cache();
         for number in 0..5000u64 {
-            let answer = DnsAnswer::Addresses(vec![[192, 0, 2, 1].into(); 100]);
+            let answer = DnsRecords::Addresses(vec![[192, 0, 2, 1].into(); 100]);
             let ttl = Duration::from_secs(100 + number);
             cache.insert(Mono(0), query(&format!("h{number}")), answer, ttl);
             assert!(cache.len() <= MOST_ANSWERS);

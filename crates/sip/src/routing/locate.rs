@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::cache::{DnsAnswer, DnsCache, DnsFailed, Naptr, Query, Srv};
+use super::cache::{DnsCache, DnsFailed, DnsRecords, Naptr, Query, Srv};
 use super::name::DnsName;
 use super::penalties::Penalties;
 use super::weigh;
@@ -178,7 +178,7 @@ impl Locator {
         }
         match cache.get(now, &Query::Naptr(host.clone())) {
             None => Found::asking(Query::Naptr(host.clone())),
-            Some(Ok(DnsAnswer::Naptr(records))) => {
+            Some(Ok(DnsRecords::Naptr(records))) => {
                 let chosen = self.choose(records, scheme);
                 if chosen.is_empty() {
                     // RFC 3263 §4.1: no NAPTR records: SRV queries for each transport we have.
@@ -268,7 +268,7 @@ impl Locator {
         let query = Query::Srv(name.clone());
         match cache.get(now, &query) {
             None => found.ask.push(query),
-            Some(Ok(DnsAnswer::Srv(records))) => {
+            Some(Ok(DnsRecords::Srv(records))) => {
                 for record in weigh::order(records, || self.next_random()) {
                     let Srv { port, target, .. } = record;
                     found.add_host(now, cache, transport, target, *port);
@@ -360,7 +360,7 @@ impl Found {
         match cache.get(now, &query) {
             None if self.ask.contains(&query) => {}
             None => self.ask.push(query),
-            Some(Ok(DnsAnswer::Addresses(addresses))) => {
+            Some(Ok(DnsRecords::Addresses(addresses))) => {
                 let server = |ip: &IpAddr| Candidate {
                     transport,
                     remote: SocketAddr::new(*ip, port),

@@ -48,19 +48,19 @@ impl Zone {
         self
     }
 
-    fn answer(&mut self, query: &Query) -> DnsAnswer {
+    fn answer(&mut self, query: &Query) -> DnsRecords {
         match query {
             Query::Naptr(host) => {
                 self.asked.push(format!("NAPTR {}", host.as_str()));
-                DnsAnswer::Naptr(self.naptr.get(host.as_str()).cloned().unwrap_or_default())
+                DnsRecords::Naptr(self.naptr.get(host.as_str()).cloned().unwrap_or_default())
             }
             Query::Srv(host) => {
                 self.asked.push(format!("SRV {}", host.as_str()));
-                DnsAnswer::Srv(self.srv.get(host.as_str()).cloned().unwrap_or_default())
+                DnsRecords::Srv(self.srv.get(host.as_str()).cloned().unwrap_or_default())
             }
             Query::Addresses(host) => {
                 self.asked.push(format!("A {}", host.as_str()));
-                DnsAnswer::Addresses(self.hosts.get(host.as_str()).cloned().unwrap_or_default())
+                DnsRecords::Addresses(self.hosts.get(host.as_str()).cloned().unwrap_or_default())
             }
         }
     }
@@ -252,7 +252,7 @@ fn penalised_servers_come_last_and_are_not_lost() {
     cache.insert(
         Mono(0),
         query,
-        DnsAnswer::Addresses(addresses),
+        DnsRecords::Addresses(addresses),
         Duration::from_secs(60),
     );
     penalties.silent(Mono(0), Transport::Udp, ([192, 0, 2, 1], 5060).into());
@@ -274,7 +274,7 @@ fn a_zone_of_many_records_is_cut() {
     let penalties = Penalties::new(HashKey::new([1; 16]));
     let addresses = (0..200).map(|last| [192, 0, 2, last].into()).collect();
     let query = Query::Addresses(name("example.org"));
-    let answer = DnsAnswer::Addresses(addresses);
+    let answer = DnsRecords::Addresses(addresses);
     cache.insert(Mono(0), query, answer, Duration::from_secs(60));
     let what = Locate::Name {
         host: name("example.org"),

@@ -10,7 +10,7 @@ mod response;
 mod target;
 mod weigh;
 
-pub use cache::{DnsAnswer, DnsCache, DnsFailed, Naptr, Query, Srv};
+pub use cache::{DnsCache, DnsFailed, DnsRecords, Naptr, Query, Srv};
 pub use failover::{Failover, Outcome};
 pub use locate::{Candidate, Locate, Located, Locator, Scheme};
 pub use name::DnsName;

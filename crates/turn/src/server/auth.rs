@@ -50,8 +50,8 @@ pub(super) enum Unauthenticated {
     Unavailable,
     /// 500: the credentials are wrong as far as is known, but a source of credentials is not available.
     Undecided(AuthFailure),
-    /// Not yet: the request waits for its user's keys.
-    SuspendedRequest,
+    /// No response yet: the request waits for its user's keys.
+    Pending,
     /// No look-up can be begun for it.
     NoRoom(DropReason),
 }

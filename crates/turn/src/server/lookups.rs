@@ -177,7 +177,7 @@ impl Server {
             query: Box::new(query.to_owned()),
             credentials: Arc::clone(self.config.credentials_of(asked.realm)),
         });
-        Unauthenticated::SuspendedRequest
+        Unauthenticated::Pending
     }
 
     /// The result to [`Output::FindKeys`](super::Output::FindKeys): the request goes on as if it came now. Returns

@@ -172,7 +172,7 @@ impl Server {
         message: &Message<'_>,
         reason: Unauthenticated,
     ) -> Result<(), DropReason> {
-        if !matches!(reason, Unauthenticated::SuspendedRequest) {
+        if !matches!(reason, Unauthenticated::Pending) {
             self.take_unverified(now.mono, &asked.path)?;
         }
         let request_len = message.as_bytes().len();
@@ -206,7 +206,7 @@ impl Server {
                 self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
                 self.auth_failed(now, &asked.path, message, failure);
             }
-            Unauthenticated::SuspendedRequest => {}
+            Unauthenticated::Pending => {}
             // The client sends the request again, and may find room. On a stream it would wait for nothing.
             Unauthenticated::NoRoom(reason) => {
                 if !asked.path.five_tuple.transport.is_stream() {

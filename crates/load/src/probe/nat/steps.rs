@@ -31,9 +31,9 @@ pub(super) struct Prober<N> {
 }
 
 /// What became of a request.
-enum NatTestResult {
+enum TestOutcome {
     Response(Response),
-    Silence(turn::client::Timing),
+    NoResponse(turn::client::Timing),
 }
 
 impl<N: Network> Prober<N> {
@@ -111,8 +111,8 @@ impl<N: Network> Prober<N> {
         };
         let server = self.server;
         match self.ask(socket, server, requested_test)? {
-            NatTestResult::Silence(_) => Ok(false),
-            NatTestResult::Response(Response { from, outcome, .. }) => match outcome {
+            TestOutcome::NoResponse(_) => Ok(false),
+            TestOutcome::Response(Response { from, outcome, .. }) => match outcome {
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(server, "Binding", code, &reason))
                 }
@@ -213,8 +213,8 @@ impl<N: Network> Prober<N> {
             ..RequestedTest::default()
         };
         match self.ask(asking, self.server, requested_test)? {
-            NatTestResult::Silence(_) => Ok(Some(false)),
-            NatTestResult::Response(response) => match response.outcome {
+            TestOutcome::NoResponse(_) => Ok(Some(false)),
+            TestOutcome::Response(response) => match response.outcome {
                 Outcome::Refused(420, _) => Ok(None),
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(self.server, "Binding", code, &reason))
@@ -228,8 +228,8 @@ impl<N: Network> Prober<N> {
     /// The mapped address towards `to`.
     fn mapped(&mut self, socket: usize, to: SocketAddr) -> Result<Box<Mapped>, ProbeError> {
         match self.ask(socket, to, RequestedTest::default())? {
-            NatTestResult::Silence(timing) => Err(ProbeError::no_answer(to, "Binding", timing)),
-            NatTestResult::Response(response) => match response.outcome {
+            TestOutcome::NoResponse(timing) => Err(ProbeError::no_answer(to, "Binding", timing)),
+            TestOutcome::Response(response) => match response.outcome {
                 Outcome::Mapped(mapped) => Ok(mapped),
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(to, "Binding", code, &reason))
@@ -255,7 +255,7 @@ impl<N: Network> Prober<N> {
         socket: usize,
         to: SocketAddr,
         requested_test: RequestedTest,
-    ) -> Result<NatTestResult, ProbeError> {
+    ) -> Result<TestOutcome, ProbeError> {
         let id = self.id()?;
         let bytes = self.request(&id, requested_test)?;
         self.network.wait(self.next);
@@ -276,10 +276,10 @@ impl<N: Network> Prober<N> {
                 continue;
             };
             if let Some(response) = response(&received, &id) {
-                return Ok(NatTestResult::Response(response));
+                return Ok(TestOutcome::Response(response));
             }
         }
-        Ok(NatTestResult::Silence(turn::client::Timing {
+        Ok(TestOutcome::NoResponse(turn::client::Timing {
             transmissions,
             elapsed: self.network.now() - start,
         }))

@@ -1,6 +1,6 @@
 //! What hickory-resolver is asked, and what its answers mean to SIP.
 
-use super::{DnsResult, Families, NoAnswer};
+use super::{Families, NoAnswer, RecordsWithTtl};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts, ServerOrderingStrategy,
@@ -10,7 +10,7 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
-use sip::routing::{DnsAnswer, DnsName, Naptr, Query, Srv};
+use sip::routing::{DnsName, DnsRecords, Naptr, Query, Srv};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -81,7 +81,7 @@ impl Lookups {
         &self,
         query: &Query,
         families: Families,
-    ) -> Result<DnsResult, NoAnswer> {
+    ) -> Result<RecordsWithTtl, NoAnswer> {
         let resolver = self.resolver().ok_or(NoAnswer::Failed)?;
         let asked = tokio::time::timeout(QUERY_TIMEOUT, ask(&resolver, query, families));
         asked.await.unwrap_or(Err(NoAnswer::TimedOut))
@@ -133,15 +133,15 @@ async fn ask(
     resolver: &TokioResolver,
     query: &Query,
     families: Families,
-) -> Result<DnsResult, NoAnswer> {
+) -> Result<RecordsWithTtl, NoAnswer> {
     match query {
         Query::Naptr(name) => {
             let found = records(resolver, name, RecordType::NAPTR).await?;
-            Ok(found.known(|data| DnsAnswer::Naptr(data.filter_map(naptr).collect())))
+            Ok(found.known(|data| DnsRecords::Naptr(data.filter_map(naptr).collect())))
         }
         Query::Srv(name) => {
             let found = records(resolver, name, RecordType::SRV).await?;
-            Ok(found.known(|data| DnsAnswer::Srv(data.filter_map(srv).collect())))
+            Ok(found.known(|data| DnsRecords::Srv(data.filter_map(srv).collect())))
         }
         Query::Addresses(name) => addresses(resolver, name, families).await,
     }
@@ -152,7 +152,7 @@ async fn addresses(
     resolver: &TokioResolver,
     name: &DnsName,
     families: Families,
-) -> Result<DnsResult, NoAnswer> {
+) -> Result<RecordsWithTtl, NoAnswer> {
     let v6 = async {
         match families.v6 {
             true => Some(records(resolver, name, RecordType::AAAA).await),
@@ -180,8 +180,8 @@ async fn addresses(
     match failure {
         // One family is better than nothing; that there is nothing was not said.
         Some(error) if all.is_empty() => Err(error),
-        _ => Ok(DnsResult {
-            answer: DnsAnswer::Addresses(all),
+        _ => Ok(RecordsWithTtl {
+            answer: DnsRecords::Addresses(all),
             ttl,
         }),
     }
@@ -229,9 +229,9 @@ impl Found {
 
     fn known<'a>(
         &'a self,
-        make: impl FnOnce(&mut dyn Iterator<Item = &'a RData>) -> DnsAnswer,
-    ) -> DnsResult {
-        DnsResult {
+        make: impl FnOnce(&mut dyn Iterator<Item = &'a RData>) -> DnsRecords,
+    ) -> RecordsWithTtl {
+        RecordsWithTtl {
             answer: make(&mut self.data()),
             ttl: self.ttl,
         }

@@ -16,7 +16,7 @@ mod thread;
 
 pub use blocking::LocateError;
 
-use sip::routing::{DnsAnswer, Query};
+use sip::routing::{DnsRecords, Query};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -45,14 +45,14 @@ struct Shared {
 #[derive(Debug, Clone)]
 pub(crate) struct Answered {
     pub(crate) query: Query,
-    pub(crate) result: Result<DnsResult, NoAnswer>,
+    pub(crate) result: Result<RecordsWithTtl, NoAnswer>,
     pub(crate) took: Duration,
 }
 
 /// What the DNS says, which may be that there is nothing, and for how long that may be believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DnsResult {
-    pub(crate) answer: DnsAnswer,
+pub(crate) struct RecordsWithTtl {
+    pub(crate) answer: DnsRecords,
     pub(crate) ttl: Duration,
 }
 

@@ -5,15 +5,15 @@
 
 /// The set.
 #[derive(Debug)]
-pub(crate) struct FreeSlots {
+pub(crate) struct IndexSet {
     words: Vec<u64>,
     /// All words before this one are empty.
     from: usize,
 }
 
-impl FreeSlots {
-    pub(crate) const fn new() -> FreeSlots {
-        FreeSlots {
+impl IndexSet {
+    pub(crate) const fn new() -> IndexSet {
+        IndexSet {
             words: Vec::new(),
             from: 0,
         }
@@ -62,7 +62,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_set_that_knows_its_least(changes in prop::collection::vec((0usize..300, any::<bool>()), 1..200)) {
-            let (mut ours, mut model) = (FreeSlots::new(), BTreeSet::new());
+            let (mut ours, mut model) = (IndexSet::new(), BTreeSet::new());
             for (number, inserts) in changes {
                 if inserts {
                     ours.insert(number);
