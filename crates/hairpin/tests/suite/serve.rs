@@ -267,15 +267,23 @@ fn logs_are_json_when_asked_and_stdout_stays_clean() {
         "--secret",
         "short",
     ]);
+    let address = serve.address().to_string();
     serve.signal("TERM");
     let (_, log) = serve.wait();
     let lines: Vec<_> = log.lines().collect();
     assert!(lines[0].contains("the secret is shorter"), "{log}");
+    let mut listeners = Vec::new();
     for line in lines {
         let value: serde_json::Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(value["level"].is_string(), "{line}");
+        assert!(value["timestamp"].is_string(), "{line}");
+        if value["message"] == "serving" {
+            listeners.push((value["listeners"].clone(), value["sip"].clone()));
+        }
     }
+    let expected = (serde_json::json!([address]), serde_json::json!([]));
+    assert_eq!(listeners, [expected], "{log}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
+use super::log_json::Json;
 use crate::audit;
 use crate::commands::input;
 use crate::config::LogFormat;
@@ -56,7 +57,7 @@ pub(in crate::commands) fn install(format: LogFormat, level: LevelFilter) -> Res
         .with_target(false)
         .with_ansi(input::colour());
     let layer = if json {
-        layer.json().flatten_event(true).boxed()
+        layer.event_format(Json).boxed()
     } else {
         layer.boxed()
     };

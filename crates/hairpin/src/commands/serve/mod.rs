@@ -10,6 +10,7 @@ mod engine;
 mod explain;
 mod kernel;
 pub(super) mod log;
+mod log_json;
 #[cfg(test)]
 mod panic_tests;
 mod plan;
