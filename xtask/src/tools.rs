@@ -60,6 +60,7 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("chromedriver", "chromium-driver"),
     tool("go", "golang-go"),
     tool("ip", "iproute2"),
+    tool("nft", "nftables"),
     tool("openssl", "openssl"),
     tool("certutil", "libnss3-tools"),
     tool("pip3", "python3-pip"),

@@ -69,13 +69,24 @@ pub(super) fn run(
     tally.record("the live page shows every view", &stage.views(browser));
     tally.record("the live page fits a phone, dark", &stage.phone(browser));
     tally.record("the live page ends a session", &stage.end_session(browser));
-    let outcome = stage.test_server(browser, "works", "live-test.png");
+    let outcome = stage.test_server(browser, ["works"; 3], "live-test.png");
     tally.record("the live page's test finds UDP, TCP and TLS", &outcome);
+    let firewall = Firewall::closing_udp(stage.port)?;
+    let outcome = stage.test_server(
+        browser,
+        ["fails", "works", "works"],
+        "live-test-firewall.png",
+    );
+    drop(firewall);
+    tally.record(
+        "the live page's test names UDP when a firewall closes it",
+        &outcome,
+    );
     drop(trusting);
     // Both browsers use the same folder, so the second one starts after chromedriver of the first one has ended.
     let doubting = Browser::start(logs, |_| Ok(()))?;
     stage.open(&doubting)?;
-    let outcome = stage.test_server(&doubting, "fails", "live-test-tls.png");
+    let outcome = stage.test_server(&doubting, ["works", "works", "fails"], "live-test-tls.png");
     tally.record("the live page's test names TLS when it fails", &outcome);
     Ok(tally)
 }
@@ -275,8 +286,8 @@ impl Stage {
         Ok(said.to_owned())
     }
 
-    /// Runs the page's test of the server. The result for TLS must be `tls`, that for UDP and TCP `works`.
-    fn test_server(&self, browser: &Browser, tls: &str, picture: &str) -> Result<String> {
+    /// Runs the page's test of the server. The results of UDP, TCP and TLS must be `expected`.
+    fn test_server(&self, browser: &Browser, expected: [&str; 3], picture: &str) -> Result<String> {
         self.show(browser, "test", "Test now")?;
         let script = "const [done] = arguments;
             document.getElementById('test-start').click();
@@ -290,7 +301,7 @@ impl Stage {
         let outcome = browser.run(script, &json!([]))?;
         browser.screenshot(&self.logs.join(picture))?;
         let results = outcome["results"].as_array().cloned().unwrap_or_default();
-        for (transport, expected) in [("udp", "works"), ("tcp", "works"), ("tls", tls)] {
+        for (transport, expected) in ["udp", "tcp", "tls"].into_iter().zip(expected) {
             let of = |result: &&Value| result[0] == json!(transport);
             let mut found = results.iter().filter(of).peekable();
             ensure!(found.peek().is_some(), "no URI of {transport}: {outcome:#}");
@@ -300,8 +311,41 @@ impl Stage {
                 self.port
             );
         }
-        Ok(format!("TLS {tls}, {} URIs", results.len()))
+        let [udp, tcp, tls] = expected;
+        Ok(format!(
+            "UDP {udp}, TCP {tcp}, TLS {tls}; {} URIs",
+            results.len()
+        ))
     }
+}
+
+/// Rules of a table of its own, which goes with this value.
+struct Firewall;
+
+const TABLE: &str = "hairpin_live_page";
+
+impl Firewall {
+    /// Drops UDP to a port of this machine.
+    fn closing_udp(port: u16) -> Result<Firewall> {
+        let firewall = Firewall;
+        nft(&format!(
+            "table inet {TABLE} {{ chain input {{ type filter hook input priority 0; udp dport {port} drop; }} }}"
+        ))?;
+        Ok(firewall)
+    }
+}
+
+impl Drop for Firewall {
+    fn drop(&mut self) {
+        // If it is not there, the test has failed already.
+        let _ = nft(&format!("delete table inet {TABLE}"));
+    }
+}
+
+fn nft(commands: &str) -> Result<()> {
+    let status = process::command("nft").arg(commands).status()?;
+    ensure!(status.success(), "nft refuses `{commands}`: {status}");
+    Ok(())
 }
 
 /// Clients with a wrong password and with an unknown name, for the view of failures.
