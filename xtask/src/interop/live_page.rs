@@ -329,7 +329,7 @@ impl Firewall {
     fn closing_udp(port: u16) -> Result<Firewall> {
         let firewall = Firewall;
         nft(&format!(
-            "table inet {TABLE} {{ chain input {{ type filter hook input priority 0; udp dport {port} drop; }} }}"
+            "table inet {TABLE} {{ chain input {{ type filter hook input priority 0; udp dport {port} drop; }}; }}"
         ))?;
         Ok(firewall)
     }
