@@ -59,6 +59,7 @@ impl Node {
             let id = *user as u64;
             let binding = SharedBinding {
                 id,
+                has_reg_id: false,
                 call: id,
                 cseq: 1,
                 q: 1_000,
@@ -67,7 +68,7 @@ impl Node {
             };
             bindings.publish(&aor(user), vec![binding]);
         }
-        let binds = std::iter::repeat_with(|| writer.begin(1_800_000_000));
+        let binds = std::iter::repeat_with(|| writer.begin(1_800_000_000_000));
         let chunks = users.chunks(BATCH);
         Ok(Node {
             engine: RedisEngine::new(&options, "hairpin-rate")?,

@@ -45,8 +45,8 @@ impl Keys {
         let digits = text.trim();
         let mut keys = Keys::default();
         match digits.len() {
-            32 => keys.md5 = Some(unhex(digits)?),
-            64 => keys.sha256 = Some(unhex(digits)?),
+            32 => keys.md5 = Some(unhex(digits)?.try_into().ok()?),
+            64 => keys.sha256 = Some(unhex(digits)?.try_into().ok()?),
             _ => return None,
         }
         Some(keys)
@@ -71,16 +71,15 @@ impl Keys {
     }
 }
 
-fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
-        let pair = std::str::from_utf8(pair).ok()?;
-        if !pair.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return None;
-        }
-        *byte = u8::from_str_radix(pair, 16).ok()?;
-    }
-    Some(bytes)
+/// Reads bytes in hexadecimal, two digits each; `None` if the text is anything else.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|it| it as u8);
+    let pairs = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| match *pair {
+        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    };
+    pairs.map(byte).collect()
 }
 
 /// Bytes in hexadecimal, in lower case as coturn writes them.

@@ -65,7 +65,7 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
     );
     counter(
         "hairpin_cluster_forged_texts_total",
-        "Entries in the engine of the cluster (nodes and orders) that no node with the secret has written.",
+        "Entries in the engine of the cluster (nodes, orders and bindings) that no node with the secret has written.",
         status.forged,
     );
     counter(
@@ -102,6 +102,18 @@ fn write_bindings(page: &mut Page, counts: &Counts) {
         ("unavailable", counts.unavailable),
     ] {
         lookups.put(&[("result", &result)], count);
+    }
+    let mut notices = page.family(
+        "hairpin_cluster_sip_notices_total",
+        Kind::Counter,
+        "Notices that a node must remove a binding, because its phone has registered at another node, by result.",
+    );
+    for (result, count) in [
+        ("sent", counts.notices_sent),
+        ("failed", counts.notices_failed),
+        ("dropped", counts.notices_dropped),
+    ] {
+        notices.put(&[("result", &result)], count);
     }
     page.family(
         "hairpin_cluster_sip_waiting",

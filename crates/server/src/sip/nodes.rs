@@ -29,6 +29,8 @@ pub struct SharedBinding {
     /// Tells the bindings of an address apart, on all nodes: a hash of instance and `reg-id` (RFC 5626 §4), or else of
     /// the contact.
     pub id: u64,
+    /// Whether it has a `reg-id`. Only then a phone that registers at another node leaves this one (RFC 5626 §6).
+    pub has_reg_id: bool,
     /// A hash of the Call-ID of the REGISTER.
     pub call: u64,
     /// Its CSeq.
@@ -170,11 +172,12 @@ impl Publisher {
     /// Whether a binding is this one, of the same REGISTER, and of a phone with a reg-id (RFC 5626 §6). Other phones
     /// may register one Contact at several nodes.
     pub(super) fn is(&self, now: Mono, binding: &Binding, moved: &MovedBinding) -> bool {
-        if binding.reg_id() == 0 {
+        // An address may have many bindings, and the rest makes two MACs.
+        if binding.reg_id() == 0 || binding.cseq() != moved.cseq {
             return false;
         }
         let own = self.shared(now, binding);
-        (own.id, own.call, own.cseq) == (moved.id, moved.call, moved.cseq)
+        (own.id, own.call) == (moved.id, moved.call)
     }
 
     fn shared(&self, now: Mono, binding: &Binding) -> SharedBinding {
@@ -187,6 +190,7 @@ impl Publisher {
         };
         SharedBinding {
             id,
+            has_reg_id: binding.reg_id() != 0,
             call: self.key.mac(binding.call_id()),
             cseq: binding.cseq(),
             q: binding.q().unwrap_or(FULL_Q),

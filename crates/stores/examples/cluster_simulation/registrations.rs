@@ -25,7 +25,7 @@ const INTERVAL_MS: u64 = 1_000;
 /// When phones of a dead node register again: between half of the upper bound of RFC 5626 §4.5 (`max-time` 1800 s
 /// begins with 30 s) and the whole.
 const AGAIN_MS: [u64; 2] = [15_000, 30_000];
-const UNIX_S: u64 = 1_800_000_000;
+const UNIX_MS: u64 = 1_800_000_000_000;
 
 /// An engine that does so many commands per second, one after the other.
 struct Engine {
@@ -90,6 +90,7 @@ fn phone(aor: &[u8]) -> usize {
 fn binding(phone: u64) -> SharedBinding {
     SharedBinding {
         id: phone,
+        has_reg_id: false,
         call: phone,
         cseq: 1,
         q: 1_000,
@@ -222,7 +223,7 @@ impl World {
         if node.asked.is_some() || node.at_ms > now {
             return;
         }
-        let requests = node.writer.begin(UNIX_S + now / 1_000);
+        let requests = node.writer.begin(UNIX_MS + now);
         if requests.is_empty() {
             node.at_ms = now + 50;
             return;

@@ -14,12 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::engine::{BindEntry, BindRequest};
+use super::binding_texts::Owner;
+use super::engine::BindRequest;
 use super::moved::MovedBinding;
-use super::seal::Seal;
 
 /// Addresses whose changes wait for the engine.
 const CHANGES: usize = 1 << 16;
@@ -35,17 +34,14 @@ const CACHED: usize = 1 << 14;
 const FOUND_MS: u64 = 2_000;
 const NONE_MS: u64 = 1_000;
 const UNAVAILABLE_MS: u64 = 250;
-/// An end of a binding that is later is written as this. 30 days.
-pub(super) const LONGEST_MS: u64 = 30 * 86_400_000;
-/// Clocks of nodes differ by less. It bounds how long an entry can be repeated by somebody who has not the secret.
-const VALID_S: u64 = 180;
-const PURPOSE: &str = "binding";
 
 /// One binding, for the other nodes. They do not need the contact: its node knows the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedBinding {
     /// Tells the bindings of an address apart, on all nodes: a hash of instance and `reg-id`, or of the contact.
     pub id: u64,
+    /// Whether it has a `reg-id`. Only then a phone that registers at another node leaves this one (RFC 5626 §6).
+    pub has_reg_id: bool,
     /// A hash of the Call-ID of the REGISTER.
     pub call: u64,
     /// Its CSeq.
@@ -83,17 +79,6 @@ pub enum KnownBindings {
     Ask,
 }
 
-/// What the engine has of one binding, behind a MAC.
-#[derive(Debug, Serialize, Deserialize)]
-struct Text {
-    /// The address of record in hexadecimal digits, because it is not always text.
-    aor: String,
-    node: String,
-    id: u64,
-    q: u16,
-    ends_unix_s: u64,
-}
-
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -114,16 +99,20 @@ pub struct Counts {
     pub none: u64,
     /// Look-ups without an answer of the engine.
     pub unavailable: u64,
-    /// Bindings of this node that were to be removed, because their phones have registered at another node.
-    pub moved: u64,
+    /// Notices to other nodes that they must remove a binding, because its phone has registered here.
+    pub notices_sent: u64,
+    /// Those that the engine has not accepted for a minute.
+    pub notices_failed: u64,
+    /// Those that were lost, because too many waited.
+    pub notices_dropped: u64,
     /// Addresses whose changes wait now.
     pub waiting: u64,
 }
 
 #[derive(Debug)]
-struct Change {
-    bindings: Vec<SharedBinding>,
-    at_ms: u64,
+pub(super) struct Change {
+    pub(super) bindings: Vec<SharedBinding>,
+    pub(super) at_ms: u64,
 }
 
 #[derive(Debug)]
@@ -145,7 +134,7 @@ struct State {
     /// In the order in which they were added.
     added: VecDeque<Box<[u8]>>,
     has_lost: bool,
-    /// Bindings that this node has no more, until they are removed.
+    /// Bindings that this node must remove.
     moved: Vec<MovedBinding>,
     counts: Counts,
 }
@@ -423,17 +412,19 @@ impl ClusterBindings {
         }
     }
 
-    /// This node has these bindings no more: their phones have registered at another one.
-    pub(super) fn note_moved(&self, moved: impl IntoIterator<Item = MovedBinding>) {
+    /// This node must remove these bindings: their phones have registered at another one.
+    pub(super) fn note_moved(&self, moved: Vec<MovedBinding>) {
         let mut state = self.state();
         let room = MOVED.saturating_sub(state.moved.len());
-        let before = state.moved.len();
+        state.counts.notices_dropped += moved.len().saturating_sub(room) as u64;
         state.moved.extend(moved.into_iter().take(room));
-        let added = (state.moved.len() - before) as u64;
-        state.counts.moved += added;
     }
 
-    /// The same, once.
+    pub(super) fn count_notices(&self, of: impl Fn(&mut Counts) -> &mut u64, more: usize) {
+        *of(&mut self.state().counts) += more as u64;
+    }
+
+    /// The bindings to be removed, once.
     pub(super) fn take_moved(&self) -> Vec<MovedBinding> {
         std::mem::take(&mut self.state().moved)
     }
@@ -462,90 +453,16 @@ impl ClusterBindings {
     }
 }
 
-/// Whose bindings are written.
-pub(super) struct Owner<'o> {
-    pub(super) node: &'o str,
-    pub(super) seal: &'o Seal,
-    pub(super) unix_s: u64,
-}
-
-impl Owner<'_> {
-    fn request(&self, aor: Box<[u8]>, change: Change, now_ms: u64) -> BindRequest {
-        let waited = now_ms.saturating_sub(change.at_ms);
-        let hex = crate::keys::hex(&aor);
-        let aged = change.bindings.iter().filter_map(|binding| {
-            let left = binding.ttl_ms.min(LONGEST_MS).checked_sub(waited);
-            Some(SharedBinding {
-                age_ms: binding.age_ms + waited,
-                ttl_ms: left.filter(|left| *left > 0)?,
-                ..*binding
-            })
-        });
-        let bindings: Vec<SharedBinding> = aged.collect();
-        let entries = bindings.iter().map(|binding| {
-            let text = Text {
-                aor: hex.clone(),
-                node: self.node.to_owned(),
-                id: binding.id,
-                q: binding.q,
-                ends_unix_s: self.unix_s + binding.ttl_ms.div_ceil(1_000),
-            };
-            BindEntry {
-                field: format!("{:016x}", binding.id),
-                call: format!("{:016x}", binding.call),
-                cseq: binding.cseq,
-                age_ms: binding.age_ms,
-                ttl_ms: binding.ttl_ms,
-                text: self.seal.close(PURPOSE, &text),
-            }
-        });
-        BindRequest {
-            entries: entries.collect(),
-            aor,
-            age_ms: waited,
-            taken_ms: now_ms,
-            bindings,
-        }
-    }
-
-    /// The other nodes that these texts of the engine name, and how many texts no node has written.
-    pub(super) fn read(&self, aor: &[u8], texts: &[String]) -> (Arc<[AtNode]>, u64) {
-        let hex = crate::keys::hex(aor);
-        let mut nodes: Vec<AtNode> = Vec::new();
-        let mut forged = 0;
-        for text in texts {
-            let Some(text) = self.seal.open::<Text>(PURPOSE, text) else {
-                forged += 1;
-                continue;
-            };
-            if text.aor != hex {
-                forged += 1;
-                continue;
-            }
-            let has_ended = text.ends_unix_s.saturating_add(VALID_S) < self.unix_s;
-            if has_ended || text.node == self.node {
-                continue;
-            }
-            match nodes.iter_mut().find(|known| known.node == text.node) {
-                Some(known) => known.q = known.q.max(text.q),
-                None => nodes.push(AtNode {
-                    node: text.node,
-                    q: text.q,
-                }),
-            }
-        }
-        (nodes.into(), forged)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::seal::Seal;
     use super::*;
     use std::sync::mpsc;
 
     fn binding(id: u64, q: u16) -> SharedBinding {
         SharedBinding {
             id,
+            has_reg_id: true,
             call: 7,
             cseq: 1,
             q,
@@ -558,7 +475,7 @@ mod tests {
         Owner {
             node,
             seal,
-            unix_s: 1_000_000,
+            unix_ms: 1_000_000_000,
         }
     }
 
@@ -662,43 +579,5 @@ mod tests {
         }
         let state = bindings.state();
         assert_eq!((state.cache.len(), state.added.len()), (CACHED, CACHED));
-    }
-
-    #[test]
-    fn a_text_is_of_one_address_and_names_other_nodes_once() {
-        let seal = Seal::new(&[1; 32]);
-        let texts = |node: &str, seal: &Seal, aor: &[u8], bindings: Vec<SharedBinding>| {
-            let at_ms = 0;
-            let change = Change { bindings, at_ms };
-            let request = owner(node, seal).request(aor.into(), change, 0);
-            let entries = request.entries.into_iter();
-            entries.map(|entry| entry.text).collect::<Vec<_>>()
-        };
-        let mut all = texts("b", &seal, b"x@d", vec![binding(1, 500), binding(2, 700)]);
-        all.extend(texts("a", &seal, b"x@d", vec![binding(3, 1_000)]));
-        let forged = Seal::new(&[2; 32]);
-        all.extend(texts("c", &forged, b"x@d", vec![binding(4, 1_000)]));
-        all.extend(texts("c", &seal, b"y@d", vec![binding(5, 1_000)]));
-        let (nodes, forged) = owner("a", &seal).read(b"x@d", &all);
-        let expected = AtNode {
-            node: "b".to_owned(),
-            q: 700,
-        };
-        assert_eq!((&*nodes, forged), (&[expected][..], 2));
-        // Long after its end.
-        let mut later = owner("a", &seal);
-        later.unix_s += 60 + VALID_S + 1;
-        assert!(later.read(b"x@d", &all).0.is_empty());
-    }
-
-    #[test]
-    fn a_binding_that_has_ended_while_it_waited_is_not_written() {
-        let seal = Seal::new(&[1; 32]);
-        let change = Change {
-            bindings: vec![binding(1, 1_000)],
-            at_ms: 0,
-        };
-        let request = owner("a", &seal).request(b"x@d".as_slice().into(), change, 60_000);
-        assert_eq!((request.entries.len(), request.age_ms), (0, 60_000));
     }
 }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join;
+use futures_util::future::join3;
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::bindings::{ClusterBindings, Owner};
+use super::binding_texts::{Forged, Owner};
+use super::bindings::ClusterBindings;
 use super::engine::{BindRequest, Bound, Engine, Texts};
 use super::moved::MovedBinding;
-use super::run::{Backoff, BatchSize, FIRST_PAUSE_MS, Warned, unix_s, within};
+use super::run::{Backoff, BatchSize, FIRST_PAUSE_MS, Warned, unix_ms, unix_s, within};
 use super::{Seal, Shared};
 use crate::error::StoreError;
 
@@ -18,6 +20,10 @@ use crate::error::StoreError;
 const BATCH: usize = 256;
 /// Between two writes: changes of one address that come together are one write.
 const GATHER: Duration = Duration::from_millis(50);
+/// Notices that wait for the engine. Without one, a binding stays until it expires.
+const NOTICES: usize = 1 << 14;
+/// How long a notice is repeated until the engine has it.
+const NOTICE: Duration = Duration::from_secs(60);
 /// Within this time the engine answers a look-up. A call waits for it.
 const TIME: Duration = Duration::from_secs(1);
 
@@ -37,7 +43,8 @@ pub(super) async fn all(
         node,
         seal,
     };
-    join(tasks.write(), tasks.find()).await;
+    let (notices, waiting) = mpsc::channel(NOTICES);
+    join3(tasks.write(notices), tasks.tell(waiting), tasks.find()).await;
 }
 
 /// Writes registrations to the engine, without I/O.
@@ -49,8 +56,10 @@ pub struct Writer {
     batch: BatchSize,
     backoff: Backoff,
     warned: Warned,
-    /// Bindings that other nodes have no more: their names in hexadecimal digits.
+    /// Bindings that other nodes must remove, with the names of these nodes.
     moved: Vec<(String, MovedBinding)>,
+    /// Texts of the engine that no node has written.
+    forged: u64,
 }
 
 impl Writer {
@@ -65,17 +74,22 @@ impl Writer {
             backoff: Backoff(FIRST_PAUSE_MS),
             warned: Warned::default(),
             moved: Vec::new(),
+            forged: 0,
+        }
+    }
+
+    fn owner(&self, unix_ms: u64) -> Owner<'_> {
+        Owner {
+            node: &self.node,
+            seal: &self.seal,
+            unix_ms,
         }
     }
 
     /// The changes that have waited longest; nothing if there is none.
     #[must_use]
-    pub fn begin(&self, unix_s: u64) -> Vec<BindRequest> {
-        let owner = Owner {
-            node: &self.node,
-            seal: &self.seal,
-            unix_s,
-        };
+    pub fn begin(&self, unix_ms: u64) -> Vec<BindRequest> {
+        let owner = self.owner(unix_ms);
         self.bindings.take_changes(self.batch.get(), &owner)
     }
 
@@ -116,18 +130,20 @@ impl Writer {
     /// are dropped.
     fn note_results(&mut self, requests: Vec<BindRequest>, bound: Vec<Bound>) {
         let (mut written, mut older, mut rejected) = (0, 0, 0);
-        let (mut waiting, mut failed) = (Vec::new(), None);
+        let (mut waiting, mut failed, mut own) = (Vec::new(), None, Vec::new());
         for (request, outcome) in requests.into_iter().zip(bound) {
             match outcome {
                 Ok(one) => {
                     written += 1;
                     older += one.older;
-                    let all = one.moved.into_iter();
-                    let all = all.filter_map(|it| {
-                        let binding = MovedBinding::of(&request.aor, &it)?;
-                        Some((it.node, binding))
-                    });
-                    self.moved.extend(all);
+                    for conflict in &one.conflicts {
+                        let owner = self.owner(request.taken_unix_ms);
+                        match owner.moved(&request, conflict) {
+                            Ok(Some((node, moved))) if node == self.node => own.push(moved),
+                            Ok(moved) => self.moved.extend(moved),
+                            Err(Forged) => self.forged += 1,
+                        }
+                    }
                 }
                 Err(StoreError::Connect(_)) => waiting.push(request),
                 Err(error) => {
@@ -136,9 +152,6 @@ impl Writer {
                 }
             }
         }
-        let own = crate::keys::hex(self.node.as_bytes());
-        let is_own = |(node, _): &mut (String, MovedBinding)| *node == own;
-        let own = self.moved.extract_if(.., is_own).map(|(_, it)| it);
         self.bindings.note_moved(own);
         self.bindings.written(written, rejected, older);
         self.bindings.put_back(waiting);
@@ -149,6 +162,13 @@ impl Writer {
             );
         }
     }
+}
+
+/// Another node must remove this binding.
+struct Notice {
+    node: String,
+    moved: MovedBinding,
+    since: Instant,
 }
 
 struct Tasks {
@@ -164,15 +184,15 @@ impl Tasks {
         Owner {
             node: &self.node,
             seal: &self.seal,
-            unix_s: unix_s(),
+            unix_ms: unix_ms(),
         }
     }
 
-    async fn write(&self) {
+    async fn write(&self, notices: mpsc::Sender<Notice>) {
         let bindings = Arc::clone(&self.bindings);
         let mut writer = Writer::new(self.node.clone(), self.seal.clone(), bindings);
         loop {
-            let requests = writer.begin(unix_s());
+            let requests = writer.begin(unix_ms());
             if requests.is_empty() {
                 self.bindings.changed.notified().await;
                 sleep(GATHER).await;
@@ -187,39 +207,79 @@ impl Tasks {
             let has_written = matches!(&outcome, Ok(all) if all.iter().any(Result::is_ok));
             self.shared.count(has_written);
             let pause = writer.end(requests, outcome, started.elapsed());
-            self.tell(std::mem::take(&mut writer.moved)).await;
+            let forged = std::mem::take(&mut writer.forged);
+            self.shared.forged.fetch_add(forged, Ordering::Relaxed);
+            self.queue(std::mem::take(&mut writer.moved), &notices);
             sleep(pause).await;
         }
     }
 
-    /// Notifies live nodes of bindings that were replaced. If a notification is lost, the binding stays until it
-    /// expires.
-    async fn tell(&self, moved: Vec<(String, MovedBinding)>) {
-        if moved.is_empty() {
-            return;
+    /// Gives notices to [`Tasks::tell`]. Those for which there is no room are lost.
+    fn queue(&self, moved: Vec<(String, MovedBinding)>, to: &mpsc::Sender<Notice>) {
+        let mut dropped = 0;
+        for (node, moved) in moved {
+            let since = Instant::now();
+            let notice = Notice { node, moved, since };
+            dropped += usize::from(to.try_send(notice).is_err());
         }
-        for node in self.live() {
-            let of_node = moved.iter().filter(|(of, _)| *of == node);
-            let texts = of_node.map(|(_, it)| it.close(&node, &self.seal, unix_s()));
+        self.bindings
+            .count_notices(|it| &mut it.notices_dropped, dropped);
+    }
+
+    /// Tells other nodes to remove bindings. Registrations do not wait for this.
+    async fn tell(&self, mut waiting: mpsc::Receiver<Notice>) {
+        let mut backoff = Backoff(FIRST_PAUSE_MS);
+        let mut notices = Vec::new();
+        loop {
+            if notices.is_empty() && waiting.recv_many(&mut notices, BATCH).await == 0 {
+                return std::future::pending().await;
+            }
+            self.send_notices(&mut notices).await;
+            if notices.is_empty() {
+                backoff.reset();
+                continue;
+            }
+            sleep(backoff.next()).await;
+            let before = notices.len();
+            notices.retain(|notice| notice.since.elapsed() < NOTICE);
+            let failed = before - notices.len();
+            self.bindings
+                .count_notices(|it| &mut it.notices_failed, failed);
+        }
+    }
+
+    /// Sends notices, and removes those that the engine has. A node that is not alive gets none: when it starts, it
+    /// compares its bindings with those of the engine.
+    async fn send_notices(&self, notices: &mut Vec<Notice>) {
+        let Some(live) = self.live() else {
+            return;
+        };
+        notices.retain(|notice| live.contains(&notice.node));
+        for node in &live {
+            let of_node = notices.iter().filter(|notice| notice.node == *node);
+            let texts = of_node.map(|notice| notice.moved.sign(node, &self.seal, unix_s()));
             let texts: Vec<_> = texts.collect();
-            if !texts.is_empty() {
-                let outcome = within(self.engine.tell(&node, &texts)).await;
-                self.shared.count(outcome.is_ok());
-                // Registrations wait meanwhile.
-                if outcome.is_err() {
-                    return;
-                }
+            if texts.is_empty() {
+                continue;
+            }
+            let outcome = within(self.engine.tell(node, &texts)).await;
+            self.shared.count(outcome.is_ok());
+            if outcome.is_ok() {
+                notices.retain(|notice| notice.node != *node);
+                self.bindings
+                    .count_notices(|it| &mut it.notices_sent, texts.len());
             }
         }
     }
 
-    /// The names of other nodes that are alive, in hexadecimal digits.
-    fn live(&self) -> Vec<String> {
+    /// The names of other nodes that are alive; `None` while the engine does not say it.
+    fn live(&self) -> Option<Vec<String>> {
         let now_ms = self.shared.now_ms();
         let directory = self.shared.directory();
-        let live = directory.live(now_ms);
-        live.map(|info| crate::keys::hex(info.name.as_bytes()))
-            .collect()
+        directory.is_current(now_ms).then(|| {
+            let live = directory.live(now_ms);
+            live.map(|info| info.name.clone()).collect()
+        })
     }
 
     async fn find(&self) {
@@ -266,62 +326,4 @@ impl Tasks {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cluster::SharedBinding;
-    use crate::cluster::engine::{Moved, Written};
-
-    #[test]
-    fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
-        let bindings = Arc::new(ClusterBindings::default());
-        let binding = SharedBinding {
-            id: 1,
-            call: 2,
-            cseq: 3,
-            q: 1_000,
-            age_ms: 0,
-            ttl_ms: 600_000,
-        };
-        for aor in [&b"written@d"[..], b"away@d", b"rejected@d"] {
-            bindings.publish(aor, vec![binding]);
-        }
-        let seal = Seal::new(&[1; 32]);
-        let mut writer = Writer::new("a".to_owned(), seal, Arc::clone(&bindings));
-        let requests = writer.begin(1_000);
-        let away = || Err(StoreError::Connect("away".to_owned()));
-        let rejected = Err(StoreError::Query("WRONGTYPE".to_owned()));
-        let moved = |node: &[u8], field: &str| Moved {
-            node: crate::keys::hex(node),
-            field: field.to_owned(),
-            call: "2".to_owned(),
-            cseq: 3,
-        };
-        let written = Written {
-            older: 1,
-            moved: vec![moved(b"a", "1"), moved(b"b", "5"), moved(b"b", "x")],
-        };
-        let bound = vec![Ok(written), away(), rejected];
-        assert_eq!(writer.end(requests, Ok(bound), Duration::ZERO), GATHER);
-        let counts = bindings.counts();
-        assert_eq!((counts.written, counts.failed, counts.waiting), (1, 2, 1));
-        assert_eq!((counts.older, counts.moved), (1, 1));
-        // The own binding is removed here; the other node is told of its own.
-        let own = bindings.take_moved();
-        assert_eq!((own.len(), own[0].id), (1, 1));
-        assert!(bindings.take_moved().is_empty());
-        let others: Vec<_> = writer
-            .moved
-            .iter()
-            .map(|(node, it)| (&**node, it.id))
-            .collect();
-        assert_eq!(others, [("62", 5)]);
-        let requests = writer.begin(1_000);
-        assert_eq!(requests.len(), 1);
-        assert_eq!(&*requests[0].aor, b"away@d");
-        // Nothing is written: all wait, for longer and longer.
-        let pause = writer.end(requests, Ok(vec![away()]), Duration::ZERO);
-        assert!(pause >= Duration::from_millis(FIRST_PAUSE_MS / 2));
-        assert_eq!(bindings.counts().waiting, 1);
-        assert!(writer.batch.get() == BatchSize::MOST);
-    }
-}
+mod tests;

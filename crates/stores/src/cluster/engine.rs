@@ -52,6 +52,7 @@ pub struct BindRequest {
     /// The bindings, for the engine.
     pub entries: Vec<BindEntry>,
     pub(super) taken_ms: u64,
+    pub(super) taken_unix_ms: u64,
     pub(super) bindings: Vec<SharedBinding>,
 }
 
@@ -77,21 +78,17 @@ pub struct BindEntry {
 pub struct Written {
     /// So many were not accepted: they are older than those of other nodes, or too many.
     pub older: u64,
-    /// Bindings that a node has no more, because the phone has registered at another one.
-    pub moved: Vec<Moved>,
+    /// Bindings that another node had, too.
+    pub conflicts: Vec<Conflict>,
 }
 
-/// A binding that a node has no more.
+/// A binding that two nodes had: the phone has registered at both of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// The node that had it, in hexadecimal digits.
-    pub node: String,
-    /// As in [`BindEntry`].
-    pub field: String,
-    /// As in [`BindEntry`].
-    pub call: String,
-    /// As in [`BindEntry`].
-    pub cseq: u32,
+pub struct Conflict {
+    /// Whether the engine has accepted the binding of the request. Otherwise it has kept that of the other node.
+    pub is_accepted: bool,
+    /// What the other node has written: see [`BindEntry::text`].
+    pub text: String,
 }
 
 /// What became of the bindings of one address, or why the engine has rejected the request for it.
@@ -128,7 +125,7 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// The bindings of each of these addresses.
     fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> StoreFuture<'a, Vec<Texts>>;
 
-    /// Keeps texts for one node until its next exchange, for a minute at most. Each has a name, and a later one takes
+    /// Keeps texts for the node of this name until its next exchange, for a minute at most. Each has a name, and a later one takes
     /// its place.
     fn tell<'a>(&'a self, node: &'a str, texts: &'a [(String, String)]) -> StoreFuture<'a, ()>;
 

@@ -10,6 +10,7 @@
 //! last, and with its own limits. `leases`, `directory` and `messages` do no I/O and have the time as an argument;
 //! `model` is an engine in memory.
 
+mod binding_texts;
 pub mod bindings;
 mod bindings_tasks;
 pub mod directory;

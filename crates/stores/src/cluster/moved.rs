@@ -2,18 +2,42 @@
 //! removes its binding.
 //!
 //! ```text
-//!  node B ── bind ──> engine ── A had this binding ──> B ── tell ──> engine ── exchange ──> node A
+//!  node B ── bind ──> engine ── text of A for this binding ──> B ── tell ──> engine ── exchange ──> node A
 //! ```
+//!
+//! Whoever can write to the engine must not remove bindings. So B believes only the text of A, which has a MAC: it has
+//! the Call-ID, the CSeq and the time of the REGISTER at A. A believes only the text of B.
 
 use serde::{Deserialize, Serialize};
 
-use super::engine::Moved;
 use super::seal::Seal;
 
-/// Longest age of a message. Clocks of nodes must differ by less. An attacker without the secret can replay a message
+/// Longest age of a notice. Clocks of nodes must differ by less. An attacker without the secret can replay a notice
 /// only for this time.
 const VALID_S: u64 = 180;
 const PURPOSE: &str = "moved";
+
+/// The REGISTER request that a binding is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Register {
+    /// As in [`super::SharedBinding`].
+    pub(super) call: u64,
+    /// As in [`super::SharedBinding`].
+    pub(super) cseq: u32,
+    /// When it came, by the clock of its node.
+    pub(super) unix_ms: u64,
+}
+
+impl Register {
+    /// Whether this request replaces the binding of the other one. With one Call-ID, the CSeq decides (RFC 3261 §10.3):
+    /// two requests with the same CSeq are the same request.
+    pub(super) fn is_later_than(&self, other: &Register) -> bool {
+        match self.call == other.call {
+            true => self.cseq > other.cseq,
+            false => self.unix_ms > other.unix_ms,
+        }
+    }
+}
 
 /// A binding that its node must remove, because the phone has registered at another node. A binding of a later REGISTER
 /// has another Call-ID or CSeq, and stays.
@@ -29,32 +53,24 @@ pub struct MovedBinding {
     pub cseq: u32,
 }
 
-/// The same for another node, behind a MAC.
+/// Tells a node to remove a binding. It has a MAC.
 #[derive(Serialize, Deserialize)]
-struct Text {
-    /// Of the node that has it no more, in hexadecimal digits.
+struct RemovalNotice {
+    /// The name of the node.
     node: String,
+    /// The address of record in hexadecimal digits, because it is not always text.
     aor: String,
     id: u64,
     call: u64,
     cseq: u32,
+    /// When it was sent.
     unix_s: u64,
 }
 
 impl MovedBinding {
-    /// `None` if the engine says something that no node has written.
-    pub(super) fn of(aor: &[u8], moved: &Moved) -> Option<MovedBinding> {
-        Some(MovedBinding {
-            aor: aor.into(),
-            id: u64::from_str_radix(&moved.field, 16).ok()?,
-            call: u64::from_str_radix(&moved.call, 16).ok()?,
-            cseq: moved.cseq,
-        })
-    }
-
-    /// The name and the text for the node that has it no more.
-    pub(super) fn close(&self, node: &str, seal: &Seal, unix_s: u64) -> (String, String) {
-        let text = Text {
+    /// A name for the notice, and its text with a MAC, for the node of this name.
+    pub(super) fn sign(&self, node: &str, seal: &Seal, unix_s: u64) -> (String, String) {
+        let notice = RemovalNotice {
             node: node.to_owned(),
             aor: crate::keys::hex(&self.aor),
             id: self.id,
@@ -62,34 +78,24 @@ impl MovedBinding {
             cseq: self.cseq,
             unix_s,
         };
-        let name = format!("{:016x}{}", self.id, text.aor);
-        (name, seal.close(PURPOSE, &text))
+        let name = format!("{:016x}{}", self.id, notice.aor);
+        (name, seal.close(PURPOSE, &notice))
     }
 
-    /// Reads a text for this node; `None` if no node has written it lately.
-    pub(super) fn open(text: &str, node: &str, seal: &Seal, unix_s: u64) -> Option<MovedBinding> {
-        let text = seal.open::<Text>(PURPOSE, text)?;
-        let is_timely = text.unix_s.abs_diff(unix_s) <= VALID_S;
-        let is_meant = text.node == crate::keys::hex(node.as_bytes());
+    /// Reads a notice for the node of this name; `None` if no node has sent it lately.
+    pub(super) fn verify(text: &str, node: &str, seal: &Seal, unix_s: u64) -> Option<MovedBinding> {
+        let notice = seal.open::<RemovalNotice>(PURPOSE, text)?;
+        let is_timely = notice.unix_s.abs_diff(unix_s) <= VALID_S;
+        if !is_timely || notice.node != node {
+            return None;
+        }
         Some(MovedBinding {
-            aor: hex_of(&text.aor).filter(|_| is_timely && is_meant)?,
-            id: text.id,
-            call: text.call,
-            cseq: text.cseq,
+            aor: crate::keys::unhex(&notice.aor)?.into(),
+            id: notice.id,
+            call: notice.call,
+            cseq: notice.cseq,
         })
     }
-}
-
-/// Reads hexadecimal digits.
-fn hex_of(text: &str) -> Option<Box<[u8]>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    let pairs = (0..text.len()).step_by(2).map(|at| &text[at..at + 2]);
-    let bytes: Option<Vec<u8>> = pairs
-        .map(|pair| u8::from_str_radix(pair, 16).ok())
-        .collect();
-    bytes.map(Into::into)
 }
 
 #[cfg(test)]
@@ -97,27 +103,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_for_one_node_and_for_some_minutes() {
+    fn a_notice_is_for_one_node_and_for_some_minutes() {
         let seal = Seal::new(&[1; 32]);
-        let said = Moved {
-            node: crate::keys::hex(b"a"),
-            field: format!("{:016x}", u64::MAX - 1),
-            call: format!("{:016x}", 7),
+        let moved = MovedBinding {
+            aor: b"bob@d\xff".as_slice().into(),
+            id: u64::MAX - 1,
+            call: 7,
             cseq: 5,
         };
-        let moved = MovedBinding::of(b"bob@d\xff", &said).unwrap();
-        assert_eq!((moved.id, moved.call, moved.cseq), (u64::MAX - 1, 7, 5));
-        let (_, text) = moved.close(&said.node, &seal, 1_000);
-        let open = |node, seal: &Seal, unix_s| MovedBinding::open(&text, node, seal, unix_s);
-        assert_eq!(open("a", &seal, 1_180), Some(moved.clone()));
-        assert_eq!(open("a", &seal, 1_181), None);
-        assert_eq!(open("b", &seal, 1_000), None);
-        assert_eq!(open("a", &Seal::new(&[2; 32]), 1_000), None);
-        assert_eq!(MovedBinding::open("nonsense", "a", &seal, 1_000), None);
-        let nonsense = Moved {
-            field: "x".to_owned(),
-            ..said
+        let (_, text) = moved.sign("a", &seal, 1_000);
+        let verify = |node, seal: &Seal, unix_s| MovedBinding::verify(&text, node, seal, unix_s);
+        assert_eq!(verify("a", &seal, 1_180), Some(moved.clone()));
+        assert_eq!(verify("a", &seal, 1_181), None);
+        assert_eq!(verify("b", &seal, 1_000), None);
+        assert_eq!(verify("a", &Seal::new(&[2; 32]), 1_000), None);
+        assert_eq!(MovedBinding::verify("nonsense", "a", &seal, 1_000), None);
+    }
+
+    #[test]
+    fn one_call_id_is_ordered_by_cseq_and_several_by_time_rfc3261_10_3() {
+        let register = |call, cseq, unix_ms| Register {
+            call,
+            cseq,
+            unix_ms,
         };
-        assert_eq!(MovedBinding::of(b"bob@d", &nonsense), None);
+        let old = register(1, 5, 1_000);
+        assert!(register(1, 6, 0).is_later_than(&old));
+        assert!(!register(1, 5, 2_000).is_later_than(&old));
+        assert!(!register(1, 4, 2_000).is_later_than(&old));
+        assert!(register(2, 1, 1_001).is_later_than(&old));
+        assert!(!register(2, 9, 1_000).is_later_than(&old));
     }
 }

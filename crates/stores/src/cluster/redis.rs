@@ -205,7 +205,7 @@ impl RedisEngine {
             .key(self.shared("nodes"))
             .key(self.shared("messages"))
             .key(self.shared("state"))
-            .key(self.told_to(&crate::keys::hex(own.name.as_bytes())))
+            .key(self.told_to(&own.name))
             .arg(&own.name)
             .arg(own.text.as_deref().unwrap_or_default())
             .arg(own.ttl_ms)
@@ -232,7 +232,7 @@ impl RedisEngine {
 
     /// The key of what others tell a node.
     fn told_to(&self, node: &str) -> String {
-        self.shared(&format!("to:{node}"))
+        self.shared(&format!("to:{}", crate::keys::hex(node.as_bytes())))
     }
 
     async fn ask_tell(&self, node: &str, texts: &[(String, String)]) -> Result<(), StoreError> {
@@ -352,9 +352,9 @@ mod needs_packages {
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
         let text = |name: &str, text: &str| (name.to_owned(), text.to_owned());
         let all = [text("1", "one"), text("2", "two"), text("1", "three")];
+        redis.wait(engine.tell("a", &all)).unwrap();
+        redis.wait(engine.tell("b", &all)).unwrap();
         // "a" in hexadecimal digits.
-        redis.wait(engine.tell("61", &all)).unwrap();
-        redis.wait(engine.tell("62", &all)).unwrap();
         redis.ask(&["hset", "{test}:to:61", "3", "nonsense"]);
         // A process that publishes nothing takes nothing from the one that has its place.
         let retired = Publication {

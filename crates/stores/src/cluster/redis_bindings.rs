@@ -9,7 +9,7 @@
 //! minute without a text, with `-` in front of NODE: then an earlier REGISTER that another node writes late does not
 //! bring it back.
 
-use super::engine::{BindRequest, Bound, Moved, Texts, Written};
+use super::engine::{BindRequest, Bound, Conflict, Texts, Written};
 use super::redis::{Bytes, RedisEngine, Script, text};
 use super::redis_call::Call;
 use crate::error::StoreError;
@@ -35,16 +35,13 @@ end
 }
 
 /// KEYS: the address. ARGV: node, age of the state, then for each binding: field, call, CSeq, age, time to live, text.
-/// Returns how many bindings are older than those of other nodes, or too many. Then come the bindings that a node has
-/// no more, because another node has a later REGISTER: node, field, call and CSeq of each. A node knows the order of
-/// its own REGISTERs, so its bindings take the place of its own in any case: a phone that has removed its binding and
-/// starts again may begin with a lower CSeq.
+/// Returns how many bindings are older than those of other nodes, or too many. Then come the bindings that another node
+/// had, too: 1 if this node has the later REGISTER or 0 if the other one has it, and the text of the other node. A node
+/// knows the order of its own REGISTERs, so its bindings take the place of its own in any case: a phone that has removed
+/// its binding and starts again may begin with a lower CSeq.
 pub(super) const BIND: &str = script!(
     r"
-local node, stored, kept, count, older, last, moved = ARGV[1], {}, {}, 0, 0, now, {}
-local function move(of, field, call, cseq)
-  for _, value in ipairs({ of, field, call, string.format('%.0f', cseq) }) do moved[#moved + 1] = value end
-end
+local node, stored, kept, count, older, last, conflicts = ARGV[1], {}, {}, 0, 0, now, {}
 local function write(field, ends, at, cseq, call, of, text)
   redis.call('HSET', KEYS[1], field, string.format('%.0f %.0f %.0f %s %s %s', ends, at, cseq, call, of, text))
   last = math.max(last, ends)
@@ -80,9 +77,11 @@ for i = 3, #ARGV, 6 do
   end
   if is_older or not (old or has_room()) then
     older = older + 1
-    if is_older and not old.is_gone and at + CLOCKS < old.at then move(node, field, call, cseq) end
+    -- With the same Call-ID and CSeq, both nodes have the same REGISTER.
+    local is_other = is_older and not old.is_gone and (old.call ~= call or old.cseq ~= cseq)
+    if is_other and at + CLOCKS < old.at then conflicts[#conflicts + 1] = { 0, old.text } end
   else
-    if old and old.node ~= node and not old.is_gone then move(old.node, field, old.call, old.cseq) end
+    if old and old.node ~= node and not old.is_gone then conflicts[#conflicts + 1] = { 1, old.text } end
     if not old then
       count = count + 1
       stored[field] = { node = node }
@@ -96,7 +95,7 @@ for field, old in pairs(stored) do
   end
 end
 if last > now then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - now)) end
-return { older, moved }
+return { older, conflicts }
 "
 );
 
@@ -114,20 +113,9 @@ return texts
 );
 
 /// What [`BIND`] returns.
-type BindReply = (u64, Vec<Bytes>);
-
-fn read_moved(values: &[Bytes]) -> Option<Moved> {
-    let [node, field, call, cseq] = values else {
-        return None;
-    };
-    let [node, field, call, cseq] = [node, field, call, cseq].map(|it| text(it.clone()));
-    Some(Moved {
-        cseq: cseq.parse().ok()?,
-        node,
-        field,
-        call,
-    })
-}
+type BindReply = (u64, Vec<ConflictReply>);
+/// 1 if the binding was accepted, and the text of the other node.
+type ConflictReply = (u8, Bytes);
 
 impl RedisEngine {
     fn address(&self, aor: &[u8]) -> Vec<u8> {
@@ -156,9 +144,13 @@ impl RedisEngine {
         };
         let calls: Vec<Call> = requests.iter().map(call).collect();
         let all: Vec<Result<BindReply, StoreError>> = self.servers.run(&calls).await?;
-        let written = |(older, moved): BindReply| Written {
+        let conflict = |(accepted, of_other): ConflictReply| Conflict {
+            is_accepted: accepted == 1,
+            text: text(of_other),
+        };
+        let written = |(older, conflicts): BindReply| Written {
             older,
-            moved: moved.chunks(4).filter_map(read_moved).collect(),
+            conflicts: conflicts.into_iter().map(conflict).collect(),
         };
         Ok(all.into_iter().map(|one| one.map(written)).collect())
     }
@@ -206,6 +198,7 @@ mod needs_packages {
             age_ms: 0,
             entries: given.iter().map(entry).collect(),
             taken_ms: 0,
+            taken_unix_ms: 0,
             bindings: Vec::new(),
         };
         let bound = redis.wait(engine.ask_bind(node, &[request])).unwrap();
@@ -243,31 +236,44 @@ mod needs_packages {
     }
 
     #[test]
-    fn a_node_that_has_a_binding_no_more_is_named() {
+    fn a_binding_of_two_nodes_is_named_with_the_text_of_the_other_node() {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
         let bind = |node, given: &[Given<'_>]| {
-            let moved = written(&redis, &engine, node, given).moved.into_iter();
-            moved
-                .map(|it| (it.node, it.field, it.call, it.cseq))
-                .collect::<Vec<_>>()
-        };
-        let of = |node: &str, field: &str, call: &str, cseq| {
-            // Names of nodes are in hexadecimal digits.
-            let node = crate::keys::hex(node.as_bytes());
-            (node, field.to_owned(), call.to_owned(), cseq)
+            let all = written(&redis, &engine, node, given).conflicts;
+            let all = all.into_iter();
+            all.map(|it| (it.is_accepted, it.text)).collect::<Vec<_>>()
         };
         assert!(bind("a", &[("1", "c", 5, 0, "a"), ("2", "c", 5, 0, "a")]).is_empty());
-        assert!(bind("a", &[("1", "c", 6, 0, "a"), ("2", "c", 6, 0, "a")]).is_empty());
+        assert!(bind("a", &[("1", "c", 6, 0, "a 6"), ("2", "c", 6, 0, "a")]).is_empty());
         assert!(bind("b", &[("3", "e", 1, 0, "b")]).is_empty());
         // It moves from A to B; then A writes an earlier REGISTER late.
-        let moved = bind("b", &[("1", "d", 1, 0, "b"), ("3", "e", 1, 0, "b")]);
-        assert_eq!(moved, [of("a", "1", "c", 6)]);
-        let moved = bind("a", &[("1", "c", 7, 9_000, "a"), ("2", "c", 7, 0, "a")]);
-        assert_eq!(moved, [of("a", "1", "c", 7)]);
+        let conflicts = bind("b", &[("1", "d", 1, 0, "b 1"), ("3", "e", 1, 0, "b")]);
+        assert_eq!(conflicts, [(true, "a 6".to_owned())]);
+        let conflicts = bind("a", &[("1", "c", 7, 9_000, "a"), ("2", "c", 7, 0, "a")]);
+        assert_eq!(conflicts, [(false, "b 1".to_owned())]);
         // One that was removed has not moved.
         assert!(bind("b", &[("3", "e", 1, 0, "b")]).is_empty());
         assert!(bind("c", &[("1", "f", 1, 0, "c")]).is_empty());
+    }
+
+    #[test]
+    fn one_register_at_two_nodes_stays_at_the_first_and_has_not_moved() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let bind = |node, given: Given<'_>| written(&redis, &engine, node, &[given]);
+        let older = Written {
+            older: 1,
+            conflicts: Vec::new(),
+        };
+        assert_eq!(bind("a", ("1", "c", 5, 0, "a")), Written::default());
+        // Its retransmission has come to another node, before or after.
+        assert_eq!(bind("b", ("1", "c", 5, 0, "b")), older);
+        assert_eq!(bind("b", ("1", "c", 5, 9_000, "b")), older);
+        assert_eq!(found(&redis, &engine), ["a"]);
+        // Each node writes it again, for example after the engine was away.
+        assert_eq!(bind("a", ("1", "c", 5, 0, "a again")), Written::default());
+        assert_eq!(found(&redis, &engine), ["a again"]);
     }
 
     #[test]
@@ -371,6 +377,7 @@ mod needs_packages {
             age_ms: 0,
             entries: Vec::new(),
             taken_ms: 0,
+            taken_unix_ms: 0,
             bindings: Vec::new(),
         };
         let bound = redis.wait(engine.ask_bind("a", &[request])).unwrap();

@@ -192,6 +192,7 @@ fn registrations_of_all_masters_are_found() {
             text: format!("of {}", String::from_utf8_lossy(aor)),
         }],
         taken_ms: 0,
+        taken_unix_ms: 0,
         bindings: Vec::new(),
     };
     let requests: Vec<BindRequest> = aors.iter().map(|aor| request(aor)).collect();

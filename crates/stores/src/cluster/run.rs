@@ -107,9 +107,15 @@ impl Warned {
     }
 }
 
-pub(super) fn unix_s() -> u64 {
+pub(super) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+pub(super) fn unix_s() -> u64 {
+    unix_ms() / 1_000
 }
 
 pub(super) async fn within<T>(answer: crate::store::StoreFuture<'_, T>) -> Result<T, StoreError> {
@@ -280,8 +286,8 @@ impl Exchanges {
         else {
             return;
         };
-        let open = |text: &String| MovedBinding::open(text, &self.name, &self.seal, unix_s());
-        let moved: Vec<_> = on_change.iter().filter_map(open).collect();
+        let verify = |text: &String| MovedBinding::verify(text, &self.name, &self.seal, unix_s());
+        let moved: Vec<_> = on_change.iter().filter_map(verify).collect();
         let forged = (on_change.len() - moved.len()) as u64;
         self.shared.forged.fetch_add(forged, Ordering::Relaxed);
         bindings.note_moved(moved);

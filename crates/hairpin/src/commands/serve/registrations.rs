@@ -187,6 +187,7 @@ impl OtherNodes for SipNodes {
             call: it.call,
             cseq: it.cseq,
             q: it.q,
+            has_reg_id: it.has_reg_id,
             age_ms: milliseconds(it.age),
             ttl_ms: milliseconds(it.left),
         });
