@@ -166,8 +166,10 @@ impl Directory {
         OwnEntry::Twin
     }
 
-    /// Another process publishes this node now.
-    pub fn retire(&mut self) {
+    /// Another process publishes this node now. `change` has the same effect as in [`Directory::publish`]: this process
+    /// goes on with its connections to other nodes, so it renews its certificate.
+    pub fn retire(&mut self, change: impl FnOnce(&mut NodeInfo)) {
+        change(&mut self.own);
         self.published = None;
         self.in_a_row = 0;
     }
@@ -351,7 +353,7 @@ mod tests {
         // The new process of an upgrade: both publish for a moment.
         assert_eq!(exchange(&mut twin, &mut engine, 0, 2_500), OwnEntry::Kept);
         assert_eq!(exchange(&mut own, &mut engine, 0, 3_000), OwnEntry::Kept);
-        own.retire();
+        own.retire(|_| {});
         for now in [3_500, 4_500, 5_500] {
             assert_eq!(exchange(&mut twin, &mut engine, 0, now), OwnEntry::Kept);
         }

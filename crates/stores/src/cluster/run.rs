@@ -213,12 +213,13 @@ impl Exchanges {
         }
     }
 
-    /// What to send. A retired process publishes nothing, but its clients still end by orders.
+    /// What to send. A retired process publishes nothing, but its clients still end by orders, and other nodes check its
+    /// certificate.
     fn publication(&self, name: &str) -> Publication {
         let mut directory = self.shared.directory();
         let text = match self.shared.is_retired.load(Ordering::Relaxed) {
             true => {
-                directory.retire();
+                directory.retire(|own| (self.report)(own));
                 None
             }
             false => Some(directory.publish(unix_s(), |own| (self.report)(own))),
@@ -493,6 +494,25 @@ mod tests {
             identity: "i".to_owned(),
             ..Exchanged::default()
         }
+    }
+
+    #[test]
+    fn a_retired_process_still_makes_its_report_which_renews_its_certificate() {
+        let (mut exchanges, _) = exchanges();
+        let reports = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&reports);
+        exchanges.report = Box::new(move |own| {
+            let mut reports = counted.lock().unwrap();
+            *reports += 1;
+            own.fingerprints = vec![format!("certificate {reports}")];
+        });
+        exchanges.shared.is_retired.store(true, Ordering::Relaxed);
+        for number in 1..=2 {
+            assert_eq!(exchanges.publication("a").text, None);
+            assert_eq!(*reports.lock().unwrap(), number);
+        }
+        let list = exchanges.shared.directory().list(0);
+        assert_eq!(list[0].info.fingerprints, ["certificate 2"]);
     }
 
     #[test]
