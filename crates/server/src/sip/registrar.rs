@@ -243,7 +243,8 @@ impl Registrations {
         for address in self.flows.remove(&key).into_iter().flatten() {
             if let Some(aor) = Aor::from_canonical(&address) {
                 self.lose_flow(now, &aor, is_gone);
-                self.remove_if(now, &aor, |it| it.reg_id() != 0 && is_gone(it));
+                let is_meant = |it: &Binding| it.reg_id() != 0 && is_gone(it);
+                self.remove_if(now, &aor, Cause::Server, is_meant);
             }
         }
     }
@@ -253,7 +254,7 @@ impl Registrations {
         // A binding that was refreshed meanwhile has another flow and stays.
         let has_failed = |binding: &Binding| binding.flow().as_ref() == Some(flow);
         self.lose_flow(now, aor, has_failed);
-        self.remove_if(now, aor, has_failed);
+        self.remove_if(now, aor, Cause::Server, has_failed);
     }
 
     /// Removes the flow of each of these bindings whose phone can be woken. Until the phone registers again, it is
@@ -274,11 +275,12 @@ impl Registrations {
         }
     }
 
-    /// Removes bindings of an address, and returns how many.
+    /// Removes bindings of an address, and returns how many. Subscribers hear the cause.
     pub(super) fn remove_if(
         &mut self,
         now: Now,
         aor: &Aor,
+        cause: Cause,
         is_meant: impl Fn(&Binding) -> bool,
     ) -> usize {
         let Found::Bindings(revision, bindings) = self.location.find(aor) else {
@@ -294,7 +296,7 @@ impl Registrations {
         }
         match self.location.change(now, aor, revision, &mut changes) {
             Ok(_) => {
-                self.changes.push((*aor, Cause::Server));
+                self.changes.push((*aor, cause));
                 count
             }
             Err(_) => 0,

@@ -2,14 +2,20 @@
 
 use crate::sip_client::phone::{PASSWORD, Phone, credentials, value, values};
 use crate::sip_client::status;
-use hairpin_server::sip::{Domain, SipSettings};
+use hairpin_server::sip::{
+    AtNodes, Domain, MovedBinding, NodesHook, NodesReply, OtherNodes, SharedBinding, SipSettings,
+};
 use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
 use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn serve(workers: usize) -> Running {
-    let mut settings = SipSettings::default();
+    serve_with(SipSettings::default(), workers)
+}
+
+fn serve_with(mut settings: SipSettings, workers: usize) -> Running {
     settings.domains = vec![Domain {
         name: "example.com".to_owned(),
         ..Domain::default()
@@ -341,4 +347,91 @@ fn an_address_has_a_bounded_number_of_subscriptions() {
     let answer = ask(&mut phone, "user0", "one", "Event: reg\r\n");
     assert_eq!(status(&answer), 503, "{answer}");
     assert_eq!(values(&answer, "Retry-After").len(), 1);
+}
+
+/// A cluster that knows the bindings which were published last.
+#[derive(Debug, Default)]
+struct Nodes(Mutex<(Vec<u8>, Vec<SharedBinding>)>);
+
+impl OtherNodes for Nodes {
+    fn generation(&self) -> u64 {
+        1
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn publish(&self, aor: &[u8], bindings: Vec<SharedBinding>) {
+        *self.0.lock().expect("no panic") = (aor.to_vec(), bindings);
+    }
+
+    fn find(&self, _: &[u8]) -> AtNodes {
+        AtNodes::Unavailable
+    }
+
+    fn begin_find(&self, _: &[u8], reply: NodesReply) {
+        reply(AtNodes::Unavailable);
+    }
+}
+
+/// Registers with an instance and a reg-id (RFC 5626 §4.2).
+fn register_instance(phone: &mut Phone, call: &str) {
+    let params = ";+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-000000000001>\";reg-id=1";
+    let uri = "sip:example.com";
+    let with_instance = |text: String| {
+        let (head, rest) = text.split_once("Contact: ").expect("a Contact");
+        let (contact, rest) = rest.split_once("\r\n").expect("a line");
+        format!("{head}Supported: outbound\r\nContact: {contact}{params}\r\n{rest}")
+    };
+    let first = with_instance(phone.request("REGISTER", uri, call, 1, ""));
+    phone.send(&first);
+    let challenge = phone.expect("SIP/2.0 401");
+    let kind = HeaderKind::Authorization;
+    let line = credentials(&challenge, kind, &phone.user, Method::Register, uri);
+    let second = with_instance(phone.request("REGISTER", uri, call, 2, &line));
+    phone.send(&second);
+    let ok = phone.expect("SIP/2.0 200");
+    assert!(ok.contains("reg-id=1"), "{ok}");
+}
+
+#[test]
+fn a_phone_that_has_moved_to_another_node_is_not_asked_to_register_again_rfc3680_4_7_1() {
+    let nodes = Arc::new(Nodes::default());
+    let mut settings = SipSettings::default();
+    settings.nodes = Some(NodesHook::new(Arc::clone(&nodes) as _));
+    let server = serve_with(settings, 2);
+    let mut watcher = Phone::udp(&server, "user0");
+    let (subscription, _) = subscribe(&mut watcher, "sub", 600);
+    let mut phone = Phone::udp(&server, "user0");
+    register_instance(&mut phone, "one");
+    let notify = notified(&mut watcher, &subscription);
+    let active = "active registered";
+    shows_change(&notify, "1", "active", active, &[active]);
+    let (aor, bindings) = nodes.0.lock().expect("no panic").clone();
+    let [binding] = bindings[..] else {
+        panic!("{bindings:?}");
+    };
+    assert!(binding.has_reg_id);
+    let moved = MovedBinding {
+        id: binding.id,
+        call: binding.call,
+        cseq: binding.cseq,
+    };
+    let inspector = server.sip_inspector().expect("it has SIP");
+    let sent = inspector.remove_moved(&[(&*aor, moved)]);
+    sent.expect("the workers read their mailboxes");
+    // After `deactivated`, the phone would register again at once.
+    let notify = notified(&mut watcher, &subscription);
+    let ended = "terminated unregistered";
+    shows_change(&notify, "2", "terminated", ended, &[]);
+    // For an operator, it is another one.
+    register_instance(&mut phone, "two");
+    let notify = notified(&mut watcher, &subscription);
+    shows_change(&notify, "3", "active", active, &[active]);
+    let removed = inspector.remove_bindings("user0@example.com", None);
+    assert_eq!(removed.expect("the workers answer"), 1);
+    let notify = notified(&mut watcher, &subscription);
+    let ended = "terminated deactivated";
+    shows_change(&notify, "4", "terminated", ended, &[]);
 }

@@ -35,9 +35,9 @@ impl Event {
 /// Why bindings are not there any more, if their time is not over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A REGISTER has removed them.
+    /// A REGISTER has removed them, at this server or at another node.
     Register,
-    /// The server has, as their flow has failed: the phone may register again.
+    /// The server has, for example because their flow has failed: the phone registers again at once.
     Server,
 }
 

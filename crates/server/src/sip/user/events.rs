@@ -8,8 +8,9 @@ use sip::tu::{RequestOwner, Transactions};
 use sip::uri::starts_with_sips;
 use sip::{HeaderKind, Message, Now, Uri};
 use sip_server::Aor;
+use sip_server::location::Binding;
 use sip_server::proxy::{BindingsLocation, LookedUp};
-use sip_server::reg_event::RegEvents;
+use sip_server::reg_event::{Cause, RegEvents};
 
 /// Whether a mark is of a NOTIFY for a subscription to registrations.
 pub(super) fn is_of_events(mark: Mark) -> bool {
@@ -141,6 +142,9 @@ impl User {
     }
 
     /// Removes a binding whose phone has registered at another node. Returns how many were removed.
+    ///
+    /// A REGISTER of the phone is the cause, so subscribers hear `unregistered`. After `deactivated`, the phone would
+    /// register again at once (RFC 3680 §4.7.1), perhaps here: then the other node would remove its binding.
     pub(in crate::sip) fn remove_moved(
         &mut self,
         now: Now,
@@ -150,7 +154,8 @@ impl User {
         let publisher = &self.publisher;
         let registrations = self.registrations.as_mut();
         registrations.map_or(0, |it| {
-            it.remove_if(now, aor, |binding| publisher.is(now.mono, binding, moved))
+            let is_meant = |binding: &Binding| publisher.is(now.mono, binding, moved);
+            it.remove_if(now, aor, Cause::Register, is_meant)
         })
     }
 

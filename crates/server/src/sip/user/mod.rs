@@ -35,7 +35,7 @@ use sip::{HeaderKind, Message, Method, Mono, Now};
 use sip_server::Aor;
 use sip_server::location::Binding;
 use sip_server::proxy::Proxy;
-use sip_server::reg_event::{Config, RegEvents};
+use sip_server::reg_event::{Cause, Config, RegEvents};
 use sip_server::registrar::Access;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -244,7 +244,7 @@ impl User {
                 && contact.is_none_or(|contact| binding.uri() == contact.as_bytes())
         };
         let registrations = self.registrations.as_mut();
-        registrations.map_or(0, |it| it.remove_if(now, aor, is_meant))
+        registrations.map_or(0, |it| it.remove_if(now, aor, Cause::Server, is_meant))
     }
 
     /// A connection is gone.
