@@ -8,7 +8,7 @@ use stores::Options;
 
 use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
-use super::setting::{FromText, Mistake, one_of};
+use super::setting::{FromText, Mistake, one_of, word};
 
 /// The secret that all nodes have; empty without a cluster.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -174,8 +174,7 @@ impl FromText for SipTransport {
     }
 
     fn to_text(&self) -> String {
-        let named = SIP_TRANSPORTS.iter().find(|(_, it)| it == self);
-        named.map_or("", |(name, _)| name).to_owned()
+        word(&SIP_TRANSPORTS, *self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The keys of `[offload]`.
 
-use super::setting::{FromText, Mistake, one_of};
+use super::setting::{FromText, Mistake, one_of, word};
 
 /// By which means the kernel relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +56,4 @@ impl FromText for BindingExcess {
     fn to_text(&self) -> String {
         word(&EXCESSES, *self)
     }
-}
-
-fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> String {
-    let found = words.iter().find(|(_, of)| *of == value);
-    found.map_or("", |(word, _)| word).to_owned()
 }

@@ -481,6 +481,12 @@ pub(crate) fn write_seconds(seconds: u64) -> String {
     }
 }
 
+/// The word of a value that [`one_of`] reads.
+pub(crate) fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> String {
+    let found = words.iter().find(|(_, of)| *of == value);
+    found.map_or("", |(word, _)| word).to_owned()
+}
+
 /// Reads one of a few words; a misspelt one gets a suggestion.
 pub(crate) fn one_of<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, Mistake> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
-use super::setting::{FromText, Mistake};
+use super::setting::{FromText, Mistake, one_of, word};
 use super::sip_trunks;
 
 const HELP: &str = "write the address of `listen-ng` of rtpengine, like \"127.0.0.1:22222\"";
@@ -52,24 +52,17 @@ pub(crate) enum Media {
     Relay,
 }
 
+const MEDIA: [(&str, Media); 2] = [("direct", Media::Direct), ("relay", Media::Relay)];
+
 impl FromText for Media {
     const EXPECTED: &'static str = "\"direct\" or \"relay\"";
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
-        match text {
-            "direct" => Ok(Self::Direct),
-            "relay" => Ok(Self::Relay),
-            _ => Err(Mistake::new(format!("`{text}` is not a value of media"))
-                .help("write \"direct\" or \"relay\"")),
-        }
+        one_of(text, &MEDIA)
     }
 
     fn to_text(&self) -> String {
-        match self {
-            Self::Direct => "direct",
-            Self::Relay => "relay",
-        }
-        .to_owned()
+        word(&MEDIA, *self)
     }
 }
 

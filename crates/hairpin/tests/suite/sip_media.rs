@@ -245,7 +245,7 @@ fn the_configuration_of_the_relay_is_checked() {
     fails(
         &check("", "media = \"both\"\n"),
         1,
-        "is not a value of media",
+        "unknown value `both`",
     );
     for (bad, message) in [
         ("127.0.0.1", "is not an IP address with a port"),
