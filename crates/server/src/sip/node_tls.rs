@@ -229,17 +229,25 @@ impl NodeTls {
     }
 
     /// Stores what the other nodes publish now. The fingerprints of a node that is missing here stay for a week.
+    ///
+    /// If several nodes publish one address, the certificates of all of them are accepted there: each of them has the
+    /// secret, and a node that gets another name has the address of the earlier one for some seconds.
     pub fn set_nodes(&self, nodes: &[NodeFingerprints], now: Instant) {
         let mut by_address = self.known.load().by_address.clone();
         by_address.retain(|_, entry| now.saturating_duration_since(entry.seen) < KEPT);
+        let mut published: HashMap<SocketAddr, Vec<Fingerprint>> = HashMap::new();
         for node in nodes {
-            let entry = Entry {
-                fingerprints: node.fingerprints.clone().into(),
-                seen: now,
-            };
-            let addresses = node.addresses.iter();
-            by_address.extend(addresses.map(|address| (*address, entry.clone())));
+            for address in &node.addresses {
+                let fingerprints = published.entry(*address).or_default();
+                fingerprints.extend(&node.fingerprints);
+            }
         }
+        let entry = |fingerprints: Vec<Fingerprint>| Entry {
+            fingerprints: fingerprints.into(),
+            seen: now,
+        };
+        let published = published.into_iter();
+        by_address.extend(published.map(|(address, all)| (address, entry(all))));
         if by_address.len() > MOST {
             let mut all: Vec<_> = by_address.into_iter().collect();
             all.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.seen));

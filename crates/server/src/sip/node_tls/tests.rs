@@ -90,6 +90,26 @@ fn a_node_with_another_certificate_than_it_publishes_is_refused() {
 }
 
 #[test]
+#[test]
+fn two_nodes_that_publish_one_address_are_both_accepted_there() {
+    let [a, b, renamed] = ["a", "b", "z"].map(|name| node(name, NOW_S));
+    let now = Instant::now();
+    let all = [published(&a, 1, NOW_S), published(&renamed, 1, NOW_S)];
+    for all in [all.clone(), [all[1].clone(), all[0].clone()]] {
+        b.set_nodes(&all, now);
+        for other in [&a, &renamed] {
+            other.set_nodes(&[published(&b, 2, NOW_S)], now);
+            assert_eq!(connect(&b, other, 1), (Ok(false), Ok(false)));
+            assert_eq!(connect(other, &b, 2), (Ok(false), Ok(false)));
+        }
+    }
+    // The earlier name is published no longer.
+    b.set_nodes(&all[1..], now);
+    assert_eq!(connect(&b, &renamed, 1), (Ok(false), Ok(false)));
+    let (client, _) = connect(&b, &a, 1);
+    assert!(is_refused(&client, Failure::Certificate), "{client:?}");
+}
+
 fn a_client_whose_certificate_no_node_publishes_is_refused_and_one_without_any() {
     let [a, b, other] = ["a", "b", "c"].map(|name| node(name, NOW_S));
     let now = Instant::now();
