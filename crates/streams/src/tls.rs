@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{
-    ClientConfig, ClientConnection, Connection, Error, HandshakeKind, ProtocolVersion,
+    AlertDescription, ClientConfig, ClientConnection, Connection, Error, HandshakeKind, ProtocolVersion,
     ServerConfig, ServerConnection,
 };
 
@@ -95,6 +95,8 @@ pub struct TlsError {
     pub failure: Failure,
     /// The error text of rustls.
     pub detail: String,
+    /// The alert of the peer, if it sent one.
+    alert: Option<AlertDescription>,
 }
 
 impl TlsError {
@@ -102,7 +104,29 @@ impl TlsError {
         TlsError {
             failure: Failure::of(error),
             detail: error.to_string(),
+            alert: match error {
+                Error::AlertReceived(alert) => Some(*alert),
+                _ => None,
+            },
         }
+    }
+
+    /// Whether the peer has refused the certificate of this side, or requires one, by its alert (RFC 8446 §6.2).
+    #[must_use]
+    pub const fn refuses_certificate(&self) -> bool {
+        matches!(
+            self.alert,
+            Some(
+                AlertDescription::BadCertificate
+                    | AlertDescription::UnsupportedCertificate
+                    | AlertDescription::CertificateRevoked
+                    | AlertDescription::CertificateExpired
+                    | AlertDescription::CertificateUnknown
+                    | AlertDescription::UnknownCA
+                    | AlertDescription::AccessDenied
+                    | AlertDescription::CertificateRequired
+            )
+        )
     }
 }
 
@@ -303,6 +327,7 @@ fn ended() -> TlsError {
     TlsError {
         failure: Failure::Other,
         detail: "the TLS connection is not open".to_owned(),
+        alert: None,
     }
 }
 

@@ -384,7 +384,7 @@ fn nodes(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_node_tls_total",
-        "TLS connections between the nodes of a cluster: handshakes completed, certificates that this node or another one refused, and other failures.",
+        "TLS connections between the nodes of a cluster: those that both nodes accepted, certificates that this node or another one refused, and other failures.",
         "result",
         [
             ("completed", sum.node_tls_handshakes),

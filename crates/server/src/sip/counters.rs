@@ -197,11 +197,11 @@ counters! {
     next_hop_tls_failed: u64,
     /// Bindings removed because their phones have registered at other nodes of the cluster.
     bindings_moved: u64,
-    /// TLS handshakes with other nodes of the cluster that were completed, on either side.
+    /// TLS connections between nodes of the cluster on which both have accepted the certificate of the other one.
     node_tls_handshakes: u64,
     /// TLS connections as a node that this one refused: it does not know the certificate of the other side.
     node_tls_refused: u64,
-    /// TLS connections to other nodes that these refused: they do not know the certificate of this one.
+    /// TLS connections to other nodes whose alert refused the certificate of this one.
     node_tls_refused_by_other: u64,
     /// TLS connections between nodes that failed for another reason.
     node_tls_failed: u64,

@@ -1,7 +1,7 @@
 //! Connections over TLS and WebSocket: from what was read to the messages.
 
 use super::connections::Reason;
-use super::layers::{Layers, NodeSide, WebSocketState, accept_rules, message_limits};
+use super::layers::{Layers, NodeFailure, NodeSide, WebSocketState, accept_rules, message_limits};
 use super::outgoing::slot_of;
 use super::reading::{flow_of, now};
 use super::token::Slot;
@@ -9,7 +9,7 @@ use super::{MESSAGES, Sip};
 use io::Poller;
 use sip::flow::{Flow, PeerName, Transport};
 use sip::frame::{PONG, Packet};
-use streams::tls::{Failure, TlsError};
+use streams::tls::TlsError;
 use streams::websocket::{CloseCode, End, Event, WebSocket};
 
 /// TLS handshakes get so much time per wake-up, so that many of them do not delay other messages for long. One more may
@@ -103,7 +103,7 @@ impl Sip {
         let was_handshaking = connection.layers.is_handshaking();
         let before = was_handshaking.then(io::clock::monotonic_ns);
         let result = connection.decrypt(bytes, plain);
-        let is_node = connection.layers.node.is_some();
+        let is_node_accepted = connection.layers.node_accepted(!plain.is_empty());
         let is_done = was_handshaking && !connection.layers.is_handshaking();
         if let Some(before) = before {
             self.handshakes_ns += io::clock::monotonic_ns() - before;
@@ -111,7 +111,7 @@ impl Sip {
         self.connections.mark(slot);
         let counters = &mut self.endpoint.counters;
         counters.tls_handshakes += u64::from(is_done);
-        counters.node_tls_handshakes += u64::from(is_done && is_node);
+        counters.node_tls_handshakes += u64::from(is_node_accepted);
         counters.tls_failed += u64::from(result.is_err());
         if let Err(error) = &result {
             self.tls_failed(slot, error);
@@ -154,28 +154,28 @@ impl Sip {
             NodeSide::Accepted => &mut self.node_line,
             NodeSide::Connected => &mut self.next_hop_line,
         };
-        let count = match (side, error.failure) {
-            (_, Failure::Certificate) => &mut counters.node_tls_refused,
-            (NodeSide::Connected, Failure::Alert) => &mut counters.node_tls_refused_by_other,
-            _ => &mut counters.node_tls_failed,
-        };
-        *count += 1;
+        let failure = NodeFailure::of(side, error, connection.layers.is_node_accepted);
+        match failure {
+            NodeFailure::Refused => counters.node_tls_refused += 1,
+            NodeFailure::RefusedByOther => counters.node_tls_refused_by_other += 1,
+            NodeFailure::Other => counters.node_tls_failed += 1,
+        }
         let now = self.endpoint.now.mono;
         if now < *line {
             return;
         }
         *line = now.plus_secs(1);
-        match (side, error.failure) {
-            (NodeSide::Accepted, Failure::Certificate) => {
+        match (side, failure) {
+            (NodeSide::Accepted, NodeFailure::Refused) => {
                 tracing::warn!(%address, %error, "a TLS client of SIP was refused: no node of the cluster publishes its certificate");
             }
             (NodeSide::Accepted, _) => {
                 tracing::debug!(%address, %error, "a TLS connection of another node failed");
             }
-            (NodeSide::Connected, Failure::Certificate) => {
+            (NodeSide::Connected, NodeFailure::Refused) => {
                 tracing::warn!(%address, %error, "a node was refused: it does not publish the certificate that it has; no request was sent to it");
             }
-            (NodeSide::Connected, Failure::Alert) => {
+            (NodeSide::Connected, NodeFailure::RefusedByOther) => {
                 tracing::warn!(%address, %error, "another node has refused the certificate of this one: requests did not reach it");
             }
             (NodeSide::Connected, _) => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use streams::Tls;
 use streams::rustls::pki_types::ServerName;
 use streams::rustls::{ClientConfig, ServerConfig};
+use streams::tls::{Failure, TlsError};
 use streams::websocket::{Accept, AcceptRules, CloseCode, MessageKinds, MessageLimits, WebSocket};
 
 use super::settings::{SipConfig, SipSettings};
@@ -65,6 +66,8 @@ pub(crate) struct Layers {
     pub(crate) web: Option<WebSocketState>,
     /// The peer is a node of the cluster. Until the handshake is complete, this is only a claim.
     pub(crate) node: Option<NodeSide>,
+    /// Both nodes have accepted the certificate of the other one.
+    pub(crate) is_node_accepted: bool,
 }
 
 /// Whether this node has accepted or opened a connection between two nodes.
@@ -72,6 +75,30 @@ pub(crate) struct Layers {
 pub(crate) enum NodeSide {
     Accepted,
     Connected,
+}
+
+/// Why a connection between two nodes has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeFailure {
+    /// This node does not know the certificate of the other one, or there is none.
+    Refused,
+    /// The other node does not know the certificate of this one.
+    RefusedByOther,
+    /// Anything else.
+    Other,
+}
+
+impl NodeFailure {
+    /// `is_accepted`: each node had accepted the certificate of the other one. Anybody can connect and send an alert, so
+    /// only a node that this one connects to can refuse.
+    pub(crate) fn of(side: NodeSide, error: &TlsError, is_accepted: bool) -> NodeFailure {
+        let is_refusal = error.refuses_certificate() && !is_accepted;
+        match (side, error.failure) {
+            (_, Failure::Certificate) => NodeFailure::Refused,
+            (NodeSide::Connected, _) if is_refusal => NodeFailure::RefusedByOther,
+            _ => NodeFailure::Other,
+        }
+    }
 }
 
 impl Layers {
@@ -111,6 +138,22 @@ impl Layers {
             tls: Some(Box::new(tls)),
             ..Layers::default()
         })
+    }
+
+    /// Notes that bytes of a connection between two nodes were decrypted. Returns whether this shows that both nodes
+    /// have accepted the certificate of the other one: once for each connection.
+    ///
+    /// In TLS 1.3, the handshake of the client is complete before the server checks the certificate of the client. So
+    /// the client waits for the first bytes of the server.
+    pub(crate) fn node_accepted(&mut self, has_plain: bool) -> bool {
+        let is_accepted = match self.node {
+            Some(NodeSide::Accepted) => !self.is_handshaking(),
+            Some(NodeSide::Connected) => has_plain,
+            None => false,
+        };
+        let is_first = is_accepted && !self.is_node_accepted;
+        self.is_node_accepted |= is_accepted;
+        is_first
     }
 
     pub(crate) fn is_handshaking(&self) -> bool {

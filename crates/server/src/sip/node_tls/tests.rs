@@ -1,6 +1,7 @@
 //! Handshakes between nodes, in memory.
 
 use super::*;
+use crate::sip::layers::{Layers, NodeFailure, NodeSide};
 use streams::tls::{Failure, TlsError};
 
 const EPOCH_S: u64 = 30 * 86_400;
@@ -90,7 +91,6 @@ fn a_node_with_another_certificate_than_it_publishes_is_refused() {
 }
 
 #[test]
-#[test]
 fn two_nodes_that_publish_one_address_are_both_accepted_there() {
     let [a, b, renamed] = ["a", "b", "z"].map(|name| node(name, NOW_S));
     let now = Instant::now();
@@ -110,6 +110,7 @@ fn two_nodes_that_publish_one_address_are_both_accepted_there() {
     assert!(is_refused(&client, Failure::Certificate), "{client:?}");
 }
 
+#[test]
 fn a_client_whose_certificate_no_node_publishes_is_refused_and_one_without_any() {
     let [a, b, other] = ["a", "b", "c"].map(|name| node(name, NOW_S));
     let now = Instant::now();
@@ -221,4 +222,79 @@ fn a_fingerprint_is_64_hexadecimal_digits() {
     ] {
         assert_eq!(bad.parse::<Fingerprint>(), Err(NoFingerprint), "{bad}");
     }
+}
+
+/// Why a side of a handshake that failed counts as failed.
+fn counted(side: NodeSide, result: &Result<bool, TlsError>) -> NodeFailure {
+    let error = result.as_ref().expect_err("it has failed");
+    NodeFailure::of(side, error, false)
+}
+
+#[test]
+fn only_an_alert_about_the_certificate_counts_as_refused_by_the_other_node_rfc8446_6_2() {
+    let [a, b] = ["a", "b"].map(|name| node(name, NOW_S));
+    b.set_nodes(&[published(&a, 1, NOW_S)], Instant::now());
+    // A does not know B.
+    let (client, server) = connect(&b, &a, 1);
+    let refused = counted(NodeSide::Connected, &client);
+    assert_eq!(refused, NodeFailure::RefusedByOther, "{client:?}");
+    assert_eq!(counted(NodeSide::Accepted, &server), NodeFailure::Refused);
+    // The same alert of somebody who connects, or of a node that has accepted the certificate before.
+    let error = client.expect_err("it is refused");
+    let of = |side, is_accepted| NodeFailure::of(side, &error, is_accepted);
+    assert_eq!(of(NodeSide::Accepted, false), NodeFailure::Other);
+    assert_eq!(of(NodeSide::Connected, true), NodeFailure::Other);
+    // Another alert: the server requires an application protocol.
+    let mut config = ServerConfig::clone(&a.accept);
+    config.alpn_protocols = vec![b"other".to_vec()];
+    let mut client = b.connect.clone();
+    client.alpn_protocols = vec![b"sip".to_vec()];
+    let name = ServerName::IpAddress(at(1).ip().into());
+    let client = Tls::client(Arc::new(client), name).expect("a client");
+    let (client, _) = handshake(client, Tls::server(Arc::new(config)).expect("TLS"));
+    assert!(is_refused(&client, Failure::Alert), "{client:?}");
+    assert_eq!(counted(NodeSide::Connected, &client), NodeFailure::Other);
+}
+
+#[test]
+fn a_connection_is_complete_when_both_nodes_have_accepted_it_and_only_once() {
+    let [a, b] = ["a", "b"].map(|name| node(name, NOW_S));
+    b.set_nodes(&[published(&a, 1, NOW_S)], Instant::now());
+    // The handshake of the client is complete before the server refuses its certificate.
+    let run = |a: &NodeTls| {
+        let client = b.connecting(at(1)).expect("a node is known there");
+        let mut client = Layers::with_node(NodeSide::Connected, client);
+        let server = a.accepted().expect("TLS");
+        let mut server = Layers::with_node(NodeSide::Accepted, server);
+        let (mut to_server, mut to_client, mut counted) = (Vec::new(), Vec::new(), Vec::new());
+        let _ = receive(&mut client, &[], &mut to_server);
+        while !to_server.is_empty() || !to_client.is_empty() {
+            let bytes = std::mem::take(&mut to_server);
+            let (is_first, _) = receive(&mut server, &bytes, &mut to_client);
+            if is_first {
+                counted.push(NodeSide::Accepted);
+                for _ in 0..2 {
+                    let tls = server.tls.as_mut().expect("TLS");
+                    tls.encrypt(b"SIP/2.0 100 Trying", &mut to_client)
+                        .expect("the handshake is complete");
+                }
+            }
+            let bytes = std::mem::take(&mut to_client);
+            let (is_first, _) = receive(&mut client, &bytes, &mut to_server);
+            counted.extend(is_first.then_some(NodeSide::Connected));
+        }
+        assert!(!client.is_handshaking());
+        counted
+    };
+    assert!(run(&a).is_empty());
+    a.set_nodes(&[published(&b, 2, NOW_S)], Instant::now());
+    assert_eq!(run(&a), [NodeSide::Accepted, NodeSide::Connected]);
+}
+
+/// Returns whether the connection counts as complete now, and whether it goes on.
+fn receive(layers: &mut Layers, bytes: &[u8], out: &mut Vec<u8>) -> (bool, bool) {
+    let mut plain = Vec::new();
+    let tls = layers.tls.as_mut().expect("TLS");
+    let result = tls.received(bytes, &mut plain, out);
+    (layers.node_accepted(!plain.is_empty()), result.is_ok())
 }
