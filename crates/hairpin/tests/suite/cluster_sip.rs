@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cluster_calls::{call, invite, keys, next_of, registered, sip_of, written};
+use crate::cluster_calls::{
+    call, invite, keys, next_of, register_instance, registered, sip_of, written,
+};
 use crate::common::nodes::{Node, Redis, signal, soon, three};
-use crate::sip_client::phone::{Phone, credentials};
+use crate::sip_client::phone::Phone;
 use crate::sip_client::status;
-use sip::{HeaderKind, Method};
 
 /// Three nodes that know each other.
 fn nodes(redis: &Redis) -> [Node; 3] {
@@ -169,30 +170,6 @@ fn without_the_engine_phones_of_this_node_are_called_and_all_others_again_when_i
     });
     found(&mut ann, &mut bob, "back");
     call(&mut ann, &mut bob, "again");
-}
-
-/// Registers a phone by its instance (RFC 5626 §4.2). The same instance at another node is the same phone.
-fn register_instance(phone: &mut Phone, instance: u32, call: &str, node: &Node) {
-    let before = written(node);
-    let uri = "sip:example.com";
-    let params = format!(
-        ";+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-{instance:012}>\";reg-id=1\r\n"
-    );
-    let with_instance = |text: String| {
-        let (head, rest) = text.split_once("Contact: ").unwrap();
-        let (contact, rest) = rest.split_once("\r\n").unwrap();
-        format!("{head}Supported: outbound\r\nContact: {contact}{params}{rest}")
-    };
-    let first = with_instance(phone.request("REGISTER", uri, call, 1, ""));
-    phone.send(&first);
-    let challenge = phone.expect("SIP/2.0 401");
-    let kind = HeaderKind::Authorization;
-    let line = credentials(&challenge, kind, &phone.user, Method::Register, uri);
-    let second = with_instance(phone.request("REGISTER", uri, call, 2, &line));
-    phone.send(&second);
-    let ok = phone.expect("SIP/2.0 200");
-    assert!(ok.contains("reg-id=1"), "{ok}");
-    soon("the engine has it", || written(node) > before);
 }
 
 #[test]

@@ -39,6 +39,30 @@ pub(crate) fn registered(mut phone: Phone, node: &Node) -> Phone {
     phone
 }
 
+/// Registers a phone by its instance (RFC 5626 §4.2). The same instance at another node is the same phone.
+pub(crate) fn register_instance(phone: &mut Phone, instance: u32, call: &str, node: &Node) {
+    let before = written(node);
+    let uri = "sip:example.com";
+    let params = format!(
+        ";+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-{instance:012}>\";reg-id=1\r\n"
+    );
+    let with_instance = |text: String| {
+        let (head, rest) = text.split_once("Contact: ").unwrap();
+        let (contact, rest) = rest.split_once("\r\n").unwrap();
+        format!("{head}Supported: outbound\r\nContact: {contact}{params}{rest}")
+    };
+    let first = with_instance(phone.request("REGISTER", uri, call, 1, ""));
+    phone.send(&first);
+    let challenge = phone.expect("SIP/2.0 401");
+    let kind = HeaderKind::Authorization;
+    let line = credentials(&challenge, kind, &phone.user, Method::Register, uri);
+    let second = with_instance(phone.request("REGISTER", uri, call, 2, &line));
+    phone.send(&second);
+    let ok = phone.expect("SIP/2.0 200");
+    assert!(ok.contains("reg-id=1"), "{ok}");
+    soon("the engine has it", || written(node) > before);
+}
+
 /// Calls, and answers the challenge. Gives the INVITE with credentials. Responses to earlier calls may be repeated in
 /// between.
 pub(crate) fn invite(caller: &mut Phone, user: &str, id: &str) -> String {

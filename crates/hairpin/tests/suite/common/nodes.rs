@@ -102,7 +102,38 @@ pub(crate) fn libfaketime() -> PathBuf {
 
 impl Node {
     pub(crate) fn start(name: &str, cluster: &str, more: &str, clock: Option<&str>) -> Self {
+        Self::start_in(
+            tempfile::tempdir().unwrap(),
+            "off",
+            (name, cluster, more),
+            clock,
+        )
+    }
+
+    /// Its bindings survive a restart.
+    pub(crate) fn start_with_state(name: &str, cluster: &str, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state").display().to_string();
+        Self::start_in(folder, &state, (name, cluster, more), None)
+    }
+
+    /// Ends the process, and starts another one with the same configuration.
+    pub(crate) fn restart(&mut self, meanwhile: impl FnOnce()) {
+        self.serve.signal("TERM");
+        let (status, log) = self.serve.ended();
+        assert!(status.success(), "{log}");
+        meanwhile();
+        let mut command = hairpin(&["serve", "--config"]);
+        command.arg(self.folder.path().join("hairpin.toml"));
+        self.serve = Serve::start_command(command);
+    }
+
+    fn start_in(
+        folder: tempfile::TempDir,
+        state: &str,
+        (name, cluster, more): (&str, &str, &str),
+        clock: Option<&str>,
+    ) -> Self {
         let admin = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -110,7 +141,7 @@ impl Node {
             .port();
         let path = folder.path().join("hairpin.toml");
         let text = format!(
-            "[server]\nworkers = 1\ncontrol_socket = \"{socket}\"\nstate_dir = \"off\"\n[listen]\nudp = [\"127.0.0.1:0\"]\n\
+            "[server]\nworkers = 1\ncontrol_socket = \"{socket}\"\nstate_dir = \"{state}\"\n[listen]\nudp = [\"127.0.0.1:0\"]\n\
              [relay]\naddresses = [\"127.0.0.1\"]\n[offload]\nmode = \"off\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
              [auth]\nusers = [{{ name = \"{USER}\", password = \"{PASSWORD}\" }}]\n\
              [cluster]\nnode = \"{name}\"\n{cluster}\n{more}\n",
