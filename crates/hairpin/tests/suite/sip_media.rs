@@ -242,11 +242,7 @@ fn the_configuration_of_the_relay_is_checked() {
     let two = format!("{relay}[[sip.trunk]]\nname = \"d\"\nto = [\"sip:192.0.2.8\"]\n{relay}");
     fails(&check("", &two), 1, message);
     fails(&check("", &two), 1, "the media of the trunk `d` go through");
-    fails(
-        &check("", "media = \"both\"\n"),
-        1,
-        "unknown value `both`",
-    );
+    fails(&check("", "media = \"both\"\n"), 1, "unknown value `both`");
     for (bad, message) in [
         ("127.0.0.1", "is not an IP address with a port"),
         ("udp:127.0.0.1:22222", "is not an IP address with a port"),

@@ -113,8 +113,8 @@ pub struct NodeTls {
     /// Each connection gets a copy that accepts the certificates of one node.
     connect: ClientConfig,
     provider: Arc<CryptoProvider>,
-    own: Arc<Own>,
-    known: Arc<ArcSwap<Known>>,
+    own: Arc<OwnCertificate>,
+    known: Arc<ArcSwap<NodeCertificates>>,
 }
 
 impl fmt::Debug for NodeTls {
@@ -128,14 +128,14 @@ impl fmt::Debug for NodeTls {
 }
 
 /// The certificates of this node.
-struct Own {
+struct OwnCertificate {
     keys: ClusterKeys,
     node: String,
-    current: ArcSwap<Current>,
+    current: ArcSwap<CurrentCertificate>,
 }
 
 #[derive(Debug)]
-struct Current {
+struct CurrentCertificate {
     /// Those whose fingerprints are published, in order of time.
     epochs: Vec<u64>,
     fingerprints: Vec<Fingerprint>,
@@ -146,7 +146,7 @@ struct Current {
 
 /// Other nodes.
 #[derive(Debug, Default)]
-struct Known {
+struct NodeCertificates {
     by_address: HashMap<SocketAddr, Entry>,
     /// All of their fingerprints.
     all: HashSet<Fingerprint>,
@@ -165,17 +165,22 @@ impl NodeTls {
     /// [`NodeTlsError`]: the certificate cannot be made.
     pub fn new(keys: ClusterKeys, node: &str, unix_s: u64) -> Result<NodeTls, NodeTlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let own = Arc::new(Own {
-            current: ArcSwap::from_pointee(Current::at(&keys, node, &epochs(unix_s), unix_s)?),
+        let own = Arc::new(OwnCertificate {
+            current: ArcSwap::from_pointee(CurrentCertificate::at(
+                &keys,
+                node,
+                &epochs(unix_s),
+                unix_s,
+            )?),
             keys,
             node: node.to_owned(),
         });
-        let known = Arc::new(ArcSwap::from_pointee(Known::default()));
+        let known = Arc::new(ArcSwap::from_pointee(NodeCertificates::default()));
         let text = |error: Error| NodeTlsError(error.to_string());
         let accept = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(text)?;
-        let verifier = Arc::new(Listed {
+        let verifier = Arc::new(AnyNodeVerifier {
             known: Arc::clone(&known),
             provider: Arc::clone(&provider),
         });
@@ -188,7 +193,7 @@ impl NodeTls {
         let connect = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(text)?;
-        let nobody = pinned(&Arc::from([]), &provider);
+        let nobody = verifier_of(&Arc::from([]), &provider);
         let mut connect = connect
             .dangerous()
             .with_custom_certificate_verifier(nobody)
@@ -213,7 +218,7 @@ impl NodeTls {
         if current.epoch == ClusterKeys::node_epoch(unix_s) && current.epochs == epochs {
             return Ok(current.fingerprints.clone());
         }
-        let next = Current::at(&self.own.keys, &self.own.node, &epochs, unix_s)?;
+        let next = CurrentCertificate::at(&self.own.keys, &self.own.node, &epochs, unix_s)?;
         if next.epoch != current.epoch {
             let sha256 = next
                 .certificate
@@ -256,7 +261,7 @@ impl NodeTls {
         }
         let all = by_address.values();
         let all = all.flat_map(|entry| entry.fingerprints.iter().copied());
-        self.known.store(Arc::new(Known {
+        self.known.store(Arc::new(NodeCertificates {
             all: all.collect(),
             by_address,
         }));
@@ -277,7 +282,7 @@ impl NodeTls {
         let known = self.known.load();
         let entry = known.by_address.get(&to)?;
         let mut config = self.connect.clone();
-        let verifier = pinned(&entry.fingerprints, &self.provider);
+        let verifier = verifier_of(&entry.fingerprints, &self.provider);
         config.dangerous().set_certificate_verifier(verifier);
         // An address is no SNI (RFC 6066 §3): a node has one certificate.
         let name = ServerName::IpAddress(to.ip().into());
@@ -297,20 +302,20 @@ fn epochs(unix_s: u64) -> Vec<u64> {
     epochs
 }
 
-impl Current {
+impl CurrentCertificate {
     fn at(
         keys: &ClusterKeys,
         node: &str,
         epochs: &[u64],
         unix_s: u64,
-    ) -> Result<Current, NodeTlsError> {
+    ) -> Result<CurrentCertificate, NodeTlsError> {
         let epoch = ClusterKeys::node_epoch(unix_s);
         let mut fingerprints = Vec::with_capacity(epochs.len());
         for epoch in epochs {
             let made = certificate(keys, node, *epoch)?;
             fingerprints.extend(made.cert.first().map(|der| Fingerprint::of(der)));
         }
-        Ok(Current {
+        Ok(CurrentCertificate {
             epochs: epochs.to_vec(),
             fingerprints,
             epoch,
@@ -337,21 +342,21 @@ fn certificate(keys: &ClusterKeys, node: &str, epoch: u64) -> Result<CertifiedKe
     Ok(CertifiedKey::new(vec![made.der().clone()], signing))
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for OwnCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Own")
+        f.debug_struct("OwnCertificate")
             .field("node", &self.node)
             .finish_non_exhaustive()
     }
 }
 
-impl ResolvesServerCert for Own {
+impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.load().certificate))
     }
 }
 
-impl ResolvesClientCert for Own {
+impl ResolvesClientCert for OwnCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.load().certificate))
     }
@@ -362,7 +367,7 @@ impl ResolvesClientCert for Own {
 }
 
 /// Accepts a certificate only if its fingerprint is listed. Its names and dates do not count.
-fn judge(is_listed: bool) -> Result<(), Error> {
+fn verify(is_listed: bool) -> Result<(), Error> {
     match is_listed {
         true => Ok(()),
         false => Err(CertificateError::ApplicationVerificationFailure.into()),
@@ -370,23 +375,23 @@ fn judge(is_listed: bool) -> Result<(), Error> {
 }
 
 /// Accepts the certificates of one node.
-fn pinned(
+fn verifier_of(
     fingerprints: &Arc<[Fingerprint]>,
     provider: &Arc<CryptoProvider>,
 ) -> Arc<dyn ServerCertVerifier> {
-    Arc::new(Pinned {
+    Arc::new(OneNodeVerifier {
         fingerprints: Arc::clone(fingerprints),
         provider: Arc::clone(provider),
     })
 }
 
 #[derive(Debug)]
-struct Pinned {
+struct OneNodeVerifier {
     fingerprints: Arc<[Fingerprint]>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for OneNodeVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -395,7 +400,7 @@ impl ServerCertVerifier for Pinned {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        judge(self.fingerprints.contains(&Fingerprint::of(certificate)))?;
+        verify(self.fingerprints.contains(&Fingerprint::of(certificate)))?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -427,12 +432,12 @@ impl ServerCertVerifier for Pinned {
 
 /// Accepts the certificates of all nodes. Who has none is refused.
 #[derive(Debug)]
-struct Listed {
-    known: Arc<ArcSwap<Known>>,
+struct AnyNodeVerifier {
+    known: Arc<ArcSwap<NodeCertificates>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ClientCertVerifier for Listed {
+impl ClientCertVerifier for AnyNodeVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -444,7 +449,7 @@ impl ClientCertVerifier for Listed {
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let known = self.known.load();
-        judge(known.all.contains(&Fingerprint::of(certificate)))?;
+        verify(known.all.contains(&Fingerprint::of(certificate)))?;
         Ok(ClientCertVerified::assertion())
     }
 

@@ -43,7 +43,7 @@ pub struct SharedBinding {
     pub left: Duration,
 }
 
-/// A binding that this node has no more, because its phone has registered at another node.
+/// A binding that this node must remove, because its phone has registered at another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MovedBinding {
     /// As in [`SharedBinding`].

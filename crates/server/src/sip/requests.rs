@@ -5,7 +5,7 @@ use super::names::{Answered, Families, NameResolver, NoAnswer};
 use super::settings::SipConfig;
 use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
-use sip::dispatch::{Allowed, Config, Dispatcher, Partners, Source};
+use sip::dispatch::{Allowed, ClusterNodes, Config, Dispatcher, Source};
 use sip::engine::Engine;
 use sip::flow::{ListenerKey, Transport};
 use sip::routing::{DnsFailed, DnsRecords, Query};
@@ -65,7 +65,7 @@ impl Requests {
         // As long as a caller's transaction may take, for each of two servers.
         config.failover_time = sip_config.settings.t1.saturating_mul(128);
         config.allowed = allowed(sip_config);
-        config.partners = partners(listeners, sip_config);
+        config.nodes = nodes(listeners, sip_config);
         Requests {
             dispatcher: Dispatcher::new(config, key, seed),
             names,
@@ -176,7 +176,7 @@ fn is_empty(answer: &DnsRecords) -> bool {
 }
 
 /// The other nodes of the cluster, if this one reaches them over TLS: by its plain listeners.
-fn partners(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<Partners> {
+fn nodes(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<ClusterNodes> {
     let tls = Arc::clone(sip_config.settings.nodes.as_ref()?.tls.as_ref()?);
     let sources = (0..).map(ListenerKey).zip(listeners);
     let sources = sources.map(|(listener, address)| Source {
@@ -184,7 +184,7 @@ fn partners(listeners: &[SocketAddr], sip_config: &SipConfig) -> Option<Partners
         transport: Transport::Tls,
         is_v4: address.is_ipv4(),
     });
-    Some(Partners {
+    Some(ClusterNodes {
         sources: sources.collect(),
         has: Box::new(move |transport, address| tls.has(transport, address)),
     })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use sip::congestion::Class;
-use sip::dispatch::{self, Dispatcher, Partners, Source};
+use sip::dispatch::{self, ClusterNodes, Dispatcher, Source};
 use sip::engine::{Config, Engine, Mark, NewRequest, Outgoing, Received, Reply, SentBy, ServerKey};
 use sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use sip::{HashKey, Method, Mono, Now, Spans};
@@ -119,7 +119,7 @@ fn proxied(config: ProxyConfig) -> Proxied {
     // What is configured to be allowed: the addresses of the user agents.
     let is_closed = IS_CLOSED.get();
     dispatch.allowed = Box::new(move |to| !is_closed && (0..NODES).any(|node| address(node) == to));
-    dispatch.partners = HAS_PARTNER.get().then(|| Partners {
+    dispatch.nodes = HAS_PARTNER.get().then(|| ClusterNodes {
         sources: vec![Source {
             listener: ListenerKey(0),
             transport: Transport::Tls,

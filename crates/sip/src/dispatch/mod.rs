@@ -62,8 +62,8 @@ mod responses;
 
 pub use forwarding::{Forwarding, RecordRoute, write_route};
 pub use outgoing::{
-    Allowed, AllowedDestination, Config, DispatchError, DispatchFailure, Failure, OutgoingRequest,
-    Partners, SendFrom, Source, Stats,
+    Allowed, AllowedDestination, ClusterNodes, Config, DispatchError, DispatchFailure, Failure,
+    OutgoingRequest, SendFrom, Source, Stats,
 };
 
 use std::collections::VecDeque;
@@ -120,7 +120,7 @@ impl Dispatcher {
         let key = key.derive(u64::from_le_bytes(*b"dispatch"));
         Dispatcher {
             locator: Locator::new(&config.transports(), seed)
-                .with_addresses(&config.transports_of_partners()),
+                .with_addresses(&config.transports_of_nodes()),
             cache: DnsCache::new(key),
             penalties: Penalties::new(key),
             requests: Slab::new(),

@@ -24,8 +24,8 @@ pub struct Source {
 /// Says which addresses requests of [`AllowedDestination::Near`] may go to besides.
 pub type Allowed = Box<dyn Fn(SocketAddr) -> bool + Send>;
 
-/// Servers that work with this one: they have sockets of their own here.
-pub struct Partners {
+/// The other nodes of a cluster. Requests to them leave by sockets of their own.
+pub struct ClusterNodes {
     /// What requests to them leave by. Their transports lead nowhere else.
     pub sources: Vec<Source>,
     /// Whether one of them is at this address and has this transport there.
@@ -37,7 +37,7 @@ pub struct Config {
     /// What requests leave by, the preferred transport first.
     pub sources: Vec<Source>,
     /// Nobody by default.
-    pub partners: Option<Partners>,
+    pub nodes: Option<ClusterNodes>,
     /// Requests at a time; 10,000 by default.
     pub most: usize,
     /// Questions to the DNS at a time; 64 by default.
@@ -65,7 +65,7 @@ impl Config {
     pub fn new(sources: Vec<Source>) -> Config {
         Config {
             sources,
-            partners: None,
+            nodes: None,
             most: 10_000,
             most_questions: 64,
             most_responses: 32,
@@ -79,10 +79,10 @@ impl Config {
         transports(&self.sources)
     }
 
-    /// The transports that only lead to the addresses of partners.
-    pub(super) fn transports_of_partners(&self) -> Vec<Transport> {
-        let partners = self.partners.as_ref();
-        transports(partners.map_or(&[], |partners| &partners.sources))
+    /// The transports that only lead to the addresses of nodes.
+    pub(super) fn transports_of_nodes(&self) -> Vec<Transport> {
+        let nodes = self.nodes.as_ref();
+        transports(nodes.map_or(&[], |nodes| &nodes.sources))
     }
 
     /// How a server is reached, by the wanted listener if that can; `None` if by none.
@@ -96,9 +96,9 @@ impl Config {
         let fits =
             |source: &&Source| source.transport == transport && source.is_v4 == remote.is_ipv4();
         let wanted = from.map(|from| from.listener);
-        let partners = self.partners.as_ref();
-        let partners = partners.filter(|partners| (partners.has)(transport, remote));
-        let sources = partners.map_or(&self.sources, |partners| &partners.sources);
+        let nodes = self.nodes.as_ref();
+        let nodes = nodes.filter(|nodes| (nodes.has)(transport, remote));
+        let sources = nodes.map_or(&self.sources, |nodes| &nodes.sources);
         let mut fitting = sources.iter().filter(fits);
         let first = fitting.next()?;
         let better = fitting.find(|source| Some(source.listener) == wanted);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hairpin_stores::StoreError;
 use hairpin_stores::cluster::bindings::KnownBindings;
-use hairpin_stores::cluster::engine::{BindRequest, Written};
+use hairpin_stores::cluster::engine::{BindOutcome, BindRequest};
 use hairpin_stores::cluster::{ClusterBindings, Seal, SharedBinding, Writer};
 
 /// Virtual time moves by this.
@@ -206,7 +206,7 @@ impl World {
                 true => Ok(asked
                     .requests
                     .iter()
-                    .map(|_| Ok(Written::default()))
+                    .map(|_| Ok(BindOutcome::default()))
                     .collect()),
                 false => Err(StoreError::Timeout(Duration::from_millis(TIMEOUT_MS))),
             };

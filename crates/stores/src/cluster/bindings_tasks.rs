@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::binding_texts::{Forged, Owner};
 use super::bindings::ClusterBindings;
-use super::engine::{BindRequest, Bound, Engine, Texts};
+use super::engine::{BindRequest, BindResult, Engine, Texts};
 use super::moved::MovedBinding;
 use super::run::{Backoff, BatchSize, FIRST_PAUSE_MS, Warned, unix_ms, unix_s, within};
 use super::{Seal, Shared};
@@ -97,7 +97,7 @@ impl Writer {
     pub fn end(
         &mut self,
         requests: Vec<BindRequest>,
-        outcome: Result<Vec<Bound>, StoreError>,
+        outcome: Result<Vec<BindResult>, StoreError>,
         took: Duration,
     ) -> Duration {
         self.batch.note(took, outcome.is_ok());
@@ -128,7 +128,7 @@ impl Writer {
     ///
     /// If one of several Redis servers did not respond, its addresses of record go back into the queue. Rejected ones
     /// are dropped.
-    fn note_results(&mut self, requests: Vec<BindRequest>, bound: Vec<Bound>) {
+    fn note_results(&mut self, requests: Vec<BindRequest>, bound: Vec<BindResult>) {
         let (mut written, mut older, mut rejected) = (0, 0, 0);
         let (mut waiting, mut failed, mut own) = (Vec::new(), None, Vec::new());
         for (request, outcome) in requests.into_iter().zip(bound) {

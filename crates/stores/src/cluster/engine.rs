@@ -75,7 +75,7 @@ pub struct BindEntry {
 
 /// What became of the bindings of one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct BindOutcome {
     /// So many were not accepted: they are older than those of other nodes, or too many.
     pub older: u64,
     /// Bindings that another node had, too.
@@ -92,7 +92,7 @@ pub struct Conflict {
 }
 
 /// What became of the bindings of one address, or why the engine has rejected the request for it.
-pub type Bound = Result<Written, StoreError>;
+pub type BindResult = Result<BindOutcome, StoreError>;
 
 /// The texts of the bindings of one address, or why the engine has rejected the request.
 pub type Texts = Result<Vec<String>, StoreError>;
@@ -120,7 +120,7 @@ pub trait Engine: fmt::Debug + Send + Sync {
         &'a self,
         node: &'a str,
         requests: &'a [BindRequest],
-    ) -> StoreFuture<'a, Vec<Bound>>;
+    ) -> StoreFuture<'a, Vec<BindResult>>;
 
     /// The bindings of each of these addresses.
     fn find_bindings<'a>(&'a self, aors: &'a [Box<[u8]>]) -> StoreFuture<'a, Vec<Texts>>;

@@ -59,7 +59,7 @@ pub enum Event {
     Nodes(Vec<NodeInfo>),
     /// Another node orders this.
     Order(Message),
-    /// This node has these bindings no more: their phones have registered at other nodes.
+    /// This node must remove these bindings: their phones have registered at other nodes.
     Moved(Vec<MovedBinding>),
 }
 

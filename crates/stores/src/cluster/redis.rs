@@ -12,7 +12,7 @@
 
 use futures_util::future::join;
 
-use super::engine::{BindRequest, Bound, Engine, Exchanged, Leased, Publication, Texts};
+use super::engine::{BindRequest, BindResult, Engine, Exchanged, Leased, Publication, Texts};
 use super::leases::Request;
 use super::model::MESSAGE_TTL_MS;
 use super::redis_bindings::{BIND, FIND};
@@ -314,7 +314,7 @@ impl Engine for RedisEngine {
         &'a self,
         node: &'a str,
         requests: &'a [BindRequest],
-    ) -> StoreFuture<'a, Vec<Bound>> {
+    ) -> StoreFuture<'a, Vec<BindResult>> {
         Box::pin(self.ask_bind(node, requests))
     }
 

@@ -9,7 +9,7 @@
 //! minute without a text, with `-` in front of NODE: then an earlier REGISTER that another node writes late does not
 //! bring it back.
 
-use super::engine::{BindRequest, Bound, Conflict, Texts, Written};
+use super::engine::{BindOutcome, BindRequest, BindResult, Conflict, Texts};
 use super::redis::{Bytes, RedisEngine, Script, text};
 use super::redis_call::Call;
 use crate::error::StoreError;
@@ -126,7 +126,7 @@ impl RedisEngine {
         &self,
         node: &str,
         requests: &[BindRequest],
-    ) -> Result<Vec<Bound>, StoreError> {
+    ) -> Result<Vec<BindResult>, StoreError> {
         let node = crate::keys::hex(node.as_bytes());
         let call = |request: &BindRequest| {
             let call = Call::new(Script::Bind)
@@ -148,7 +148,7 @@ impl RedisEngine {
             is_accepted: accepted == 1,
             text: text(of_other),
         };
-        let written = |(older, conflicts): BindReply| Written {
+        let written = |(older, conflicts): BindReply| BindOutcome {
             older,
             conflicts: conflicts.into_iter().map(conflict).collect(),
         };
@@ -184,7 +184,7 @@ mod needs_packages {
         engine: &RedisEngine,
         node: &str,
         given: &[Given<'_>],
-    ) -> Written {
+    ) -> BindOutcome {
         let entry = |(field, call, cseq, age_ms, text): &Given<'_>| BindEntry {
             field: (*field).to_owned(),
             call: (*call).to_owned(),
@@ -262,17 +262,20 @@ mod needs_packages {
         let redis = TestRedis::start();
         let engine = RedisEngine::new(&redis.options(), "test").unwrap();
         let bind = |node, given: Given<'_>| written(&redis, &engine, node, &[given]);
-        let older = Written {
+        let older = BindOutcome {
             older: 1,
             conflicts: Vec::new(),
         };
-        assert_eq!(bind("a", ("1", "c", 5, 0, "a")), Written::default());
+        assert_eq!(bind("a", ("1", "c", 5, 0, "a")), BindOutcome::default());
         // Its retransmission has come to another node, before or after.
         assert_eq!(bind("b", ("1", "c", 5, 0, "b")), older);
         assert_eq!(bind("b", ("1", "c", 5, 9_000, "b")), older);
         assert_eq!(found(&redis, &engine), ["a"]);
         // Each node writes it again, for example after the engine was away.
-        assert_eq!(bind("a", ("1", "c", 5, 0, "a again")), Written::default());
+        assert_eq!(
+            bind("a", ("1", "c", 5, 0, "a again")),
+            BindOutcome::default()
+        );
         assert_eq!(found(&redis, &engine), ["a again"]);
     }
 

@@ -126,7 +126,7 @@ fn a_client_whose_certificate_no_node_publishes_is_refused_and_one_without_any()
         .with_protocol_versions(&[&version::TLS13])
         .expect("TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(pinned(&own.into(), &provider))
+        .with_custom_certificate_verifier(verifier_of(&own.into(), &provider))
         .with_no_client_auth();
     let name = ServerName::IpAddress(at(1).ip().into());
     let client = Tls::client(Arc::new(without), name).expect("a client");

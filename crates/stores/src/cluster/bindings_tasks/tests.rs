@@ -1,7 +1,7 @@
 //! Registrations on the way to the engine: an engine in memory, and what it says of phones that have moved.
 
 use super::*;
-use crate::cluster::engine::{Conflict, Exchanged, Leased, Publication, Written};
+use crate::cluster::engine::{BindOutcome, Conflict, Exchanged, Leased, Publication};
 use crate::cluster::leases::Request;
 use crate::cluster::{Directory, NodeInfo, SharedBinding};
 use crate::store::StoreFuture;
@@ -29,9 +29,9 @@ fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
     let requests = writer.begin(1_000);
     let away = || Err(StoreError::Connect("away".to_owned()));
     let rejected = Err(StoreError::Query("WRONGTYPE".to_owned()));
-    let written = Written {
+    let written = BindOutcome {
         older: 1,
-        ..Written::default()
+        ..BindOutcome::default()
     };
     let bound = vec![Ok(written), away(), rejected];
     assert_eq!(writer.end(requests, Ok(bound), Duration::ZERO), GATHER);
@@ -108,7 +108,7 @@ impl Phone {
             is_accepted,
             text: text.to_owned(),
         };
-        let written = Written {
+        let written = BindOutcome {
             older: u64::from(!is_accepted),
             conflicts: vec![conflict],
         };
@@ -255,14 +255,14 @@ impl Engine for FakeEngine {
         Box::pin(std::future::pending())
     }
 
-    fn bind<'a>(&'a self, _: &'a str, all: &'a [BindRequest]) -> StoreFuture<'a, Vec<Bound>> {
+    fn bind<'a>(&'a self, _: &'a str, all: &'a [BindRequest]) -> StoreFuture<'a, Vec<BindResult>> {
         let count = all.len() as u64;
         self.bound.fetch_add(count, Ordering::Relaxed);
         if self.telling.load(Ordering::Relaxed) > 0 {
             self.bound_meanwhile.fetch_add(count, Ordering::Relaxed);
         }
         let bound = all.iter().map(|request| {
-            Ok(Written {
+            Ok(BindOutcome {
                 older: 0,
                 conflicts: vec![Self::conflict(request)],
             })
@@ -352,7 +352,7 @@ fn run_until(engine: &Arc<FakeEngine>, mut is_done: impl FnMut(&ClusterBindings)
         .build()
         .unwrap();
     runtime.block_on(async {
-        drop(futures_util::future::select(pin!(work), pin!(done)).await);
+        let _ended = futures_util::future::select(pin!(work), pin!(done)).await;
     });
 }
 
