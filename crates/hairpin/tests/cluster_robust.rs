@@ -206,8 +206,9 @@ fn an_upgraded_node_keeps_its_certificate_its_phones_and_its_calls() {
     assert_eq!(b.metric(&tls("refused")), 0.0);
     let of_a = json(&a.run(&["nodes", "--json"]));
     assert_eq!(of_a["nodes"].as_array().unwrap().len(), 2);
-    drop(bob);
-    a.wait_for_the_end_of(first);
+    // It would keep its connection to B until `sip.idle`.
+    kill(first, "-TERM");
+    eventually("the old process ends", || !is_alive(first));
     call(&mut ann, &mut eve, "after");
     kill(second, "-TERM");
     eventually("the new process ends", || !is_alive(second));
