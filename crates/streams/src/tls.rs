@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{
-    AlertDescription, ClientConfig, ClientConnection, Connection, Error, HandshakeKind, ProtocolVersion,
-    ServerConfig, ServerConnection,
+    AlertDescription, ClientConfig, ClientConnection, Connection, Error, HandshakeKind,
+    ProtocolVersion, ServerConfig, ServerConnection,
 };
 
 /// Why a TLS connection failed. Its [`name`](Failure::name) goes to metrics.
