@@ -1,24 +1,17 @@
 //! A cluster with attackers, with a restart and with an upgrade. The engine is a real Redis.
-#![allow(clippy::unwrap_used)] // helpers of tests
-
-// The name by which the helpers know the server.
-extern crate server as hairpin_server;
-
-mod cluster_calls;
-mod common;
-#[path = "../../server/tests/sip_client/mod.rs"]
-mod sip_client;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster_calls::{call, keys, reached, register_instance, registered, sip_of};
-use common::controlled::{Controlled, eventually, free_port, is_alive, kill, may_load_programs};
-use common::json;
-use common::nodes::{Node, Redis, soon, three, with_engine};
-use sip_client::phone::Phone;
+use crate::cluster_calls::{call, keys, reached, register_instance, registered, sip_of};
+use crate::common::controlled::{
+    Controlled, eventually, free_port, is_alive, kill, may_load_programs,
+};
+use crate::common::json;
+use crate::common::nodes::{Node, Redis, soon, three, with_engine};
+use crate::sip_client::phone::Phone;
 use streams::rustls::pki_types::ServerName;
 use streams::rustls::{ClientConfig, ClientConnection, RootCertStore};
 
