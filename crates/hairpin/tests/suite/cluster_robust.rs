@@ -25,7 +25,7 @@ fn tls(result: &str) -> String {
 /// Whether a node lists the binding of a phone.
 fn lists(node: &Node, phone: &Phone) -> bool {
     let contact = phone.contact();
-    let list = common::stdout(&node.run(&["sip", "bindings"]));
+    let list = crate::common::stdout(&node.run(&["sip", "bindings"]));
     list.contains(contact.trim_matches(['<', '>']))
 }
 
