@@ -97,7 +97,8 @@ impl Proxy {
             context.drop_base();
         }
         let is_trunk = context.branches.last().is_some_and(|it| it.hop.is_some());
-        if context.is_invite {
+        // A later copy of a group that rings, such as one for another flow, does not begin the time anew.
+        if context.is_invite && context.group_until.is_none() {
             let time = match (is_trunk, is_last) {
                 (true, false) => self.answer_time(key),
                 (false, false) => Some(ring_time),

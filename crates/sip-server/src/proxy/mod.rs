@@ -50,7 +50,7 @@ mod uris;
 
 pub use config::{Config, Forking};
 pub use context::ContextKey;
-pub use media::{MediaCommand, MediaRequest, MediaSide};
+pub use media::{MediaCommand, MediaRequest, MediaResult, MediaSide};
 pub use nodes::{AtNodes, NodeHop};
 pub use policy::{
     Authenticated, Authentication, BindingsLocation, Calls, Denied, HopFull, Inbound, IsUser,

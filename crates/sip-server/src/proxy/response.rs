@@ -127,7 +127,10 @@ impl Proxy {
         message: &Message<'_>,
         drops_identity: bool,
     ) {
-        if self.has_moved_on(key, number) {
+        // The branch was given up, or its final response has come while this response waited for the media relay.
+        let context = self.contexts.get(key);
+        let branch = context.and_then(|context| context.branches.get(number));
+        if branch.is_some_and(|branch| branch.is_done) {
             return;
         }
         let code = message.status_code().unwrap_or(0);

@@ -40,7 +40,8 @@ pub(super) struct Routed<'m> {
     pub(super) flow: Option<FlowId>,
     /// The values removed name a flow that is gone.
     pub(super) is_flow_gone: bool,
-    /// The address of a phone of this dialog, where the Request-URI may lead, or of another node.
+    /// The address of a phone of this dialog, where the Request-URI may lead, of another node, or of this server if the
+    /// request passes it again.
     pub(super) near: Option<IpAddr>,
     /// The last value removed says that the request goes to another node, which knows what the Request-URI means.
     pub(super) is_to_node: bool,
@@ -109,6 +110,14 @@ impl Reader<'_> {
         }
     }
 
+    /// The address in a URI, if it is one of this server. A token proves nothing about the host beside it.
+    fn own_address(&self, uri: &[u8]) -> Option<IpAddr> {
+        match Uri::parse(uri) {
+            Ok(Uri::Sip(uri)) if self.is_own_host(&uri) => uri.host.ip(),
+            _ => None,
+        }
+    }
+
     fn is_own_host(&self, uri: &SipUri<'_>) -> bool {
         let is_domain = uri.port.is_none() && self.routing.domain(uri.host).is_some();
         is_domain || self.routing.is_own(uri.host, uri.port)
@@ -145,20 +154,12 @@ impl Reader<'_> {
             }
             _ => false,
         };
-        let mut removed = 0;
-        for route in &routes {
-            match self.own(route.uri, call_id)? {
-                UriOwner::Other => break,
-                UriOwner::ThisServer => {}
-                UriOwner::Signed(own) if is_of_next_node(&signed, own) => break,
-                UriOwner::Signed(own) => signed.push(own),
-            }
-            removed += 1;
-        }
+        let (removed, next_pass) = self.own_values(&routes, &mut signed, call_id)?;
         routes.drain(..removed);
         let flow = self.outgoing_flow(&signed, from);
         let last = signed.last().map(|signed| signed.token);
         let near = match last {
+            _ if next_pass.is_some() => next_pass,
             Some(Token::Near(id) | Token::Node(id)) => Some(id.flow.remote.ip()),
             _ => None,
         };
@@ -186,6 +187,34 @@ impl Reader<'_> {
             is_from_node: from_node.is_some(),
             relayed: relayed(&signed),
         })
+    }
+
+    /// How many values in front are this server's, and are removed in this pass. Adds their tokens. If the request passes
+    /// this server again, returns the address of this server in the next value.
+    fn own_values(
+        &self,
+        routes: &[NameAddr<'_>],
+        signed: &mut Vec<Signed>,
+        call_id: &[u8],
+    ) -> Result<(usize, Option<IpAddr>), Refusal> {
+        let mut removed = 0;
+        for route in routes {
+            match self.own(route.uri, call_id)? {
+                UriOwner::Other => break,
+                UriOwner::ThisServer => {}
+                UriOwner::Signed(own) if is_of_next_node(signed, own) => break,
+                UriOwner::Signed(own) => {
+                    if is_of_next_session(signed, own)
+                        && let Some(address) = self.own_address(route.uri)
+                    {
+                        return Ok((removed, Some(address)));
+                    }
+                    signed.push(own);
+                }
+            }
+            removed += 1;
+        }
+        Ok((removed, None))
     }
 
     /// The token of another node is good for one request and some minutes. Without other nodes, nobody has written it.
@@ -243,13 +272,24 @@ impl Reader<'_> {
     }
 }
 
-/// The side that a request goes to, and the one that it comes from, if the media of its dialog go through a relay.
+/// The side that a request goes to, and the one that it comes from, if the media of its dialog go through a relay. If
+/// the call has passed this server twice, values of the pass without a relay name no side.
 fn relayed(signed: &[Signed]) -> Option<RelayedDialog> {
-    let (first, last) = (signed.first()?, signed.last()?);
+    let mut sides = signed.iter().filter_map(|signed| signed.side);
+    let from = sides.next()?;
     Some(RelayedDialog {
-        to: last.side?,
-        from: first.side?.side,
+        to: sides.next_back().unwrap_or(from),
+        from: from.side,
     })
+}
+
+/// A call can pass this server twice without another Record-Route between. If the media of both passes go through a
+/// relay, each pass has a session there. A request then passes this server twice as well, so that both are changed.
+fn is_of_next_session(before: &[Signed], next: Signed) -> bool {
+    let mut sides = before.iter().filter_map(|signed| signed.side);
+    let session = sides.next_back().map(|side| side.session);
+    let next = next.side.map(|side| side.session);
+    session.is_some() && next.is_some() && session != next
 }
 
 /// Nodes of a cluster read each other's tokens. A value behind one that leads to another node is that node's, if

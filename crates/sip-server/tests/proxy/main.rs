@@ -15,6 +15,7 @@ mod matrix;
 mod media;
 mod media_ends;
 mod media_forks;
+mod media_passes;
 mod memory;
 mod network;
 mod node;

@@ -1,7 +1,7 @@
 //! Media relays: whose session descriptions are rewritten for whom, and what happens if the relay does not answer.
 
 use sip::flow::Transport;
-use sip_server::proxy::{MediaCommand, MediaRequest};
+use sip_server::proxy::{MediaCommand, MediaRequest, MediaResult};
 use sip_server::routes::{Failures, Next};
 
 use crate::node::{
@@ -223,7 +223,10 @@ fn a_late_answer_of_the_relay_and_one_to_nothing_are_ignored() {
     world.run_until(2_500);
     assert_eq!(caller(&world), ["503 INVITE"]);
     for number in [0, 1, 77, u64::MAX] {
-        world.media_answered(number, Some("v=0\r\n"));
+        assert_eq!(
+            world.media_answered(number, Some("v=0\r\n")),
+            MediaResult::Late
+        );
     }
     world.run_until(3_000);
     assert_eq!(world.heard(UAS).len(), 0);
@@ -236,7 +239,7 @@ fn a_refused_offer_fails_at_once() {
     world.has_relay = false;
     call(&mut world, OFFER);
     world.run_until(100);
-    world.media_answered(0, None);
+    let _ = world.media_answered(0, None);
     world.run_until(200);
     assert_eq!(caller(&world), ["503 INVITE"]);
     world.nothing_is_left();
@@ -252,7 +255,7 @@ fn a_cancel_ends_a_call_that_waits_for_the_relay() {
     world.run_until(600);
     assert_eq!(caller(&world), ["487 INVITE"]);
     assert_eq!(asked(&world)[1..], ["Delete s0"]);
-    world.media_answered(0, Some("v=0\r\n"));
+    let _ = world.media_answered(0, Some("v=0\r\n"));
     world.run_until(3_000);
     assert_eq!((world.heard(UAS).len(), world.heard(UAS + 1).len()), (0, 0));
     world.nothing_is_left();
@@ -321,7 +324,7 @@ fn an_ack_goes_on_as_it_is_if_the_relay_is_silent() {
     world.has_relay = false;
     world.run_until(300);
     let number = world.media[0].number;
-    world.media_answered(number, Some(OFFER));
+    let _ = world.media_answered(number, Some(OFFER));
     world.run_until(1_000);
     assert_eq!(world.heard(UAS), ["INVITE"]);
     world.run_until(3_000);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sip::flow::Transport;
-use sip_server::proxy::{Config, MediaSide};
+use sip_server::proxy::{Config, MediaResult, MediaSide};
 use sip_server::routes::{Failures, Next};
 
 use crate::media::{OFFER, answer, asked, body, call, inbound, of_callee, script, world};
@@ -266,7 +266,7 @@ fn a_late_2xx_of_a_trunk_that_was_given_up_has_its_session() {
     assert_eq!(caller(&world), ["180 INVITE"]);
     assert_eq!(world.media[1].receiver, MediaSide::Phone);
     let number = world.media[1].number;
-    world.media_answered(number, Some("v=0\r\n"));
+    let _ = world.media_answered(number, Some("v=0\r\n"));
     world.run_until(3_500);
     assert_eq!(caller(&world).last(), Some(&"200 INVITE"));
     assert_eq!(body(world.last(UAC)), "v=0\r\n");
@@ -285,7 +285,7 @@ fn the_time_of_a_trunk_begins_when_its_request_is_sent() {
     world.run_until(1_500);
     let number = world.media[0].number;
     world.has_relay = true;
-    world.media_answered(number, Some(OFFER));
+    let _ = world.media_answered(number, Some(OFFER));
     world.run_until(3_400);
     assert_eq!(caller(&world), ["200 INVITE"]);
     assert_eq!(world.heard(UAS + 1).len(), 0);
@@ -314,7 +314,7 @@ fn a_phone_that_wakes_up_waits_for_its_own_offer() {
     assert_eq!(world.heard(UAS + 1).len(), 0);
     let number = world.media[1].number;
     world.has_relay = true;
-    world.media_answered(number, Some("v=0\r\n"));
+    let _ = world.media_answered(number, Some("v=0\r\n"));
     world.run_until(31_500);
     assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
     assert_eq!(asked(&world)[2..], ["Answer s1 to tag for Trunk", DELETED]);
@@ -361,5 +361,51 @@ fn a_call_without_a_relay_is_sent_in_the_same_step() {
     world.run_until(200);
     assert_eq!(caller(&world), ["200 INVITE"]);
     assert_eq!(asked(&world).len(), 0);
+    world.nothing_is_left();
+}
+
+/// A result with which no message is valid.
+fn too_long() -> String {
+    format!("v=0\r\na=x:{}\r\n", "y".repeat(70_000))
+}
+
+#[test]
+fn an_offer_fails_if_the_result_makes_no_valid_message() {
+    let mut world = world(on(Next::Stop, Next::Stop, Next::Stop));
+    world.has_relay = false;
+    call(&mut world, OFFER);
+    world.run_until(50);
+    let result = world.media_answered(world.media[0].number, Some(&too_long()));
+    assert_eq!(result, MediaResult::Malformed);
+    world.run_until(100);
+    assert_eq!(caller(&world), ["503 INVITE"]);
+    assert_eq!(world.heard(UAS).len(), 0);
+    world.has_relay = true;
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_response_and_an_ack_go_on_as_they_are_if_the_result_makes_no_valid_message() {
+    let mut world = world(Failures::default());
+    let plain = "v=0\r\nm=audio 2 RTP/AVP 0\r\n";
+    world.nodes[UAS].script = script(vec![answer(20, 200)]);
+    world.nodes[UAC].ack_sdp = OFFER;
+    world.has_relay = false;
+    let invite = request("INVITE", NUMBER, 1, ALICE);
+    world.send(UAC, Transport::Udp, &invite);
+    world.run_until(100);
+    assert_eq!(caller(&world).len(), 0);
+    let result = world.media_answered(world.media[0].number, Some(&too_long()));
+    assert_eq!(result, MediaResult::Malformed);
+    world.run_until(200);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    assert_eq!(body(world.last(UAC)), plain);
+    assert_eq!(world.heard(UAS), ["INVITE"], "the ACK waits");
+    let result = world.media_answered(world.media[1].number, Some(&too_long()));
+    assert_eq!(result, MediaResult::Malformed);
+    world.run_until(400);
+    assert_eq!(world.heard(UAS)[..2], ["INVITE", "ACK"]);
+    assert_eq!(body(world.last(UAS)), OFFER);
+    world.has_relay = true;
     world.nothing_is_left();
 }

@@ -82,7 +82,7 @@ fn copies_of_a_2xx_that_the_relay_has_refused_go_on_as_they_are() {
     world.has_relay = false;
     world.run_until(200);
     let number = world.media[1].number;
-    world.media_answered(number, None);
+    let _ = world.media_answered(number, None);
     let ok = newest(&world, UAS, "SIP/2.0 200");
     world.has_relay = true;
     world.send_raw(UAS, &ok);
@@ -104,12 +104,12 @@ fn a_copy_of_a_2xx_that_waits_is_dropped_also_if_an_earlier_response_is_answered
     world.run_until(200);
     assert_eq!(asked(&world).len(), 3);
     let (first, second) = (world.media[1].number, world.media[2].number);
-    world.media_answered(first, Some("v=0\r\na=first\r\n"));
+    let _ = world.media_answered(first, Some("v=0\r\na=first\r\n"));
     let ok = newest(&world, UAS, "SIP/2.0 200");
     world.send_raw(UAS, &ok);
     settle(&mut world);
     assert_eq!(asked(&world).len(), 3);
-    world.media_answered(second, Some("v=0\r\na=second\r\n"));
+    let _ = world.media_answered(second, Some("v=0\r\na=second\r\n"));
     settle(&mut world);
     // The call is answered: the provisional response comes too late.
     assert_eq!(bodies(&world, 200), ["v=0\r\na=second\r\n"]);
@@ -187,7 +187,7 @@ fn other_phones_stop_ringing_when_a_2xx_waits_rfc3261_16_7() {
     assert_eq!(world.heard(UAS + 1), ["INVITE", "CANCEL"]);
     assert_eq!(world.media[2].command, MediaCommand::Answer);
     let number = world.media[2].number;
-    world.media_answered(number, Some("v=0\r\n"));
+    let _ = world.media_answered(number, Some("v=0\r\n"));
     settle(&mut world);
     assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
     world.nothing_is_left();
@@ -288,7 +288,7 @@ fn a_second_2xx_of_a_copy_does_not_overtake_the_first_one_that_waits() {
     assert_eq!(caller(&world).len(), 0);
     assert_eq!(asked(&world).len(), 2);
     let number = world.media[1].number;
-    world.media_answered(number, Some("v=0\r\na=first\r\n"));
+    let _ = world.media_answered(number, Some("v=0\r\na=first\r\n"));
     world.send_raw(UAS, &second);
     settle(&mut world);
     let plain = "v=0\r\nm=audio 2 RTP/AVP 0\r\n";
@@ -432,4 +432,56 @@ fn passes_of_one_call_through_this_server_have_sessions_of_their_own() {
         .map(|it| it.session.split(|b| *b == b';').next());
     let call_ids: Vec<_> = call_ids.collect();
     assert_eq!(call_ids[0], call_ids[1]);
+}
+
+#[test]
+fn a_provisional_response_that_waits_is_dropped_if_its_phone_refuses_meanwhile() {
+    let mut world = two_phones();
+    world.nodes[UAS].script = script(vec![answer(50, 183), (100, 486, String::new())]);
+    world.nodes[UAS + 1].script = script(vec![(60, 180, String::new()), answer(900, 200)]);
+    call_bob(&mut world);
+    world.run_until(20);
+    world.has_relay = false;
+    world.run_until(300);
+    assert_eq!(world.media[2].command, MediaCommand::Answer);
+    let number = world.media[2].number;
+    let _ = world.media_answered(number, Some("v=0\r\n"));
+    world.has_relay = true;
+    world.run_until(1_500);
+    assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_copy_for_another_flow_does_not_begin_the_time_of_its_group_anew() {
+    let config = sip_server::proxy::Config {
+        ring_time: std::time::Duration::from_secs(1),
+        ..sip_server::proxy::Config::default()
+    };
+    let mut world = World::with(crate::network::Weather::FINE, 1, config);
+    let mut carrier = trunk("carrier", &[UAC]);
+    carrier.relays_media = true;
+    world.policy().set_routes(Vec::new(), vec![carrier]);
+    world.policy().trunks.insert(address(UAC).ip());
+    // Two flows of one phone, and another phone that is called later.
+    for (node, reg_id) in [(UAS, 1), (UAS + 1, 2)] {
+        let mut contact = Contact::at(&format!("sip:bob@{};transport=tcp", address(node)));
+        contact.flow = Some(world.phone_connects(node));
+        (contact.reg_id, contact.q) = (reg_id, Some(1000));
+        contact.instance = "urn:uuid:1".to_owned();
+        world.policy().bind("bob", &contact);
+        world.nodes[node].script = script(vec![(800, 430, String::new())]);
+    }
+    let mut second = Contact::at(&format!("sip:bob@{}", address(UAS + 2)));
+    second.q = Some(500);
+    world.policy().bind("bob", &second);
+    world.nodes[UAS + 2].script = script(vec![answer(100, 200)]);
+    call_bob(&mut world);
+    world.run_until(3_000);
+    let invites = world.sent(crate::node::PROXY, "INVITE");
+    assert_eq!(invites.len(), 3, "{invites:?}");
+    let (at, to) = invites[2];
+    assert!(to == UAS + 2 && (1_000..1_300).contains(&at), "{invites:?}");
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    world.nothing_is_left();
 }

@@ -24,6 +24,8 @@ pub(crate) const UAS: usize = 2;
 thread_local! {
     /// The proxies of this thread are made without any allowed address.
     pub(crate) static IS_CLOSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// The address of the proxy is not among the allowed addresses, as in the server.
+    pub(crate) static EXCLUDES_ITSELF: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// The proxies of this thread can connect by TLS.
     pub(crate) static HAS_TLS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// The proxies of this thread reach the first user agent over TLS, and nobody else.
@@ -117,8 +119,11 @@ fn proxied(config: ProxyConfig) -> Proxied {
     });
     let mut dispatch = dispatch::Config::new(sources.collect());
     // What is configured to be allowed: the addresses of the user agents.
-    let is_closed = IS_CLOSED.get();
-    dispatch.allowed = Box::new(move |to| !is_closed && (0..NODES).any(|node| address(node) == to));
+    let (is_closed, may_be_itself) = (IS_CLOSED.get(), !EXCLUDES_ITSELF.get());
+    dispatch.allowed = Box::new(move |to| {
+        let mut nodes = (0..NODES).filter(|node| may_be_itself || *node != PROXY);
+        !is_closed && nodes.any(|node| address(node) == to)
+    });
     dispatch.nodes = HAS_PARTNER.get().then(|| ClusterNodes {
         sources: vec![Source {
             listener: ListenerKey(0),

@@ -9,7 +9,7 @@ use sip::flow::{ConnectionKey, Destination, ListenerKey, Transport};
 use sip::routing::DnsFailed;
 use sip::{Mono, Now};
 use sip_server::flow::FlowId;
-use sip_server::proxy::{Config as ProxyConfig, MediaRequest, Proxy, Stack};
+use sip_server::proxy::{Config as ProxyConfig, MediaRequest, MediaResult, Proxy, Stack};
 
 use crate::network::{Network, Packet, Weather};
 use crate::node::{NODES, Node, PROXY, RUN, START, TLS, UAC, UAS, address, flow_of, request, text};
@@ -267,13 +267,14 @@ impl World {
     }
 
     /// The media relay answers a request: it writes for whom a session description is.
-    pub(crate) fn media_answered(&mut self, number: u64, sdp: Option<&str>) {
-        let now = self.now();
+    pub(crate) fn media_answered(&mut self, number: u64, sdp: Option<&str>) -> MediaResult {
+        let (now, mut result) = (self.now(), MediaResult::Late);
         self.with_proxy(|proxy, stack| {
-            proxy.media_answered(now, stack, number, sdp.map(str::as_bytes));
+            result = proxy.media_answered(now, stack, number, sdp.map(str::as_bytes));
         });
         self.hear_failures();
         self.drain();
+        result
     }
 
     fn relay_media(&mut self) {
@@ -283,7 +284,9 @@ impl World {
             while let Some(request) = proxy.poll_media() {
                 if has_relay && !request.sdp.is_empty() {
                     let sdp = crate::media::rewritten(&request);
-                    proxy.media_answered(now, stack, request.number, Some(sdp.as_bytes()));
+                    let sdp = Some(sdp.as_bytes());
+                    let result = proxy.media_answered(now, stack, request.number, sdp);
+                    assert_eq!(result, MediaResult::Taken);
                 }
                 asked.push(request);
             }

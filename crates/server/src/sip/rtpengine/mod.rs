@@ -14,11 +14,12 @@ mod thread;
 
 use super::lookups::SipAnswer;
 use crate::worker::{Mailboxes, WorkerMessage};
-use sip_server::proxy::{MediaCommand, MediaRequest, Proxy, Stats};
+use sip_server::proxy::{MediaCommand, MediaRequest, MediaResult, Proxy, Stats};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use thread::{COOKIE, Request};
 use tokio::sync::mpsc;
 
@@ -27,7 +28,25 @@ const QUEUE: usize = 4096;
 
 /// What can become of an offer or an answer that the media relay is to rewrite, in the order of
 /// [`SipCounters::media_requests`](super::SipCounters::media_requests).
-pub const MEDIA_OUTCOMES: [&str; 4] = ["rewritten", "refused", "no_answer", "full"];
+pub const MEDIA_OUTCOMES: [&str; 5] = ["rewritten", "refused", "no_answer", "full", "malformed"];
+
+/// After a message in the log, others of the same kind are left out for this time.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Limits messages of one kind in the log.
+#[derive(Debug, Default)]
+struct LogLimit(Cell<Option<Instant>>);
+
+impl LogLimit {
+    /// Whether to log one now.
+    fn permits(&self) -> bool {
+        let is_quiet = self.0.get().is_some_and(|at| at.elapsed() < QUIET);
+        if !is_quiet {
+            self.0.set(Some(Instant::now()));
+        }
+        !is_quiet
+    }
+}
 
 /// What has become of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +69,8 @@ pub(crate) struct MediaResponse {
     /// Of the [`MediaRelay`].
     relay: u64,
     number: u64,
+    /// Nothing in the proxy waits for it.
+    is_deletion: bool,
     outcome: Outcome,
 }
 
@@ -92,6 +113,7 @@ pub(super) struct MediaRelay {
     address: Option<SocketAddr>,
     /// [`MEDIA_OUTCOMES`].
     outcomes: [u64; MEDIA_OUTCOMES.len()],
+    malformed: LogLimit,
 }
 
 impl MediaRelay {
@@ -102,6 +124,7 @@ impl MediaRelay {
             engine,
             address,
             outcomes: [0; MEDIA_OUTCOMES.len()],
+            malformed: LogLimit::default(),
         }
     }
 
@@ -111,12 +134,13 @@ impl MediaRelay {
 
     /// Counts of [`MEDIA_OUTCOMES`], with what the proxy has not sent, or not heard of in time.
     pub(super) fn outcomes(&self, stats: &Stats) -> [u64; MEDIA_OUTCOMES.len()] {
-        let [rewritten, refused, no_answer, full] = self.outcomes;
+        let [rewritten, refused, no_answer, full, malformed] = self.outcomes;
         [
             rewritten,
             refused,
             no_answer + stats.media_silent,
             full + stats.media_full,
+            malformed,
         ]
     }
 
@@ -135,6 +159,7 @@ impl MediaRelay {
                 let response = SipAnswer::Media(MediaResponse {
                     relay,
                     number,
+                    is_deletion,
                     outcome,
                 });
                 // If the mailbox is full, the response is lost. After `media_time`, the proxy handles the request as a
@@ -159,23 +184,32 @@ impl MediaRelay {
         }
     }
 
-    /// Counts the outcome of a request. Returns its number and the session description, if there is one; `None` if an
-    /// earlier proxy has sent it.
-    pub(super) fn receive<'r>(
-        &mut self,
-        response: &'r MediaResponse,
-    ) -> Option<(u64, Option<&'r [u8]>)> {
-        if response.relay != self.number {
-            return None;
-        }
-        let (place, sdp) = match &response.outcome {
-            Outcome::Done(sdp) => (0, Some(&sdp[..])),
-            Outcome::Refused => (1, None),
-            Outcome::NoAnswer | Outcome::NotSent => (2, None),
-            Outcome::Full => (3, None),
+    /// The number of a request and the session description, if there is one; `None` if an earlier proxy has sent it.
+    pub(super) fn read<'r>(&self, response: &'r MediaResponse) -> Option<(u64, Option<&'r [u8]>)> {
+        let sdp = match &response.outcome {
+            Outcome::Done(sdp) => Some(&sdp[..]),
+            _ => None,
+        };
+        (response.relay == self.number).then_some((response.number, sdp))
+    }
+
+    /// Counts the outcome of a request, which was this result for the proxy. The proxy has counted late ones before.
+    pub(super) fn count(&mut self, response: &MediaResponse, result: MediaResult) {
+        let place = match (&response.outcome, result) {
+            (_, MediaResult::Late) if !response.is_deletion => return,
+            (_, MediaResult::Malformed) => 4,
+            (Outcome::Done(_), _) => 0,
+            (Outcome::Refused, _) => 1,
+            (Outcome::NoAnswer | Outcome::NotSent, _) => 2,
+            (Outcome::Full, _) => 3,
         };
         self.outcomes[place] += 1;
-        Some((response.number, sdp))
+        if let (Outcome::Done(sdp), MediaResult::Malformed) = (&response.outcome, result)
+            && self.malformed.permits()
+        {
+            let bytes = sdp.len();
+            tracing::warn!(bytes, "with a result of rtpengine, a message is not valid");
+        }
     }
 }
 
@@ -343,16 +377,63 @@ mod tests {
         let response = |relay: u64| MediaResponse {
             relay,
             number: 7,
+            is_deletion: false,
             outcome: Outcome::Done(b"v=0".as_slice().into()),
         };
-        assert_eq!(relay.receive(&response(earlier.number)), None);
+        assert_eq!(relay.read(&response(earlier.number)), None);
         let own = response(relay.number);
-        assert_eq!(relay.receive(&own), Some((7, Some(&b"v=0"[..]))));
+        assert_eq!(relay.read(&own), Some((7, Some(&b"v=0"[..]))));
+        relay.count(&own, MediaResult::Taken);
         let stats = Stats {
             media_full: 2,
             media_silent: 3,
             ..Stats::default()
         };
-        assert_eq!(relay.outcomes(&stats), [1, 0, 3, 2]);
+        assert_eq!(relay.outcomes(&stats), [1, 0, 3, 2, 0]);
+    }
+
+    #[test]
+    fn each_result_counts_once() {
+        let mut relay = MediaRelay::new(RtpEngine::default(), None);
+        let own = relay.number;
+        let response = |is_deletion, outcome| MediaResponse {
+            relay: own,
+            number: 7,
+            is_deletion,
+            outcome,
+        };
+        let done = || Outcome::Done(b"v=0".as_slice().into());
+        let all = [
+            response(false, done()),
+            response(false, Outcome::Refused),
+            response(false, Outcome::NoAnswer),
+            response(false, Outcome::NotSent),
+            response(false, Outcome::Full),
+        ];
+        // The proxy has counted these when their time was over.
+        for late in &all {
+            relay.count(late, MediaResult::Late);
+        }
+        assert_eq!(relay.outcomes(&Stats::default()), [0; 5]);
+        for taken in &all {
+            relay.count(taken, MediaResult::Taken);
+        }
+        assert_eq!(relay.outcomes(&Stats::default()), [1, 1, 2, 1, 0]);
+        // Nothing waits for a deletion.
+        let deletion = response(true, Outcome::Full);
+        relay.count(&deletion, MediaResult::Late);
+        relay.count(&response(false, done()), MediaResult::Malformed);
+        assert_eq!(relay.outcomes(&Stats::default()), [1, 1, 2, 2, 1]);
+    }
+
+    #[test]
+    fn a_kind_of_message_is_logged_once_in_ten_seconds() {
+        let limit = LogLimit::default();
+        assert!(limit.permits() && !limit.permits());
+        let earlier = Instant::now().checked_sub(QUIET);
+        limit
+            .0
+            .set(Some(earlier.expect("a machine that is up for seconds")));
+        assert!(limit.permits() && !limit.permits());
     }
 }

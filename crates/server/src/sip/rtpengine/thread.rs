@@ -3,8 +3,8 @@
 //! The requests of one session go out one after the other: if a datagram is lost, a later request must not overtake an
 //! earlier one.
 
-use super::Outcome;
 use super::bencode::Response;
+use super::{LogLimit, Outcome};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -41,9 +41,6 @@ const LONGEST: usize = 65_535;
 
 /// The longest request over IPv4: 65,535 bytes without the headers of IP and UDP.
 const LONGEST_REQUEST: usize = 65_507;
-
-/// After a message in the log, others of the same kind are left out for this time.
-const QUIET: Duration = Duration::from_secs(10);
 
 /// Pause after a receive error, so that a permanent error uses little processor time.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -104,32 +101,45 @@ pub(super) fn spawn(requests: mpsc::Receiver<Request>) -> io::Result<()> {
 
 async fn serve(mut requests: mpsc::Receiver<Request>) {
     // During a reload, workers may still have the earlier address. The newest one is last.
-    let mut links: VecDeque<Link> = VecDeque::new();
+    let mut links = Links::default();
     while let Some(request) = requests.recv().await {
-        match link_to(&mut links, request.address) {
+        match links.to(request.address) {
             Some(engine) => engine.accept(request),
             None => (request.reply)(Outcome::NoAnswer),
         }
     }
 }
 
-/// The rtpengine at this address. The links to the two latest ones are kept.
-fn link_to(links: &mut VecDeque<Link>, address: SocketAddr) -> Option<Rc<Engine>> {
-    if let Some(link) = links.iter().find(|link| link.engine.address == address) {
-        return Some(Rc::clone(&link.engine));
-    }
-    match Link::new(address) {
-        Ok(link) => {
-            let engine = Rc::clone(&link.engine);
-            links.push_back(link);
-            if links.len() > 2 {
-                links.pop_front();
-            }
-            Some(engine)
+/// The links to the two latest addresses, the newest one last.
+#[derive(Default)]
+struct Links {
+    links: VecDeque<Link>,
+    failures: LogLimit,
+}
+
+impl Links {
+    /// The rtpengine at this address.
+    fn to(&mut self, address: SocketAddr) -> Option<Rc<Engine>> {
+        let mut links = self.links.iter();
+        if let Some(link) = links.find(|link| link.engine.address == address) {
+            return Some(Rc::clone(&link.engine));
         }
-        Err(error) => {
-            tracing::warn!(%address, %error, "no socket for rtpengine");
-            None
+        match Link::new(address) {
+            Ok(link) => {
+                let engine = Rc::clone(&link.engine);
+                self.links.push_back(link);
+                if self.links.len() > 2 {
+                    self.links.pop_front();
+                }
+                Some(engine)
+            }
+            Err(error) => {
+                // Each request of each call fails so.
+                if self.failures.permits() {
+                    tracing::warn!(%address, %error, "no socket for rtpengine");
+                }
+                None
+            }
         }
     }
 }
@@ -158,8 +168,8 @@ impl Link {
             requests: Cell::new(0),
             bytes: Cell::new(0),
             is_down: Cell::new(false),
-            down_logged: Cell::new(None),
-            warned: Cell::new(None),
+            down_logged: LogLimit::default(),
+            warned: LogLimit::default(),
         });
         let receiving = Rc::clone(&engine);
         Ok(Link {
@@ -188,9 +198,9 @@ struct Engine {
     /// The log has a line that rtpengine does not respond, and no later line that it responds again.
     is_down: Cell<bool>,
     /// When the log has said so.
-    down_logged: Cell<Option<Instant>>,
+    down_logged: LogLimit,
     /// When an error of rtpengine was logged.
-    warned: Cell<Option<Instant>>,
+    warned: LogLimit,
 }
 
 impl Engine {
@@ -344,13 +354,9 @@ impl Engine {
     /// Logs that rtpengine has stopped to respond, or responds again.
     fn note(&self, outcome: &Outcome) {
         match (outcome, self.is_down.get()) {
-            (Outcome::NoAnswer, false) => {
-                let logged = self.down_logged.get();
-                if logged.is_none_or(|at| at.elapsed() >= QUIET) {
-                    self.is_down.set(true);
-                    self.down_logged.set(Some(Instant::now()));
-                    tracing::warn!(address = %self.address, "rtpengine does not respond");
-                }
+            (Outcome::NoAnswer, false) if self.down_logged.permits() => {
+                self.is_down.set(true);
+                tracing::warn!(address = %self.address, "rtpengine does not respond");
             }
             (Outcome::Done(_) | Outcome::Refused, true) => {
                 self.is_down.set(false);
@@ -362,12 +368,9 @@ impl Engine {
 
     /// Logs an error of rtpengine, unless one was logged just now.
     fn warn(&self, reason: &[u8]) {
-        let now = Instant::now();
-        let warned = self.warned.get();
-        if warned.is_some_and(|at| now.duration_since(at) < QUIET) {
+        if !self.warned.permits() {
             return;
         }
-        self.warned.set(Some(now));
         let reason = reason.get(..LONGEST_REASON).unwrap_or(reason);
         let reason = String::from_utf8_lossy(reason);
         tracing::warn!(address = %self.address, ?reason, "rtpengine has refused a request");

@@ -245,3 +245,38 @@ fn two_addresses_work_at_the_same_time() {
     }
     assert!(got.iter().all(|got| got.recv_timeout(LIMIT).is_ok()));
 }
+
+/// What is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("the log").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_address_without_a_socket_is_logged_once_in_ten_seconds() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let mut links = Links::default();
+        for _ in 0..20 {
+            // A socket may send to this address only if it asks for that.
+            assert!(links.to(([255; 4], 22_222).into()).is_none());
+        }
+    });
+    let text = log.0.lock().expect("the log").clone();
+    let text = String::from_utf8(text).expect("text");
+    assert_eq!(text.matches("no socket for rtpengine").count(), 1, "{text}");
+}

@@ -64,14 +64,17 @@ impl User {
     /// The media relay has answered.
     fn go_on_with_media(&mut self, transactions: &mut Transactions<'_>, response: &MediaResponse) {
         let forwarder = self.forwarder.as_mut();
-        let result = forwarder.and_then(|forwarder| forwarder.media.receive(response));
+        let result = forwarder.and_then(|forwarder| forwarder.media.read(response));
         let Some((number, sdp)) = result else {
             return;
         };
         let now = transactions.now;
-        self.with_proxy(transactions, None, |proxy, stack| {
-            proxy.media_answered(now, stack, number, sdp);
+        let result = self.with_proxy(transactions, None, |proxy, stack| {
+            proxy.media_answered(now, stack, number, sdp)
         });
+        if let (Some(forwarder), Some(result)) = (&mut self.forwarder, result) {
+            forwarder.media.count(response, result);
+        }
         self.report_changes(transactions);
     }
 

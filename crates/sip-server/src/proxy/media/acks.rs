@@ -7,7 +7,7 @@ use sip::{Message, Mono, Now, Spans};
 
 use super::super::{Proxy, Stack};
 use super::sides::hash_of;
-use super::{Ask, Body, Kept, MediaCommand, RelayedDialog, Waiting, session, tag_of};
+use super::{Ask, Body, Kept, MediaCommand, MediaResult, RelayedDialog, Waiting, session, tag_of};
 use crate::flow::FlowId;
 
 /// ACKs whose results are kept.
@@ -100,15 +100,16 @@ impl Proxy {
         stack: &mut Stack<'_>,
         (bytes, from): (&[u8], &FlowId),
         sdp: Option<&[u8]>,
-    ) {
+    ) -> MediaResult {
+        let (rewritten, outcome) = self.with_result(bytes, sdp);
         let mut spans = Box::<Spans>::default();
         let Ok(message) = Message::parse(bytes, &mut spans) else {
-            return;
+            return outcome;
         };
         let hash = Body::of(&message)
             .sdp()
             .map(|sdp| hash_of_ack(&message, sdp));
-        let kept = self.media.keep(sdp);
+        let kept = self.media.keep(sdp.filter(|_| rewritten.is_some()));
         let mut acks = self.media.acks.0.iter_mut();
         match (acks.position(|ack| Some(ack.hash) == hash), kept) {
             (Some(place), Some(kept)) => self.media.acks.0[place].result = Some(kept),
@@ -116,12 +117,12 @@ impl Proxy {
             (Some(place), None) => drop(self.media.acks.0.remove(place)),
             (None, kept) => self.media.forget(kept),
         }
-        let rewritten = sdp.and_then(|sdp| self.with_sdp(bytes, sdp));
         let mut spans = Box::<Spans>::default();
         let message = Message::parse(rewritten.as_deref().unwrap_or(bytes), &mut spans);
         if let Ok(message) = message {
             self.resume_ack(now, stack, &message, from);
         }
+        outcome
     }
 
     /// Removes ACKs that are not repeated any more, and the oldest ones if there are too many.

@@ -100,6 +100,18 @@ pub struct MediaRequest {
     pub sdp: Box<[u8]>,
 }
 
+/// What has become of a result of the relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum MediaResult {
+    /// The message that waited for it goes on, or has ended.
+    Taken,
+    /// Nothing waits for it: the message has waited too long, and went on without it.
+    Late,
+    /// With this session description there is no valid message. That is handled as a failure of the relay.
+    Malformed,
+}
+
 /// What waits for the relay.
 #[derive(Debug)]
 enum Waiting {

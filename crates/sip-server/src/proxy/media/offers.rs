@@ -9,8 +9,8 @@ use super::super::copy::written;
 use super::super::target::Target;
 use super::super::{Proxy, Stack};
 use super::{
-    Ask, Body, BranchMedia, CallMedia, DialogSide, MediaCommand, MediaRequest, MediaSide, NoOffer,
-    Offer, Relayed, Relaying, Waiting, side_of,
+    Ask, Body, BranchMedia, CallMedia, DialogSide, MediaCommand, MediaRequest, MediaResult,
+    MediaSide, NoOffer, Offer, Relayed, Relaying, Waiting, side_of,
 };
 
 impl Proxy {
@@ -27,18 +27,16 @@ impl Proxy {
         stack: &mut Stack<'_>,
         number: u64,
         sdp: Option<&[u8]>,
-    ) {
+    ) -> MediaResult {
         match self.media.take(number) {
             Some(Waiting::Offer(key, branch)) => {
                 self.offer_answered(now, stack, (key, branch), sdp)
             }
             Some(Waiting::Response(mark, bytes, flow)) => {
-                self.response_answered(now, stack, (number, mark, &bytes, &flow), sdp);
+                self.response_answered(now, stack, (number, mark, &bytes, &flow), sdp)
             }
-            Some(Waiting::Ack(bytes, from)) => {
-                self.ack_answered(now, stack, (&bytes, &from), sdp);
-            }
-            None => {}
+            Some(Waiting::Ack(bytes, from)) => self.ack_answered(now, stack, (&bytes, &from), sdp),
+            None => MediaResult::Late,
         }
     }
 
@@ -54,11 +52,25 @@ impl Proxy {
             };
             let number = *number;
             self.media.silent += 1;
-            self.media_answered(now, stack, number, None);
+            let _ = self.media_answered(now, stack, number, None);
         }
     }
 
-    /// The message with another session description.
+    /// The message with what the relay has made of its session description, if it has made something.
+    pub(super) fn with_result(
+        &mut self,
+        bytes: &[u8],
+        sdp: Option<&[u8]>,
+    ) -> (Option<Box<[u8]>>, MediaResult) {
+        let whole = sdp.and_then(|sdp| self.with_sdp(bytes, sdp));
+        let result = match sdp.is_some() && whole.is_none() {
+            true => MediaResult::Malformed,
+            false => MediaResult::Taken,
+        };
+        (whole, result)
+    }
+
+    /// The message with another session description; `None` if that is no valid message, because it is too long.
     pub(super) fn with_sdp(&mut self, bytes: &[u8], sdp: &[u8]) -> Option<Box<[u8]>> {
         let mut spans = Box::<Spans>::default();
         let message = Message::parse(bytes, &mut spans).ok()?;
@@ -74,7 +86,8 @@ impl Proxy {
         let mut whole = whole.ok()?;
         whole.truncate(whole.len().saturating_sub(message.body().len()));
         whole.extend_from_slice(sdp);
-        Some(whole.into())
+        let is_valid = Message::parse(&whole, &mut spans).is_ok();
+        is_valid.then(|| whole.into())
     }
 
     /// What a copy for a target needs; `None` if its media go through no relay. If the copy must wait for the relay,
@@ -181,22 +194,22 @@ impl Proxy {
         stack: &mut Stack<'_>,
         (key, number): (ContextKey, usize),
         sdp: Option<&[u8]>,
-    ) {
+    ) -> MediaResult {
         let Some(context) = self.contexts.get(key) else {
-            return;
+            return MediaResult::Taken;
         };
         let branch = context.branches.get_mut(number);
         let media = branch.and_then(|branch| branch.media.as_deref_mut());
         let Some(media) = media.filter(|media| media.waits()) else {
-            return;
+            return MediaResult::Taken;
         };
         let Offer::Asked(asked) = std::mem::replace(&mut media.offer, Offer::None) else {
-            return;
+            return MediaResult::Taken;
         };
         let Some(base) = context.base.take() else {
-            return;
+            return MediaResult::Taken;
         };
-        let bytes = sdp.and_then(|sdp| self.with_sdp(&base.bytes, sdp));
+        let (bytes, result) = self.with_result(&base.bytes, sdp);
         let relayed = self.rewritten_offer((key, number), bytes);
         let (target, breadth) = *asked;
         let copy = (number, target, breadth);
@@ -210,6 +223,7 @@ impl Proxy {
         self.group_launched(now.mono, stack, key);
         // If nothing could be sent, this was perhaps the last copy.
         self.branch_ended(now.mono, stack, key);
+        result
     }
 
     fn rewritten_offer(

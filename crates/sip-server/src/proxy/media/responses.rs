@@ -10,8 +10,8 @@ use super::super::route::Reader;
 use super::super::{Proxy, Stack};
 use super::sides::hash_of;
 use super::{
-    Ask, Body, BranchMedia, CallMedia, LastResponse, MediaCommand, ResponseId, Waiting, session,
-    tag_of,
+    Ask, Body, BranchMedia, CallMedia, LastResponse, MediaCommand, MediaResult, ResponseId,
+    Waiting, session, tag_of,
 };
 
 /// Responses of one branch that wait at a time.
@@ -186,14 +186,15 @@ impl Proxy {
         stack: &mut Stack<'_>,
         (asked, mark, bytes, flow): (u64, Mark, &[u8], &Flow),
         sdp: Option<&[u8]>,
-    ) {
-        self.keep_result(mark, asked, sdp);
-        let rewritten = sdp.and_then(|sdp| self.with_sdp(bytes, sdp));
+    ) -> MediaResult {
+        let (rewritten, result) = self.with_result(bytes, sdp);
+        self.keep_result(mark, asked, sdp.filter(|_| rewritten.is_some()));
         let mut spans = Box::<Spans>::default();
         let message = Message::parse(rewritten.as_deref().unwrap_or(bytes), &mut spans);
         if let Ok(message) = message {
             self.take_response(now, stack, mark, &message, flow);
         }
+        result
     }
 
     /// Keeps the result for copies of the response.
