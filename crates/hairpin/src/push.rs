@@ -23,12 +23,13 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::json;
 use server::rustls::{ClientConfig, RootCertStore, crypto};
-use server::sip::{Push, PushHook, PushSettings};
+use server::sip::{Push, PushHook, PushReason, PushSettings};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::config::PushConfig;
 
-/// Notifications that wait. A call waits for its phone for some seconds, so older ones are of no use.
+/// Notifications that wait. A call waits for its phone for some seconds, so older ones are of no use. A phone that is to
+/// refresh its binding is tried again.
 const QUEUE: usize = 1024;
 /// Requests to the gateway at a time.
 const AT_ONCE: usize = 64;
@@ -84,6 +85,7 @@ pub(crate) fn settings(config: Option<&PushConfig>) -> Option<PushSettings> {
         wait: config.wait,
         awake: AWAKE,
         calls: config.calls,
+        refresh: config.refresh,
         hook,
     })
 }
@@ -209,14 +211,19 @@ impl Sender {
 }
 
 fn body(push: &Push) -> String {
+    let reason = match push.reason {
+        PushReason::Call => "call",
+        PushReason::Refresh => "refresh",
+    };
+    let of_call = |text: &str| (push.reason == PushReason::Call).then(|| text.to_owned());
     json!({
-        "reason": "call",
+        "reason": reason,
         "provider": push.provider,
         "prid": push.prid,
         "param": push.param,
         "aor": push.aor,
-        "from": push.from,
-        "call_id": push.call_id,
+        "from": of_call(&push.from),
+        "call_id": of_call(&push.call_id),
         "expires_s": push.wait.as_secs(),
     })
     .to_string()

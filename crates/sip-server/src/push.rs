@@ -1,5 +1,10 @@
 //! Push notifications (RFC 8599): the parameters by which a phone that sleeps is woken.
 
+mod refresh;
+
+pub(crate) use refresh::REFRESHES_ITSELF;
+pub use refresh::{DueRefresh, LEAST_LEAD, RefreshConfig, RefreshPush, Refreshes};
+
 use sip::uri::Uri;
 
 /// Bytes of a parameter that are read. Tokens of push services have up to some hundreds of bytes.

@@ -122,6 +122,8 @@ pub(crate) type SipBody = Size<0, 1_048_576>;
 pub(crate) type SipPushTimeout = Seconds<1, 60>;
 /// Calls that wait for phones. Each of them is a transaction.
 pub(crate) type SipPushCalls = Bounded<1, 100_000>;
+/// How long before its registration ends a phone is woken (RFC 8599 §5.6.1.1).
+pub(crate) type SipPushRefresh = Seconds<121, 3600>;
 /// Time for a message that has begun, and silence on a SIP connection: below 64 * T1 = 32 s a transaction would lose
 /// its connection.
 pub(crate) type SipMessageDeadline = Seconds<1, 600>;
@@ -442,6 +444,8 @@ pub(crate) struct Settings {
     pub(crate) sip_push_timeout: Entry<SipPushTimeout>,
     /// `sip.push_calls`
     pub(crate) sip_push_calls: Entry<SipPushCalls>,
+    /// `sip.push_refresh`
+    pub(crate) sip_push_refresh: Entry<SipPushRefresh>,
     /// `sip.register_expires`
     pub(crate) sip_register_expires: Entry<SipRegistration>,
     /// `sip.register_min`
@@ -805,6 +809,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "push_providers", |s| &mut s.sip_push_providers),
     Key::new("sip", "push_timeout", |s| &mut s.sip_push_timeout),
     Key::new("sip", "push_calls", |s| &mut s.sip_push_calls),
+    Key::new("sip", "push_refresh", |s| &mut s.sip_push_refresh),
     Key::new("sip", "register_expires", |s| &mut s.sip_register_expires),
     Key::new("sip", "register_min", |s| &mut s.sip_register_min),
     Key::new("sip", "register_max", |s| &mut s.sip_register_max),

@@ -19,6 +19,8 @@ pub(crate) struct PushConfig {
     pub(crate) wait: Duration,
     /// Calls that wait at a time.
     pub(crate) calls: u32,
+    /// How long before its binding ends a phone is woken to refresh it.
+    pub(crate) refresh: Duration,
 }
 
 impl std::fmt::Debug for PushConfig {
@@ -115,6 +117,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Option<PushConfig>> {
         providers: providers.into_iter().map(|it| it.0).collect(),
         wait: s.sip_push_timeout?.value.0,
         calls: s.sip_push_calls?.value.0,
+        refresh: s.sip_push_refresh?.value.0,
         gateway,
     };
     Some(Some(config).filter(|config| !config.gateway.is_empty()))
@@ -134,6 +137,14 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let message = "no phone is woken: there is no push service";
         let help = "add sip.push_providers = [\"apns\", \"fcm\"]";
         report.push(Diagnostic::error(&gateway.at, message).help(help));
+    }
+    if let (Some(most), Some(refresh)) = (&settings.sip_register_max, &settings.sip_push_refresh)
+        && most.value.0 <= refresh.value.0
+    {
+        let message =
+            "no phone is woken to refresh its registration: all registrations are too short";
+        let help = "make sip.register_max longer than sip.push_refresh";
+        report.push(Diagnostic::warning(&most.at, message).help(help));
     }
     let token = settings.sip_push_token.as_ref();
     if text.starts_with("http:") && token.is_some_and(|token| !token.value.0.is_empty()) {

@@ -139,7 +139,10 @@ fn a_call_waits_for_the_phone_that_the_gateway_wakes_rfc8599_5_6_2() {
     assert!(head.starts_with("POST /wake HTTP/1.1\r\n"), "{head}");
     let head = head.to_ascii_lowercase();
     assert!(head.contains("authorization: bearer t0ken"), "{head}");
-    assert_eq!(body["provider"], "fcm");
+    assert_eq!(
+        (&body["reason"], &body["provider"]),
+        (&"call".into(), &"fcm".into())
+    );
     assert_eq!(
         (&body["prid"], &body["param"]),
         (&"token:1".into(), &"p;1".into())
@@ -233,6 +236,15 @@ fn the_configuration_of_push_is_checked() {
     );
     fails(&check("push_token = \"a b\"\n"), 1, "the token has a space");
     fails(&check("push_timeout = \"5m\"\n"), 1, "push_timeout");
+    fails(&check("push_refresh = \"120s\"\n"), 1, "push_refresh");
+    let short = format!(
+        "{gateway}push_providers = [\"fcm\"]\nregister_expires = \"1m\"\nregister_max = \"2m10s\"\n"
+    );
+    fails(
+        &check(&short),
+        0,
+        "no phone is woken to refresh its registration",
+    );
 }
 
 /// The body of a page of the admin listener.

@@ -76,7 +76,7 @@ pub use node_tls::{Fingerprint, NoFingerprint, NodeFingerprints, NodeTls, NodeTl
 pub use nodes::{MovedBinding, NodesHook, NodesReply, OtherNodes, SharedBinding};
 pub(crate) use peer::Peer;
 pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
-pub use push::{Push, PushHook, PushSettings};
+pub use push::{Push, PushHook, PushReason, PushSettings};
 pub(crate) use reading::now;
 pub(crate) use report::Reporter;
 pub use report::{OnSipEvent, SipEvent};

@@ -2,27 +2,40 @@
 //! it.
 
 use super::settings::SipConfig;
+use sip_server::Aor;
 use sip_server::proxy::{PushConfig, PushRequest};
+use sip_server::push::RefreshPush;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A phone that is to be woken for a call.
+/// Why a phone is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PushReason {
+    /// A call waits for it.
+    Call,
+    /// Its binding ends soon (RFC 8599 §5.5).
+    Refresh,
+}
+
+/// A phone that is to be woken. It registers again then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
+    /// Why.
+    pub reason: PushReason,
     /// The push service: `pn-provider` of the contact (RFC 8599 §4.1).
     pub provider: String,
     /// The token of the phone at this service: `pn-prid`.
     pub prid: String,
     /// What this service needs besides: `pn-param`.
     pub param: Option<String>,
-    /// The address of record that is called.
+    /// The address of record of the phone.
     pub aor: String,
-    /// The URI in From.
+    /// The URI in From; empty without a call.
     pub from: String,
-    /// The Call-ID.
+    /// The Call-ID; empty without a call.
     pub call_id: String,
-    /// How long the call waits for the phone.
+    /// How long the call waits for the phone, or how long its binding lasts.
     pub wait: Duration,
 }
 
@@ -63,6 +76,9 @@ pub struct PushSettings {
     pub awake: Duration,
     /// Calls of all workers that wait at a time. Further calls do not wait.
     pub calls: u32,
+    /// How long before its binding ends a phone is woken to refresh it (RFC 8599 §5.5): more than 120 s. The 200 to a
+    /// phone that refreshes by itself says so in whole seconds.
+    pub refresh: Duration,
     /// Sends them.
     pub hook: PushHook,
 }
@@ -97,7 +113,29 @@ impl Pusher {
     }
 
     pub(super) fn push(&mut self, request: &PushRequest<'_>) -> bool {
-        let (Some((settings, _)), Some(push)) = (&self.settings, push_of(request)) else {
+        push_of(request).is_some_and(|push| self.send(push))
+    }
+
+    /// Has a phone refresh its binding. Returns whether the notification was accepted.
+    pub(super) fn push_refresh(&mut self, aor: &Aor, phone: RefreshPush) -> bool {
+        let RefreshPush { params, left } = phone;
+        let (Some(provider), Some(prid)) = (params.provider, params.prid) else {
+            return true;
+        };
+        self.send(Push {
+            reason: PushReason::Refresh,
+            provider,
+            prid,
+            param: params.param,
+            aor: String::from_utf8_lossy(aor.as_bytes()).into_owned(),
+            from: String::new(),
+            call_id: String::new(),
+            wait: left,
+        })
+    }
+
+    fn send(&mut self, push: Push) -> bool {
+        let Some((settings, _)) = &self.settings else {
             return false;
         };
         let is_sent = (settings.hook.0)(push);
@@ -124,6 +162,7 @@ fn push_of(request: &PushRequest<'_>) -> Option<Push> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let from = request.message.from().ok();
     Some(Push {
+        reason: PushReason::Call,
         provider: request.params.provider.clone()?,
         prid: request.params.prid.clone()?,
         param: request.params.param.clone(),

@@ -13,7 +13,7 @@ use sip::{HeaderKind, Message, Mono, Now};
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
-use sip_server::push::prid_of;
+use sip_server::push::{DueRefresh, RefreshConfig, RefreshPush, Refreshes, prid_of};
 use sip_server::reg_event::Cause;
 use sip_server::registrar::{
     Access, Config, Domains, Examined, Outcome, Registrar, RegistrarResponse, Request,
@@ -45,9 +45,14 @@ pub(super) struct Registrations {
     changes: Vec<(Aor, Cause)>,
     /// The addresses with flows (RFC 5626) by these connections.
     flows: HashMap<ConnectionKey, Vec<Box<[u8]>>>,
-    /// The push services; none if phones are not woken.
-    providers: Vec<String>,
+    /// Which phones are woken; none without push services.
+    push: RefreshConfig,
+    /// When phones refresh their bindings.
+    refreshes: Refreshes,
 }
+
+/// A notification that was not accepted is tried again after this time.
+const RETRY_S: u64 = 5;
 
 impl Registrations {
     /// Of worker `number`; `None` if there is no domain. `seed` is this worker's own.
@@ -68,7 +73,8 @@ impl Registrations {
             origin: secrets.origin(number),
             changes: Vec::new(),
             flows: HashMap::new(),
-            providers: config(sip_config).push_providers,
+            push: refresh_config(sip_config),
+            refreshes: Refreshes::default(),
         })
     }
 
@@ -80,13 +86,58 @@ impl Registrations {
             let _ = self.registrar.configure(config(sip_config), domains);
         }
         self.location.set_limits(limits(sip_config));
-        self.providers = config(sip_config).push_providers;
+        let push = refresh_config(sip_config);
+        if self.push != push {
+            self.push = push;
+            self.note_all_refreshes();
+        }
     }
 
     /// Takes these bindings in place of its own.
     pub(super) fn restore(&mut self, mut kept: WorkerBindings, sip_config: &SipConfig) {
         kept.set_limits(limits(sip_config));
         self.location = kept;
+        self.note_all_refreshes();
+    }
+
+    /// Notes when the phones of all bindings are due. That reads all bindings, at the start and after a reload.
+    fn note_all_refreshes(&mut self) {
+        self.refreshes = Refreshes::default();
+        if self.push.providers.is_empty() {
+            return;
+        }
+        for (aor, bindings) in self.location.part(0, usize::MAX).into_iter().flatten() {
+            // An earlier run may have notified some.
+            self.refreshes.note(Mono(0), aor, bindings, &self.push);
+        }
+    }
+
+    /// Notes when the phones of an address are due.
+    fn note_refresh(&mut self, now: Mono, aor: &Aor) {
+        if !self.push.providers.is_empty()
+            && let Found::Bindings(_, bindings) = self.location.find(aor)
+        {
+            self.refreshes
+                .note(now, aor.as_bytes(), bindings, &self.push);
+        }
+    }
+
+    /// The phones of one address that are to refresh their bindings. To be called until it returns `None`.
+    pub(super) fn next_refresh(&mut self, now: Mono) -> Option<(DueRefresh, Vec<RefreshPush>)> {
+        let due = self.refreshes.pop_due(now)?;
+        let phones = match self.location.find(&due.aor) {
+            Found::Bindings(_, bindings) => due.phones(now, bindings, &self.push),
+            Found::Pending => Vec::new(),
+        };
+        Some((due, phones))
+    }
+
+    /// They were notified, or not all of them.
+    pub(super) fn refresh_pushed(&mut self, now: Mono, due: &DueRefresh, were_all: bool) {
+        match were_all {
+            true => self.note_refresh(now, &due.aor),
+            false => self.refreshes.retry(due, now.plus_secs(RETRY_S)),
+        }
     }
 
     /// The bindings, for an upgrade.
@@ -115,9 +166,14 @@ impl Registrations {
         self.location.counts()
     }
 
-    /// When bindings end, or are to be saved.
+    /// When bindings end, or are to be saved, or phones are to refresh them.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
-        self.location.next_deadline()
+        let refresh = self.refreshes.next_deadline();
+        self.location
+            .next_deadline()
+            .into_iter()
+            .chain(refresh)
+            .min()
     }
 
     /// Removes the ended bindings of one address. Returns whether there were any.
@@ -217,7 +273,7 @@ impl Registrations {
         let Some(key) = flow.flow.connection else {
             return;
         };
-        let providers = &self.providers;
+        let providers = &self.push.providers;
         let is_flow = |binding: &Binding| {
             let may_end = binding.reg_id() != 0 || prid_of(binding.uri(), providers).is_some();
             may_end && binding.flow().as_ref() == Some(flow)
@@ -263,7 +319,7 @@ impl Registrations {
         let Found::Bindings(revision, bindings) = self.location.find(aor) else {
             return;
         };
-        let providers = &self.providers;
+        let providers = &self.push.providers;
         let lost = |(place, binding): (usize, &Binding)| {
             let is_lost = is_meant(binding) && prid_of(binding.uri(), providers).is_some();
             is_lost.then(|| Change::Replace(place, binding.without_flow()))
@@ -325,6 +381,7 @@ impl Registrations {
                     // Without a Contact, it only asks for the bindings (RFC 3261 §10.2.3).
                     if request.message.has(HeaderKind::Contact) {
                         self.changes.push((aor, Cause::Register));
+                        self.note_refresh(now.mono, &aor);
                     }
                     self.note_flow(&aor, &request.flow);
                 }
@@ -345,7 +402,17 @@ fn config(sip_config: &SipConfig) -> Config {
     let push = sip_config.settings.push.as_ref();
     Config {
         push_providers: push.map(|it| it.providers.clone()).unwrap_or_default(),
+        push_refresh: push.map_or(0, |it| it.refresh.as_secs() as u32),
         ..sip_config.settings.registrar.clone()
+    }
+}
+
+/// Which phones are woken to refresh their bindings.
+fn refresh_config(sip_config: &SipConfig) -> RefreshConfig {
+    let push = sip_config.settings.push.as_ref();
+    RefreshConfig {
+        providers: push.map(|it| it.providers.clone()).unwrap_or_default(),
+        lead: push.map(|it| it.refresh).unwrap_or_default(),
     }
 }
 

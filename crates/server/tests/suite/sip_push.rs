@@ -1,7 +1,7 @@
 //! Phones that are woken by push notifications (RFC 8599), and their connections.
 
 use crate::sip_client::phone::{PASSWORD, Phone, credentials};
-use hairpin_server::sip::{Domain, Push, PushHook, PushSettings, SipSettings};
+use hairpin_server::sip::{Domain, Push, PushHook, PushReason, PushSettings, SipSettings};
 use hairpin_server::{Running, Server};
 use sip::{HeaderKind, Method};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +10,17 @@ use std::time::{Duration, Instant};
 /// A server, and what it sends to phones.
 fn serve(workers: usize) -> (Running, Receiver<Push>) {
     let (sender, receiver) = channel();
+    let hook = PushHook::new(move |push| sender.send(push).is_ok());
+    (
+        serve_with(workers, Duration::from_secs(130), hook),
+        receiver,
+    )
+}
+
+/// A server that has phones refresh their registrations so long before these end.
+fn serve_with(workers: usize, refresh: Duration, hook: PushHook) -> Running {
     let mut settings = SipSettings::default();
+    settings.registrar.min_expires = 1;
     settings.domains = vec![Domain {
         name: "example.com".to_owned(),
         ..Domain::default()
@@ -20,9 +30,10 @@ fn serve(workers: usize) -> (Running, Receiver<Push>) {
         wait: Duration::from_secs(20),
         awake: Duration::from_secs(600),
         calls: 100,
-        hook: PushHook::new(move |push| sender.send(push).is_ok()),
+        refresh,
+        hook,
     });
-    let server = Server::builder()
+    Server::builder()
         .listen("127.0.0.1:0".parse().expect("an address"))
         .relay_address("127.0.0.1".parse().expect("an address"))
         .sip_listen("127.0.0.1:0".parse().expect("an address"))
@@ -31,8 +42,7 @@ fn serve(workers: usize) -> (Running, Receiver<Push>) {
         .sip(settings)
         .workers(workers)
         .start()
-        .expect("the server starts");
-    (server, receiver)
+        .expect("the server starts")
 }
 
 /// Registers with Outbound if `params` says so, and with the parameters of a push service.
@@ -87,4 +97,36 @@ fn a_phone_whose_connection_ends_keeps_its_binding_and_is_woken_rfc8599_5_6_2() 
         phone.respond(&invite, "486 Busy Here");
         ann.expect("SIP/2.0 486");
     }
+}
+
+#[test]
+fn a_phone_is_woken_to_refresh_its_registration_and_stays_registered_rfc8599_5_5() {
+    let (sender, pushes) = channel();
+    let first = std::sync::atomic::AtomicBool::new(true);
+    // The queue is full at first.
+    let hook = PushHook::new(move |push| {
+        let is_first = first.swap(false, std::sync::atomic::Ordering::Relaxed);
+        sender.send(push).is_ok() && !is_first
+    });
+    let server = serve_with(2, Duration::from_secs(20), hook);
+    let mut phone = Phone::udp(&server, "bob");
+    for round in 0..3 {
+        // One second after the REGISTER, the registration lasts 20 s.
+        register(&mut phone, ";expires=21", 10 * round + 1);
+        let push = pushes.recv_timeout(Duration::from_secs(15));
+        let push = push.expect("a push notification");
+        assert_eq!(push.reason, PushReason::Refresh);
+        let names = (&push.provider[..], &push.prid[..], &push.aor[..]);
+        assert_eq!(names, ("fcm", "token", "bob@example.com"));
+        assert!(push.wait <= Duration::from_secs(21), "{push:?}");
+        assert_eq!(server.stats().sip().bindings, 1);
+        if round == 0 {
+            let again = pushes.recv_timeout(Duration::from_secs(15));
+            let again = again.expect("the notification again");
+            assert!(again.reason == PushReason::Refresh && again.wait < push.wait);
+        }
+    }
+    // Without a registration there is none.
+    register(&mut phone, ";expires=0", 100);
+    assert!(pushes.recv_timeout(Duration::from_secs(3)).is_err());
 }

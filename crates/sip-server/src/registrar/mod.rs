@@ -56,6 +56,10 @@ pub struct Config {
     /// The push services by which phones are woken (RFC 8599), such as `fcm`. A phone that names another one gets 555.
     /// Default: none, and parameters for push services mean nothing.
     pub push_providers: Vec<String>,
+    /// Seconds before the end of its binding by which a phone with a push service refreshes, by itself or after a
+    /// notification ([`Refreshes`](crate::push::Refreshes)). RFC 8599 §5.6.1.1: more than 120. The 200 to a phone whose
+    /// binding does not last longer than this names no push service. Default 130.
+    pub push_refresh: u32,
 }
 
 impl Default for Config {
@@ -67,6 +71,7 @@ impl Default for Config {
             path_without_support: false,
             flow_timer: None,
             push_providers: Vec::new(),
+            push_refresh: 130,
         }
     }
 }
@@ -83,6 +88,14 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// What a 555 says of push services.
+    fn push_features(&self) -> push::Features<'_> {
+        push::Features {
+            providers: &self.push_providers,
+            refresh: None,
+        }
+    }
+
     /// Checks the times.
     ///
     /// # Errors
@@ -277,7 +290,7 @@ impl Registrar {
         let (answer, saved) = match self.run(now, request, location, &mut *buffer) {
             Ok(Some((len, saved))) => (RegistrarResponse::with_lines(200, &buffer[..len]), saved),
             Err(refusal) if refusal.code == push::NOT_SUPPORTED.code => {
-                let len = push::add_features(buffer, 0, &self.config.push_providers);
+                let len = push::add_features(buffer, 0, self.config.push_features());
                 (push::not_supported(&buffer[..len]), Saved::Now)
             }
             Ok(None) => return Outcome::Pending,
@@ -311,7 +324,7 @@ impl Registrar {
         let path = self.path_of(message)?;
         let mut requested = RequestedChange::read(message, &self.config)?;
         let is_outbound = self.check(message, &aor, &path, &mut requested)?;
-        let push = push::asked(&requested, &self.config.push_providers)?;
+        let push = push::asked(&requested, &self.config)?;
         let Found::Bindings(revision, bindings) = location.find(&aor) else {
             return Ok(None);
         };

@@ -63,3 +63,40 @@ fn without_push_services_the_parameters_mean_nothing() {
     assert_eq!((reply.code, reply.values("Feature-Caps").len()), (200, 0));
     assert_eq!(world.bindings().len(), 1);
 }
+
+#[test]
+fn a_phone_that_refreshes_by_itself_is_told_when_rfc8599_5_6_1_1() {
+    let mut world = world(&["apns", "fcm"]);
+    let contact = "Contact: <sip:alice@192.0.2.9;pn-provider=fcm;pn-prid=t>;+sip.pnsreg";
+    let reply = world.register("a", 1, contact);
+    let with_time = "*;+sip.pns=\"fcm\";+sip.pnsreg=\"130\"";
+    assert_eq!(reply.values("Feature-Caps"), [with_time]);
+    // RFC 8599 §4.1.4: the contact in the response has the tag.
+    assert!(reply.contacts()[0].contains(";+sip.pnsreg"));
+    // It is a parameter of the contact, not of the URI, and means nothing without a token.
+    for (cseq, other) in [
+        (
+            1,
+            "<sip:alice@192.0.2.8;pn-provider=fcm;pn-prid=t;+sip.pnsreg>",
+        ),
+        (2, "<sip:alice@192.0.2.8;pn-provider=fcm>;+sip.pnsreg"),
+    ] {
+        let reply = world.register("b", cseq, &format!("Contact: {other}"));
+        assert_eq!(reply.values("Feature-Caps"), [FCM], "{other}");
+    }
+}
+
+#[test]
+fn a_binding_that_ends_before_a_notification_is_promised_nothing_rfc8599_5_6_1_1() {
+    let mut world = world(&["fcm"]);
+    let contact = "Contact: <sip:alice@192.0.2.9;pn-provider=fcm;pn-prid=t>;+sip.pnsreg";
+    for (cseq, expires, count) in [(1, 130, 0), (2, 131, 1)] {
+        let reply = world.register("a", cseq, &format!("{contact};expires={expires}"));
+        assert_eq!(reply.code, 200);
+        assert_eq!(reply.values("Feature-Caps").len(), count, "{expires}");
+    }
+    // Who asks which services there are is told so in any case.
+    let asks = "Contact: <sip:alice@192.0.2.9;pn-provider>;expires=60";
+    let reply = world.register("c", 1, asks);
+    assert_eq!(reply.values("Feature-Caps"), [FCM]);
+}

@@ -4,6 +4,7 @@
 //! those for the server itself. Without domains, OPTIONS is answered, and REGISTER, INVITE and BYE go to the user agent
 //! server for tests if it is on. Each application has marks of its own ([`MarkOwner`]).
 
+mod bindings;
 mod events;
 mod probes;
 mod proxy;
@@ -687,13 +688,7 @@ impl TransactionUser for User {
         self.expire_lookups(now);
         self.probes.handle_timeout(transactions);
         self.trunk_registrations.handle_timeout(transactions);
-        if let Some(registrations) = &mut self.registrations {
-            registrations.save(now);
-            self.publisher.handle_timeout(now, registrations.kept());
-            let _ = (0..EXPIRED)
-                .take_while(|_| registrations.expire(now))
-                .count();
-        }
+        self.expire_bindings(now);
         self.report_changes(transactions);
         if let Some(events) = &mut self.events {
             let _ = (0..EXPIRED)
