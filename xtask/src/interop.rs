@@ -13,6 +13,7 @@
 //! | [`trunk_states`] | SIPp and Kamailio as trunks | probes with hysteresis, slow start, Retry-After |
 //! | [`sip_trace`] | sngrep and tshark | the messages of a call by HEP and pcap |
 //! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
+//! | [`roaming_phone`] | PJSIP for Python and baresip | a phone whose address changes in mid-call: one binding, and requests of both sides |
 //! | [`sip_media`] | baresip at both ends, rtpengine from Debian | calls between a phone with ICE and a trunk without, with RTP in both directions |
 //! | [`net_sip`] | a Perl program on Net::SIP (`interop/net-sip`) | user agents that register and call each other over UDP and TCP |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
@@ -33,6 +34,7 @@ mod baresip;
 mod browser;
 mod browser_phone;
 pub(crate) mod certificate;
+mod console;
 mod coturn;
 mod domain;
 mod live_page;
@@ -43,6 +45,7 @@ mod openssl;
 mod packages;
 mod pion;
 mod program;
+mod roaming_phone;
 mod server;
 mod sip;
 mod sip_media;
@@ -102,6 +105,7 @@ enum Client {
     TrunkStates,
     SipTrace,
     SipPhones,
+    RoamingPhone,
     SipMedia,
     NetSip,
     SipTls,
@@ -191,13 +195,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own.
-const APART: [Client; 14] = [
+const APART: [Client; 15] = [
     Client::Sip,
     Client::SipProxy,
     Client::SipTrunk,
     Client::TrunkStates,
     Client::SipTrace,
     Client::SipPhones,
+    Client::RoamingPhone,
     Client::SipMedia,
     Client::NetSip,
     Client::SipTls,
@@ -240,6 +245,10 @@ fn run_apart(
     if options.wants(Client::SipPhones) {
         println!("--- phones that call each other");
         tally.add(sip_phones::run(binary, logs)?);
+    }
+    if options.wants(Client::RoamingPhone) {
+        println!("--- a phone that changes its network");
+        tally.add(roaming_phone::run(binary, root, logs)?);
     }
     if options.wants(Client::SipMedia) {
         println!("--- calls through rtpengine");

@@ -38,9 +38,41 @@ impl Domain {
         Domain::start_with(binary, logs, name, users, texts, arguments.into())
     }
 
+    /// The same, for a server that has this address for SIP.
+    pub(super) fn start_at(
+        address: impl Into<Ipv4Addr>,
+        binary: &Path,
+        logs: &Path,
+        name: &str,
+        users: &[String],
+        texts: [&str; 2],
+    ) -> Result<Domain> {
+        let arguments = ["--listen=127.0.0.1:0", "--port-range=65000-65099"].map(str::to_owned);
+        Domain::start_all(
+            (address.into(), binary),
+            logs,
+            name,
+            users,
+            texts,
+            arguments.into(),
+        )
+    }
+
     /// The same, for a server that also relays as these arguments of the command line say.
     pub(super) fn start_with(
         binary: &Path,
+        logs: &Path,
+        name: &str,
+        users: &[String],
+        texts: [&str; 2],
+        arguments: Vec<String>,
+    ) -> Result<Domain> {
+        let at = (Ipv4Addr::LOCALHOST, binary);
+        Domain::start_all(at, logs, name, users, texts, arguments)
+    }
+
+    fn start_all(
+        (address, binary): (Ipv4Addr, &Path),
         logs: &Path,
         name: &str,
         users: &[String],
@@ -54,8 +86,8 @@ impl Domain {
             .map(|user| format!("{{ name = \"{user}\", password = \"{PASSWORD}\" }}"))
             .collect();
         let text = format!(
-            "{first}\n[auth]\nrealm = \"example.org\"\nusers = [{}]\n\n[sip]\nlisten = [\"127.0.0.1:{port}\"]\n{more}\n\
-             [[sip.domain]]\nname = \"example.org\"\naliases = [\"127.0.0.1\"]\n",
+            "{first}\n[auth]\nrealm = \"example.org\"\nusers = [{}]\n\n[sip]\nlisten = [\"{address}:{port}\"]\n{more}\n\
+             [[sip.domain]]\nname = \"example.org\"\naliases = [\"{address}\"]\n",
             users.join(", ")
         );
         let config = logs.join(format!("{name}.toml"));
@@ -119,7 +151,7 @@ fn run(binary: &Path, config: &Path, log: &Path, arguments: &[String]) -> Result
     }
     let mut process = Process::start("the SIP server", command, log.to_owned())?;
     process.wait_for(START, |output| {
-        output.contains("udp and tcp 127.0.0.1:").then_some(())
+        output.contains("udp and tcp ").then_some(())
     })?;
     Ok(process)
 }

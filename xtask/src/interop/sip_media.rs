@@ -329,7 +329,7 @@ fn digits(text: &str) -> &str {
 }
 
 /// A minute of a tone as a WAV file: 8,000 samples a second of 16 bits, one channel.
-fn wave() -> Vec<u8> {
+pub(super) fn wave() -> Vec<u8> {
     const RATE: u32 = 8_000;
     const SAMPLES: u32 = 60 * RATE;
     let bytes = 2 * SAMPLES;
