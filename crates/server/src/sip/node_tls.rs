@@ -113,7 +113,7 @@ pub struct NodeTls {
     /// Each connection gets a copy that accepts the certificates of one node.
     connect: ClientConfig,
     provider: Arc<CryptoProvider>,
-    own: Arc<OwnCertificate>,
+    own: Arc<OwnCertificates>,
     known: Arc<ArcSwap<NodeCertificates>>,
 }
 
@@ -128,7 +128,7 @@ impl fmt::Debug for NodeTls {
 }
 
 /// The certificates of this node.
-struct OwnCertificate {
+struct OwnCertificates {
     keys: ClusterKeys,
     node: String,
     current: ArcSwap<CurrentCertificate>,
@@ -165,7 +165,7 @@ impl NodeTls {
     /// [`NodeTlsError`]: the certificate cannot be made.
     pub fn new(keys: ClusterKeys, node: &str, unix_s: u64) -> Result<NodeTls, NodeTlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let own = Arc::new(OwnCertificate {
+        let own = Arc::new(OwnCertificates {
             current: ArcSwap::from_pointee(CurrentCertificate::at(
                 &keys,
                 node,
@@ -342,21 +342,21 @@ fn certificate(keys: &ClusterKeys, node: &str, epoch: u64) -> Result<CertifiedKe
     Ok(CertifiedKey::new(vec![made.der().clone()], signing))
 }
 
-impl fmt::Debug for OwnCertificate {
+impl fmt::Debug for OwnCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnCertificate")
+        f.debug_struct("OwnCertificates")
             .field("node", &self.node)
             .finish_non_exhaustive()
     }
 }
 
-impl ResolvesServerCert for OwnCertificate {
+impl ResolvesServerCert for OwnCertificates {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.load().certificate))
     }
 }
 
-impl ResolvesClientCert for OwnCertificate {
+impl ResolvesClientCert for OwnCertificates {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.load().certificate))
     }
@@ -379,19 +379,19 @@ fn verifier_of(
     fingerprints: &Arc<[Fingerprint]>,
     provider: &Arc<CryptoProvider>,
 ) -> Arc<dyn ServerCertVerifier> {
-    Arc::new(OneNodeVerifier {
+    Arc::new(AddressVerifier {
         fingerprints: Arc::clone(fingerprints),
         provider: Arc::clone(provider),
     })
 }
 
 #[derive(Debug)]
-struct OneNodeVerifier {
+struct AddressVerifier {
     fingerprints: Arc<[Fingerprint]>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for OneNodeVerifier {
+impl ServerCertVerifier for AddressVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

@@ -51,10 +51,10 @@ pub(super) struct Routed<'m> {
     pub(super) relayed: Option<RelayedDialog>,
 }
 
-/// Whom one URI names.
-enum UriOwner {
-    /// Somebody else's.
-    Other,
+/// Whose URI a Route value has.
+enum RouteUri {
+    /// Of another server.
+    Foreign,
     /// It names this server without a token: a route that the sender was configured with.
     ThisServer,
     /// Written by this server.
@@ -95,16 +95,16 @@ pub(super) struct Reader<'r> {
 
 impl Reader<'_> {
     /// What a URI is in a request with this Call-ID. A token that this server did not write gets 403 (RFC 5626 §5.3.1).
-    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<UriOwner, Refusal> {
+    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<RouteUri, Refusal> {
         let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
-            return Ok(UriOwner::Other);
+            return Ok(RouteUri::Foreign);
         };
         if let Some(signed) = uri.user.and_then(|user| self.tokens.read(user, call_id)) {
-            return Ok(UriOwner::Signed(signed));
+            return Ok(RouteUri::Signed(signed));
         }
         match (self.is_own_host(&uri), uri.user) {
-            (false, _) => Ok(UriOwner::Other),
-            (true, None) => Ok(UriOwner::ThisServer),
+            (false, _) => Ok(RouteUri::Foreign),
+            (true, None) => Ok(RouteUri::ThisServer),
             // RFC 5626 §5.3.1: "if it is not valid, 403".
             (true, Some(_)) => Err(Refusal::of(403, "Forged Route")),
         }
@@ -200,10 +200,10 @@ impl Reader<'_> {
         let mut removed = 0;
         for route in routes {
             match self.own(route.uri, call_id)? {
-                UriOwner::Other => break,
-                UriOwner::ThisServer => {}
-                UriOwner::Signed(own) if is_of_next_node(signed, own) => break,
-                UriOwner::Signed(own) => {
+                RouteUri::Foreign => break,
+                RouteUri::ThisServer => {}
+                RouteUri::Signed(own) if is_of_next_node(signed, own) => break,
+                RouteUri::Signed(own) => {
                     if is_of_next_session(signed, own)
                         && let Some(address) = self.own_address(route.uri)
                     {

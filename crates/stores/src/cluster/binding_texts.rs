@@ -9,7 +9,7 @@ use super::engine::{BindEntry, BindRequest, Conflict};
 use super::moved::{MovedBinding, Register};
 use super::seal::Seal;
 
-/// An end of a binding that is later is written as this. 30 days.
+/// Longest lifetime of a binding that is written: 30 days.
 const LONGEST_MS: u64 = 30 * 86_400_000;
 /// Clocks of nodes differ by less. It bounds how long an entry can be repeated by somebody who has not the secret.
 const VALID_S: u64 = 180;
@@ -79,7 +79,7 @@ impl Owner<'_> {
                 cseq: binding.cseq,
                 age_ms: binding.age_ms,
                 ttl_ms: binding.ttl_ms,
-                text: self.seal.close(PURPOSE, &text),
+                text: self.seal.sign(PURPOSE, &text),
             }
         });
         BindRequest {
@@ -92,15 +92,14 @@ impl Owner<'_> {
         }
     }
 
-    /// Which of two nodes must remove a binding, by the time when the request was made; `None` if it is not proven that
-    /// the phone has registered at the other one later. Only the text of the other node proves that: everybody who can
-    /// write to the engine can change the rest.
+    /// The node that must remove its binding: the one with the earlier REGISTER. `None` if the text of the other node
+    /// does not prove the order. Nothing else proves it: everybody who can write to the engine can change the rest.
     pub(super) fn moved(
         &self,
         request: &BindRequest,
         conflict: &Conflict,
     ) -> Result<Option<(String, MovedBinding)>, Forged> {
-        let text = self.seal.open::<Text>(PURPOSE, &conflict.text);
+        let text = self.seal.verify::<Text>(PURPOSE, &conflict.text);
         let text = text.ok_or(Forged)?;
         let mut bindings = request.bindings.iter();
         let (Some(own), Some(register)) = (bindings.find(|it| it.id == text.id), text.register)
@@ -133,7 +132,7 @@ impl Owner<'_> {
         let mut nodes: Vec<AtNode> = Vec::new();
         let mut forged = 0;
         for text in texts {
-            let Some(text) = self.seal.open::<Text>(PURPOSE, text) else {
+            let Some(text) = self.seal.verify::<Text>(PURPOSE, text) else {
                 forged += 1;
                 continue;
             };

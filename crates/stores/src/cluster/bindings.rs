@@ -362,22 +362,16 @@ impl ClusterBindings {
 
     /// The engine has not accepted these. A later change of the same address takes the place of one.
     pub(super) fn put_back(&self, requests: Vec<BindRequest>) {
-        let now_ms = self.now_ms();
         let changes = requests.into_iter().map(|request| {
-            let waited = now_ms.saturating_sub(request.taken_ms);
-            let bindings = request.bindings.iter().filter_map(|binding| {
-                Some(SharedBinding {
-                    age_ms: binding.age_ms + waited,
-                    ttl_ms: binding
-                        .ttl_ms
-                        .checked_sub(waited)
-                        .filter(|left| *left > 0)?,
-                    ..*binding
-                })
+            // As they were when the change was made: the next request adds the whole wait.
+            let bindings = request.bindings.iter().map(|binding| SharedBinding {
+                age_ms: binding.age_ms.saturating_sub(request.age_ms),
+                ttl_ms: binding.ttl_ms + request.age_ms,
+                ..*binding
             });
             let change = Change {
                 bindings: bindings.collect(),
-                at_ms: now_ms.saturating_sub(request.age_ms + waited),
+                at_ms: request.taken_ms.saturating_sub(request.age_ms),
             };
             (request.aor, change)
         });
@@ -476,6 +470,24 @@ mod tests {
             node,
             seal,
             unix_ms: 1_000_000_000,
+        }
+    }
+
+    #[test]
+    fn a_binding_ages_by_the_time_it_waits_however_often_it_is_tried() {
+        let now_ms = Arc::new(AtomicU64::new(5_000));
+        let bindings = ClusterBindings::on_virtual_time(Arc::clone(&now_ms));
+        let seal = Seal::new(&[1; 32]);
+        let owner = owner("a", &seal);
+        bindings.publish(b"x@d", vec![binding(1, 1_000)]);
+        for waited in [0, 4_000, 8_000, 12_000] {
+            now_ms.store(5_000 + waited, Ordering::Relaxed);
+            let taken = bindings.take_changes(10, &owner);
+            let found = &taken[0].bindings[0];
+            let left = 60_000 - waited;
+            assert_eq!((found.age_ms, found.ttl_ms), (waited, left));
+            now_ms.fetch_add(1_000, Ordering::Relaxed);
+            bindings.put_back(taken);
         }
     }
 

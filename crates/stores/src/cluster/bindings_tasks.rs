@@ -21,9 +21,9 @@ const BATCH: usize = 256;
 /// Between two writes: changes of one address that come together are one write.
 const GATHER: Duration = Duration::from_millis(50);
 /// Notices that wait for the engine. Without one, a binding stays until it expires.
-const NOTICES: usize = 1 << 14;
+const NOTICE_QUEUE_SIZE: usize = 1 << 14;
 /// How long a notice is repeated until the engine has it.
-const NOTICE: Duration = Duration::from_secs(60);
+const NOTICE_LIFETIME: Duration = Duration::from_secs(60);
 /// Within this time the engine answers a look-up. A call waits for it.
 const TIME: Duration = Duration::from_secs(1);
 
@@ -43,7 +43,7 @@ pub(super) async fn all(
         node,
         seal,
     };
-    let (notices, waiting) = mpsc::channel(NOTICES);
+    let (notices, waiting) = mpsc::channel(NOTICE_QUEUE_SIZE);
     join3(tasks.write(notices), tasks.tell(waiting), tasks.find()).await;
 }
 
@@ -241,20 +241,18 @@ impl Tasks {
             }
             sleep(backoff.next()).await;
             let before = notices.len();
-            notices.retain(|notice| notice.since.elapsed() < NOTICE);
+            notices.retain(|notice| notice.since.elapsed() < NOTICE_LIFETIME);
             let failed = before - notices.len();
             self.bindings
                 .count_notices(|it| &mut it.notices_failed, failed);
         }
     }
 
-    /// Sends notices, and removes those that the engine has. A node that is not alive gets none: when it starts, it
-    /// compares its bindings with those of the engine.
+    /// Sends notices, and removes those that the engine has. Those for a node that is not alive wait.
     async fn send_notices(&self, notices: &mut Vec<Notice>) {
         let Some(live) = self.live() else {
             return;
         };
-        notices.retain(|notice| live.contains(&notice.node));
         for node in &live {
             let of_node = notices.iter().filter(|notice| notice.node == *node);
             let texts = of_node.map(|notice| notice.moved.sign(node, &self.seal, unix_s()));

@@ -130,7 +130,7 @@ impl Directory {
         change(&mut self.own);
         self.own.sequence += 1;
         self.own.unix_s = unix_s;
-        self.seal.close(PURPOSE, &self.own)
+        self.seal.sign(PURPOSE, &self.own)
     }
 
     /// The engine has the last text of [`Directory::publish`], which was sent at `sent_ms`. Before, it had this one.
@@ -147,7 +147,7 @@ impl Directory {
                 false => OwnEntry::Kept,
             };
         };
-        let Some(info) = self.seal.open::<NodeInfo>(PURPOSE, before) else {
+        let Some(info) = self.seal.verify::<NodeInfo>(PURPOSE, before) else {
             self.forged += 1;
             return OwnEntry::Kept;
         };
@@ -182,7 +182,7 @@ impl Directory {
             .retain(|_, last| last.unix_s.saturating_add(VALID_S) >= unix_s);
         let mut present = BTreeMap::new();
         for text in texts.iter().take(MOST) {
-            match self.seal.open::<NodeInfo>(PURPOSE, text) {
+            match self.seal.verify::<NodeInfo>(PURPOSE, text) {
                 None => self.forged += 1,
                 Some(info) if info.name == self.own.name => {}
                 Some(info) if info.unix_s.abs_diff(unix_s) > VALID_S => self.untimely += 1,
@@ -415,7 +415,7 @@ mod tests {
         let seal = Seal::new(&[1; 32]);
         let later = serde_json::json!({ "name": "z", "run": 3, "new_in_this_version": [1] });
         let mut own = node("a", 1);
-        own.learn(&[seal.close(PURPOSE, &later)], 0, 0);
+        own.learn(&[seal.sign(PURPOSE, &later)], 0, 0);
         assert_eq!(names(&own, 0), ["z"]);
     }
 }

@@ -74,12 +74,12 @@ impl Inbox {
     /// The text for the engine.
     #[must_use]
     pub fn write(&self, message: &Message) -> String {
-        self.seal.close(PURPOSE, message)
+        self.seal.sign(PURPOSE, message)
     }
 
     /// Reads a text.
     pub fn read(&mut self, text: &str, now_unix_s: u64) -> Read {
-        let Some(message) = self.seal.open::<Message>(PURPOSE, text) else {
+        let Some(message) = self.seal.verify::<Message>(PURPOSE, text) else {
             return Read::Forged;
         };
         self.seen.retain(|_, until| *until > now_unix_s);

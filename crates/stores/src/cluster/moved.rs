@@ -16,8 +16,10 @@ use super::seal::Seal;
 /// only for this time.
 const VALID_S: u64 = 180;
 const PURPOSE: &str = "moved";
+/// Difference of the clocks of nodes up to which CSeqs decide between two requests.
+const CLOCKS_MS: u64 = 2_000;
 
-/// The REGISTER request that a binding is of.
+/// The REGISTER request that created or refreshed a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Register {
     /// As in [`super::SharedBinding`].
@@ -30,10 +32,14 @@ pub(super) struct Register {
 
 impl Register {
     /// Whether this request replaces the binding of the other one. With one Call-ID, the CSeq decides (RFC 3261 §10.3):
-    /// two requests with the same CSeq are the same request.
+    /// two requests with the same CSeq are the same request. A phone that has restarted may use an earlier CSeq with the
+    /// same Call-ID. So an old request does not replace a new one, whatever its CSeq.
     pub(super) fn is_later_than(&self, other: &Register) -> bool {
         match self.call == other.call {
-            true => self.cseq > other.cseq,
+            true => {
+                let is_old = self.unix_ms.saturating_add(CLOCKS_MS) < other.unix_ms;
+                self.cseq > other.cseq && !is_old
+            }
             false => self.unix_ms > other.unix_ms,
         }
     }
@@ -79,12 +85,12 @@ impl MovedBinding {
             unix_s,
         };
         let name = format!("{:016x}{}", self.id, notice.aor);
-        (name, seal.close(PURPOSE, &notice))
+        (name, seal.sign(PURPOSE, &notice))
     }
 
     /// Reads a notice for the node of this name; `None` if no node has sent it lately.
     pub(super) fn verify(text: &str, node: &str, seal: &Seal, unix_s: u64) -> Option<MovedBinding> {
-        let notice = seal.open::<RemovalNotice>(PURPOSE, text)?;
+        let notice = seal.verify::<RemovalNotice>(PURPOSE, text)?;
         let is_timely = notice.unix_s.abs_diff(unix_s) <= VALID_S;
         if !is_timely || notice.node != node {
             return None;
@@ -133,5 +139,7 @@ mod tests {
         assert!(!register(1, 4, 2_000).is_later_than(&old));
         assert!(register(2, 1, 1_001).is_later_than(&old));
         assert!(!register(2, 9, 1_000).is_later_than(&old));
+        // The phone has restarted since.
+        assert!(!register(1, 50, 1_000).is_later_than(&register(1, 1, 600_000)));
     }
 }

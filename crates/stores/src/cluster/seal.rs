@@ -27,14 +27,14 @@ impl Seal {
     }
 
     /// Writes a value as JSON behind its MAC. `open` accepts the text only with the same purpose.
-    pub(super) fn close<T: Serialize>(&self, purpose: &str, value: &T) -> String {
+    pub(super) fn sign<T: Serialize>(&self, purpose: &str, value: &T) -> String {
         // Structures of texts and numbers have a JSON form.
         let json = serde_json::to_string(value).unwrap_or_default();
         self.mac(purpose, &json) + &json
     }
 
     /// Reads a value; `None` if no node has written it.
-    pub(super) fn open<T: DeserializeOwned>(&self, purpose: &str, text: &str) -> Option<T> {
+    pub(super) fn verify<T: DeserializeOwned>(&self, purpose: &str, text: &str) -> Option<T> {
         if text.len() > LONGEST || !text.is_char_boundary(MAC) {
             return None;
         }
@@ -56,8 +56,8 @@ mod tests {
     #[test]
     fn a_text_of_another_key_purpose_or_content_is_none() {
         let seal = Seal::new(&[1; 32]);
-        let text = seal.close("node", &vec!["a", "b"]);
-        let open = |seal: &Seal, purpose, text: &str| seal.open::<Vec<String>>(purpose, text);
+        let text = seal.sign("node", &vec!["a", "b"]);
+        let open = |seal: &Seal, purpose, text: &str| seal.verify::<Vec<String>>(purpose, text);
         assert_eq!(open(&seal, "node", &text).unwrap(), ["a", "b"]);
         assert_eq!(open(&seal, "kill", &text), None);
         assert_eq!(open(&Seal::new(&[2; 32]), "node", &text), None);
@@ -71,7 +71,7 @@ mod tests {
             assert_eq!(open(&seal, "node", bad), None, "{bad}");
         }
         assert_eq!(open(&seal, "node", &"ä".repeat(40)), None);
-        let long = seal.close("node", &vec!["x".repeat(LONGEST)]);
+        let long = seal.sign("node", &vec!["x".repeat(LONGEST)]);
         assert_eq!(open(&seal, "node", &long), None);
     }
 }

@@ -81,8 +81,8 @@ pub(super) fn report_panics() {
         let thread = std::thread::current();
         let thread = thread.name().unwrap_or("?");
         let location = panic.location().map(tracing::field::display);
-        let message = panic.payload_as_str().unwrap_or("no message");
-        tracing::error!(thread, location, message, "panic");
+        let reason = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!(thread, location, reason, "panic");
         // The process may end at once.
         QUEUE.flush(FLUSH);
     }));

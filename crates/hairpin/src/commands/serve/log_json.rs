@@ -34,13 +34,13 @@ where
     }
 }
 
-/// The object as far as it is written, without its last brace.
+/// The JSON object, without the closing brace.
 struct Line(String);
 
 impl Line {
     fn push(&mut self, name: &str, value: &Value) {
         let comma = if self.0.len() > 1 { "," } else { "" };
-        // Memory is all that writing to a string can lack.
+        // Writing to a String cannot fail.
         let _ = write!(self.0, "{comma}{}:{value}", Value::from(name));
     }
 }
@@ -67,28 +67,42 @@ impl Visit for Line {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let list = list(&format!("{value:#?}"));
-        let value = list.unwrap_or_else(|| Value::from(format!("{value:?}")));
-        self.push(field.name(), &value);
+        let text = format!("{value:?}");
+        let list = match text.starts_with('[') && text.ends_with(']') {
+            true => parse_list(&text, &format!("{value:#?}")),
+            false => None,
+        };
+        self.push(field.name(), &list.unwrap_or_else(|| Value::from(text)));
     }
 }
 
-/// The elements of a list that `{:#?}` has printed, one per line; `None` for anything else, such as a list of lists.
-fn list(printed: &str) -> Option<Value> {
-    if printed == "[]" {
+/// The elements of a list, from its text by `{:?}` and, with a line per element, by `{:#?}`; `None` for anything else,
+/// such as a list of lists. Text that only looks like a list is the same by both.
+fn parse_list(text: &str, lines: &str) -> Option<Value> {
+    if text == "[]" {
         return Some(Value::Array(Vec::new()));
     }
-    let lines = printed.strip_prefix("[\n")?.strip_suffix(",\n]")?;
-    let element = |line: &str| {
-        let text = line.strip_prefix("    ")?.trim_end_matches(',');
-        let is_nested = text.starts_with(' ') || text.ends_with(['{', '[', '(']);
-        (!is_nested).then(|| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)))
-    };
+    if text == lines {
+        return None;
+    }
+    let lines = lines.strip_prefix("[\n")?.strip_suffix(",\n]")?;
+    let lines = lines.split(",\n").map(|line| line.strip_prefix("    "));
     lines
-        .lines()
-        .map(element)
+        .map(|line| element(line?))
         .collect::<Option<_>>()
         .map(Value::Array)
+}
+
+/// One element. Strings and whole numbers are as in JSON; an address is text.
+fn element(text: &str) -> Option<Value> {
+    let is_number = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'-');
+    if is_number || text.starts_with('"') {
+        return serde_json::from_str(text).ok();
+    }
+    let is_nested = text.contains('\n') || text.ends_with(['{', '[', '(']);
+    (!is_nested).then(|| Value::from(text))
 }
 
 #[cfg(test)]
@@ -101,28 +115,23 @@ mod tests {
     fn lists_become_arrays_and_other_values_stay_text() {
         let addresses: [SocketAddr; 2] =
             ["127.0.0.1:80".parse().unwrap(), "[::1]:80".parse().unwrap()];
-        let cases = [
-            (
-                format!("{addresses:#?}"),
-                Some(r#"["127.0.0.1:80","[::1]:80"]"#),
-            ),
-            (
-                format!("{:#?}", ["a", "b \"c\", d"]),
-                Some(r#"["a","b \"c\", d"]"#),
-            ),
-            (format!("{:#?}", [1, 2]), Some("[1,2]")),
-            (format!("{:#?}", [0; 0]), Some("[]")),
-            (format!("{:#?}", [[1]]), None),
-            (format!("{:#?}", [Some(1)]), None),
-            (format!("{:#?}", Some([1])), None),
-            ("[::1]".to_owned(), None),
-            ("[not a list]".to_owned(), None),
+        let cases: [(&dyn Debug, Option<&str>); 9] = [
+            (&addresses, Some(r#"["127.0.0.1:80","[::1]:80"]"#)),
+            (&["a", "b \"c\", d"], Some(r#"["a","b \"c\", d"]"#)),
+            (&["\u{7f}"], None),
+            (&[1, -2], Some("[1,-2]")),
+            (&[0; 0], Some("[]")),
+            (&[[1]], None),
+            (&[Some(1)], None),
+            (&format_args!("[::1]"), None),
+            (&format_args!("[\n    x,\n]"), None),
         ];
-        for (printed, expected) in cases {
+        for (value, expected) in cases {
+            let list = parse_list(&format!("{value:?}"), &format!("{value:#?}"));
             assert_eq!(
-                list(&printed).map(|value| value.to_string()).as_deref(),
+                list.map(|value| value.to_string()).as_deref(),
                 expected,
-                "{printed}"
+                "{value:?}"
             );
         }
     }

@@ -198,7 +198,7 @@ fn a_text_of_an_earlier_version_does_not_prove_that_a_phone_has_moved() {
     let text = serde_json::json!({
         "aor": crate::keys::hex(b"bob@d"), "node": "b", "id": 1, "q": 1_000, "ends_unix_s": NOW_MS,
     });
-    let text = seal.close("binding", &text);
+    let text = seal.sign("binding", &text);
     for is_accepted in [true, false] {
         let it = phone(shared(1, 7, 30_000));
         assert_eq!(it.end(is_accepted, &text), (vec![], vec![], 0));
