@@ -105,7 +105,11 @@ fn start(config: &PushConfig) -> Result<PushHook> {
             runtime.block_on(send_all(sender, pushes));
         })
         .context("cannot start a thread for push notifications")?;
-    Ok(PushHook::new(move |push| queue.try_send(push).is_ok()))
+    Ok(PushHook::new(move |push| {
+        // A caller waits for a phone, so refreshes leave room for calls.
+        let is_call = push.reason != PushReason::Refresh;
+        (is_call || queue.capacity() > QUEUE / 2) && queue.try_send(push).is_ok()
+    }))
 }
 
 async fn send_all(sender: Arc<Sender>, mut pushes: mpsc::Receiver<Push>) {

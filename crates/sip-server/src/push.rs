@@ -3,7 +3,7 @@
 mod refresh;
 
 pub(crate) use refresh::REFRESHES_ITSELF;
-pub use refresh::{DueRefresh, LEAST_LEAD, RefreshConfig, RefreshPush, Refreshes};
+pub use refresh::{DueRefresh, LEAST_LEAD, RefreshConfig, RefreshPush, RefreshSchedule};
 
 use sip::uri::Uri;
 

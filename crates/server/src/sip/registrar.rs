@@ -13,7 +13,7 @@ use sip::{HeaderKind, Message, Mono, Now};
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
-use sip_server::push::{DueRefresh, RefreshConfig, RefreshPush, Refreshes, prid_of};
+use sip_server::push::{DueRefresh, RefreshConfig, RefreshPush, RefreshSchedule, prid_of};
 use sip_server::reg_event::Cause;
 use sip_server::registrar::{
     Access, Config, Domains, Examined, Outcome, Registrar, RegistrarResponse, Request,
@@ -48,7 +48,7 @@ pub(super) struct Registrations {
     /// Which phones are woken; none without push services.
     push: RefreshConfig,
     /// When phones refresh their bindings.
-    refreshes: Refreshes,
+    refreshes: RefreshSchedule,
 }
 
 /// A notification that was not accepted is tried again after this time.
@@ -74,7 +74,7 @@ impl Registrations {
             changes: Vec::new(),
             flows: HashMap::new(),
             push: refresh_config(sip_config),
-            refreshes: Refreshes::default(),
+            refreshes: RefreshSchedule::default(),
         })
     }
 
@@ -102,13 +102,13 @@ impl Registrations {
 
     /// Notes when the phones of all bindings are due. That reads all bindings, at the start and after a reload.
     fn note_all_refreshes(&mut self) {
-        self.refreshes = Refreshes::default();
+        self.refreshes = RefreshSchedule::default();
         if self.push.providers.is_empty() {
             return;
         }
         for (aor, bindings) in self.location.part(0, usize::MAX).into_iter().flatten() {
             // An earlier run may have notified some.
-            self.refreshes.note(Mono(0), aor, bindings, &self.push);
+            self.refreshes.note(None, aor, bindings, &self.push);
         }
     }
 
@@ -118,7 +118,7 @@ impl Registrations {
             && let Found::Bindings(_, bindings) = self.location.find(aor)
         {
             self.refreshes
-                .note(now, aor.as_bytes(), bindings, &self.push);
+                .note(Some(now), aor.as_bytes(), bindings, &self.push);
         }
     }
 
@@ -132,9 +132,9 @@ impl Registrations {
         Some((due, phones))
     }
 
-    /// They were notified, or not all of them.
-    pub(super) fn refresh_pushed(&mut self, now: Mono, due: &DueRefresh, were_all: bool) {
-        match were_all {
+    /// To be called after the notifications of an address. If one was not accepted, all are tried again.
+    pub(super) fn refresh_pushed(&mut self, now: Mono, due: &DueRefresh, are_accepted: bool) {
+        match are_accepted {
             true => self.note_refresh(now, &due.aor),
             false => self.refreshes.retry(due, now.plus_secs(RETRY_S)),
         }

@@ -57,8 +57,8 @@ pub struct Config {
     /// Default: none, and parameters for push services mean nothing.
     pub push_providers: Vec<String>,
     /// Seconds before the end of its binding by which a phone with a push service refreshes, by itself or after a
-    /// notification ([`Refreshes`](crate::push::Refreshes)). RFC 8599 §5.6.1.1: more than 120. The 200 to a phone whose
-    /// binding does not last longer than this names no push service. Default 130.
+    /// notification ([`RefreshSchedule`](crate::push::RefreshSchedule)). RFC 8599 §5.6.1.1: more than 120. The 200 to a
+    /// phone whose binding does not last longer than this names no push service. Default 130.
     pub push_refresh: u32,
 }
 

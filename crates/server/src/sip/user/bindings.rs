@@ -22,10 +22,10 @@ impl User {
                 return;
             };
             let pusher = &mut forwarder.pusher;
-            // The phones behind one that was not notified are not notified either: the queue is full.
-            let mut all = phones.into_iter();
-            let were_all = all.all(|phone| pusher.push_refresh(&due.aor, phone));
-            registrations.refresh_pushed(now, &due, were_all);
+            let mut phones = phones.into_iter();
+            // If the queue is full for one, it is full for the phones after it.
+            let are_accepted = phones.all(|phone| pusher.push_refresh(&due.aor, phone));
+            registrations.refresh_pushed(now, &due, are_accepted);
         }
     }
 }
