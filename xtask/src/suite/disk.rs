@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::workspace::{self, output_of};
 
-/// What a run in a fresh clone leaves in the target directory (measured: XX GiB), and some room for temporary files.
-const NEEDED_GIB: u64 = 20;
+/// What a run in a fresh clone leaves in the target directory (measured: 8 GiB), and some room for temporary files.
+const NEEDED_GIB: u64 = 12;
 const GIB: u64 = 1 << 30;
 
 /// An error if the disk of the target directory is too small for what a run adds to it.
