@@ -235,8 +235,8 @@ impl NodeTls {
 
     /// Stores what the other nodes publish now. The fingerprints of a node that is missing here stay for a week.
     ///
-    /// If several nodes publish one address, the certificates of all of them are accepted there: each of them has the
-    /// secret, and a node that gets another name has the address of the earlier one for some seconds.
+    /// If several nodes publish one address, the certificates of all of them are accepted there. Each of them has the
+    /// secret. A node that gets another name shares the address with its earlier name for some seconds.
     pub fn set_nodes(&self, nodes: &[NodeFingerprints], now: Instant) {
         let mut by_address = self.known.load().by_address.clone();
         by_address.retain(|_, entry| now.saturating_duration_since(entry.seen) < KEPT);

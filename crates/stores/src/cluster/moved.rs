@@ -1,12 +1,12 @@
-//! Bindings of phones that have registered at another node since (RFC 5626 §6). The node that the phone has left
-//! removes its binding.
+//! Bindings of phones that have registered at another node since (RFC 5626 §6). The earlier node removes its
+//! binding.
 //!
 //! ```text
 //!  node B ── bind ──> engine ── text of A for this binding ──> B ── tell ──> engine ── exchange ──> node A
 //! ```
 //!
-//! Whoever can write to the engine must not remove bindings. So B believes only the text of A, which has a MAC: it has
-//! the Call-ID, the CSeq and the time of the REGISTER at A. A believes only the text of B.
+//! Whoever can write to the engine must not remove bindings. So B trusts only a text of A with a MAC. This text has the
+//! Call-ID, the CSeq and the time of the REGISTER at A. A trusts only a notice of B with a MAC.
 
 use serde::{Deserialize, Serialize};
 

@@ -37,8 +37,8 @@ end
 /// KEYS: the address. ARGV: node, age of the state, then for each binding: field, call, CSeq, age, time to live, text.
 /// Returns how many bindings are older than those of other nodes, or too many. Then come the bindings that another node
 /// had, too: 1 if this node has the later REGISTER or 0 if the other one has it, and the text of the other node. A node
-/// knows the order of its own REGISTERs, so its bindings take the place of its own in any case: a phone that has removed
-/// its binding and starts again may begin with a lower CSeq.
+/// knows the order of its own REGISTERs. So its new binding replaces its earlier one, whatever the CSeq: a phone that has
+/// restarted may begin with a lower one.
 pub(super) const BIND: &str = script!(
     r"
 local node, stored, kept, count, older, last, conflicts = ARGV[1], {}, {}, 0, 0, now, {}
