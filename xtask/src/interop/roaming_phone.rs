@@ -1,5 +1,5 @@
 //! A phone (PJSIP) that changes its network in mid-call: its address goes away, and it has another one. It registers
-//! again, and sends a second INVITE by its new address. The other side is a baresip.
+//! again, and sends a re-INVITE by its new address. The other side is a baresip.
 //!
 //! ```text
 //!  namespace:  first 198.18.201.2 ──┐
@@ -171,8 +171,8 @@ impl Case<'_> {
         roamer.command("network")?;
         let code = roamer.wait("registered ")?;
         ensure!(code == "200", "its second REGISTER is answered {code}");
-        // The answer to its second INVITE.
-        roamer.wait("active").context("its second INVITE")?;
+        // The answer to its re-INVITE.
+        roamer.wait("active").context("its re-INVITE")?;
         hears(&mut roamer).context("after the change")?;
         let after = self.bindings(NETWORKS[1])?;
         // Requests of the other side in this dialog would go to the old address: docs/sip.md says so.

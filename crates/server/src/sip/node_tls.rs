@@ -374,7 +374,7 @@ fn verify(is_listed: bool) -> Result<(), Error> {
     }
 }
 
-/// Accepts the certificates of one node.
+/// Accepts the certificates that nodes publish for one address.
 fn verifier_of(
     fingerprints: &Arc<[Fingerprint]>,
     provider: &Arc<CryptoProvider>,

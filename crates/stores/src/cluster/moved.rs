@@ -16,7 +16,7 @@ use super::seal::Seal;
 /// only for this time.
 const VALID_S: u64 = 180;
 const PURPOSE: &str = "moved";
-/// Difference of the clocks of nodes up to which CSeqs decide between two requests.
+/// With one Call-ID, a request that came more than this time before the other one never replaces it.
 const CLOCKS_MS: u64 = 2_000;
 
 /// The REGISTER request that created or refreshed a binding.

@@ -26,7 +26,7 @@ impl Seal {
         crate::keys::hex(self.0.tag(&text).as_bytes())
     }
 
-    /// Writes a value as JSON behind its MAC. `open` accepts the text only with the same purpose.
+    /// Writes a value as JSON behind its MAC. [`Seal::verify`] accepts the text only with the same purpose.
     pub(super) fn sign<T: Serialize>(&self, purpose: &str, value: &T) -> String {
         // Structures of texts and numbers have a JSON form.
         let json = serde_json::to_string(value).unwrap_or_default();
