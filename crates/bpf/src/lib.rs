@@ -1,25 +1,23 @@
-//! Every BPF program of hairpin, and the only loader of them.
+//! The BPF programs of hairpin, and their only loader.
 //!
 //! The programs are C (`src/programs/*.bpf.c`). Their compiled objects in `objects/` are committed
 //! and embedded in the binary, so a build of hairpin does not require clang. `build-objects.sh`
-//! rebuilds them, `--check` compares.
+//! builds them again, `build-objects.sh --check` compares them.
 //!
-//! What is here:
-//! - [`inject::Injector`] sends individual frames below the socket layer at a steady rate, for
-//!   every relay benchmark. A socket generator hands 64 datagrams to a virtual link as one packet,
-//!   which makes every server look faster than it is;
-//! - [`count::Counter`] counts and checks what is delivered, datagram by datagram, at tc ingress or
-//!   in XDP;
-//! - [`floor::Floor`] is a bare relay, or a bare STUN responder, in XDP or tc: what a server's own programs are held
-//!   against in a benchmark;
+//! - [`inject::Injector`] sends individual frames below the socket layer at a steady rate. Every benchmark of relays
+//!   uses it. With GSO, a generator with sockets passes 64 datagrams to a virtual link as one packet, so every server
+//!   seems faster than it is.
+//! - [`count::Counter`] counts and checks each delivered datagram, at tc ingress or in XDP.
+//! - [`floor::Floor`] is a bare relay, or a bare STUN responder, in XDP or tc. Benchmarks compare the programs of a
+//!   server with it.
 //! - [`steer::Steering`] sends the datagrams of chosen clients to chosen sockets of an SO_REUSEPORT
-//!   group, and leaves all others to the kernel's hash;
-//! - [`relay::Relay`] relays ChannelData and answers Binding requests below the socket layer, as far as
-//!   user space has entered it;
-//! - [`admission_filter::AdmissionFilter`] drops new SIP work before a socket's queue, in an overload and as far as its
-//!   rules say;
-//! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
-//!   payload that tells flow, order, duplication and corruption.
+//!   group. The hash of the kernel decides about all others.
+//! - [`relay::Relay`] relays ChannelData below the socket layer, for the channels that user space has entered. It also
+//!   responds to Binding requests.
+//! - [`admission_filter::AdmissionFilter`] drops new SIP requests before the queue of a socket, in an overload and by
+//!   its rules.
+//! - [`frame`] and [`payload`] are shared by the injector and the counter: Ethernet frames with valid checksums, and a
+//!   payload that shows flow, order, duplication and corruption.
 //!
 //! ```
 //! use hairpin_bpf::payload;
@@ -32,12 +30,15 @@
 //! assert_eq!(payload::check(&bytes), None);
 //! ```
 //!
-//! Do not use this crate in other programs: its API follows the needs of hairpin and changes with them.
+//! No attached program outlives the process. XDP and TCX attach by links, which the kernel removes with the last
+//! descriptor. A socket selector ends with the last socket of its group. On a kernel without TCX, the server attaches a
+//! [`relay::Gate`], which passes every packet when the process has ended. Loading and attaching require CAP_BPF and
+//! CAP_NET_ADMIN. The name of an interface is looked up in the network namespace of the calling thread.
 //!
-//! Nothing attached here outlives the process. XDP and TCX attach by links, which the kernel removes with the last
-//! descriptor. A socket selector ends with the last socket of its group. Where there is no TCX, others attach a
-//! [`relay::Gate`], which passes every packet once the process has ended. Loading and attaching need CAP_BPF and
-//! CAP_NET_ADMIN; an interface is looked up in the network namespace of the calling thread.
+//! # When not to use it
+//!
+//! Do not use this crate in other programs: its API follows the needs of hairpin and changes with them. For BPF programs
+//! of your own, use `aya` or `libbpf-rs`.
 
 pub mod admission_filter;
 pub mod count;
