@@ -224,8 +224,9 @@ impl Injector {
         Ok(())
     }
 
-    /// Whether every frame has another source address: 2^20 of them, in bits 3 to 22 of the IPv4 source
-    /// addresses of the flows, which must be 0 there. The addresses follow from the sequence and are far apart.
+    /// Whether every frame has another source address. Bits 3 to 22 of the IPv4 source addresses of the flows count, so
+    /// there are 2^20 addresses; these bits must be 0 in the flows. The addresses follow from the sequence number and
+    /// are far apart.
     pub fn scatter_sources(&mut self, on: bool) {
         self.scatter = on;
     }

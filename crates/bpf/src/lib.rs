@@ -16,8 +16,8 @@
 //!   responds to Binding requests.
 //! - [`admission_filter::AdmissionFilter`] drops new SIP requests before the queue of a socket, in an overload and by
 //!   its rules.
-//! - [`frame`] and [`payload`] are shared by the injector and the counter: Ethernet frames with valid checksums, and a
-//!   payload that shows flow, order, duplication and corruption.
+//! - [`frame`] and [`payload`] are shared by the injector and the counter. Frames are Ethernet frames with valid
+//!   checksums. A payload shows flow, order, duplication and corruption.
 //!
 //! ```
 //! use hairpin_bpf::payload;

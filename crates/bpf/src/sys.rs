@@ -56,8 +56,8 @@ fn element(
         value: value as u64,
         flags: 0,
     };
-    // SAFETY: the structure is the kernel's for these commands and outlives the call; key and value have the sizes of
-    // the map's, which the callers of this module's functions answer for.
+    // SAFETY: the structure is the kernel's for these commands and outlives the call. The callers of this module's
+    // functions ensure that key and value have the sizes of the map.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, &attr, size_of::<ElementAttr>()) };
     if done < 0 {
         return Err(io::Error::last_os_error());

@@ -35,9 +35,9 @@
 //!
 //! # Peers over TCP
 //!
-//! [`Client::allocate_tcp`] asks for an allocation whose peers are reached over TCP (RFC 6062):
-//! [`TcpAllocation::connect`] and [`TcpAllocation::accept`] give a [`PeerStream`], which tokio reads and writes as any
-//! connection. Each has a connection of its own to the server.
+//! [`Client::allocate_tcp`] requests an allocation whose peers are reached over TCP (RFC 6062).
+//! [`TcpAllocation::connect`] and [`TcpAllocation::accept`] give a [`PeerStream`], which tokio reads and writes like
+//! any connection. Each [`PeerStream`] has a separate connection to the server.
 //!
 //! # Transports
 //!
@@ -45,9 +45,9 @@
 //! (feature `tls`: rustls and this project's DTLS, both with aws-lc-rs). The end of a connection or session ends the
 //! allocation: [`Ended::Disconnected`] says why.
 //!
-//! [`Endpoint`] is the same without tokio (turn off the feature `tokio`): the state machine of [`turn::client`] and the
-//! one invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS
-//! connection, and `DtlsSession` for DTLS. The load generator and the probe use it with epoll.
+//! [`Endpoint`] is the same client without tokio (turn off the feature `tokio`). It has the state machine of
+//! [`turn::client`], and keeps the one invariant that every driver of it must keep. [`Stream`] does the same for the
+//! bytes of a TCP or TLS connection, and `DtlsSession` for DTLS. The load generator and the probe use them with epoll.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]

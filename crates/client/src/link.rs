@@ -13,7 +13,7 @@ use turn::Transport;
 /// A connection to one server, as messages: STUN messages and ChannelData messages, each whole.
 ///
 /// UDP, TCP, TLS and DTLS are built in ([`Client::connect`](crate::Client::connect)). A program with another connection
-/// to a server, such as a socket that ICE uses too, or a network made up for a test, implements this trait.
+/// to a server implements this trait. Examples are a socket that ICE uses too, or a simulated network in a test.
 pub trait Link: Send + Sync + 'static {
     /// The transport protocol: over streams (TCP, TLS) no request is repeated, and ChannelData is padded.
     fn transport(&self) -> Transport;

@@ -56,9 +56,9 @@ const TRIES: usize = 4;
 const AMBIGUOUS_RETRIES: usize = 2;
 
 impl UdpSocket {
-    /// The next ICMP error about what this socket sent, if it was opened with
-    /// [`UdpOptions::icmp_errors`](crate::UdpOptions) and one waits. A datagram with DF that exceeds the MTU of the
-    /// first link is reported like an ICMP error of a router, because no router reports it.
+    /// The next ICMP error about a datagram of this socket, if it was opened with
+    /// [`UdpOptions::icmp_errors`](crate::UdpOptions) and an error waits. A datagram with DF may exceed the MTU of the
+    /// first link. No router reports that, so this function reports it like an ICMP error of a router.
     ///
     /// # Errors
     /// What `recvmsg` returns.
@@ -68,7 +68,7 @@ impl UdpSocket {
     }
 
     /// Like [`UdpSocket::next_icmp_error`]. Also copies the beginning of the datagram that caused the error into
-    /// `quoted`, as far as the report has it, and returns the number of bytes.
+    /// `quoted`, as far as the report has it. Returns the number of bytes.
     ///
     /// # Errors
     /// What `recvmsg` returns.

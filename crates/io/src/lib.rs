@@ -6,8 +6,8 @@
 //! on its [`SendQueue`]. It borrows the bytes from the batch and groups them by flow. The runs of equal size of a flow
 //! are one segmented message (UDP_SEGMENT). All messages of a socket leave in one `sendmmsg`.
 //!
-//! Invariant: **nothing on this path allocates, locks or copies payload in user space once a worker has warmed up, and
-//! no datagram is lost without being counted** (in [`Flushed`] or [`RecvBatch::overflow`]).
+//! Invariant: **when a worker has warmed up, nothing on this path allocates, locks or copies payload in user space.
+//! Each lost datagram is counted** (in [`Flushed`] or [`RecvBatch::overflow`]).
 //!
 //! ```
 //! use std::time::Duration;

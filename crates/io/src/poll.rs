@@ -194,8 +194,8 @@ impl Poller {
         sys::epoll::epoll_ctl(self.epoll.as_fd(), operation, source.as_fd(), event)
     }
 
-    /// Waits for events, at most `timeout` (to the nanosecond where the kernel has `epoll_pwait2`, otherwise rounded
-    /// up to a millisecond); `None` waits forever, zero only looks. Returns how many there are; 0 also when a signal
+    /// Waits for events for at most `timeout`; `None` waits forever, zero does not wait. If the kernel has no
+    /// `epoll_pwait2`, `timeout` is rounded up to a millisecond. Returns the number of events; 0 also if a signal
     /// interrupted the wait.
     ///
     /// # Errors

@@ -114,8 +114,8 @@ fn place_process(command: &mut Command, place: &ProcessPlacement<'_>) -> io::Res
         }
         task::sched_setaffinity(0, &mask)
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed: `enter` makes four
-    // system calls on values that it owns, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `enter` makes four system calls on values
+    // that it owns, allocates nothing and takes no lock.
     unsafe { command.pre_exec(enter) };
     Ok(())
 }

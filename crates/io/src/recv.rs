@@ -188,8 +188,8 @@ impl RecvBatch {
         let payload = self.payload.as_mut_ptr();
         let slots = self.slots.as_mut_ptr();
         for (index, header) in self.headers.iter_mut().enumerate() {
-            // SAFETY: `index` is below the number of slots, of which there are as many as headers, and `index * pitch`
-            // lies inside the payload, which has `pitch` bytes for each.
+            // SAFETY: `index` is below the number of slots, which is the number of headers. The payload has `pitch`
+            // bytes for each slot, so `index * pitch` lies inside it.
             let (slot, bytes) = unsafe { (slots.add(index), payload.add(index * self.pitch)) };
             // SAFETY: `slot` points to a live Slot that nothing else refers to right now.
             unsafe {

@@ -27,8 +27,8 @@ impl SystemCallCounter {
     /// Starts to count. `threads` are thread numbers; one that has ended is left out.
     ///
     /// # Errors
-    /// `PermissionDenied` without `CAP_PERFMON` and `CAP_SYS_ADMIN`; ENODEV or ENOENT if the kernel has no tracefs or
-    /// no trace point for system calls (`CONFIG_FTRACE_SYSCALLS`); EMFILE if too many files are open.
+    /// `PermissionDenied` without `CAP_PERFMON` and `CAP_SYS_ADMIN`. ENODEV or ENOENT if the kernel has no tracefs or
+    /// no trace point for system calls (`CONFIG_FTRACE_SYSCALLS`). EMFILE if too many files are open.
     pub fn start(threads: &[u32]) -> io::Result<SystemCallCounter> {
         let number = perf::read_below(&perf::tracefs()?, c"events/raw_syscalls/sys_enter/id")?;
         let number = number

@@ -48,11 +48,11 @@ pub const MOST_WORKERS: usize = 255;
 /// relay. The kernel caps it at `net.core.rmem_max` for the unprivileged.
 pub const RECEIVE_BUFFER: u32 = 8 << 20;
 
-/// What a listener's send buffer should hold, in bytes. One socket carries everything that a worker sends to all
-/// clients. The kernel charges to it the datagrams that wait for a neighbour without a response: up to 208 KiB for each
-/// neighbour (`unres_qlen_bytes`), for 3 s. A socket that is full sends to nobody. So 8 MiB, which the kernel doubles,
-/// have room for 78 such neighbours at a time; the system's default has room for one. The kernel caps it at
-/// `net.core.wmem_max` for the unprivileged.
+/// The size of a listener's send buffer, in bytes. One socket carries all datagrams from a worker to its clients. The
+/// kernel charges datagrams to it that wait for a neighbour without a response. These are up to 208 KiB for each
+/// neighbour (`unres_qlen_bytes`), for 3 s. A full socket sends to nobody. So 8 MiB, which the kernel doubles, have
+/// room for 78 such neighbours at a time; the system's default has room for one. Without privileges, the kernel limits
+/// it to `net.core.wmem_max`.
 pub const SEND_BUFFER: u32 = 8 << 20;
 
 /// The most datagrams that a worker receives before it handles them, once it falls behind.
@@ -406,9 +406,9 @@ impl Builder {
         self
     }
 
-    /// Adds another source of credentials. One that has to wait for its response, for a database for example, returns
-    /// [`KeyLookup::Pending`](turn::server::credentials::KeyLookup::Pending) and responds later, from any thread;
-    /// [`AsyncCredentials`](crate::credentials::AsyncCredentials) makes one of an async function.
+    /// Adds another source of credentials. A source that waits for its response, for example for a database, returns
+    /// [`KeyLookup::Pending`](turn::server::credentials::KeyLookup::Pending). It responds later, from any thread.
+    /// [`AsyncCredentials`](crate::credentials::AsyncCredentials) makes such a source of an async function.
     pub fn credentials(mut self, source: Arc<dyn Credentials>) -> Self {
         self.settings.credentials.push(source);
         self

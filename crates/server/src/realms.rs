@@ -16,9 +16,9 @@ use turn::server::{
 /// A realm beside [`Settings::realm`](crate::Settings::realm), for the clients of one customer on a server that several
 /// share.
 ///
-/// The realm of a client is the first one that one of these selects: the ORIGIN of its request, the server name of its
-/// TLS or DTLS handshake, or the listener. Other clients belong to the default realm. Access tokens and SIP are of the
-/// default realm.
+/// The realm of a client is the first one that matches it. A realm matches the ORIGIN of its request, the server name
+/// of its TLS or DTLS handshake, or the listener. Other clients belong to the default realm. Access tokens and SIP
+/// belong to the default realm.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RealmSettings {

@@ -1,8 +1,9 @@
 //! Typed attributes: one small struct each, by the document that defines it.
 //!
-//! Every file has the same skeleton: where the fields are (`mod field`), the struct, [`Decode`] from the checked value
-//! of a TLV, [`Encode`] into the space a [`Builder`](crate::Builder) sets aside, tests. What the RFCs tell a receiver
-//! to ignore (reserved bits, padding) is ignored, and written as zero.
+//! Every file has the same structure: the positions of the fields (`mod field`), the struct, [`Decode`], [`Encode`],
+//! tests. [`Decode`] reads the checked value of a TLV. [`Encode`] writes into the space that a
+//! [`Builder`](crate::Builder) reserves. Where the RFCs require a receiver to ignore bits (reserved ones, padding),
+//! `Decode` ignores them and `Encode` writes zeros.
 
 mod address;
 mod authorization;

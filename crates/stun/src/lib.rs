@@ -3,8 +3,8 @@
 //! This crate parses and builds messages. It has no clock, no socket and no randomness. It
 //! allocates nothing to parse, find, verify or build, and reads no byte twice without need.
 //!
-//! **One invariant:** no accessor fails on a message that [`Message::parse`] has accepted, and no accessor shows an
-//! attribute that RFC 8489 tells a receiver to ignore.
+//! **One invariant:** if [`Message::parse`] has accepted a message, no accessor fails on it. No accessor shows an
+//! attribute that RFC 8489 requires a receiver to ignore.
 //!
 //! # The path of a datagram
 //!

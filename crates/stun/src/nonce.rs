@@ -1,9 +1,9 @@
 //! Nonces that the server need not remember.
 //!
-//! A nonce proves its origin. It has the time of issue, and a MAC over this time, the client's address and port, the
-//! offered features and a note of the issuer. So a flood of unauthenticated requests uses no memory, and any worker
-//! can verify a nonce of another one. A nonce that is stolen on the wire is useless from another address. RFC 8489
-//! §9.2.4 requires the last: no nonce may serve two addresses or ports.
+//! A nonce proves its origin. It has the time of issue and a MAC. The MAC is over this time, the client's address and
+//! port, the offered features and a note of the issuer. So a flood of unauthenticated requests uses no memory, and any
+//! worker can verify a nonce of another one. A nonce that is stolen on the wire is useless from another address, as RFC
+//! 8489 §9.2.4 requires: no nonce may serve two addresses or ports.
 //!
 //! ```text
 //! obMatJos2   wAAA           xxxxxxxxxxxxxxxxxxxxxxx

@@ -19,8 +19,8 @@ pub const INDICATION_HEADER_MAX: usize = FIXED_MAX + TLV_HEADER_LEN;
 /// Header and one XORed IPv6 address.
 const FIXED_MAX: usize = HEADER_LEN + TLV_HEADER_LEN + XOR_ADDRESS_MAX;
 
-/// Writes a Binding success response with XOR-MAPPED-ADDRESS, and FINGERPRINT if wanted; returns its length: 32 bytes
-/// for IPv4, 44 for IPv6, 8 more with the fingerprint (RFC 8489 §6.3.1.1).
+/// Writes a Binding success response with XOR-MAPPED-ADDRESS, and FINGERPRINT if wanted (RFC 8489 §6.3.1.1). Returns
+/// its length in bytes: 32 for IPv4, 44 for IPv6, 8 more with FINGERPRINT.
 #[must_use]
 pub fn binding_success(
     out: &mut [u8; BINDING_SUCCESS_MAX],
@@ -89,8 +89,8 @@ pub fn send_indication_header(
     indication_header(out, Method::SEND, transaction_id, peer, payload_len)
 }
 
-/// Zero bytes that follow an attribute value of this length (RFC 8489 §14), and a ChannelData payload of this length on
-/// a stream (RFC 8656 §12.5): 0 to 3.
+/// How many zero bytes follow an attribute value of this length (RFC 8489 §14), or a ChannelData payload of this length
+/// on a stream (RFC 8656 §12.5): 0 to 3.
 #[inline]
 #[must_use]
 pub const fn padding(value_len: usize) -> usize {

@@ -8,9 +8,9 @@
 //!  time ────────────── handle_timeout ─┘  Server  └── poll_timeout: when to call handle_timeout next
 //! ```
 //!
-//! **The invariant:** after every `handle_*` the embedder drains [`server::Server::poll_output`] before it hands in
-//! anything else, and datagrams already queued are sent before a `CloseRelay` closes their socket. A [`RelayKey`]
-//! carries a generation, so that a stale event of the same wake-up finds nothing.
+//! **The invariant:** after every `handle_*` the embedder drains [`server::Server::poll_output`] before it calls
+//! another `handle_*`. It sends queued datagrams before a `CloseRelay` closes their socket. A [`RelayKey`] carries a
+//! generation, so that an outdated event of the same wake-up finds nothing.
 //!
 //! Time ([`Now`]) and the seed are arguments: the same inputs give the same outputs, byte for byte.
 //!

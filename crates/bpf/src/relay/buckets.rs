@@ -200,8 +200,8 @@ impl Buckets {
             return None;
         }
         let buckets = self.memory.start().cast::<Bucket>();
-        // SAFETY: the mapping holds `length` buckets from its start, a page boundary; they are made of atomics, for
-        // which every bit pattern is a value, and the programs touch them with atomic operations or single stores. The
+        // SAFETY: the mapping holds `length` buckets from its start, a page boundary. They are made of atomics, for
+        // which every bit pattern is a value. The programs access them with atomic operations or single stores. The
         // reference borrows from this handle, which keeps the mapping.
         Some(unsafe { &*buckets.add(index as usize) })
     }

@@ -38,8 +38,8 @@ pub struct Trial {
 const GROWTH: usize = 64;
 
 impl Relay {
-    /// Runs the XDP program repeatedly, each time on the result of the last run, as if from interface 1 (loopback) of
-    /// the calling thread's network namespace.
+    /// Runs the XDP program repeatedly, each time on the result of the last run. Packets arrive as if from interface 1
+    /// (loopback) of the network namespace of the calling thread.
     ///
     /// # Errors
     /// When the kernel refuses the run.

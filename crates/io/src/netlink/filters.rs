@@ -84,8 +84,8 @@ impl Netlink {
     /// bytes.
     ///
     /// # Errors
-    /// ENOENT if the kernel lacks the module `cls_bpf`; EINVAL if the interface has no clsact, or if the priority
-    /// belongs to another kind of filter; `AlreadyExists` for a taken handle; `PermissionDenied` without CAP_NET_ADMIN.
+    /// ENOENT if the kernel lacks the module `cls_bpf`. EINVAL if the interface has no clsact, or if the priority
+    /// belongs to another kind of filter. `AlreadyExists` for a taken handle. `PermissionDenied` without CAP_NET_ADMIN.
     pub fn add_bpf_filter(
         &mut self,
         interface: u32,

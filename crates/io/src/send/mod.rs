@@ -1,8 +1,8 @@
 //! Sending in batches.
 //!
-//! A worker pushes datagrams in whatever order they arose; the queue sorts them, by hash, into *flows* (socket,
-//! destination, source address) and flows into *lanes* (socket). A flush turns each flow into as few kernel messages as
-//! possible, with UDP_SEGMENT for neighbours of one size. It sends each lane with one `sendmmsg`.
+//! A worker pushes datagrams in any order. The queue sorts them, by hash, into *flows* (socket, destination, source
+//! address), and flows into *lanes* (socket). A flush turns each flow into as few kernel messages as possible, with
+//! UDP_SEGMENT for consecutive datagrams of one size. It sends each lane with one `sendmmsg`.
 //!
 //! ```text
 //! pushed        a1 b1 a2 c1 b2 a3          a, b: flows of the listener; c: a flow of a relay socket

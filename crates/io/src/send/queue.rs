@@ -81,8 +81,8 @@ pub(super) struct SocketFlows {
     pub(super) last: u32,
 }
 
-// SAFETY: the raw pointers are followed only within a session, on the thread that holds it, and what they were made
-// from (`&[u8]`, `&UdpSocket`) may be used from any thread.
+// SAFETY: the raw pointers are followed only within a session, on the thread that holds it. Any thread may use the
+// values that they were made from (`&[u8]`, `&UdpSocket`).
 unsafe impl Send for Queue {}
 
 impl Queue {

@@ -62,8 +62,8 @@ pub(crate) fn epoll_pwait2(
     events.clear();
     let capacity = c_int::try_from(events.capacity()).unwrap_or(c_int::MAX);
     let timeout_at = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation, reads the timespec, which
-    // is live, if there is one, and no signal mask, whose pointer is null.
+    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation. It reads the timespec,
+    // which is live, if there is one. It reads no signal mask, because the pointer is null.
     let result = unsafe {
         direct!(
             SYS_epoll_pwait2,

@@ -41,8 +41,8 @@ fn value(socket: BorrowedFd<'_>, name: &str, command: u32, data: u32) -> io::Res
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the name is terminated (checked above), and the data pointer leads to an
-    // ethtool_value, which is what all commands in use read or write; both outlive the call.
+    // SAFETY: the name is terminated (checked above). The data pointer leads to an ethtool_value, which all commands in
+    // use read or write. Both outlive the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) })?;
     Ok(value.data)
 }

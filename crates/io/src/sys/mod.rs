@@ -1,7 +1,7 @@
 //! One function per system call, nothing else: each takes what the kernel takes, borrowed, and turns -1 into an error.
 //!
-//! A function here is safe when its types prove all that the kernel assumes, and `unsafe` when raw pointers inside its
-//! arguments have to be vouched for by the caller.
+//! A function here is safe if its types prove all that the kernel assumes. It is `unsafe` if the caller must guarantee
+//! the raw pointers inside its arguments.
 
 use std::io;
 

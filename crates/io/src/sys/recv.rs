@@ -16,8 +16,8 @@ pub(crate) fn recvfrom(
     from: &mut RawAddress,
 ) -> io::Result<usize> {
     let mut len = RawAddress::CAPACITY;
-    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer and `len` bytes, the size of a RawAddress,
-    // to `from`; MSG_TRUNC changes only what is returned.
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer, and at most `len` bytes, the size of a
+    // RawAddress, to `from`. MSG_TRUNC changes only the returned length.
     check_len(unsafe {
         direct!(
             SYS_recvfrom,
@@ -32,8 +32,8 @@ pub(crate) fn recvfrom(
 }
 
 /// # Safety
-/// Name, control and iovec of `header` must point to memory that may be written to for the lengths they state, and
-/// that nothing else refers to during the call.
+/// Name, control and iovec of `header` must point to memory that may be written to for the lengths that they state.
+/// Nothing else may refer to this memory during the call.
 pub(crate) unsafe fn recvmsg(fd: BorrowedFd<'_>, header: &mut msghdr) -> io::Result<usize> {
     // SAFETY: `header` is a live msghdr, and the caller vouches for the memory it points to.
     check_len(unsafe { direct!(SYS_recvmsg, fd.as_raw_fd(), ptr::from_mut(header), 0) })

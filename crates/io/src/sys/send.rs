@@ -36,8 +36,8 @@ pub(crate) unsafe fn sendmsg(fd: BorrowedFd<'_>, header: &msghdr) -> io::Result<
 /// # Safety
 /// As for [`sendmsg`], for every header.
 pub(crate) unsafe fn sendmmsg(fd: BorrowedFd<'_>, headers: &mut [mmsghdr]) -> io::Result<usize> {
-    // SAFETY: pointer and count describe the slice, whose `msg_len` fields the kernel fills in, and the caller vouches
-    // for the memory that its headers point to.
+    // SAFETY: pointer and count describe the slice, whose `msg_len` fields the kernel fills in. The caller guarantees
+    // the memory that the headers point to.
     check_len(unsafe {
         direct!(
             SYS_sendmmsg,

@@ -21,8 +21,8 @@ pub(crate) fn set_handler_pipe(writer: &'static std::os::fd::OwnedFd) {
 /// Writes the signal's number into the pipe; a full pipe already says enough. Everything here is async-signal-safe.
 extern "C" fn forward(signal: c_int) {
     let number = signal as u8;
-    // SAFETY: errno is the interrupted thread's own, saved and restored so that it sees no change; `write` reads one
-    // byte, a local one, and the pipe's descriptor is never closed.
+    // SAFETY: errno belongs to the interrupted thread; it is saved and restored, so the thread sees no change. `write`
+    // reads one local byte, and the descriptor of the pipe is never closed.
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
@@ -48,7 +48,7 @@ pub(crate) fn restore(signal: c_int, action: &Action) -> io::Result<()> {
 fn sigaction(signal: c_int, action: &Action) -> io::Result<Action> {
     // SAFETY: all zeros are a valid sigaction, as above.
     let mut previous: Action = unsafe { mem::zeroed() };
-    // SAFETY: the kernel reads one sigaction and writes one, both live; its handler is either `forward`, which is
+    // SAFETY: the kernel reads one sigaction and writes one; both are live. The handler is `forward`, which is
     // async-signal-safe, or one that the process had installed before.
     check(unsafe { libc::sigaction(signal, action, &mut previous) })?;
     Ok(previous)

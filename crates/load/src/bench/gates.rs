@@ -1,10 +1,10 @@
 //! The gates of the quick mode: what each scenario requires of a server under development.
 //!
 //! A gate is about three quarters of the share of the bare relay's goodput that hairpin reached when the gate was set.
-//! So a gate fails if a mechanism no longer works: UDP_SEGMENT in the scenarios of one flow and of trains, growing
-//! batches in those of interleaved flows. What batches save varies too much in goodput, so the gates of these scenarios
-//! limit the system calls for each datagram as well. docs/benchmarking.md lists the gates, and the option that makes
-//! each of them fail.
+//! So a gate fails if a mechanism no longer works. This mechanism is UDP_SEGMENT in the scenarios of one flow and of
+//! trains, and growing batches in those of interleaved flows. The gain of batches varies too much in goodput, so the
+//! gates of these scenarios limit the system calls for each datagram as well. docs/benchmarking.md lists the gates, and
+//! the option that makes each of them fail.
 
 use serde::Serialize;
 

@@ -267,15 +267,16 @@ impl Side {
     /// SIP: `hairpin-sip`, `hairpin-sip-2` (two workers on two processors), `hairpin-sip-uncontrolled` (without
     /// overload control), `kamailio` and `floor-sip`.
     ///
-    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; what a plain command is taken for), `static`
-    /// (knows its flows, relays ChannelData to the peer), `middlebox` (the same, but passes datagrams on as they are),
-    /// `stun`; each may be followed by `+p2c` (relays to the client too), `+stun` (answers Binding requests too),
-    /// `+tcp` and `+tls` (takes clients over TCP or TLS too), `+xdp` (count behind it in XDP: for servers that relay in
-    /// the kernel) and `+two` (runs on two processors).
+    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; the default for a command), `static` (has its
+    /// flows from the start, relays ChannelData to the peer), `middlebox` (the same, but forwards datagrams unchanged),
+    /// `stun`. Each may be followed by `+p2c` (relays to the client too), `+stun` (answers Binding requests too),
+    /// `+tcp` and `+tls` (accepts clients over TCP or TLS too). Further suffixes are `+xdp` (count behind it in XDP:
+    /// for servers that relay in the kernel) and `+two` (runs on two processors).
     ///
-    /// The command is split into words as a POSIX shell does it, without expansions. In its words `{listen}` (address
-    /// and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`, `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`,
-    /// `{password}` and `{realm}` are replaced, and `{certificate}` and `{key}` by PEM files.
+    /// The command is split into words as a POSIX shell does it, without expansions. These texts in its words are
+    /// replaced: `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`, `{client-ip}`,
+    /// `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}`. `{certificate}` and `{key}` are replaced by PEM
+    /// files.
     ///
     /// # Errors
     /// [`BenchError::Spec`].

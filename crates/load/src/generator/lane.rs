@@ -33,7 +33,7 @@ pub enum Stamping {
         v6: bool,
     },
     /// The transaction ID of a STUN request has the flow, the end of the sequence number, the time since the start of
-    /// the run (4.8 hours) and a check. All of them differ from run to run.
+    /// the run (at most 4.8 hours), and a check. All of them differ from run to run.
     TransactionId,
 }
 

@@ -19,8 +19,8 @@ const UNITS: [(&str, f64); 6] = [
 /// The longest that is understood: a hundred years.
 const MOST_S: f64 = 100.0 * 366.0 * 86_400.0;
 
-/// Parses a duration: numbers with the units d, h, m, s, ms and us, from the longest to the shortest (`1m30s`, `1.5s`),
-/// or only a number of seconds (`10`).
+/// Parses a duration: numbers with the units d, h, m, s, ms and us, from the longest to the shortest (`1m30s`, `1.5s`).
+/// A number without a unit is in seconds (`10`).
 ///
 /// # Errors
 /// [`ParseDurationError`]: anything else, and more than a hundred years.

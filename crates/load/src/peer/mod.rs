@@ -3,8 +3,8 @@
 //! Every thread has its own socket for every listening address (SO_REUSEPORT), its own event loop and its own counters.
 //! Trains come in by GRO and leave by GSO, so that an echo costs a fraction of what the relay under test costs.
 //!
-//! Modes: [`Mode::Echo`] sends back what came; [`Mode::Sink`] checks and counts it; [`Mode::Source`] sends a measured
-//! stream to everybody who has spoken to it within the last ten seconds.
+//! Modes: [`Mode::Echo`] returns each datagram. [`Mode::Sink`] checks and counts it. [`Mode::Source`] sends a measured
+//! stream to each address that has sent it a datagram within the last ten seconds.
 
 mod report;
 mod worker;

@@ -1,8 +1,8 @@
 //! SIP as a load generator sees it: bytes with a few places that matter.
 //!
-//! The client side (`generator::sip`) patches templates and finds its transactions again by what it wrote into their
-//! branches; the answering side ([`Uas`]) copies header lines into responses. Neither parses a whole message on its hot
-//! path. What is not hot (challenges, dialogs) goes through the `sip` crate.
+//! The client side (`generator::sip`) patches templates. It finds its transactions by what it wrote into their
+//! branches. The answering side ([`Uas`]) copies header lines into responses. Neither parses a whole message on its hot
+//! path. The cold paths (challenges, dialogs) use the `sip` crate.
 
 pub(crate) mod frame;
 pub(crate) mod layers;

@@ -6,8 +6,8 @@ use super::{HandoverError, JoiningSip};
 use crate::ports::{ENTRY, SharedPorts};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What the old process gets from the new one: the steering program (if the new process loaded it), its relay ports,
-/// and its counts of quotas and rate limits.
+/// What the old process gets from the new one. This is the steering program (if the new process loaded it), its relay
+/// ports, and its counts of quotas and rate limits.
 #[derive(Debug, Default)]
 pub struct Joining {
     /// The steering program and its tables; empty if the old process has loaded them.

@@ -6,9 +6,9 @@
 //!                                        '── when it has rested long enough, or earlier when nothing else is free
 //! ```
 //!
-//! Bits are set without a lock; a generation is closed and released under one, at most every few seconds or every few
-//! thousand ports. If the generation changes during `release`, the port goes to the older generation: it becomes free a
-//! little earlier, or one cycle later, and is never lost.
+//! Bits are set without a lock. A generation is closed and released under a lock, at most every few seconds or every
+//! few thousand ports. If the generation changes during `release`, the port goes to the older generation. Then it
+//! becomes free a little earlier, or one cycle later, and is never lost.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,6 @@
-//! The address that SIP listeners write into Via, Record-Route, Path and Contact: the address that they are bound to;
-//! for a listener on all addresses, the one that a message came to or leaves from; or an entry of `sip.advertise`.
+//! The address that SIP listeners write into Via, Record-Route, Path and Contact. An entry of `sip.advertise` comes
+//! first. Otherwise, it is the address that the listener is bound to. For a listener on all addresses, it is the one
+//! that a message came to or leaves from.
 
 use super::settings::SipSettings;
 use io::interfaces;

@@ -3,8 +3,9 @@
 //! others on, many in one message. Every one: if only the busiest did, it would be the idlest as soon as the kernel's
 //! share of the others grew.
 //!
-//! Transactions that began here before stay here. So do connections: a worker that answers a request from one returns
-//! the response to the worker of the connection, which tells it when the connection closes.
+//! Transactions that began here before stay here. So do connections. A worker that responds to a request from a
+//! connection returns the response to the worker of the connection. This worker also notifies it when the connection
+//! closes.
 
 use super::counters::SipCounters;
 use super::link::Frame;
@@ -23,9 +24,9 @@ use std::time::Duration;
 /// How often workers compare themselves: at 2,000 messages a second, 200 of them tell a share to a few percent.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Share of its time, in percent, that a worker must be busy before it hands over: with less it handles a message
-/// sooner than another could be woken. And for as long as it does: two workers share what kept one busy for 40 %, and
-/// less than that must not end it.
+/// Share of its time, in percent, that a worker must be busy before it passes messages on. With less, it handles a
+/// message sooner than another worker wakes up. While it passes messages on, [`STILL_BUSY`] is sufficient: two workers
+/// share the load that kept one busy for 40 %, and the lower share must not end it.
 const BUSY: u64 = 40;
 const STILL_BUSY: u64 = 15;
 
@@ -49,8 +50,8 @@ const BATCHES: usize = 64;
 /// is under way.
 const MANY_UNOPENED: u64 = 16;
 
-/// CANCELs passed on in one period: one that belongs to nothing costs every worker a look, and a flood of them must not
-/// cost more than that.
+/// CANCELs passed on in one period. A CANCEL without a transaction costs every worker a look-up, and a flood of them
+/// must not cost more than this.
 const MOST_PASSED_ON: u32 = 500;
 
 /// Closed connections that workers with a full mailbox learn about later. If a worker does not learn of one, it keeps
@@ -199,9 +200,9 @@ impl Balance {
         }
     }
 
-    /// Compares this worker with the others, now and then; `received` is what came to its sockets, `busy_ns` how long
-    /// it has worked on messages, both since the start. To be called at every turn, so that the others compare
-    /// themselves with what is, not with what was a tenth of a second ago.
+    /// Compares this worker with the others, now and then. `received` is the number of messages from its sockets,
+    /// `busy_ns` the time it has worked on messages, both since the start. To be called at every wake-up, so that the
+    /// others compare with current values, not with those of a tenth of a second ago.
     pub(super) fn compare(&mut self, now: Mono, received: u64, busy_ns: u64) {
         let mine = &self.commons.received[self.place];
         mine.store(received, Ordering::Relaxed);

@@ -1,12 +1,12 @@
 //! Sources that guess passwords: they are slowed, then banned for a time.
 //!
-//! A failure counts only if its source address is verified: a wrong digest with a nonce that was issued to this
-//! address, or a message over a connection. So nobody can have others banned by forged datagrams.
+//! A failure counts only if its source address is verified. That is a wrong digest with a nonce that was issued to this
+//! address, or a message over a connection. So forged datagrams cannot ban others.
 //!
 //! - A *pair* of source and user name has few attempts. A user is not slowed as such, or strangers could lock users
 //!   out.
-//! - A *source* that fails with many users is banned. One phone with an old password fails as one pair, and does not
-//!   get its whole site banned: further attempts of the pair are not checked, and do not count.
+//! - A *source* that fails with many users is banned. One phone with an old password fails as one pair, so it does not
+//!   cause a ban of its whole site. The server does not check further attempts of the pair, and they do not count.
 
 use sip::HashKey;
 use std::net::IpAddr;

@@ -28,8 +28,8 @@ const NUMBER: usize = 4;
 /// calls.
 const REFUSED_LINES: u32 = 100;
 
-/// Lines about calls in progress at the end of the server: so many at a time, with a pause, because the queue of lines
-/// has a limit. The end of the server does not wait longer than [`LAST_LINES`].
+/// How many lines about calls in progress the server writes at a time when it ends. It pauses between them, because the
+/// queue of lines has a limit. The end of the server does not wait longer than [`LAST_LINES`].
 const LINES_AT_ONCE: usize = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 const LAST_LINES: Duration = Duration::from_secs(2);

@@ -1,9 +1,9 @@
 //! The measurements for admission control: how many messages wait, in the sockets and here, and how long messages take.
 //!
-//! The kernel does not say how many datagrams wait in a socket, only how much memory they use (SO_MEMINFO), which
-//! depends on the network card's driver. The kernel frees the memory of datagrams that were read late, and in lumps
+//! The kernel does not report how many datagrams wait in a socket. It reports how much memory they use (SO_MEMINFO),
+//! which depends on the driver of the network card. The kernel frees the memory of datagrams late and in lumps
 //! (`udp_rmem_release`). It does so when the socket has read all that waited at the last time, or a quarter of the
-//! limit. Each lump tells how much memory a message uses.
+//! limit. The size of each lump shows how much memory a message uses.
 
 use io::SocketMemory;
 use sip::Now;
@@ -173,8 +173,8 @@ impl Congestion {
         self.streams = 0;
     }
 
-    /// So many requests wait for a back end of the transaction user, such as a database, to begin with them, and it has
-    /// begun with so many in all. To be called before a batch.
+    /// `waiting` is how many requests wait for a back end of the transaction user, such as a database. `begun` is how
+    /// many requests it has begun with since the start. To be called before a batch.
     pub(super) fn tu(&mut self, waiting: u64, begun: u64) {
         self.tu = (waiting, begun);
     }

@@ -408,9 +408,10 @@ fn slack(flow_timer: Duration) -> Duration {
     (flow_timer / 10).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// What a response says about the Flow-Timer of the connection it is written to: `None` if it says nothing. A 200 to a
-/// REGISTER that the other side has sent says it, from this server's registrar or another one: zero if it has no
-/// Flow-Timer. With several Via values, the REGISTER is that of another element (RFC 5626 §5.4).
+/// The Flow-Timer that a response sets for the connection it is written to; `None` if the response does not concern it.
+/// Only a 200 to a REGISTER from the other side does, whether it is from this server's registrar or another one.
+/// Without Flow-Timer, the result is zero. With several Via values, the REGISTER is that of another element (RFC 5626
+/// §5.4).
 fn flow_timer_of(response: &[u8]) -> Option<Duration> {
     if !response.starts_with(b"SIP/2.0 200 ") {
         return None;

@@ -396,8 +396,8 @@ impl Connections {
         *count += 1;
     }
 
-    /// Closes a connection as soon as everything is written, if its other side sends nothing more; else at once, as
-    /// nothing has used it for long.
+    /// Closes a connection. If its other side sends nothing more, it closes as soon as everything is written. Otherwise
+    /// it closes at once, because it has been unused for long.
     pub(crate) fn finish(&mut self, slot: Slot, counters: &mut SipCounters) {
         let Some(connection) = self.get(slot) else {
             return;

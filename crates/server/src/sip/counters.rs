@@ -24,8 +24,8 @@ pub const DIGEST_OUTCOMES: [&str; 7] = [
     "unavailable",
 ];
 
-/// What comes of questions to the DNS, in the order of [`SipCounters::dns_questions`]: records, that there are none, an
-/// error, nothing in time, or the question was not asked, as too many were open.
+/// Results of DNS queries, in the order of [`SipCounters::dns_questions`]: records, no records, an error, no response
+/// in time. The last one counts queries that were not sent because too many were open.
 pub const DNS_OUTCOMES: [&str; 5] = ["answered", "nothing", "failed", "timed_out", "refused"];
 
 /// The place of a method in [`SIP_METHODS`].

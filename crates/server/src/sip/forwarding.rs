@@ -1,5 +1,5 @@
-//! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, the users of the
-//! digest, and limits of calls.
+//! The proxy of a worker, and its policy. The policy has the domains and trunks, the bindings of the registrar, the
+//! users of the digest, and limits of calls.
 
 use super::Secrets;
 use super::advertise::{Advertised, source_address};

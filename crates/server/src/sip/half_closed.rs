@@ -1,5 +1,5 @@
-//! Connections whose other side has shut down its sending side, as SIPp and `nc -q` do after their last request: they
-//! get their responses within a time limit, and are then closed.
+//! Connections whose other side has shut down its sending side, as SIPp and `nc -q` do after their last request. They
+//! get their responses within a time limit. Then the worker closes them.
 
 use super::Sip;
 use super::connection::Ended;

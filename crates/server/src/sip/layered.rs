@@ -119,8 +119,8 @@ impl Sip {
         result.ok()
     }
 
-    /// Logs why TLS has failed. That a server to which this one connects cannot be verified is an administrator's
-    /// concern: a warning, at most one per second, because a user may call any domain.
+    /// Logs why TLS has failed. If this server connects to a server that it cannot verify, an administrator must know
+    /// it. So this is a warning, at most one per second, because a user may call any domain.
     fn tls_failed(&mut self, slot: Slot, error: &TlsError) {
         let now = self.endpoint.now.mono;
         let Some(connection) = self.connections.get(slot) else {

@@ -1,5 +1,5 @@
-//! The sockets that SIP is listened on, for each worker: for each address one over UDP and one over TCP
-//! (RFC 3261 §18.2.1); and those for TLS and WebSocket.
+//! The SIP sockets of each worker. Each address has one over UDP and one over TCP (RFC 3261 §18.2.1). TLS and WebSocket
+//! have their own.
 
 use super::layers::StreamListener;
 use super::settings::SipConfig;
@@ -80,8 +80,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) proxies: &'a [IpNet],
 }
 
-/// How many times the receive buffer of the other listeners a SIP socket has: its messages are as many times longer
-/// than theirs, and overload control must see who waits. The kernel accounts memory for each datagram. By that, four
+/// How many times larger the receive buffer of a SIP socket is than that of other listeners. Its messages are as many
+/// times longer, and overload control must see what waits. The kernel accounts memory for each datagram. By that, four
 /// times 8 MiB are 52,000 datagrams of up to 600 bytes, or 29,000 of up to 1,600. One worker handles so many within the
 /// default tolerance of 200 ms.
 const BUFFERS: u32 = 4;

@@ -8,9 +8,9 @@
 //!          └──────── SendQueue, write buffers <───────┘   flushed before the next 16
 //! ```
 //!
-//! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages.
-//! Buffers belong to the worker; a connection has memory of its own only while a message is on its way, or while the
-//! other side does not read.
+//! After every 16 messages, and before the next one, the worker handles all timers that are due. So timers never wait
+//! behind messages. Buffers belong to the worker. A connection has its own memory only while a message is incomplete,
+//! or while the other side does not read.
 
 mod admission_filter;
 mod advertise;
@@ -141,8 +141,8 @@ const INBOX: usize = 64;
 const READ: usize = 64 << 10;
 const READ_LEAST: usize = 4 << 10;
 
-/// Bytes read from all connections per wake-up, as far as each gets [`READ_LEAST`]: however many pour requests in, who
-/// waits in another socket waits for a few milliseconds only.
+/// Bytes read from all connections per wake-up; each gets at least [`READ_LEAST`]. So messages in other sockets wait
+/// for a few milliseconds only, no matter how much arrives over connections.
 const READ_IN_ALL: usize = 4 * READ;
 
 /// Connections accepted from one listener per wake-up.
@@ -458,7 +458,7 @@ pub(crate) struct Secrets {
     /// The key of branches, tags, transactions and nonces. It is new in each run: those of an earlier run must not be
     /// valid.
     pub(crate) key: HashKey,
-    /// The key of addresses of record, GRUUs and the tokens in routes: the same in all runs that share a state
+    /// The key of addresses of record, GRUUs and the tokens in routes. It is the same in all runs that share a state
     /// directory, and on all nodes of a cluster.
     pub(crate) lasting: HashKey,
     /// The number of this run, in flow tokens, and of the other process's: flows of earlier runs have others.

@@ -95,9 +95,9 @@ impl Outgoing<'_, '_, '_> {
             .connect((key, layers), to, local, sip_config, self.poller, now)
     }
 
-    /// What a connection to `to` needs, and what its listener is bound to. `None` if there is no way: a WebSocket is
-    /// opened by its client alone (RFC 7118 §7), and TLS must have somebody to verify (RFC 5922 §7.3). A plain listener
-    /// has TLS with other nodes only.
+    /// What a connection to `to` requires, and the address that its listener is bound to. `None` if this server cannot
+    /// open one. Only the client opens a WebSocket (RFC 7118 §7), and TLS requires a name to verify (RFC 5922 §7.3). A
+    /// plain listener has TLS with other nodes only.
     fn layers_for(&self, to: &Destination) -> Option<(SocketAddr, Layers)> {
         let number = usize::from(to.listener.0);
         match to.transport {

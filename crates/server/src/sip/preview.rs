@@ -1,5 +1,5 @@
-//! Where the proxy would send a request, step by step and without a server: the decision of the proxy, with a policy
-//! that has only the settings.
+//! Shows where the proxy would send a request, step by step and without a server. It is the decision of the proxy, with
+//! a policy that has only the settings.
 
 use super::advertise::Advertised;
 use super::settings::{DomainCredentials, SipSettings};

@@ -57,8 +57,8 @@ impl Sip {
         }
     }
 
-    /// While the server is about to end, closes the connections on which nothing is under way: with a Close frame 1001
-    /// (RFC 6455 §7.4.1) if they are WebSockets.
+    /// While the server is about to end, closes the connections without a transaction. If they are WebSockets, it sends
+    /// a Close frame with 1001 (RFC 6455 §7.4.1).
     pub(super) fn drain_connections(&mut self) {
         let now = self.endpoint.now.mono;
         let draining = self.endpoint.sip_config.draining && !self.stage.keeps_connections;

@@ -1,6 +1,6 @@
-//! The registrar of a worker. It has the bindings of those addresses of record whose keyed hash names the worker; a
-//! REGISTER that comes to another one is handed over before anything is kept of it, so that its retransmissions go the
-//! same way.
+//! The registrar of a worker. It has the bindings of those addresses of record whose keyed hash names the worker. A
+//! REGISTER for another worker is passed on before this worker stores anything of it. So its retransmissions take the
+//! same path.
 
 use super::Secrets;
 use super::peer::Origin;

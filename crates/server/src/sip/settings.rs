@@ -261,8 +261,8 @@ pub struct Trunk {
     pub to: Vec<NextHop>,
     /// The host of the Request-URI of these calls; by default that of the address.
     pub domain: Option<String>,
-    /// The share of each of its addresses in an overload, and its share of calls where a route hunts by weight or by
-    /// hash; 0 counts as 1. All sources that are no trunk have 1 together.
+    /// The share of each of its addresses in an overload. It is also its share of calls if a route hunts by weight or
+    /// by hash. 0 counts as 1. All sources that are not trunks have 1 together.
     pub weight: u16,
     /// Trunks of the lowest number are tried first.
     pub priority: u16,

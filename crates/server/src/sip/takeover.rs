@@ -1,5 +1,5 @@
-//! How the SIP of a new process takes over from that of a running one, and what a server keeps so that another process
-//! can take over from it.
+//! The SIP of a new process takes over from that of a running one. This module also has what a server keeps so that
+//! another process can take over from it.
 
 use super::link::{self, HandedOver, Link, LinkThreads};
 use super::peer::Peer;

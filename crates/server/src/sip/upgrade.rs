@@ -1,6 +1,6 @@
-//! SIP during an upgrade. The workers of both processes are one group with one key. Each worker knows which worker has
-//! a branch, a To tag or a connection, and passes a message to it, over the [`link`](super::link) if it belongs to the
-//! other process.
+//! SIP during an upgrade. The workers of both processes are one group with one key. Each worker knows the worker of a
+//! branch, a To tag or a connection, and passes a message to it. If that worker belongs to the other process, the
+//! message goes over the [`link`](super::link).
 //!
 //! ```text
 //!  old process                                       new process

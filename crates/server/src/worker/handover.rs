@@ -1,5 +1,5 @@
-//! A worker during an upgrade: steering entries for all of its clients, listeners that it leaves to the new process,
-//! and messages for its clients from the new process.
+//! A worker during an upgrade. It makes steering entries for all of its clients, leaves listeners to the new process,
+//! and sends its clients the messages from the new process.
 
 use super::session::Session;
 use super::{Worker, WorkerMessage};

@@ -101,8 +101,8 @@ impl Client {
         Ok(channel_data::header(channel, len))
     }
 
-    /// How many zero bytes follow data of this length on a channel: 0 over UDP and DTLS, 0 to 3 over TCP and TLS
-    /// (RFC 8656 §12.5).
+    /// How many zero bytes follow data of this length (in bytes) on a channel. Over UDP and DTLS it is 0, over TCP and
+    /// TLS 0 to 3 (RFC 8656 §12.5).
     #[inline]
     #[must_use]
     pub fn channel_padding(&self, payload_len: usize) -> usize {

@@ -329,8 +329,8 @@ impl Client {
         self.deadline = Mono::NEVER;
     }
 
-    /// The network reported that the server cannot be reached: a hard ICMP error on the way (RFC 8489 §6.2.1), or the
-    /// end of the connection (§6.2.2). All requests under way fail.
+    /// The network reported that the server cannot be reached. The cause is a hard ICMP error on the path (RFC 8489
+    /// §6.2.1), or the end of the connection (§6.2.2). All requests in progress fail.
     pub fn handle_unreachable(&mut self, now: Now) {
         for transaction in std::mem::take(&mut self.transactions) {
             self.failed(now, transaction.operation, RequestError::Unreachable);

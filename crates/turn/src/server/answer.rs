@@ -130,8 +130,8 @@ fn write<'b>(
     Ok(message.finish())
 }
 
-/// How many bytes a response to an unproven address may have, so that the server is no amplifier: `times` the size of
-/// the request, each with its IP and UDP headers.
+/// The most bytes of a response to an unproven address, so that the server is no amplifier. It is `times` the size of
+/// the request; both sizes include the IP and UDP headers.
 pub(super) fn amplification_limit(
     transport: Transport,
     client: &SocketAddr,

@@ -11,9 +11,10 @@
 //! nonce comes from this server, and after a key rotation or a restart it gets 438 with another nonce, as
 //! RFC 8489 §9.2.4 requires. A nonce that is ours and too old is refused where the RFC says.
 //!
-//! RFC 8489 has 401 for a user name that is not valid, and for an integrity that does not match "the password associated with the
-//! username". A source of credentials whose database does not respond knows neither of the two. What it has in a cache may be out of
-//! date, and it cannot look up other names. So while it is not available, both get 500. With two codes, a client could tell who is a user.
+//! RFC 8489 has 401 for an invalid user name, and also if the integrity does not match "the password associated with
+//! the username". If the database of a source of credentials does not respond, the source can prove neither. Its cache
+//! may be out of date, and it cannot look up other names. So while it is not available, both cases get 500. With two
+//! codes, a client could find out which names are users.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -119,7 +120,7 @@ impl Server {
         Ok(user)
     }
 
-    /// The user whose key the request was made with: the user of the allocation, one that was recently known (also at
+    /// The user whose key the request was made with. This is the user of the allocation, a recently known user (also at
     /// the server that sent the request here), or one from the credentials.
     fn find_user(
         &mut self,

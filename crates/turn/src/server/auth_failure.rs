@@ -25,8 +25,8 @@ macro_rules! auth_failures {
 }
 
 auth_failures! {
-    /// 401: no source of credentials knows the user, none has a key of the algorithm that the client chose, or no key
-    /// has the kid of the access token.
+    /// 401: no source of credentials has the user, a key of the client's algorithm, or a key with the kid of the access
+    /// token.
     UnknownUser = "unknown_user",
     /// The integrity was not made with a key of the user: 401.
     WrongPassword = "wrong_password",

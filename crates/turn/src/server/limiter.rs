@@ -28,8 +28,7 @@ pub const MAX_ALLOCATION_RATE: u64 = 10_000_000_000;
 /// A stream is relayed in parts that its rate permits within this time.
 const STREAM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time of one byte at this rate in bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is no
-/// limit.
+/// The time of one byte, in 1024ths of a nanosecond. A rate of 0 is no limit, and gives 0.
 #[must_use]
 pub const fn rate_scale(bytes_per_second: u64) -> u32 {
     if bytes_per_second == 0 {
@@ -158,8 +157,8 @@ impl Limiter {
         !self.limits || self.charge(now, place, direction, bytes)
     }
 
-    /// How many bytes of a stream may be relayed now for the allocation at this place, with this rate: at most those of
-    /// a tenth of a second. If none, when to ask again.
+    /// How many bytes of a stream the allocation in this slot may relay now at this rate: at most those of a tenth of a
+    /// second. If none, the time of the next attempt.
     pub(super) fn allowance(&mut self, now: Mono, place: u32, rate: u64) -> Result<usize, Mono> {
         if !self.limits {
             return Ok(usize::MAX);

@@ -4,8 +4,8 @@
 //! waiting requests are limited, in total and per address prefix. Random names from one prefix fill only its own share.
 //!
 //! Many users can be behind one NAT, and all of them come at once after its link was down. So while more than half of
-//! the table is free, a prefix may have half as many as there are free places: one alone gets a third of the table.
-//! Otherwise, it may have `max_lookups_per_prefix`. With the defaults, it takes ten prefixes to fill the table.
+//! the table is free, a prefix may use half as many slots as are free. A single prefix gets a third of the table.
+//! Otherwise, a prefix may have `max_lookups_per_prefix`. With the defaults, ten prefixes can fill the table.
 
 use std::sync::Arc;
 

@@ -18,8 +18,8 @@
 //!   run as are alike. **From a peer** (`data.rs`): the relay's key is an index; one look-up by peer.
 //! - **A request** (`request.rs`): a retransmitted Allocate or deletion gets its response again. Then RFC 8489 §9.2.4
 //!   (`auth.rs`), unknown attributes, RFC 8656 §5, and the file of the method. All checks come before the first change.
-//! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder has opened them or
-//!   failed (`opening.rs`), or moves the request to another server (`moved.rs`).
+//! - **Allocate** requires sockets. The request waits in its client (`allocate.rs`) until the embedder has opened them
+//!   or failed (`opening.rs`), or moves the request to another server (`moved.rs`).
 //! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections
 //!   and decides about them.
 //! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data

@@ -110,8 +110,9 @@ stats! {
     pub data_connections: u64,
     /// Connections with peers that were ever made, by a Connect request or by the peer.
     pub peer_connections_opened: u64,
-    /// Refused connections of peers. Causes: no permission, a peer that the policy denies, a limit, an existing
-    /// connection with the same address and port of the peer, or an allocation that has ended (RFC 6062 §5.3).
+    /// Refused connections of peers. Causes: no permission, a peer that the policy denies, a limit, or an allocation
+    /// that has ended. Another cause is an existing connection with the same address and port of the peer (RFC 6062
+    /// §5.3).
     pub peer_connections_refused: u64,
     /// Deletions remembered, for retransmissions.
     pub deletions: u64,

@@ -26,9 +26,9 @@ impl Protection {
     /// The integrity attributes of the response, the one that the request had first if it is among them.
     ///
     /// RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute", regardless of the
-    /// attributes of the request, "unless the request was processed as though PASSWORD-ALGORITHM was MD5 [..]. In that
-    /// case, the MESSAGE-INTEGRITY attribute MUST be used instead". A client that names an algorithm and checks
-    /// MESSAGE-INTEGRITY only gets both.
+    /// attributes of the request. The exception is a request that "was processed as though PASSWORD-ALGORITHM was MD5
+    /// [..]. In that case, the MESSAGE-INTEGRITY attribute MUST be used instead". A client that names an algorithm and
+    /// checks MESSAGE-INTEGRITY only gets both.
     const fn of_answer(self) -> (IntegrityAlgorithm, Option<IntegrityAlgorithm>) {
         match (self.is_legacy, self.integrity) {
             (true, _) => (IntegrityAlgorithm::Sha1, None),

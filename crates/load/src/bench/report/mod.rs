@@ -127,10 +127,10 @@ pub enum Outcome {
 /// The two numbers that a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Goodput or cycles per second (more is better); in an overload: the least share of the best goodput that is left
-    /// (more is better); for memory: user and kernel bytes per allocation (less is better).
+    /// Goodput or cycles per second (more is better). In an overload: the least share of the best goodput that is left
+    /// (more is better). For memory: user and kernel bytes per allocation (less is better).
     Main,
-    /// Processor time per datagram or cycle in nanoseconds; in an overload: the longest p99 in nanoseconds; for memory:
+    /// Processor time per datagram or cycle in nanoseconds. In an overload: the longest p99 in nanoseconds. For memory:
     /// the user bytes among them (less is better).
     Cost,
 }

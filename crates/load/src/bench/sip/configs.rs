@@ -128,7 +128,7 @@ fn hairpin(tls: &[String; 2]) -> String {
 }
 
 /// The same as a script: stateless responses for the server itself, a registrar in memory with a digest, and a stateful
-/// proxy that looks callees up and adds Record-Route.
+/// proxy. The proxy looks up callees and adds Record-Route.
 fn kamailio([certificate, key]: &[String; 2]) -> String {
     KAMAILIO
         .replace("DOMAIN", DOMAIN)

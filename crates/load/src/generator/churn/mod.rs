@@ -1,9 +1,9 @@
 //! The workloads `allocate` and `connect`: allocations, or only connections, that come and go.
 //!
-//! A cycle is a new client: a new socket (over TCP and TLS, a connection), an Allocate request (twice, because the
-//! server challenges it), a Refresh, and a Refresh with lifetime 0. In the report, a cycle counts as one datagram. It
-//! is sent when the cycle begins, received when its allocation is deleted, and lost if that does not happen. Its
-//! latency begins at the scheduled start. The steps are transactions, with latencies of their own.
+//! A cycle is a new client with a new socket (over TCP and TLS, a connection). It sends an Allocate request (twice,
+//! because the server challenges it), a Refresh, and a Refresh with lifetime 0. In the report, a cycle counts as one
+//! datagram. It is sent when the cycle begins, received when its allocation is deleted, and lost otherwise. Its latency
+//! begins at the scheduled start. The steps are transactions, with latencies of their own.
 
 mod cycle;
 mod ports;

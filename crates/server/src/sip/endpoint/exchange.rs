@@ -1,5 +1,5 @@
-//! What the workers of this process, and of another one during an upgrade, hand each other: messages that belong to
-//! another worker, bytes for its connections, and news of these.
+//! What workers send each other, in this process and, during an upgrade, in another one. These are messages that belong
+//! to another worker, bytes for its connections, and news of connections.
 
 use super::Endpoint;
 use crate::sip::MESSAGES;
@@ -84,8 +84,8 @@ impl Endpoint {
         true
     }
 
-    /// The worker that a message which belongs to nothing here was handed to together with its transaction, if it was;
-    /// but not back to the one that it comes from.
+    /// For a message without a transaction here: the worker that got this transaction from here, if one did. Never the
+    /// worker that the message comes from.
     pub(super) fn followed(&self, received: &Received<'_>, from: Option<u16>) -> Option<u16> {
         if self.handed.is_empty() && self.balance.beside().is_none() {
             return None;

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// For so long a call that nobody takes rings, then it is 480.
 const RINGING: Duration = Duration::from_secs(60);
 
-/// Those of a worker, each found by its end and by its transaction: whoever cancels one does not make the worker look
-/// at all of them.
+/// The ringing calls of a worker. Each is found by its end and by its transaction, so a CANCEL does not make the worker
+/// search all of them.
 #[derive(Debug, Default)]
 pub(super) struct Ringing {
     ends: BTreeMap<(Mono, u64), (ServerKey, u16)>,

@@ -1,5 +1,5 @@
-//! Time-limited credentials that a web service makes with a secret it shares with this server ("TURN REST
-//! API", draft-uberti-behave-turn-rest-00 §2.2): nothing about a user is stored anywhere.
+//! Time-limited credentials ("TURN REST API", draft-uberti-behave-turn-rest-00 §2.2). A web service makes them with a
+//! secret that it shares with this server. The server stores nothing about a user.
 //!
 //! ```text
 //! username = "1735689600:alice"          expiry in seconds since 1970, separator, any text; or the bare expiry

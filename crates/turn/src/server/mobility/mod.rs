@@ -6,9 +6,9 @@
 //!  ChannelData or Send from the second 5-tuple ──▶ it is the only one
 //! ```
 //!
-//! Requests may come from both 5-tuples. Data goes to and comes from the first one until the client sends data from the
+//! Requests may come from both 5-tuples. The first 5-tuple carries the data, until the client sends data from the
 //! second one, or closes the connection of the first one. An allocation with a ticket whose only connection is closed
-//! waits for its client until it expires. The client notices by the closed connection that its address has changed.
+//! waits for its client until it expires. The closed connection shows the client that its address has changed.
 
 mod refresh;
 mod switch;
