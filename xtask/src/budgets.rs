@@ -78,8 +78,8 @@ fn judge(budgets: &Budgets, section: &str, cost: &Cost) -> Result<String> {
     }
 }
 
-/// Builds the program that counts, and says where it is. It is an example of the crate `hairpin`, so that its
-/// dependencies have the features that they have in the release build, and are compiled once for both.
+/// Builds the program that counts, and returns its path. It is an example of the crate `hairpin`, so its dependencies
+/// have the features of the release build. They are compiled once for both.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let arguments = [
         "build",

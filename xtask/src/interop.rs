@@ -8,20 +8,23 @@
 //! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
 //! | [`acme`] | Pebble, Let's Encrypt's ACME server for tests (`interop/pebble`) | certificates are ordered, renewed and kept |
 //! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
-//! | [`sip_proxy`] | SIPp on both sides of the proxy | calls, also with loss: BYE of either side, CANCEL, second INVITE, 302, busy, forking |
+//! | [`sip_proxy`] | SIPp on both sides of the proxy | calls, also with loss. BYE of either side, CANCEL, second
+//! INVITE, 302, busy, forking |
 //! | [`sip_trunk`] | Kamailio as a trunk, SIPp at both ends | calls of users to the trunk, over UDP and TCP |
 //! | [`trunk_states`] | SIPp and Kamailio as trunks | probes with hysteresis, slow start, Retry-After |
 //! | [`sip_trace`] | sngrep and tshark | the messages of a call by HEP and pcap |
 //! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
 //! | [`roaming_phone`] | PJSIP for Python and baresip | a phone whose address changes in mid-call: one binding, and requests of both sides |
-//! | [`sip_media`] | baresip at both ends, rtpengine from Debian | calls between a phone with ICE and a trunk without, with RTP in both directions |
+//! | [`sip_media`] | baresip at both ends, rtpengine from Debian | calls between a phone with ICE and a trunk without.
+//! RTP in both directions |
 //! | [`net_sip`] | a Perl program on Net::SIP (`interop/net-sip`) | user agents that register and call each other over UDP and TCP |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
 //! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
 //! | [`sip_tls`] | baresip and Kamailio from Debian, PJSIP for Python, SIP.js in Chromium | SIP over TLS and WSS, in both directions |
 //! | [`browser_phone`] | JsSIP in Chromium (`interop/browser-phone`) | phones that register over WSS and call each other, media by TURN of the same process |
-//! | [`live_page`] | the live page in headless Chromium, and axe-core (`interop/live-page`) | every view, the end of a session, the test of the server over UDP, TCP and TLS |
+//! | [`live_page`] | the live page in headless Chromium, and axe-core (`interop/live-page`) | every view, the end of a
+//! session. The test of the server over UDP, TCP and TLS |
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server:

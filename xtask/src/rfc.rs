@@ -3,9 +3,9 @@
 //!
 //! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A
 //! test is named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of
-//! the form `RFC 8656 §7.2` in the sources. Line numbers are left out on purpose: the page would change with every
-//! edit. For the RFCs of STUN and TURN, and of SIP's registrar and proxy, [`sentences`] says of each MUST and SHOULD
-//! which test shows it, or why none does.
+//! the form `RFC 8656 §7.2` in the sources. The page has no line numbers, because it would change with every edit.
+//! [`sentences`] has each MUST and SHOULD of the RFCs of STUN, TURN, and SIP's registrar and proxy. It says which test
+//! shows it, or why none does.
 
 mod keywords;
 mod sentences;

@@ -1,6 +1,6 @@
-//! `cargo xtask tidy`: what no common tool checks. It shows the longest files. It refuses files over [`FILE_MAX`] lines
-//! (unless `// long file: WHY` is among the first 30), words that must not be committed, links of pages that lead
-//! nowhere, and pages that the manual does not list. Long functions and `todo!` are clippy's.
+//! `cargo xtask tidy`: checks that no common tool makes. It shows the longest files. It refuses files over [`FILE_MAX`]
+//! lines, unless `// long file: WHY` is among the first 30. It also refuses words that must not be committed, links of
+//! pages that lead nowhere, and pages that the manual does not list. clippy checks long functions and `todo!`.
 
 use std::path::{Path, PathBuf};
 

@@ -224,9 +224,9 @@ impl Injector {
         Ok(())
     }
 
-    /// Whether every frame has another source address. Bits 3 to 22 of the IPv4 source addresses of the flows count, so
-    /// there are 2^20 addresses; these bits must be 0 in the flows. The addresses follow from the sequence number and
-    /// are far apart.
+    /// Whether every frame has another source address. Bits 3 to 22 of the IPv4 source address differ, so there are
+    /// 2^20 addresses. These bits must be 0 in the addresses of the flows. The addresses follow from the sequence
+    /// number and are far apart.
     pub fn scatter_sources(&mut self, on: bool) {
         self.scatter = on;
     }

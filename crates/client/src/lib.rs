@@ -27,11 +27,11 @@
 //!
 //! # How it works
 //!
-//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, a DTLS
-//! session, or the program's own). It sends requests, retransmits them and refreshes what exists. Handles send data
-//! themselves, in the caller's task. Received data waits in bounded queues, whose drops are counted ([`Stats`]). Every
-//! future may be dropped at any time: nothing that was received is lost, and nothing stays allocated by accident. When
-//! the last handle is dropped, the task deletes the allocation and ends.
+//! One task per [`Client`] owns the receiving side of a [`Link`]: a UDP socket, a TCP or TLS connection, a DTLS
+//! session, or another link. It sends requests, retransmits them, and refreshes allocations, permissions and channels.
+//! Handles send data themselves, in the caller's task. Received data waits in bounded queues, whose drops are counted
+//! ([`Stats`]). Every future may be dropped at any time: no received data is lost, and no allocation stays by accident.
+//! When the last handle is dropped, the task deletes the allocation and ends.
 //!
 //! # Peers over TCP
 //!

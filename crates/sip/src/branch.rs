@@ -134,8 +134,8 @@ impl BranchCodec {
         )
     }
 
-    /// What a To tag of this server depends on besides its transaction: the dialog, by the Call-ID and the From tag of
-    /// the peer's requests (RFC 3261 §12). A tag that was seen is of no use with others.
+    /// The hash of the dialog, on which a To tag of this server depends besides its transaction. Call-ID and From tag
+    /// of the peer's requests identify the dialog (RFC 3261 §12). So a tag that was seen is useless in other dialogs.
     #[must_use]
     pub fn dialog(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
         let mut hasher = self.tag_key.fingerprint();

@@ -2,8 +2,8 @@
 //!
 //! A nonce proves its origin. It has the time of issue and a MAC. The MAC is over this time, the client's address and
 //! port, the offered features and a note of the issuer. So a flood of unauthenticated requests uses no memory, and any
-//! worker can verify a nonce of another one. A nonce that is stolen on the wire is useless from another address, as RFC
-//! 8489 §9.2.4 requires: no nonce may serve two addresses or ports.
+//! worker can verify a nonce of another one. A stolen nonce is useless from another address: RFC 8489 §9.2.4 allows no
+//! nonce for two addresses or ports.
 //!
 //! ```text
 //! obMatJos2   wAAA           xxxxxxxxxxxxxxxxxxxxxxx

@@ -89,8 +89,8 @@ pub fn send_indication_header(
     indication_header(out, Method::SEND, transaction_id, peer, payload_len)
 }
 
-/// How many zero bytes follow an attribute value of this length (RFC 8489 §14), or a ChannelData payload of this length
-/// on a stream (RFC 8656 §12.5): 0 to 3.
+/// How many zero bytes follow an attribute value of this length (RFC 8489 §14): 0 to 3. The same number follows a
+/// ChannelData payload of this length on a stream (RFC 8656 §12.5).
 #[inline]
 #[must_use]
 pub const fn padding(value_len: usize) -> usize {

@@ -1,4 +1,4 @@
-//! Phones in web pages (`interop/browser-phone`): JsSIP in Chromium registers over WSS, gets the credentials for TURN
+//! Phones in web pages (`interop/browser-phone`). JsSIP in Chromium registers over WSS, gets the credentials for TURN
 //! with its registration, and calls the phone of another page. Both may use relays only, and all relays are of the same
 //! process.
 //!

@@ -88,7 +88,7 @@ const fn passive(case: Case) -> Case {
     }
 }
 
-/// `-X`/`-x` ask for a relay of that family; `-g` for DONT-FRAGMENT; without `-c` a second session follows for
+/// `-X`/`-x` request a relay of that family; `-g` requests DONT-FRAGMENT. Without `-c` a second session follows for
 /// RTCP, whose port comes from EVEN-PORT and RESERVATION-TOKEN.
 const MATRIX: &[Case] = &[
     echo("channels, EVEN-PORT and RESERVATION-TOKEN", "-X", V4, V4, 2),

@@ -6,7 +6,8 @@
 //! | SIPp as UAS | the calls of `hairpin load sip`, over UDP, with loss, over TCP |
 //! | sipsak | OPTIONS, a registration, a flood of a second that leaves the server well |
 //! | SIPp, sipsak and our UAC | registrations by Digest, of clients that know MD5 alone |
-//! | Kamailio between the two | next hop of our UAC, client of our UAS: calls and registrations through a stateful proxy, over UDP and TCP |
+//! | Kamailio between the two | next hop of our UAC, client of our UAS. Calls and registrations through a stateful
+//! proxy, over UDP and TCP |
 //! | Kamailio and SIPp with loss | SIPp calls our UAS through Kamailio, our UAC calls SIPp through Kamailio; SIPp loses 5 % |
 //! | Kamailio's digest | registrations of our UAC, each challenged, and with nonces that are answered again until they are too old |
 //!

@@ -85,8 +85,8 @@ fn end_paragraph(paragraph: &mut String, section: &str, found: &mut Vec<Sentence
     }
 }
 
-/// Splits after each word that ends a sentence: it has a full stop or a colon, and the next word does not begin in
-/// lower case.
+/// Splits after each word that ends a sentence. Such a word has a full stop or a colon, and the next word does not
+/// begin in lower case.
 fn split<'a>(words: &'a [&'a str]) -> impl Iterator<Item = &'a [&'a str]> {
     let mut rest = words;
     std::iter::from_fn(move || {

@@ -1,17 +1,17 @@
 //! `cargo xtask vm`: hairpin on kernels that servers run, each booted in QEMU.
 //!
 //! Debian's kernels are downloaded once into `target/vm` and booted without KVM, 5 s each. The machine has two
-//! processors, two network cards on one wire, busybox, iproute2 and the binaries; it runs the list of [`checks`] and
+//! processors, two network cards on one wire, busybox, iproute2 and the binaries. It runs the list of [`checks`] and
 //! switches itself off. The result of each check is compared with the expectation for its kernel. What the kernel must
-//! refuse is refused with a reason of one line; everything else works. What a machine printed stays in
+//! refuse is refused with a reason of one line; everything else works. The output of a machine stays in
 //! `target/vm/SUITE/results.txt`.
 //!
 //! To add a check:
 //! 1. A test that exists already: a line `tests(...)` in [`checks::CHECKS`] names the crate and its test binary. Tests
 //!    that skip themselves count as failed here.
-//! 2. Else a script `guest/checks/NAME.sh` that ends each thing by `ok NAME DETAIL` or `fail NAME REASON` (of
-//!    `guest/lib.sh`, which has more: `far` runs a command at the other end of the wire), and a line `script(...)`.
-//!    `ip link add .. type bond` and the like load their modules by themselves.
+//! 2. Else a script `guest/checks/NAME.sh` and a line `script(...)`. The script ends each check by `ok NAME DETAIL` or
+//!    `fail NAME REASON` of `guest/lib.sh`. That file also has `far`, which runs a command at the other end of the
+//!    wire. `ip link add .. type bond` and the like load their modules by themselves.
 //! 3. `cargo xtask vm --kernel 6.1 --check NAME` runs it alone, `--kernel 6.1 --shell` gives a shell in the same
 //!    machine, where `/checks/NAME.sh` and `/tests.sh /tools/BINARY` do what the checks do. Ctrl-A X ends it.
 

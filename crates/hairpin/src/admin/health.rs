@@ -47,8 +47,8 @@ pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
     }
 }
 
-/// Whether new clients should come: every listener is bound, which they are before there is an observer, every worker
-/// serves, new allocations and SIP transactions are admitted, and every store answers.
+/// Whether new clients should come. Every worker must serve, new allocations and SIP transactions must be admitted, and
+/// every store must respond. Every listener is bound before there is an observer.
 ///
 /// An engine of the cluster that does not respond is no reason to send clients away: all nodes would do so together.
 /// The line says it.

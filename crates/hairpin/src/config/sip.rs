@@ -429,7 +429,7 @@ fn name_servers_are_few(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// Reports a SIP listener with the address of a STUN or TURN listener, or with a port of the relay range: all of them
+/// Reports a SIP listener with the address of a STUN or TURN listener, or with a port of the relay range. All of them
 /// use UDP.
 fn listeners_do_not_clash(settings: &Settings, report: &mut Report) {
     let udp = settings.listen_udp.as_ref();

@@ -2,8 +2,8 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// A STUN server on loopback that claims to see requests come from 192.0.2.x, after garbage and a response to another
-/// request; 0: it does not answer.
+/// A STUN server on loopback that claims to see requests come from 192.0.2.x. Before that, it sends garbage and a
+/// response to another request. 0: it does not respond.
 struct Server {
     address: SocketAddr,
     seen: Arc<AtomicU8>,

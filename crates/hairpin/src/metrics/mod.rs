@@ -1,7 +1,7 @@
 //! Metrics: what a running server shows of itself, as Prometheus reads it. docs/metrics.md describes each.
 //!
-//! Everything comes from an [`Observer`], so a scrape costs the workers nothing. Labels have few values, known
-//! beforehand: workers, listeners by number, directions, reasons, methods and codes; never a user, an address or
+//! Everything comes from an [`Observer`], so a scrape costs the workers nothing. Labels have few values that are known
+//! beforehand: workers, listeners by number, directions, reasons, methods and codes. No label has a user, an address or
 //! anything else that a client chooses.
 
 mod alternates;

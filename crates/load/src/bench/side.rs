@@ -267,11 +267,11 @@ impl Side {
     /// SIP: `hairpin-sip`, `hairpin-sip-2` (two workers on two processors), `hairpin-sip-uncontrolled` (without
     /// overload control), `kamailio` and `floor-sip`.
     ///
-    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; the default for a command), `static` (has its
-    /// flows from the start, relays ChannelData to the peer), `middlebox` (the same, but forwards datagrams unchanged),
-    /// `stun`. Each may be followed by `+p2c` (relays to the client too), `+stun` (answers Binding requests too),
-    /// `+tcp` and `+tls` (accepts clients over TCP or TLS too). Further suffixes are `+xdp` (count behind it in XDP:
-    /// for servers that relay in the kernel) and `+two` (runs on two processors).
+    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; the default for a command), `static`,
+    /// `middlebox` and `stun`. A `static` server has its flows from the start, and relays ChannelData to the peer. A
+    /// `middlebox` forwards datagrams unchanged. Suffixes are `+p2c` (relays to the client too), `+stun` (answers
+    /// Binding requests too), `+tcp` and `+tls` (also accepts clients over TCP or TLS). Further suffixes are `+xdp`
+    /// (count behind it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
     ///
     /// The command is split into words as a POSIX shell does it, without expansions. These texts in its words are
     /// replaced: `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`, `{client-ip}`,

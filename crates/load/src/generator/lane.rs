@@ -32,8 +32,8 @@ pub enum Stamping {
         /// The peer's address is an IPv6 one.
         v6: bool,
     },
-    /// The transaction ID of a STUN request has the flow, the end of the sequence number, the time since the start of
-    /// the run (at most 4.8 hours), and a check. All of them differ from run to run.
+    /// The transaction ID of a STUN request has the flow, the end of the sequence number, a time and a check. The time
+    /// is since the start of the run (at most 4.8 hours). All of them differ from run to run.
     TransactionId,
 }
 

@@ -25,8 +25,8 @@ use std::time::Duration;
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Share of its time, in percent, that a worker must be busy before it passes messages on. With less, it handles a
-/// message sooner than another worker wakes up. While it passes messages on, [`STILL_BUSY`] is sufficient: two workers
-/// share the load that kept one busy for 40 %, and the lower share must not end it.
+/// message sooner than another worker wakes up. While it passes messages on, [`STILL_BUSY`] is sufficient. Two workers
+/// share the load that kept one busy for 40 %, and this lower share must not end it.
 const BUSY: u64 = 40;
 const STILL_BUSY: u64 = 15;
 

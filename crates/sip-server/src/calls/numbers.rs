@@ -45,8 +45,8 @@ impl Numbers {
     }
 }
 
-/// The number that a URI names: the user of a SIP URI, or the subscriber of a `tel` URI, without parameters and visual
-/// separators (RFC 3966 §3). Escapes are undone, as the next hop does it.
+/// The number in a URI. It is the user of a SIP URI, or the subscriber of a `tel` URI, without parameters and visual
+/// separators (RFC 3966 §3). Escapes are decoded, as the next hop does it.
 fn number_in<'d>(uri: &[u8], digits: &'d mut [u8; MOST]) -> &'d [u8] {
     let text = match Uri::parse(uri) {
         Ok(Uri::Sip(sip)) => sip.user.unwrap_or_default(),

@@ -251,8 +251,8 @@ impl Registrar {
         self.hash.of(aor)
     }
 
-    /// The key of the address and the number of the instance of a temporary GRUU with this user; `None` if this server
-    /// has not made it. [`Location::find_gruu`] on the worker of the key says whether it is still good.
+    /// The key of the address and the number of the instance of a temporary GRUU with this user part. `None` if this
+    /// server has not made the GRUU. [`Location::find_gruu`] on the worker of the key says whether it is still valid.
     #[must_use]
     pub fn read_temp_gruu(&self, user: &[u8]) -> Option<(AorKey, u64)> {
         self.gruus.read(user)
@@ -470,8 +470,8 @@ impl Registrar {
         Ok(())
     }
 
-    /// Whether a request for this contact would return to the address of record: the contact is that address, or a GRUU
-    /// of it (RFC 5627 §5.1).
+    /// Whether a request for this contact would return to the address of record. That is so if the contact is that
+    /// address, or a GRUU of it (RFC 5627 §5.1).
     fn resolves_to_aor(&self, message: &Message<'_>, aor: &Aor, uri: &SipUri<'_>) -> bool {
         if let Some((key, _)) = uri.user.and_then(|user| self.gruus.read(user)) {
             return key == self.hash.of(aor);

@@ -146,9 +146,9 @@ impl Table {
         })
     }
 
-    /// Adds what decides where the routes lead, besides the Request-URI: the sender and the source, as far as any route
-    /// looks at them, and the header fields that routes name. `sender` is the address that the request came from, and
-    /// the number of its trunk. `aor_of` finds the address of record here that a URI names.
+    /// Adds the inputs of the routes besides the Request-URI. These are the sender and the source, if any route uses
+    /// them, and the header fields in routes. `sender` is the address that the request came from, and the number of its
+    /// trunk. `aor_of` finds the address of record here that a URI names.
     pub fn inputs(
         &self,
         message: &Message<'_>,

@@ -188,8 +188,8 @@ pub enum Event {
         /// The answer, or the offer.
         content: Content,
     },
-    /// The peer has not accepted our re-INVITE. The session stays as it was. After a 491, the program retries after 2.1
-    /// to 4 s if it has begun the call, otherwise after 0 to 2 s (RFC 3261 §14.1). After a 408 or 481 the user agent
+    /// The peer has not accepted our re-INVITE. The session stays as it was. After a 491, the program retries (RFC 3261
+    /// §14.1). If it has begun the call, it waits 2.1 to 4 s, otherwise 0 to 2 s. After a 408 or 481 the user agent
     /// ends the call.
     OfferRefused {
         /// The call.

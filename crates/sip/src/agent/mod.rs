@@ -1,5 +1,5 @@
-//! A user agent (RFC 3261 §8, §10 to §15): the signalling of a phone, or of each side of a B2BUA, as a transaction user
-//! without I/O.
+//! A user agent (RFC 3261 §8, §10 to §15) as a transaction user without I/O. It has the signalling of a phone, or of
+//! each side of a B2BUA.
 //!
 //! ```text
 //!  program ── register, invite, ring, answer, reinvite, hang_up ──> UserAgent ──> Transactions
@@ -115,8 +115,8 @@ use call::Call;
 use draft::{Draft, RealmName};
 use registration::Registration;
 
-/// How long further 2xx of an answered INVITE are expected: 64*T1 is 32 s by default (RFC 3261 §13.2.2.4), and others
-/// may have a longer T1.
+/// How long further 2xx of an answered INVITE are expected. 64*T1 is 32 s by default (RFC 3261 §13.2.2.4), and other
+/// elements may have a longer T1.
 const MORE_ANSWERS: Duration = Duration::from_secs(64);
 
 /// Requests of one draft: the first, one for each of two realms, and one for a nonce that was stale.

@@ -106,8 +106,8 @@ impl<'a> Gather<'a> {
 /// A message without Content-Length, which a datagram may be, gets one: the next hop may be a stream.
 ///
 /// # Errors
-/// [`BuildError::NoRoom`] if `scratch` is too short or there are more than [`MAX_SLICES`] pieces,
-/// [`BuildError::Malformed`] if a Via or a Route that is to be changed is malformed, or there are too few of them.
+/// [`BuildError::NoRoom`] if `scratch` is too short or there are more than [`MAX_SLICES`] pieces.
+/// [`BuildError::Malformed`] if a Via or Route field to be changed is malformed, or if it has too few values.
 pub fn forward<'a>(
     message: &Message<'a>,
     edits: &Edits<'a>,

@@ -8,9 +8,9 @@ use crate::header::{CSeq, HeaderKind, NameAddr, Rport, Via};
 use crate::message::{Headers, Message, Scan, ScannedVias};
 use crate::{Method, hex, reason_phrase};
 
-/// What a response copies from its request, which was parsed or only scanned. So a request with a malformed body or
-/// start line gets a response, too, and so does one that has nothing but a Via (RFC 4475 §3.3.1). Of a field that may
-/// occur once the first counts.
+/// The fields that a response copies from its request, which was parsed or only scanned. So a request with a malformed
+/// body or start line also gets a response. So does a request that has nothing but a Via (RFC 4475 §3.3.1). If a field
+/// may occur only once, the first one counts.
 #[derive(Clone, Debug)]
 pub struct Answerable<'a> {
     top: Via<'a>,

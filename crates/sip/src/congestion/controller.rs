@@ -82,8 +82,8 @@ pub struct ShedCounts {
 }
 
 /// From the first of these waits on (in percent of the tolerance), the server refuses some requests of a class. From
-/// the second on, it refuses all. The last class has no entry. New work waits for at most 75 %, so it is answered
-/// within the tolerance: its 99th percentile is 110 ms of 200 in the simulation.
+/// the second on, it refuses all. The last class has no entry. New requests wait for at most 75 %, so they get their
+/// response within the tolerance. In the simulation, the 99th percentile is 110 of 200 ms.
 const RAMPS: [(u64, u64); 3] = [(25, 75), (75, 125), (125, 200)];
 /// A burst may use so much time for 503s at once: it delays accepted work by a tenth of the tolerance.
 const REFUSAL_BURST: Duration = Duration::from_millis(20);
@@ -91,8 +91,8 @@ const REFUSAL_BURST: Duration = Duration::from_millis(20);
 const FIRST_REFUSAL_NS: f64 = 4_000.0;
 /// What a message costs, until one was measured: about that of a call without an application (docs/sip.md).
 const FIRST_SERVICE_NS: f64 = 10_000.0;
-/// The weight of one tick in the share that RFC 7339 reports: it follows within 0.3 s, and a report is valid for 0.5 s
-/// (§4.3).
+/// The weight of one tick in the share that RFC 7339 reports. The report follows the load within 0.3 s, and is valid
+/// for 0.5 s (§4.3).
 const AVERAGING: f64 = 0.15;
 
 /// The controller of one worker.

@@ -1,5 +1,5 @@
-//! A worker in virtual time: clients that retransmit without a response (RFC 3261 §17.1.2: T1 = 500 ms, T2 = 4 s, Timer
-//! F = 32 s), a filter, a queue, and admission control. A 503 ends a request.
+//! A worker in virtual time: clients, a filter, a queue, and admission control. The clients retransmit without a
+//! response (RFC 3261 §17.1.2: T1 = 500 ms, T2 = 4 s, Timer F = 32 s). A 503 ends a request.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

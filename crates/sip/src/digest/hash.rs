@@ -200,8 +200,8 @@ impl Ha1 {
         }
     }
 
-    /// From the hash itself: the long-term key of TURN (RFC 8489 §9.2.2) is one, of MD5 or SHA-256, where user, realm
-    /// and password are the same. `None` if the length is not that of the algorithm.
+    /// From the hash itself. The long-term key of TURN (RFC 8489 §9.2.2) is such a hash, of MD5 or SHA-256, if user,
+    /// realm and password are the same. `None` if the length is not that of the algorithm.
     #[must_use]
     pub fn from_hash(algorithm: Algorithm, hash: &[u8]) -> Option<Ha1> {
         (hash.len() == algorithm.hash_len()).then(|| Ha1 {

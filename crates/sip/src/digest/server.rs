@@ -287,9 +287,9 @@ impl Server<'_> {
         )
     }
 
-    /// Compares the response with the one that the password makes. `ha1` is `None` for a user that is not there; the
-    /// answer takes as long. A count that has been used is [`Outcome::Stale`]: `note` says so, which is
-    /// [`Replay::note`](super::Replay::note) of wherever the embedder has one, and is called for right answers only.
+    /// Compares the response with the one that the password makes. `ha1` is `None` for an unknown user; the comparison
+    /// takes the same time. `note` is [`Replay::note`](super::Replay::note) of the embedder's table, and is called for
+    /// correct responses only. If the nonce count has been used, the result is [`Outcome::Stale`].
     pub fn verify(
         &self,
         credentials: &Credentials<'_>,
@@ -406,8 +406,8 @@ impl Server<'_> {
     }
 }
 
-/// Adds the challenge to a 401 (`WwwAuthenticate`) or a 407 (`ProxyAuthenticate`): one field per algorithm, in their
-/// order (RFC 8760 §2.3), each with `qop` (§2.6 item 8).
+/// Adds the challenge to a 401 (`WwwAuthenticate`) or a 407 (`ProxyAuthenticate`). It has one field per algorithm, in
+/// their order (RFC 8760 §2.3), each with `qop` (§2.6 item 8).
 pub fn challenge(
     response: &mut Builder<'_>,
     kind: HeaderKind,

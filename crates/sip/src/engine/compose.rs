@@ -127,8 +127,8 @@ pub(super) fn begins_dialog(method: Method<'_>) -> bool {
     )
 }
 
-/// The fields that a response with this code to this method copies in addition: Record-Route if it may begin a dialog
-/// (RFC 3261 §12.1.1), Timestamp in a 100 (§8.2.6.1).
+/// The fields that a response with this code to this method copies in addition. Record-Route if the response may begin
+/// a dialog (RFC 3261 §12.1.1), Timestamp in a 100 (§8.2.6.1).
 pub(super) fn copies(method: Method<'_>, code: u16) -> Option<HeaderKind> {
     match code {
         100 => Some(HeaderKind::Timestamp),

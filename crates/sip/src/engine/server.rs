@@ -400,8 +400,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends the contents of the scratch buffer back over the path of the request, or over a new connection if that
-    /// one has ended (RFC 3261 §18.2.2).
+    /// Sends the contents of the scratch buffer back over the path of the request. If that connection has ended, sends
+    /// it over a new one (RFC 3261 §18.2.2).
     fn send_back(&mut self, now: Mono, key: ServerKey, back: &ResponsePath, length: usize) {
         let ResponsePath {
             flow,

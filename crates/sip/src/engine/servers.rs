@@ -44,8 +44,8 @@ pub(super) struct Server {
     pub(super) reports_load: bool,
     /// The dialog that its To tag is bound to; 0 if it begins none.
     pub(super) dialog: u64,
-    /// The key by which a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or
-    /// the same request over another path.
+    /// The key by which a message with another branch finds the transaction. This is the ACK for the 2xx of an INVITE
+    /// within a dialog, or the same request over another path.
     pub(super) related: Option<RelatedKey>,
     /// What may still be sent to its source.
     pub(super) allowance: Allowance,

@@ -32,7 +32,7 @@ impl Locate {
         }
     }
 
-    /// The name that the server of this URI must prove over TLS: the host of the URI, regardless of maddr and DNS
+    /// The name that the server of this URI must prove over TLS. It is the host of the URI, regardless of maddr and DNS
     /// results (RFC 5922 §7.3).
     #[must_use]
     pub fn peer_name(uri: &[u8]) -> Option<PeerName> {
@@ -42,8 +42,8 @@ impl Locate {
         }
     }
 
-    /// The destination of a response if the address of its request does not accept it (RFC 3263 §5): sent-by of its
-    /// topmost Via, over the transport in that Via. `None` if that can be no name.
+    /// The destination of a response if the address of its request does not accept it (RFC 3263 §5). It is sent-by of
+    /// the topmost Via, over the transport in that Via. `None` if sent-by is not a valid name.
     #[must_use]
     pub fn of_sent_by(via: &Via<'_>) -> Option<Locate> {
         let transport = Some(supported(via.transport).ok()?);

@@ -157,8 +157,8 @@ impl Limiter {
         !self.limits || self.charge(now, place, direction, bytes)
     }
 
-    /// How many bytes of a stream the allocation in this slot may relay now at this rate: at most those of a tenth of a
-    /// second. If none, the time of the next attempt.
+    /// How many bytes of a stream the allocation in this slot may relay now at this rate. At most, it is what the rate
+    /// allows in a tenth of a second. If none, the time of the next attempt.
     pub(super) fn allowance(&mut self, now: Mono, place: u32, rate: u64) -> Result<usize, Mono> {
         if !self.limits {
             return Ok(usize::MAX);

@@ -76,8 +76,8 @@ impl Visit for Line {
     }
 }
 
-/// The elements of a list, from its text by `{:?}` and, with a line per element, by `{:#?}`; `None` for anything else,
-/// such as a list of lists. Text that only looks like a list is the same by both.
+/// The elements of a list. `text` is the list by `{:?}`; `lines` is the list by `{:#?}`, with a line per element.
+/// `None` for anything else, such as a list of lists. Text that only looks like a list is the same in both.
 fn parse_list(text: &str, lines: &str) -> Option<Value> {
     if text == "[]" {
         return Some(Value::Array(Vec::new()));

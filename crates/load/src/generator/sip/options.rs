@@ -71,8 +71,8 @@ impl std::fmt::Debug for SipCredentials {
 pub struct SipOptions {
     /// Where requests go; links take turns if there are several.
     pub targets: Vec<Target>,
-    /// The next targets of a request, in order, if a target refuses it with a 503 or does not respond (RFC 3263 §4.3);
-    /// at most 25.
+    /// At most 25 further targets. A request goes to the next one if a target refuses it with a 503 or does not respond
+    /// (RFC 3263 §4.3).
     pub further: Vec<Target>,
     /// Heed Retry-After and go on to `further`, as callers do; else a 503 is the end of a unit of work.
     pub obey: bool,

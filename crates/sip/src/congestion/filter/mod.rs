@@ -163,10 +163,10 @@ impl Filter {
 
     /// The secrets of the hashes: a number to begin with and an odd one to multiply by.
     ///
-    /// A source has `s = (prefix + keys[0]) * keys[1]` modulo 2^64, where `prefix` is the IPv4 address or the first 8
-    /// bytes of the IPv6 address in host order. Its place, if it is no peer, is the top 10 bits of `s`. The hash of a
-    /// request: `h = s`, for each whole 8 bytes of the first 256, in host order,
-    /// `h = (h ^ word) * keys[1]; h ^= h >> 32`, and in the end the top 16 bits of `h * keys[1]`.
+    /// A source has `s = (prefix + keys[0]) * keys[1]` modulo 2^64. `prefix` is the IPv4 address, or the first 8 bytes
+    /// of the IPv6 address in host order. If the source is no peer, its index is the top 10 bits of `s`. The hash of a
+    /// request begins with `h = s`. Each whole 8 bytes of the first 256, in host order, are a `word`:
+    /// `h = (h ^ word) * keys[1]; h ^= h >> 32`. The result is the top 16 bits of `h * keys[1]`.
     #[must_use]
     pub fn keys(&self) -> [u64; 2] {
         self.keys
