@@ -1,31 +1,41 @@
 //! Interoperability: clients that others wrote, against a release build of hairpin.
 //!
-//! | module | client | what it shows |
-//! |---|---|---|
-//! | [`coturn`] | coturn's `turnutils_*` from Debian | the whole option matrix, IPv4 and IPv6, zero loss; abuse is survived |
-//! | [`nat_discovery`] | coturn's `turnutils_natdiscovery` and `turnutils_stunclient -f`, and coturn's server | RFC 5780 in both directions |
-//! | [`migration`] | coturn's server and `turnutils_uclient` | docs/from-coturn.md, step by step, while clients send |
-//! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
-//! | [`acme`] | Pebble, Let's Encrypt's ACME server for tests (`interop/pebble`) | certificates are ordered, renewed and kept |
-//! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
-//! | [`sip_proxy`] | SIPp on both sides of the proxy | calls, also with loss. BYE of either side, CANCEL, second
-//! INVITE, 302, busy, forking |
-//! | [`sip_trunk`] | Kamailio as a trunk, SIPp at both ends | calls of users to the trunk, over UDP and TCP |
-//! | [`trunk_states`] | SIPp and Kamailio as trunks | probes with hysteresis, slow start, Retry-After |
-//! | [`sip_trace`] | sngrep and tshark | the messages of a call by HEP and pcap |
-//! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
-//! | [`roaming_phone`] | PJSIP for Python and baresip | a phone whose address changes in mid-call: one binding, and requests of both sides |
-//! | [`sip_media`] | baresip at both ends, rtpengine from Debian | calls between a phone with ICE and a trunk without.
-//! RTP in both directions |
-//! | [`net_sip`] | a Perl program on Net::SIP (`interop/net-sip`) | user agents that register and call each other over UDP and TCP |
-//! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
-//! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
-//! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
-//! | [`sip_tls`] | baresip and Kamailio from Debian, PJSIP for Python, SIP.js in Chromium | SIP over TLS and WSS, in both directions |
-//! | [`browser_phone`] | JsSIP in Chromium (`interop/browser-phone`) | phones that register over WSS and call each other, media by TURN of the same process |
-//! | [`live_page`] | the live page in headless Chromium, and axe-core (`interop/live-page`) | every view, the end of a
-//! session. The test of the server over UDP, TCP and TLS |
-//! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
+//! - [`coturn`], with coturn's `turnutils_*` from Debian: the whole option matrix, IPv4 and IPv6, zero loss; abuse is
+//!   survived.
+//! - [`nat_discovery`], with coturn's `turnutils_natdiscovery` and `turnutils_stunclient -f`, and coturn's server: RFC
+//!   5780 in both directions.
+//! - [`migration`], with coturn's server and `turnutils_uclient`: docs/from-coturn.md, step by step, while clients
+//!   send.
+//! - [`pion`], with a Go program on pion's client (`interop/pion`): allocate, permissions, channels, relay to relay.
+//! - [`acme`], with Pebble, Let's Encrypt's ACME server for tests (`interop/pebble`): certificates are ordered, renewed
+//!   and kept.
+//! - [`sip`], with SIPp, sipsak and Kamailio from Debian: SIP calls, registrations and floods, as client, server and
+//!   next hop.
+//! - [`sip_proxy`], with SIPp on both sides of the proxy: calls, also with loss. BYE of either side, CANCEL, second
+//!   INVITE, 302, busy, forking.
+//! - [`sip_trunk`], with Kamailio as a trunk, SIPp at both ends: calls of users to the trunk, over UDP and TCP.
+//! - [`trunk_states`], with SIPp and Kamailio as trunks: probes with hysteresis, slow start, Retry-After.
+//! - [`sip_trace`], with sngrep and tshark: the messages of a call by HEP and pcap.
+//! - [`sip_phones`], with baresip: phones that register and call each other, also after a restart, with a second phone
+//!   that is dead.
+//! - [`roaming_phone`], with PJSIP for Python and baresip: a phone whose address changes in mid-call: one binding, and
+//!   requests of both sides.
+//! - [`sip_media`], with baresip at both ends, rtpengine from Debian: calls between a phone with ICE and a trunk
+//!   without. RTP in both directions.
+//! - [`net_sip`], with a Perl program on Net::SIP (`interop/net-sip`): user agents that register and call each other
+//!   over UDP and TCP.
+//! - [`aioice`], with a Python program on aioice's client (`interop/aioice`): echo and relay to relay over TCP and TLS,
+//!   certificates verified.
+//! - [`wrtc`], with a node program on @roamhq/wrtc (`interop/wrtc`): libwebrtc over UDP and TCP, relay only.
+//! - [`openssl`], with OpenSSL's `s_client`: a Binding request over DTLS and TLS; what is refused.
+//! - [`sip_tls`], with baresip and Kamailio from Debian, PJSIP for Python, SIP.js in Chromium: SIP over TLS and WSS, in
+//!   both directions.
+//! - [`browser_phone`], with JsSIP in Chromium (`interop/browser-phone`): phones that register over WSS and call each
+//!   other, media by TURN of the same process.
+//! - [`live_page`], with the live page in headless Chromium, and axe-core (`interop/live-page`): every view, the end of
+//!   a session. The test of the server over UDP, TCP and TLS.
+//! - [`browser`], with a page in headless Chromium (`interop/chromium`): two RTCPeerConnections that may only use
+//!   relays, over UDP, TCP and TLS.
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server:
 //! when a case fails, it tells whether the driver or hairpin is at fault. Clients of [`APART`] run once. All others

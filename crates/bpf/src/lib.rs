@@ -37,8 +37,8 @@
 //!
 //! # When not to use it
 //!
-//! Do not use this crate in other programs: its API follows the needs of hairpin and changes with them. For BPF programs
-//! of your own, use `aya` or `libbpf-rs`.
+//! Do not use this crate in other programs: its API follows the needs of hairpin and changes with them. For BPF
+//! programs of your own, use `aya` or `libbpf-rs`.
 
 pub mod admission_filter;
 pub mod count;

@@ -31,8 +31,8 @@ pub(crate) struct ControlBuffer<const N: usize> {
 /// Room for UDP_SEGMENT, IPV6_PKTINFO and IPV6_TCLASS: 24 + 40 + 24.
 pub(crate) type SendControl = ControlBuffer<88>;
 
-/// Room for the control messages with a local address, TOS, TTL, UDP_GRO, SO_RXQ_OVFL and SO_TIMESTAMPING. In bytes: 40
-/// + 24 + 24 + 24 + 24 + 64, and 24 for one more message.
+/// Room for the control messages with a local address, TOS, TTL, UDP_GRO, SO_RXQ_OVFL and SO_TIMESTAMPING (40, 24, 24,
+/// 24, 24 and 64 bytes), and 24 bytes for one more.
 pub(crate) type RecvControl = ControlBuffer<224>;
 
 impl<const N: usize> ControlBuffer<N> {

@@ -30,8 +30,9 @@
 //!
 //! # When not to use it
 //!
-//! Use the program instead: `hairpin load`, `hairpin probe` and `hairpin bench`. The API follows the needs of the program
-//! and changes with them. The generator sends to a public address only if the caller states that the server is its own.
+//! Use the program instead: `hairpin load`, `hairpin probe` and `hairpin bench`. The API follows the needs of the
+//! program and changes with them. The generator sends to a public address only if the caller states that the server is
+//! its own.
 #![forbid(unsafe_code)]
 
 pub mod bench;

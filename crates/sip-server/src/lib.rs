@@ -3,8 +3,8 @@
 //! # The path of a REGISTER
 //!
 //! 1. [`registrar::Registrar::examine`] finds the domain of a REGISTER and its address of record: an [`Aor`].
-//! 2. The embedder authenticates the request, and passes it to the worker that [`AorKey::worker`] names. All bindings of
-//!    an address of record are on one worker.
+//! 2. The embedder authenticates the request, and passes it to the worker that [`AorKey::worker`] names. All bindings
+//!    of an address of record are on one worker.
 //! 3. [`registrar::Registrar::register`] changes the bindings in a [`location::Location`], all or none. It writes the
 //!    header fields of the response.
 //!

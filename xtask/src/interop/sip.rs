@@ -1,15 +1,15 @@
 //! SIP peers that others wrote, against hairpin's user agent server for tests and against `hairpin load sip`.
 //!
-//! | peer | what it shows |
-//! |---|---|
-//! | SIPp as UAC | calls over UDP, with loss, over one TCP connection and over many; calls cancelled while they ring |
-//! | SIPp as UAS | the calls of `hairpin load sip`, over UDP, with loss, over TCP |
-//! | sipsak | OPTIONS, a registration, a flood of a second that leaves the server well |
-//! | SIPp, sipsak and our UAC | registrations by Digest, of clients that know MD5 alone |
-//! | Kamailio between the two | next hop of our UAC, client of our UAS. Calls and registrations through a stateful
-//! proxy, over UDP and TCP |
-//! | Kamailio and SIPp with loss | SIPp calls our UAS through Kamailio, our UAC calls SIPp through Kamailio; SIPp loses 5 % |
-//! | Kamailio's digest | registrations of our UAC, each challenged, and with nonces that are answered again until they are too old |
+//! - SIPp as UAC: calls over UDP, with loss, over one TCP connection and over many; calls cancelled while they ring.
+//! - SIPp as UAS: the calls of `hairpin load sip`, over UDP, with loss, over TCP.
+//! - sipsak: OPTIONS, a registration, a flood of a second that leaves the server well.
+//! - SIPp, sipsak and our UAC: registrations by Digest, of clients that know MD5 alone.
+//! - Kamailio between the two: next hop of our UAC, client of our UAS. Calls and registrations through a stateful
+//!   proxy, over UDP and TCP.
+//! - Kamailio and SIPp with loss: SIPp calls our UAS through Kamailio, our UAC calls SIPp through Kamailio; SIPp loses
+//!   5 %.
+//! - Kamailio's digest: registrations of our UAC, each challenged, and with nonces that are answered again until they
+//!   are too old.
 //!
 //! All of it takes less than a minute.
 

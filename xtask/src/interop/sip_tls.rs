@@ -1,12 +1,10 @@
 //! SIP peers that others wrote, over TLS and WSS, in both directions.
 //!
-//! | peer | what it shows |
-//! |---|---|
-//! | baresip 1.0 | a registration and a call over TLS; it verifies no certificate |
-//! | PJSIP, by pjsua2 for Python | the same, with verification: it refuses a server of another issuer |
-//! | SIP.js in Chromium | a registration and a call over WSS, from a web page |
-//! | Kamailio | next hop of our UAC and client of our UAS over TLS, with verification at each end. Requests of our
-//! server over TLS |
+//! - baresip 1.0: a registration and a call over TLS; it verifies no certificate.
+//! - PJSIP, by pjsua2 for Python: the same, with verification: it refuses a server of another issuer.
+//! - SIP.js in Chromium: a registration and a call over WSS, from a web page.
+//! - Kamailio: next hop of our UAC and client of our UAS over TLS, with verification at each end. Requests of our
+//!   server over TLS.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};

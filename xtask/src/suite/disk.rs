@@ -1,4 +1,5 @@
-//! Whether the disk has room for a run. On a full disk the linker fails with a bus error, which does not name the cause.
+//! Whether the disk has room for a run. On a full disk the linker fails with a bus error, which does not name the
+//! cause.
 
 use std::path::Path;
 use std::process::Command;

@@ -89,8 +89,8 @@ pub(crate) enum NodeFailure {
 }
 
 impl NodeFailure {
-    /// `is_accepted`: each node had accepted the certificate of the other one. Anybody can connect and send an alert, so
-    /// only a node that this one connects to can refuse.
+    /// `is_accepted`: each node had accepted the certificate of the other one. Anybody can connect and send an alert,
+    /// so only a node that this one connects to can refuse.
     pub(crate) fn of(side: NodeSide, error: &TlsError, is_accepted: bool) -> NodeFailure {
         let is_refusal = error.refuses_certificate() && !is_accepted;
         match (side, error.failure) {

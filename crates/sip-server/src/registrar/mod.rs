@@ -47,7 +47,8 @@ pub struct Config {
     pub min_expires: u32,
     /// Seconds that a binding lasts at most; a longer time is shortened to it. Default 86,400.
     pub max_expires: u32,
-    /// Whether a request with Path is served even if the user agent does not support that; RFC 3327 §5.3 recommends 420. Default: no.
+    /// Whether a request with Path is served even if the user agent does not support that; RFC 3327 §5.3 recommends 420.
+    /// Default: no.
     pub path_without_support: bool,
     /// Seconds after which a connection that is silent counts as failed (RFC 5626 §4.4); user agents send keep-alives
     /// more often. Whoever sets it closes such connections, somewhat later. A response to a request that came by UDP

@@ -266,8 +266,9 @@ impl UserAgent {
         Ok(())
     }
 
-    /// Rejects an incoming call, which ends it, or a re-INVITE, which leaves the session as it was. The code is 300 to 699. 486 is for
-    /// busy, 603 ends all branches of the call (RFC 3261 §21.6.2), 488 is for an offer that is not acceptable.
+    /// Rejects an incoming call, which ends it, or a re-INVITE, which leaves the session as it was. The code is 300 to 699.
+    /// 486 is for busy, 603 ends all branches of the call (RFC 3261 §21.6.2), 488 is for an offer that is not
+    /// acceptable.
     ///
     /// # Errors
     /// [`CallError::OutOfPlace`] if no INVITE of the peer waits. Or another [`CallError`].
