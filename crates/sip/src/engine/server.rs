@@ -200,8 +200,8 @@ impl Engine {
         mark: Option<Mark>,
         found: ByOthers,
     ) -> Result<ServerKey, AcceptError> {
-        let place = self.servers.room.place(request.flow.remote.ip());
-        if !self.ensure_room(now, place) {
+        let counter = self.servers.quota.counter(request.flow.remote.ip());
+        if !self.ensure_room(now, counter) {
             return Err(AcceptError::Full);
         }
         let method = request.message.method().unwrap_or(Method::Ack);
@@ -219,7 +219,7 @@ impl Engine {
             false => 0,
         };
         let allowance = self.allowance_for(request);
-        let position = self.servers.room.begin(place);
+        let quota_state = self.servers.quota.begin(counter);
         Ok(self.servers.insert(Server {
             fingerprint: request.fingerprint,
             machine: Machine::start(now, &self.config.timers, method, reliable),
@@ -234,7 +234,7 @@ impl Engine {
             related,
             reports_load: self.reports_load(&request.via),
             allowance,
-            position,
+            quota_state,
         }))
     }
 

@@ -11,7 +11,7 @@ use super::output::Mark;
 use super::related::Related;
 use super::slab::Slab;
 use super::store::Cell;
-use super::transaction_quota::{TransactionLink, TransactionQuota};
+use super::transaction_quota::{QuotaState, TransactionQuota};
 use crate::flow::Flow;
 use crate::timer::{Timers, Wheel};
 use crate::transaction::{InviteServer, NonInviteServer, Step};
@@ -49,8 +49,8 @@ pub(super) struct Server {
     pub(super) related: Option<RelatedKey>,
     /// What may still be sent to its source.
     pub(super) allowance: Allowance,
-    /// Whether it is finished, for [`TransactionQuota`].
-    pub(super) position: TransactionLink,
+    /// How [`TransactionQuota`] counts it.
+    pub(super) quota_state: QuotaState,
 }
 
 /// All server transactions, by place and by fingerprint.
@@ -61,7 +61,7 @@ pub(super) struct Servers {
     /// Those that messages with other branches may ask for.
     related: Related,
     pub(super) wheel: Wheel,
-    pub(super) room: TransactionQuota,
+    pub(super) quota: TransactionQuota,
 }
 
 impl Servers {
@@ -71,7 +71,7 @@ impl Servers {
             index: HashTable::new(),
             related: Related::new(),
             wheel: Wheel::new(),
-            room: TransactionQuota::new(key),
+            quota: TransactionQuota::new(key),
         }
     }
 
@@ -120,7 +120,7 @@ impl Servers {
     pub(super) fn remove(&mut self, slot: u32) -> Option<Server> {
         let server = self.slab.remove(slot)?;
         self.wheel.remove(slot);
-        self.room.end(&mut self.slab, server.position);
+        self.quota.end(&mut self.slab, server.quota_state);
         let entry = self
             .index
             .find_entry(hash(server.fingerprint), |other| *other == slot);
@@ -140,7 +140,7 @@ impl Servers {
         };
         self.wheel.set(slot, server.machine.deadline());
         if server.machine.is_finished() {
-            self.room.finish(&mut self.slab, slot);
+            self.quota.finish(&mut self.slab, slot);
         }
     }
 
@@ -165,7 +165,7 @@ impl Servers {
 
     /// The transaction that finished first.
     pub(super) fn oldest_finished(&mut self) -> Option<(ServerKey, &Server)> {
-        let slot = self.room.oldest();
+        let slot = self.quota.oldest();
         let (generation, server) = self.slab.at(slot)?;
         Some((ServerKey { slot, generation }, server))
     }

@@ -1,12 +1,12 @@
-//! Places for new server transactions when the table is full.
+//! Room for new server transactions when the table is full.
 //!
-//! **Finished transactions end early.** A transaction that only absorbs retransmissions (timers J and L) lives for
+//! **Finished transactions end early.** A transaction that only absorbs retransmissions (timers J and L) stays for
 //! 64*T1. Under load, nearly all transactions are of this kind. If the table is full, the oldest of them end early, and
 //! new requests are accepted. A list has them in the order in which they finished.
 //!
 //! **Each source has a fair share.** A source may have at most [`SHARE`] times as many open transactions as there are
-//! free places. One source alone gets four fifths, two get four ninths each, and there is always room for another. They
-//! are counted in an array of fixed size by a keyed hash of the source's prefix.
+//! free slots. One source alone gets four fifths, two get four ninths each, and there is always room for another. An
+//! array of fixed size counts the open transactions, by a keyed hash of the source's prefix.
 
 use std::net::IpAddr;
 
@@ -14,32 +14,39 @@ use super::servers::Server;
 use super::slab::Slab;
 use crate::{HashKey, Mono};
 
-/// A source may have at most this multiple of the free places.
+/// A source may have at most this multiple of the free slots.
 const SHARE: usize = 4;
-/// Bytes that the messages of a transaction take, on average, when there are as many as may be. An INVITE of a
-/// telephone and its 200 take less; who sends long messages leaves room for fewer.
-const BYTES: usize = 2048;
-/// Finished transactions that end for a new one: its messages may be long, and theirs are already released.
-const AT_ONCE: usize = 16;
-/// Counters: some sources share one, which matters only while few places are free.
-const PLACES: usize = 1024;
-/// The end of the list.
+/// Average bytes of the messages of a transaction, if the table is full. An INVITE of a telephone and its 200 have
+/// fewer. If the messages are longer, fewer transactions fit.
+const MEAN_BYTES: usize = 2048;
+/// Finished transactions that end for a new one. Several may be necessary: its messages may be long, and the messages
+/// of finished transactions are already released.
+const ENDED_AT_ONCE: usize = 16;
+/// Counters of open transactions. Some sources share one, which matters only while few slots are free.
+const COUNTERS: usize = 1024;
+/// No slot: the end of the list.
 const END: u32 = u32::MAX;
 
-/// Where a transaction is counted, or between which others it hangs.
+/// What the quota stores in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TransactionLink {
-    /// Not finished: counted for this place.
-    Unfinished(u16),
-    /// Finished; the one before and the one after.
-    Finished(u32, u32),
+pub(super) enum QuotaState {
+    /// The transaction is open. It counts in the counter with this index.
+    Open(u16),
+    /// The transaction is finished, and is in the list of finished ones. Both are slots of the table; [`END`] if there
+    /// is none.
+    Finished {
+        /// The transaction that finished before it.
+        older: u32,
+        /// The transaction that finished after it.
+        newer: u32,
+    },
 }
 
 /// The list and the counters.
 #[derive(Debug)]
 pub(super) struct TransactionQuota {
     key: HashKey,
-    open: Box<[u32; PLACES]>,
+    open: Box<[u32; COUNTERS]>,
     total: usize,
     oldest: u32,
     newest: u32,
@@ -49,93 +56,101 @@ impl TransactionQuota {
     pub(super) fn new(key: HashKey) -> TransactionQuota {
         TransactionQuota {
             key: key.derive(u64::from_le_bytes(*b"sources.")),
-            open: Box::new([0; PLACES]),
+            open: Box::new([0; COUNTERS]),
             total: 0,
             oldest: END,
             newest: END,
         }
     }
 
-    /// Whether a source counted at this place may have one more of `most`.
-    pub(super) fn has_share(&self, place: u16, most: usize) -> bool {
-        let free = most.saturating_sub(self.total);
-        let has = self.open.get(usize::from(place));
+    /// Whether the sources of this counter may have one more open transaction. The table has `limit` slots.
+    pub(super) fn has_share(&self, counter: u16, limit: usize) -> bool {
+        let free = limit.saturating_sub(self.total);
+        let has = self.open.get(usize::from(counter));
         (has.copied().unwrap_or_default() as usize) < free.saturating_mul(SHARE)
     }
 
-    /// A transaction of a source counted at this place begins.
-    pub(super) fn begin(&mut self, place: u16) -> TransactionLink {
-        if let Some(count) = self.open.get_mut(usize::from(place)) {
+    /// A transaction of a source with this counter begins.
+    pub(super) fn begin(&mut self, counter: u16) -> QuotaState {
+        if let Some(count) = self.open.get_mut(usize::from(counter)) {
             *count += 1;
         }
         self.total += 1;
-        TransactionLink::Unfinished(place)
+        QuotaState::Open(counter)
     }
 
-    /// The transaction at `slot` is finished, and the newest of these.
+    /// The transaction at `slot` is finished: it is now the newest of the list.
     pub(super) fn finish(&mut self, slab: &mut Slab<Server>, slot: u32) {
         let Some((_, server)) = slab.at(slot) else {
             return;
         };
-        if let TransactionLink::Unfinished(place) = server.position {
-            server.position = TransactionLink::Finished(self.newest, END);
-            self.decrement(place);
-            match slab.at(self.newest).map(|(_, server)| &mut server.position) {
-                Some(TransactionLink::Finished(_, next)) => *next = slot,
+        if let QuotaState::Open(counter) = server.quota_state {
+            server.quota_state = QuotaState::Finished {
+                older: self.newest,
+                newer: END,
+            };
+            self.decrement(counter);
+            match slab
+                .at(self.newest)
+                .map(|(_, server)| &mut server.quota_state)
+            {
+                Some(QuotaState::Finished { newer, .. }) => *newer = slot,
                 _ => self.oldest = slot,
             }
             self.newest = slot;
         }
     }
 
-    /// A transaction has ended, and is no longer in the table.
-    pub(super) fn end(&mut self, slab: &mut Slab<Server>, position: TransactionLink) {
-        let (before, after) = match position {
-            TransactionLink::Unfinished(place) => return self.decrement(place),
-            TransactionLink::Finished(before, after) => (before, after),
+    /// A transaction with this state has left the table.
+    pub(super) fn end(&mut self, slab: &mut Slab<Server>, state: QuotaState) {
+        let (older, newer) = match state {
+            QuotaState::Open(counter) => return self.decrement(counter),
+            QuotaState::Finished { older, newer } => (older, newer),
         };
-        match slab.at(before).map(|(_, server)| &mut server.position) {
-            Some(TransactionLink::Finished(_, next)) => *next = after,
-            _ => self.oldest = after,
+        match slab.at(older).map(|(_, server)| &mut server.quota_state) {
+            Some(QuotaState::Finished { newer: next, .. }) => *next = newer,
+            _ => self.oldest = newer,
         }
-        match slab.at(after).map(|(_, server)| &mut server.position) {
-            Some(TransactionLink::Finished(previous, _)) => *previous = before,
-            _ => self.newest = before,
+        match slab.at(newer).map(|(_, server)| &mut server.quota_state) {
+            Some(QuotaState::Finished {
+                older: previous, ..
+            }) => *previous = older,
+            _ => self.newest = older,
         }
     }
 
-    /// The one that finished first.
+    /// The slot of the transaction that finished first.
     pub(super) const fn oldest(&self) -> u32 {
         self.oldest
     }
 
-    fn decrement(&mut self, place: u16) {
-        if let Some(count) = self.open.get_mut(usize::from(place)) {
+    fn decrement(&mut self, counter: u16) {
+        if let Some(count) = self.open.get_mut(usize::from(counter)) {
             *count = count.saturating_sub(1);
         }
         self.total = self.total.saturating_sub(1);
     }
 
-    /// Where a source is counted.
-    pub(super) fn place(&self, source: IpAddr) -> u16 {
+    /// The index of the counter of a source.
+    pub(super) fn counter(&self, source: IpAddr) -> u16 {
         let mac = match source.to_canonical() {
             IpAddr::V4(v4) => self.key.mac(&v4.octets()),
             // A network has a /64 at the least: its single addresses are free to choose.
             IpAddr::V6(v6) => self.key.mac(&v6.octets()[..8]),
         };
-        (mac % PLACES as u64) as u16
+        (mac % COUNTERS as u64) as u16
     }
 }
 
 impl super::Engine {
-    /// Whether there is room for one more server transaction of a source counted at this place; perhaps some that have
-    /// finished give way.
-    pub(super) fn ensure_room(&mut self, now: Mono, place: u16) -> bool {
+    /// Whether there is room for one more server transaction of a source with this counter. If necessary, ends finished
+    /// transactions.
+    pub(super) fn ensure_room(&mut self, now: Mono, counter: u16) -> bool {
         let most = self.config.most_servers;
-        if !self.servers.room.has_share(place, most) {
+        if !self.servers.quota.has_share(counter, most) {
             return false;
         }
-        for _ in 0..AT_ONCE {
+        for _ in 0..ENDED_AT_ONCE {
             if !self.is_full() {
                 return true;
             }
@@ -148,7 +163,7 @@ impl super::Engine {
 
     fn is_full(&self) -> bool {
         let most = self.config.most_servers;
-        self.servers.slab.len() >= most || self.store.bytes() > most.saturating_mul(BYTES)
+        self.servers.slab.len() >= most || self.store.bytes() > most.saturating_mul(MEAN_BYTES)
     }
 
     /// Ends the oldest finished transaction, if no repetition of it is likely.
@@ -157,7 +172,8 @@ impl super::Engine {
         let Some((key, server)) = self.servers.oldest_finished() else {
             return false;
         };
-        // It ends 64*T1 after its answer. If that was lost, a repetition comes within T1: that must still find it.
+        // It ends 64*T1 after its response. If the response was lost, the request is repeated within T1, and must still
+        // find the transaction.
         let left = server.machine.deadline().since(now);
         if left + 2 * timers.t1 > timers.give_up() {
             return false;
@@ -181,9 +197,9 @@ mod tests {
         let mut room = TransactionQuota::new(HashKey::new([3; 16]));
         let mut take = |last| {
             let mut taken = 0;
-            let place = room.place(source(last));
-            while room.has_share(place, 1000) {
-                let _ = room.begin(place);
+            let counter = room.counter(source(last));
+            while room.has_share(counter, 1000) {
+                let _ = room.begin(counter);
                 taken += 1;
             }
             taken
@@ -198,19 +214,19 @@ mod tests {
     fn ended_transactions_no_longer_count() {
         let mut room = TransactionQuota::new(HashKey::new([3; 16]));
         let mut none = Slab::new();
-        let [one, two] = [1, 2].map(|last| room.place(source(last)));
-        let position = room.begin(one);
+        let [one, two] = [1, 2].map(|last| room.counter(source(last)));
+        let state = room.begin(one);
         assert!(!room.has_share(one, 1) && !room.has_share(two, 1));
-        room.end(&mut none, position);
+        room.end(&mut none, state);
         assert!(room.has_share(one, 1));
     }
 
     #[test]
     fn an_ipv6_network_is_one_source() {
         let room = TransactionQuota::new(HashKey::new([3; 16]));
-        let place = |text: &str| room.place(text.parse().expect("an address"));
-        assert_eq!(place("2001:db8:0:7::1"), place("2001:db8:0:7:ffff::2"));
-        assert_ne!(place("2001:db8:0:7::1"), place("2001:db8:0:8::1"));
-        assert_eq!(place("::ffff:192.0.2.1"), place("192.0.2.1"));
+        let counter = |text: &str| room.counter(text.parse().expect("an address"));
+        assert_eq!(counter("2001:db8:0:7::1"), counter("2001:db8:0:7:ffff::2"));
+        assert_ne!(counter("2001:db8:0:7::1"), counter("2001:db8:0:8::1"));
+        assert_eq!(counter("::ffff:192.0.2.1"), counter("192.0.2.1"));
     }
 }
