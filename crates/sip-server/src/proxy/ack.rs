@@ -43,7 +43,7 @@ impl Proxy {
         match target {
             Ok(target) => {
                 match self.media_of_ack(now, target.relayed, message, from) {
-                    AckMedia::AsItIs => self.send_ack(now.mono, stack, message, from, &target),
+                    AckMedia::Unchanged => self.send_ack(now.mono, stack, message, from, &target),
                     AckMedia::Waits => {}
                     AckMedia::Rewritten(bytes) => {
                         let mut spans = Box::<Spans>::default();

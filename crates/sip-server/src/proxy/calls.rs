@@ -8,7 +8,7 @@ use std::time::Duration;
 use sip::flow::Flow;
 use sip::{HashKey, Message, Method, Mono, Now, Spans};
 
-use super::context::{ContextKey, Waiting};
+use super::context::{ContextKey, WaitingRequest};
 use super::policy::{Denied, NewCall, Policy};
 use super::request::{Plan, Sender, is_within};
 use super::session::{self, RefreshRequest, SessionChanges};
@@ -228,7 +228,7 @@ impl Proxy {
         &mut self,
         now: Mono,
         policy: &mut dyn Policy,
-        waiting: &Waiting,
+        waiting: &WaitingRequest,
         (code, is_cancelled): (u16, bool),
     ) {
         let mut spans = Box::<Spans>::default();

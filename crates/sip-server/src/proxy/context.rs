@@ -173,7 +173,7 @@ pub(super) struct Arrival {
 
 /// A request whose targets are not known yet.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRequest {
     /// As it was received.
     pub(super) bytes: Box<[u8]>,
     pub(super) from: FlowId,
@@ -213,7 +213,7 @@ pub(super) struct Context {
     pub(super) redirects: usize,
     /// As long as more copies may be made.
     pub(super) base: Option<Box<Base>>,
-    pub(super) waiting: Option<Box<Waiting>>,
+    pub(super) waiting: Option<Box<WaitingRequest>>,
     /// Phones that may register and then get a copy.
     pub(super) waking: Option<Box<PushWait>>,
     pub(super) best: Best,

@@ -50,7 +50,7 @@ mod uris;
 
 pub use config::{Config, Forking};
 pub use context::ContextKey;
-pub use media::{MediaCommand, MediaRequest, MediaResult, MediaSide};
+pub use media::{MediaCommand, MediaProfile, MediaRequest, MediaResult};
 pub use nodes::{AtNodes, NodeHop};
 pub use policy::{
     Authenticated, Authentication, BindingsLocation, Calls, Denied, HopFull, Inbound, IsUser,
@@ -69,7 +69,7 @@ use timers::Wheel;
 use crate::flow::{FlowId, Runs};
 use best::Best;
 use calls::Admitted;
-use context::{Arrival, Base, Context, Contexts, Waiting};
+use context::{Arrival, Base, Context, Contexts, WaitingRequest};
 use refusal::{Refusal, rejection, trust, without_room};
 use request::{Decision, Plan, ReceivedRequest, Sender};
 use session::SessionChanges;
@@ -277,7 +277,7 @@ impl Proxy {
             }
             Ok(Decision::Pending(sender)) => {
                 trust(&mut request, sender.as_ref());
-                let waiting = Waiting {
+                let waiting = WaitingRequest {
                     bytes: message.as_bytes().into(),
                     from: *from,
                     arrival,
@@ -316,7 +316,7 @@ impl Proxy {
         now: Now,
         stack: &mut Stack<'_>,
         request: NewRequest<'m>,
-        waiting: Waiting,
+        waiting: WaitingRequest,
     ) -> Handled<'m> {
         let message = &{ request.message };
         match self.accept(now.mono, stack.engine, request) {
@@ -360,7 +360,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         key: ContextKey,
         message: &Message<'_>,
-        waiting: &Waiting,
+        waiting: &WaitingRequest,
     ) {
         let asked = ReceivedRequest {
             now,
@@ -385,7 +385,7 @@ impl Proxy {
             },
             Ok(Decision::Pending(sender)) => {
                 if let Some(context) = self.contexts.get(key) {
-                    context.waiting = Some(Box::new(Waiting {
+                    context.waiting = Some(Box::new(WaitingRequest {
                         bytes: waiting.bytes.clone(),
                         sender,
                         ..*waiting

@@ -31,7 +31,7 @@ impl Proxy {
         flow: &Flow,
     ) {
         match self.media_of_response(now, stack, mark, message, flow) {
-            ResponseMedia::AsItIs => self.take_response(now, stack, mark, message, flow),
+            ResponseMedia::Unchanged => self.take_response(now, stack, mark, message, flow),
             ResponseMedia::Waits => {}
             ResponseMedia::Rewritten(bytes) => {
                 let mut spans = Box::<Spans>::default();

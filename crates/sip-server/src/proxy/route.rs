@@ -279,7 +279,7 @@ fn relayed(signed: &[Signed]) -> Option<RelayedDialog> {
     let from = sides.next()?;
     Some(RelayedDialog {
         to: sides.next_back().unwrap_or(from),
-        from: from.side,
+        from: from.profile,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sip::flow::Transport;
-use sip_server::proxy::{Config, MediaResult, MediaSide};
+use sip_server::proxy::{Config, MediaProfile, MediaResult};
 use sip_server::routes::{Failures, Next};
 
 use crate::media::{OFFER, answer, asked, body, call, inbound, of_callee, script, world};
@@ -264,7 +264,7 @@ fn a_late_2xx_of_a_trunk_that_was_given_up_has_its_session() {
     // The other trunk is cancelled. The call must not end before the 200 is forwarded.
     assert_eq!(world.heard(UAS + 1), ["INVITE", "CANCEL"]);
     assert_eq!(caller(&world), ["180 INVITE"]);
-    assert_eq!(world.media[1].receiver, MediaSide::Phone);
+    assert_eq!(world.media[1].receiver, MediaProfile::RtpWithIce);
     let number = world.media[1].number;
     let _ = world.media_answered(number, Some("v=0\r\n"));
     world.run_until(3_500);

@@ -216,18 +216,21 @@ impl MediaRelay {
 /// The request in the ng protocol, with room for its cookie.
 fn datagram(request: &MediaRequest) -> Vec<u8> {
     use bencode::{entry, list};
-    use sip_server::proxy::MediaSide;
+    use sip_server::proxy::MediaProfile;
     let is_offer = request.command == MediaCommand::Offer;
     let receiver = Some(request.receiver).filter(|_| is_offer);
     let mut to = Vec::with_capacity(request.sdp.len() + 512);
     to.resize(COOKIE, b'0');
     to.extend_from_slice(b" d");
     match receiver {
-        Some(MediaSide::Trunk) => entry(&mut to, "ICE", b"remove"),
+        Some(MediaProfile::Rtp) => entry(&mut to, "ICE", b"remove"),
         Some(_) => entry(&mut to, "ICE", b"force"),
         None => {}
     }
-    if matches!(receiver, Some(MediaSide::Dtls | MediaSide::Web)) {
+    if matches!(
+        receiver,
+        Some(MediaProfile::SrtpDtls | MediaProfile::WebRtc)
+    ) {
         list(&mut to, "SDES", &["off"]);
     }
     entry(&mut to, "call-id", &request.session);
@@ -237,7 +240,8 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
         MediaCommand::Delete => b"delete",
     };
     entry(&mut to, "command", command);
-    let is_of_browser = request.maker == MediaSide::Web && request.command != MediaCommand::Delete;
+    let is_of_browser =
+        request.sender == MediaProfile::WebRtc && request.command != MediaCommand::Delete;
     if is_of_browser {
         // A browser that has no candidate yet writes the address 0.0.0.0. That is no hold: its direction attributes are
         // right.
@@ -251,8 +255,8 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
         let count = if is_of_browser { 3 } else { 2 };
         list(&mut to, "replace", &replaced[..count]);
         match receiver {
-            Some(MediaSide::Trunk) => list(&mut to, "rtcp-mux", &["demux"]),
-            Some(MediaSide::Web) => list(&mut to, "rtcp-mux", &["offer"]),
+            Some(MediaProfile::Rtp) => list(&mut to, "rtcp-mux", &["demux"]),
+            Some(MediaProfile::WebRtc) => list(&mut to, "rtcp-mux", &["offer"]),
             _ => {}
         }
         entry(&mut to, "sdp", &request.sdp);
@@ -262,10 +266,10 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
     }
     if let Some(receiver) = receiver {
         let protocol: &[u8] = match receiver {
-            MediaSide::Trunk | MediaSide::Phone => b"RTP/AVP",
-            MediaSide::Sdes => b"RTP/SAVP",
-            MediaSide::Dtls => b"UDP/TLS/RTP/SAVP",
-            MediaSide::Web => b"UDP/TLS/RTP/SAVPF",
+            MediaProfile::Rtp | MediaProfile::RtpWithIce => b"RTP/AVP",
+            MediaProfile::SrtpSdes => b"RTP/SAVP",
+            MediaProfile::SrtpDtls => b"UDP/TLS/RTP/SAVP",
+            MediaProfile::WebRtc => b"UDP/TLS/RTP/SAVPF",
         };
         entry(&mut to, "transport-protocol", protocol);
     }
@@ -281,9 +285,13 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sip_server::proxy::MediaSide;
+    use sip_server::proxy::MediaProfile;
 
-    fn request(command: MediaCommand, receiver: MediaSide, to_tag: Option<&str>) -> MediaRequest {
+    fn request(
+        command: MediaCommand,
+        receiver: MediaProfile,
+        to_tag: Option<&str>,
+    ) -> MediaRequest {
         MediaRequest {
             number: 7,
             command,
@@ -292,9 +300,9 @@ mod tests {
             to_tag: to_tag.map(|tag| tag.as_bytes().into()),
             begins_dialog: false,
             receiver,
-            maker: match receiver {
-                MediaSide::Trunk => MediaSide::Web,
-                _ => MediaSide::Trunk,
+            sender: match receiver {
+                MediaProfile::Rtp => MediaProfile::WebRtc,
+                _ => MediaProfile::Rtp,
             },
             sdp: b"v=0".as_slice().into(),
         }
@@ -307,7 +315,7 @@ mod tests {
         String::from_utf8(bytes).expect("text")
     }
 
-    fn text(command: MediaCommand, receiver: MediaSide, to_tag: Option<&str>) -> String {
+    fn text(command: MediaCommand, receiver: MediaProfile, to_tag: Option<&str>) -> String {
         text_of(&request(command, receiver, to_tag))
     }
 
@@ -316,13 +324,13 @@ mod tests {
         for command in [MediaCommand::Offer, MediaCommand::Answer] {
             let first = MediaRequest {
                 begins_dialog: true,
-                ..request(command, MediaSide::Trunk, Some("t"))
+                ..request(command, MediaProfile::Rtp, Some("t"))
             };
             assert!(text_of(&first).ends_with("10:via-branch1:0e"));
         }
         let whole = MediaRequest {
             from_tag: Box::default(),
-            ..request(MediaCommand::Delete, MediaSide::Trunk, None)
+            ..request(MediaCommand::Delete, MediaProfile::Rtp, None)
         };
         assert_eq!(text_of(&whole), "d7:call-id3:c@h7:command6:deletee");
     }
@@ -333,33 +341,33 @@ mod tests {
         let web = "7:replacel6:origin18:session-connection12:zero-addresse";
         let flags = "5:flagsl17:original-sendrecve";
         assert_eq!(
-            text(MediaCommand::Offer, MediaSide::Trunk, None),
+            text(MediaCommand::Offer, MediaProfile::Rtp, None),
             format!(
                 "d3:ICE6:remove7:call-id3:c@h7:command5:offer{flags}8:from-tag1:f{web}\
                  8:rtcp-muxl5:demuxe3:sdp3:v=018:transport-protocol7:RTP/AVPe"
             )
         );
         assert_eq!(
-            text(MediaCommand::Offer, MediaSide::Web, Some("t")),
+            text(MediaCommand::Offer, MediaProfile::WebRtc, Some("t")),
             format!(
                 "d3:ICE5:force4:SDESl3:offe7:call-id3:c@h7:command5:offer8:from-tag1:f{replace}\
                  8:rtcp-muxl5:offere3:sdp3:v=06:to-tag1:t18:transport-protocol17:UDP/TLS/RTP/SAVPFe"
             )
         );
         assert_eq!(
-            text(MediaCommand::Answer, MediaSide::Trunk, Some("t")),
+            text(MediaCommand::Answer, MediaProfile::Rtp, Some("t")),
             format!(
                 "d7:call-id3:c@h7:command6:answer{flags}8:from-tag1:f{web}3:sdp3:v=06:to-tag1:te"
             )
         );
         assert_eq!(
-            text(MediaCommand::Delete, MediaSide::Phone, Some("t")),
+            text(MediaCommand::Delete, MediaProfile::RtpWithIce, Some("t")),
             "d7:call-id3:c@h7:command6:delete8:from-tag1:f6:to-tag1:te"
         );
         let protocols = [
-            (MediaSide::Phone, "7:RTP/AVPe"),
-            (MediaSide::Sdes, "8:RTP/SAVPe"),
-            (MediaSide::Dtls, "16:UDP/TLS/RTP/SAVPe"),
+            (MediaProfile::RtpWithIce, "7:RTP/AVPe"),
+            (MediaProfile::SrtpSdes, "8:RTP/SAVPe"),
+            (MediaProfile::SrtpDtls, "16:UDP/TLS/RTP/SAVPe"),
         ];
         for (side, end) in protocols {
             let offer = text(MediaCommand::Offer, side, None);

@@ -7,7 +7,10 @@ use sip::{Message, Mono, Now, Spans};
 
 use super::super::{Proxy, Stack};
 use super::sides::hash_of;
-use super::{Ask, Body, Kept, MediaCommand, MediaResult, RelayedDialog, Waiting, session, tag_of};
+use super::{
+    Body, Kept, MediaCommand, MediaResult, RelayedDialog, RequestParams, WaitingMessage, session,
+    tag_of,
+};
 use crate::flow::FlowId;
 
 /// ACKs whose results are kept.
@@ -33,7 +36,7 @@ pub(super) struct Acks(VecDeque<KnownAck>);
 #[derive(Debug)]
 pub(in crate::proxy) enum AckMedia {
     /// It is forwarded as it is.
-    AsItIs,
+    Unchanged,
     /// It waits for the relay, or a copy of it does.
     Waits,
     /// This is forwarded instead.
@@ -50,40 +53,44 @@ impl Proxy {
         from: &FlowId,
     ) -> AckMedia {
         let Some(dialog) = dialog else {
-            return AckMedia::AsItIs;
+            return AckMedia::Unchanged;
         };
         let Some(sdp) = Body::of(message).sdp() else {
-            return AckMedia::AsItIs;
+            return AckMedia::Unchanged;
         };
         let (Ok(offerer), Ok(answerer)) = (message.to(), message.from()) else {
-            return AckMedia::AsItIs;
+            return AckMedia::Unchanged;
         };
         let hash = hash_of_ack(message, sdp);
         self.expire_acks(now.mono);
         if let Some(known) = self.media.acks.0.iter().find(|ack| ack.hash == hash) {
             return match &known.result {
                 None => AckMedia::Waits,
-                Some(Kept(None)) => AckMedia::AsItIs,
+                Some(Kept(None)) => AckMedia::Unchanged,
                 Some(Kept(Some(sdp))) => {
                     let sdp = sdp.clone();
                     let bytes = self.with_sdp(message.as_bytes(), &sdp);
-                    bytes.map_or(AckMedia::AsItIs, AckMedia::Rewritten)
+                    bytes.map_or(AckMedia::Unchanged, AckMedia::Rewritten)
                 }
             };
         }
-        let ask = Ask {
+        let params = RequestParams {
             command: MediaCommand::Answer,
             session: session(message.call_id().unwrap_or_default(), dialog.to.session),
             from_tag: tag_of(offerer.tag),
             to_tag: Some(tag_of(answerer.tag)),
             begins_dialog: false,
-            receiver: dialog.to.side,
-            maker: dialog.from,
+            receiver: dialog.to.profile,
+            sender: dialog.from,
         };
         let until = now.mono.plus(self.config.media_time);
-        let waiting = Waiting::Ack(message.as_bytes().into(), *from);
-        if self.media.ask((now, until), waiting, (ask, sdp)).is_none() {
-            return AckMedia::AsItIs;
+        let waiting = WaitingMessage::Ack(message.as_bytes().into(), *from);
+        if self
+            .media
+            .request_for((now, until), waiting, (params, sdp))
+            .is_none()
+        {
+            return AckMedia::Unchanged;
         }
         self.media.acks.0.push_back(KnownAck {
             until: Mono(now.mono.0 + KEEP_NS),

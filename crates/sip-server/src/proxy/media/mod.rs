@@ -40,7 +40,7 @@ use crate::flow::FlowId;
 pub(super) use acks::AckMedia;
 use acks::Acks;
 pub(super) use responses::ResponseMedia;
-pub use sides::MediaSide;
+pub use sides::MediaProfile;
 use sides::{Body, has_ice};
 pub(super) use sides::{DialogSide, RelayedDialog};
 
@@ -84,18 +84,18 @@ pub struct MediaRequest {
     /// The session: the Call-ID, a semicolon and eight hexadecimal digits. Each copy of an INVITE has a session of its
     /// own.
     pub session: Box<[u8]>,
-    /// The tag of who has made the offer. To delete a dialog: the tag of the caller. Empty: the whole session is
-    /// deleted.
+    /// The tag of the side that has made the offer. To delete a dialog: the tag of the caller. If it is empty, the whole
+    /// session is deleted.
     pub from_tag: Box<[u8]>,
     /// The tag of the other side, if it has one.
     pub to_tag: Option<Box<[u8]>>,
     /// The INVITE that begins the dialog has the offer. A proxy behind this one may fork it, so several tags may answer
     /// one offer, one after the other.
     pub begins_dialog: bool,
-    /// The side that gets the session description.
-    pub receiver: MediaSide,
-    /// The side that has made it.
-    pub maker: MediaSide,
+    /// The profile of the side that gets the session description.
+    pub receiver: MediaProfile,
+    /// The profile of the side that has sent it.
+    pub sender: MediaProfile,
     /// The session description; empty for [`MediaCommand::Delete`].
     pub sdp: Box<[u8]>,
 }
@@ -112,21 +112,21 @@ pub enum MediaResult {
     Malformed,
 }
 
-/// What waits for the relay.
+/// A message that waits for a result of the relay.
 #[derive(Debug)]
-enum Waiting {
+enum WaitingMessage {
     /// The copy of a request with this number.
     Offer(ContextKey, usize),
     Response(Mark, Box<[u8]>, Flow),
     Ack(Box<[u8]>, FlowId),
 }
 
-impl Waiting {
+impl WaitingMessage {
     /// The bytes of the copy.
     fn bytes(&self) -> usize {
         match self {
-            Waiting::Offer(..) => 0,
-            Waiting::Response(_, bytes, _) | Waiting::Ack(bytes, _) => bytes.len(),
+            WaitingMessage::Offer(..) => 0,
+            WaitingMessage::Response(_, bytes, _) | WaitingMessage::Ack(bytes, _) => bytes.len(),
         }
     }
 }
@@ -137,7 +137,7 @@ struct Entry {
     /// When it began to wait.
     since: Now,
     until: Mono,
-    message: Waiting,
+    message: WaitingMessage,
     /// Of the session description at the relay, and of the copy.
     bytes: usize,
 }
@@ -166,28 +166,28 @@ pub(super) struct Media {
 type Tags = (Box<[u8]>, Box<[u8]>);
 
 /// What a request to the relay has besides the session description.
-struct Ask {
+struct RequestParams {
     command: MediaCommand,
     session: Box<[u8]>,
     from_tag: Box<[u8]>,
     to_tag: Option<Box<[u8]>>,
     begins_dialog: bool,
-    receiver: MediaSide,
-    maker: MediaSide,
+    receiver: MediaProfile,
+    sender: MediaProfile,
 }
 
-impl Ask {
+impl RequestParams {
     /// To delete a session, or one dialog of it.
-    fn delete(session: Box<[u8]>, tags: Option<Tags>) -> Ask {
+    fn delete(session: Box<[u8]>, tags: Option<Tags>) -> RequestParams {
         let (from_tag, to_tag) = tags.unzip();
-        Ask {
+        RequestParams {
             command: MediaCommand::Delete,
             session,
             from_tag: from_tag.unwrap_or_default(),
             to_tag,
             begins_dialog: false,
-            receiver: MediaSide::Trunk,
-            maker: MediaSide::Trunk,
+            receiver: MediaProfile::Rtp,
+            sender: MediaProfile::Rtp,
         }
     }
 }
@@ -200,11 +200,11 @@ impl Media {
 
     /// Sends a request to the relay, and keeps the message. Returns its number; `None` if too much waits, or the
     /// session description is too long.
-    fn ask(
+    fn request_for(
         &mut self,
         (since, until): (Now, Mono),
-        message: Waiting,
-        (ask, sdp): (Ask, &[u8]),
+        message: WaitingMessage,
+        (params, sdp): (RequestParams, &[u8]),
     ) -> Option<u64> {
         let is_full = self.waiting.len() >= MAX_WAITING || self.bytes >= MAX_WAITING_BYTES;
         if is_full || sdp.len() > MAX_SDP {
@@ -221,27 +221,27 @@ impl Media {
         };
         let number = self.next;
         self.waiting.insert(number, entry);
-        self.request(ask, sdp);
+        self.request(params, sdp);
         Some(number)
     }
 
     /// Removes what waits for this result.
-    fn take(&mut self, number: u64) -> Option<Waiting> {
+    fn take(&mut self, number: u64) -> Option<WaitingMessage> {
         let entry = self.waiting.remove(&number)?;
         self.bytes -= entry.bytes;
         Some(entry.message)
     }
 
-    fn request(&mut self, ask: Ask, sdp: &[u8]) {
+    fn request(&mut self, params: RequestParams, sdp: &[u8]) {
         self.requests.push_back(MediaRequest {
             number: self.next,
-            command: ask.command,
-            session: ask.session,
-            from_tag: ask.from_tag,
-            to_tag: ask.to_tag,
-            begins_dialog: ask.begins_dialog,
-            receiver: ask.receiver,
-            maker: ask.maker,
+            command: params.command,
+            session: params.session,
+            from_tag: params.from_tag,
+            to_tag: params.to_tag,
+            begins_dialog: params.begins_dialog,
+            receiver: params.receiver,
+            sender: params.sender,
             sdp: sdp.into(),
         });
         self.next += 1;
@@ -253,7 +253,7 @@ impl Media {
             self.full += 1;
             return;
         }
-        self.request(Ask::delete(session, tags), b"");
+        self.request(RequestParams::delete(session, tags), b"");
     }
 
     /// Keeps a session description for copies of its message, as long as there is room.
@@ -348,18 +348,18 @@ pub(super) fn relaying(
     }
 }
 
-/// The side that a target is, if the media of the request go through a relay.
-fn side_of(policy: &dyn Policy, base: &Base, target: &Target) -> Option<MediaSide> {
+/// The profile of a target, if the media of the request go through a relay.
+fn profile_of(policy: &dyn Policy, base: &Base, target: &Target) -> Option<MediaProfile> {
     let is_from_relay = match base.relaying {
         Relaying::No => return None,
-        Relaying::InDialog(dialog) => return Some(dialog.to.side),
+        Relaying::InDialog(dialog) => return Some(dialog.to.profile),
         Relaying::New { is_from_relay } => is_from_relay,
     };
     match target.hop {
-        Some(hop) => (is_from_relay || policy.relays_to(&hop)).then_some(MediaSide::Trunk),
+        Some(hop) => (is_from_relay || policy.relays_to(&hop)).then_some(MediaProfile::Rtp),
         None if !is_from_relay => None,
-        None if is_web(target) => Some(MediaSide::Web),
-        None => Some(MediaSide::Phone),
+        None if is_web(target) => Some(MediaProfile::WebRtc),
+        None => Some(MediaProfile::RtpWithIce),
     }
 }
 
@@ -390,8 +390,8 @@ pub(super) struct CallMedia {
     number: u32,
     /// It has an offer.
     has_offer: bool,
-    /// The side that it comes from.
-    from: MediaSide,
+    /// The profile of the side that it comes from.
+    from: MediaProfile,
     /// The relay has failed for one of its copies.
     has_failed: bool,
     /// It goes on as it is if the relay fails. A PRACK that is refused ends the call before it is answered
@@ -414,15 +414,15 @@ impl CallMedia {
             };
         let from = match (dialog, sdp) {
             (Some(dialog), _) => dialog.from,
-            _ if is_from_relay => MediaSide::Trunk,
-            (_, Some(sdp)) => match MediaSide::of_sdp(sdp) {
+            _ if is_from_relay => MediaProfile::Rtp,
+            (_, Some(sdp)) => match MediaProfile::of_sdp(sdp) {
                 // A trunk that is not asked to use ICE does not use it.
-                MediaSide::Phone if base.is_trunk && !has_ice(sdp) => MediaSide::Trunk,
+                MediaProfile::RtpWithIce if base.is_trunk && !has_ice(sdp) => MediaProfile::Rtp,
                 side => side,
             },
-            (_, None) if base.is_trunk => MediaSide::Trunk,
-            (_, None) if base.from.flow.transport.is_websocket() => MediaSide::Web,
-            (_, None) => MediaSide::Phone,
+            (_, None) if base.is_trunk => MediaProfile::Rtp,
+            (_, None) if base.from.flow.transport.is_websocket() => MediaProfile::WebRtc,
+            (_, None) => MediaProfile::RtpWithIce,
         };
         let call_id = message.call_id().ok()?;
         let (from_tag, to_tag) = (message.from().ok()?.tag, message.to().ok()?.tag);
@@ -463,7 +463,7 @@ impl CallMedia {
 #[derive(Debug)]
 pub(super) struct BranchMedia {
     /// The side that it goes to.
-    side: MediaSide,
+    profile: MediaProfile,
     /// The number of its session.
     session: u32,
     /// The relay has got an offer of it.
@@ -534,7 +534,7 @@ impl BranchMedia {
     /// Moves the session to the next branch: the same request with credentials, after a 401 or 407.
     pub(super) fn take_over(&mut self) -> BranchMedia {
         BranchMedia {
-            side: self.side,
+            profile: self.profile,
             session: self.session,
             is_at_relay: std::mem::take(&mut self.is_at_relay),
             offer: std::mem::replace(&mut self.offer, Offer::None),
@@ -571,13 +571,13 @@ pub(super) enum NoOffer {
 mod tests {
     use super::*;
 
-    fn ask(media: &mut Media, message: Waiting, sdp: &[u8]) -> bool {
-        let ask = Ask {
+    fn ask(media: &mut Media, message: WaitingMessage, sdp: &[u8]) -> bool {
+        let params = RequestParams {
             command: MediaCommand::Offer,
-            ..Ask::delete(session(b"c", 1), None)
+            ..RequestParams::delete(session(b"c", 1), None)
         };
         let times = (Now::default(), Mono(1));
-        media.ask(times, message, (ask, sdp)).is_some()
+        media.request_for(times, message, (params, sdp)).is_some()
     }
 
     #[test]
@@ -587,7 +587,7 @@ mod tests {
             generation: 0,
         };
         let mut media = Media::default();
-        let offer = || Waiting::Offer(key, 0);
+        let offer = || WaitingMessage::Offer(key, 0);
         assert!((0..MAX_WAITING).all(|_| ask(&mut media, offer(), b"v=0")));
         assert!(!ask(&mut media, offer(), b"v=0"));
         assert_eq!((media.full, media.bytes), (1, 3 * MAX_WAITING));
@@ -603,7 +603,7 @@ mod tests {
         let long = vec![0; MAX_WAITING_BYTES].into();
         assert!(ask(
             &mut media,
-            Waiting::Response(Mark(0), long, flow),
+            WaitingMessage::Response(Mark(0), long, flow),
             b"v=0"
         ));
         assert!(media.take(1).is_some());
@@ -624,7 +624,8 @@ mod tests {
         };
         let mut media = Media::default();
         let long = [0; MAX_SDP];
-        let asked = (0..MAX_WAITING).filter(|_| ask(&mut media, Waiting::Offer(key, 0), &long));
+        let asked =
+            (0..MAX_WAITING).filter(|_| ask(&mut media, WaitingMessage::Offer(key, 0), &long));
         assert_eq!(asked.count(), MAX_WAITING_BYTES / MAX_SDP);
     }
 

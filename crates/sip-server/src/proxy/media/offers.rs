@@ -9,8 +9,8 @@ use super::super::copy::written;
 use super::super::target::Target;
 use super::super::{Proxy, Stack};
 use super::{
-    Ask, Body, BranchMedia, CallMedia, DialogSide, MediaCommand, MediaRequest, MediaResult,
-    MediaSide, NoOffer, Offer, Relayed, Relaying, Waiting, side_of,
+    Body, BranchMedia, CallMedia, DialogSide, MediaCommand, MediaProfile, MediaRequest,
+    MediaResult, NoOffer, Offer, Relayed, Relaying, RequestParams, WaitingMessage, profile_of,
 };
 
 impl Proxy {
@@ -29,13 +29,15 @@ impl Proxy {
         sdp: Option<&[u8]>,
     ) -> MediaResult {
         match self.media.take(number) {
-            Some(Waiting::Offer(key, branch)) => {
+            Some(WaitingMessage::Offer(key, branch)) => {
                 self.offer_answered(now, stack, (key, branch), sdp)
             }
-            Some(Waiting::Response(mark, bytes, flow)) => {
+            Some(WaitingMessage::Response(mark, bytes, flow)) => {
                 self.response_answered(now, stack, (number, mark, &bytes, &flow), sdp)
             }
-            Some(Waiting::Ack(bytes, from)) => self.ack_answered(now, stack, (&bytes, &from), sdp),
+            Some(WaitingMessage::Ack(bytes, from)) => {
+                self.ack_answered(now, stack, (&bytes, &from), sdp)
+            }
             None => MediaResult::Late,
         }
     }
@@ -103,7 +105,7 @@ impl Proxy {
         base: &Base,
         (target, breadth): (&Target, u32),
     ) -> Result<Option<Relayed>, NoOffer> {
-        let Some(to) = side_of(stack.policy, base, target) else {
+        let Some(to) = profile_of(stack.policy, base, target) else {
             return Ok(None);
         };
         let context = self.contexts.get(key).ok_or(NoOffer::Failed)?;
@@ -131,7 +133,7 @@ impl Proxy {
         let has_offer = call.has_offer;
         let media = branch.media.get_or_insert_with(|| {
             Box::new(BranchMedia {
-                side: to,
+                profile: to,
                 session,
                 is_at_relay: false,
                 offer: Offer::None,
@@ -142,7 +144,7 @@ impl Proxy {
         });
         if has_offer && media.request().is_none() {
             media.offer = Offer::Asked(Box::new((target.clone(), breadth)));
-            return match self.ask_offer(now, (key, number), base) {
+            return match self.request_for_offer(now, (key, number), base) {
                 true => Err(NoOffer::Waits),
                 false => self.rewritten_offer((key, number), None),
             };
@@ -151,7 +153,12 @@ impl Proxy {
     }
 
     /// Sends the offer of a copy to the relay.
-    fn ask_offer(&mut self, now: Mono, (key, number): (ContextKey, usize), base: &Base) -> bool {
+    fn request_for_offer(
+        &mut self,
+        now: Mono,
+        (key, number): (ContextKey, usize),
+        base: &Base,
+    ) -> bool {
         let until = now.plus(self.config.media_time);
         let mut spans = Box::<Spans>::default();
         let sdp = Message::parse(&base.bytes, &mut spans).ok();
@@ -164,22 +171,24 @@ impl Proxy {
         let (Some(call), Some(media), Some(sdp)) = (&mut context.media, media, sdp) else {
             return false;
         };
-        let ask = Ask {
+        let params = RequestParams {
             command: MediaCommand::Offer,
             session: call.session(media.session),
             from_tag: call.from_tag.clone(),
             to_tag: call.to_tag.clone(),
             begins_dialog: !call.is_in_dialog,
-            receiver: media.side,
-            maker: call.from,
+            receiver: media.profile,
+            sender: call.from,
         };
         let since = Now {
             mono: now,
             ..base.begun
         };
-        let asked = self
-            .media
-            .ask((since, until), Waiting::Offer(key, number), (ask, sdp));
+        let asked = self.media.request_for(
+            (since, until),
+            WaitingMessage::Offer(key, number),
+            (params, sdp),
+        );
         media.is_at_relay = asked.is_some();
         if asked.is_none() {
             media.offer = Offer::None;
@@ -284,14 +293,14 @@ impl Proxy {
 }
 
 fn relayed(call: &CallMedia, media: &BranchMedia) -> Relayed {
-    let of = |side: MediaSide, is_caller: bool| DialogSide {
-        side,
+    let of = |profile: MediaProfile, is_caller: bool| DialogSide {
+        profile,
         is_caller,
         session: media.session,
     };
     Relayed {
         bytes: media.request(),
-        to: of(media.side, call.is_to_caller),
+        to: of(media.profile, call.is_to_caller),
         from: of(call.from, !call.is_to_caller),
         begins_dialog: !call.is_in_dialog,
     }

@@ -10,8 +10,8 @@ use super::super::route::Reader;
 use super::super::{Proxy, Stack};
 use super::sides::hash_of;
 use super::{
-    Ask, Body, BranchMedia, CallMedia, LastResponse, MediaCommand, MediaResult, ResponseId,
-    Waiting, session, tag_of,
+    Body, BranchMedia, CallMedia, LastResponse, MediaCommand, MediaResult, RequestParams,
+    ResponseId, WaitingMessage, session, tag_of,
 };
 
 /// Responses of one branch that wait at a time.
@@ -21,23 +21,24 @@ const MAX_WAITING_RESPONSES: usize = 8;
 #[derive(Debug)]
 pub(in crate::proxy) enum ResponseMedia {
     /// It goes on as it is.
-    AsItIs,
+    Unchanged,
     /// It waits for the relay, or it is dropped.
     Waits,
     /// This goes on instead.
     Rewritten(Box<[u8]>),
 }
 
-/// What a response needs.
-enum Need {
-    /// The relay says nothing about it.
-    Nothing,
-    /// It is dropped. The user agent sends it again if it is important.
+/// What the proxy does with a response.
+enum ResponseAction {
+    /// The proxy forwards it unchanged.
+    Forward,
+    /// The proxy drops it. The user agent sends it again if it is important.
     Drop,
-    /// What the relay has made of a copy of it.
-    Kept(Option<Box<[u8]>>),
-    /// The relay rewrites it.
-    Relay(ResponseId),
+    /// The proxy forwards it with this session description, which the relay has made for a copy of it. `None`: the
+    /// relay has failed, and the proxy forwards the response unchanged.
+    Reuse(Option<Box<[u8]>>),
+    /// The relay rewrites its session description.
+    Rewrite(ResponseId),
 }
 
 impl Proxy {
@@ -52,23 +53,23 @@ impl Proxy {
     ) -> ResponseMedia {
         let code = message.status_code().unwrap_or(0);
         if self.media.contexts == 0 || !(101..300).contains(&code) {
-            return ResponseMedia::AsItIs;
+            return ResponseMedia::Unchanged;
         }
         let (Some((key, number)), Some(sdp)) = (ContextKey::of(mark), Body::of(message).sdp())
         else {
-            return ResponseMedia::AsItIs;
+            return ResponseMedia::Unchanged;
         };
-        match self.need_of((key, number), message, sdp) {
-            Need::Nothing => ResponseMedia::AsItIs,
-            Need::Drop => ResponseMedia::Waits,
-            Need::Kept(sdp) => {
+        match self.action_for((key, number), message, sdp) {
+            ResponseAction::Forward => ResponseMedia::Unchanged,
+            ResponseAction::Drop => ResponseMedia::Waits,
+            ResponseAction::Reuse(sdp) => {
                 let rewritten = sdp.and_then(|sdp| self.with_sdp(message.as_bytes(), &sdp));
-                rewritten.map_or(ResponseMedia::AsItIs, ResponseMedia::Rewritten)
+                rewritten.map_or(ResponseMedia::Unchanged, ResponseMedia::Rewritten)
             }
-            Need::Relay(id) => {
-                let waiting = Waiting::Response(mark, message.as_bytes().into(), *flow);
-                if !self.ask_response(now, (key, number), (message, sdp), (id, waiting)) {
-                    return ResponseMedia::AsItIs;
+            ResponseAction::Rewrite(id) => {
+                let waiting = WaitingMessage::Response(mark, message.as_bytes().into(), *flow);
+                if !self.request_rewrite(now, (key, number), (message, sdp), (id, waiting)) {
+                    return ResponseMedia::Unchanged;
                 }
                 // The time for the first response of a trunk or of another node ends.
                 self.first_heard(now.mono, key, number, code);
@@ -80,24 +81,24 @@ impl Proxy {
         }
     }
 
-    fn need_of(
+    fn action_for(
         &mut self,
         (key, number): (ContextKey, usize),
         message: &Message<'_>,
         sdp: &[u8],
-    ) -> Need {
+    ) -> ResponseAction {
         let is_success = message.status_code().unwrap_or(0) >= 200;
         let is_late = !is_success && self.has_moved_on(key, number);
         let Some(context) = self.contexts.get(key).filter(|it| !is_late && !it.is_bye) else {
-            return Need::Nothing;
+            return ResponseAction::Forward;
         };
         let branch = context.branches.get_mut(number);
         let Some(media) = branch.and_then(|branch| branch.media.as_deref_mut()) else {
-            return Need::Nothing;
+            return ResponseAction::Forward;
         };
         // A late provisional response must not take the media of the call that is answered.
         if context.is_invite && !is_success && (context.is_answered || context.is_ending) {
-            return Need::Drop;
+            return ResponseAction::Drop;
         }
         let tag = tag_of(message.to().ok().and_then(|to| to.tag));
         let id = ResponseId {
@@ -105,19 +106,19 @@ impl Proxy {
             is_success,
         };
         if media.waiting.iter().any(|(_, waiting)| *waiting == id) {
-            return Need::Drop;
+            return ResponseAction::Drop;
         }
         // A trunk has forked the call, and a second phone has answered. The session belongs to the first one.
         if context.is_invite && media.success.as_ref().is_some_and(|it| *it != tag) {
             return match media.waiting.is_empty() {
-                true => Need::Nothing,
-                false => Need::Drop,
+                true => ResponseAction::Forward,
+                false => ResponseAction::Drop,
             };
         }
         // The UAS retransmits a 2xx and a reliable provisional response. Other provisional responses usually repeat an
         // earlier session description.
         if media.waiting.len() >= MAX_WAITING_RESPONSES {
-            return Need::Drop;
+            return ResponseAction::Drop;
         }
         if is_success {
             media.success = Some(tag);
@@ -126,17 +127,17 @@ impl Proxy {
             && last.hash == id.hash
             && (result.0.is_some() || last.is_success == is_success)
         {
-            return Need::Kept(result.0.clone());
+            return ResponseAction::Reuse(result.0.clone());
         }
-        Need::Relay(id)
+        ResponseAction::Rewrite(id)
     }
 
-    fn ask_response(
+    fn request_rewrite(
         &mut self,
         now: Now,
         (key, number): (ContextKey, usize),
         (message, sdp): (&Message<'_>, &[u8]),
-        (id, waiting): (ResponseId, Waiting),
+        (id, waiting): (ResponseId, WaitingMessage),
     ) -> bool {
         let until = now.mono.plus(self.config.media_time);
         let Some(context) = self.contexts.get(key) else {
@@ -148,8 +149,8 @@ impl Proxy {
             return false;
         };
         let tag = tag_of(message.to().ok().and_then(|to| to.tag));
-        let ask = ask_of(call, media, tag);
-        match self.media.ask((now, until), waiting, (ask, sdp)) {
+        let params = params_of(call, media, tag);
+        match self.media.request_for((now, until), waiting, (params, sdp)) {
             Some(asked) => {
                 media.waiting.push((asked, id));
                 media.is_at_relay = true;
@@ -298,19 +299,19 @@ impl Proxy {
 }
 
 /// The request for the relay about a response of the user agent with this tag.
-fn ask_of(call: &CallMedia, media: &BranchMedia, tag: Box<[u8]>) -> Ask {
+fn params_of(call: &CallMedia, media: &BranchMedia, tag: Box<[u8]>) -> RequestParams {
     let (command, from_tag, to_tag) = match call.has_offer {
         true => (MediaCommand::Answer, call.from_tag.clone(), tag),
         // The offer is in the response, and its answer will be in the ACK.
         false => (MediaCommand::Offer, tag, call.from_tag.clone()),
     };
-    Ask {
+    RequestParams {
         command,
         session: call.session(media.session),
         from_tag,
         to_tag: Some(to_tag),
         begins_dialog: call.has_offer && !call.is_in_dialog,
         receiver: call.from,
-        maker: media.side,
+        sender: media.profile,
     }
 }

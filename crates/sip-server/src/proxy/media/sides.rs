@@ -5,44 +5,44 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use sip::Message;
 use sip::header::HeaderKind;
 
-/// What one side of a call needs in the session descriptions that it gets.
+/// How one side of a call sends media. The relay makes session descriptions for this side of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum MediaSide {
-    /// RTP without ICE.
-    Trunk = 1,
-    /// RTP, and ICE for those that support it.
-    Phone = 2,
+pub enum MediaProfile {
+    /// RTP without ICE, as a trunk has it.
+    Rtp = 1,
+    /// RTP. The session description offers ICE; the side may ignore it.
+    RtpWithIce = 2,
     /// SRTP with keys in SDP (RFC 4568).
-    Sdes = 3,
+    SrtpSdes = 3,
     /// SRTP with keys by DTLS (RFC 5764).
-    Dtls = 4,
+    SrtpDtls = 4,
     /// A browser: SRTP with keys by DTLS and with feedback (RFC 5124), and ICE.
-    Web = 5,
+    WebRtc = 5,
 }
 
-impl MediaSide {
-    const fn of(number: u8) -> Option<MediaSide> {
+impl MediaProfile {
+    const fn of(number: u8) -> Option<MediaProfile> {
         match number {
-            1 => Some(MediaSide::Trunk),
-            2 => Some(MediaSide::Phone),
-            3 => Some(MediaSide::Sdes),
-            4 => Some(MediaSide::Dtls),
-            5 => Some(MediaSide::Web),
+            1 => Some(MediaProfile::Rtp),
+            2 => Some(MediaProfile::RtpWithIce),
+            3 => Some(MediaProfile::SrtpSdes),
+            4 => Some(MediaProfile::SrtpDtls),
+            5 => Some(MediaProfile::WebRtc),
             _ => None,
         }
     }
 
-    /// The side that has made this session description: its first media stream says which.
-    pub(super) fn of_sdp(sdp: &[u8]) -> MediaSide {
+    /// The profile of the side that has made this session description, by the protocol of its first `m=` line.
+    pub(super) fn of_sdp(sdp: &[u8]) -> MediaProfile {
         let mut lines = sdp.split(|byte| *byte == b'\n');
         let media = lines.find(|line| line.starts_with(b"m="));
         let mut words = media.unwrap_or_default().split(|byte| *byte == b' ');
         match words.nth(2) {
-            Some(b"RTP/SAVP") => MediaSide::Sdes,
-            Some(b"UDP/TLS/RTP/SAVP") => MediaSide::Dtls,
-            Some(b"UDP/TLS/RTP/SAVPF" | b"RTP/SAVPF") => MediaSide::Web,
-            _ => MediaSide::Phone,
+            Some(b"RTP/SAVP") => MediaProfile::SrtpSdes,
+            Some(b"UDP/TLS/RTP/SAVP") => MediaProfile::SrtpDtls,
+            Some(b"UDP/TLS/RTP/SAVPF" | b"RTP/SAVPF") => MediaProfile::WebRtc,
+            _ => MediaProfile::RtpWithIce,
         }
     }
 }
@@ -53,11 +53,11 @@ pub(super) fn has_ice(sdp: &[u8]) -> bool {
     lines.any(|line| line.starts_with(b"a=ice-ufrag:"))
 }
 
-/// What a token of Record-Route says of one side, if the media of the dialog go through a relay.
+/// What a token of Record-Route has about one side, if the media of the dialog go through a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::proxy) struct DialogSide {
-    pub(in crate::proxy) side: MediaSide,
-    /// It is the side that has sent the INVITE.
+    pub(in crate::proxy) profile: MediaProfile,
+    /// Whether this side has sent the INVITE.
     pub(in crate::proxy) is_caller: bool,
     /// The number of the session at the relay.
     pub(in crate::proxy) session: u32,
@@ -67,15 +67,15 @@ pub(in crate::proxy) struct DialogSide {
 const CALLER: u8 = 8;
 
 impl DialogSide {
-    /// Four bits, which are not 0.
+    /// The four bits of the token: the profile, and whether it is the caller. They are never 0.
     pub(in crate::proxy) const fn bits(self) -> u8 {
-        self.side as u8 | if self.is_caller { CALLER } else { 0 }
+        self.profile as u8 | if self.is_caller { CALLER } else { 0 }
     }
 
-    /// The side of these bits; `None` if they mean nothing.
+    /// The side with these bits; `None` if no side has them.
     pub(in crate::proxy) fn of(bits: u8, session: u32) -> Option<DialogSide> {
         Some(DialogSide {
-            side: MediaSide::of(bits & (CALLER - 1))?,
+            profile: MediaProfile::of(bits & (CALLER - 1))?,
             is_caller: bits & CALLER != 0,
             session,
         })
@@ -87,8 +87,8 @@ impl DialogSide {
 pub(in crate::proxy) struct RelayedDialog {
     /// The side that it goes to.
     pub(in crate::proxy) to: DialogSide,
-    /// The side that it comes from.
-    pub(in crate::proxy) from: MediaSide,
+    /// The profile of the side that it comes from.
+    pub(in crate::proxy) from: MediaProfile,
 }
 
 /// The session description of a message.
@@ -124,7 +124,7 @@ impl<'m> Body<'m> {
     }
 }
 
-/// A hash of all parts. Copies of one message have the same hash.
+/// The hash of all parts. Copies of one message have the same hash.
 pub(super) fn hash_of(parts: &[&[u8]]) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
@@ -138,19 +138,22 @@ mod tests {
     #[test]
     fn the_first_media_stream_says_what_its_side_needs() {
         for (protocol, side) in [
-            ("RTP/AVP", MediaSide::Phone),
-            ("RTP/AVPF", MediaSide::Phone),
-            ("RTP/SAVP", MediaSide::Sdes),
-            ("UDP/TLS/RTP/SAVP", MediaSide::Dtls),
-            ("UDP/TLS/RTP/SAVPF", MediaSide::Web),
-            ("RTP/SAVPF", MediaSide::Web),
-            ("", MediaSide::Phone),
+            ("RTP/AVP", MediaProfile::RtpWithIce),
+            ("RTP/AVPF", MediaProfile::RtpWithIce),
+            ("RTP/SAVP", MediaProfile::SrtpSdes),
+            ("UDP/TLS/RTP/SAVP", MediaProfile::SrtpDtls),
+            ("UDP/TLS/RTP/SAVPF", MediaProfile::WebRtc),
+            ("RTP/SAVPF", MediaProfile::WebRtc),
+            ("", MediaProfile::RtpWithIce),
         ] {
             let sdp = format!("v=0\r\ns=m=\r\nm=audio 9 {protocol} 0\r\nm=video 9 RTP/AVP 99\r\n");
-            assert_eq!(MediaSide::of_sdp(sdp.as_bytes()), side, "{protocol}");
+            assert_eq!(MediaProfile::of_sdp(sdp.as_bytes()), side, "{protocol}");
         }
         for sdp in ["", "v=0", "m=", "m=audio", "m=audio 9"] {
-            assert_eq!(MediaSide::of_sdp(sdp.as_bytes()), MediaSide::Phone);
+            assert_eq!(
+                MediaProfile::of_sdp(sdp.as_bytes()),
+                MediaProfile::RtpWithIce
+            );
         }
     }
 
