@@ -202,12 +202,12 @@ impl Entry {
 
 /// Numbers of requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Waiting {
+struct WaitingCount {
     requests: usize,
     bytes: usize,
 }
 
-impl Waiting {
+impl WaitingCount {
     fn add(&mut self, bytes: usize) {
         self.requests += 1;
         self.bytes += bytes;
@@ -226,9 +226,9 @@ pub(super) struct Lookups {
     entries: BTreeMap<u64, Entry>,
     /// The transactions of the messages among them. Their retransmissions are dropped.
     transactions: HashSet<u64>,
-    all: Waiting,
+    all: WaitingCount,
     /// Those whose sender is not known.
-    unknown: Waiting,
+    unknown: WaitingCount,
     next: u64,
     /// The query that the current request needs.
     wanted: Option<QueuedQuery>,
@@ -272,7 +272,7 @@ impl Lookups {
         {
             return Ok(());
         }
-        let Waiting { requests, bytes } = self.unknown;
+        let WaitingCount { requests, bytes } = self.unknown;
         if !is_known && (requests >= MOST_UNKNOWN || bytes >= MOST_UNKNOWN_BYTES) {
             return Err(LookupResult::of(query.subject(), Found::Nothing));
         }

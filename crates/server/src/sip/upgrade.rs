@@ -59,12 +59,12 @@ pub(crate) enum SipUpgradeStep {
 pub(super) struct Stage {
     /// The new process serves, or served until now: connections stay open, although the server drains.
     pub(super) keeps_connections: bool,
-    waiting: Option<Waiting>,
+    waiting: Option<PendingStep>,
 }
 
 /// The condition that a step waits for.
 #[derive(Debug)]
-enum Waiting {
+enum PendingStep {
     Pause(Sender<()>),
     HandOver {
         link: Arc<Link>,
@@ -91,7 +91,7 @@ impl Sip {
         match order {
             SipUpgradeStep::Pause(done) => {
                 self.stop_reading(poller)?;
-                self.stage.waiting = Some(Waiting::Pause(done));
+                self.stage.waiting = Some(PendingStep::Pause(done));
             }
             SipUpgradeStep::HandOver {
                 peer,
@@ -99,7 +99,7 @@ impl Sip {
                 done,
             } => {
                 self.endpoint.set_peer(Some(&peer));
-                self.stage.waiting = Some(Waiting::HandOver {
+                self.stage.waiting = Some(PendingStep::HandOver {
                     link: peer.link,
                     next: sends_bindings.then_some(0),
                     has_named: false,
@@ -170,8 +170,8 @@ impl Sip {
         }
         match self.stage.waiting.take() {
             None => {}
-            Some(Waiting::Pause(done)) => drop(done.send(())),
-            Some(Waiting::HandOver {
+            Some(PendingStep::Pause(done)) => drop(done.send(())),
+            Some(PendingStep::HandOver {
                 link,
                 next,
                 has_named,
@@ -185,7 +185,7 @@ impl Sip {
                     None => drop(done.send(())),
                     next => {
                         let has_named = true;
-                        let waiting = Waiting::HandOver {
+                        let waiting = PendingStep::HandOver {
                             link,
                             next,
                             has_named,

@@ -104,7 +104,7 @@ async fn serve(mut requests: mpsc::Receiver<Request>) {
     let mut links = Links::default();
     while let Some(request) = requests.recv().await {
         match links.to(request.address) {
-            Some(engine) => engine.accept(request),
+            Some(client) => client.accept(request),
             None => (request.reply)(Outcome::NoAnswer),
         }
     }
@@ -118,20 +118,20 @@ struct Links {
 }
 
 impl Links {
-    /// The rtpengine at this address.
-    fn to(&mut self, address: SocketAddr) -> Option<Rc<Engine>> {
+    /// The client of the rtpengine at this address.
+    fn to(&mut self, address: SocketAddr) -> Option<Rc<RtpengineClient>> {
         let mut links = self.links.iter();
-        if let Some(link) = links.find(|link| link.engine.address == address) {
-            return Some(Rc::clone(&link.engine));
+        if let Some(link) = links.find(|link| link.client.address == address) {
+            return Some(Rc::clone(&link.client));
         }
         match Link::new(address) {
             Ok(link) => {
-                let engine = Rc::clone(&link.engine);
+                let client = Rc::clone(&link.client);
                 self.links.push_back(link);
                 if self.links.len() > 2 {
                     self.links.pop_front();
                 }
-                Some(engine)
+                Some(client)
             }
             Err(error) => {
                 // Each request of each call fails so.
@@ -146,7 +146,7 @@ impl Links {
 
 /// A socket for one address, and the task that receives from it.
 struct Link {
-    engine: Rc<Engine>,
+    client: Rc<RtpengineClient>,
     receiver: JoinHandle<()>,
 }
 
@@ -160,7 +160,7 @@ impl Link {
         // From here on, the kernel drops what comes from elsewhere.
         socket.connect(address)?;
         socket.set_nonblocking(true)?;
-        let engine = Rc::new(Engine {
+        let client = Rc::new(RtpengineClient {
             address,
             socket: UdpSocket::from_std(socket)?,
             open: RefCell::default(),
@@ -171,9 +171,9 @@ impl Link {
             down_logged: LogLimit::default(),
             warned: LogLimit::default(),
         });
-        let receiving = Rc::clone(&engine);
+        let receiving = Rc::clone(&client);
         Ok(Link {
-            engine,
+            client,
             receiver: spawn_local(async move { receiving.receive_all().await }),
         })
     }
@@ -185,8 +185,8 @@ impl Drop for Link {
     }
 }
 
-/// One rtpengine.
-struct Engine {
+/// The client of one rtpengine, at one address.
+struct RtpengineClient {
     address: SocketAddr,
     socket: UdpSocket,
     open: RefCell<Open>,
@@ -203,7 +203,7 @@ struct Engine {
     warned: LogLimit,
 }
 
-impl Engine {
+impl RtpengineClient {
     /// Sends a request, after the earlier ones of its session.
     fn accept(self: &Rc<Self>, request: Request) {
         let bytes = self.bytes.get() + request.datagram.len();
@@ -232,8 +232,8 @@ impl Engine {
             return;
         }
         sessions.insert(request.session.clone(), VecDeque::new());
-        let engine = Rc::clone(self);
-        spawn_local(async move { engine.run_session(request).await });
+        let client = Rc::clone(self);
+        spawn_local(async move { client.run_session(request).await });
     }
 
     /// Sends the requests of one session, until none is left.
