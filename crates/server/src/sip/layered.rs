@@ -167,19 +167,19 @@ impl Sip {
         *line = now.plus_secs(1);
         match (side, failure) {
             (NodeSide::Accepted, NodeFailure::Refused) => {
-                tracing::warn!(%address, %error, "a TLS client of SIP was refused: no node of the cluster publishes its certificate");
+                tracing::warn!(%address, %error, "refused a TLS connection of a SIP client: no node of the cluster publishes its certificate");
             }
             (NodeSide::Accepted, _) => {
                 tracing::debug!(%address, %error, "a TLS connection of another node failed");
             }
             (NodeSide::Connected, NodeFailure::Refused) => {
-                tracing::warn!(%address, %error, "a node was refused: it does not publish the certificate that it has; no request was sent to it");
+                tracing::warn!(%address, %error, "refused another node: its certificate differs from the published one; no request was sent to it");
             }
             (NodeSide::Connected, NodeFailure::RefusedByOther) => {
-                tracing::warn!(%address, %error, "another node has refused the certificate of this one: requests did not reach it");
+                tracing::warn!(%address, %error, "another node has refused the certificate of this node; no request was sent to it");
             }
             (NodeSide::Connected, _) => {
-                tracing::warn!(%address, %error, "TLS with another node failed: requests did not reach it");
+                tracing::warn!(%address, %error, "TLS with another node failed; no request was sent to it");
             }
         }
     }

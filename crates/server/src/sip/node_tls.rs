@@ -226,7 +226,7 @@ impl NodeTls {
                 .first()
                 .map(|der| Fingerprint::of(der));
             let sha256 = sha256.map(|it| it.to_string()).unwrap_or_default();
-            tracing::info!(sha256, "the certificate for other nodes was renewed");
+            tracing::info!(sha256, "renewed the node certificate");
         }
         let fingerprints = next.fingerprints.clone();
         self.own.current.store(Arc::new(next));

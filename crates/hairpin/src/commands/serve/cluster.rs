@@ -229,7 +229,9 @@ fn publish_certificate(tls: &NodeTls, own: &mut NodeInfo) {
         Ok(all) => own.fingerprints = all.iter().map(Fingerprint::to_string).collect(),
         // Only the epoch differs between certificates. The server has made one at startup, so the next one cannot fail
         // either.
-        Err(error) => tracing::error!("the certificate for other nodes stays as it is: {error}"),
+        Err(error) => tracing::error!(
+            "cannot renew the node certificate, so the current one stays in use: {error}"
+        ),
     }
 }
 
