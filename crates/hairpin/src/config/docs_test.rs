@@ -1,6 +1,7 @@
 //! The documentation describes exactly the keys that exist, with their defaults, and the example is without fault.
 
-use super::schema::{KEYS, Key};
+use super::key::Key;
+use super::schema::KEYS;
 use super::*;
 
 const REFERENCE: &str = include_str!("../../../../docs/configuration.md");

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 
 use super::diagnostics::{Diagnostic, Report};
 use super::includes;
+use super::key::{ENV_PREFIX, Key};
 use super::node::{Node, Raw};
-use super::schema::{ENV_PREFIX, KEYS, Key, Settings, sections};
+use super::schema::{KEYS, Settings, sections};
 use super::source::{Layer, Location, SourceId, Sources};
 use super::suggest::nearest;
 use super::walk;

@@ -22,12 +22,14 @@ mod effective;
 mod events;
 mod expand;
 mod includes;
+mod key;
 mod layers;
 mod logging;
 mod nat_discovery;
 mod network;
 mod node;
 mod offload;
+mod ranges;
 mod realms;
 mod remote;
 mod schema;
@@ -502,11 +504,11 @@ fn values<T>(list: List<T>) -> Vec<T> {
 /// The names of the keys that differ between two configurations and that only a restart applies.
 pub(crate) fn needs_restart(old: &Loaded, new: &Loaded) -> Vec<String> {
     let (mut old, mut new) = (old.settings.clone(), new.settings.clone());
-    let value = |key: &schema::Key, settings: &mut Settings| {
+    let value = |key: &key::Key, settings: &mut Settings| {
         (key.slot)(settings).written(true).map(|(text, _)| text)
     };
     KEYS.iter()
         .filter(|key| !key.live && value(key, &mut old) != value(key, &mut new))
-        .map(schema::Key::path)
+        .map(key::Key::path)
         .collect()
 }

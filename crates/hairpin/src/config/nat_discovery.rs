@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use server::{NatDiscovery, NatDiscoveryError};
 
 use super::diagnostics::{Diagnostic, Report};
+use super::key::Entry;
 use super::network::{ExternalAddress, ExternalIp};
-use super::schema::{Entry, Settings};
+use super::schema::Settings;
 use super::setting::List;
 use super::source::Located;
 

@@ -1,12 +1,10 @@
 //! Every key of the configuration, once.
 //!
-//! [`KEYS`] drives the file walker, the environment, `--set`, `check --effective` and the test that
-//! docs/configuration.md describes exactly these keys. [`Settings`] holds what was read, each value with its place.
-//! Defaults are in `defaults.toml`.
+//! [`KEYS`] is the table for the file walker, the environment, `--set` and `check --effective`. A test compares it with
+//! docs/configuration.md. [`Settings`] holds the values, each with its place in the configuration. Defaults are in
+//! `defaults.toml`, the types with a range of values in [`ranges`](super::ranges).
 
 use std::net::{IpAddr, SocketAddr};
-
-use toml::de::DeValue;
 
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::{AdminListen, Token};
@@ -15,18 +13,26 @@ use super::cluster;
 use super::control_socket::ControlSocket;
 use super::credentials::{Realm, Secret, User};
 use super::deny_files::DenyFile;
-use super::diagnostics::{Diagnostic, Report};
 use super::events;
+use super::key::{Entry, Key};
 use super::logging::{LogFormat, LogLevel};
 use super::network::{
     ExternalAddress, ExternalIp, NameServer, Network, PeerRule, PortRange, StunServer,
 };
-use super::node::{Node, Raw};
 use super::offload::{BindingExcess, OffloadMode};
+use super::ranges::{
+    AllocationLifetime, AllocationRate, Allocations, BindingRate, BusyPoll, Channels,
+    CheckInterval, ConnectionIdle, Connections, Drain, GroupRate, MessageDeadline, NonceLifetime,
+    OffloadChannels, OverloadPercent, PeerConnections, Permissions, QueueAge, QueueSize,
+    QueueTotal, ReceiveBuffer, SendBuffer, ServiceTime, SipBan, SipBindings, SipBody,
+    SipCallDuration, SipCalls, SipConnections, SipFlowTimer, SipHead, SipHeaders, SipIdle,
+    SipMessageDeadline, SipPushCalls, SipPushRefresh, SipPushTimeout, SipRegistration, SipSession,
+    SipShortest, SipShortestSession, SipT1, SipTraceId, SipTraceMemory, SipTransactions,
+    SipUserBindings, Tolerance, UnverifiedResponses,
+};
 use super::realms;
 use super::setting::{
-    Amplification, AtLeastOne, Bounded, List, PinWorkers, RateDirections, Seconds, Setting,
-    Steering, Workers,
+    Amplification, AtLeastOne, List, PinWorkers, RateDirections, Steering, Workers,
 };
 use super::sip::{Algorithms, ForkingOrder, Origin, WebSocketPath};
 use super::sip_advertise::Advertise;
@@ -40,128 +46,13 @@ use super::sip_routes;
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::sip_trace;
 use super::sip_trunks;
-use super::size::{Rate, Size};
 use super::software::Software;
-use super::source::{Located, Location};
 use super::state_dir::StateDir;
 use super::stores;
 use super::tls::{MinVersion, Pair};
 use super::tokens::{self, ServerName};
 
-/// RFC 8656 §7.2: an allocation lasts 10 minutes by default. Clients refresh one minute before the end, so less than 2
-/// minutes is too short. More than a day would occupy the port of a vanished client for too long.
-pub(crate) type AllocationLifetime = Seconds<120, 86_400>;
-/// RFC 8656 §5: a nonce expires at least once an hour; under a minute nearly every request would be challenged.
-pub(crate) type NonceLifetime = Seconds<60, 3_600>;
-/// Allocations: one relay port each, and 65 thousand ports on each of a few addresses.
-pub(crate) type Allocations = Bounded<1, 10_000_000>;
-/// Permissions of one relayed address: each is state that a client makes with one request.
-pub(crate) type Permissions = Bounded<1, 1_024>;
-/// Channels of one relayed address: 4,096 numbers exist (RFC 8656 §12).
-pub(crate) type Channels = Bounded<1, 4_096>;
-
-/// A receive buffer: the kernel makes none smaller than 4 KiB in effect, and half a gigabyte would hold a minute of
-/// delay.
-pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
-/// A send buffer: what the kernel keeps for one neighbour that does not answer has to fit, 208 KiB by default.
-pub(crate) type SendBuffer = Size<262_144, 536_870_912>;
-/// Busy polling: beyond a millisecond, sleeping is no worse.
-pub(crate) type BusyPoll = Bounded<0, 1_000>;
-
-/// Connections with peers of one TCP relayed address. Each takes a descriptor, and another one when it is bound.
-pub(crate) type PeerConnections = Bounded<1, 1_024>;
-
-/// Channels in the kernel: two entries each, so that the most take a gigabyte of its memory.
-pub(crate) type OffloadChannels = Bounded<1, { server::offload::Offload::MOST_CHANNELS }>;
-/// Error responses per second and source: without any, no client could begin.
-pub(crate) type UnverifiedResponses = Bounded<1, 100_000_000>;
-/// Binding requests per second and source prefix: no link brings 100 million.
-pub(crate) type BindingRate = Bounded<0, 100_000_000>;
-
-/// Application data of one allocation: below 1 KiB a second not even a call fits, and beyond 1 GiB it is no limit.
-pub(crate) type AllocationRate = Rate<1_024, 1_073_741_824>;
-/// Application data per second of a user, a source, a realm or all allocations.
-pub(crate) type GroupRate = Rate<1_024, 8_589_934_592>;
-
-/// Connections: a file descriptor each.
-pub(crate) type Connections = Bounded<1, 1_000_000>;
-/// A first message, and one that has begun: below a second a distant client fails, and TLS takes three round trips.
-pub(crate) type MessageDeadline = Seconds<1, 600>;
-/// Silence on a connection without an allocation.
-pub(crate) type ConnectionIdle = Seconds<5, 86_400>;
-/// How old relayed data may get before it is dropped: below 50 ms a lost segment's repetition would be too late.
-pub(crate) type QueueAge = Bounded<50, 60_000>;
-/// What waits on one connection: the longest message fits twice.
-pub(crate) type QueueSize = Size<131_072, 268_435_456>;
-/// What waits on all connections.
-pub(crate) type QueueTotal = Size<1_048_576, 4_294_967_295>;
-
-/// The share of the allocations from which clients are sent away.
-pub(crate) type OverloadPercent = Bounded<1, 100>;
-/// Time between two checks of another server; 0: none.
-pub(crate) type CheckInterval = Seconds<0, 3_600>;
-
-/// A drain: a day is longer than any call.
-pub(crate) type Drain = Seconds<0, 86_400>;
-
-/// How long a SIP message may wait: beyond ten seconds its sender has given up. 0 turns overload control off.
-pub(crate) type Tolerance = Bounded<0, 10_000>;
-/// What the test user agent server pretends that a request costs; a second is absurd enough.
-pub(crate) type ServiceTime = Bounded<0, 1_000_000>;
-/// SIP transactions: about a kilobyte each.
-pub(crate) type SipTransactions = Bounded<1, 10_000_000>;
-/// SIP connections: a file descriptor each.
-pub(crate) type SipConnections = Bounded<1, 1_000_000>;
-/// Header fields of a SIP message: the table of them has so much room.
-pub(crate) type SipHeaders = Bounded<8, 254>;
-/// The header of a SIP message: places in it are kept in 16 bits.
-pub(crate) type SipHead = Size<512, 65_535>;
-/// The body of a SIP message.
-pub(crate) type SipBody = Size<0, 1_048_576>;
-/// How long a call waits for a phone that is woken.
-pub(crate) type SipPushTimeout = Seconds<1, 60>;
-/// Calls that wait for phones. Each of them is a transaction.
-pub(crate) type SipPushCalls = Bounded<1, 100_000>;
-/// How long before its registration ends a phone is woken (RFC 8599 §5.6.1.1).
-pub(crate) type SipPushRefresh = Seconds<121, 3600>;
-/// Time for a message that has begun, and silence on a SIP connection: below 64 * T1 = 32 s a transaction would lose
-/// its connection.
-pub(crate) type SipMessageDeadline = Seconds<1, 600>;
-/// See [`SipMessageDeadline`].
-pub(crate) type SipIdle = Seconds<32, 86_400>;
-
-/// The shortest SIP registration: RFC 3261 §10.3 lets nobody refuse an hour.
-pub(crate) type SipShortest = Seconds<1, 3600>;
-/// How long a source is banned that guesses SIP passwords; 0: not at all.
-pub(crate) type SipBan = Seconds<0, 86_400>;
-/// SIP calls, and SIP calls per second; 0: no limit.
-pub(crate) type SipCalls = Bounded<0, 1_000_000>;
-/// Memory for the latest SIP messages; 0: none are kept.
-pub(crate) type SipTraceMemory = Size<0, 1_073_741_824>;
-/// The capture agent ID of HEP packets: a field of 32 bits.
-pub(crate) type SipTraceId = Bounded<0, { u32::MAX }>;
-/// How long a SIP call counts that nobody ends.
-pub(crate) type SipCallDuration = Seconds<60, 604_800>;
-/// The session interval that SIP's proxy asks for; 0: none.
-pub(crate) type SipSession = Seconds<0, 86_400>;
-/// RFC 4028 §5: 90 seconds at least.
-pub(crate) type SipShortestSession = Seconds<90, 86_400>;
-/// How long a SIP registration lasts.
-pub(crate) type SipRegistration = Seconds<1, 2_592_000>;
-/// How long a SIP flow with keep-alives may be silent; 0: `sip.idle` alone counts.
-pub(crate) type SipFlowTimer = Seconds<0, 3600>;
-/// SIP registration bindings: half a kilobyte each.
-pub(crate) type SipBindings = Bounded<1, 100_000_000>;
-/// SIP registration bindings of a user: each is listed in each answer.
-pub(crate) type SipUserBindings = Bounded<1, 30>;
-
-/// T1 of SIP: below 10 ms a busy machine repeats what was answered, and with 5 s a lost request takes minutes.
-pub(crate) type SipT1 = Bounded<10, 5_000>;
-
-/// A key that may have been set.
-pub(crate) type Entry<T> = Option<Located<T>>;
-
-/// What was read from all layers; the last one wins, key by key.
+/// The values of all layers. For each key, the last layer wins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     /// `server.workers`
@@ -508,112 +399,7 @@ pub(crate) struct Settings {
     pub(crate) log_format: Entry<LogFormat>,
 }
 
-/// One [`Entry`] whose type is forgotten, so that a table can hold them all.
-pub(crate) trait Slot {
-    /// Reads a value into it; on a mistake the old value stays.
-    fn read(&mut self, node: &Node<'_>, report: &mut Report);
-    /// Its value as TOML and its place, if set.
-    fn written(&self, reveal: bool) -> Option<(String, Location)>;
-    /// Where the value is set.
-    fn place(&self) -> Option<Location>;
-    /// Reads a value that another file has set, too: tables are added to its list.
-    fn read_more(&mut self, node: &Node<'_>, before: &Location, report: &mut Report);
-}
-
-impl<T: Setting> Slot for Entry<T> {
-    fn read(&mut self, node: &Node<'_>, report: &mut Report) {
-        if let Some(value) = T::read(node, report) {
-            *self = Some(Located {
-                value,
-                at: node.at.clone(),
-            });
-        }
-    }
-
-    fn written(&self, reveal: bool) -> Option<(String, Location)> {
-        self.as_ref()
-            .map(|entry| (entry.value.write(reveal), entry.at.clone()))
-    }
-
-    fn place(&self) -> Option<Location> {
-        self.as_ref().map(|entry| entry.at.clone())
-    }
-
-    fn read_more(&mut self, node: &Node<'_>, before: &Location, report: &mut Report) {
-        let is_table = |item: &Node<'_>| matches!(item.raw, Raw::Toml(DeValue::Table(_)));
-        let has_tables = node
-            .items()
-            .is_some_and(|items| !items.is_empty() && items.iter().all(is_table));
-        if has_tables && let Some(entry) = self.as_mut() {
-            let Some(more) = T::read(node, report) else {
-                return;
-            };
-            if entry.value.append(more) {
-                return;
-            }
-        }
-        report.push(
-            Diagnostic::error(&node.at, "another file sets this key, too")
-                .see(before, "first here")
-                .help("keep one of them; only lists of tables, such as [[sip.trunk]], are joined"),
-        );
-    }
-}
-
-/// One key.
-pub(crate) struct Key {
-    /// `relay` of `relay.ports`.
-    pub(crate) section: &'static str,
-    /// `ports` of `relay.ports`.
-    pub(crate) name: &'static str,
-    /// Whether its text must not be shown.
-    pub(crate) secret: bool,
-    /// Whether a reload applies a new value; otherwise a restart is necessary.
-    pub(crate) live: bool,
-    /// Its place in [`Settings`].
-    pub(crate) slot: fn(&mut Settings) -> &mut dyn Slot,
-}
-
-impl Key {
-    const fn new(
-        section: &'static str,
-        name: &'static str,
-        slot: fn(&mut Settings) -> &mut dyn Slot,
-    ) -> Self {
-        Self {
-            section,
-            name,
-            secret: false,
-            live: true,
-            slot,
-        }
-    }
-
-    const fn secret(mut self) -> Self {
-        self.secret = true;
-        self
-    }
-
-    const fn at_start(mut self) -> Self {
-        self.live = false;
-        self
-    }
-
-    /// `section.name`.
-    pub(crate) fn path(&self) -> String {
-        format!("{}.{}", self.section, self.name)
-    }
-
-    /// The environment variable that sets it.
-    pub(crate) fn variable(&self) -> String {
-        format!("{ENV_PREFIX}{}__{}", self.section, self.name).to_ascii_uppercase()
-    }
-}
-
-/// What the environment variables begin with.
-pub(crate) const ENV_PREFIX: &str = "HAIRPIN_";
-
-/// All of them, in the order of the documentation.
+/// All keys, in the order of the documentation.
 pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "workers", |s| &mut s.workers).at_start(),
     Key::new("server", "pin_workers", |s| &mut s.pin_workers).at_start(),

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::acme;
 use super::diagnostics::{Diagnostic, Report};
+use super::key::Entry;
 use super::network::{NameServer, Network, PeerRule};
 use super::node::Node;
-use super::schema::{Entry, Settings};
+use super::schema::Settings;
 use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::sip_advertise;
 use super::sip_calls;
