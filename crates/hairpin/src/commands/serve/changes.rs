@@ -48,9 +48,9 @@ impl Service<'_> {
 
     /// Admits no new work from now on. The server goes on until it is told to stop.
     fn drain_by_command(&self) -> Reply {
-        let drained = self.engine.drain(Duration::ZERO);
+        let drained = self.running.drain(Duration::ZERO);
         let drained = drained.map_err(|error| Refusal::new(format!("not draining: {error:#}")))?;
-        let status = describe_remaining(&self.engine.observer());
+        let status = describe_remaining(&self.running.observer());
         self.manager.status(&status);
         tracing::info!(
             "draining until the server is stopped: no new allocations, no new SIP transactions"
@@ -60,7 +60,7 @@ impl Service<'_> {
 
     /// Admits new work again.
     fn end_drain_by_command(&self) -> Reply {
-        let ended = self.engine.end_drain();
+        let ended = self.running.end_drain();
         ended.map_err(|error| Refusal::new(format!("still draining: {error:#}")))?;
         self.manager.status(&self.serving());
         tracing::info!("drain ended: new allocations and SIP transactions are admitted");

@@ -14,8 +14,8 @@ use stores::cluster::{
     self, Cluster, ClusterQuota, Event, Limits, Message, NodeInfo, Order, RealmLimits,
 };
 
-use super::engine::Engine;
 use super::plan::{self, Listeners, Machine};
+use super::running::RunningServer;
 use crate::config::{Config, SipTransport};
 use crate::control::sessions;
 
@@ -111,14 +111,14 @@ const TRANSPORTS: [(&str, Transport); 4] = [
 /// Joins the other nodes, if the configuration says where.
 pub(super) fn join(
     config: &Config,
-    engine: &Engine,
+    running: &RunningServer,
     machine: &Machine,
     takes_over: bool,
 ) -> Result<Option<Cluster>> {
     let (Some(options), Some(keys), Some(peers)) = (
         config.cluster.engine(),
         config.cluster.keys(),
-        engine.databases().peers().cloned(),
+        running.databases().peers().cloned(),
     ) else {
         return Ok(None);
     };
@@ -132,10 +132,10 @@ pub(super) fn join(
         false => name.clone(),
     };
     let own = NodeInfo {
-        addresses: addresses(config, engine, machine),
+        addresses: addresses(config, running, machine),
         sip: match &peers.sip {
             Some(_) => {
-                let listeners = engine.sip_listeners();
+                let listeners = running.sip_listeners();
                 registrations::addresses(&listeners, &config.sip.advertise, machine)
             }
             None => Vec::new(),
@@ -148,7 +148,7 @@ pub(super) fn join(
     let opened = cluster::open(&options, &config.cluster.prefix);
     let opened = opened
         .map_err(|error| anyhow!("the engine of the cluster: {error}; see cluster.engine"))?;
-    let observer = engine.observer();
+    let observer = running.observer();
     let nodes = Arc::clone(&peers.nodes);
     let sip = peers.sip.clone();
     let tls = sip.as_ref().and_then(|sip| sip.tls().cloned());
@@ -156,8 +156,8 @@ pub(super) fn join(
         sip.set_own(&own.sip);
         sip.bindings()
     });
-    let ended = engine.sessions();
-    let inspector = sip.as_ref().and_then(|_| engine.sip_inspector());
+    let ended = running.sessions();
+    let inspector = sip.as_ref().and_then(|_| running.sip_inspector());
     let settings = cluster::Settings {
         own,
         holder,
@@ -190,12 +190,16 @@ pub(super) fn join(
 }
 
 /// Where clients reach this server.
-fn addresses(config: &Config, engine: &Engine, machine: &Machine) -> Vec<(String, SocketAddr)> {
+fn addresses(
+    config: &Config,
+    running: &RunningServer,
+    machine: &Machine,
+) -> Vec<(String, SocketAddr)> {
     let listeners = Listeners {
-        udp: engine.listeners(),
-        tcp: engine.tcp_listeners(),
-        tls: engine.tls_listeners(),
-        dtls: engine.dtls_listeners(),
+        udp: running.listeners(),
+        tcp: running.tcp_listeners(),
+        tls: running.tls_listeners(),
+        dtls: running.dtls_listeners(),
     };
     let lists = [
         ("udp", &listeners.udp),

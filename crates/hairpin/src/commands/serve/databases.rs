@@ -402,22 +402,22 @@ fn add_peers(settings: &mut Settings, shared: &Shared) {
 impl Service<'_> {
     /// Applies changes of the stores.
     pub(super) fn follow_databases(&mut self) {
-        let notices = self.engine.databases().take_notices();
+        let notices = self.running.databases().take_notices();
         // The start and a reload read the tables of new stores by themselves, and these stores report it as well.
-        if notices.shared && self.engine.databases().have_changed_tables() {
-            let tables = self.engine.databases().tables();
+        if notices.shared && self.running.databases().have_changed_tables() {
+            let tables = self.running.databases().tables();
             // A reload also forgets all users.
             let outcome = self.denied.with_rules().and_then(|config| {
                 let config = super::with_credentials(
                     config,
                     &mut self.made_up_secret,
-                    self.engine.databases(),
+                    self.running.databases(),
                 )?;
-                self.engine.reload_settings(&config)
+                self.running.reload_settings(&config)
             });
             match outcome {
                 Ok(()) => {
-                    self.engine.databases_mut().set_applied(tables);
+                    self.running.databases_mut().set_applied(tables);
                     tracing::info!("store tables applied");
                 }
                 Err(error) => {
@@ -431,7 +431,7 @@ impl Service<'_> {
             false => notices.users.iter().map(|user| Some(&**user)).collect(),
         };
         for user in users {
-            if let Err(error) = self.engine.forget_users(user) {
+            if let Err(error) = self.running.forget_users(user) {
                 tracing::warn!(
                     "workers use the old key of a changed user until its ttl ends: {error:#}"
                 );

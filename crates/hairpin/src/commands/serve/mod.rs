@@ -6,7 +6,6 @@ mod cluster;
 pub(super) mod databases;
 mod denied;
 mod endpoints;
-mod engine;
 mod explain;
 mod kernel;
 pub(super) mod log;
@@ -17,6 +16,8 @@ mod plan;
 mod privileges;
 mod registrations;
 mod reload;
+mod running;
+mod settings;
 mod sip_tls;
 mod upgrade;
 
@@ -47,10 +48,10 @@ use banner::{Access, Banner};
 use databases::Databases;
 use denied::Denied;
 use endpoints::Endpoints;
-pub(crate) use engine::sip_settings;
-use engine::{Engine, Sources};
 use plan::Machine;
 pub(crate) use plan::random_secret;
+use running::{RunningServer, Sources};
+pub(crate) use settings::sip_settings;
 use upgrade::{InheritedProcess, Link, Successor};
 
 /// How long the credentials of the banner are good for.
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // Before any thread starts, so that no signal is missed.
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
     let manager = Manager::from_environment();
-    let machine = engine::machine();
+    let machine = running::machine();
     let mut taken = args
         .take_over
         .then(|| InheritedProcess::begin(&config.control_socket))
@@ -99,19 +100,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let others = endpoints.addresses();
     let attached = (databases, Events::start(&config.events)?);
-    let engine = Engine::start(&config, attached, &listeners, &others, &relays, sources)?;
+    let running = RunningServer::start(&config, attached, &listeners, &others, &relays, sources)?;
     privileges::give_up(args.config.as_deref());
-    kernel::warn(&engine.features());
-    let cluster = cluster::join(&config, &engine, &machine, args.take_over)?;
-    let source = Arc::new(source(&engine, cluster.as_ref()));
-    let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
+    kernel::warn(&running.features());
+    let cluster = cluster::join(&config, &running, &machine, args.take_over)?;
+    let source = Arc::new(source(&running, cluster.as_ref()));
+    let mut banner = banner(args, &config, &running, &machine, made_up_secret.clone());
     banner.admin = endpoints.admin_address();
     banner.control = endpoints.control_path();
     let uris = banner.access.uris().to_vec();
     let known = applied(&config, uris.clone(), config::in_force(&loaded, &loaded))?;
-    let shared = shared(args, &source, &endpoints, &engine, known);
+    let shared = shared(args, &source, &endpoints, &running, known);
     let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
-    endpoints.serve(&shared, &changes, engine.certificates())?;
+    endpoints.serve(&shared, &changes, running.certificates())?;
     output::print(&banner.render())?;
     let take = |taken: InheritedProcess| taken.serving(changes.clone(), args.adopt_output);
     let predecessor = taken.map(take).transpose()?;
@@ -121,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         made_up_secret,
         level,
         signals,
-        engine,
+        running,
         cluster,
         denied,
         source,
@@ -154,10 +155,10 @@ fn open_databases(config: &Config, signals: &Signals) -> Result<Databases> {
 }
 
 /// What metrics are made of.
-fn source(engine: &Engine, cluster: Option<&Cluster>) -> Source {
-    let stores = engine.databases().sources().cloned().collect();
-    let events = engine.events().status();
-    Source::new(engine.observer())
+fn source(running: &RunningServer, cluster: Option<&Cluster>) -> Source {
+    let stores = running.databases().sources().cloned().collect();
+    let events = running.events().status();
+    Source::new(running.observer())
         .with_stores(stores)
         .with_events(events)
         .with_cluster(cluster.map(Cluster::handle))
@@ -168,17 +169,17 @@ fn shared(
     args: &Args,
     source: &Arc<Source>,
     endpoints: &Endpoints,
-    engine: &Engine,
+    running: &RunningServer,
     applied: Applied,
 ) -> Arc<Shared> {
     Arc::new(Shared {
         source: Arc::clone(source),
         config_file: args.config.clone(),
-        sip: engine.sip_inspector(),
+        sip: running.sip_inspector(),
         admin: endpoints.admin_address(),
         stopping: AtomicBool::new(false),
         predecessor: Mutex::new(None),
-        sessions: engine.sessions(),
+        sessions: running.sessions(),
         applied: Mutex::new(Arc::new(applied)),
     })
 }
@@ -244,17 +245,17 @@ fn with_credentials(
 fn banner(
     args: &Args,
     config: &Config,
-    engine: &Engine,
+    running: &RunningServer,
     machine: &Machine,
     made_up_secret: Option<String>,
 ) -> Banner {
     let listeners = plan::Listeners {
-        udp: engine.listeners(),
-        tcp: engine.tcp_listeners(),
-        tls: engine.tls_listeners(),
-        dtls: engine.dtls_listeners(),
+        udp: running.listeners(),
+        tcp: running.tcp_listeners(),
+        tls: running.tls_listeners(),
+        dtls: running.dtls_listeners(),
     };
-    let server_name = engine.server_name();
+    let server_name = running.server_name();
     let uris = plan::uris(
         &listeners,
         &config.external_ip,
@@ -281,17 +282,17 @@ fn banner(
     };
     Banner {
         listeners,
-        sip: engine.sip_listeners(),
-        sip_streams: engine.sip_streams(),
+        sip: running.sip_listeners(),
+        sip_streams: running.sip_streams(),
         test_uas: config.sip.test_uas,
-        relays: engine.relays(),
+        relays: running.relays(),
         relay_ports: config.relay_ports.clone(),
-        workers: engine.workers(),
-        steering: engine.steering(),
+        workers: running.workers(),
+        steering: running.steering(),
         realm: config.realm.clone(),
         local_peers: config.peers_allow_local,
-        kernel: kernel::lines(&engine.features()),
-        offload: engine.offload(),
+        kernel: kernel::lines(&running.features()),
+        offload: running.offload(),
         admin: None,
         control: None,
         access,
@@ -325,7 +326,7 @@ struct Service<'a> {
     made_up_secret: Option<String>,
     level: log::Level,
     signals: Signals,
-    engine: Engine,
+    running: RunningServer,
     /// The other nodes, if there may be some.
     cluster: Option<Cluster>,
     denied: Denied,
@@ -353,7 +354,7 @@ struct Service<'a> {
 impl Service<'_> {
     fn run(mut self) -> Result<ExitCode> {
         let mut rotate_at = Instant::now() + NONCE_KEY_LIFE;
-        let observer = self.engine.observer();
+        let observer = self.running.observer();
         let look = self
             .manager
             .interval()
@@ -377,17 +378,17 @@ impl Service<'_> {
             self.read_changed_deny_files();
             self.follow_databases();
             self.follow_external_addresses();
-            if self.engine.has_failed() {
+            if self.running.has_failed() {
                 // Says which worker, and why: the process ends, and its supervisor starts a whole one.
-                self.engine.stop()?;
+                self.running.stop()?;
                 bail!("a worker has stopped by itself; the log says why");
             }
-            if let Err(error) = self.engine.follow_epoch() {
+            if let Err(error) = self.running.follow_epoch() {
                 tracing::error!("the keys of the cluster stay as they are: {error:#}");
             }
             if Instant::now() >= rotate_at {
                 rotate_at += NONCE_KEY_LIFE;
-                if let Err(error) = self.engine.rotate_nonce_key() {
+                if let Err(error) = self.running.rotate_nonce_key() {
                     tracing::error!("the nonce key was not replaced: {error:#}");
                 }
             }
@@ -396,7 +397,7 @@ impl Service<'_> {
 
     /// What the server does, for `systemctl status`.
     fn serving(&self) -> String {
-        let workers = config::plural(self.engine.workers(), "worker");
+        let workers = config::plural(self.running.workers(), "worker");
         format!("Serving on {workers}")
     }
 
@@ -410,8 +411,8 @@ impl Service<'_> {
             None => self.manager.stopping(),
             Some(_) => tracing::info!("drained: no client is left"),
         }
-        let (engine, drain) = (self.engine, self.drain);
-        let observer = engine.observer();
+        let (running, drain) = (self.running, self.drain);
+        let observer = running.observer();
         let drained_by = Instant::now() + drain;
         if drain.is_zero() {
             tracing::info!("stopping; a second signal stops at once");
@@ -423,7 +424,7 @@ impl Service<'_> {
         }
         let stopping = std::thread::spawn(move || {
             if !drain.is_zero() {
-                match engine.drain(drain) {
+                match running.drain(drain) {
                     Ok(true) => {}
                     Ok(false) => {
                         tracing::warn!(
@@ -434,7 +435,7 @@ impl Service<'_> {
                     Err(error) => tracing::warn!("not drained: {error:#}"),
                 }
             }
-            engine.stop()
+            running.stop()
         });
         while !stopping.is_finished() {
             if let Some(Signal::Interrupt | Signal::Terminate) =
@@ -466,14 +467,14 @@ impl Service<'_> {
         let counters = &self.source.external_address;
         for check in checks {
             let outcome = check.and_then(|found| {
-                let known = self.engine.relays();
+                let known = self.running.relays();
                 let is_new = |external: &&ExternalIp| {
                     let pair = external.private.map(|private| (private, external.public));
                     pair.is_some_and(|pair| !known.contains(&pair))
                 };
                 let new: Vec<_> = found.iter().filter(is_new).collect();
                 new.iter()
-                    .try_for_each(|external| self.engine.advertise(external))?;
+                    .try_for_each(|external| self.running.advertise(external))?;
                 Ok(new.len())
             });
             let counter = match outcome {
@@ -494,7 +495,7 @@ impl Service<'_> {
             return;
         }
         let outcome = self.denied.with_rules().and_then(|config| {
-            self.engine.reload_settings(&config)?;
+            self.running.reload_settings(&config)?;
             Ok(config.peers_deny.len())
         });
         match outcome {

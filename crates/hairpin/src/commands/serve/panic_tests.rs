@@ -46,7 +46,7 @@ fn child() -> Result<ExitCode> {
     let mut settings = Settings::default();
     settings.credentials.push(Arc::new(Trap));
     running.reload(settings)?;
-    let engine = Engine::of(running, "hairpin");
+    let running = RunningServer::of(running, "hairpin");
     let started = read(&args)?;
     let config = started.config.clone().context("the defaults are wrong")?;
     Service {
@@ -61,21 +61,21 @@ fn child() -> Result<ExitCode> {
         made_up_secret: None,
         level,
         signals,
-        source: Arc::new(Source::new(engine.observer())),
+        source: Arc::new(Source::new(running.observer())),
         shared: Arc::new(Shared {
-            source: Arc::new(Source::new(engine.observer())),
+            source: Arc::new(Source::new(running.observer())),
             config_file: None,
             sip: None,
             admin: None,
             stopping: AtomicBool::new(false),
             predecessor: Mutex::new(None),
-            sessions: engine.sessions(),
+            sessions: running.sessions(),
             applied: Mutex::default(),
         }),
         changes,
         inbox,
         manager: Manager::from_environment(),
-        engine,
+        running,
         drain: Duration::ZERO,
         uris: Vec::new(),
     }

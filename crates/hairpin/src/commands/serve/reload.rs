@@ -50,11 +50,11 @@ impl Service<'_> {
             // directory.
             config.state_dir.clone_from(&started.state_dir);
         }
-        let next = self.engine.databases().open_next(&config)?;
-        let before = self.engine.databases_mut().replace(next);
-        let tables = self.engine.databases().tables();
+        let next = self.running.databases().open_next(&config)?;
+        let before = self.running.databases_mut().replace(next);
+        let tables = self.running.databases().tables();
         let outcome = self.apply_with_stores(config, new);
-        let databases = self.engine.databases_mut();
+        let databases = self.running.databases_mut();
         match outcome {
             // New requests use none of the stores of before.
             Ok(_) => {
@@ -70,13 +70,13 @@ impl Service<'_> {
 
     /// Applies a configuration whose stores are open.
     fn apply_with_stores(&mut self, config: Config, new: &Loaded) -> Result<Reloaded> {
-        let databases = self.engine.databases();
+        let databases = self.running.databases();
         let config = with_credentials(config, &mut self.made_up_secret, databases)?;
         let denied = Denied::of(config);
         let config = denied.with_rules()?;
         let keys = config::in_force(&self.started, new);
         let applied = super::applied(&config, self.uris.clone(), keys)?;
-        self.engine.reload(&config)?;
+        self.running.reload(&config)?;
         // Nothing fails from here on.
         self.denied = denied;
         self.shared.set_applied(applied);

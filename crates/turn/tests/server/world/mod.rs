@@ -1,27 +1,30 @@
 //! A server with a virtual clock, an embedder that opens imaginary sockets, and clients that sign requests.
 
 mod client;
+mod event;
 mod fakes;
+mod reply;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hairpin_turn as turn;
+use stun::AddressFamily;
 use stun::nonce::NonceKeys;
-use stun::{AddressFamily, Class, Decode, ErrorCode, HmacKey, Message, Method, XorRelayedAddress};
-use turn::server::credentials::{OwnedKeyQuery, StaticCredentials};
+use turn::server::credentials::StaticCredentials;
 use turn::server::{
-    AuthFailure, ClientVerdict, CloseReason, Config, DropReason, OffloadedChannel, OpenError,
-    OpenedRelay, Output, PeerVerdict, PortRequest, RelayRequest, RelayedAddresses, Server, Traffic,
+    AuthFailure, ClientVerdict, CloseReason, Config, DropReason, OpenError, OpenedRelay,
+    PeerVerdict, PortRequest, RelayRequest, RelayedAddresses, Server, Traffic,
 };
-use turn::{
-    AllocationKey, ClientPath, ConnectionKey, FiveTuple, ListenerKey, LookupKey, Mono, Now,
-    RelayKey, RequestKey, Run, Transport,
-};
+use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, Run, Transport};
 
 pub use client::{Client, Signing, bare, channel, channel_header, sign_into};
+pub use event::{Event, Offloaded};
 pub use fakes::{FakePolicy, FakeQuota};
+pub use reply::Reply;
+
+use event::own;
 
 pub const REALM: &str = "example.org";
 /// The wall clock at the start of every test.
@@ -33,81 +36,6 @@ pub const LISTENER: &str = "192.0.2.1:3478";
 pub const LISTENER_V6: &str = "[2001:db8::1]:3478";
 pub const RELAY_IP: &str = "203.0.113.1";
 pub const RELAY_IP_V6: &str = "2001:db8:1::1";
-
-/// An [`Output`] that owns itself.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    Sent {
-        path: ClientPath,
-        bytes: Vec<u8>,
-    },
-    OpenRelays {
-        request: RequestKey,
-        relays: Vec<RelayRequest>,
-        message: Option<Vec<u8>>,
-    },
-    Claim {
-        request: RequestKey,
-        token: [u8; 8],
-        user: String,
-        five_tuple: FiveTuple,
-        key: RelayKey,
-    },
-    Moved {
-        to: u16,
-        path: ClientPath,
-        message: Vec<u8>,
-    },
-    MovedClient {
-        to: u16,
-        path: ClientPath,
-        message: Vec<u8>,
-    },
-    MovedConnection {
-        to: u16,
-        path: ClientPath,
-        message: Vec<u8>,
-    },
-    FindKeys(LookupKey, OwnedKeyQuery),
-    Pause(ClientPath),
-    Resume(ClientPath),
-    AuthFailed(String, AuthFailure, u64),
-    /// An output that only reports, in words.
-    Reported(String),
-    CloseRelay(RelayKey),
-    Connect(ConnectionKey, RelayKey, SocketAddr),
-    BindConnection(ConnectionKey, ClientPath),
-    CloseConnection(ConnectionKey),
-    Offload(Offloaded),
-    StopOffload(Offloaded),
-    Opened {
-        user: String,
-        path: ClientPath,
-        relayed: RelayedAddresses,
-        lifetime_s: u32,
-    },
-    Closed {
-        user: String,
-        relayed: RelayedAddresses,
-        to_peers: Traffic,
-        to_client: Traffic,
-        seconds: u64,
-        reason: CloseReason,
-    },
-}
-
-/// A channel that the kernel relays.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Offloaded {
-    pub allocation: AllocationKey,
-    pub path: ClientPath,
-    pub relayed: SocketAddr,
-    pub peer: SocketAddr,
-    pub channel: u16,
-    /// Of one that is taken back, as it was last said.
-    pub own_relay: bool,
-    pub deadline: Mono,
-}
 
 pub struct World {
     /// What the kernel has, by 5-tuple and channel number.
@@ -488,157 +416,7 @@ fn opened(family: AddressFamily, port: u16) -> OpenedRelay {
     }
 }
 
-fn own(output: Output<'_>) -> Event {
-    match output {
-        Output::Send { path, bytes } => Event::Sent {
-            path,
-            bytes: bytes.to_vec(),
-        },
-        Output::OpenRelays {
-            request,
-            relays,
-            message,
-            ..
-        } => Event::OpenRelays {
-            request,
-            relays: relays.to_vec(),
-            message: message.map(<[u8]>::to_vec),
-        },
-        Output::ClaimReservation {
-            request,
-            token,
-            client,
-            key,
-        } => Event::Claim {
-            request,
-            token,
-            user: client.user.to_owned(),
-            five_tuple: client.five_tuple,
-            key,
-        },
-        Output::MoveRequest {
-            to, path, message, ..
-        } => Event::Moved {
-            to,
-            path,
-            message: message.to_vec(),
-        },
-        Output::CloseRelay { relay } => Event::CloseRelay(relay),
-        Output::AllocationOpened {
-            user,
-            path,
-            relayed,
-            lifetime_s,
-            ..
-        } => Event::Opened {
-            user: user.to_owned(),
-            path,
-            relayed,
-            lifetime_s,
-        },
-        Output::AllocationClosed {
-            user,
-            relayed,
-            to_peers,
-            to_client,
-            duration,
-            reason,
-            ..
-        } => Event::Closed {
-            user: user.to_owned(),
-            relayed,
-            to_peers,
-            to_client,
-            seconds: duration.as_secs(),
-            reason,
-        },
-        other => own_auth(other),
-    }
-}
-
-fn own_auth(output: Output<'_>) -> Event {
-    match output {
-        Output::FindKeys { lookup, query, .. } => Event::FindKeys(lookup, query.to_owned()),
-        Output::PauseReading { path } => Event::Pause(path),
-        Output::ResumeReading { path } => Event::Resume(path),
-        Output::AuthenticationFailed {
-            user,
-            reason,
-            omitted,
-            ..
-        } => Event::AuthFailed(user.to_owned(), reason, omitted),
-        other => own_connection(other),
-    }
-}
-
-fn own_connection(output: Output<'_>) -> Event {
-    match output {
-        Output::Connect {
-            connection,
-            relay,
-            peer,
-        } => Event::Connect(connection, relay, peer),
-        Output::MoveClient {
-            to, path, message, ..
-        } => Event::MovedClient {
-            to,
-            path,
-            message: message.to_vec(),
-        },
-        Output::MoveConnection { to, path, message } => Event::MovedConnection {
-            to,
-            path,
-            message: message.to_vec(),
-        },
-        Output::BindConnection { connection, path } => Event::BindConnection(connection, path),
-        Output::CloseConnection { connection } => Event::CloseConnection(connection),
-        other => own_offload(other),
-    }
-}
-
-fn own_offload(output: Output<'_>) -> Event {
-    let described = |channel: OffloadedChannel, own_relay, deadline| Offloaded {
-        allocation: channel.allocation,
-        path: channel.path,
-        relayed: channel.relayed,
-        peer: channel.peer,
-        channel: channel.number.get(),
-        own_relay,
-        deadline,
-    };
-    match output {
-        Output::Offload {
-            channel,
-            own_relay,
-            deadline,
-        } => Event::Offload(described(channel, own_relay, deadline)),
-        Output::StopOffload { channel } => Event::StopOffload(described(channel, false, Mono(0))),
-        other => Event::Reported(reported(other)),
-    }
-}
-
-fn reported(output: Output<'_>) -> String {
-    match output {
-        Output::Authenticated { client, method } => format!("{} proven: {method:?}", client.user),
-        Output::AllocationRefreshed { lifetime_s, .. } => format!("refreshed for {lifetime_s}"),
-        Output::PermissionInstalled { peer, .. } => format!("permission {peer}"),
-        Output::PermissionEnded { peer, .. } => format!("permission {peer} ended"),
-        Output::ChannelBound { number, peer, .. } => format!("channel {:#x} {peer}", number.get()),
-        Output::ChannelEnded { number, peer, .. } => {
-            format!("channel {:#x} {peer} ended", number.get())
-        }
-        Output::PathAdded { path } => format!("also at {}", path.five_tuple.remote),
-        Output::PathRemoved { path } => format!("no longer also at {}", path.five_tuple.remote),
-        Output::ClientMoved { client, from } => {
-            let (from, to) = (from.five_tuple.remote, client.five_tuple.remote);
-            format!("{} moved from {from} to {to}", client.user)
-        }
-        other => panic!("an output that the tests do not know: {other:?}"),
-    }
-}
-
-/// The verdict on a single datagram that is discarded.
-/// One datagram dropped, from whichever side it came.
+/// The verdict that one datagram is dropped, from a client or from a peer.
 pub fn drop_of<V: Dropped>(reason: DropReason) -> V {
     V::dropped(reason)
 }
@@ -682,62 +460,5 @@ pub fn path_on(transport: Transport, remote: &str) -> ClientPath {
             remote,
         },
         listener: ListenerKey(1),
-    }
-}
-
-/// A response.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reply(pub Vec<u8>);
-
-impl Reply {
-    pub fn message(&self) -> Message<'_> {
-        Message::parse(&self.0).unwrap()
-    }
-
-    pub fn get<'a, A: Decode<'a>>(&'a self) -> Option<A> {
-        self.message().get().unwrap()
-    }
-
-    /// 0 for success, else the error code.
-    pub fn code(&self) -> u16 {
-        let error: Option<ErrorCode<'_>> = self.get();
-        match self.message().class() {
-            Class::Success => {
-                assert!(error.is_none());
-                0
-            }
-            Class::Error => error.expect("a code").code,
-            class => panic!("not a response: {class:?}"),
-        }
-    }
-
-    pub fn method(&self) -> Method {
-        self.message().method()
-    }
-
-    /// The relayed addresses, in their order.
-    pub fn relayed(&self) -> Vec<SocketAddr> {
-        let id = self.message().transaction_id();
-        let found = self
-            .message()
-            .attributes()
-            .filter(|found| found.attribute_type == XorRelayedAddress::TYPE);
-        found
-            .map(|found| XorRelayedAddress::decode(found.value, &id).unwrap().0)
-            .collect()
-    }
-
-    /// The lifetime that a successful response grants, in seconds.
-    pub fn granted(&self) -> u32 {
-        assert_eq!(self.code(), 0);
-        self.get::<stun::Lifetime>().expect("a lifetime").0
-    }
-
-    pub fn is_signed_with(&self, key: &HmacKey) -> bool {
-        self.message().verify(key).is_ok()
-    }
-
-    pub fn is_signed(&self) -> bool {
-        self.message().has_integrity().is_some()
     }
 }

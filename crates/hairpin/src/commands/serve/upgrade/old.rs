@@ -113,7 +113,7 @@ impl Service<'_> {
         if self.shared.stopping.load(Ordering::Relaxed) {
             bail!("the server is about to stop");
         }
-        let offer = self.engine.offer()?;
+        let offer = self.running.offer()?;
         let (copies, listeners) = self.endpoints.copies()?;
         stream.set_write_timeout(Some(TIME))?;
         let granted: Reply = Ok(json!({ "pid": std::process::id() }));
@@ -162,7 +162,7 @@ impl Service<'_> {
             }
             FOREIGN => {
                 let request = read_foreign(message);
-                let handled = request.and_then(|request| self.engine.receive_foreign(request));
+                let handled = request.and_then(|request| self.running.receive_foreign(request));
                 if let Err(error) = handled {
                     tracing::debug!("a request of the new process is dropped: {error:#}");
                 }
@@ -180,7 +180,7 @@ impl Service<'_> {
         let joining = Joining::decode(&message.body, message.fds);
         let held = joining
             .map_err(anyhow::Error::from)
-            .and_then(|joining| self.engine.hold_clients(joining));
+            .and_then(|joining| self.running.hold_clients(joining));
         let why = held
             .err()
             .map(|error| format!("{error:#}"))
@@ -196,7 +196,7 @@ impl Service<'_> {
 
     /// The new process serves: this one keeps its clients and admits no others.
     fn stop_listening(&mut self, pid: &str) {
-        if let Err(error) = self.engine.stop_listening() {
+        if let Err(error) = self.running.stop_listening() {
             tracing::error!("this process may still accept connections: {error:#}");
         }
         self.endpoints.hand_over();
@@ -227,10 +227,10 @@ impl Service<'_> {
             cluster.set_retired(false);
         }
         let resumed = self
-            .engine
+            .running
             .resume()
             .and_then(|()| match successor.is_draining {
-                true => self.engine.end_drain(),
+                true => self.running.end_drain(),
                 false => Ok(()),
             });
         if let Err(error) = resumed {
@@ -238,7 +238,7 @@ impl Service<'_> {
         }
         if successor.serving.is_some() {
             self.manager.main_process(&std::process::id().to_string());
-            let certificates = self.engine.certificates();
+            let certificates = self.running.certificates();
             let served = self
                 .endpoints
                 .serve(&self.shared, &self.changes, certificates);
@@ -262,18 +262,18 @@ impl Service<'_> {
             return false;
         }
         if !std::mem::replace(&mut successor.is_draining, true)
-            && let Err(error) = self.engine.drain(Duration::ZERO)
+            && let Err(error) = self.running.drain(Duration::ZERO)
         {
             tracing::warn!("cannot begin to drain: {error:#}");
         }
         let stays = self.drain.max(SIP_CONNECTIONS);
         if since.elapsed() >= stays
             && !std::mem::replace(&mut successor.closes_sip, true)
-            && let Err(error) = self.engine.close_sip_connections()
+            && let Err(error) = self.running.close_sip_connections()
         {
             tracing::warn!("cannot close idle SIP connections: {error:#}");
         }
-        let stats = self.engine.observer().stats();
+        let stats = self.running.observer().stats();
         let left = OldProcessLoad {
             pid: std::process::id(),
             allocations: stats.allocations(),
@@ -282,7 +282,7 @@ impl Service<'_> {
         };
         if successor.reported_at.elapsed() >= REPORT_INTERVAL {
             successor.reported_at = Instant::now();
-            self.engine.share_rates();
+            self.running.share_rates();
             let body = serde_json::to_vec(&left).unwrap_or_default();
             let _ = passing::send(&successor.stream, LEFT, &body, &[]);
         }
@@ -295,14 +295,14 @@ impl Service<'_> {
             let left = serde_json::from_slice(&message.body).ok();
             self.set_predecessor(left);
             // It sends this once per second.
-            self.engine.share_rates();
+            self.running.share_rates();
         }
     }
 
     pub(in super::super) fn predecessor_ended(&mut self) {
         self.predecessor = None;
         self.set_predecessor(None);
-        match self.engine.predecessor_ended() {
+        match self.running.predecessor_ended() {
             Ok(()) => tracing::info!("the old process has ended"),
             Err(error) => tracing::error!("after the end of the old process: {error:#}"),
         }

@@ -1,35 +1,28 @@
-//! From a configuration to a running `server`, and back to words when it does not start.
+//! The running server: it starts from a configuration, and commands and the main thread reach it here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use server::access_tokens::TokenKeys;
 use server::certificates::Certificates;
-use server::connections::StreamSettings;
 use server::features::Features;
 use server::handover::{ForeignMessage, Joining, Offer, TakeOver};
-use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
-use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
-use server::quota::QuotaLimits;
-use server::realms::RealmSettings;
+use server::offload::{Offload, OffloadMode};
 use server::sessions::Sessions;
-use server::sip::{SipInspector, SipSettings};
-use server::turn::server::credentials::AccessTokens;
+use server::sip::SipInspector;
 use server::{
-    AddressFamily, Builder, InheritedSockets, IpNet, Observer, Running, Server, Settings,
-    SteeringInUse, addresses,
+    AddressFamily, Builder, InheritedSockets, Observer, Running, Server, SteeringInUse, addresses,
 };
 
 use super::databases::Databases;
 use super::explain::explain;
 use super::plan::{Listeners, Machine};
+use super::settings::with_databases;
 use super::sip_tls;
-use crate::config::{self, Config, ExternalIp, PeerRule, PinWorkers, Steering, User};
+use crate::config::{self, Config, ExternalIp, PinWorkers, Steering};
 use crate::events::Events;
 
-/// What `server` needs to know of the machine it runs on.
+/// The addresses of this machine.
 pub(super) fn machine() -> Machine {
     let families = [AddressFamily::V4, AddressFamily::V6];
     Machine {
@@ -41,24 +34,24 @@ pub(super) fn machine() -> Machine {
     }
 }
 
-/// Where sockets come from that the server does not open itself.
+/// The origin of sockets that the server does not open itself.
 pub(super) struct Sources {
     pub(super) inherited: InheritedSockets,
     /// The running server that this one takes over from.
     pub(super) take_over: Option<TakeOver>,
-    /// The most datagrams of a batch.
+    /// The highest number of datagrams in a batch; `None`: the default of the library.
     pub(super) batch_limit: Option<u16>,
 }
 
 /// The running server.
-pub(super) struct Engine {
+pub(super) struct RunningServer {
     running: Running,
     realm: String,
     databases: Databases,
     events: Events,
 }
 
-impl Engine {
+impl RunningServer {
     /// Opens all sockets and starts the workers.
     /// Clients may not relay to `others`: listeners of this process beside the server's.
     pub(super) fn start(
@@ -138,7 +131,7 @@ impl Engine {
         })
     }
 
-    /// One that runs already.
+    /// A server that runs already.
     #[cfg(test)]
     pub(super) fn of(running: Running, realm: &str) -> Self {
         let realm = realm.to_owned();
@@ -166,17 +159,17 @@ impl Engine {
         &self.events
     }
 
-    /// Has the workers ask the stores again for a user, or for all of them.
+    /// Makes the workers look up a user in the stores again; `None`: all users.
     pub(super) fn forget_users(&self, user: Option<&str>) -> Result<()> {
         Ok(self.running.forget_users(user)?)
     }
 
-    /// Closes SIP connections that nothing is under way on, after another process has taken over.
+    /// Closes SIP connections without a transaction, after another process has taken over.
     pub(super) fn close_sip_connections(&self) -> Result<()> {
         Ok(self.running.close_sip_connections()?)
     }
 
-    /// What a new process needs to take over.
+    /// The sockets and keys with which a new process takes over.
     pub(super) fn offer(&self) -> Result<Offer> {
         Ok(self.running.offer()?)
     }
@@ -201,12 +194,13 @@ impl Engine {
         Ok(self.running.predecessor_ended()?)
     }
 
-    /// While two processes run, once per second.
+    /// Publishes the counts of rate groups for the other process. While two processes run, it is called once per
+    /// second.
     pub(super) fn share_rates(&self) {
         self.running.share_rates();
     }
 
-    /// Handles what has come to the process that has taken over.
+    /// Handles a message that the process that has taken over has received for this one.
     pub(super) fn receive_foreign(&self, message: ForeignMessage) -> Result<()> {
         Ok(self.running.receive_foreign(message)?)
     }
@@ -241,7 +235,7 @@ impl Engine {
         self.running.observer().certificates().cloned()
     }
 
-    /// The name of the default certificate, if others trust it.
+    /// The first DNS name of the default certificate, if clients can trust it.
     pub(super) fn server_name(&self) -> Option<String> {
         let observer = self.running.observer();
         let info = observer.certificates()?.info();
@@ -254,12 +248,12 @@ impl Engine {
             .cloned()
     }
 
-    /// Where SIP is served, with the real ports.
+    /// The SIP listeners over UDP and TCP, with the real ports.
     pub(super) fn sip_listeners(&self) -> Vec<SocketAddr> {
         self.running.sip_listeners().to_vec()
     }
 
-    /// The listeners of SIP over TLS and WebSocket, and how a client is told to reach them.
+    /// The listeners of SIP over TLS and WebSocket, and the URI of each for clients.
     pub(super) fn sip_streams(&self) -> Vec<String> {
         let running = &self.running;
         let tls = running.sip_tls_listeners().iter();
@@ -271,7 +265,7 @@ impl Engine {
             .collect()
     }
 
-    /// Each relay address, and what clients are told instead.
+    /// Each relay address, and the address that clients get instead.
     pub(super) fn relays(&self) -> Vec<(IpAddr, IpAddr)> {
         self.running
             .relay_addresses()
@@ -280,7 +274,7 @@ impl Engine {
             .collect()
     }
 
-    /// Tells clients and peers another address for a relay address.
+    /// Sets the address that clients get instead of a relay address.
     pub(super) fn advertise(&self, external: &ExternalIp) -> Result<(), String> {
         let Some(local) = external.private else {
             return Ok(());
@@ -296,17 +290,17 @@ impl Engine {
         self.running.sessions()
     }
 
-    /// What other threads can see of it.
+    /// Reads the state of the server from any thread.
     pub(super) fn observer(&self) -> Observer {
         self.running.observer()
     }
 
-    /// What the kernel does for it.
+    /// The features of the kernel in use.
     pub(super) fn features(&self) -> Features {
         self.running.observer().features().clone()
     }
 
-    /// Who relays what arrives on each interface.
+    /// For each interface, whether the kernel or user space relays its packets.
     pub(super) fn offload(&self) -> Vec<String> {
         let status = self.running.observer().offload();
         if status.interfaces.is_empty() {
@@ -315,12 +309,12 @@ impl Engine {
         status.interfaces.iter().map(ToString::to_string).collect()
     }
 
-    /// How many workers serve.
+    /// The number of workers.
     pub(super) fn workers(&self) -> usize {
         self.running.workers()
     }
 
-    /// How new allocations find their worker, in a few words; `None` if there is but one.
+    /// How new allocations find their worker, in a few words; `None` if there is only one worker.
     pub(super) fn steering(&self) -> Option<&'static str> {
         match self.running.steering() {
             SteeringInUse::OneWorker => None,
@@ -333,7 +327,7 @@ impl Engine {
     pub(super) fn reload(&self, config: &Config) -> Result<()> {
         self.reload_settings(config)?;
         if let Some(certificates) = self.running.observer().certificates() {
-            // It logs what came of it.
+            // It logs the result.
             certificates.reload();
         }
         Ok(())
@@ -342,32 +336,33 @@ impl Engine {
     /// Replaces the settings alone, and reads no certificate.
     pub(super) fn reload_settings(&self, config: &Config) -> Result<()> {
         let mut settings = with_databases(config, &self.databases, &self.events);
-        // The realm is part of every key and requires a restart; the caller has said so.
+        // The realm is part of every key and requires a restart; the caller has logged that.
         settings.realm = self.realm.clone();
         Ok(self.running.reload(settings)?)
     }
 
-    /// Replaces the key that nonces are made with; those made with the last one stay good.
+    /// Replaces the key of nonces. Nonces of the previous key stay valid.
     pub(super) fn rotate_nonce_key(&self) -> Result<()> {
         Ok(self.running.rotate_nonce_key()?)
     }
 
-    /// In a cluster, uses the keys of this time.
+    /// In a cluster, uses the keys of the current epoch.
     pub(super) fn follow_epoch(&self) -> Result<()> {
         Ok(self.running.follow_epoch(SystemTime::now())?)
     }
 
-    /// Whether a worker has ended although nobody asked it to.
+    /// Whether a worker has ended by a failure.
     pub(super) fn has_failed(&self) -> bool {
         self.running.failed_worker().is_some()
     }
 
-    /// Admits no new work and waits for allocations and SIP transactions to end, at most for `limit`.
+    /// Admits no new allocations and SIP transactions, and waits at most `limit` until the others have ended. Returns
+    /// whether all have ended.
     pub(super) fn drain(&self, limit: Duration) -> Result<bool> {
         Ok(self.running.drain(limit)?)
     }
 
-    /// Admits new work again.
+    /// Admits new allocations and SIP transactions again.
     pub(super) fn end_drain(&self) -> Result<()> {
         Ok(self.running.end_drain()?)
     }
@@ -382,7 +377,7 @@ impl Engine {
     }
 }
 
-/// What a restart survives, and what other nodes have as well.
+/// The state directory, and the keys of the cluster.
 fn with_identity(mut builder: Builder, config: &Config) -> Builder {
     if let Some(path) = config.state_dir.path() {
         builder = builder.state_dir(path);
@@ -407,10 +402,24 @@ fn with_sip_streams(mut builder: Builder, sip: &config::Sip) -> Builder {
     builder
 }
 
+/// How much the kernel relays.
+fn offload(config: &Config) -> Offload {
+    let mut offload = Offload::default();
+    offload.mode = match config.offload_mode {
+        config::OffloadMode::Auto => OffloadMode::Auto,
+        config::OffloadMode::Xdp => OffloadMode::Xdp,
+        config::OffloadMode::Tc => OffloadMode::Tc,
+        config::OffloadMode::Off => OffloadMode::Off,
+    };
+    offload.channels = config.offload_channels;
+    offload
+}
+
 /// The name in certificates that the server makes itself.
 const LOCALHOST: &str = "localhost";
 
-/// The certificates of the configuration; else, if that is wanted, one for this machine that nobody trusts.
+/// The certificates of the configuration. Without any, and with `tls.self_signed`, a certificate for this machine that
+/// no client trusts.
 fn certificates(config: &Config, relays: &[IpAddr]) -> Result<Option<Certificates>> {
     if !config.certificates.is_empty() {
         return Ok(Some(Certificates::from_files(config.certificates.clone())?));
@@ -452,261 +461,5 @@ fn steering(wanted: Steering) -> server::Steering {
         Steering::Auto => server::Steering::Auto,
         Steering::Bpf => server::Steering::Bpf,
         Steering::Hash => server::Steering::Hash,
-    }
-}
-
-/// How much the kernel relays.
-fn offload(config: &Config) -> Offload {
-    let mut offload = Offload::default();
-    offload.mode = match config.offload_mode {
-        config::OffloadMode::Auto => OffloadMode::Auto,
-        config::OffloadMode::Xdp => OffloadMode::Xdp,
-        config::OffloadMode::Tc => OffloadMode::Tc,
-        config::OffloadMode::Off => OffloadMode::Off,
-    };
-    offload.channels = config.offload_channels;
-    offload
-}
-
-/// Which Binding requests it answers.
-fn kernel_binding(config: &Config) -> KernelBinding {
-    let mut binding = KernelBinding::default();
-    binding.rate = config.binding_rate;
-    binding.excess = match config.binding_excess {
-        config::BindingExcess::User => BindingExcess::UserSpace,
-        config::BindingExcess::Drop => BindingExcess::Drop,
-    };
-    binding
-}
-
-/// What opens access tokens, if there are keys. The configuration has been checked for keys that cannot be used.
-fn access_tokens(config: &Config) -> Option<Arc<dyn AccessTokens>> {
-    let keys = (!config.token_keys.is_empty()).then(|| config.token_keys.iter().cloned())?;
-    let keys = TokenKeys::new(&config.token_server_name, keys).ok()?;
-    Some(Arc::new(keys))
-}
-
-/// The settings, with what is in the stores and what the sinks of events want.
-fn with_databases(config: &Config, databases: &Databases, events: &Events) -> Settings {
-    let mut settings = settings(config);
-    databases.add_to(&mut settings, config);
-    events.add_to(&mut settings.hooks);
-    settings
-}
-
-/// The part of the configuration that can change while the server runs.
-fn settings(config: &Config) -> Settings {
-    let mut settings = Settings::default();
-    settings.realm.clone_from(&config.realm);
-    settings.software.clone_from(&config.software);
-    settings.users = passwords(&config.users);
-    settings.secrets = bytes(&config.secrets);
-    settings.strict_amplification = config.limits.strict_amplification;
-    settings.unverified_responses = config.limits.unverified_responses;
-    settings.access_tokens = access_tokens(config);
-    settings.alternates = config.alternate.settings();
-    settings.realms = config.realms.iter().map(realm).collect();
-    settings.peers = peers(config);
-    settings.quota = QuotaLimits::default()
-        .per_user(config.limits.allocations_per_user)
-        .per_source(config.limits.allocations_per_source)
-        .total(config.limits.allocations);
-    settings.nonce_lifetime = config.nonce_lifetime;
-    settings.strict_expiry = config.strict_expiry;
-    settings.rfc5766_channels = config.rfc5766_channels;
-    settings.short_token_keys = config.short_token_keys;
-    settings.channel_keeps_permission = config.channel_keeps_permission;
-    settings.classic_stun = config.classic_stun;
-    settings.draft_dual_allocation = config.draft_dual_allocation;
-    settings.kernel_binding = kernel_binding(config);
-    settings.sip = sip_settings(&config.sip);
-    settings.sip.push = crate::push::settings(config.sip.push.as_ref());
-    settings.streams = streams(&config.limits);
-    settings.default_lifetime = config.limits.lifetime_default;
-    settings.max_lifetime = config.limits.lifetime_max;
-    settings.max_permissions = config.limits.permissions as usize;
-    settings.max_channels = config.limits.channels as usize;
-    settings.tcp_relay = config.relay_tcp;
-    settings.mobility = config.relay_mobility;
-    settings.max_peer_connections = config.limits.peer_connections as usize;
-    settings.allocation_rate = config.limits.allocation_rate;
-    settings.rates.per_user = config.limits.rate_per_user;
-    settings.rates.per_source = config.limits.rate_per_source;
-    settings.rates.total = config.limits.rate_total;
-    settings.rates.directions_apart = config.limits.rate_directions_apart;
-    settings
-}
-
-fn passwords(users: &[User]) -> Vec<(String, String)> {
-    let pair = |user: &User| (user.name.clone(), user.password.clone());
-    users.iter().map(pair).collect()
-}
-
-fn bytes(secrets: &[String]) -> Vec<Vec<u8>> {
-    let bytes = |secret: &String| secret.clone().into_bytes();
-    secrets.iter().map(bytes).collect()
-}
-
-/// A realm beside the default one.
-fn realm(config: &config::Realm) -> RealmSettings {
-    let mut realm = RealmSettings::new(&config.name);
-    realm.origins.clone_from(&config.origins);
-    realm.server_names.clone_from(&config.server_names);
-    realm.listeners.clone_from(&config.listeners);
-    realm.users = passwords(&config.users);
-    realm.secrets = bytes(&config.secrets);
-    realm.peers.allow = rules(&config.peers_allow);
-    realm.peers.deny = rules(&config.peers_deny);
-    realm.allocations = config.allocations;
-    realm.allocations_per_user = config.allocations_per_user;
-    realm.allocation_rate = config.allocation_rate;
-    realm.rate = config.rate;
-    realm.rate_per_user = config.rate_per_user;
-    realm
-}
-
-/// Limits of connections.
-fn streams(limits: &config::Limits) -> StreamSettings {
-    let mut streams = StreamSettings::default();
-    streams.connections = limits.connections;
-    streams.connections_per_source = limits.connections_per_source;
-    streams.message_deadline = limits.stream_message_deadline;
-    streams.idle = limits.stream_idle;
-    streams.queue_age = limits.stream_queue_age;
-    streams.queue_bytes = limits.stream_queue as usize;
-    streams.queue_bytes_total = limits.stream_queue_total as usize;
-    streams
-}
-
-/// How SIP is served.
-pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
-    let mut sip = SipSettings::default();
-    sip.test_uas = config.test_uas;
-    sip.challenge = config.challenge;
-    sip.domains.clone_from(&config.domains);
-    sip.credentials.clone_from(&config.credentials);
-    sip.trunks.clone_from(&config.trunks);
-    sip.advertise.clone_from(&config.advertise);
-    sip.local_networks.clone_from(&config.local_networks);
-    sip.routes.clone_from(&config.routes);
-    sip.forwards.clone_from(&config.forwards);
-    sip.record_route = config.record_route;
-    sip.forking = config.forking;
-    sip.recurse = config.recurse;
-    sip.calls.clone_from(&config.calls);
-    sip.trace.clone_from(&config.trace);
-    sip.deny.clone_from(&config.deny);
-    sip.allow.clone_from(&config.allow);
-    sip.ban = config.ban;
-    sip.scanners.clone_from(&config.scanners);
-    sip.ice_servers.clone_from(&config.ice_servers);
-    sip.rtpengine = config.rtpengine;
-    sip.registrar.clone_from(&config.registrar);
-    sip.bindings = config.bindings;
-    sip.bindings_per_user = config.bindings_per_user;
-    sip.digest_algorithms.clone_from(&config.digest_algorithms);
-    sip.auth_int = config.auth_int;
-    sip.digest_any_uri = config.digest_any_uri;
-    sip.userhash = config.userhash;
-    sip.tolerance = config.tolerance;
-    sip.service_time = config.service_time;
-    sip.t1 = config.t1;
-    sip.resolvers.clone_from(&config.resolvers);
-    sip.targets = rules(&config.targets);
-    sip.transactions = config.transactions;
-    sip.connections = config.connections;
-    sip.connections_per_source = config.connections_per_source;
-    sip.websocket_paths.clone_from(&config.ws_paths);
-    sip.websocket_origins.clone_from(&config.ws_origins);
-    sip.headers = config.headers;
-    sip.head_bytes = config.head_size;
-    sip.body_bytes = config.body_size;
-    sip.message_deadline = config.message_deadline;
-    sip.idle = config.idle;
-    sip
-}
-
-fn rules(list: &[PeerRule]) -> Vec<Rule> {
-    let rule = |rule: &PeerRule| Rule {
-        network: rule.net,
-        ports: rule.ports.clone(),
-        transport: rule.transport,
-    };
-    list.iter().map(rule).collect()
-}
-
-fn peers(config: &Config) -> PeerRules {
-    let mut peers = PeerRules::default();
-    peers.allow = rules(&config.peers_allow);
-    peers.deny = rules(&config.peers_deny);
-    if config.peers_allow_local {
-        // This host's own addresses are denied one by one, which a rule for the network around them does not undo.
-        let own = addresses::host_addresses().into_iter().map(IpNet::from);
-        peers.allow.extend(
-            loopback_and_private()
-                .into_iter()
-                .chain(own)
-                .map(Rule::all_ports),
-        );
-    }
-    peers
-}
-
-#[cfg(test)]
-mod tests {
-    use server::ports::PortRange;
-
-    use super::*;
-    use crate::config::{Inputs, load};
-
-    fn defaults() -> Config {
-        load(&Inputs::default()).config.unwrap()
-    }
-
-    #[test]
-    fn the_defaults_are_those_of_the_library() {
-        let (config, library) = (defaults(), Settings::default());
-        let ours = settings(&config);
-        assert_eq!(ours.realm, library.realm);
-        assert_eq!(config.receive_buffer, server::RECEIVE_BUFFER);
-        assert_eq!(config.send_buffer, server::SEND_BUFFER);
-        assert_eq!(ours.quota, library.quota);
-        assert_eq!(ours.unverified_responses, library.unverified_responses);
-        assert_eq!(ours.nonce_lifetime, library.nonce_lifetime);
-        assert_eq!(ours.default_lifetime, library.default_lifetime);
-        assert_eq!(ours.max_lifetime, library.max_lifetime);
-        assert_eq!(ours.max_permissions, library.max_permissions);
-        assert_eq!(ours.max_channels, library.max_channels);
-        assert_eq!(ours.tcp_relay, library.tcp_relay);
-        assert_eq!(ours.mobility, library.mobility);
-        assert_eq!(ours.max_peer_connections, library.max_peer_connections);
-        assert_eq!(ours.allocation_rate, library.allocation_rate);
-        assert_eq!(ours.rates, library.rates);
-        assert_eq!(ours.strict_expiry, library.strict_expiry);
-        assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
-        assert_eq!(ours.short_token_keys, library.short_token_keys);
-        assert_eq!(ours.classic_stun, library.classic_stun);
-        assert_eq!(
-            ours.channel_keeps_permission,
-            library.channel_keeps_permission
-        );
-        assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
-        assert_eq!(ours.kernel_binding, library.kernel_binding);
-        assert_eq!(ours.sip, library.sip);
-        assert_eq!(ours.streams, library.streams);
-        assert_eq!(config.offload_channels, Offload::CHANNELS);
-        assert_eq!(
-            config.relay_ports,
-            PortRange::DYNAMIC.first()..=PortRange::DYNAMIC.last()
-        );
-    }
-
-    #[test]
-    fn local_peers_are_admitted_only_on_request() {
-        let mut config = defaults();
-        assert_eq!(peers(&config), PeerRules::default());
-        config.peers_allow_local = true;
-        let loopback: IpNet = "127.0.0.0/8".parse().unwrap();
-        assert!(peers(&config).allow.contains(&Rule::all_ports(loopback)));
     }
 }

@@ -1,0 +1,260 @@
+//! The settings of the library from a configuration. A reload can change all of them.
+
+use std::sync::Arc;
+
+use server::access_tokens::TokenKeys;
+use server::connections::StreamSettings;
+use server::offload::{BindingExcess, KernelBinding};
+use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
+use server::quota::QuotaLimits;
+use server::realms::RealmSettings;
+use server::sip::SipSettings;
+use server::turn::server::credentials::AccessTokens;
+use server::{IpNet, Settings, addresses};
+
+use super::databases::Databases;
+use crate::config::{self, Config, PeerRule, User};
+use crate::events::Events;
+
+/// The settings of the server from the configuration, its stores and its sinks of events.
+pub(super) fn with_databases(config: &Config, databases: &Databases, events: &Events) -> Settings {
+    let mut settings = settings(config);
+    databases.add_to(&mut settings, config);
+    events.add_to(&mut settings.hooks);
+    settings
+}
+
+/// Which Binding requests the kernel answers.
+fn kernel_binding(config: &Config) -> KernelBinding {
+    let mut binding = KernelBinding::default();
+    binding.rate = config.binding_rate;
+    binding.excess = match config.binding_excess {
+        config::BindingExcess::User => BindingExcess::UserSpace,
+        config::BindingExcess::Drop => BindingExcess::Drop,
+    };
+    binding
+}
+
+/// What opens access tokens, if there are keys. The configuration has been checked for keys that cannot be used.
+fn access_tokens(config: &Config) -> Option<Arc<dyn AccessTokens>> {
+    let keys = (!config.token_keys.is_empty()).then(|| config.token_keys.iter().cloned())?;
+    let keys = TokenKeys::new(&config.token_server_name, keys).ok()?;
+    Some(Arc::new(keys))
+}
+
+/// The part of the configuration that can change while the server runs.
+fn settings(config: &Config) -> Settings {
+    let mut settings = Settings::default();
+    settings.realm.clone_from(&config.realm);
+    settings.software.clone_from(&config.software);
+    settings.users = passwords(&config.users);
+    settings.secrets = bytes(&config.secrets);
+    settings.strict_amplification = config.limits.strict_amplification;
+    settings.unverified_responses = config.limits.unverified_responses;
+    settings.access_tokens = access_tokens(config);
+    settings.alternates = config.alternate.settings();
+    settings.realms = config.realms.iter().map(realm).collect();
+    settings.peers = peers(config);
+    settings.quota = QuotaLimits::default()
+        .per_user(config.limits.allocations_per_user)
+        .per_source(config.limits.allocations_per_source)
+        .total(config.limits.allocations);
+    settings.nonce_lifetime = config.nonce_lifetime;
+    settings.strict_expiry = config.strict_expiry;
+    settings.rfc5766_channels = config.rfc5766_channels;
+    settings.short_token_keys = config.short_token_keys;
+    settings.channel_keeps_permission = config.channel_keeps_permission;
+    settings.classic_stun = config.classic_stun;
+    settings.draft_dual_allocation = config.draft_dual_allocation;
+    settings.kernel_binding = kernel_binding(config);
+    settings.sip = sip_settings(&config.sip);
+    settings.sip.push = crate::push::settings(config.sip.push.as_ref());
+    settings.streams = streams(&config.limits);
+    settings.default_lifetime = config.limits.lifetime_default;
+    settings.max_lifetime = config.limits.lifetime_max;
+    settings.max_permissions = config.limits.permissions as usize;
+    settings.max_channels = config.limits.channels as usize;
+    settings.tcp_relay = config.relay_tcp;
+    settings.mobility = config.relay_mobility;
+    settings.max_peer_connections = config.limits.peer_connections as usize;
+    settings.allocation_rate = config.limits.allocation_rate;
+    settings.rates.per_user = config.limits.rate_per_user;
+    settings.rates.per_source = config.limits.rate_per_source;
+    settings.rates.total = config.limits.rate_total;
+    settings.rates.directions_apart = config.limits.rate_directions_apart;
+    settings
+}
+
+fn passwords(users: &[User]) -> Vec<(String, String)> {
+    let pair = |user: &User| (user.name.clone(), user.password.clone());
+    users.iter().map(pair).collect()
+}
+
+fn bytes(secrets: &[String]) -> Vec<Vec<u8>> {
+    let bytes = |secret: &String| secret.clone().into_bytes();
+    secrets.iter().map(bytes).collect()
+}
+
+/// A realm beside the default one.
+fn realm(config: &config::Realm) -> RealmSettings {
+    let mut realm = RealmSettings::new(&config.name);
+    realm.origins.clone_from(&config.origins);
+    realm.server_names.clone_from(&config.server_names);
+    realm.listeners.clone_from(&config.listeners);
+    realm.users = passwords(&config.users);
+    realm.secrets = bytes(&config.secrets);
+    realm.peers.allow = rules(&config.peers_allow);
+    realm.peers.deny = rules(&config.peers_deny);
+    realm.allocations = config.allocations;
+    realm.allocations_per_user = config.allocations_per_user;
+    realm.allocation_rate = config.allocation_rate;
+    realm.rate = config.rate;
+    realm.rate_per_user = config.rate_per_user;
+    realm
+}
+
+/// Limits of connections.
+fn streams(limits: &config::Limits) -> StreamSettings {
+    let mut streams = StreamSettings::default();
+    streams.connections = limits.connections;
+    streams.connections_per_source = limits.connections_per_source;
+    streams.message_deadline = limits.stream_message_deadline;
+    streams.idle = limits.stream_idle;
+    streams.queue_age = limits.stream_queue_age;
+    streams.queue_bytes = limits.stream_queue as usize;
+    streams.queue_bytes_total = limits.stream_queue_total as usize;
+    streams
+}
+
+/// How SIP is served.
+pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
+    let mut sip = SipSettings::default();
+    sip.test_uas = config.test_uas;
+    sip.challenge = config.challenge;
+    sip.domains.clone_from(&config.domains);
+    sip.credentials.clone_from(&config.credentials);
+    sip.trunks.clone_from(&config.trunks);
+    sip.advertise.clone_from(&config.advertise);
+    sip.local_networks.clone_from(&config.local_networks);
+    sip.routes.clone_from(&config.routes);
+    sip.forwards.clone_from(&config.forwards);
+    sip.record_route = config.record_route;
+    sip.forking = config.forking;
+    sip.recurse = config.recurse;
+    sip.calls.clone_from(&config.calls);
+    sip.trace.clone_from(&config.trace);
+    sip.deny.clone_from(&config.deny);
+    sip.allow.clone_from(&config.allow);
+    sip.ban = config.ban;
+    sip.scanners.clone_from(&config.scanners);
+    sip.ice_servers.clone_from(&config.ice_servers);
+    sip.rtpengine = config.rtpengine;
+    sip.registrar.clone_from(&config.registrar);
+    sip.bindings = config.bindings;
+    sip.bindings_per_user = config.bindings_per_user;
+    sip.digest_algorithms.clone_from(&config.digest_algorithms);
+    sip.auth_int = config.auth_int;
+    sip.digest_any_uri = config.digest_any_uri;
+    sip.userhash = config.userhash;
+    sip.tolerance = config.tolerance;
+    sip.service_time = config.service_time;
+    sip.t1 = config.t1;
+    sip.resolvers.clone_from(&config.resolvers);
+    sip.targets = rules(&config.targets);
+    sip.transactions = config.transactions;
+    sip.connections = config.connections;
+    sip.connections_per_source = config.connections_per_source;
+    sip.websocket_paths.clone_from(&config.ws_paths);
+    sip.websocket_origins.clone_from(&config.ws_origins);
+    sip.headers = config.headers;
+    sip.head_bytes = config.head_size;
+    sip.body_bytes = config.body_size;
+    sip.message_deadline = config.message_deadline;
+    sip.idle = config.idle;
+    sip
+}
+
+fn rules(list: &[PeerRule]) -> Vec<Rule> {
+    let rule = |rule: &PeerRule| Rule {
+        network: rule.net,
+        ports: rule.ports.clone(),
+        transport: rule.transport,
+    };
+    list.iter().map(rule).collect()
+}
+
+fn peers(config: &Config) -> PeerRules {
+    let mut peers = PeerRules::default();
+    peers.allow = rules(&config.peers_allow);
+    peers.deny = rules(&config.peers_deny);
+    if config.peers_allow_local {
+        // This host's own addresses are denied one by one, which a rule for the network around them does not undo.
+        let own = addresses::host_addresses().into_iter().map(IpNet::from);
+        peers.allow.extend(
+            loopback_and_private()
+                .into_iter()
+                .chain(own)
+                .map(Rule::all_ports),
+        );
+    }
+    peers
+}
+
+#[cfg(test)]
+mod tests {
+    use server::ports::PortRange;
+
+    use super::*;
+    use crate::config::{Inputs, load};
+
+    fn defaults() -> Config {
+        load(&Inputs::default()).config.unwrap()
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let (config, library) = (defaults(), Settings::default());
+        let ours = settings(&config);
+        assert_eq!(ours.realm, library.realm);
+        assert_eq!(config.receive_buffer, server::RECEIVE_BUFFER);
+        assert_eq!(config.send_buffer, server::SEND_BUFFER);
+        assert_eq!(ours.quota, library.quota);
+        assert_eq!(ours.unverified_responses, library.unverified_responses);
+        assert_eq!(ours.nonce_lifetime, library.nonce_lifetime);
+        assert_eq!(ours.default_lifetime, library.default_lifetime);
+        assert_eq!(ours.max_lifetime, library.max_lifetime);
+        assert_eq!(ours.max_permissions, library.max_permissions);
+        assert_eq!(ours.max_channels, library.max_channels);
+        assert_eq!(ours.tcp_relay, library.tcp_relay);
+        assert_eq!(ours.mobility, library.mobility);
+        assert_eq!(ours.max_peer_connections, library.max_peer_connections);
+        assert_eq!(ours.allocation_rate, library.allocation_rate);
+        assert_eq!(ours.rates, library.rates);
+        assert_eq!(ours.strict_expiry, library.strict_expiry);
+        assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
+        assert_eq!(ours.short_token_keys, library.short_token_keys);
+        assert_eq!(ours.classic_stun, library.classic_stun);
+        assert_eq!(
+            ours.channel_keeps_permission,
+            library.channel_keeps_permission
+        );
+        assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
+        assert_eq!(ours.kernel_binding, library.kernel_binding);
+        assert_eq!(ours.sip, library.sip);
+        assert_eq!(ours.streams, library.streams);
+        assert_eq!(config.offload_channels, server::offload::Offload::CHANNELS);
+        assert_eq!(
+            config.relay_ports,
+            PortRange::DYNAMIC.first()..=PortRange::DYNAMIC.last()
+        );
+    }
+
+    #[test]
+    fn local_peers_are_admitted_only_on_request() {
+        let mut config = defaults();
+        assert_eq!(peers(&config), PeerRules::default());
+        config.peers_allow_local = true;
+        let loopback: IpNet = "127.0.0.0/8".parse().unwrap();
+        assert!(peers(&config).allow.contains(&Rule::all_ports(loopback)));
+    }
+}
