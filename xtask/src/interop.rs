@@ -103,7 +103,7 @@ pub(crate) struct Options {
     binary: Option<PathBuf>,
 }
 
-/// Whose client.
+/// A project whose client is tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Client {
     Coturn,

@@ -29,7 +29,7 @@ pub(crate) fn run(root: &Path, build: bool) -> Result<Tally> {
         let outcome = complete(root, package).map(|()| "complete".to_owned());
         tally.record(&package.name, &outcome);
     }
-    // Changes that are not committed are packaged, too: the check is for whoever is about to commit them.
+    // Changes that are not committed are packaged, too, so the check can run before a commit.
     let mut arguments = vec![
         "package",
         "--workspace",

@@ -98,7 +98,7 @@ impl BpfError {
         matches!(self, BpfError::Attach { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// Whether the kernel or the driver does not know how: no native XDP in the driver, no TCX before Linux 6.6.
+    /// Whether the kernel or the driver lacks the feature. Examples: no native XDP in the driver, no TCX before Linux 6.6.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, BpfError::Attach { source, .. }

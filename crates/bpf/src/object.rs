@@ -27,7 +27,7 @@ impl Object {
         Object::load_with(name, bytes, sizes, &[])
     }
 
-    /// The same, with constants of the programs: whatever they rule out, the kernel leaves out of the program.
+    /// Also sets constants of the programs. The kernel removes the code that these constants rule out.
     ///
     /// # Errors
     /// [`BpfError::Load`] when the kernel refuses a map, or a constant is of another size.
@@ -98,7 +98,7 @@ impl Object {
         Ok(map.try_into()?)
     }
 
-    /// Another handle to the map of this name, of whatever type.
+    /// Another handle to the map of this name, of any type.
     ///
     /// # Errors
     /// [`BpfError::Missing`], or when no file descriptor is left.

@@ -306,7 +306,7 @@ impl<'a> Allocate<'a> {
         self
     }
 
-    /// One IPv4 and one IPv6 address (ADDITIONAL-ADDRESS-FAMILY).
+    /// Requests one IPv4 and one IPv6 relayed address (ADDITIONAL-ADDRESS-FAMILY).
     pub fn dual(mut self) -> Self {
         let even_port = matches!(
             self.options.relay,

@@ -1,4 +1,4 @@
-//! The client's state machine together with its server's address: what every driver needs, whatever it waits with.
+//! The client's state machine together with its server's address. Every driver needs both, with any means of waiting.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -131,8 +131,8 @@ impl Endpoint {
         }
     }
 
-    /// The second half of [`drain`](Endpoint::drain), one event at a time, for an owner whose next request depends on
-    /// it.
+    /// The next event. [`drain`](Endpoint::drain) handles all of them; a program whose next request depends on an event
+    /// calls this function instead.
     pub fn event(&mut self) -> Option<Event> {
         self.client.poll_event()
     }

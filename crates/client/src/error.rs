@@ -211,7 +211,7 @@ impl From<Loss> for Ended {
         match loss {
             Loss::Forgotten => Ended::Forgotten,
             Loss::Refused(error) => Ended::Refused(error),
-            // `Loss` grows; whatever it may be, the allocation is over.
+            // `Loss` may get more variants; with each of them, the allocation is over.
             _ => Ended::Expired,
         }
     }

@@ -38,7 +38,7 @@ impl<'a> Audit<'a> {
         to_system_log(&line);
     }
 
-    /// Writes the line of a server, with level `info` and whatever `log.level` is.
+    /// Writes the line of a server, with level `info`, for every `log.level`.
     pub(crate) fn log(self, by: &str) {
         let line = self.line(by);
         tracing::info!(target: TARGET, "{line}");

@@ -45,7 +45,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs handlers for SIGINT, SIGTERM and SIGHUP. Works whatever threads exist already.
+    /// Installs handlers for SIGINT, SIGTERM and SIGHUP. Works also if other threads exist already.
     ///
     /// # Errors
     /// `AlreadyExists` while another `Signals` lives; what `pipe2` or `sigaction` returns.

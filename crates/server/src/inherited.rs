@@ -180,7 +180,7 @@ impl InheritedSockets {
     }
 
     /// For each worker a TCP socket that listens on this address; `None` if none was inherited. Workers may share one:
-    /// the kernel gives a connection to whoever accepts it first.
+    /// the kernel gives a connection to the worker that accepts it first.
     pub(crate) fn tcp(
         &self,
         address: SocketAddr,

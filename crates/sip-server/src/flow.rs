@@ -238,7 +238,7 @@ impl FlowTokens {
         let sent = u64::from_be_bytes(*mac);
         let keys = [Some(self.current), self.previous];
         let mut keys = keys.into_iter().flatten();
-        // One comparison of two numbers takes the same time whatever they are.
+        // The comparison of two numbers takes the same time for all values.
         keys.any(|key| key.mac(bytes) == sent)
             .then(|| FlowId::read(bytes))?
     }

@@ -135,8 +135,8 @@ pub struct Destination {
     /// Our address to send from, where the socket has several; `None` leaves it to the kernel. A connection has a port
     /// of its own.
     pub local: Option<SocketAddr>,
-    /// The name that the other end must prove over TLS: the host of the URI, whatever the DNS makes of it
-    /// (RFC 5922 §7.3). Without one, no TLS connection is opened.
+    /// The name that the other end must prove over TLS: the host of the URI, not a name from the DNS (RFC 5922 §7.3).
+    /// Without one, no TLS connection is opened.
     pub name: Option<PeerName>,
 }
 

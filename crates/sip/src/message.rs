@@ -143,7 +143,7 @@ impl<'a> Message<'a> {
         Message::parse_with(bytes, spans, Framing::Datagram, &Limits::DEFAULT)
     }
 
-    /// Reads a message at the start of `bytes`, whatever its source and its limits.
+    /// Reads a message at the start of `bytes`, with this framing and these limits.
     ///
     /// # Errors
     /// As [`Message::parse`].

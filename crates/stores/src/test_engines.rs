@@ -165,7 +165,7 @@ impl Engines {
         }
     }
 
-    /// Three masters, each with so many replicas.
+    /// Three masters, each with `replicas` replicas.
     pub(crate) fn cluster(replicas: usize) -> Engines {
         let folder = tempfile::tempdir().expect("a folder");
         let arguments = "--cluster-enabled yes --cluster-node-timeout 4000 --cluster-replica-validity-factor 0 \

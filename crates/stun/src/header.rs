@@ -100,7 +100,7 @@ impl Method {
         self.0
     }
 
-    /// The method of a message that begins with these two bytes, whatever its class (RFC 8489 §5, figure 3).
+    /// The method of a message that begins with these two bytes, for every class (RFC 8489 §5, figure 3).
     #[must_use]
     pub const fn of_message(first: [u8; 2]) -> Method {
         method_of(u16::from_be_bytes(first))

@@ -220,7 +220,7 @@ impl AcmeSetup {
     }
 }
 
-/// Whether the log tells of so many new certificates.
+/// Whether the log has `count` new certificates.
 fn replaced(log: &str, count: usize) -> Option<()> {
     (log.matches("certificate replaced").count() >= count).then_some(())
 }

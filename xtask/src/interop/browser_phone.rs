@@ -436,7 +436,7 @@ impl<'a> Bench<'a> {
         Ok(outcome)
     }
 
-    /// baresip sends back what it receives, so sound has gone both ways if a page hears some.
+    /// baresip sends back what it receives. So if a page receives sound, sound has gone both ways.
     fn hears_itself(&self, phone: &Phone<'_>) -> Result<String> {
         let side = phone.ask("receives", json!([]))?;
         let now = &side["now"];

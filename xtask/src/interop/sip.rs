@@ -122,7 +122,7 @@ impl Bench<'_> {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// SIPp as the calling side: so many calls, none of which may fail.
+    /// SIPp as the calling side. It makes `calls` calls, and none may fail.
     fn sipp(&self, name: &str, calls: u32, more: &[&str]) -> Result<String> {
         self.sipp_to(self.port, name, calls, more)
     }

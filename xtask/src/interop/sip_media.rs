@@ -190,7 +190,7 @@ impl Bench {
         Ok("no session is left".to_owned())
     }
 
-    /// Waits until rtpengine has so many sessions.
+    /// Waits until rtpengine has `count` sessions.
     fn wait_sessions(&self, count: usize) -> Result<()> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, free_ports(1)?))?;
         socket.set_read_timeout(Some(Duration::from_secs(1)))?;

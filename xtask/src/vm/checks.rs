@@ -13,7 +13,7 @@ pub(crate) struct Check {
     pub(crate) run: Run,
     /// The oldest kernel that it is run on.
     pub(crate) since: Linux,
-    /// It is killed after so many seconds. Without KVM, a machine is 10 to 20 times slower than this one.
+    /// Seconds after which it is killed. Without KVM, a machine is 10 to 20 times slower than this one.
     pub(crate) seconds: u32,
 }
 

@@ -65,7 +65,7 @@ impl Relay {
         replaced.map(|()| attached)
     }
 
-    /// Makes this program the one that an XDP link attaches, whichever it was.
+    /// Makes an XDP link attach this program instead of its current one.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -165,7 +165,7 @@ impl Tls {
     }
 
     /// Whether connections resume earlier sessions if the server supports it. Always true after
-    /// [`with_config`](Tls::with_config), whatever the configuration says.
+    /// [`with_config`](Tls::with_config), regardless of the configuration.
     #[must_use]
     pub fn resumes(&self) -> bool {
         self.resumes

@@ -24,7 +24,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Connections at once. One more closes the oldest: whoever opens connections and says nothing cannot keep a probe out.
+/// Connections at once. One more closes the oldest, so clients that open connections and send nothing cannot keep a
+/// probe out.
 pub(super) const CONNECTIONS: usize = 32;
 
 /// Connections per second; more wait in the kernel's backlog. Scrapers come every few seconds, and a page takes a

@@ -50,7 +50,7 @@ impl FromText for Realm {
     }
 }
 
-/// A secret shared with whatever hands out time-limited credentials.
+/// A secret that is shared with a service that makes time-limited credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(pub(crate) String);
 

@@ -56,6 +56,7 @@ pub(crate) fn read(inputs: &Inputs, sources: &mut Sources, report: &mut Report) 
     settings
 }
 
+/// Reads the environment variable `name` into `settings`. Variables without the prefix and a section are ignored.
 fn environment(
     name: &OsString,
     value: &OsString,

@@ -1,4 +1,4 @@
-//! One value as the user wrote it, whatever layer it came from.
+//! One value as the user wrote it, from any layer.
 //!
 //! A file gives typed TOML values; the environment and flags give plain text, whose type is that of the key
 //! (`HAIRPIN_SERVER__WORKERS=4`, `--listen A --listen B`). A [`Node`] hides the difference from the readers in

@@ -48,7 +48,7 @@ pub(crate) struct Sip {
     pub(crate) local_networks: Vec<ipnet::IpNet>,
     /// Where a WebSocket is served; nothing: at any path.
     pub(crate) ws_paths: Vec<String>,
-    /// Whose pages may open a WebSocket; nothing: all.
+    /// Web origins whose pages may open a WebSocket; if it is empty: all.
     pub(crate) ws_origins: Vec<String>,
     /// Whether clients are asked for a certificate.
     pub(crate) client_certificates: ClientCertificates,
@@ -62,7 +62,7 @@ pub(crate) struct Sip {
     pub(crate) test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users.
     pub(crate) challenge: bool,
-    /// Whose addresses of record are registered.
+    /// The domains whose addresses of record are registered.
     pub(crate) domains: Vec<Domain>,
     /// How their users authenticate, where they have their own.
     pub(crate) credentials: Vec<DomainCredentials>,
@@ -359,7 +359,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     targets_have_any_transport(settings, report);
 }
 
-/// A target is a host that requests may go to, whatever carries them.
+/// A target is a host that requests may go to, over any transport.
 fn targets_have_any_transport(settings: &Settings, report: &mut Report) {
     let targets = settings.sip_targets.as_ref();
     for target in targets.map_or(&[][..], |list| &list.value) {

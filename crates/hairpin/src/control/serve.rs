@@ -134,7 +134,7 @@ fn hand_over(stream: UnixStream, changes: &ChangeSender) {
 
 /// The command, its arguments and the user ID of the peer, if this peer may give it.
 async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value, u32), Refusal> {
-    // The permissions of the file say the same; this holds whatever becomes of the file.
+    // The file has the same permissions; this check holds even if somebody changes them.
     let peer = stream
         .peer_cred()
         .map_err(|error| Refusal::new(format!("the kernel does not say who asks: {error}")))?;

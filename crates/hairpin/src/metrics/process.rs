@@ -28,7 +28,7 @@ fn schedstat(text: &str) -> Option<Times> {
     })
 }
 
-/// Linux counts times in /proc in hundredths of a second, whatever the kernel's own tick.
+/// Linux counts times in /proc in hundredths of a second, regardless of the kernel's own tick.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// What /proc/self/stat says.

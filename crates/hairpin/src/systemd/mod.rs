@@ -73,7 +73,7 @@ impl Manager {
         self.send(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// The server reads its configuration again; [`Manager::ready`] follows, whatever comes of it.
+    /// The server reads its configuration again; [`Manager::ready`] follows, also if the reload fails.
     pub(crate) fn reloading(&self) {
         let microseconds = monotonic_ns() / 1_000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));

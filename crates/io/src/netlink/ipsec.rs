@@ -54,7 +54,7 @@ mod tests_needs_root {
     use super::*;
     use crate::NetNs;
 
-    /// `struct xfrm_userpolicy_info`: whatever goes to 198.51.100.0/24 is blocked.
+    /// `struct xfrm_userpolicy_info`: packets to 198.51.100.0/24 are blocked.
     fn block() -> Request {
         const XFRM_MSG_NEWPOLICY: u16 = 0x13;
         const POLICY_OUT: u8 = 1;

@@ -55,8 +55,8 @@ pub struct Point {
     pub softirq_ns: f64,
     /// Share of the server's processor that both used.
     pub busy: f64,
-    /// Share of the server's or of the generator's processor that went elsewhere, whichever is
-    /// more. Of repeated measurements the one with the least is kept.
+    /// The share of the server's or of the generator's processor that other processes used; the larger of both. Of
+    /// repeated measurements the one with the least is kept.
     pub foreign: f64,
     /// Share of the schedule that the generator had to give up.
     pub skipped: f64,

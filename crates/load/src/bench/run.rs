@@ -52,7 +52,7 @@ pub fn run(mut options: BenchOptions) -> Result<Report, BenchError> {
         .into_iter()
         .filter(|scenario| options.can_load(scenario))
         .collect();
-    // Before the lock: who may not measure at all need not wait for another benchmark to hear so.
+    // Before the lock, so that a user without the permission gets the error at once.
     drop(new_namespace().network("make a network namespace")?);
     let _alone = lock()?;
     let _ = ::io::rlimit::raise_open_files();

@@ -96,7 +96,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
         let (lanes, more_taps) = binding::flows(&server.into(), None, HONEST_CLIENTS)?;
         let mut honest = Stream::new("honest", lanes);
         honest.schedule = Some(Schedule::constant(options.honest));
-        // Its rate is its own, whatever the flood's.
+        // Its rate does not depend on that of the flood.
         honest.weight = 0.0;
         streams.push(honest);
         receive_sockets.extend(more_taps);

@@ -185,8 +185,8 @@ impl Plan {
         }
     }
 
-    /// Sends by this schedule whatever comes back (an open loop); streams share it by their weights. For `allocate` it
-    /// says when cycles start.
+    /// Sends by this schedule, regardless of responses (an open loop); streams share it by their weights. For
+    /// `allocate` it says when cycles start.
     pub fn set_schedule(&mut self, schedule: &Schedule) {
         self.closed = None;
         match &mut self.work {
@@ -226,7 +226,7 @@ impl Plan {
     }
 
     /// Keeps `window` requests in flight: the next leaves when one is answered, or given up after a second. Latencies
-    /// then hide stalls, as they do for whoever waits for each response.
+    /// then hide stalls, as with every client that waits for each response.
     pub fn close_loop(&mut self, window: u32) {
         self.flat_out();
         self.closed = Some(Closed {

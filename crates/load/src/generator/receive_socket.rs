@@ -24,7 +24,7 @@ pub enum Decoder {
     Raw,
     /// Answers to the Binding requests of a [`Stamping::TransactionId`](super::Stamping) lane.
     Binding {
-        /// Whose answers they are.
+        /// The server whose responses are received.
         server: SocketAddr,
         /// What they must say.
         mapped: Mapped,

@@ -1,4 +1,4 @@
-//! A sender thread: follows its part of the schedules, whatever comes back.
+//! A sender thread: follows its part of the schedules, regardless of responses.
 
 use std::ops::{AddAssign, Range};
 use std::time::Duration;

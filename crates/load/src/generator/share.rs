@@ -1,8 +1,7 @@
 //! Which sends of a schedule are one sender's.
 //!
-//! Lanes take turns, `train` datagrams at a time, whoever sends them: global send `g` belongs to lane
-//! `g / train % lanes`, and lane `l` to sender `l % senders`. So every lane keeps its exact rate and place in the
-//! schedule, however many threads there are.
+//! Lanes take turns, `train` datagrams at a time. Global send `g` belongs to lane `g / train % lanes`, and lane `l` to
+//! sender `l % senders`. So every lane keeps its exact rate and place in the schedule, however many threads there are.
 
 /// One sender's part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

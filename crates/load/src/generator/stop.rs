@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ends whatever was given a clone of it: setting up, a run, a search. From any thread, or a signal's.
+/// Ends everything that has a clone of it: setting up, a run, a search. From any thread, or a signal's.
 #[derive(Clone, Debug, Default)]
 pub struct Stopper(Arc<AtomicBool>);
 

@@ -63,7 +63,7 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// An address of this machine, whatever network it is in.
+/// An address of this machine, in any network.
 fn is_own(ip: IpAddr) -> bool {
     io::interfaces::addresses().is_ok_and(|all| all.iter().any(|own| own.ip == ip))
 }

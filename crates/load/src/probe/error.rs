@@ -80,7 +80,7 @@ pub enum ProbeError {
     CredentialsNeeded {
         /// The server.
         server: SocketAddr,
-        /// Whose credentials it wants.
+        /// The realm of the credentials that it requires.
         realm: String,
     },
     /// The server does not accept the credentials.

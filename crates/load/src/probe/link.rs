@@ -171,7 +171,7 @@ impl Link {
             let (socket, mut refused) = (&mut self.socket, false);
             self.endpoint.transmit(|request| {
                 *transmissions = transmissions.saturating_add(1);
-                // Over UDP, an ICMP error that waits is reported by the next call, whichever that is: repeat it once.
+                // Over UDP, the next call reports an ICMP error that waits, so the call is repeated once.
                 refused |= socket.send(request).is_err() && socket.send(request).is_err();
             });
             if refused {

@@ -87,7 +87,7 @@ fn count_of_ours() -> usize {
     names().iter().filter(is_ours).count()
 }
 
-/// Adds a filter that passes everything; whoever tests has no need of its process.
+/// Adds a filter that passes everything. It does not end with the process of the test.
 fn add_filter(priority: u16, name: &str) {
     let mut relay = Relay::load(&bpf::relay::Settings {
         listener_ports: vec![1],

@@ -118,8 +118,8 @@ impl NextHopTable {
         }
     }
 
-    /// The number of the next hop from `local` to `to`; [`NextHopTable::NONE`] if the table is full. To be released
-    /// once by whoever got it. It becomes usable when the control thread has found the hop.
+    /// The number of the next hop from `local` to `to`; [`NextHopTable::NONE`] if the table is full. The caller must
+    /// release it once. It becomes usable when the control thread has found the hop.
     pub(crate) fn acquire(&self, local: IpAddr, to: IpAddr) -> u32 {
         let mut state = self.state();
         let (index, wake) = state.acquire(local, to);

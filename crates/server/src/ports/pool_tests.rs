@@ -245,7 +245,7 @@ fn concurrent_workers_share_without_doubles_and_without_false_shortage() {
                 let mut entropy = Entropy::new();
                 let mut mine = Vec::new();
                 for round in 0..20_000_u64 {
-                    // 4 x 128 = all 512 ports: whoever holds fewer than 128 must always find one.
+                    // 4 x 128 = all 512 ports: a thread with fewer than 128 must always find one.
                     if mine.len() < 128 {
                         let port = pool
                             .take(worker, PortSelection::Any, round / 1_000, &mut entropy)

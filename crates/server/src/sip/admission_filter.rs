@@ -142,7 +142,7 @@ impl AdmissionFilter {
         }
     }
 
-    /// The sockets say that so many datagrams more were dropped. Returns whether that means that there is no room.
+    /// The sockets report `more` further dropped datagrams. Returns whether that means that there is no room.
     pub(super) fn lost(&mut self, more: u64) -> bool {
         self.lost += more;
         // While the program drops, the socket counts both, and its own count is newer.

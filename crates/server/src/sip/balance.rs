@@ -46,8 +46,8 @@ const BYTES: usize = 128 << 10;
 /// Batches that may be under way, per worker: 4,096 messages, about as many as a socket's receive buffer holds.
 const BATCHES: usize = 64;
 
-/// With so many unopened, a worker gets no more messages of connections, which must not be dropped: a quarter of what
-/// is under way.
+/// With more unopened batches than this, a worker gets no more messages of connections, because these must not be
+/// dropped. It is a quarter of [`BATCHES`].
 const MANY_UNOPENED: u64 = 16;
 
 /// CANCELs passed on in one period. A CANCEL without a transaction costs every worker a look-up, and a flood of them
@@ -126,9 +126,9 @@ pub(crate) struct SharedBalance {
     unopened: Arc<[AtomicU64]>,
     /// Transactions that each has.
     transactions: Arc<[AtomicU64]>,
-    /// How many workers want to hear of ICMP errors.
+    /// How many workers wait for ICMP errors.
     errors_wanted: Arc<AtomicU64>,
-    /// Whose a Call-ID is. Keyed, so that nobody can give one worker everything.
+    /// The hash that gives a Call-ID to a worker. Keyed, so that nobody can give one worker everything.
     hash: RandomState,
     empty: Arc<ArrayQueue<SipBatch>>,
 }
@@ -378,12 +378,13 @@ impl Balance {
         };
     }
 
-    /// Whether any worker has: the kernel tells whichever has the socket that an answer would come to.
+    /// Whether any worker waits for ICMP errors. The kernel reports an error to the worker of the socket that a
+    /// response would come to.
     pub(super) fn are_errors_wanted(&self) -> bool {
         self.commons.errors_wanted.load(Ordering::Relaxed) > 0
     }
 
-    /// This worker has so many transactions.
+    /// Publishes the number of transactions of this worker.
     pub(super) fn publish_transactions(&self, count: usize) {
         let mine = &self.commons.transactions[self.place];
         mine.store(count as u64, Ordering::Relaxed);

@@ -14,9 +14,9 @@ use std::time::Duration;
 /// Bytes of memory that a datagram uses until a lump was measured: one of 500 to 1,500 bytes over loopback, as
 /// measured.
 const FIRST_USE: u64 = 2304;
-/// A lump counts if it is so many times what came in since the batch before, which is known only to a batch ..
+/// A lump counts if it is at least this many times the growth of memory since the last batch ..
 const CLEAR: u64 = 2;
-/// .. and of so many messages, two batches.
+/// .. and if at least this many messages were read since the last lump: those of two batches.
 const ENOUGH: u64 = 32;
 
 /// One socket's receive buffer.
@@ -130,7 +130,7 @@ impl Congestion {
         }
     }
 
-    /// A batch of datagrams begins, of so many messages and bytes; `memory` is asked for if there may be more.
+    /// A batch of datagrams begins, with this many messages and bytes. `memory` is called if more may wait.
     pub(super) fn datagrams(
         &mut self,
         number: u16,
@@ -225,7 +225,7 @@ impl Congestion {
         }
     }
 
-    /// The batch of so many messages is done, answers sent: tells the engine how long they took.
+    /// A batch of `handled` messages ends, and the responses are sent. Reports its duration to the engine.
     pub(super) fn end(&mut self, handled: usize, engine: &mut Engine) {
         let batch = Duration::from_nanos(io::clock::monotonic_ns() - self.started_ns);
         let busy = batch + std::mem::take(&mut self.receiving);

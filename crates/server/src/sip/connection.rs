@@ -88,7 +88,7 @@ pub(crate) struct Connection {
 /// The state of a connection whose other side has shut down its sending side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
-    /// When the connection is closed, whatever is missing.
+    /// When the connection is closed, regardless of its state.
     pub(crate) until: Mono,
     /// All responses have come: it is closed when they are written.
     pub(crate) has_all: bool,
@@ -230,7 +230,7 @@ impl Connection {
         } else {
             MOST_UNWRITTEN
         };
-        // Messages of SIP are not dropped, whatever their age: a transaction waits for each.
+        // SIP messages are not dropped at any age, because a transaction waits for each.
         let limits = WriteLimits {
             age: Duration::MAX,
             bytes: usize::MAX,

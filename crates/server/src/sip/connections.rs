@@ -23,7 +23,8 @@ use timers::Wheel;
 /// A tick of the connections' timers: they are about seconds.
 const TICK_NS: u64 = 100_000_000;
 
-/// One in so many connections may not have sent a whole message yet: those who only connect leave room for others.
+/// One in this many connections may not have sent a whole message yet. So clients that only connect leave room for
+/// others.
 const HALF_OPEN: usize = 4;
 
 /// Places of the table that one search for a connection to evict looks at: all of many thousands would take too long.
@@ -53,7 +54,7 @@ pub(crate) enum Reason {
 /// All connections of a worker.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    /// Whose they are.
+    /// The worker that they belong to.
     worker: u16,
     table: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,

@@ -315,7 +315,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether nothing is heard from this source: it is denied or banned.
+    /// Whether everything from this source is dropped, because it is denied or banned.
     pub(super) fn drops(&mut self, source: IpAddr) -> bool {
         self.screen.drops(self.now.unix_s, source)
     }
@@ -422,7 +422,8 @@ impl Endpoint {
         }
     }
 
-    /// A message, from the network or from another worker; a CANCEL of which so many workers know nothing.
+    /// Handles a message from the network or from another worker. For a CANCEL, `asked` workers have found no
+    /// transaction.
     pub(super) fn message(
         &mut self,
         bytes: &[u8],

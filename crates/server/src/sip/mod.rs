@@ -154,7 +154,7 @@ const BREATH: Duration = Duration::from_secs(1);
 /// When to look again whether a worker has read its mailbox for which messages are held back.
 const HELD: Duration = Duration::from_millis(1);
 
-/// How much is read from each of so many sockets that are ready.
+/// How many bytes are read from each socket, if this many are ready.
 fn share_of(ready: usize) -> usize {
     (READ_IN_ALL / ready.max(1)).clamp(READ_LEAST, READ)
 }
@@ -327,7 +327,7 @@ impl Sip {
         self.listeners.len() as u16
     }
 
-    /// The worker has slept for so many nanoseconds.
+    /// The worker has slept for `ns` nanoseconds.
     pub(crate) fn slept(&mut self, ns: u64) {
         self.endpoint.congestion.slept(Duration::from_nanos(ns));
     }

@@ -125,7 +125,7 @@ impl Outgoing<'_, '_, '_> {
         bytes: &[u8],
         counters: &mut SipCounters,
     ) -> bool {
-        // It must hear when the connection is gone.
+        // This worker must be notified when the connection ends.
         self.share(key);
         self.connections.queue(slot_of(key), bytes, counters)
     }

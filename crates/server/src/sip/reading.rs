@@ -127,7 +127,8 @@ impl Sip {
         result
     }
 
-    /// Has the sockets keep ICMP errors as long as somebody wants them: they take room, and each wakes the worker up.
+    /// Makes the sockets queue ICMP errors while a transaction waits for them. At other times, they would use memory, and
+    /// each would wake up the worker.
     pub(super) fn keep_errors(&mut self) {
         let wanted = self.endpoint.wants_errors();
         if wanted == self.keeps_errors {

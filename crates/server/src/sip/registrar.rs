@@ -27,7 +27,7 @@ use std::collections::HashMap;
     reason = "it lives on the stack for one request"
 )]
 pub(super) enum RegisterTarget<'b> {
-    /// At once, whoever sent it.
+    /// The refusal, regardless of the sender.
     Refused(RegistrarResponse<'b>),
     /// By this worker.
     Elsewhere(u16),
@@ -331,7 +331,7 @@ impl Registrations {
         }
     }
 
-    /// Removes bindings of an address, and returns how many. Subscribers hear the cause.
+    /// Removes bindings of an address, and returns how many. Subscribers get the cause.
     pub(super) fn remove_if(
         &mut self,
         now: Now,

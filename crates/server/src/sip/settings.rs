@@ -26,13 +26,13 @@ use turn::server::credentials::Credentials as KeySource;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SipSettings {
-    /// Whether REGISTER and INVITE are accepted, whoever sends them, and forgotten again: a user agent server for
-    /// tests. Default: no.
+    /// Whether the server accepts every REGISTER and INVITE, and stores nothing of them: a user agent server for tests.
+    /// Default: no.
     pub test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users, in the realm of all credentials. Default: no.
     pub challenge: bool,
-    /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the
-    /// address, and is answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
+    /// The domains whose addresses of record are registered here. If there are any, REGISTER takes the digest of the
+    /// user of the address, and is answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
     pub domains: Vec<Domain>,
     /// Domains with their own users, realm or digest algorithms. All other domains share the users, the realm and the
     /// algorithms of the server. Default: none.

@@ -430,7 +430,7 @@ impl WorkerBindings {
         drop(self.memory_mut().take());
     }
 
-    /// The bindings at so many places from `first` on, as records of a log; `None` behind the last place.
+    /// The bindings in `places` slots from `first` on, as records of a log; `None` behind the last slot.
     pub(super) fn records(&self, now: Now, first: usize, places: usize) -> Option<Vec<u8>> {
         let mut journal = Journal::new(Duration::ZERO);
         for (aor, bindings) in self.memory().part(first, places)? {
@@ -462,7 +462,7 @@ impl WorkerBindings {
         self.memory().len()
     }
 
-    /// When bindings end, or changes are to be saved.
+    /// The time at which the next binding ends, or changes are to be saved.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let journal = match self {
             WorkerBindings::InMemory(_) => None,

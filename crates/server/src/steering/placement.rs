@@ -356,7 +356,7 @@ impl Table {
         }
     }
 
-    /// Has the flow's entry name this slot, whatever it named.
+    /// Makes the entry of the flow name this slot.
     fn enter(&mut self, flow: &Flow, slot: u32) -> Result<(), InsertError> {
         match self.flows.insert(flow, slot) {
             Err(InsertError::Exists) if self.flows.get(flow) == Some(slot) => Ok(()),

@@ -343,7 +343,7 @@ impl Session<'_, '_, '_> {
             .engine
             .relays_opened(self.core.now, sockets.request, &results[..count])
         {
-            // The request is gone, and with it whoever would have closed what was opened.
+            // The request is gone, and with it the allocation that would have closed these sockets.
             let opened = relays
                 .iter()
                 .zip(&results)

@@ -172,8 +172,8 @@ impl Sockets {
         }
     }
 
-    /// How datagrams reach this client: from the address it talks to, whatever the listener is bound to. `None` for a
-    /// client over a connection, whose `ListenerKey` is no listener's.
+    /// How datagrams reach this client: from the address that it sends to, not from the one that the listener is bound
+    /// to. `None` for a client over a connection, whose `ListenerKey` is no listener's.
     pub(crate) fn client_at(&self, path: &ClientPath, tos: u8) -> Option<SendTo<'_>> {
         let listener = self.listeners.get(path.listener.0 as usize)?;
         let wildcard = listener.local.ip().is_unspecified();

@@ -34,6 +34,7 @@ impl Worker {
             .accept_again(&self.core.poller, self.core.now.mono);
     }
 
+    /// Accepts waiting connections of peers to the relayed address of `relay` (RFC 6062 §5.3), at most [`ACCEPTS`].
     fn accept_peers(&mut self, relay: RelayKey) {
         for _ in 0..ACCEPTS {
             let core = &mut self.core;

@@ -72,7 +72,7 @@ impl Account {
     }
 }
 
-/// The calls of one trunk or one of whatever else the embedder counts. It lives as long as its calls.
+/// The calls of one account: a trunk, or another group that the embedder counts. It lives as long as its calls.
 #[derive(Debug, Default)]
 pub struct CallCounter(Arc<Account>);
 
@@ -95,7 +95,7 @@ impl CallCounter {
 pub struct Ticket(Arc<Account>);
 
 impl Ticket {
-    /// Whose call it is.
+    /// The account that the call counts for.
     #[must_use]
     pub fn payer(&self) -> CallAccount {
         CallAccount(self.0.clone())

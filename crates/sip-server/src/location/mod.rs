@@ -73,7 +73,7 @@ pub trait Location {
     /// The address with this key that has a binding with this number of temporary GRUUs.
     fn find_gruu(&mut self, key: AorKey, gruu: u64) -> Option<Aor>;
 
-    /// Makes all of these changes or none (RFC 3261 §10.3 step 7). `changes` is empty afterwards, whatever came of it.
+    /// Makes all of these changes or none (RFC 3261 §10.3 step 7). `changes` is empty afterwards, also after an error.
     ///
     /// # Errors
     /// [`ChangeError`]; nothing was changed then.

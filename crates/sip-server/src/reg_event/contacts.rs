@@ -55,7 +55,7 @@ pub(super) struct Contact {
     pub(super) cseq: u32,
     pub(super) q: Option<u16>,
     pub(super) expires: Mono,
-    /// When it was bound, or when this server has heard of it.
+    /// When it was bound, or when this server was notified of it.
     pub(super) since: Mono,
     updated: Mono,
     /// What has happened last.

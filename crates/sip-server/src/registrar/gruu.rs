@@ -110,8 +110,8 @@ impl TempGruus {
     }
 }
 
-/// Writes an instance as the value of `gr`, with an escape for whatever may not stand there; `None` if `buffer` is too
-/// short.
+/// Writes an instance as the value of `gr`, with escapes for characters that `gr` does not allow; `None` if `buffer` is
+/// too short.
 pub(crate) fn escape_instance<'b>(instance: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     let mut len = 0;
     for &byte in instance {

@@ -77,7 +77,7 @@ pub fn lint(routes: &[Route]) -> Vec<Finding> {
     findings
 }
 
-/// Routes that take whatever they match, by prefix.
+/// Routes that apply to every request that they match, by prefix.
 struct CatchAllRoutes<'r> {
     by_prefix: HashMap<&'r str, Vec<usize>>,
 }

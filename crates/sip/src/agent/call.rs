@@ -163,7 +163,7 @@ impl UserAgent {
         }
     }
 
-    /// RFC 3261 §15.1.1: the session ends whatever the response to the BYE.
+    /// RFC 3261 §15.1.1: the session ends, regardless of the response to the BYE.
     pub(super) fn bye_concluded(&mut self, call: u64) {
         let cause = self.calls.get(&call).map(|it| &it.state);
         let cause = match cause {

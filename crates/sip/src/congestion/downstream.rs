@@ -1,8 +1,8 @@
 //! RFC 7339 as a client: holding back what a next hop asked to hold back.
 //!
 //! Few next hops send reports. They are in a table of fixed size; if it is full, the hop whose report expires first is
-//! removed. The loss algorithm (RFC 7339 §7) sends all but a share of the requests, the rate algorithm (RFC 7415 §3.5)
-//! so many a second.
+//! removed. The loss algorithm (RFC 7339 §7) sends all but a share of the requests. The rate algorithm (RFC 7415 §3.5)
+//! sends a number per second.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -370,7 +370,7 @@ mod tests {
         assert!(downstream.is_empty());
     }
 
-    /// The share of all requests, whatever they are made of.
+    /// The share of all requests, regardless of their classes.
     #[test]
     fn the_throttled_share_is_that_of_the_whole_mix_rfc7339_7_2() {
         for (in_a_hundred, oc, expected) in [

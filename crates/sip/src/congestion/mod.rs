@@ -11,9 +11,9 @@
 //! | 75 to 125 | those too, and more and more of [`Class::Continuing`] |
 //! | 125 to 200 | more and more of [`Class::Priority`] |
 //!
-//! [`Class::Finishing`] and whatever matches a transaction is never refused. A refusal is a 503 with Retry-After, as
-//! long as 503s use at most 8 % of the time. What is beyond that is dropped and counted, and a [`Filter`] drops as much
-//! before it is read.
+//! [`Class::Finishing`] and all messages that match a transaction are never refused. A refusal is a 503 with
+//! Retry-After, as long as 503s use at most 8 % of the time. What is beyond that is dropped and counted, and a
+//! [`Filter`] drops as much before it is read.
 
 mod classes;
 mod controller;

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Messages after which the average has moved by two thirds. Batches of 16 mix messages of different cost; 64 of them
 /// smooth that.
 const SPAN: f64 = 1024.0;
-/// The same as time, whichever is over first: as long as the tolerance. An application that needs 2 ms handles 100
+/// The same as time: as long as the tolerance. The shorter one applies. An application that needs 2 ms handles 100
 /// requests in that.
 const SPAN_TIME_NS: f64 = 200e6;
 /// A sample counts for at most this many times the average: where the processor is taken away from the worker, the

@@ -135,7 +135,7 @@ pub(super) struct Levels {
 /// Rounds after which a level is near enough: each gives out what those that ask for less have left.
 const ROUNDS: usize = 32;
 
-/// Each of `(asked, weight)` gets what it asks for, or the level times its weight, whichever is less; together they get
+/// Each of `(asked, weight)` gets what it requests, or the level times its weight: the smaller one. Together they get
 /// `wanted`.
 fn level(all: impl Iterator<Item = (f64, f64)> + Clone, wanted: f64) -> f64 {
     let mut level = 0.0;

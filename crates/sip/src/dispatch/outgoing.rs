@@ -139,7 +139,7 @@ fn transports(sources: &[Source]) -> Vec<Transport> {
 /// How far a request may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedDestination {
-    /// To whatever address its target leads to: the TU stands for it.
+    /// Any address of its target: the TU is responsible for it.
     Anywhere,
     /// To this address, and to those that [`Config::allowed`] names. An unauthenticated sender chose the target, so
     /// only the sender's own address is allowed: otherwise anybody could have requests sent to anybody.
@@ -221,7 +221,7 @@ pub enum Failure {
     Cancelled,
 }
 
-/// What the TU hears besides responses.
+/// A failure that the TU gets instead of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DispatchFailure {
     /// The order's mark. Nothing more is told of it.

@@ -194,8 +194,8 @@ impl Dispatcher {
         }
     }
 
-    /// The flow of a request is gone, and nothing was heard: its target says where it goes. Returns `false` if it may
-    /// not.
+    /// The flow of a request has ended without a response: the target of the request decides where it goes. Returns
+    /// `false` if it may not.
     pub(super) fn locate_instead(
         &mut self,
         now: Mono,

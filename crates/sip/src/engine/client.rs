@@ -27,7 +27,7 @@ pub struct Outgoing<'a> {
     pub pieces: &'a [&'a [u8]],
     /// The overload report that throttles it, if any.
     pub class: Class,
-    /// With a mark the TU hears how the transaction ends.
+    /// With a mark, the TU gets an event when the transaction ends.
     pub mark: Option<Mark>,
     /// What [`Engine::loop_check`] said of the request that a proxy forks: it stands in the branch.
     pub loop_check: Option<LoopCheck>,

@@ -135,7 +135,7 @@ impl Connections {
         self.open.contains_key(&key)
     }
 
-    /// A request that came by it is answered later.
+    /// Counts a request from this connection that gets its response later.
     pub(super) fn add_unanswered(&mut self, key: ConnectionKey) {
         if let Some(connection) = self.open.get_mut(&key) {
             connection.unanswered += 1;
@@ -280,7 +280,7 @@ impl Connections {
         }
     }
 
-    /// How to reach a destination; whatever is to be sent waits if there is no connection yet.
+    /// How to reach a destination. If there is no connection yet, messages wait.
     pub(super) fn reach(&mut self, to: &Destination, waiting: Waiting) -> Path {
         let remote = remote_of(to);
         if let Some(key) = self.by_remote.get(&remote) {

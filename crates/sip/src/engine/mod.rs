@@ -282,7 +282,7 @@ impl Engine {
         self.outputs.event(Event::Redirected { mark, sent });
     }
 
-    /// A response of [`Output::Undelivered`] cannot be delivered at all: the TU of its transaction hears of it.
+    /// A response of [`Output::Undelivered`] cannot be delivered at all: the TU of its transaction gets an event.
     pub fn undeliverable(&mut self, now: Mono, server: ServerKey) {
         self.server_transport_failed(now, server);
     }

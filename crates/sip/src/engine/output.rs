@@ -22,7 +22,7 @@ impl Mark {
         Mark((user as u64) << Mark::NUMBER_BITS | number)
     }
 
-    /// Whose it is.
+    /// The TU that it belongs to.
     #[must_use]
     pub const fn user(self) -> u8 {
         (self.0 >> Mark::NUMBER_BITS) as u8
@@ -98,7 +98,7 @@ pub enum ServerFailure {
     Abandoned,
 }
 
-/// What the TU hears of a transaction after its messages. Only transactions with a [`Mark`] have events.
+/// An event of a transaction for the TU, after its messages. Only transactions with a [`Mark`] have events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {

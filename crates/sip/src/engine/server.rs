@@ -136,7 +136,8 @@ impl Engine {
         matches!(machine, Some(Machine::Invite(machine)) if machine.is_proceeding())
     }
 
-    /// Makes a server transaction for a request that is answered later. With a mark the TU hears how it ends.
+    /// Makes a server transaction for a request that is answered later. With a mark, the TU gets an event when the
+    /// transaction ends.
     ///
     /// # Errors
     /// [`AcceptError`]. The request has its answer then: 503 if there is no room, 513 if it is too long.

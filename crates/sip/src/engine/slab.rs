@@ -9,7 +9,7 @@ use super::index_set::IndexSet;
 const CHUNK: usize = 256;
 /// No next free slot.
 const END: u32 = u32::MAX;
-/// Empty chunks that are kept, of so many that are in use.
+/// Of empty chunks, one is kept for each this many chunks in use.
 const SPARE: usize = 4;
 
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl<T> Slab<T> {
         chunk.slots.get_mut(index as usize % CHUNK)
     }
 
-    /// The entry at this index and its generation, whichever tenant it is.
+    /// The entry at this index and its generation.
     pub(crate) fn at(&mut self, index: u32) -> Option<(u32, &mut T)> {
         let slot = self.slot_mut(index)?;
         match &mut slot.content {
@@ -166,7 +166,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry at this index, whichever tenant it is.
+    /// The entry at this index, regardless of its generation.
     pub(crate) fn peek(&self, index: u32) -> Option<&T> {
         match &self.slot(index)?.content {
             Content::Used(value) => Some(value),

@@ -36,7 +36,7 @@ struct Chunk {
 /// Bits of a chunk, as words: the smallest cells are the most.
 const WORDS: usize = 4;
 const _: () = assert!(CHUNK / STEP <= 64 * WORDS);
-/// Empty chunks that are kept: this many, and one for so many that are in use.
+/// Empty chunks that are kept: [`KEPT`], and one for each [`SPARE`] chunks in use.
 const KEPT: usize = 4;
 const SPARE: usize = 4;
 

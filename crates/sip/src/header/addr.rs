@@ -1,4 +1,5 @@
-//! From, To, Contact, Route, Record-Route, Path and whatever else is an address with parameters (RFC 3261 §20.10).
+//! From, To, Contact, Route, Record-Route, Path and other header fields with an address and parameters (RFC 3261
+//! §20.10).
 
 use super::params::{self, Params};
 use crate::chars::{self, LWS, TOKEN};

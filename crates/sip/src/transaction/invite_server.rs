@@ -135,7 +135,7 @@ impl InviteServer {
         }
     }
 
-    /// A response could not be sent. RFC 6026 §8.8: the TU hears of it, and the state stays.
+    /// A response could not be sent. RFC 6026 §8.8: the TU gets an event, and the state stays.
     pub(crate) fn transport_failed(&mut self) -> Step {
         match self.state {
             State::Proceeding | State::Accepted | State::Completed => {

@@ -48,7 +48,7 @@ pub(crate) enum Sending {
     Response,
 }
 
-/// What the TU hears of.
+/// An event for the TU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TuEvent {
     /// The response that was received.

@@ -2,7 +2,8 @@
 
 use crate::chars::{self, USER};
 
-/// Writes `user` into `buffer` with whatever a user may not have escaped; `None` if `buffer` is too short.
+/// Writes `user` into `buffer`, with escapes for characters that a user part does not allow; `None` if `buffer` is too
+/// short.
 ///
 /// Three times the length of `user` is always enough.
 #[must_use]

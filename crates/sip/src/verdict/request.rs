@@ -111,7 +111,7 @@ fn check_form<'a>(
     Ok((uris, essentials))
 }
 
-/// A URI of From or To must be one, of whatever scheme.
+/// From and To must have a valid URI, of any scheme.
 #[inline]
 fn check_address<'a>(address: NameAddr<'a>, kind: Kind) -> Result<Uri<'a>, Refused> {
     address.parse_uri().map_err(|_| (400, Cause::Uri(kind)))

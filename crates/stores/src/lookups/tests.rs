@@ -80,7 +80,7 @@ impl World {
         self.begin(name, from).await
     }
 
-    /// Asks whatever the cache has.
+    /// Looks up a user, and ignores the cache.
     fn begin(&self, name: &str, from: [u8; 4]) -> impl Future<Output = Lookup> + use<> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let waiter = move |lookup| {

@@ -94,7 +94,7 @@ impl Channels {
         self.list.iter().position(|channel| channel.is_free(now))
     }
 
-    /// The server has bound it, by a request first sent at `started`. True if the owner waits to hear of it.
+    /// The server has bound it, by a request first sent at `started`. True if the owner waits for the result.
     pub(super) fn bound(
         &mut self,
         channel: ChannelNumber,
@@ -114,7 +114,7 @@ impl Channels {
         std::mem::take(&mut channel.announce)
     }
 
-    /// The request failed. True if the owner must hear of it; otherwise it will be repeated.
+    /// The request failed. True if the owner must get the failure; otherwise the request is repeated.
     ///
     /// Without a response, the server may have bound the channel nevertheless. So its number is reserved for as long as
     /// that binding could last.

@@ -114,7 +114,7 @@ pub enum RequestError {
     /// The server asks for credentials and there are none.
     #[error("the server asks for credentials of realm \"{realm}\"")]
     NoCredentials {
-        /// Whose credentials it wants.
+        /// The realm of the credentials that it requires.
         realm: Box<str>,
     },
     /// The server does not accept the credentials.

@@ -53,7 +53,7 @@ impl Permissions {
         !std::mem::replace(&mut permission.pending, true)
     }
 
-    /// The server has granted it to a request first sent at `started`. True if the owner waits to hear of it.
+    /// The server has granted it to a request first sent at `started`. True if the owner waits for the result.
     pub(super) fn granted(&mut self, peer: IpAddr, started: Mono, keep_alive: bool) -> bool {
         self.granted_by_channel(peer, started, keep_alive);
         let permission = self.entry(peer);
@@ -71,7 +71,7 @@ impl Permissions {
         };
     }
 
-    /// The request failed. True if the owner must hear of it; otherwise it will be repeated.
+    /// The request failed. True if the owner must get the failure; otherwise the request is repeated.
     pub(super) fn failed(&mut self, peer: &IpAddr, now: Mono, transient: bool) -> bool {
         let Ok(index) = self.find(peer) else {
             return false;

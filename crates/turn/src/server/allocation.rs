@@ -92,8 +92,8 @@ pub(super) struct Allocation {
     pub(super) to_client: Traffic,
 }
 
-/// The transaction that made an allocation, with what its response said beside the relayed transport addresses
-/// (RFC 8656 §7.2). A retransmission finds it here, whatever other clients have done since.
+/// The transaction that made an allocation, with what its response said beside the relayed transport addresses (RFC
+/// 8656 §7.2). A retransmission finds it here, regardless of the requests of other clients.
 #[derive(Debug, Default)]
 pub(super) struct AllocateTransaction {
     pub(super) transaction_id: TransactionId,

@@ -30,7 +30,7 @@ impl Server {
         from: SocketAddr,
         run: Run<'_>,
     ) -> PeerVerdict {
-        // All of them go the same way: whatever channel the first one belongs to, the others do.
+        // All of them have the same channel as the first one, so they go to the same peer.
         let covers = run.count();
         let (client, channel) = match self.admit_from_peer(now, key, from, run) {
             Ok(admitted) => admitted,

@@ -57,9 +57,9 @@ pub enum RelayDirection {
     ToClient,
 }
 
-/// Rate limits that other threads or the kernel draw on, too: of allocations, by the
-/// [`AllocationKey::index`](crate::AllocationKey), and of whatever groups of allocations the embedder knows. Each works
-/// as said at the head of this module.
+/// Rate limits that are shared with other threads or the kernel. They limit allocations, by the
+/// [`AllocationKey::index`](crate::AllocationKey), and groups of allocations of the embedder. Each works as said at the
+/// head of this module.
 pub trait SharedBuckets: Debug + Send {
     /// An allocation of this client begins: it has no debt, this [`rate_scale`] and a burst of [`RATE_BURST_NS`]. A
     /// scale of 0 lets everything pass. Returns whether the allocation has a shared bucket; that never changes. Another

@@ -142,7 +142,7 @@ pub enum Output<'a> {
     /// Close the relay's socket, after everything queued on it was sent. There may be none: opening may have
     /// failed.
     CloseRelay {
-        /// Whose socket.
+        /// The relay of the socket.
         relay: RelayKey,
     },
     /// Dial a TCP connection from the relay's address to the peer (RFC 6062 §5.2), and call
@@ -173,8 +173,8 @@ pub enum Output<'a> {
     },
     /// The kernel may relay the channel's datagrams, both ways, until `deadline`. Queued before the response that tells
     /// the client of the channel, and again when the deadline changes. An embedder that cannot offload the channel
-    /// ignores it: the engine relays whatever it gets. Only with [`Config::offload`](super::Config::offload), and only
-    /// for UDP clients.
+    /// ignores this output: the engine relays every datagram that it gets. Only with
+    /// [`Config::offload`](super::Config::offload), and only for UDP clients.
     Offload {
         /// Which.
         channel: OffloadedChannel,
@@ -214,14 +214,14 @@ pub enum Output<'a> {
     },
     /// A permission was installed or refreshed.
     PermissionInstalled {
-        /// Whose it is.
+        /// The client of the allocation.
         client: ClientIdentity<'a>,
         /// The address that it is for.
         peer: IpAddr,
     },
     /// A channel was bound or refreshed, and its permission with it.
     ChannelBound {
-        /// Whose it is.
+        /// The client of the allocation.
         client: ClientIdentity<'a>,
         /// Its number.
         number: ChannelNumber,
@@ -231,14 +231,14 @@ pub enum Output<'a> {
     /// A permission has expired, or its relayed transport address has ended before the allocation. With the allocation,
     /// all its permissions and channels end: there is no output for each.
     PermissionEnded {
-        /// Whose it was.
+        /// The client of the allocation.
         client: ClientIdentity<'a>,
         /// The address that it was for.
         peer: IpAddr,
     },
     /// A channel has expired, or its relayed transport address has ended before the allocation.
     ChannelEnded {
-        /// Whose it was.
+        /// The client of the allocation.
         client: ClientIdentity<'a>,
         /// Its number.
         number: ChannelNumber,
@@ -248,7 +248,7 @@ pub enum Output<'a> {
     /// A request has proven its user's key. Reported by the server that has received the request, not by the one it is
     /// moved to.
     Authenticated {
-        /// Whose it is.
+        /// The client of the allocation.
         client: ClientIdentity<'a>,
         /// What it asks for.
         method: Method,
@@ -277,7 +277,7 @@ pub enum Output<'a> {
 /// A channel that the kernel may relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadedChannel {
-    /// Whose it is; hand it back with the counts.
+    /// The allocation of the channel. The embedder returns it with the counts.
     pub allocation: AllocationKey,
     /// The client.
     pub path: ClientPath,

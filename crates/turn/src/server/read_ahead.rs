@@ -3,7 +3,8 @@
 //! With thousands of allocations whose clients send in random order, each table look-up for a datagram is a cache miss.
 //! Each look-up also requires the result of the one before: index, client, relay, channel. One datagram after the other
 //! would wait for all of these. Here each step is done for all datagrams before the next step, so the processor waits
-//! for their misses together. Nothing is decided here: whatever is not found, or is another's, is read without effect.
+//! for their misses together. Nothing is decided here. An address that is not found, or that belongs to another client,
+//! is read without effect.
 
 use std::hint::black_box;
 

@@ -156,7 +156,7 @@ impl<T> Slab<T> {
             .get_mut(index as usize % CHUNK)
     }
 
-    /// The entry at this index, whichever tenant it is.
+    /// The entry at this index, of any generation.
     pub(super) fn get(&self, index: u32) -> Option<&T> {
         match &self.slot(index)?.content {
             Content::Used(value) => Some(value),
@@ -164,7 +164,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry at this index, whichever tenant it is.
+    /// The entry at this index, of any generation.
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         match &mut self.slot_mut(index)?.content {
             Content::Used(value) => Some(value),

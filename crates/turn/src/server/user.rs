@@ -62,7 +62,7 @@ pub(super) struct User {
     epoch: u32,
 }
 
-/// Whose keys to forget.
+/// The users whose keys to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forget<'a> {
@@ -375,7 +375,7 @@ impl KnownUsers {
             });
     }
 
-    /// Forgets all users of this name, however they were found and whatever their keys are for.
+    /// Forgets all users of this name, from all sources and with all kinds of keys.
     pub(super) fn forget(&mut self, name: &str) {
         let mut place = 0;
         while place < self.users.len() {

@@ -1,4 +1,4 @@
-//! Where a client is and how it was heard.
+//! The address and the transport of a client.
 
 use std::net::SocketAddr;
 

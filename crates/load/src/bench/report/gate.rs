@@ -1,8 +1,8 @@
 //! The gates: what a server under development must reach, held against the floor of the same round.
 //!
-//! They are for a test command on whatever machine it runs. Other work of the machine may disturb one of the two
-//! measurements. So a result below the gate is measured again, together with the floor, and the second pair
-//! counts. What arrived damaged is never measured away.
+//! They are for a test command that runs on any machine. Other work of the machine may disturb one of the two
+//! measurements. So a result below the gate is measured again, together with the floor, and the second pair counts.
+//! What arrived damaged is never measured away.
 
 use super::{Cell, Measure, Outcome, Report};
 use crate::bench::gates::Gate;

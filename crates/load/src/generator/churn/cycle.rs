@@ -142,7 +142,7 @@ impl Cycle {
             Step::Refresh(more) if more > 0 => Step::Refresh(more - 1),
             _ => Step::Release,
         };
-        // What exists is deleted, whatever went wrong with it; once is enough.
+        // The allocation is deleted once, regardless of the failure.
         let begun = match (step, failed, next) {
             (Step::Release | Step::Binding, ..) => false,
             (_, None, Step::Refresh(_)) => self.refresh(now),

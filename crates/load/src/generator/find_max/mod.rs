@@ -143,7 +143,7 @@ pub struct Found {
 }
 
 /// Searches for the highest rate of `plan`, whose own schedule is forgotten, and releases its allocations at the end.
-/// `watch` hears of every step and second.
+/// Without a channel, the frames are indications.
 ///
 /// # Errors
 /// [`RunError`]: the plan makes no sense, or a thread cannot be started.

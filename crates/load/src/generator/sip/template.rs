@@ -97,7 +97,7 @@ impl Template {
         }
     }
 
-    /// Appends the request.
+    /// Appends the request to `into`, with the values of `fields` in the places of the template.
     pub(super) fn write(&self, into: &mut Vec<u8>, fields: &Fields) {
         let start = into.len();
         into.extend_from_slice(&self.bytes);

@@ -1,4 +1,4 @@
-//! The answering side: takes whatever a client workload sends and answers it with success.
+//! The answering side: it responds to all requests of a client workload with success.
 //!
 //! ```text
 //!   OPTIONS, REGISTER, BYE, others -> 200, without a memory of them: a retransmission gets the same answer

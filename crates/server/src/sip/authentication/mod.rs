@@ -7,8 +7,8 @@
 //! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can
 //! check them. All workers share the counts of nonces that were used (`nonce_counts`), in memory that does not grow.
 //!
-//! **While a source can't look up users**, wrong credentials get 503 instead of another challenge, whatever the name.
-//! The server has the keys of some users in memory and can't look up other names: two codes would tell which names are
+//! **While a source can't look up users**, wrong credentials get 503 instead of another challenge, for every name. The
+//! server has the keys of some users in memory and can't look up other names: two codes would tell which names are
 //! users. A request without credentials gets a challenge as always.
 
 mod nonce_counts;

@@ -204,8 +204,8 @@ impl Endpoint {
         self.balance.are_errors_wanted()
     }
 
-    /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears
-    /// that it is gone. `names` are those that its client has proved, one a line.
+    /// A request from the connection of another worker: the engine responds over this connection as over one of its
+    /// own, until the other worker reports its end. `names` are those that its client has proved, one a line.
     fn adopt(&mut self, flow: &Flow, bytes: &[u8], names: Option<(ConnectionKey, &[u8])>) {
         let Some(key) = flow.connection.filter(|_| !expects_no_response(bytes)) else {
             return;

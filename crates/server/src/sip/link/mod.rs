@@ -127,7 +127,7 @@ impl Link {
         let _ = self.sender.send(frame);
     }
 
-    /// Whether so many frames wait that the other process should get no more new requests.
+    /// Whether so many frames wait that the other process gets no more new requests.
     pub(super) fn is_behind(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > BEHIND
     }

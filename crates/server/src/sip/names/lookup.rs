@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime};
 const EACH: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 
-/// How long one question may take, whatever the servers do: three of them in a row (NAPTR, SRV, addresses) leave a
-/// transaction half its time.
+/// The timeout of one query with all its servers. Three queries in a row (NAPTR, SRV, addresses) leave half the time of
+/// a transaction.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Datagrams up to this length arrive whole over every path (DNS flag day 2020); longer answers come by TCP.

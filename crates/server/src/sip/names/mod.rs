@@ -1,4 +1,4 @@
-//! Names: whoever needs one looked up asks here, and hears of it later. Nobody waits but callers of
+//! DNS names: a worker begins a look-up here, and gets the result later. Nobody waits but callers of
 //! [`NameResolver::locate`].
 //!
 //! ```text

@@ -174,7 +174,7 @@ fn a_node_has_the_same_certificate_after_a_restart_and_another_one_in_each_epoch
     };
     let secret = b"a secret of 32 bytes for a test.";
     let one = of(secret, "a", NOW_S);
-    // Both processes of an upgrade must make the same certificate, whatever their versions.
+    // Both processes of an upgrade must make the same certificate, in all versions.
     let expected = "b6b8e09e34d9734396809992b3dd6288f85b835af2f77497f9929eddea0e8fa0";
     assert_eq!(one, expected);
     assert_eq!(of(secret, "a", NOW_S + 86_400), one);

@@ -132,7 +132,7 @@ impl MediaRelay {
         self.address = address;
     }
 
-    /// Counts of [`MEDIA_OUTCOMES`], with what the proxy has not sent, or not heard of in time.
+    /// Counts of [`MEDIA_OUTCOMES`], with requests that the proxy has not sent, or that had no result in time.
     pub(super) fn outcomes(&self, stats: &Stats) -> [u64; MEDIA_OUTCOMES.len()] {
         let [rewritten, refused, no_answer, full, malformed] = self.outcomes;
         [

@@ -26,7 +26,7 @@ const MAX_OF_SESSION: usize = 16;
 /// Bytes of these requests.
 const MAX_BYTES: usize = 64 << 20;
 
-/// A request is sent so many times. rtpengine recognizes a repetition by its cookie.
+/// How many times a request is sent. rtpengine recognizes a repetition by its cookie.
 const SENDS: u32 = 3;
 
 /// The time between two of them.

@@ -23,7 +23,7 @@ const MOST_PAYLOAD: usize = 65_507;
 /// The length of a packet without message and password, at most: with IPv6 addresses.
 const BESIDE: usize = 129;
 
-/// The kernel keeps so many bytes of packets for a collector that is slow; further packets are dropped.
+/// Bytes of packets that the kernel queues for a slow collector; it drops further packets.
 const SEND_BUFFER: u32 = 1 << 20;
 
 /// Types of chunks.

@@ -28,7 +28,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// With so many bytes of memory.
+    /// A ring with `memory` bytes.
     pub(super) fn new(memory: usize) -> Ring {
         let most_entries = (memory / ENTRIES / size_of::<Entry>()).max(1);
         let most_bytes = memory - memory / ENTRIES;

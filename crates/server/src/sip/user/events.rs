@@ -1,4 +1,4 @@
-//! Subscriptions to registrations (RFC 3680): who may have one, and what its subscribers hear of.
+//! Subscriptions to registrations (RFC 3680): who may have one, and what its subscribers get.
 
 use super::{MarkOwner, User};
 use crate::sip::lines;
@@ -143,7 +143,7 @@ impl User {
 
     /// Removes a binding whose phone has registered at another node. Returns how many were removed.
     ///
-    /// A REGISTER of the phone is the cause, so subscribers hear `unregistered`. After `deactivated`, the phone would
+    /// A REGISTER of the phone is the cause, so subscribers get `unregistered`. After `deactivated`, the phone would
     /// register again at once (RFC 3680 §4.7.1), perhaps here: then the other node would remove its binding.
     pub(in crate::sip) fn remove_moved(
         &mut self,

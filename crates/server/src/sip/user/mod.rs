@@ -62,7 +62,7 @@ const DRAINING: &[u8] = b"Retry-After: 5\r\n";
 /// For a 503 (RFC 3261 §21.5.4): a store is down or does not respond in time. A retry after some seconds may succeed.
 const UNAVAILABLE: &[u8] = b"Retry-After: 5\r\n";
 
-/// RFC 5630 §5.1.2: whoever insists on TLS does not reach this server without it.
+/// RFC 5630 §5.1.2: a caller that requires TLS does not reach this server without it.
 const SIPS_NOT_ALLOWED: &[u8] = b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n";
 
 /// Addresses of record whose bindings are removed at once, and calls that are ended at once.
@@ -342,7 +342,7 @@ impl User {
         request: NewRequest<'_>,
     ) -> Result<RequestOwner, RespondError> {
         match request.message.method() {
-            // There is nothing to cancel, whoever asks.
+            // There is nothing to cancel, for any sender.
             method if method != Some(Method::Cancel) && self.is_refused(&request) => {
                 transactions.answer_statelessly(request, &Reply::new(503).headers(DRAINING))?;
             }

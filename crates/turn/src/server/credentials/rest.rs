@@ -43,7 +43,7 @@ impl RestCredentials {
         }
     }
 
-    /// With another separator between the expiry and the rest of the user name.
+    /// Sets the character between the expiry and the rest of the user name. The default is a colon.
     #[must_use]
     pub fn with_separator(mut self, separator: char) -> RestCredentials {
         self.separator = separator;

@@ -100,9 +100,8 @@ impl PeerConnections {
         self.was_allowed |= allows;
     }
 
-    /// Whether clients may use the methods of RFC 6062. All servers with the same configuration must agree on it,
-    /// whichever of them has TCP allocations. A ConnectionBind request for another server's connection must not be
-    /// dropped.
+    /// Whether clients may use the methods of RFC 6062. All servers with the same configuration must agree on it, also
+    /// those without TCP allocations. A ConnectionBind request for another server's connection must not be dropped.
     pub(super) fn is_rfc6062_enabled(&self) -> bool {
         self.was_allowed
     }

@@ -158,7 +158,7 @@ fn options(args: &Args, place: &SipAddress, target: Target) -> Result<SipOptions
     options.further = other_targets(args, place)?;
     options.obey = match who.obey {
         Some(obey) => obey == cli::Switch::On,
-        // The classic sweep offers what it is told to, whatever the server asks for.
+        // The classic sweep offers the rates of the command line, and ignores what the server requests.
         None => args.special.sweep.is_none(),
     };
     options.ring = who.ring.unwrap_or_default();
