@@ -98,7 +98,8 @@ impl BpfError {
         matches!(self, BpfError::Attach { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// Whether the kernel or the driver lacks the feature. Examples: no native XDP in the driver, no TCX before Linux 6.6.
+    /// Whether the kernel or the driver lacks the feature. Examples: no native XDP in the driver, no TCX before Linux
+    /// 6.6.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, BpfError::Attach { source, .. }
@@ -348,7 +349,7 @@ mod tests {
         let text = error.to_string();
         let start = "the kernel (Linux 6.1.0-18-amd64) rejects the program relay_tc: R3 min value";
         assert!(text.starts_with(start), "{text}");
-        // A thread without the capabilities is told about these instead.
+        // A thread without the capabilities gets this error instead.
         let may_load = crate::reason::lacking().is_empty();
         assert_eq!(text.contains("docs/kernels.md"), may_load, "{text}");
         assert_eq!(error.verifier_log().unwrap(), long_log());

@@ -269,7 +269,7 @@ impl Injector {
         })
     }
 
-    /// The sequence of the next run's first frame. Runs go on numbering, so that a counter can tell what came twice.
+    /// The sequence of the next run's first frame. Runs continue the numbering, so that a counter finds duplicates.
     pub fn next_sequence(&self) -> u32 {
         self.next_sequence
     }

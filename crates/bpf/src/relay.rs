@@ -45,7 +45,7 @@ use crate::reason::Kernel;
 use crate::sys::{self, AttachType, RawMap};
 use layout::{INTERFACE, LISTENER, SETTINGS};
 
-/// How many listener ports the programs can tell from other traffic.
+/// How many listener ports the programs can distinguish from other traffic.
 pub const MAX_LISTENER_PORTS: usize = 8;
 
 /// How many addresses of listeners Binding requests are answered for.

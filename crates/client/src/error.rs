@@ -192,7 +192,8 @@ pub enum Ended {
     /// The program closed it.
     #[error("the allocation is closed")]
     Closed,
-    /// The server does not know it any more (437): it was restarted, or another one answers at its address.
+    /// The server does not have the allocation any more (437): it was restarted, or another server responds at its
+    /// address.
     #[error("the server does not know the allocation any more")]
     Forgotten,
     /// Its time ran out: no Refresh was answered.

@@ -48,7 +48,7 @@ pub(crate) struct Inbox {
     pub(crate) handles: usize,
 }
 
-/// An allocation, as its handles know it: its number, so that an old handle does nothing to a new allocation.
+/// An allocation in its handles: its number, so that an old handle does nothing to a new allocation.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) number: u64,
@@ -154,7 +154,7 @@ impl Shared {
         Now { mono, unix_s }
     }
 
-    /// The moment as tokio's clock knows it; `None` if it is too far away to matter.
+    /// The moment by tokio's clock; `None` if it is too far away to matter.
     pub(crate) fn instant(&self, at: Mono) -> Option<Instant> {
         self.origin.checked_add(at.since(Mono::default()))
     }

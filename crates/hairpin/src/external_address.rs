@@ -173,7 +173,7 @@ const fn mapped(private: IpAddr, public: IpAddr) -> ExternalIp {
     }
 }
 
-/// The addresses of all servers that the DNS knows.
+/// The addresses of all servers, from the DNS.
 fn addresses(servers: &[StunServer]) -> Result<Vec<SocketAddr>> {
     let mut found = Vec::new();
     let mut failed = None;

@@ -32,7 +32,7 @@ const _: () = {
 };
 
 impl RawAddress {
-    /// What to tell the kernel when it is to write one.
+    /// The size that the kernel gets when it is to write one.
     pub(crate) const CAPACITY: socklen_t = size_of::<RawAddress>() as socklen_t;
 
     pub(crate) fn new(address: SocketAddr) -> RawAddress {

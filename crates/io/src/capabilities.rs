@@ -6,7 +6,7 @@ use std::io;
 
 use crate::sys::capability::{capget, capset, set_no_new_privileges};
 
-/// A part of root's power that hairpin knows a use for. The values are the kernel's.
+/// A capability of Linux that hairpin uses. The values are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Capability {

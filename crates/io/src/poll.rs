@@ -9,7 +9,7 @@ use libc::{c_int, epoll_event, timespec};
 
 use crate::sys;
 
-/// What to be told about a file descriptor.
+/// The events of a file descriptor that are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Interest {
@@ -51,14 +51,14 @@ pub struct Event {
     pub readable: bool,
     /// It can be written.
     pub writable: bool,
-    /// The other side is gone, or an error waits; reading tells which.
+    /// The other side is gone, or an error waits; reading shows which.
     pub closed: bool,
     /// An error waits.
     pub error: bool,
 }
 
 impl Event {
-    /// That of a descriptor which can be read, as far as anybody knows.
+    /// The event of a descriptor that can probably be read.
     #[must_use]
     pub fn readable(token: u64) -> Event {
         Event {
@@ -212,7 +212,7 @@ impl Poller {
         if timeout != Some(Duration::ZERO) && self.nanoseconds.load(Ordering::Relaxed) {
             match sys::epoll::epoll_pwait2(self.epoll.as_fd(), list, timeout.map(to_timespec)) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                    // EPERM: what some container runtimes' filters answer for calls they do not know.
+                    // EPERM: some container runtimes' filters return it for system calls that they do not list.
                     self.nanoseconds.store(false, Ordering::Relaxed);
                 }
                 result => return result,

@@ -132,7 +132,7 @@ mod tests {
     fn queues_are_found_from_the_interface_to_the_processor() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/queues");
         let processors = |interface| queue_processors_below(&root, interface).unwrap();
-        // Two queues, listed in the other order; the first controller tells no effective affinity.
+        // Two queues, listed in the other order; the first controller has no effective affinity.
         assert_eq!(processors("eth0"), [3, 1]);
         assert!(processors("veth0").is_empty());
     }

@@ -157,7 +157,7 @@ impl UdpSocket {
         opening.require(options)?;
         let (gro, dual_stack) = (opening.wish(options), opening.dual_stack);
         bind(fd.as_fd(), &RawAddress::new(address))?;
-        // A caller that names the port knows it.
+        // A caller that names the port has it.
         let local = match address.port() {
             0 => getsockname(fd.as_fd())?.get(),
             _ => address,
@@ -279,8 +279,8 @@ impl UdpSocket {
     /// [`SendQueue`](crate::SendQueue) makes trains by itself, and sends singly what this refuses.
     ///
     /// # Errors
-    /// [`GsoRefusal`](crate::GsoRefusal) tells those that trains are to blame for. `InvalidInput`: a segment
-    /// of 0 bytes. Otherwise what `sendmsg` returns.
+    /// [`GsoRefusal`](crate::GsoRefusal) shows whether the train is the cause. `InvalidInput`: a segment of 0 bytes.
+    /// Otherwise what `sendmsg` returns.
     pub fn send_train(&self, bytes: &[u8], segment: u16, to: SocketAddr) -> io::Result<()> {
         // The kernel takes 0 for none, and would send the whole as one datagram; so does one that does not know the
         // option.
@@ -580,8 +580,8 @@ impl Opening<'_> {
     /// On: DF is set, the interface's MTU limits. Off: DF is clear and what exceeds the interface's MTU is fragmented.
     ///
     /// IPv4 does not believe the path MTU cache, which anybody who can forge an ICMP message could lower: routers
-    /// fragment what has no DF. IPv6 routers do not, so there the sender has to know the path's MTU (1,280 bytes at
-    /// least), or what exceeds it is lost.
+    /// fragment what has no DF. IPv6 routers do not. So the sender must know the path's MTU (at least 1,280 bytes), or
+    /// longer datagrams are lost.
     fn fragmentation(&self, dont_fragment: bool) -> io::Result<()> {
         let (v4, v6) = if dont_fragment {
             (libc::IP_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE)

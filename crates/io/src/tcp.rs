@@ -268,8 +268,8 @@ impl TcpConnection {
         )
     }
 
-    /// Takes no more bytes while this many wait that have not been sent yet (TCP_NOTSENT_LOWAT). What waits longer then
-    /// waits with its owner, who knows how old it is.
+    /// Takes no more bytes while this many wait that have not been sent yet (TCP_NOTSENT_LOWAT). Further data waits
+    /// with its owner, who has its age.
     ///
     /// # Errors
     /// What `setsockopt` returns.

@@ -115,7 +115,7 @@ struct Writer {
     is_touched: bool,
     /// A sender comes back to it, because the socket is full.
     is_full: bool,
-    /// The poller tells when there is room.
+    /// The poller reports when there is room.
     is_watched: bool,
 }
 
@@ -316,8 +316,7 @@ impl Connection {
         stdio::Error::new(stdio::ErrorKind::UnexpectedEof, text)
     }
 
-    /// Writes what waits, and has `poller`, which knows the connection by `token`, tell when there is room for the
-    /// rest.
+    /// Writes what waits. If something is left, `poller` reports when there is room, with `token`.
     ///
     /// # Errors
     /// What the socket or the poller returns.

@@ -155,7 +155,7 @@ impl Uri {
     /// Its addresses, in the order of the system's resolver; SRV records are not asked for.
     ///
     /// # Errors
-    /// What the resolver returns; `NotFound` if it knows no address.
+    /// The result of the resolver; `NotFound` if there is no address.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let mut addresses: Vec<SocketAddr> = match &self.host {
             Host::Ip(ip) => vec![SocketAddr::new(*ip, self.port())],

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stun::AddressFamily;
 
-/// An address that relay sockets are bound to, and the one that clients and peers are told.
+/// An address that relay sockets are bound to, and the one that clients and peers get.
 ///
 /// They differ behind a one-to-one NAT, as in most clouds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -208,7 +208,7 @@ impl RelayAddresses {
         u8::try_from(at).ok().map(RelayIndex)
     }
 
-    /// An address of this host, as peers know it if relays are bound to it.
+    /// An address of this host, as peers see it if relays are bound to it.
     pub(crate) fn advertised(&self, address: SocketAddr) -> SocketAddr {
         let entry = self
             .entries

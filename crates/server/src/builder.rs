@@ -101,8 +101,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Listens on this address, UDP. Port 0 takes a free one ([`Running::listeners`] tells which). Without any, `start`
-    /// fails.
+    /// Listens on this address, UDP. With port 0, the kernel chooses a free one ([`Running::listeners`] has it).
+    /// Without any, `start` fails.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(address);
         self
@@ -133,15 +133,15 @@ impl Builder {
         self
     }
 
-    /// Listens on this address for TCP connections that carry STUN and TURN. Port 0 takes a free one
-    /// ([`Running::tcp_listeners`] tells which).
+    /// Listens on this address for TCP connections that carry STUN and TURN. With port 0, the kernel chooses a free one
+    /// ([`Running::tcp_listeners`] has it).
     pub fn listen_tcp(mut self, address: SocketAddr) -> Self {
         self.listen_tcp.push(address);
         self
     }
 
     /// Listens on this address for TLS connections that carry STUN and TURN: `turns:` and `stuns:`. It may be one of
-    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires
+    /// [`listen_tcp`](Self::listen_tcp): the first bytes distinguish the two. Requires
     /// [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one.
     pub fn listen_tls(mut self, address: SocketAddr) -> Self {
         self.listen_tls.push(address);
@@ -162,8 +162,8 @@ impl Builder {
     }
 
     /// Listens on this address for DTLS 1.2 over UDP that carries STUN and TURN (RFC 7350). It may be one of
-    /// [`listen`](Self::listen): the first byte tells the two apart. Requires [`certificates`](Self::certificates).
-    /// Port 0 takes a free one ([`Running::dtls_listeners`] tells which).
+    /// [`listen`](Self::listen): the first byte distinguishes the two. Requires [`certificates`](Self::certificates).
+    /// With port 0, the kernel chooses a free one ([`Running::dtls_listeners`] has it).
     pub fn listen_dtls(mut self, address: SocketAddr) -> Self {
         self.listen_dtls.push(address);
         self
@@ -198,30 +198,30 @@ impl Builder {
         self
     }
 
-    /// Serves SIP on this address, over UDP and TCP; the first call turns SIP on. Port 0 takes a free one
-    /// ([`Running::sip_listeners`] tells which).
+    /// Serves SIP on this address, over UDP and TCP; the first call turns SIP on. With port 0, the kernel chooses a
+    /// free one ([`Running::sip_listeners`] has it).
     pub fn sip_listen(mut self, address: SocketAddr) -> Self {
         self.sip_listen.plain.push(address);
         self
     }
 
-    /// Serves SIP over TLS on this address. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0
-    /// takes a free one ([`Running::sip_tls_listeners`] tells which).
+    /// Serves SIP over TLS on this address. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). With
+    /// port 0, the kernel chooses a free one ([`Running::sip_tls_listeners`] has it).
     pub fn sip_listen_tls(mut self, address: SocketAddr) -> Self {
         self.sip_listen.streams.push((Transport::Tls, address));
         self
     }
 
     /// Serves SIP over WebSocket (RFC 7118) on this address, without TLS: for a reverse proxy in front, or for tests.
-    /// Port 0 takes a free one ([`Running::sip_ws_listeners`] tells which).
+    /// With port 0, the kernel chooses a free one ([`Running::sip_ws_listeners`] has it).
     pub fn sip_listen_ws(mut self, address: SocketAddr) -> Self {
         self.sip_listen.streams.push((Transport::Ws, address));
         self
     }
 
     /// Serves SIP over WebSocket and TLS on this address, as browsers require it. Requires
-    /// [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one
-    /// ([`Running::sip_wss_listeners`] tells which).
+    /// [`certificates`](Self::certificates) or [`tls`](Self::tls). With port 0, the kernel chooses a free one
+    /// ([`Running::sip_wss_listeners`] has it).
     pub fn sip_listen_wss(mut self, address: SocketAddr) -> Self {
         self.sip_listen.streams.push((Transport::Wss, address));
         self
@@ -314,8 +314,8 @@ impl Builder {
     }
 
     /// What the receive buffer of each listener's socket should hold, in bytes. Default: [`RECEIVE_BUFFER`]. Without
-    /// CAP_NET_ADMIN the kernel grants at most `net.core.rmem_max`; [`Features`](crate::features::Features) tells what
-    /// was granted.
+    /// CAP_NET_ADMIN the kernel grants at most `net.core.rmem_max`; [`Features`](crate::features::Features) has the
+    /// granted size.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
         self.receive_buffer = Some(bytes);
         self
@@ -329,7 +329,7 @@ impl Builder {
     }
 
     /// How many microseconds a worker polls the network device before it sleeps; 0 (the default) turns this off. It
-    /// reduces the delay and keeps the core busy. [`Features`](crate::features::Features) tells whether the kernel does
+    /// reduces the delay and keeps the core busy. [`Features`](crate::features::Features) says whether the kernel does
     /// it.
     pub fn busy_poll(mut self, microseconds: u32) -> Self {
         self.busy_poll_us = microseconds;
@@ -527,8 +527,8 @@ impl Builder {
         Running::spawn(made, self.pinning)
     }
 
-    /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and
-    /// [`Builder::workers`] has no say.
+    /// Opens every socket for one worker that runs on the caller's thread, by [`Local::turn`](crate::Local::turn).
+    /// Nothing is pinned, and [`Builder::workers`] has no say.
     ///
     /// # Errors
     /// As for [`Builder::start`].

@@ -129,7 +129,7 @@ impl ClusterKeys {
         self.expand(&info.concat())
     }
 
-    /// The key of the MACs of what nodes publish and tell each other.
+    /// The key of the MACs of what nodes publish and send each other.
     #[must_use]
     pub fn messages(&self) -> Key {
         self.lasting(MESSAGES)

@@ -71,7 +71,7 @@ pub enum StartError {
     /// More relay addresses than are supported.
     #[error("{0} relay addresses are more than 64: remove some")]
     TooManyRelayAddresses(usize),
-    /// An unspecified or multicast address cannot be told to clients.
+    /// Clients cannot use an unspecified or multicast address.
     #[error("{0} cannot be a relay address: name the address of an interface")]
     UnusableRelayAddress(IpAddr),
     /// The external address has no relay address behind it.
@@ -251,7 +251,7 @@ pub enum ReloadError {
     ExternalAddress {
         /// What the relay sockets are bound to.
         local: IpAddr,
-        /// What clients and peers were to be told.
+        /// The address that clients and peers were to get.
         advertised: IpAddr,
     },
     /// The server was started without any rate limit of users, sources, realms or all allocations, so it has no room

@@ -1,4 +1,4 @@
-//! What the kernel does for a server: found out at the start, told to the operator and shown as metrics.
+//! What the kernel does for a server: probed at startup, logged and shown as metrics.
 
 use crate::steering::SteeringInUse;
 use io::{Offloads, UdpSocket};

@@ -50,7 +50,7 @@ pub enum Event<'a> {
         five_tuple: FiveTuple,
         /// The user name that the request claims; anybody can have written it.
         user: &'a str,
-        /// Why. The client is not told.
+        /// Why. The client does not get it.
         reason: AuthFailure,
         /// How many of this reason came without an event since the last one.
         omitted: u64,

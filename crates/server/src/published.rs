@@ -20,7 +20,7 @@ const FRESH: Duration = Duration::from_millis(5);
 /// extra wake-up.
 const STALE: Duration = Duration::from_millis(50);
 
-/// How long a worker sleeps at most, so that it can be told from one that hangs.
+/// How long a worker sleeps at most, so that it can be distinguished from one that hangs.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Words that share a pair of cache lines, which the prefetcher fetches together.

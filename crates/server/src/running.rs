@@ -32,7 +32,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// How long to wait before trying a full mailbox again, or looking at a drain.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Has every worker receive datagrams one by one. A worker whose mailbox is full is told at the next call.
+/// Has every worker receive datagrams one by one. A worker whose mailbox is full gets it at the next call.
 pub(crate) fn separate_all(boxes: Arc<[Mailbox<WorkerMessage>]>) -> OnFallback {
     let mut pending = Vec::new();
     Box::new(move || {
@@ -196,7 +196,7 @@ impl Running {
         self.observer.serves_sip().then(inspector)
     }
 
-    /// The addresses relayed from, and what clients are told.
+    /// The addresses relayed from, and those that clients get.
     #[must_use]
     pub fn relay_addresses(&self) -> Vec<RelayAddress> {
         self.changes.live().relays.iter().collect()
@@ -281,10 +281,10 @@ impl Running {
 
     /// Has all workers forget the keys of this user, or of all users: their source is asked again before anybody gets
     /// an allocation with them. Allocations stay; with [`Settings::strict_expiry`] they can be refreshed only if the
-    /// source still knows the user.
+    /// source still has the user.
     ///
     /// # Errors
-    /// Names a worker that could not be told within a second: call again.
+    /// Names a worker that did not get the command within a second: call again.
     pub fn forget_users(&self, user: Option<&str>) -> Result<(), ReloadError> {
         self.all_run()?;
         let user = user.map(|user| prepared(user).into());
@@ -311,7 +311,7 @@ impl Running {
 
     /// Tells clients and peers another address for this relay address from now on, as
     /// [`Builder::external_address`](crate::Builder::external_address) does at the start. Existing allocations keep the
-    /// address that they were told.
+    /// address that their clients got.
     ///
     /// # Errors
     /// If `local` is no relay address, or if a worker has ended. If `advertised` is of another family, belongs to
@@ -437,7 +437,7 @@ impl Running {
 
     fn request_shutdown(&mut self) {
         self.observer.set_draining(true);
-        // Nobody needs to know of a change from now on.
+        // From now on, changes have no effect.
         drop(self.host_watch.take());
         drop(self.checks.take());
         for worker in 0..self.threads.len() {

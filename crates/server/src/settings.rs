@@ -30,7 +30,7 @@ pub struct Settings {
     pub realm: String,
     /// Realms beside it. Default: none.
     pub realms: Vec<RealmSettings>,
-    /// SOFTWARE in responses (RFC 8489 §14.14). Default: none, which is shorter and tells nothing.
+    /// SOFTWARE in responses (RFC 8489 §14.14). Default: none, which is shorter and reveals nothing.
     pub software: Option<String>,
     /// Users with fixed passwords: name and password.
     pub users: Vec<(String, String)>,
@@ -200,7 +200,7 @@ impl Settings {
         self.streams.of_worker(workers)
     }
 
-    /// What each worker is told of SIP.
+    /// The SIP settings of each worker.
     pub(crate) fn sip_config(
         &self,
         workers: usize,
@@ -258,7 +258,7 @@ pub(crate) fn credentials_of(
         sources.push(Arc::new(RestCredentials::new(secrets.to_vec())));
     }
     sources.extend(further.iter().cloned());
-    // One source alone may know user names by their hash; a list only if all its members do.
+    // One source alone may support user names by their hash; a list only if all its members do.
     Ok(match sources.pop() {
         Some(only) if sources.is_empty() => only,
         last => {

@@ -43,7 +43,7 @@ pub enum StateError {
         /// What the system said.
         source: io::Error,
     },
-    /// Others may know the key.
+    /// Others may have read the key.
     #[error("others may read the key {}: run chmod 600 on it, or remove it for a new one", path.display())]
     OpenKey {
         /// The file.
@@ -78,7 +78,7 @@ pub enum StateError {
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
-    /// The same in all runs; strangers do not know it.
+    /// The same in all runs; nobody else has it.
     pub(crate) key: [u8; KEY_LEN],
 }
 

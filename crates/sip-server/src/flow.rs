@@ -68,7 +68,8 @@ impl Runs {
 /// What is left of a flow in a run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowAvailability {
-    /// It is of this run, or a connection of the other process: its worker knows whether the connection is still there.
+    /// It is of this run, or a connection of the other process: its worker can find out whether the connection still
+    /// exists.
     Current,
     /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker
     /// has.

@@ -18,7 +18,7 @@ use crate::siphash::HashKey;
 
 /// RFC 3261 §8.1.1.7: what a branch that is unique begins with.
 pub const MAGIC_COOKIE: &str = "z9hG4bK";
-/// Marks a branch of ours, so that others are told apart without computing a MAC.
+/// Marks a branch of this server, so that others are recognised without computing a MAC.
 const MARK: u8 = b'h';
 /// Marks a branch that belongs to no transaction: an ACK for a 2xx, or a request forwarded statelessly.
 const STATELESS_MARK: u8 = b's';
@@ -216,7 +216,7 @@ impl BranchCodec {
         }
         match mark.to_ascii_lowercase() {
             MARK => match read_digits(digits) {
-                // The time this takes tells nothing of use: a guess is wrong in all 64 bits or in none.
+                // The time of this comparison reveals nothing of use: a guess is wrong in all 64 bits or in none.
                 Some((branch, mac)) if Self::mac(self.key, branch) == mac => {
                     BranchKind::Ours(branch)
                 }

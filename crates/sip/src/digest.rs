@@ -1,15 +1,15 @@
 //! Digest authentication (RFC 3261 §22, RFC 7616, RFC 8760): MD5, SHA-256 and SHA-512-256, with `qop=auth` or
 //! `auth-int`, both sides.
 //!
-//! A server keeps nothing for a challenge: its [`NonceKeys`] know a nonce of theirs. It keeps a little, in a table that
-//! never grows, for nonces that somebody has answered rightly: [`Replay`], so that no answer counts twice. The path of
-//! a request:
+//! A server stores nothing for a challenge: its [`NonceKeys`] recognise a nonce of theirs. It keeps a little, in a
+//! table that never grows, for nonces that somebody has answered rightly: [`Replay`], so that no answer counts twice.
+//! The path of a request:
 //!
 //! 1. no credentials for our realm: [`challenge`], one field for each algorithm, the best first
 //! 2. [`Credentials::of`] reads them, [`Server::check`] looks at all that needs no password
 //! 3. the embedder finds the [`Ha1`] of that user, by name or by its hash, or finds that there is none
-//! 4. [`Server::verify`] compares, in a time that tells nothing
-//! 5. [`Server::confirm`] proves that the server knows the password as well, and names the next nonce
+//! 4. [`Server::verify`] compares, in a time that reveals nothing
+//! 5. [`Server::confirm`] proves that the server has the password as well, and names the next nonce
 //!
 //! A client reads a [`Challenge`], writes a [`DigestResponse`], and reads the server's [`Confirmation`]. A client
 //! responds to the session variants of the algorithms as well. Servers do not offer them, because they gain nothing if

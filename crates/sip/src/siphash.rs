@@ -26,7 +26,7 @@ impl HashKey {
         HashKey { k0: low, k1: high }
     }
 
-    /// A key that tells nothing about this one, for another purpose.
+    /// A key for another purpose, which reveals nothing about this one.
     #[must_use]
     pub fn derive(self, purpose: u64) -> HashKey {
         let mut hasher = Hasher::<2, 4>::new_128(self);

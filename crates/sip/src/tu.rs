@@ -94,7 +94,7 @@ impl Transactions<'_> {
     /// sent without a transaction.
     ///
     /// # Errors
-    /// [`DispatchError`]; nothing will be told of it then.
+    /// [`DispatchError`]; then the request has no other result.
     pub fn send(&mut self, order: &OutgoingRequest<'_>) -> Result<RequestKey, DispatchError> {
         if let Some(flow) = &order.flow {
             self.adopt(flow);
@@ -199,8 +199,8 @@ pub trait TransactionUser {
         0
     }
 
-    /// How many requests the back end has begun in total: with [`TransactionUser::backlog`] this tells how long the
-    /// next one waits. If the back end begins none, the expected wait is at least the time since the last one.
+    /// How many requests the back end has begun in total. With [`TransactionUser::backlog`], this gives the waiting
+    /// time of the next one. If the back end begins none, the expected wait is at least the time since the last one.
     fn begun(&self) -> u64 {
         0
     }

@@ -29,8 +29,7 @@ pub struct Rules<'r> {
     pub element: Element,
     /// The methods it answers; of no meaning to a proxy.
     pub methods: &'r [Method<'r>],
-    /// The URI schemes it knows what to do with, in lower case; `urn:service` stands for the URNs of services
-    /// (RFC 5031).
+    /// The URI schemes that it supports, in lower case; `urn:service` is for the URNs of services (RFC 5031).
     pub schemes: &'r [&'r str],
     /// The option tags it understands in Require (user agent) or Proxy-Require (proxy), in lower case.
     pub extensions: &'r [&'r str],
@@ -91,7 +90,7 @@ pub enum DropReason {
     NoReturnPath,
     /// An ACK that is wrong: ACK is never answered.
     BadAck,
-    /// A response whose form is wrong (RFC 3261 §18.1.2 has nobody to tell).
+    /// A response whose form is wrong (RFC 3261 §18.1.2 requires no reply).
     BadResponse,
     /// A response for somebody else: a user agent's has one Via (§8.1.3.3).
     NotOurs,

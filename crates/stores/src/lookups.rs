@@ -56,7 +56,7 @@ pub struct Times {
     pub unknown: Duration,
 }
 
-/// Receives what the rest of the program must know.
+/// Receives the events for the rest of the program.
 pub(crate) type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// A user that is looked up.

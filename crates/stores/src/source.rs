@@ -62,9 +62,9 @@ pub struct Status {
     pub is_up: bool,
     /// Look-ups with a valid cache entry.
     pub cached: u64,
-    /// Look-ups of users that the store knows.
+    /// Look-ups of users that the store has.
     pub known: u64,
-    /// Look-ups of names that it does not know.
+    /// Look-ups of names that it does not have.
     pub unknown: u64,
     /// Look-ups that got an outdated cache entry, because the query failed or the store is down.
     pub stale: u64,

@@ -49,7 +49,7 @@ pub struct StoreSettings {
     pub cache: usize,
 }
 
-/// An event that the rest of the program must know.
+/// An event for the rest of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A user has changed.

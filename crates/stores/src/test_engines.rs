@@ -88,7 +88,7 @@ impl Server {
         let _ = self.process.wait();
     }
 
-    /// Starts it again after it was killed: without data, but a Redis Cluster knows it.
+    /// Starts it again after it was killed. It has no data, but it is still in its Redis Cluster.
     pub(crate) fn restart(&mut self) {
         self.process = Server::spawn(self.port, &self.folder, &self.arguments);
         assert!(self.is_ready(), "redis-server does not start again");

@@ -1,4 +1,4 @@
-//! FINGERPRINT: a CRC-32 that tells STUN from other protocols on the same port (RFC 8489 §7, §14.7).
+//! FINGERPRINT: a CRC-32 that distinguishes STUN from other protocols on the same port (RFC 8489 §7, §14.7).
 
 use crate::Message;
 

@@ -439,7 +439,7 @@ impl<'a> Iterator for Attributes<'a> {
 
 impl core::iter::FusedIterator for Attributes<'_> {}
 
-/// Iterates over the required types a receiver does not know; see [`Message::unknown_required`].
+/// Iterates over the required types that a receiver does not support; see [`Message::unknown_required`].
 #[derive(Debug, Clone)]
 pub struct UnknownRequired<'a, F> {
     chain: &'a [u8],

@@ -40,7 +40,7 @@ impl Random {
         }
     }
 
-    /// A key that tells nothing about the IDs, nor they about it.
+    /// A key that reveals nothing about the IDs, nor they about it.
     pub(crate) fn key(&mut self) -> [u8; 32] {
         let mut key = [0; 32];
         for bytes in key.chunks_mut(8) {

@@ -86,7 +86,7 @@ totals! {
     /// The channel is new, and what came before may still wait in user space: see
     /// [`FlowEntry::settles`](super::FlowEntry::settles).
     pass_settling,
-    /// In XDP only: a frame from an interface that the program was not told of. It is a lower device of one that was.
+    /// In XDP only: a frame from an interface that the program does not have. It is a lower device of one that was.
     pass_interface,
     /// Packets dropped because their flow was removed or changed while they were being rewritten.
     changed_dropped,

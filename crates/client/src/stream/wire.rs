@@ -134,8 +134,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the other side has closed its direction with close_notify. Always false over TCP, where reading from the
-    /// socket tells.
+    /// Whether the other side has closed its direction with close_notify. Always false over TCP, where the end is found
+    /// by reading from the socket.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.has_ended

@@ -58,7 +58,7 @@ pub(crate) struct ClientHello<'a> {
     /// The vector of names, each with its length.
     alpn: Option<&'a [u8]>,
     pub(crate) extended_master_secret: bool,
-    /// The client knows RFC 5746, by the extension or by the cipher suite value.
+    /// The client supports RFC 5746, by the extension or by the cipher suite value.
     pub(crate) secure_renegotiation: bool,
 }
 

@@ -265,7 +265,7 @@ pub(crate) fn parse() -> Cli {
         Ok(cli) => return cli,
         Err(error) => error,
     };
-    // Whoever does not read to the end is not told so.
+    // A reader that does not read to the end gets no error.
     let _ = match error.use_stderr() {
         true => {
             let mut out = std::io::stderr().lock();

@@ -219,7 +219,7 @@ fn is_usage(error: &BenchError) -> bool {
     )
 }
 
-/// What tells the benchmark to stop after the current measurement.
+/// Stops the benchmark after the current measurement.
 fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();

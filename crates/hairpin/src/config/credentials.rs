@@ -79,7 +79,7 @@ impl FromText for Secret {
     }
 }
 
-/// What secrets and passwords in the example file begin with. Everybody knows them.
+/// What secrets and passwords in the example file begin with. They are public.
 const PLACEHOLDER: &str = "replace-me";
 
 /// Refuses the placeholder of the example file.

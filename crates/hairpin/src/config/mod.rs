@@ -116,7 +116,7 @@ pub(crate) struct Config {
     pub(crate) steering: Steering,
     /// Whether UDP GRO and GSO are used where the kernel has them.
     pub(crate) offloads: bool,
-    /// How long a server that is told to stop waits for allocations to end.
+    /// How long a server waits for allocations to end after a command to stop.
     pub(crate) drain: Duration,
     /// Bytes that the receive buffer of each listener's socket should hold.
     pub(crate) receive_buffer: u32,
@@ -150,7 +150,7 @@ pub(crate) struct Config {
     pub(crate) proxy_protocol_from: Vec<ipnet::IpNet>,
     /// Where relays are bound; `None`: decided at start.
     pub(crate) relay_addresses: Option<Vec<IpAddr>>,
-    /// What clients are told instead.
+    /// The address that clients get instead.
     pub(crate) external_ip: Vec<ExternalIp>,
     /// Where to ask for those that are not known.
     pub(crate) external_sources: ExternalSources,

@@ -86,7 +86,7 @@ fn parse_ip(text: &str) -> Result<IpAddr, Mistake> {
     })
 }
 
-/// The address that clients are told instead of the one that relays are bound to (1:1 NAT).
+/// The address that clients get instead of the one that relays are bound to (1:1 NAT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExternalIp {
     /// What clients and peers see.
@@ -133,7 +133,7 @@ impl fmt::Display for ExternalIp {
     }
 }
 
-/// What clients are told instead of relay addresses.
+/// The address that clients get instead of a relay address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExternalAddress {
     /// This address.

@@ -216,7 +216,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     }
     for realm in &realms.value {
         for (what, text, at) in realm.value.marks() {
-            // Letter case tells realms apart, and neither origins nor server names.
+            // Realms differ by letter case; origins and server names do not.
             let key = match what {
                 "realm" => text.clone(),
                 _ => text.to_ascii_lowercase(),

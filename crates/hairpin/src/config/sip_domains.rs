@@ -247,7 +247,7 @@ pub(super) fn times(settings: &Settings) -> Option<RegistrarConfig> {
     })
 }
 
-/// Reports domains that cannot be told apart or that nobody can register in, and times that are not in order.
+/// Reports domains that are equal or that nobody can register in, and times that are not in order.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     if let (Some(times), Some(expires)) = (times(settings), &settings.sip_register_expires)
         && let Err(error) = times.validate()

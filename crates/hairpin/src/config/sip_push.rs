@@ -13,7 +13,7 @@ pub(crate) struct PushConfig {
     pub(crate) gateway: String,
     /// The bearer token for it; empty: none.
     pub(crate) token: String,
-    /// The push services that it knows.
+    /// The push services that it supports.
     pub(crate) providers: Vec<String>,
     /// How long a call waits.
     pub(crate) wait: Duration,

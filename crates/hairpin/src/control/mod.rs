@@ -1,4 +1,5 @@
-//! The control socket: a Unix socket at which the user of the server and root ask what it does, and tell it what to do.
+//! The control socket: a Unix socket at which the user of the server and root query the state of the server and give it
+//! commands.
 //!
 //! One line of JSON each way, then the connection ends. A thread of its own serves it, and answers what an
 //! [`Observer`](server::Observer) can see; what changes the server is an [`Change`] for the main thread.

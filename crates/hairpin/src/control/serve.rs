@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) sip: Option<SipInspector>,
     /// Where metrics are served.
     pub(crate) admin: Option<std::net::SocketAddr>,
-    /// Whether the server was told to end.
+    /// Whether the server got the command to end.
     pub(crate) stopping: AtomicBool,
     /// What the process says that this one has taken over from, while it is there.
     pub(crate) predecessor: Mutex<Option<Value>>,

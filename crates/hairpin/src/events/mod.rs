@@ -185,7 +185,7 @@ impl Events {
     /// Opens the sinks, and starts a thread for each.
     pub(crate) fn start(settings: &[SinkSettings]) -> Result<Events> {
         let (stop, stopped) = watch::channel(None);
-        // Receivers tell the events of two processes apart.
+        // Receivers can distinguish the events of two processes.
         let mut run = [0; 8];
         getrandom::fill(&mut run).map_err(|error| anyhow!("no random numbers: {error}"))?;
         let run = format!("{:016x}", u64::from_ne_bytes(run));

@@ -7,7 +7,7 @@ use super::text::{Kind, Page};
 
 pub(super) fn write(page: &mut Page, observer: &Observer) {
     let settings = observer.alternates();
-    // Without checks nobody knows.
+    // Without checks, the state is unknown.
     if settings.check_interval.is_zero() || settings.servers.is_empty() {
         return;
     }

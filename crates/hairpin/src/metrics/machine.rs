@@ -52,7 +52,7 @@ fn workers(page: &mut Page, observer: &Observer, stats: &Stats) {
     );
 }
 
-/// What the kernel knows of the workers' threads; nothing, where it does not tell.
+/// What the kernel counts for the workers' threads; nothing, if the kernel does not report it.
 fn threads(page: &mut Page, observer: &Observer) {
     let times = |thread: Option<u32>| match thread {
         Some(thread) => process::thread_times(thread),

@@ -1,4 +1,4 @@
-//! What systemd is told (sd_notify(3)): that the server is ready, reads its configuration, stops, and that every worker
+//! What systemd gets (sd_notify(3)): that the server is ready, reads its configuration or stops, and that every worker
 //! makes progress.
 //!
 //! Messages are datagrams to the socket that NOTIFY_SOCKET names. No fault here stops the server. Without systemd the
@@ -35,7 +35,7 @@ pub(crate) struct Manager {
 #[derive(Debug)]
 struct Watchdog {
     period: Duration,
-    /// When it was last told that all is well.
+    /// When systemd last got the message that all workers make progress.
     fed: Option<Instant>,
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::sync::{Arc, Mutex};
 
-    /// A source of credentials that keeps the worker which is told of it until the lock is free.
+    /// A source of credentials that blocks the worker until the lock is free.
     #[derive(Debug)]
     struct Hang(Arc<Mutex<()>>);
 

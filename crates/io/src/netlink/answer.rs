@@ -78,7 +78,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// An address: its length tells its family.
+/// An address, of the family that its length shows.
 pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => Some(IpAddr::from(<[u8; 4]>::try_from(value).ok()?)),

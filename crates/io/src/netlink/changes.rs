@@ -51,7 +51,7 @@ impl NetworkChanges {
     }
 
     /// Starts to listen to what changes the addresses of this host: those of its interfaces, and whether these are up.
-    /// Routes and neighbours, which change far more often, are not told.
+    /// Routes and neighbours, which change far more often, are not reported.
     ///
     /// # Errors
     /// As [`NetworkChanges::open`].

@@ -34,7 +34,7 @@ impl Drivers {
     /// Opens a connection.
     ///
     /// # Errors
-    /// ENOENT where the kernel does not tell (before Linux 6.3).
+    /// ENOENT if the kernel does not report it (before Linux 6.3).
     pub fn open() -> io::Result<Drivers> {
         const GENL_ID_CTRL: u16 = 16;
         const CTRL_CMD_GETFAMILY: u8 = 3;

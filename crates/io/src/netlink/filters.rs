@@ -1,7 +1,7 @@
 //! Filters of traffic control (tc) at an interface's ingress: BPF programs attached by the clsact queueing discipline.
 //!
-//! TCX (Linux 6.6) needs none of this. A filter outlives the process that adds it, so it has a name that tells whose it
-//! is.
+//! TCX (Linux 6.6) needs none of this. A filter outlives the process that adds it, so its name says which program has
+//! added it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,7 +1,7 @@
 //! Links, addresses, neighbours and routes of a network namespace, by rtnetlink.
 //!
-//! Enough to build a measured network out of veth pairs, and to know which way a packet would go. Every call waits for
-//! the kernel's answer, which it gives at once; [`NetworkChanges`] tells what changes afterwards.
+//! Enough to build a measured network of veth pairs, and to find the route of a packet. Every call waits for the
+//! kernel's response, which comes at once; [`NetworkChanges`] reports later changes.
 
 mod answer;
 mod changes;

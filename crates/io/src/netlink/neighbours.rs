@@ -15,7 +15,7 @@ const NDA_LLADDR: u16 = 2;
 /// `struct ndmsg`.
 const FIXED: usize = 12;
 
-/// What the kernel knows of one neighbour.
+/// The kernel's entry of one neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The interface.

@@ -352,7 +352,7 @@ impl Queue {
 }
 
 impl Flow {
-    /// The source address the kernel has to be told: none if the socket is bound to it anyway.
+    /// The source address for the kernel: none if the socket is bound to it.
     fn source(&self, socket: &UdpSocket) -> Option<IpAddr> {
         self.from_ip.filter(|ip| *ip != socket.local_ip())
     }

@@ -92,7 +92,7 @@ impl Queue {
             max_segments,
             capacity,
         } = *options;
-        // A kernel that does not know UDP_SEGMENT would ignore it and send a whole run as one datagram.
+        // A kernel without UDP_SEGMENT would ignore it and send a whole run as one datagram.
         let gso = gso && max_segments > 1 && sys::socket::kernel_has_gso();
         Queue {
             gso,

@@ -1,4 +1,4 @@
-//! `listen`, `accept4`, `connect`, and the `ioctl`s that tell what waits in a stream's buffers.
+//! `listen`, `accept4`, `connect`, and the `ioctl`s that return how much waits in a stream's buffers.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

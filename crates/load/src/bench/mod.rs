@@ -13,8 +13,7 @@
 //!   makes a task of its own.
 //! - Servers take turns within a round, the order changes, the first run after a start is thrown
 //!   away, ratios are taken within a round.
-//! - A spinner on the server's processor tells what others took from it; a disturbed measurement is
-//!   repeated.
+//! - A spinner on the server's processor shows how much time other processes took; a disturbed measurement is repeated.
 //! - Goodput is the highest load that a server holds for two seconds, with at most 1 % of loss, and again in another
 //!   round. A short step above it may only fill buffers. Cost is measured at 30, 60 and 90 % of it, because an
 //!   overloaded server spends time on what it then drops.

@@ -1,4 +1,4 @@
-//! A started server with what it takes to load it: its allocations, or the layout it knows.
+//! A started server, and what is necessary to load it: its allocations, or its layout.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;

@@ -125,8 +125,8 @@ pub enum Scenario {
     SipOverload {
         /// What its clients want.
         work: SipWork,
-        /// Microseconds of work that the server is told to do for each INVITE and BYE, as an application would. A
-        /// generator on one processor cannot offer many times what a server without such work holds.
+        /// Microseconds of work that the server adds to each INVITE and BYE, as an application would. A generator on
+        /// one processor cannot offer many times what a server without such work holds.
         service_us: u16,
     },
     /// Memory held per registration binding, per call in progress or per finished call.
@@ -404,7 +404,7 @@ impl Scenario {
         all
     }
 
-    /// What the standard set leaves out, because it tells something about few servers: to be asked for by name.
+    /// Scenarios outside of the standard set, because they concern few servers: they run only by name.
     pub fn extra() -> Vec<Scenario> {
         let mut all = Vec::new();
         for payload in [120, 1200] {

@@ -19,8 +19,8 @@ pub(crate) const REALM: &str = "bench";
 /// What a server can be asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// It is a TURN server: clients allocate and bind channels. Otherwise it knows the layout of
-    /// flows from its command line.
+    /// It is a TURN server: clients allocate and bind channels. Otherwise it gets the layout of flows by its command
+    /// line.
     pub turn: bool,
     /// Relays from client to peer.
     pub to_peer: bool,
@@ -42,7 +42,7 @@ pub struct Abilities {
     pub sip_proxy: bool,
     /// Takes SIP clients over WebSocket with TLS.
     pub wss: bool,
-    /// Can be told to work on each SIP request for a while.
+    /// It can add work to each SIP request.
     pub sip_service: bool,
 }
 

@@ -43,7 +43,7 @@ pub(super) fn measure(
     let (mut last, mut apart) = ([0; 2], 0);
     let mut held = Vec::new();
     for time in 0..TIMES {
-        // One after the other: steering does not know allocations that are under way.
+        // One after the other: steering does not count allocations that are in progress.
         for client in time * at_once..(time + 1) * at_once {
             let mut client = Allocations::open_from(topology, client, 1)?;
             client.allocate()?;

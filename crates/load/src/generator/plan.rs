@@ -12,8 +12,8 @@ use crate::peer::Peer;
 use crate::report::Pace;
 
 /// Everything a [`Run`](super::Run) needs. Built by a workload, such as [`binding`](super::binding) or
-/// [`relay`](super::relay). Until told otherwise it sends as fast as it can. Dropping it releases what was allocated
-/// for it.
+/// [`relay`](super::relay). Without a schedule it sends as fast as it can. Dropping it releases what was allocated for
+/// it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Plan {

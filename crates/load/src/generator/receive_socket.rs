@@ -234,7 +234,7 @@ impl ClientErrors {
                 self.lost += 1;
                 match loss {
                     Loss::Refused(error) => self.count(error),
-                    // RFC 8656 §8.1: 437 is how a server says that it knows no such allocation.
+                    // RFC 8656 §8.1: a server responds 437 if it does not have the allocation.
                     Loss::Forgotten => *self.codes.entry(437).or_default() += 1,
                     _ => *self.codes.entry(0).or_default() += 1,
                 }

@@ -108,7 +108,8 @@ impl Receiver {
         }
     }
 
-    /// Sets the clients' timers, and has the kernel stamp what arrives where that tells its delay from ours.
+    /// Sets the clients' timers. If the delay on the server's side must be distinguished from ours, makes the kernel
+    /// add timestamps.
     pub(super) fn begin(&mut self, shared: &Shared) {
         for receive_socket in &self.receive_sockets {
             if let Socket::Udp(socket) = &receive_socket.socket {

@@ -39,7 +39,7 @@ pub enum Path {
         /// Which way.
         direction: Direction,
         /// The peers' address; `None` is the one from which this machine reaches the relayed addresses. It must not be
-        /// behind a NAT: the server sends to what it is told.
+        /// behind a NAT, because the server sends to this address.
         ip: Option<IpAddr>,
         /// Peers in all, one socket each; at least as many as each client has.
         sockets: u32,

@@ -27,7 +27,7 @@ pub(super) struct RunThreads {
     pub(super) live: Arc<[Mutex<Latency>]>,
     /// Those that end by themselves when the time is up.
     pub(super) senders: Vec<JoinHandle<End>>,
-    /// Those that have to be told.
+    /// The threads that must be notified.
     pub(super) receivers: Vec<JoinHandle<End>>,
 }
 

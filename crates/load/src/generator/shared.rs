@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) linger: Duration,
     /// The kernel says when datagrams arrived.
     pub(super) stamp_arrivals: bool,
-    /// What its datagrams are told by.
+    /// How its datagrams are recognised.
     pub(super) stamps: Stamps,
     /// The user's.
     stopper: Stopper,

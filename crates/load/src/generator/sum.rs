@@ -73,7 +73,7 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     }
     report.own_wake_up = Some(OwnDelay::of(&came.unread)).filter(|own| own.percentiles.count > 0);
     report.sending = sending(plan.gso, &left);
-    // The kernel counts what it told our sockets of as well.
+    // The kernel also counts the errors that it has returned to our sockets.
     let told = left.flushed.would_block + left.flushed.no_buffers;
     report.kernel.send = report.kernel.send.saturating_sub(told);
     report.kernel.receive = report.kernel.receive.saturating_sub(report.total.overflow);

@@ -1,7 +1,7 @@
 //! Trains: frames of one lane that lie one after the other and leave by one UDP_SEGMENT send, without a queue.
 //!
-//! It is the shortest way that the generator has. The [`SendQueue`](io::SendQueue) handles what the kernel refuses: it
-//! knows the fallback. After a refusal, this path is closed for the destination or for the length.
+//! It is the shortest way that the generator has. The [`SendQueue`](io::SendQueue) handles the refusals of the kernel:
+//! it has the fallback. After a refusal, this path is closed for the destination or for the length.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ use crate::Socket;
 /// Most payload in one send over IPv6, and a little less than over IPv4: 65,535 less the headers.
 const MAX_BYTES: usize = 65_487;
 
-/// Sends trains, and knows which cannot be sent.
+/// Sends trains, and keeps a list of those that cannot be sent.
 #[derive(Debug)]
 pub(super) struct Trains {
     max_segments: usize,

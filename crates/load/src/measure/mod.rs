@@ -1,5 +1,5 @@
-//! The measurements of a generator, and its schedule. A payload names its sender and its time. A flow knows which
-//! payloads are missing. Latencies have percentiles. A schedule does not wait for the server.
+//! The measurements of a generator, and its schedule. A payload names its sender and its time. A flow has a list of
+//! missing payloads. Latencies have percentiles. A schedule does not wait for the server.
 
 mod counters;
 mod flow;

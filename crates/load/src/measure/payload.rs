@@ -6,11 +6,11 @@
 //!  | hp | run  | flow| sequence| sent at| check| pattern of the flow
 //!  +----+------+-----+---------+--------+------+---------------------- - -
 //! ```
-//! All big-endian. `run` differs from run to run, so that what another run or another program sent is told from our
-//! own. `sent at` are the low 48 bits of a time in nanoseconds: the reader takes the time next to its own. `check`
-//! covers everything between it and the magic: a damaged head displaces no datagram and ages none. The pattern is a
-//! slice of one fixed table at an offset that depends on the flow. So checking it is one comparison, and a payload of
-//! another flow does not match.
+//! All big-endian. `run` differs from run to run, so that payloads of another run or another program are recognised.
+//! `sent at` are the low 48 bits of a time in nanoseconds: the reader takes the time next to its own. `check` covers
+//! everything between it and the magic: a damaged head displaces no datagram and ages none. The pattern is a slice of
+//! one fixed table at an offset that depends on the flow. So checking it is one comparison, and a payload of another
+//! flow does not match.
 
 /// Bytes of pattern beyond the longest payload, so that every flow finds its slice.
 const SHIFTS: usize = 251;

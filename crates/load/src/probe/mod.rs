@@ -275,7 +275,7 @@ fn dual_outcome(
     let code = allocated.refused_family.map(|(_, code)| code);
     allocated.additional.ok_or_else(|| match code {
         Some(code) => ProbeError::refused(server, "Allocate", code, ""),
-        // RFC 8489 §14: a server that does not know an attribute from 0x8000 on ignores it.
+        // RFC 8489 §14: a server that does not support an attribute from 0x8000 on ignores it.
         None => ProbeError::DualIgnored { server },
     })
 }

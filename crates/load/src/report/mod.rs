@@ -156,7 +156,7 @@ pub struct Totals {
     pub truncated: u64,
     /// Arrived changed behind the head; answers that are no messages.
     pub corrupt: u64,
-    /// Arrived with a changed head: magic, run, flow, sequence or time. Nobody knows which datagrams they were.
+    /// Arrived with a changed head: magic, run, flow, sequence or time. It is unknown which datagrams they were.
     pub damaged: u64,
     /// Whole payloads of another run.
     pub other_run: u64,
@@ -259,7 +259,7 @@ pub struct Sending {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KernelDrops {
-    /// On their way out: the queue of an interface was full. They count as sent, because no sender is told.
+    /// On their way out: the queue of an interface was full. They count as sent, because senders do not see it.
     pub send: u64,
     /// On their way in: a receive buffer was full that is not the generator's.
     pub receive: u64,

@@ -34,12 +34,12 @@ pub(crate) struct Pipe {
     written: usize,
     /// TLS and WebSocket, if there are.
     layers: Option<Box<Layers>>,
-    /// The poller tells when it can be written.
+    /// The poller reports when it can be written.
     watched: bool,
 }
 
 impl Pipe {
-    /// Of a connection that a poller knows by `token`, for reading.
+    /// Of a connection with this `token` at the poller, for reading.
     pub(crate) fn new(connection: TcpConnection, token: u64) -> Pipe {
         Pipe {
             connection,
@@ -184,7 +184,7 @@ impl Pipe {
         true
     }
 
-    /// Writes as much as there is room for; the poller tells when there is more.
+    /// Writes as much as there is room for; the poller reports when there is more.
     ///
     /// # Errors
     /// What `writev` or the poller returns: the connection is of no more use.

@@ -1,12 +1,11 @@
-//! The address that clients and peers are told instead of a relay address. One thread replaces it while workers read
-//! it.
+//! The address that clients and peers get instead of a relay address. One thread replaces it while workers read it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// Earlier addresses that are remembered: allocations keep the address that they were told, and relay to each other by
-/// it.
+/// Earlier addresses that are remembered: allocations keep the address that their clients got, and relay to each other
+/// by it.
 const REMEMBERED: usize = 8;
 
 #[derive(Debug)]
@@ -33,7 +32,7 @@ impl Advertised {
         }
     }
 
-    /// The address that is told now.
+    /// The address that clients get now.
     pub(super) fn now(&self) -> IpAddr {
         loop {
             let before = self.version.load(Ordering::Acquire);
@@ -51,12 +50,12 @@ impl Advertised {
         }
     }
 
-    /// Whether this address was told before.
+    /// Whether clients got this address before.
     pub(super) fn was(&self, ip: IpAddr) -> bool {
         self.has_changed.load(Ordering::Acquire) && self.earlier().contains(&ip)
     }
 
-    /// The addresses that were told before.
+    /// The addresses that clients got before.
     pub(super) fn before(&self) -> Vec<IpAddr> {
         self.earlier().clone()
     }

@@ -152,7 +152,7 @@ impl AlternateServer {
         }
     }
 
-    /// What a client of this transport and family is told; `None` if the server is not for it.
+    /// What a client of this transport and family gets; `None` if the server is not for it.
     fn for_client(&self, client: &ClientIdentity<'_>) -> Option<Alternate> {
         let five_tuple = &client.five_tuple;
         let (own, other) = match five_tuple.remote.is_ipv4() {

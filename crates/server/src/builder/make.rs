@@ -375,7 +375,7 @@ impl Builder {
         });
         match outcome {
             Ok(()) => BusyPoll::On(self.busy_poll_us),
-            // Before Linux 6.9 an epoll cannot be told by itself.
+            // Before Linux 6.9, a single epoll instance cannot have this setting.
             Err(_) if io::sysctl::busy_poll().is_some_and(|all| all > 0) => {
                 BusyPoll::On(io::sysctl::busy_poll().unwrap_or(0))
             }

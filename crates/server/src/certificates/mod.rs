@@ -165,7 +165,7 @@ impl Certificates {
         pairs.iter().map(|pair| pair.about.clone()).collect()
     }
 
-    /// The number of replacements. A changed number tells the holder of a copy that the copy is old.
+    /// The number of replacements. A changed number shows the holder of a copy that the copy is old.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation.load(Ordering::Acquire)

@@ -160,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Another process has read these bytes from it, and knows the addresses of the client.
+    /// Another process has read these bytes from it, and has the addresses of the client.
     pub(super) fn adopt(&mut self, (local, remote): (SocketAddr, SocketAddr), bytes: Vec<u8>) {
         self.path.five_tuple.local = local;
         self.path.five_tuple.remote = remote;

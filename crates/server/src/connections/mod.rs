@@ -47,14 +47,14 @@ const TICK_NS: u64 = 100_000_000;
 /// wake-up.
 const UNPROVEN_NS: u64 = 1_000_000;
 
-/// The limit on bytes that the kernel holds unsent (TCP_NOTSENT_LOWAT). Further bytes wait in the queue here, which
-/// knows their age. Bytes that were sent but not acknowledged do not count.
+/// The limit on bytes that the kernel holds unsent (TCP_NOTSENT_LOWAT). Further bytes wait in the queue here, which has
+/// their age. Bytes that were sent but not acknowledged do not count.
 const UNSENT: u32 = 128 << 10;
 
 /// This bit marks the `ListenerKey` of a connection. The other bits are the index of the connection.
 const CONNECTION: u32 = 1 << 31;
 
-/// An index in the table of connections, and the generation that tells successive connections at this index apart.
+/// An index in the table of connections, and the generation that distinguishes successive connections at this index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     pub(crate) index: u32,

@@ -201,7 +201,7 @@ impl Dtls {
         Some((client_of(&path), bytes))
     }
 
-    /// Takes what the endpoint has to tell about connections.
+    /// Handles the events of the endpoint about connections.
     fn take_events(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {

@@ -49,7 +49,7 @@ pub(crate) struct InterfaceAttachment {
     /// What clsact would attach, where there is no TCX. Made at the start: the control thread, which may have to attach
     /// it, has no CAP_BPF.
     gate: Option<Gate>,
-    /// The devices below, by whose index the XDP program knows this interface as well.
+    /// The lower devices, by whose index the XDP program also has this interface.
     pub(crate) lower: Vec<u32>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Attachments {
     pub(crate) interfaces: Vec<InterfaceAttachment>,
 }
 
-/// Most next hops: a program knows them by 16 bits.
+/// Most next hops: a program has them by 16 bits.
 const MOST_NEXT_HOPS: u32 = u16::MAX as u32;
 
 impl OffloadConfig<'_> {
@@ -178,7 +178,7 @@ impl OffloadConfig<'_> {
     }
 }
 
-/// What the programs are told; `None` if they are to answer none.
+/// The limit for the programs; `None` if they are to answer none.
 pub(crate) fn binding_limit(binding: KernelBinding) -> Option<BindingLimit> {
     (binding.rate > 0).then(|| BindingLimit {
         per_second: binding.rate,
@@ -295,7 +295,7 @@ impl InterfaceAttachment {
         }
     }
 
-    /// Attaches the XDP program, by another process's link if there is one, and tells it of the lower devices.
+    /// Attaches the XDP program, by another process's link if there is one, and enters its lower devices.
     fn attach_xdp(
         &mut self,
         facts: &Facts,
@@ -441,7 +441,7 @@ mod tests {
         gone.expect("slots");
         let mut is_known = |index: u32| relay.set_interface(index + 256, 9, [0; 6]).is_err();
         assert!(!is_known(3) && is_known(4));
-        // Two devices with one slot: the second cannot be told, and the caller says so.
+        // Two devices with one slot: the second cannot be entered, and the caller reports it.
         let equal = [link(4 + 256, false, Some(2))];
         assert!(
             attachment

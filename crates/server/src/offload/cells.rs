@@ -56,7 +56,7 @@ struct Span {
 struct Prefix {
     network: u128,
     length: u8,
-    /// A route of this prefix, or of one around it, tells destinations apart.
+    /// A route of this prefix, or of one around it, distinguishes destinations.
     separates: bool,
 }
 

@@ -49,11 +49,11 @@ pub enum Obstacle {
     ForeignProgram(u32),
     /// Many datagrams arrive with checksums that were left to the hardware.
     PartialChecksums,
-    /// Packets arrive by a lower device that the program does not know.
+    /// Packets arrive by a lower device that the program does not have.
     UnknownInterface,
     /// Its driver takes no frames that XDP redirects from another interface.
     NoXdpTransmit,
-    /// Before Linux 6.3 no driver tells whether it takes frames that XDP redirects from another interface.
+    /// Before Linux 6.3 no driver reports whether it accepts frames that XDP redirects from another interface.
     DriversDoNotTell,
     /// The control thread has ended, so nobody keeps next hops true.
     ControlThreadEnded,
@@ -127,11 +127,11 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What there is to know of an interface.
+/// The properties of an interface that decide about it.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub(crate) link: Link,
-    /// What its driver can do; `None` where the kernel does not tell (before Linux 6.3): trying will show.
+    /// What its driver can do; `None` if the kernel does not report it (before Linux 6.3): trying will show.
     pub(crate) xdp: Option<XdpFeatures>,
     /// The device takes VLAN tags out of frames.
     pub(crate) strips_tags: bool,

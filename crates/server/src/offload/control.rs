@@ -39,7 +39,7 @@ pub(crate) struct Control {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is told.
+/// The settings of the thread.
 #[derive(Debug)]
 pub(super) struct ControlSettings {
     pub(super) waker: Arc<Waker>,

@@ -18,10 +18,10 @@ const PARTIAL_ONE_IN: u64 = 100;
 const UNKNOWN_SECONDS: u32 = 3;
 
 /// What is to happen when an interface goes from XDP to tc: sockets must not join datagrams any more. Returns whether
-/// all workers know; if not, it is called again.
+/// all workers are notified; if not, it is called again.
 pub(crate) type OnFallback = Box<dyn FnMut() -> bool + Send>;
 
-/// What the XDP program had counted a second ago, and who is to be told of a fallback.
+/// What the XDP program had counted a second ago, and the callback for a fallback.
 pub(super) struct Fallback {
     /// Unfinished checksums, by interface.
     partial: HashMap<u32, u64>,
@@ -30,7 +30,7 @@ pub(super) struct Fallback {
     /// Seconds in a row in which `unknown` has grown.
     unknown_seconds: u32,
     on_fallback: OnFallback,
-    /// Some worker does not know yet.
+    /// Some worker is not notified yet.
     must_notify: bool,
 }
 
@@ -46,7 +46,7 @@ impl Fallback {
         }
     }
 
-    /// Tells workers of a fallback; those whose mailbox is full now are told at another call.
+    /// Notifies workers of a fallback. Those whose mailbox is full get it at another call.
     pub(super) fn notify_workers(&mut self) {
         self.must_notify = self.must_notify && !(self.on_fallback)();
     }

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 /// Most interfaces that programs are attached to: nobody serves from more.
 const MOST: usize = 64;
 
-/// Everything that the rules want to know of the interfaces that packets to one of `served` arrive on. An unspecified
-/// address stands for all of its family.
+/// The properties of the interfaces that packets to one of `served` arrive on. An unspecified address stands for all of
+/// its family.
 ///
 /// That is the interface that holds the address. An address on `lo` or on a dummy interface (anycast, virtual
 /// addresses) is reached through any other interface. Then all Ethernet interfaces with an address count, unless they
@@ -21,7 +21,7 @@ const MOST: usize = 64;
 pub(crate) fn read_interfaces(served: &[IpAddr]) -> std::io::Result<Vec<Facts>> {
     let addresses = io::interfaces::addresses()?;
     let links = Netlink::open()?.links()?;
-    // The kernel may be too old to tell.
+    // The kernel may be too old to report it.
     let mut drivers = Drivers::open().ok();
     let machine = Machine {
         links: &links,

@@ -1,7 +1,7 @@
 //! What XDP leaves to user space between two interfaces.
 //!
 //! XDP sends a frame back by the interface that it came by (`XDP_TX`) with every driver. To redirect it to another
-//! interface, the driver there needs `ndo_xdp_xmit`. Before Linux 6.3 nothing tells whether a driver has it, and a
+//! interface, the driver there needs `ndo_xdp_xmit`. Before Linux 6.3 nothing reports whether a driver has it, and a
 //! frame that it refuses is lost. So user space relays there.
 
 use super::attach::InterfaceAttachment;
@@ -23,7 +23,7 @@ pub(super) fn note_redirects(
     note(all.collect(), takes_frames);
 }
 
-/// `takes_frames`: of the interface with this index; `None` if the kernel does not tell.
+/// `takes_frames`: of the interface with this index; `None` if the kernel does not report it.
 fn note(
     mut interfaces: Vec<&mut InterfaceOffload>,
     mut takes_frames: impl FnMut(u32) -> Option<bool>,

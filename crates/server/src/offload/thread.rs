@@ -116,7 +116,7 @@ struct News {
 }
 
 impl Thread {
-    /// Works until it is told to stop.
+    /// Works until it gets the command to stop.
     pub(super) fn run(&mut self) {
         let mut events = Events::with_capacity(4);
         self.check_links();

@@ -95,7 +95,7 @@ impl PeerRules {
     }
 }
 
-/// What the policy must know about the machine it runs on.
+/// The addresses of this machine that the policy denies.
 #[derive(Debug, Clone, Default)]
 pub struct OwnAddresses {
     /// The server's listeners; an unspecified address means the port on every address of this host.

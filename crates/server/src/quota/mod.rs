@@ -302,7 +302,7 @@ impl Quotas {
         self.upgrade.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The counts of the client's realm, and the name under which another process knows it.
+    /// The counts of the client's realm, and the name of the realm in another process.
     fn with_realm<R>(&self, realm: &str, with: impl FnOnce(&RealmCounts, &str) -> R) -> R {
         let realms = self.realms.read().unwrap_or_else(PoisonError::into_inner);
         let found = realms.get(realm).map(Arc::clone);

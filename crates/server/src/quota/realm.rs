@@ -77,7 +77,7 @@ impl RealmCounts {
         }
     }
 
-    /// Adds all that is held to what another process reads; it knows the realm by this name.
+    /// Adds all that is held to what another process reads, under this name of the realm.
     pub(super) fn write_to(&self, to: &SharedCounts, realm: &str) {
         to.add(CountKey::Realm(realm), self.all.held());
         self.users

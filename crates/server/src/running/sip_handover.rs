@@ -16,7 +16,7 @@ impl Running {
         Some(sip.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What a new process needs to know of this one's SIP.
+    /// What a new process requires of this one's SIP.
     pub(super) fn sip_offer(&self) -> Option<OfferedSip> {
         self.sip().map(|sip| sip.offered())
     }

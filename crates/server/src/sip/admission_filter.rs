@@ -24,7 +24,7 @@ const _: () = assert!(PLACES == bpf::admission_filter::PLACES);
 #[derive(Debug, Default)]
 pub(super) struct AdmissionFilter {
     program: Option<Program>,
-    /// What the kernel was told last.
+    /// What the kernel got last.
     version: u64,
     generation: bool,
     is_active: bool,
@@ -64,7 +64,7 @@ impl AdmissionFilter {
         }
     }
 
-    /// Whether the kernel can be told without any capability.
+    /// Whether the maps of the kernel can be written without any capability.
     pub(super) fn can_write_unprivileged(&mut self) -> bool {
         let Some(program) = &mut self.program else {
             return true;
@@ -77,7 +77,7 @@ impl AdmissionFilter {
         self.program.is_none()
     }
 
-    /// Reports what the kernel has counted, if shares are set next. To be called before the engine is told of time or a
+    /// Reports what the kernel has counted, if shares are set next. To be called before the engine gets the time or a
     /// backlog.
     pub(super) fn report(&mut self, now: Now, engine: &mut Engine) {
         let Some(program) = self.program.as_mut().filter(|_| self.is_active) else {

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often workers compare themselves: at 2,000 messages a second, 200 of them tell a share to a few percent.
+/// How often workers compare themselves: at 2,000 messages per second, 200 of them show a share with an error of a few
+/// percent.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Share of its time, in percent, that a worker must be busy before it passes messages on. With less, it handles a
@@ -164,7 +165,7 @@ pub(super) struct Balance {
     full: Vec<(u16, SipBatch)>,
     /// Workers that do not read their mailbox as fast as it comes.
     lagging: Vec<bool>,
-    /// Connections that are gone, of which a worker could not be told yet.
+    /// Closed connections of which a worker is not notified yet.
     unsent_closed: Vec<(u16, ConnectionKey)>,
     /// Connections of others that messages for them were lost on the way to, and connections of this worker whose
     /// messages were.
@@ -303,8 +304,8 @@ impl Balance {
         lagging.is_some_and(|lagging| !lagging)
     }
 
-    /// Who is asked next whether it knows what a CANCEL is for: all one after the other, the last one answers. Nobody
-    /// if all were, or if too many ask.
+    /// The worker that gets a CANCEL next. All workers look it up one after the other; the last one responds. Nobody if
+    /// all were, or if too many ask.
     pub(super) fn next_worker_to_ask(&mut self, asked: u16) -> Option<u16> {
         let workers = u16::try_from(self.open.len()).unwrap_or(u16::MAX);
         if asked + 1 >= workers || (asked == 0 && self.passed_on >= MOST_PASSED_ON) {
@@ -570,7 +571,7 @@ impl Balance {
             {
                 self.unsent_closed.push((worker, *key));
             }
-            // They are sent again, or nobody is there to know.
+            // They are sent again, or their receiver is gone.
             Kind::Gone(_) | Kind::HalfClosed(_) | Kind::Names(_) | Kind::Unreachable => {}
         }
     }

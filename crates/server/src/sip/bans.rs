@@ -78,7 +78,7 @@ struct Shared {
 }
 
 impl Bans {
-    /// With a key that nobody knows, so that nobody can choose who shares a place.
+    /// With a secret key, so that nobody can choose which sources share an index.
     pub(crate) fn new(key: HashKey) -> Bans {
         let part = || Mutex::new(vec![FailureRecord::default(); PLACES].into());
         Bans(Arc::new(Shared {

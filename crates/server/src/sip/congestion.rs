@@ -179,7 +179,7 @@ impl Congestion {
         self.tu = (waiting, begun);
     }
 
-    /// A batch begins: tells the engine how much waits.
+    /// A batch begins: reports the backlog to the engine.
     pub(super) fn begin(&mut self, now: Now, engine: &mut Engine) {
         self.started_ns = now.mono.0;
         let (tu_waiting, begun) = self.tu;
@@ -204,7 +204,7 @@ impl Congestion {
         self.slept += slept;
     }
 
-    /// Tells the engine of the time that was slept, which it has to know when nothing comes as well: all may be
+    /// Reports the time that was slept to the engine. It requires the time also without messages, because all may be
     /// filtered out.
     pub(super) fn report_idle_time(&mut self, engine: &mut Engine) {
         engine.observe_spare(std::mem::take(&mut self.slept));

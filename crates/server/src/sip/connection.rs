@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     pub(crate) slot: Slot,
     /// Its name, in all engines.
     pub(crate) key: ConnectionKey,
-    /// Other workers know it by that name: messages from it were handed to them.
+    /// Other workers have it by that name: they got messages from it.
     pub(crate) is_shared: bool,
     /// The listener it was accepted by.
     pub(crate) listener: u16,
@@ -58,7 +58,8 @@ pub(crate) struct Connection {
     ciphertext_written: usize,
     /// When bytes came last.
     pub(crate) heard: Mono,
-    /// How often the other side sends something: it has registered with Outbound, and was told so (RFC 5626 §4.4).
+    /// How often the other side sends something: it has registered with Outbound, and has got Flow-Timer (RFC 5626
+    /// §4.4).
     pub(crate) flow_timer: Option<Duration>,
     /// When the last Ping of a WebSocket was sent.
     pub(crate) pinged: Mono,

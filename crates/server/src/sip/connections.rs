@@ -79,7 +79,7 @@ pub(crate) struct Connections {
     scratch: Vec<u8>,
     /// When this turn of the worker began.
     now: Mono,
-    /// Those that were closed and that the engine has not been told of.
+    /// Closed connections that the engine is not notified of.
     gone: Vec<Gone>,
     /// Nothing is read.
     is_paused: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Connections {
 pub(crate) struct Gone {
     pub(crate) key: ConnectionKey,
     pub(crate) attempt: Option<ConnectKey>,
-    /// Other workers know it.
+    /// Other workers have its key.
     pub(crate) is_shared: bool,
 }
 

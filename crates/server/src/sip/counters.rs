@@ -199,7 +199,8 @@ counters! {
     bindings_moved: u64,
     /// TLS connections between nodes of the cluster on which both have accepted the certificate of the other one.
     node_tls_handshakes: u64,
-    /// TLS connections as a node that this one refused: it does not know the certificate of the other side.
+    /// TLS connections as a node that this one refused: no published fingerprint is that of the other side's
+    /// certificate.
     node_tls_refused: u64,
     /// TLS connections to other nodes whose alert refused the certificate of this one.
     node_tls_refused_by_other: u64,

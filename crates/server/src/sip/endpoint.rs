@@ -70,7 +70,7 @@ pub(crate) struct Endpoint {
     /// What went to other workers.
     handed: HandedOver,
     slack: FreedMemory,
-    /// The other workers know that ICMP errors matter to this one.
+    /// The other workers are notified that this one waits for ICMP errors.
     has_wanted: bool,
     number: u16,
     /// Taken out while a message refers to it.
@@ -359,7 +359,7 @@ impl Endpoint {
         }
     }
 
-    /// What a connection sent is no message; it is told so, if that is possible, before the connection is closed.
+    /// What a connection sent is no message. If possible, it gets a response before the connection is closed.
     pub(super) fn refuse_stream(
         &mut self,
         bytes: &[u8],

@@ -9,8 +9,8 @@ use super::token::Slot;
 use io::Poller;
 use std::time::Duration;
 
-/// RFC 3261 §17.1.2.2: within 64*T1, a request has its response or its sender gives up. This worker does not know which
-/// responses other workers still have.
+/// RFC 3261 §17.1.2.2: within 64*T1, a request has its response or its sender gives up. This worker does not have the
+/// responses that other workers still have.
 const BY_OTHERS: u32 = 64;
 
 /// A keep-alive, which shows whether the other side still reads.

@@ -214,7 +214,7 @@ impl Sip {
         connection.layers = Layers::with_node(NodeSide::Accepted, tls.accepted()?);
         connection.transport = Transport::Tls;
         let (key, flow) = (connection.key, flow_of(connection));
-        // The SIP engine knows this connection as TCP. So it must end there before it begins as TLS.
+        // For the SIP engine, this connection is TCP. So it must end there before it begins as TLS.
         self.with_outgoing(poller, |endpoint, outgoing| {
             endpoint.engine.disconnected(endpoint.now.mono, key);
             endpoint.drain(outgoing);

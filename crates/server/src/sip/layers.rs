@@ -80,9 +80,9 @@ pub(crate) enum NodeSide {
 /// Why a connection between two nodes has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeFailure {
-    /// This node does not know the certificate of the other one, or there is none.
+    /// No published fingerprint is that of the other node's certificate, or it has none.
     Refused,
-    /// The other node does not know the certificate of this one.
+    /// The other node has no published fingerprint of this node's certificate.
     RefusedByOther,
     /// Anything else.
     Other,

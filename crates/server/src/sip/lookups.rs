@@ -113,7 +113,7 @@ impl QueuedQuery {
     }
 }
 
-/// What a request waits to know about.
+/// What a request waits for.
 #[derive(Debug, PartialEq, Eq)]
 enum Subject {
     User(UserQuery),

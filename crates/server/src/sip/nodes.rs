@@ -57,7 +57,7 @@ pub struct MovedBinding {
 /// Gets the result of a look-up.
 pub type NodesReply = Box<dyn FnOnce(AtNodes) + Send>;
 
-/// What the embedding program knows of other nodes. Workers call it, so no method may wait.
+/// The embedding program's data about other nodes. Workers call it, so no method may wait.
 pub trait OtherNodes: fmt::Debug + Send + Sync {
     /// Another number if all bindings are to be published again; never 0.
     fn generation(&self) -> u64;

@@ -79,7 +79,7 @@ impl Outgoing<'_, '_, '_> {
         }
     }
 
-    /// Begins a connection that the engine will be told of.
+    /// Begins a connection. The engine gets an event when it is open.
     pub(super) fn connect(
         &mut self,
         key: ConnectKey,

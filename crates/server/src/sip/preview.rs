@@ -318,7 +318,7 @@ impl Lookup for SettingsPolicy<'_> {
         }
         self.add_step(format!("{} is a user here", text_of(aor)));
         self.called = Some(*aor);
-        // Only the running server knows the bindings.
+        // Only the running server has the bindings.
         LookedUp::Pending
     }
 

@@ -127,8 +127,8 @@ impl Sip {
         result
     }
 
-    /// Makes the sockets queue ICMP errors while a transaction waits for them. At other times, they would use memory, and
-    /// each would wake up the worker.
+    /// Makes the sockets queue ICMP errors while a transaction waits for them. At other times, they would use memory,
+    /// and each would wake up the worker.
     pub(super) fn keep_errors(&mut self) {
         let wanted = self.endpoint.wants_errors();
         if wanted == self.keeps_errors {
@@ -325,7 +325,7 @@ impl Sip {
             connection.transport = listener.transport;
             connection.layers = layers;
         }
-        // The engine must not know a client by the address of its load balancer.
+        // The engine must not have the address of a load balancer as that of a client.
         if !is_proxied {
             self.announce(slot);
         }

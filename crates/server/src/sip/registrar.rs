@@ -387,7 +387,7 @@ impl Registrations {
                 }
                 answer
             }
-            // Memory knows and saves at once.
+            // Bindings in memory have their result at once.
             Outcome::Later(..) | Outcome::Pending => RegistrarResponse {
                 code: 500,
                 reason: "",

@@ -388,7 +388,7 @@ pub enum CredentialsError {
 pub struct DomainUser {
     /// The user part of the address of record, and the name in credentials.
     pub name: String,
-    /// What the user proves to know.
+    /// The secret that the user proves.
     pub secret: UserSecret,
 }
 
@@ -415,7 +415,7 @@ impl std::fmt::Debug for UserSecret {
     }
 }
 
-/// The settings with what they are shared with: what a worker is told.
+/// The SIP settings of a worker, with what the workers share.
 #[derive(Clone)]
 pub(crate) struct SipConfig {
     pub(crate) settings: SipSettings,

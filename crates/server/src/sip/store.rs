@@ -6,7 +6,7 @@
 //! power cut less than 5 s.
 //!
 //! If the disk is full or fails, the server goes on. Batches then wait, up to [`MOST_WAITING`], and the thread retries
-//! every second. Batches that do not fit are counted and lost. The next start does not know their bindings, unless the
+//! every second. Batches that do not fit are counted and lost. The next start does not have their bindings, unless the
 //! phones register again before.
 //!
 //! A lock keeps other processes from the log. For an upgrade, [`SharedLog`] writes everything and gives the lock up; if

@@ -157,7 +157,7 @@ pub(crate) struct SipUpgrade {
 }
 
 impl SipUpgrade {
-    /// What a new process needs to know.
+    /// What a new process requires.
     pub(crate) const fn offered(&self) -> OfferedSip {
         OfferedSip {
             key: self.key,

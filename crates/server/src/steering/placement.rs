@@ -413,7 +413,7 @@ impl Budget {
     }
 }
 
-/// The flow in the addresses of its packets; `None` if it cannot be told from another by them.
+/// The flow in the addresses of its packets; `None` if these addresses do not distinguish it from another one.
 fn flow(five_tuple: &FiveTuple) -> Option<Flow> {
     let is_datagrams = matches!(five_tuple.transport, Transport::Udp | Transport::Dtls);
     (is_datagrams && !is_link_local(five_tuple.remote)).then_some(Flow {

@@ -111,7 +111,7 @@ pub(crate) struct SteeringTakeover {
 }
 
 impl SteeringTakeover {
-    /// Makes the old process give each of its flows an entry, and tells it the rest of `joining`. After that, this
+    /// Makes the old process give each of its flows an entry, and sends it the rest of `joining`. After that, this
     /// process can bind sockets: they receive no datagrams yet.
     ///
     /// # Errors

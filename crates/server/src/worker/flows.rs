@@ -4,8 +4,8 @@
 //!  Offload ──▶ two next hops ──▶ client ─▶ peer and peer ─▶ client entered ──▶ the response leaves
 //!  StopOffload  ──▶ both removed, with what they have counted ──▶ next hops given back
 //! ```
-//! Both directions are entered, or none. Whatever does not work out leaves the channel to user space, which needs
-//! nothing to be told. The entries end by themselves at their deadline, so a worker that stalls prolongs nothing.
+//! Both directions are entered, or none. If any step fails, the channel stays in user space, without a notification.
+//! The entries end by themselves at their deadline, so a worker that stalls prolongs nothing.
 
 use crate::addresses::RelayAddresses;
 use crate::counters::Counters;
@@ -101,7 +101,7 @@ struct Keys {
 enum Refusal {
     /// One of the tables is full.
     Full,
-    /// Its addresses cannot be told apart in the table.
+    /// The addresses in the table would be those of another flow.
     Unfit,
 }
 

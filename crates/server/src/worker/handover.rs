@@ -16,7 +16,7 @@ const HELD_AT_ONCE: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Holding {
     paths: Vec<ClientPath>,
-    /// Is told whether each got one.
+    /// Gets whether each client got an entry.
     done: Sender<bool>,
     is_complete: bool,
 }

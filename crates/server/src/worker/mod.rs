@@ -104,7 +104,7 @@ pub(crate) fn now() -> Now {
 }
 
 impl Worker {
-    /// Serves until it is told to stop.
+    /// Serves until it gets the command to stop.
     ///
     /// # Errors
     /// If epoll itself fails; nothing can be served then.

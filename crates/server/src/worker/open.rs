@@ -324,7 +324,7 @@ impl Opener {
         self.relays.owners(relay.address).set(relay.port, owner);
     }
 
-    /// Hands the relay over and tells its two addresses.
+    /// Passes the relay on, with its two addresses.
     fn opened_relay(
         &self,
         relay: RelaySocket,

@@ -111,7 +111,7 @@ impl Moving {
     }
 }
 
-/// Writes the log line of an output, and tells the hook of it.
+/// Writes the log line of an output, and calls the hook for it.
 fn report(worker: u16, hooks: &WorkerHooks, output: &Output<'_>) {
     log::output(worker, output);
     hooks.report(output);
@@ -147,7 +147,7 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    /// Dials for a Connect request (RFC 6062). What fails at once is told at once.
+    /// Dials for a Connect request (RFC 6062). A failure at once is reported at once.
     fn dial(&mut self, connection: ConnectionKey, relay: RelayKey, peer: SocketAddr) {
         let core = &mut *self.core;
         let relays = &core.opener.relays;

@@ -23,8 +23,8 @@ const NEVER: u64 = u64::MAX;
 pub struct DialogId(u64);
 
 impl DialogId {
-    /// The dialog with this Call-ID and these two tags, in any order. With a key that nobody knows, nobody can make two
-    /// dialogs with the same identity.
+    /// The dialog with this Call-ID and these two tags, in any order. With a secret key, nobody can make two dialogs
+    /// with the same identity.
     #[must_use]
     pub fn new(key: HashKey, call_id: &[u8], tags: [&[u8]; 2]) -> DialogId {
         let mut tags = tags.map(|tag| key.derive(1).mac(tag));
@@ -109,7 +109,7 @@ impl Dialogs {
     ///
     /// Two calls may have the same identifier: user agents choose Call-ID and tags, and an RFC 2543 user agent has no
     /// tag. Both calls count until the dialog ends, so that nobody evades a limit this way. The record of the earlier
-    /// call is returned, because its end cannot be told from that of the later one.
+    /// call is returned, because its end cannot be distinguished from that of the later one.
     pub fn begin(
         &self,
         now: Mono,

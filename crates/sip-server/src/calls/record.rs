@@ -45,9 +45,9 @@ pub enum EndedBy {
     /// The proxy: a limit was exceeded, or no target could be reached.
     Proxy,
     /// Nobody: the session has expired without a BYE, or the longest duration of a call is over. Or a later call has
-    /// the same Call-ID and tags, so that nobody can tell when this one ends.
+    /// the same Call-ID and tags, so that the end of this one cannot be recognised.
     Expiry,
-    /// The server ends, and with it what it knows of the call.
+    /// The server ends, and with it the state of the call.
     Server,
 }
 

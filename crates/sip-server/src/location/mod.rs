@@ -16,12 +16,12 @@ use sip::Now;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Revision(pub u64);
 
-/// What [`Location::find`] knows.
+/// The result of [`Location::find`].
 #[derive(Debug)]
 pub enum Found<'l> {
     /// The bindings of the address, none if there are none. Some may have expired and not been removed yet.
     Bindings(Revision, &'l [Binding]),
-    /// The location asks somebody else. The embedder runs the request again when the location knows.
+    /// The location asks somebody else. The embedder runs the request again when the location has the result.
     Pending,
 }
 

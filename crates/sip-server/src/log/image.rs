@@ -103,8 +103,7 @@ impl Image {
         Image::new([&header()[..], records].concat(), key)
     }
 
-    /// Finds the last record of each address in a log that begins with its header. `key` is of any value that strangers
-    /// do not know.
+    /// Finds the last record of each address in a log that begins with its header. `key` is a secret of any value.
     #[must_use]
     pub(super) fn new(bytes: Vec<u8>, key: HashKey) -> Image {
         let mut latest = Latest::new(key);

@@ -34,7 +34,7 @@ pub(super) fn append(out: &mut Vec<u8>, now: Now, aor: &[u8], bindings: &[Bindin
     out.extend_from_slice(aor);
     let count = u16::try_from(bindings.len());
     out.extend_from_slice(&count.unwrap_or_default().to_le_bytes());
-    // In the order of their refreshes, which the times of another run may not tell.
+    // In the order of their refreshes, which the times of another run may not show.
     let mut order: Vec<&Binding> = bindings.iter().collect();
     order.sort_by_key(|binding| binding.updated());
     for binding in order {

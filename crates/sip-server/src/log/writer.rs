@@ -83,7 +83,7 @@ pub struct Log<S> {
 
 impl<S: Storage> Log<S> {
     /// Opens a log, or begins one where there is none; cuts a torn end off. The image is what workers load from. `key`
-    /// is of any value that strangers do not know.
+    /// is a secret of any value.
     ///
     /// # Errors
     /// [`OpenError`] if the storage fails or has something else.

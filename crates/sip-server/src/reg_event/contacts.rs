@@ -1,4 +1,4 @@
-//! The contacts of an address of record as its subscribers know them, and what has become of them (RFC 3680 §4.7.1).
+//! The contacts of an address of record as its subscribers have them, and their changes (RFC 3680 §4.7.1).
 
 use sip::{Mono, Uri};
 

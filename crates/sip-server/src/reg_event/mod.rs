@@ -7,7 +7,7 @@
 //!  time ─────── handle_timeout ──────>    └─ ────── NOTIFY (terminated) ─────────> subscriber
 //! ```
 //!
-//! The worker that has the bindings of an address also has its subscriptions, so it knows all changes. Its NOTIFY
+//! The worker that has the bindings of an address also has its subscriptions, so it gets all changes. Its NOTIFY
 //! requests use the flow of the SUBSCRIBE, also if another worker has this flow. Subscriptions are in memory: after a
 //! restart a refresh gets 481, and the subscriber subscribes again (RFC 6665 §4.1.2.2).
 //!

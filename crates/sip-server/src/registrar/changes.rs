@@ -108,7 +108,7 @@ impl<'c> Changes<'c> {
             let is_ours = OURS
                 .iter()
                 .any(|ours| ours.eq_ignore_ascii_case(param.name));
-            // One that does not count is not told to others.
+            // A change that does not count is not reported.
             let is_void = binding_request.reg_id == 0 && param.name.eq_ignore_ascii_case(b"reg-id");
             if is_ours || is_void {
                 continue;

@@ -149,7 +149,7 @@ pub enum Outcome<'b> {
     /// It is answered so once the location says that the change with this number is saved; with 500 if it says that it
     /// is not.
     Later(u64, RegistrarResponse<'b>),
-    /// The location asks somebody else for the bindings: the request is to be handed in again when it knows.
+    /// The location looks up the bindings elsewhere: the request is to be passed in again when it has them.
     Pending,
 }
 
@@ -303,7 +303,8 @@ impl Registrar {
         }
     }
 
-    /// How many bytes of header lines the 200 has, and when it may be sent; `None` if the location does not know yet.
+    /// How many bytes of header lines the 200 has, and when it may be sent; `None` if the location does not have the
+    /// result yet.
     fn run(
         &mut self,
         now: Now,
@@ -312,7 +313,7 @@ impl Registrar {
         buffer: &mut [u8],
     ) -> Result<Option<(usize, Saved)>, Refusal> {
         let aor = match (request.access, request.aor) {
-            // Step 4 comes first: who may not register is not told whether the address exists.
+            // Step 4 comes first: a sender who may not register does not learn whether the address exists.
             (Access::Forbidden, _) => return Err(Refusal::of(403, "")),
             (Access::NoSuchUser, _) | (_, None) => return Err(Refusal::of(404, "")),
             (Access::Granted, Some(aor)) => aor,

@@ -158,7 +158,7 @@ impl UserAgent {
         draft.realms.clone_from(&it.realms);
         let sent = self.send(transactions, draft, Class::Finishing, Purpose::Bye(call));
         if sent.is_err() {
-            // The peer is told nothing, so the call ends here alone.
+            // The peer gets no message, so the call ends here alone.
             self.bye_concluded(call);
         }
     }

@@ -1,4 +1,4 @@
-//! What a user agent is told when it is made.
+//! The configuration of a user agent.
 
 use super::authenticator::Credentials;
 use super::draft::Draft;

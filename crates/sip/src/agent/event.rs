@@ -1,4 +1,4 @@
-//! What a user agent tells its program.
+//! The events of a user agent for its program.
 
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ pub enum Event {
         call: CallKey,
         /// The code; 180: it rings.
         code: u16,
-        /// The To tag, which tells the branches of a forked call apart; empty if the response begins no dialog.
+        /// The To tag, which distinguishes the branches of a forked call; empty if the response begins no dialog.
         branch: Vec<u8>,
         /// An early answer, or nothing.
         content: Content,

@@ -122,7 +122,7 @@ const MORE_ANSWERS: Duration = Duration::from_secs(64);
 /// Requests of one draft: the first, one for each of two realms, and one for a nonce that was stale.
 const MOST_ATTEMPTS: u32 = 4;
 
-/// Random text and numbers, made of a key that nobody else knows.
+/// Random text and numbers, made of a secret key.
 #[derive(Debug)]
 struct Random {
     key: HashKey,

@@ -460,7 +460,7 @@ fn deliver_ack(
         target: next_hop,
         pieces: &[bytes],
         class: Class::Finishing,
-        // Nobody is told what becomes of an ACK.
+        // Nobody gets a result of an ACK.
         mark: crate::engine::Mark(0),
         reach: AllowedDestination::Anywhere,
         loop_check: None,

@@ -36,8 +36,8 @@ pub struct Edits<'a> {
     /// Put on the topmost Via that was received.
     pub stamp: Stamp,
     /// Leaves out the parameters of RFC 7339 in what is left of Via. They concern two neighbours. A proxy does not
-    /// forward those of a client (§5.6), nor those below the topmost Via of a response (§5.4). What was agreed upon
-    /// with the client, the engine knows and says in its responses. Those of eight at most are left out: a neighbour
+    /// forward those of a client (§5.6), nor those below the topmost Via of a response (§5.4). The engine has what was
+    /// agreed upon with the client, and writes it into its responses. Those of eight at most are left out: a neighbour
     /// that does as much leaves one.
     pub drop_overload: bool,
     /// Leaves out the topmost value of Via: a response on its way back (§16.7 step 3).

@@ -56,7 +56,8 @@ impl<'a> Answerable<'a> {
         CSeq::parse(self.cseq?)
     }
 
-    /// Whether To has a tag. One that cannot be read is sent back as it came: nobody knows where a tag would go.
+    /// Whether To has a tag. A To field that cannot be read is sent back as it came, because the place for a tag is
+    /// unknown.
     fn has_tag_or_is_unreadable(&self) -> bool {
         self.is_tagged.unwrap_or_else(|| {
             let to = NameAddr::read(&mut Cursor::new(self.to.unwrap_or_default()));

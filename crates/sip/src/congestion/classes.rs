@@ -9,7 +9,7 @@ pub enum Class {
     Continuing,
     /// An emergency call (RFC 5031), a `Priority: emergency` or what the configuration names.
     Priority,
-    /// ACK, and CANCEL, BYE and PRACK of a dialog that this server knows: they free what it holds. Never refused.
+    /// ACK, and CANCEL, BYE and PRACK of a dialog of this server: they release its memory. Never refused.
     Finishing,
 }
 

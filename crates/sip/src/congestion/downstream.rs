@@ -190,8 +190,8 @@ impl Downstream {
         let validity = feedback.validity.unwrap_or(DEFAULT_VALIDITY);
         let validity = validity.min(LONGEST_VALIDITY);
         if validity.is_zero() {
-            // RFC 7339 §4.3: zero ends it. The hop stays a moment without throttling, to know old reports by. One that
-            // has asked for nothing takes no place.
+            // RFC 7339 §4.3: zero ends it. The hop stays for a moment without throttling, to recognise old reports. One
+            // that has asked for nothing takes no place.
             if place.is_some() {
                 let until = now.plus(DEFAULT_VALIDITY);
                 self.put(now, place, hop, (until, sequence), Limit::Loss(0));

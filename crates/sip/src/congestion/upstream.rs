@@ -96,7 +96,7 @@ impl OcReply {
         }
         self.is_active = percent.is_some();
         self.next_sequence(unix_s);
-        // RFC 7339 §5.7: the end is told by zeros, under a new number.
+        // RFC 7339 §5.7: the end is reported by zeros, under a new number.
         self.write(percent.unwrap_or(0), percent.map_or(0, |_| VALIDITY_MS));
     }
 

@@ -167,8 +167,8 @@ impl DigestResponse<'_> {
         request.raw(b"\r\n");
     }
 
-    /// Whether the server has proven that it knows the password, too (RFC 7616 §3.5). It must confirm this response,
-    /// and its `rspauth` must be correct for the `body` of the response. `None` if it has not tried, as most do not.
+    /// Whether the server has proven that it has the password, too (RFC 7616 §3.5). It must confirm this response, and
+    /// its `rspauth` must be correct for the `body` of the response. `None` if it has not tried, as most do not.
     #[must_use]
     pub fn is_confirmed_by(&self, confirmation: &Confirmation<'_>, body: &[u8]) -> Option<bool> {
         let rspauth = confirmation.rspauth?;

@@ -11,7 +11,7 @@ pub struct Confirmation<'a> {
     pub next_nonce: Option<&'a [u8]>,
     /// `qop`, if it is one that is known.
     pub qop: Option<Qop>,
-    /// `rspauth`: the server's proof that it knows the password. See [`super::DigestResponse::is_confirmed_by`].
+    /// `rspauth`: the server's proof that it has the password. See [`super::DigestResponse::is_confirmed_by`].
     pub rspauth: Option<&'a [u8]>,
     /// `cnonce`, as it was sent.
     pub cnonce: Option<&'a [u8]>,

@@ -15,7 +15,7 @@ const WAYS: usize = 4;
 pub enum Use {
     /// The first of this count.
     Fresh,
-    /// The count was used already, or is too old to tell: challenge again with `stale=true`.
+    /// The count was used already, or is too old to decide: challenge again with `stale=true`.
     Used,
 }
 

@@ -212,7 +212,7 @@ impl DigestMismatch {
     }
 }
 
-/// What a server knows.
+/// The data of a server for Digest.
 #[derive(Clone, Copy, Debug)]
 pub struct Server<'s> {
     /// What it asks for.
@@ -362,9 +362,9 @@ impl Server<'_> {
     }
 
     /// Adds Authentication-Info (a proxy: Proxy-Authentication-Info) to the response to a request with valid
-    /// credentials. It proves that the server knows the password, and may have the next nonce (RFC 7616 §3.5). `body`
-    /// is the answer's. Nothing is added for credentials without `qop` (their clients do not know the header), and
-    /// nothing for a folded `cnonce`.
+    /// credentials. It proves that the server has the password, and may have the next nonce (RFC 7616 §3.5). `body` is
+    /// the answer's. Nothing is added for credentials without `qop`, because their clients do not support the header
+    /// field. Nothing is added for a folded `cnonce`.
     pub fn confirm(
         response: &mut Builder<'_>,
         kind: HeaderKind,

@@ -100,8 +100,8 @@ pub fn write_route(
 }
 
 impl Dispatcher {
-    /// Sends a request as [`Dispatcher::send`] does, for a proxy. An ACK is sent once, without a transaction: nothing
-    /// is told of it.
+    /// Sends a request as [`Dispatcher::send`] does, for a proxy. An ACK is sent once, without a transaction: it has no
+    /// result.
     ///
     /// # Errors
     /// [`DispatchError`]; nothing will be told of it then.

@@ -28,7 +28,7 @@ pub(super) struct Client {
     pub(super) is_named: bool,
     /// It fails with its connection, also after a provisional response: its other side is reached by no other way.
     pub(super) ends_with_connection: bool,
-    /// The connection knows of this transaction.
+    /// The connection counts this transaction.
     pub(super) is_counted: bool,
     /// The neighbours, by slot, in the list of the transactions whose request went over the same connection.
     pub(super) older: Option<u32>,

@@ -1,4 +1,4 @@
-//! What an engine is told when it is made.
+//! The configuration of an engine.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub struct Config {
     pub most_clients: usize,
     /// Whether the embedder gets a response without a possible connection, as
     /// [`Output::Undelivered`](super::Output::Undelivered). RFC 3261 §18.2.2 requires it to try the DNS names of
-    /// sent-by. Else it is lost, which its transaction is told.
+    /// sent-by. Otherwise it is lost, and its transaction gets an event.
     pub redirects_responses: bool,
     /// Whether [`congestion::Config::peers`] alone are trusted, and senders that the TU trusts
     /// ([`NewRequest::trust`](super::NewRequest::trust)). Then the engine ignores `maddr` in the Via of others. All

@@ -1,4 +1,4 @@
-//! Which chunks have room: a set of small numbers that knows its least.
+//! The chunks that have room: a set of small numbers with a fast minimum.
 //!
 //! New entries go to the first chunk with room. So the last chunks become empty when the number of entries falls, and
 //! their memory can be released.

@@ -207,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// Whether a request belongs to a server transaction of this engine, as far as its scan can tell.
+    /// Whether a request belongs to a server transaction of this engine, by the fields of its scan.
     #[must_use]
     pub fn knows(&self, scan: &Scan<'_>) -> bool {
         let (Some(method), Some(via)) = (scan.method, scan.top_via()) else {
@@ -269,7 +269,7 @@ impl Engine {
         })
     }
 
-    /// Whether the sender of a request with this Via is told how much to throttle (RFC 7339 §5.1).
+    /// Whether the sender of a request with this Via gets the share to throttle (RFC 7339 §5.1).
     pub(super) fn reports_load(&self, via: &Via<'_>) -> bool {
         self.config.overload_control && via.has_oc && offers_loss(via)
     }
@@ -515,8 +515,8 @@ impl Engine {
         via: &Via<'m>,
         retry_after_s: u32,
     ) -> Shed {
-        // A sender that supports RFC 7339 is told how much to throttle; a Retry-After would stop it altogether.
-        // RFC 7339 §5.10.2 would have the others get none either; those are told by what RFC 3261 §21.5.4 has for it.
+        // A sender that supports RFC 7339 gets the share to throttle; a Retry-After would stop it altogether. RFC 7339
+        // §5.10.2 allows no Retry-After for other senders either; they get it by RFC 3261 §21.5.4.
         let mut line = [0; RETRY_AFTER_LEN];
         let headers = if self.reports_load(via) {
             &[][..]

@@ -186,7 +186,8 @@ impl Engine {
 
     /// Handles an ICMP error about a datagram that this engine has sent (RFC 3261 §18.4: host, network, port or
     /// protocol unreachable). The error has the beginning of the datagram, and the branch in it names the transaction.
-    /// Returns the worker whose it is, if that is another one: the kernel tells any of those that share the port.
+    /// Returns the worker that it belongs to, if that is another one: the kernel reports it to any of those that share
+    /// the port.
     pub fn unreachable(&mut self, now: Mono, datagram: &[u8]) -> Option<u16> {
         if datagram.starts_with(b"SIP/") {
             return None;

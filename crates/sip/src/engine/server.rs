@@ -151,7 +151,7 @@ impl Engine {
         match accepted {
             Err(AcceptError::Full) => self.refuse_for_room(&request),
             Err(AcceptError::TooLong) => {
-                // RFC 3261 §21.5.7. What cannot even be told so sends its request again.
+                // RFC 3261 §21.5.7. If even this response cannot be built, the client sends its request again.
                 let _ = self.answer_without_state(&request, &Reply::new(513));
             }
             Ok(_) | Err(AcceptError::Ack) => {}
@@ -190,7 +190,7 @@ impl Engine {
     fn refuse_for_room(&mut self, request: &NewRequest<'_>) {
         self.stats.without_room += 1;
         let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
-        // What cannot even be told so sends its request again.
+        // If even this response cannot be built, the client sends its request again.
         let _ = self.answer_without_state(request, &reply);
     }
 
@@ -266,7 +266,7 @@ impl Engine {
         match answered {
             Err(RespondError::Accept(AcceptError::Full)) => self.refuse_for_room(&request),
             Err(RespondError::Build(_)) => {
-                // What cannot even be told so sends its request again.
+                // If even this response cannot be built, the client sends its request again.
                 let _ = self.answer_without_state(&request, &Reply::new(500));
             }
             Err(_) | Ok(_) => {}

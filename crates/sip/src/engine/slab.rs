@@ -1,4 +1,5 @@
-//! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
+//! A table whose entries keep their slot: an index finds an entry, and a generation distinguishes successive entries of
+//! a slot.
 //!
 //! Entries lie in chunks of fixed size, so that growing moves nothing. The first chunk with room is taken, and those
 //! that have become empty are given back in [`Slab::release_memory`].

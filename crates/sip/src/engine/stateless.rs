@@ -119,7 +119,7 @@ impl Engine {
     ) -> Result<(), RespondError> {
         let answered = self.answer_without_state(&request, reply);
         if let Err(RespondError::Build(_)) = answered {
-            // What cannot even be told so sends its request again.
+            // If even this response cannot be built, the client sends its request again.
             let _ = self.answer_without_state(&request, &Reply::new(500));
         }
         answered

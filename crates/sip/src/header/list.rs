@@ -10,7 +10,7 @@ macro_rules! values {
     ($(#[$doc:meta])* $name:ident, $item:ident) => {
         $(#[$doc])*
         ///
-        /// The first malformed value is an error and the last item: what follows it cannot be told apart.
+        /// The first malformed value is an error and the last item: the values after it cannot be separated.
         #[derive(Clone, Debug)]
         pub struct $name<'a>(Values<'a>);
 

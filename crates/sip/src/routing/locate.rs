@@ -191,7 +191,7 @@ impl Locator {
                 }
                 found
             }
-            // A name server that fails for NAPTR may well know the rest.
+            // A name server that fails for NAPTR may have the other records.
             Some(Ok(_) | Err(DnsFailed)) => {
                 let transports = self.fitting(scheme);
                 self.by_srv(now, cache, host, &transports, scheme)

@@ -80,7 +80,7 @@ impl InviteClient {
                 step
             }
             (State::Accepted, 2) => Step::tu_event(TuEvent::Response),
-            // RFC 3261 §17.1.1.2: acknowledged again, and the TU is not told.
+            // RFC 3261 §17.1.1.2: acknowledged again, without an event for the TU.
             (State::Completed, 3..=6) => Step::send(Sending::Ack),
             _ => Step::NOTHING,
         }

@@ -1,9 +1,9 @@
 //! The four transaction machines of RFC 3261 §17, one a file, as corrected by RFC 6026 and RFC 4320.
 //!
-//! A machine knows states and times and nothing else: no bytes, no addresses, no table. The input is an event, the
-//! output a [`Step`]. The engine carries it out in this order: it sends messages, informs the transaction user (TU),
-//! and ends the transaction. A machine has two points in time: the next retransmission and the end of its state. The
-//! engine keeps one timer per transaction, at the earlier of the two. So the number of timers equals the number of
+//! A machine has states and times and nothing else: no bytes, no addresses, no table. The input is an event, the output
+//! a [`Step`]. The engine carries it out in this order: it sends messages, informs the transaction user (TU), and ends
+//! the transaction. A machine has two points in time: the next retransmission and the end of its state. The engine
+//! keeps one timer per transaction, at the earlier of the two. So the number of timers equals the number of
 //! transactions.
 
 mod invite_client;

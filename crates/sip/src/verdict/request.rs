@@ -86,7 +86,7 @@ fn check_form<'a>(
     bad(request.max_forwards())?;
     if cseq.method != method {
         return Err(match method {
-            // RFC 4475 §3.1.2.18: of a method that nobody knows it is better to say that.
+            // RFC 4475 §3.1.2.18: for an unknown method, 501 is the better response.
             Method::Other(_) => (501, Cause::Code),
             _ => (400, Cause::CSeqMethod),
         });
@@ -146,7 +146,7 @@ fn check_for_user_agent(
     uris: &Uris<'_>,
     rules: &Rules<'_>,
 ) -> Result<(), Refused> {
-    // §9.2: a CANCEL is of no use without something to cancel, and is told so, even by who takes no INVITE.
+    // §9.2: a CANCEL without a transaction gets a 481, also from elements that accept no INVITE.
     if !rules.methods.contains(&method) && method != Method::Cancel {
         let is_unknown = matches!(method, Method::Other(_));
         return Err((if is_unknown { 501 } else { 405 }, Cause::Code));
@@ -179,7 +179,7 @@ fn check_for_proxy(
     check_extensions(request, method, rules)
 }
 
-/// Which header lists the extensions that this element must know.
+/// Which header lists the extensions that this element must support.
 const fn required_by(element: Element) -> Kind {
     match element {
         Element::UserAgent => Kind::Require,
@@ -206,7 +206,7 @@ fn check_extensions(
     }
 }
 
-/// The required extensions that this element does not know.
+/// The required extensions that this element does not support.
 pub(super) fn unsupported<'m>(
     request: &Message<'m>,
     rules: &Rules<'_>,

@@ -1,4 +1,4 @@
-//! Responses: nobody is told what is wrong with them, they are dropped.
+//! Responses: malformed ones are dropped without a reply.
 
 use core::net::IpAddr;
 

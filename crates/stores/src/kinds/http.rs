@@ -183,7 +183,7 @@ impl Store for Http {
         Box::pin(self.find(realm, name))
     }
 
-    /// The service has users only. This looks up the empty name, which no user has, to know whether the service
+    /// The service has users only. This looks up the empty name, which no user has, to find out whether the service
     /// responds.
     fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(async {

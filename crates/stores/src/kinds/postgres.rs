@@ -138,7 +138,7 @@ impl Postgres {
             if let Err(error) = subscribed {
                 return failed(&error);
             }
-            // What changed before is not told.
+            // Earlier changes are not reported.
             on_change(Change::Everything);
             std::future::pending().await
         };

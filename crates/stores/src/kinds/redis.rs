@@ -215,7 +215,7 @@ impl Redis {
         let prefix = format!("__keyspace@{}__:", self.db);
         let subscribed = events.psubscribe(format!("{prefix}turn/*")).await;
         subscribed.map_err(|error| StoreError::connect(&error))?;
-        // What changed before is not told.
+        // Earlier changes are not reported.
         on_change(Change::Everything);
         let mut messages = events.into_on_message();
         while let Some(message) = messages.next().await {

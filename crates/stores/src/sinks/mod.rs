@@ -71,7 +71,7 @@ pub struct SinkOptions {
     pub at: Options,
     /// The stream of Redis; the first part of the subject of NATS.
     pub topic: String,
-    /// Whether a batch counts as sent only when the receiver has stored it, as far as the receiver tells.
+    /// Whether a batch counts as sent only when the receiver reports that it has stored it.
     pub is_durable: bool,
 }
 

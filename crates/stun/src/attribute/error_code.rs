@@ -49,7 +49,7 @@ error_codes! {
     FORBIDDEN = 403, "Forbidden";
     /// Mobility is not allowed (RFC 8016 §3.4).
     MOBILITY_FORBIDDEN = 405, "Mobility Forbidden";
-    /// The request holds required attributes the server does not know (RFC 8489 §14.8).
+    /// The request holds required attributes that the server does not support (RFC 8489 §14.8).
     UNKNOWN_ATTRIBUTE = 420, "Unknown Attribute";
     /// No allocation where one is needed, or one where none may be (RFC 8656 §19).
     ALLOCATION_MISMATCH = 437, "Allocation Mismatch";

@@ -30,8 +30,8 @@ impl ChannelNumber {
 
     /// The channel with this number by the wider range of RFC 5766 §11, 0x4000 to 0x7FFF.
     ///
-    /// RFC 8656 took everything above 0x4FFF back, for the sake of demultiplexing at the client; clients of the older
-    /// RFC know nothing of it. Only a server that wants to serve them uses this.
+    /// RFC 8656 removed the numbers above 0x4FFF, for demultiplexing at the client; clients of the older RFC still use
+    /// them. Only a server that wants to serve them uses this.
     #[inline]
     #[must_use]
     pub const fn of_rfc5766(number: u16) -> Option<ChannelNumber> {

@@ -119,7 +119,7 @@ attribute_types! {
 }
 
 impl AttributeType {
-    /// Whether a receiver that does not know this type must refuse the message (RFC 8489 §14).
+    /// Whether a receiver that does not support this type must refuse the message (RFC 8489 §14).
     #[must_use]
     pub const fn is_comprehension_required(self) -> bool {
         self.0 < 0x8000

@@ -3,7 +3,7 @@
 use super::{AttributeError, AttributeType, Decode, Encode};
 use crate::{BuildError, TransactionId};
 
-/// The comprehension-required types a server did not know (RFC 8489 §14.13).
+/// The comprehension-required types that a server does not support (RFC 8489 §14.13).
 ///
 /// Holds at most [`UnknownAttributes::MAX`] types in place; further ones are left out. Collect it from
 /// [`Message::unknown_required`](crate::Message::unknown_required).
@@ -14,8 +14,8 @@ pub struct UnknownAttributes {
 }
 
 impl UnknownAttributes {
-    /// How many types fit. A sender that does not know the attributes of a server uses a handful of unknown ones. A
-    /// message with 16 thousand is an attack. The limit keeps the response short and the work linear.
+    /// How many types fit. A sender that does not know the attributes of a server uses a few unknown ones. A message
+    /// with 16 thousand is an attack. The limit keeps the response short and the work linear.
     pub const MAX: usize = 64;
 
     /// An empty list.

@@ -78,8 +78,8 @@ pub struct AllocateOptions {
     /// default, usually 600; a server may shorten or lengthen it.
     pub lifetime_s: Option<u32>,
     /// Whether the allocation shall stay when the client's address changes (RFC 8016): see
-    /// [`Client::moved`](super::Client::moved). A server that forbids it answers 405; one that does not know it
-    /// allocates without.
+    /// [`Client::moved`](super::Client::moved). A server that forbids it responds with 405; a server that does not
+    /// support it allocates without.
     pub mobility: bool,
 }
 
@@ -198,7 +198,7 @@ impl AllocateOptions {
     }
 }
 
-/// An allocation that exists on the server, as far as the client knows.
+/// An allocation that exists on the server, by the last response.
 #[derive(Debug)]
 pub(super) struct Allocation {
     pub(super) relayed: SocketAddr,

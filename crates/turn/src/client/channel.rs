@@ -1,4 +1,4 @@
-//! Which channel leads to which peer, as far as the client knows (RFC 8656 §12).
+//! Which channel leads to which peer, by the last response (RFC 8656 §12).
 
 use std::net::SocketAddr;
 

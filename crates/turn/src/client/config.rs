@@ -1,4 +1,4 @@
-//! What a client is told before it starts. One [`ClientConfig`] in an `Arc` serves any number of clients.
+//! The configuration of a client. One [`ClientConfig`] in an `Arc` serves any number of clients.
 
 use std::time::Duration;
 

@@ -135,7 +135,7 @@ impl Client {
 
     /// Writes a whole Send indication into `out` and returns its length: `payload` and at most 72 bytes.
     ///
-    /// `dont_fragment` asks the server to send the data with DF set; a server that does not know how drops it.
+    /// `dont_fragment` asks the server to send the data with DF set; a server that does not support it drops the data.
     ///
     /// # Errors
     /// [`SendError::NotPermitted`], [`SendError::TooLong`].

@@ -11,7 +11,7 @@ use crate::{Mono, Now};
 impl Client {
     /// Starts what may start, gives back what is empty, and finds the next deadline. The last step of every change.
     pub(super) fn proceed(&mut self, now: Now) {
-        // The server does not know a new address before the ticket: anything else from there would be 437.
+        // The server does not have a new address before the ticket: any other request from there would get 437.
         while self.transactions.len() < self.config.outstanding.max(1) && !self.is_moving() {
             let Some(operation) = self.waiting.pop_front() else {
                 self.waiting = VecDeque::new();

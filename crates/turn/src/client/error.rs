@@ -71,7 +71,7 @@ pub struct Refusal {
     pub code: u16,
     /// The server's own words, possibly none.
     pub reason: Box<str>,
-    /// With 420: the attributes that the server does not know.
+    /// With 420: the attributes that the server does not support.
     pub unknown: Box<[AttributeType]>,
     /// With 300: where to go instead.
     pub alternate: Option<Alternate>,

@@ -1,4 +1,4 @@
-//! What a client has to tell its owner.
+//! The events of a client for its owner.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,7 +44,7 @@ pub struct Mapped {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The server does not know it any more (437).
+    /// The server does not have it any more (437).
     Forgotten,
     /// Its time ran out.
     Expired,
@@ -56,7 +56,7 @@ pub enum Loss {
 /// ICMPv6, as the peer's address family says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerError {
-    /// The peer; port 0 if the server could not tell.
+    /// The peer; port 0 if the server has not reported it.
     pub peer: SocketAddr,
     /// ICMP type.
     pub icmp_type: u8,
@@ -90,7 +90,7 @@ pub enum Event {
         /// The round trip.
         timing: Timing,
     },
-    /// The server knows the client's new address ([`Client::moved`](super::Client::moved)). Send data, so that it sends
+    /// The server has the client's new address ([`Client::moved`](super::Client::moved)). Send data, so that it sends
     /// data there, too.
     Moved {
         /// From now, in seconds.

@@ -79,7 +79,7 @@ use crate::{Mono, Now};
 /// RFC 8656 §19: no allocation where one must be, or one where none may be.
 const ALLOCATION_MISMATCH: u16 = 437;
 
-/// Why a client cannot do what it is told.
+/// Why a client cannot carry out a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -286,7 +286,7 @@ impl Client {
         Ok(())
     }
 
-    /// Stops refreshing a permission; it lapses within five minutes (RFC 8656 §9 knows no way to take it back).
+    /// Stops refreshing a permission; it ends within five minutes (RFC 8656 §9 has no request to delete it).
     pub fn forget_permission(&mut self, peer: IpAddr) {
         self.permissions.forget(&peer);
     }
@@ -310,13 +310,13 @@ impl Client {
         Ok(channel)
     }
 
-    /// Stops refreshing a channel; it lapses within ten minutes (RFC 8656 §12 knows no way to take it back).
+    /// Stops refreshing a channel; it ends within ten minutes (RFC 8656 §12 has no request to delete it).
     pub fn release_channel(&mut self, channel: ChannelNumber) {
         self.channels.release(channel);
     }
 
-    /// Forgets everything the server was told and told us: for a new local address after [`Advice::ChangePort`], or for
-    /// another server after [`Advice::TryAlternate`]. No event comes for what was under way.
+    /// Forgets all state of the server: for a new local address after [`Advice::ChangePort`], or for another server
+    /// after [`Advice::TryAlternate`]. No event comes for what was under way.
     pub fn restart(&mut self) {
         self.transactions = Vec::new();
         self.waiting = VecDeque::new();

@@ -1,4 +1,4 @@
-//! Which peers the server lets through, as far as the client knows (RFC 8656 §9).
+//! Which peers the server permits, by the last response (RFC 8656 §9).
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Why a request was not believed. What the client gets does not tell all of these apart; counters and the log do.
+//! Why a request was not believed. Some of these have the same code, so the client cannot distinguish them; counters
+//! and the log do.
 
 macro_rules! auth_failures {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {

@@ -144,7 +144,7 @@ impl Server {
         if path.five_tuple.transport == Transport::Dtls {
             return self.classic_over_dtls(path, datagram);
         }
-        // RFC 3489 knows UDP only.
+        // RFC 3489 has UDP only.
         let is_udp = path.five_tuple.transport == Transport::Udp;
         let request = ClassicBinding::parse(datagram).filter(|_| is_udp);
         let request = request.ok_or(DropReason::MalformedStun)?;

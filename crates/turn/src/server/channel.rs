@@ -38,7 +38,8 @@ pub(super) struct Traits(u8);
 impl Traits {
     /// The peer is a relayed transport address of this server.
     const OWN_RELAY: u8 = 1;
-    /// The embedder was told to relay it below the engine, and not yet to stop.
+    /// The embedder relays it below the engine: it got [`Output::Offload`](super::Output::Offload), and not yet the
+    /// end.
     const OFFLOADED: u8 = 2;
 
     pub(super) const fn new(own_relay: bool) -> Traits {

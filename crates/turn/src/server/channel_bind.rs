@@ -136,9 +136,8 @@ impl Server {
     }
 }
 
-/// RFC 8656 §12.2: 400 unless both attributes are there, and the number is one of 0x4000 to 0x4FFF. A client
-/// of RFC 5766 knows nothing of the second limit; see
-/// [`Config::rfc5766_channels`](super::Config::rfc5766_channels).
+/// RFC 8656 §12.2: 400 unless both attributes are there, and the number is one of 0x4000 to 0x4FFF. A client of RFC
+/// 5766 does not have the second limit; see [`Config::rfc5766_channels`](super::Config::rfc5766_channels).
 fn read(
     message: &Message<'_>,
     rfc5766_channels: bool,

@@ -150,7 +150,7 @@ impl Server {
         let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) else {
             return;
         };
-        // Stays empty, and so takes no memory, if nobody wants to know.
+        // Stays empty, and so uses no memory, if changes are not reported.
         let (mut ends, client) = (Vec::new(), live.client);
         self.stats.channels -= live.channels.expire(now.mono, |channel| {
             ends.extend(is_reported.then(|| Change::end_of_channel(channel)));

@@ -101,8 +101,7 @@ pub struct Config {
     pub lookup_timeout_s: u32,
     /// Whether Binding requests must be authenticated. RFC 8489 §12: a basic STUN server should not.
     pub authenticate_binding: bool,
-    /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use
-    /// SHA-256.
+    /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4). Clients that support it then use SHA-256.
     pub announce_password_algorithms: bool,
     /// Whether an RFC 5389 client may also bind the channel numbers 0x5000 to 0x7FFF. RFC 5766 had them,
     /// and RFC 8656 §12 removed them. Such a client is recognized because it sends no PASSWORD-ALGORITHM.
@@ -300,7 +299,7 @@ pub enum ConfigError {
     /// Policy, quota and users could not distinguish them.
     #[error("two realms have the same name")]
     SameRealm,
-    /// 65,534 can be told apart.
+    /// At most 65,534 are possible.
     #[error("there are too many realms; at most 65,534 are possible")]
     TooManyRealms,
     /// Clients give up after 40 seconds (RFC 8489 §6.2.1).

@@ -82,7 +82,7 @@ impl Server {
         live.permissions.len() + new <= self.config.max_permissions
     }
 
-    /// Installs or refreshes one permission for this many seconds, and tells the peer's channels.
+    /// Installs or refreshes one permission for this many seconds, and updates the peer's channels.
     pub(super) fn permit(&mut self, now: Now, relay: u32, peer: IpAddr, lifetime_s: u32) {
         let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) else {
             return;

@@ -1,5 +1,5 @@
-//! The next deadline of each relay: a heap that knows the place of each relay's entry. So a
-//! refreshed deadline moves in place and leaves no old entry.
+//! The next deadline of each relay: a heap with the position of each relay's entry. So a refreshed deadline moves in
+//! place and leaves no old entry.
 //!
 //! There is one deadline per relay: the earliest of its own, its permissions' and its channels'.
 

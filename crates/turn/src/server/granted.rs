@@ -35,7 +35,7 @@ pub(super) struct Granted {
 pub(super) struct Missing {
     pub(super) family: AddressFamily,
     pub(super) error: ErrorCode<'static>,
-    /// Whether the client knows ADDRESS-ERROR-CODE by the number of the draft.
+    /// Whether the client uses ADDRESS-ERROR-CODE with the number of the draft.
     pub(super) draft: bool,
 }
 

@@ -71,7 +71,7 @@ impl Server {
     /// Data indication, also if the peer has a channel (RFC 8656 §12.5).
     ///
     /// # Errors
-    /// Says why the client is not told. Counted in [`Stats`](super::Stats).
+    /// The reason why the client gets no indication. Counted in [`Stats`](super::Stats).
     pub fn handle_icmp(
         &mut self,
         now: Now,

@@ -213,8 +213,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server without allocations. `worker` is its number in reservation tokens, so that another worker can
-    /// be asked; `seed` is 32 random bytes that nobody else knows.
+    /// A server without allocations. `worker` is its number in reservation tokens, so that another worker can be found;
+    /// `seed` is 32 secret random bytes.
     #[must_use]
     pub fn new(config: ValidConfig, worker: u8, seed: [u8; 32]) -> Server {
         let mut random = Random::new(seed);

@@ -6,7 +6,7 @@
 //! carries data until the first of three ends: its own, its permission's and its allocation's. That moment goes along
 //! with it, so that it ends there also when the engine is asleep. Data moves none of them (RFC 8656 §9, §12).
 //!
-//! Only what a UDP client sends can be told apart below the engine.
+//! Only data of a UDP client can be distinguished below the engine.
 
 use std::net::{IpAddr, SocketAddr};
 

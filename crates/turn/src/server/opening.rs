@@ -289,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Gives up on a request that waits for the embedder. `error` is what the client is told, if anything.
+    /// Gives up on a request that waits for the embedder. `error` is the code for the client, if it gets a response.
     pub(super) fn abandon_opening(&mut self, place: u32, error: Option<ErrorCode<'static>>) {
         let request = RequestKey {
             index: place,

@@ -171,10 +171,10 @@ pub enum Output<'a> {
         /// The connection to the peer.
         connection: ConnectionKey,
     },
-    /// The kernel may relay the channel's datagrams, both ways, until `deadline`. Queued before the response that tells
-    /// the client of the channel, and again when the deadline changes. An embedder that cannot offload the channel
-    /// ignores this output: the engine relays every datagram that it gets. Only with
-    /// [`Config::offload`](super::Config::offload), and only for UDP clients.
+    /// The kernel may relay the channel's datagrams, both ways, until `deadline`. Queued before the response with the
+    /// channel, and again when the deadline changes. An embedder that cannot offload the channel ignores this output:
+    /// the engine relays every datagram that it gets. Only with [`Config::offload`](super::Config::offload), and only
+    /// for UDP clients.
     Offload {
         /// Which.
         channel: OffloadedChannel,
@@ -199,7 +199,7 @@ pub enum Output<'a> {
         user: &'a str,
         /// The client.
         path: ClientPath,
-        /// Its relayed transport addresses, as the client knows them.
+        /// The relayed transport addresses that the client has.
         relayed: RelayedAddresses,
         /// Seconds until it expires, unless refreshed.
         lifetime_s: u32,
@@ -207,7 +207,7 @@ pub enum Output<'a> {
     /// An allocation, or one family of it, was refreshed. Only with
     /// [`Config::report_changes`](super::Config::report_changes), as are the next five.
     AllocationRefreshed {
-        /// Whose it is.
+        /// The client of the allocation.
         client: ClientIdentity<'a>,
         /// Seconds until it expires.
         lifetime_s: u32,
@@ -281,7 +281,7 @@ pub struct OffloadedChannel {
     pub allocation: AllocationKey,
     /// The client.
     pub path: ClientPath,
-    /// The relayed transport address, as the client knows it.
+    /// The relayed transport address that the client has.
     pub relayed: SocketAddr,
     /// What the channel is bound to.
     pub peer: SocketAddr,
@@ -361,7 +361,7 @@ pub enum PortRequest {
 pub struct OpenedRelay {
     /// The address the socket is bound to.
     pub local: SocketAddr,
-    /// The address that peers reach it at: what the client is told.
+    /// The address that peers reach it at; the client gets this one.
     pub advertised: SocketAddr,
 }
 

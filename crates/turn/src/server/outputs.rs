@@ -488,7 +488,7 @@ impl Outputs {
 }
 
 impl Server {
-    /// Reports a change to the embedder, if it wants to know.
+    /// Reports a change to the embedder, if [`Config::report_changes`](super::Config::report_changes) is set.
     pub(super) fn report_change(&mut self, client: u32, change: Change) {
         if !self.config.report_changes {
             return;
@@ -499,7 +499,7 @@ impl Server {
         }
     }
 
-    /// Reports that a request has proven its user's key, if the embedder wants to know.
+    /// Reports that a request has proven its user's key, if the embedder has asked for such reports.
     pub(super) fn report_authenticated(&mut self, asked: &RequestContext) {
         if let Some(user) = asked.user.as_ref().filter(|_| self.config.report_changes) {
             let change = Change::Authenticated {
@@ -510,7 +510,7 @@ impl Server {
         }
     }
 
-    /// Reports the end of a relay's permissions and channels, if the embedder wants to know.
+    /// Reports the end of a relay's permissions and channels, if the embedder has asked for such reports.
     pub(super) fn report_ends(&mut self, relay: u32) {
         let Some(live) = self.relays.get(relay).and_then(Relay::live) else {
             return;

@@ -69,7 +69,7 @@ impl Permissions {
         self.0.iter()
     }
 
-    /// Deletes what has expired, tells `ended` of each, and returns how many that were.
+    /// Deletes expired permissions, calls `ended` for each, and returns their number.
     pub(super) fn expire(&mut self, now: Mono, mut ended: impl FnMut(&Permission)) -> usize {
         let before = self.0.len();
         self.0.retain(|permission| {

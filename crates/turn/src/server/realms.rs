@@ -29,7 +29,7 @@ use crate::{ClientPath, FiveTuple};
 /// Further values of ORIGIN in a request are ignored, so that an unauthenticated request costs little.
 const MAX_ORIGINS: usize = 8;
 
-/// A realm beside the default one. Policy and quota tell realms apart by
+/// A realm beside the default one. Policy and quota distinguish realms by
 /// [`ClientIdentity::realm`](super::ClientIdentity::realm).
 #[derive(Clone, Debug)]
 #[non_exhaustive]

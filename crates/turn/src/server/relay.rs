@@ -37,7 +37,7 @@ pub(super) struct Reservation {
 pub(super) struct LiveRelay {
     /// The place of the client it belongs to.
     pub(super) client: u32,
-    /// The address that the client was told.
+    /// The address that the client got.
     pub(super) advertised: Endpoint,
     pub(super) expires: Mono,
     pub(super) permissions: Permissions,

@@ -104,7 +104,7 @@ impl Tokens {
         Some(token)
     }
 
-    /// Whether this is the relay's token; in a time that does not tell how much of it is right.
+    /// Whether this is the relay's token; in a time that does not reveal how much of it is right.
     fn is_genuine(&self, relay: RelayKey, token: [u8; 8]) -> bool {
         relay.index < PLACES && self.tag(relay).starts_with(&token[MAC..])
     }

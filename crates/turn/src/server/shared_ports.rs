@@ -1,4 +1,4 @@
-//! Relayed transport addresses that several allocations share, told apart by their peers.
+//! Relayed transport addresses that several allocations share; their peers distinguish them.
 //!
 //! A datagram from a peer belongs to the relay that has **claimed** that peer, address and port. A ChannelBind request
 //! claims its peer, and so does a Send indication. If nobody has, it belongs to the only relay with a permission for

@@ -1,4 +1,5 @@
-//! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
+//! A table whose entries keep their slot: an index finds an entry, and a generation distinguishes successive entries of
+//! a slot.
 //!
 //! The entries lie in chunks of fixed size, so that growing copies nothing. A new entry goes to the lowest chunk with
 //! room, and a chunk without entries releases its memory. So memory shrinks when the number of entries falls.

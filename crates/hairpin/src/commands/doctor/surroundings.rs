@@ -137,7 +137,7 @@ pub(super) fn dns(patient: &Patient<'_>) -> Vec<Finding> {
     found
 }
 
-/// The addresses that clients are told, or may be.
+/// The addresses that clients get, or may get.
 fn own_addresses(patient: &Patient<'_>) -> Vec<IpAddr> {
     let config = patient.config;
     let mut all: Vec<IpAddr> = config
@@ -155,7 +155,7 @@ fn relays(patient: &Patient<'_>) -> Vec<IpAddr> {
     chosen.unwrap_or_else(|| patient.system.routed_addresses())
 }
 
-/// Whether clients are told addresses that the Internet can reach.
+/// Whether clients get addresses that the Internet can reach.
 pub(super) fn address(patient: &Patient<'_>) -> Vec<Finding> {
     let config = patient.config;
     let sources = &config.external_sources;

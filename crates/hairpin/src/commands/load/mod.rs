@@ -1,7 +1,7 @@
 //! `hairpin load`: measures a STUN, TURN or SIP server with the generator of [`load::generator`].
 //!
 //! `turn`, `stun` and `sip` turn arguments into a plan, `run` carries it out while `live` shows it, `conclude` reports.
-//! Errors are told apart by whose they are: the arguments' (status 2) or the run's (status 1).
+//! There are two kinds of errors: those of the arguments (status 2) and those of the run (status 1).
 
 mod compare;
 mod conclude;

@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
 fn plan(args: &Args, place: ServerUnderLoad, stopper: &Stopper) -> Result<Plan, Fault> {
     let ServerUnderLoad { target, via } = place;
     if !via.has_connections() {
-        // Over TCP, TLS and DTLS the connections themselves tell.
+        // Over TCP, TLS and DTLS, opening the connections shows it.
         check_listens(target)?;
     }
     let mut plan = match args.workload {

@@ -133,7 +133,7 @@ fn offer_json(offer: &Offer) -> Value {
 }
 
 fn milliseconds(duration: Duration) -> f64 {
-    // Microseconds are as fine as a round trip through a kernel can be told.
+    // A microsecond is the smallest difference that a round trip through a kernel can show.
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Banner {
     pub(super) sip_streams: Vec<String>,
     /// Whether the test user agent server takes REGISTER and INVITE.
     pub(super) test_uas: bool,
-    /// Relay addresses: bound to, and told to clients.
+    /// Relay addresses: the bound one, and the one that clients get.
     pub(super) relays: Vec<(IpAddr, IpAddr)>,
     /// Ports of relays.
     pub(super) relay_ports: RangeInclusive<u16>,

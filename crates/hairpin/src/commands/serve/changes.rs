@@ -46,7 +46,7 @@ impl Service<'_> {
         }
     }
 
-    /// Admits no new work from now on. The server goes on until it is told to stop.
+    /// Admits no new work from now on. The server runs until it gets the command to stop.
     fn drain_by_command(&self) -> Reply {
         let drained = self.running.drain(Duration::ZERO);
         let drained = drained.map_err(|error| Refusal::new(format!("not draining: {error:#}")))?;

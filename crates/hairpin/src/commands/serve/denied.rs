@@ -36,7 +36,7 @@ impl Denied {
         Ok(config)
     }
 
-    /// Whether a file has changed since the last call. A change is told once.
+    /// Whether a file has changed since the last call. A change is reported once.
     pub(super) fn have_changed(&mut self) -> bool {
         let now = stamps(&self.config);
         std::mem::replace(&mut self.stamps, now) != self.stamps

@@ -341,7 +341,7 @@ struct Service<'a> {
     successor: Option<Successor>,
     /// The process that this one has taken over from, while it is there.
     predecessor: Option<Link>,
-    /// Is told what the server does.
+    /// Gets the state of the server.
     manager: Manager,
     /// Asks for external addresses that are not configured.
     external: Option<external_address::Watch>,

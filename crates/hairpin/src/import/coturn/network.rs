@@ -336,7 +336,7 @@ pub(super) fn finish(file: &File, draft: &mut Draft) {
         return relays_of(file, draft);
     }
     let secure = file.port("tls-listening-port", DEFAULT_TLS_PORT);
-    // coturn tells TLS from TCP, and DTLS from UDP, by the first bytes.
+    // coturn distinguishes TLS from TCP, and DTLS from UDP, by the first bytes.
     let both = [at(&ips, plain), at(&ips, secure)].concat();
     match has_tls {
         true if has_tcp => both

@@ -96,8 +96,8 @@ pub(crate) struct Allocations {
 }
 
 impl Allocations {
-    /// Opens the sockets of `count` clients. Apart from [`Allocations::allocate`], so that the
-    /// kernel memory of the clients can be told from that of the server.
+    /// Opens the sockets of `count` clients. Apart from [`Allocations::allocate`], so that the kernel memory of the
+    /// clients can be distinguished from that of the server.
     pub(crate) fn open(topology: &Topology, count: u16) -> Result<Allocations, SideError> {
         Allocations::open_from(topology, 0, count)
     }
@@ -182,7 +182,7 @@ impl Allocations {
         self.close_sockets(self.held)
     }
 
-    /// Gives every client a socket again, at the address that the server knows.
+    /// Gives every client a new socket at the address that the server has.
     fn reopen(&mut self, topology: &Topology) -> Result<(), SideError> {
         let options = DriverOptions::default().socket;
         let (driver, seats) = (&mut self.driver, std::mem::take(&mut self.seats));

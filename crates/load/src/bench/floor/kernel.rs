@@ -44,7 +44,7 @@ fn exit(near: &Port, far: &Port) -> Result<Exit, FloorError> {
     })
 }
 
-/// These programs know IPv4 only.
+/// These programs support IPv4 only.
 fn v4(address: SocketAddr) -> Result<SocketAddrV4, FloorError> {
     match address {
         SocketAddr::V4(address) => Ok(address),

@@ -40,7 +40,7 @@ pub enum FloorError {
         "usage: plain|batch|gro|tcp|tls|sip|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}) ipv4|ipv6; this command is for the benchmark's own use"
     )]
     Usage,
-    /// The programs of `xdp`, `tc` and `stun-xdp` know IPv4 only.
+    /// The programs of `xdp`, `tc` and `stun-xdp` support IPv4 only.
     #[error("bare relay: its programs know IPv4 only; leave it out of a benchmark over IPv6")]
     Ipv4Only,
     /// A socket cannot be made or waited for.

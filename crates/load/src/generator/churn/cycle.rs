@@ -111,7 +111,7 @@ impl Cycle {
                 (Event::AllocateFailed { error, .. }, _) | (Event::RefreshFailed(error), _) => {
                     Some(code(&error))
                 }
-                // RFC 8656 §8.1: the server does not know the allocation any more (437).
+                // RFC 8656 §8.1: the server does not have the allocation any more (437).
                 (Event::Lost(_), _) => Some(437),
                 _ => continue,
             };

@@ -53,7 +53,7 @@ pub(super) struct Churn {
     pub(super) schedule: Option<Schedule>,
 }
 
-/// What every cycle is told.
+/// The settings of every cycle.
 #[derive(Clone, Debug)]
 struct CycleSettings {
     turn: TurnClients,

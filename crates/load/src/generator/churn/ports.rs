@@ -3,12 +3,12 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// What Linux has without being told otherwise.
+/// The default of Linux.
 const DEFAULT_RANGE: (u16, u16) = (32_768, 60_999);
 const RANGE_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Walks through the ephemeral ports, and on loopback then through the next address. The kernel chooses at random, and
-/// so the same again and again: a server could take a new client for one it knows.
+/// Walks through the ephemeral ports, and on loopback then through the next address. The kernel chooses at random, so
+/// it chooses some ports again: a server could mistake a new client for an earlier one.
 #[derive(Debug)]
 pub(super) struct Ports {
     ip: IpAddr,

@@ -87,7 +87,7 @@ impl TurnClients {
         }
     }
 
-    /// What every client is told.
+    /// The settings of every client.
     pub(super) fn config(&self) -> ClientConfig {
         ClientConfig {
             credentials: self.credentials.clone(),

@@ -24,7 +24,7 @@ pub(super) struct Progress {
     ids: Vec<ClientId>,
     /// Which client has this id, by id.
     numbers: Vec<u32>,
-    /// What clients that are made here are told.
+    /// The settings of clients that are made here.
     config: Option<Arc<ClientConfig>>,
     ports_tried: u8,
 }

@@ -67,7 +67,7 @@ pub(super) struct Memory {
     pub(super) dialog: Dialog,
 }
 
-/// What a worker is told that does not change.
+/// The settings of a worker that do not change.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) options: Arc<SipOptions>,

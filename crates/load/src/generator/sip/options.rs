@@ -1,4 +1,4 @@
-//! What a SIP workload is told.
+//! The options of a SIP workload.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -92,7 +92,7 @@ impl Core {
         self.links[origin.link as usize].local
     }
 
-    /// A dialog is told by Call-ID and both tags (RFC 3261 §12).
+    /// A dialog is identified by Call-ID and both tags (RFC 3261 §12).
     fn dialog_of(&mut self, message: &[u8]) -> Dialog {
         let lines = || Lines::of(message);
         let call_id = lines().find(b"Call-ID", b"i").unwrap_or_default();

@@ -36,7 +36,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Connects to each of `targets`, and waits until that is done. `poller` knows the connections by their index. The
+    /// Connects to each of `targets`, and waits until that is done. `poller` has the connections by their index. The
     /// first `needed` must come about; the others lead to servers that may be down, and are tried again when they are
     /// wanted.
     pub(super) fn open(

@@ -11,7 +11,7 @@ use crate::sip::Transport;
 /// Characters of the salt.
 pub(super) const SALT: usize = 8;
 
-/// How a request of a transaction is told from others of the same unit of work, behind the id in its branch.
+/// The part of a branch, behind the id, that distinguishes the requests of one unit of work.
 pub(super) mod leg {
     /// The first request: OPTIONS, REGISTER or INVITE.
     pub(in super::super) const FIRST: u8 = b'a';

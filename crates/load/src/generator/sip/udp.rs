@@ -33,7 +33,7 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Opens `count` sockets on `local`, which `poller` will know by their index.
+    /// Opens `count` sockets on `local`. `poller` has them by their index.
     pub(super) fn open(
         count: usize,
         local: IpAddr,

@@ -43,8 +43,8 @@ impl NatOptions {
     }
 }
 
-/// Finds out how the NAT on the way to `server` behaves: over UDP all of it, over TCP and TLS the mapping only.
-/// RFC 5780 §9.2 knows no DTLS.
+/// Finds out how the NAT on the way to `server` behaves: over UDP all of it, over TCP and TLS the mapping only. RFC
+/// 5780 §9.2 does not have DTLS.
 ///
 /// # Errors
 /// [`ProbeError`], if the server does not respond or does not serve RFC 5780.

@@ -49,7 +49,7 @@ pub enum Lifetime {
     AtLeast(Duration),
     /// It was there after the first time and gone after the second. The first one may be zero.
     Between(Duration, Duration),
-    /// The server does not know RESPONSE-PORT.
+    /// The server does not support RESPONSE-PORT.
     Unsupported,
 }
 

@@ -116,8 +116,8 @@ impl<N: Network> Prober<N> {
                 Outcome::Refused(code, reason) => {
                     Err(ProbeError::refused(server, "Binding", code, &reason))
                 }
-                // A NAT in front of the server may show another address than the server knows: then the server's word
-                // counts.
+                // A NAT in front of the server may show another address than the server has. Then the address in the
+                // response counts.
                 Outcome::Mapped(mapped) if from == server || mapped.origin == Some(server) => {
                     Err(ProbeError::SameOrigin { server, expected })
                 }
@@ -201,7 +201,7 @@ impl<N: Network> Prober<N> {
         })
     }
 
-    /// Whether a response to `port` still reaches `socket`; `None` if the server does not know RESPONSE-PORT.
+    /// Whether a response to `port` still reaches `socket`; `None` if the server does not support RESPONSE-PORT.
     fn is_bound(
         &mut self,
         asking: usize,

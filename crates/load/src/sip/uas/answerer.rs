@@ -1,4 +1,4 @@
-//! What answers requests; it knows nothing of sockets.
+//! Makes the responses to requests, without sockets.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;

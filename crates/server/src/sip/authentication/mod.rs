@@ -8,7 +8,7 @@
 //! check them. All workers share the counts of nonces that were used (`nonce_counts`), in memory that does not grow.
 //!
 //! **While a source can't look up users**, wrong credentials get 503 instead of another challenge, for every name. The
-//! server has the keys of some users in memory and can't look up other names: two codes would tell which names are
+//! server has the keys of some users in memory and can't look up other names: two codes would reveal which names are
 //! users. A request without credentials gets a challenge as always.
 
 mod nonce_counts;
@@ -289,7 +289,7 @@ impl DigestAuthenticator {
             policy: &policy,
             keys: &self.keys,
         };
-        // Without a key the check lasts as long, so its duration does not tell whether the user exists.
+        // Without a key the check lasts as long, so its duration does not reveal whether the user exists.
         self.most_keys = self.most_keys.max(keys.len().min(MOST_KEYS));
         let keys = (keys, self.most_keys);
         let note = |id, issued, count| self.used.note(id, issued, count);
@@ -328,7 +328,7 @@ impl DigestAuthenticator {
     }
 
     /// The Authentication-Info line for the response to the last accepted request. Its `rspauth` proves that the server
-    /// knows the password.
+    /// has the password.
     pub(super) fn confirmation(&self) -> &[u8] {
         &self.confirmation[..self.confirmed]
     }

@@ -22,7 +22,7 @@ pub(super) enum UserLookupResult {
 }
 
 impl DigestAuthenticator {
-    /// Whether an address of record may have bindings: it is that of a user of the settings, or sources may know the
+    /// Whether an address of record may have bindings: it is that of a user of the settings, or sources may have the
     /// user.
     pub(in crate::sip) fn may_have_address(&self, aor: &Aor) -> bool {
         let realm = self.realm(self.realm_of(aor.domain()));

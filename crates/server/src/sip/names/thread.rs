@@ -1,4 +1,5 @@
-//! The thread that asks: takes questions from the queue, asks each once however many want to know, and tells them all.
+//! The thread of DNS queries: takes queries from the queue, sends equal ones once, and gives the result to all who
+//! wait.
 
 use super::lookup::Lookups;
 use super::{Answered, Families, NoAnswer};
@@ -15,10 +16,10 @@ use tokio::task::LocalSet;
 /// Questions that are asked at a time. Each is a socket or two.
 const MOST_OPEN: usize = 256;
 
-/// Who may want to know the same thing.
+/// How many requests may wait for one query.
 const MOST_LISTENERS: usize = 1024;
 
-/// One question, and who is to be told.
+/// One query, and where its result goes.
 pub(super) struct DnsQuery {
     pub(super) query: Query,
     pub(super) families: Families,
@@ -34,7 +35,7 @@ impl fmt::Debug for DnsQuery {
     }
 }
 
-/// What is being asked, and who wants to know.
+/// The queries in progress, and where their results go.
 type Open = Rc<RefCell<HashMap<(Query, Families), Vec<Reply>>>>;
 
 /// Begins the thread. It ends when nobody can ask any more.

@@ -275,7 +275,7 @@ fn datagram(request: &MediaRequest) -> Vec<u8> {
     }
     if request.begins_dialog {
         // The first offer of a session and all its answers have this branch. So a second To tag gets the ports of the
-        // first one, which the callee knows. Without the branch, rtpengine opens new ports, which nobody knows.
+        // first one, which the callee has. Without the branch, rtpengine opens new ports, which neither side has.
         entry(&mut to, "via-branch", b"0");
     }
     to.push(b'e');

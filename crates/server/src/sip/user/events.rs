@@ -112,7 +112,7 @@ impl User {
             LookedUp::Known(bindings) => {
                 events.subscribe(transactions, request, &aor, bindings, &contact)?;
             }
-            // Memory knows at once.
+            // Bindings in memory have their result at once.
             LookedUp::Unknown | LookedUp::Pending => {
                 transactions.answer_statelessly(request, &Reply::new(500))?;
             }

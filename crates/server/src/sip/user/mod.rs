@@ -130,7 +130,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// One that knows the tags and nonces of all workers with these secrets.
+    /// A user with the secrets of the tags and nonces of all workers.
     pub(super) fn new(
         number: u16,
         listeners: Sockets,
@@ -627,7 +627,7 @@ impl TransactionUser for User {
         remote_target: &[u8],
     ) {
         let dialog = (flow, response, remote_target);
-        // The user agent server keeps none that it would have to know again.
+        // The user agent server keeps no transaction that it would have to find again.
         let mark = Mark::of(MarkOwner::TestUas as u8, 0);
         let with = (mark, &mut self.lines[..]);
         self.uas

@@ -32,7 +32,7 @@ pub(super) struct TestUas {
 }
 
 impl TestUas {
-    /// One that knows the tags of all workers with these secrets.
+    /// A user agent server with the secrets of the tags of all workers.
     pub(super) fn new(secrets: &Secrets) -> TestUas {
         TestUas {
             dialogs: Dialogs::new(secrets.key),

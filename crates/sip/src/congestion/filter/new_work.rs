@@ -81,7 +81,7 @@ fn has_tag(line: &[u8]) -> bool {
         .any(|part| part.eq_ignore_ascii_case(b"tag="))
 }
 
-/// Credentials, the second half of a challenge, and priorities, of which admission control knows which count.
+/// Credentials (the second half of a challenge) and priorities. Admission control decides which of them count.
 fn exempts(line: &[u8]) -> bool {
     let names: [&[u8]; 4] = [
         b"authorization",

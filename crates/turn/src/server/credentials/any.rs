@@ -8,8 +8,8 @@ use super::{Credentials, KeyLookup, KeyQuery, KeyReply, OwnedKeyQuery};
 
 /// Asks several sources in order.
 ///
-/// The keys of all sources that know the user at once count. Sources that answer later are asked only if no other knows
-/// the user, one after the other, until one knows it.
+/// The keys of all sources that have the user at once count. Sources that respond later are queried only if no other
+/// source has the user. They are queried one after the other, until one has it.
 #[derive(Clone, Debug, Default)]
 pub struct AnyOf(
     /// The sources, in the order in which they are asked.
@@ -34,7 +34,7 @@ impl Credentials for AnyOf {
         );
     }
 
-    /// Only if all can: a client that was told to send hashes sends nothing else.
+    /// Only if all can: a client that got this bit sends hashes only.
     fn knows_userhash(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|source| source.knows_userhash())
     }
@@ -43,13 +43,13 @@ impl Credentials for AnyOf {
         self.0.iter().all(|source| source.supports(algorithm))
     }
 
-    /// Only if all are: a user that one source does not know may be one of another source.
+    /// Only if all are: a user that one source does not have may be one of another source.
     fn is_available(&self) -> bool {
         self.0.iter().all(|source| source.is_available())
     }
 }
 
-/// What two sources say together: the user's keys if either knows the user, else the more telling answer.
+/// The result of two sources together: the user's keys if either has the user, else the more specific result.
 fn merge(one: KeyLookup, other: KeyLookup) -> KeyLookup {
     match (one, other) {
         (KeyLookup::Known(mut user), KeyLookup::Known(same)) => {
@@ -64,7 +64,7 @@ fn merge(one: KeyLookup, other: KeyLookup) -> KeyLookup {
     }
 }
 
-/// Asks the next source that responds later; the others follow if it does not know the user.
+/// Queries the next source that responds later; the others follow if it does not have the user.
 fn begin_next(
     mut sources: std::vec::IntoIter<Arc<dyn Credentials>>,
     query: OwnedKeyQuery,

@@ -10,9 +10,9 @@
 //! So a ticket is the same whenever it is made again, and two tickets differ in all of their bytes. The serial number
 //! makes each ticket of an allocation another one.
 //!
-//! The nodes of a cluster share both keys. The content names the process that has the allocation. So a node knows a
-//! ticket of another node, and says that the allocation is not there (437). A ticket that no node has made is invalid
-//! (400; RFC 8016 §3.2.2).
+//! The nodes of a cluster share both keys. The content names the process that has the allocation. So a node recognises
+//! a ticket of another node, and responds that the allocation is not there (437). A ticket that no node has made is
+//! invalid (400; RFC 8016 §3.2.2).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -50,7 +50,7 @@ pub(in super::super) struct Ticket {
 }
 
 impl TicketKeys {
-    /// Keys made from 32 random bytes that nobody else knows.
+    /// Keys made from 32 secret random bytes.
     #[must_use]
     pub fn new(secret: &[u8; 32]) -> TicketKeys {
         TicketKeys::of_cluster(secret, secret)

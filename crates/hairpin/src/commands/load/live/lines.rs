@@ -22,8 +22,8 @@ pub(super) fn line(second: &Second, title: &Title) -> String {
     )
 }
 
-/// Share of what left within the second that did not arrive within it, 0 to 1; `None` if nothing had to. What is on its
-/// way at the edges counts for or against it; only the report at the end knows each datagram.
+/// Share of what left within the second that did not arrive within it, 0 to 1; `None` if nothing had to. Datagrams in
+/// transit at the edges of the second count for it or against it. Only the report at the end has each datagram.
 pub(super) fn loss(second: &Second, title: &Title) -> Option<f64> {
     if title.one_sided {
         return None;

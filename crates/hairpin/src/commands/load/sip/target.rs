@@ -181,8 +181,8 @@ impl ParsedTarget {
         self.port.unwrap_or(default)
     }
 
-    /// Asks the DNS as RFC 3263 has it, and where that is of no use the system, which knows more names than the DNS
-    /// does.
+    /// Looks up the name in the DNS by RFC 3263. If that finds nothing, it uses the resolver of the system, which has
+    /// more names than the DNS.
     fn look_up(&self, name: &str) -> Result<Found, Fault> {
         // RFC 6761 §6.3: this name is nothing to ask the DNS.
         let found = match name.eq_ignore_ascii_case("localhost") {

@@ -22,7 +22,7 @@ pub(super) const SERVING: u8 = 5;
 pub(super) const FOREIGN: u8 = 6;
 /// What the old process waits for: [`OldProcessLoad`].
 pub(super) const LEFT: u8 = 7;
-/// The new process stops because it was told to; the old one does, too.
+/// The new process stops because it got a signal or a command; the old one stops, too.
 pub(super) const STOP: u8 = 8;
 
 /// A process's own data, besides the server's.

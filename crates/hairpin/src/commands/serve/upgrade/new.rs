@@ -1,4 +1,4 @@
-//! The new process: it asks the running server for its sockets and keys, and tells it when it serves.
+//! The new process: it gets the sockets and keys of the running server, and reports when it serves.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -122,8 +122,8 @@ impl InheritedProcess {
         Some(TakeOver::new(self.offer.take()?, hold, sender))
     }
 
-    /// The server runs: tells the old process, and receives its messages from now on. With `output`, this process
-    /// writes to the standard output and error of the old one.
+    /// The server runs: reports that to the old process, and receives its messages from now on. With `output`, this
+    /// process writes to the standard output and error of the old one.
     ///
     /// # Errors
     /// If the old process has ended meanwhile.
@@ -162,7 +162,7 @@ pub(in super::super) struct Link {
 }
 
 impl Link {
-    /// This process stops because it was told to.
+    /// This process stops because it got a signal or a command.
     pub(in super::super) fn stop(&self) {
         let _writes = lock(&self.writer);
         // It may have ended.

@@ -34,7 +34,7 @@ pub(in super::super) struct Successor {
     stream: Arc<UnixStream>,
     /// Since when it serves.
     serving: Option<Instant>,
-    /// It stops because it was told to.
+    /// It stops because it got a signal or a command.
     stops: bool,
     is_draining: bool,
     closes_sip: bool,
@@ -250,7 +250,7 @@ impl Service<'_> {
         }
     }
 
-    /// While another process serves: tells it how many clients are left, and returns whether none is left.
+    /// While another process serves: reports the number of remaining clients to it, and returns whether none is left.
     pub(in super::super) fn has_handed_over(&mut self) -> bool {
         let Some(successor) = &mut self.successor else {
             return false;
