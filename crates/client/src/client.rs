@@ -233,7 +233,7 @@ impl Client {
             core.waiters.wait_allocate()
         };
         shared.changed.notify_one();
-        // A grant that is never looked at is given back when it is dropped.
+        // A grant that is never looked at is returned when it is dropped.
         let grant = Grant { shared, outcome };
         let (number, allocated) = grant.wait().await?;
         Ok(Allocation::new(Arc::clone(&self.handle), number, allocated))

@@ -30,7 +30,7 @@ pub(crate) struct Counters {
     pub(crate) failed: AtomicU64,
 }
 
-/// Asks again and again, on a thread of its own, until it is dropped.
+/// Asks again and again, on a separate thread, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     checks: Receiver<Result<Vec<ExternalIp>, String>>,

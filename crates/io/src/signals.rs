@@ -136,7 +136,7 @@ pub struct SignalWaker {
 }
 
 impl SignalWaker {
-    /// Ends the wait that is under way, or else the next one.
+    /// Ends the wait that is in progress, or else the next one.
     pub fn wake(&self) {
         // A full pipe ends the wait as well.
         let _ = sys::pipe::write(self.writer.as_fd(), &[NO_SIGNAL]);

@@ -283,7 +283,7 @@ impl TcpConnection {
         )
     }
 
-    /// Nothing more will be written; what is under way still arrives.
+    /// Nothing more will be written; data in transit still arrives.
     ///
     /// # Errors
     /// What `shutdown` returns.

@@ -1,8 +1,8 @@
 //! The last file descriptors, which clients do not get. A health check, a reload and a DNS query require a descriptor,
 //! too. A supervisor soon kills a server that does not respond, and with it the calls that it serves.
 //!
-//! The kernel hands out the lowest number that is free. So a socket with a number near the limit says by itself that
-//! the last ones have been reached; nothing is counted.
+//! The kernel assigns the lowest number that is free. So a socket with a number near the limit says by itself that the
+//! last ones have been reached; nothing is counted.
 
 use std::os::fd::{AsFd, AsRawFd};
 

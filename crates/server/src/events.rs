@@ -100,7 +100,7 @@ impl EventReceiver {
         self.receiver.recv().await
     }
 
-    /// The next event, on a thread of its own; `None` as for [`recv`](Self::recv).
+    /// The next event, on a separate thread; `None` as for [`recv`](Self::recv).
     ///
     /// # Panics
     /// In a task of tokio.

@@ -32,7 +32,7 @@ impl<M> Mailbox<M> {
         })
     }
 
-    /// Posts a message, or hands it back if the mailbox is full.
+    /// Posts a message, or returns it if the mailbox is full.
     pub(crate) fn post(&self, message: M) -> Result<(), M> {
         self.shared.ring.push(message)?;
         self.wake();

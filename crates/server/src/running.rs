@@ -357,7 +357,7 @@ impl Running {
     }
 
     /// Admits no new work and waits until what exists has ended, or until `limit` is over. New allocations get 508; SIP
-    /// requests that belong to no transaction and no dialog get 503. SIP connections that nothing is under way on are
+    /// requests that belong to no transaction and no dialog get 503. SIP connections that have no transaction are
     /// closed, WebSockets with 1001. Returns whether no allocation, no SIP transaction and no SIP connection is left.
     /// The server goes on serving those that are.
     ///

@@ -1,6 +1,6 @@
 //! The limit of unknown names that sources may ask a store for.
 //!
-//! Each query takes one unit from its source. The unit is given back if the user exists or the query fails. So known
+//! Each query takes one unit from its source. The unit is returned if the user exists or the query fails. So known
 //! users do not count, and a source that guesses names has [`PER_SOURCE`] per second. All sources share [`TOTAL`]:
 //! above it, only sources with no units taken are served. The table has a fixed size; sources with the same table entry
 //! share their units.
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Unknown names per second that one source may ask for: an IPv4 address or an IPv6 /64.
 pub const PER_SOURCE: u32 = 20;
-/// Unknown names that one source may ask for at once. Look-ups that are under way for users behind this address also
+/// Unknown names that one source may ask for at once. Look-ups that are in progress for users behind this address also
 /// count until they have a result.
 pub const PER_SOURCE_BURST: u32 = 512;
 /// Unknown names per second of all sources.

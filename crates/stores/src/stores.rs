@@ -1,4 +1,4 @@
-//! All stores of a server, on a thread of their own.
+//! All stores of a server, on a separate thread.
 //!
 //! The list of stores can change while the server runs: [`Stores::open`] opens those of a new list, and shares those
 //! that both lists have. The caller gives the new list to the workers, and drops the old one. A store that no list has

@@ -120,7 +120,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
         }
     }
 
-    /// No owner from this index on has a timer: the memory of many is given back, where few are left. Returns how many
+    /// No owner from this index on has a timer: the memory of many is returned, where few are left. Returns how many
     /// bytes.
     pub fn release_memory(&mut self, owners: usize) -> usize {
         let before = self.nodes.capacity();

@@ -61,7 +61,7 @@ impl NextHops {
         self.length <= 1
     }
 
-    /// Writes a next hop. A packet under way may meet old and new parts of it.
+    /// Writes a next hop. A packet in transit may meet old and new parts of it.
     ///
     /// # Errors
     /// When there is no such index, or it is 0.

@@ -5,7 +5,7 @@
 //!            (port 80, or TLS listeners)
 //! ```
 //!
-//! This has a thread of its own. Workers never wait for it. Before the first certificate there is one that no client
+//! This has a separate thread. Workers never wait for it. Before the first certificate there is one that no client
 //! trusts.
 
 mod order;

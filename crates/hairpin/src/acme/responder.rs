@@ -10,7 +10,7 @@ use crate::admin::http::{Body, Incoming, Peer, Respond};
 /// Where an ACME server looks for the answer.
 const PATH: &str = "/.well-known/acme-challenge/";
 
-/// The answers of the validations that are under way, by token.
+/// The answers of the validations that are in progress, by token.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Responder {
     answers: Arc<Mutex<BTreeMap<String, String>>>,

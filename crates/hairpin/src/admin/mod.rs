@@ -1,7 +1,7 @@
 //! The admin listener: `/metrics`, `/healthz` and `/readyz` for monitoring and for orchestrators, the API, and the live
 //! page.
 //!
-//! It has a thread of its own. It reads the server through an [`Observer`](server::Observer), sends each
+//! It has a separate thread. It reads the server through an [`Observer`](server::Observer), sends each
 //! [`Change`](crate::control::Change) to the main thread, and lists and ends allocations by the mailboxes of workers.
 //! So it never blocks a worker. It has limits: concurrent connections, connections per second, the size of a request,
 //! and the duration of a connection.
@@ -199,7 +199,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Runs a task for ever, on a thread of its own. `make` makes the task, within the runtime that will run it.
+    /// Runs a task for ever, on a separate thread. `make` makes the task, within the runtime that will run it.
     ///
     /// # Errors
     /// If the thread or its runtime cannot be made, and what `make` returns.

@@ -320,7 +320,7 @@ mod tests_needs_root {
         result.unwrap_or_else(|error| panic!("this test needs root: {error}"))
     }
 
-    /// Runs in a thread of its own, because it changes namespaces.
+    /// Runs in a separate thread, because it changes namespaces.
     fn in_thread(test: impl FnOnce() + Send + 'static) {
         std::thread::spawn(test).join().unwrap();
     }

@@ -147,7 +147,7 @@ pub(crate) struct Meter<'a> {
     pub(crate) plan: Option<Plan>,
     /// Where the search begins when nothing is known, per second.
     pub(crate) first_rate: f64,
-    /// How long the harness waits for datagrams that are under way after the last send.
+    /// How long the harness waits for datagrams that are in transit after the last send.
     pub(crate) linger: Duration,
 }
 

@@ -74,7 +74,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Checks payload with sockets, then hands out a meter for the scenario.
+    /// Checks payload with sockets, then returns a meter for the scenario.
     pub(crate) fn meter<'a>(
         &'a mut self,
         scenario: &Scenario,

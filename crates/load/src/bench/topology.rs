@@ -265,7 +265,7 @@ pub(crate) fn new_namespace() -> io::Result<NetNs> {
     in_thread(NetNs::unshare)
 }
 
-/// Runs `work` in a namespace. In a thread of its own, so that the caller stays where it is.
+/// Runs `work` in a namespace. In a separate thread, so that the caller stays where it is.
 pub(crate) fn within<T: Send>(
     namespace: &NetNs,
     work: impl FnOnce() -> io::Result<T> + Send,

@@ -31,7 +31,7 @@ pub enum RunError {
     Thread(#[from] stdio::Error),
 }
 
-/// A run under way. Dropping it ends it and releases its allocations.
+/// A run in progress. Dropping it ends it and releases its allocations.
 #[derive(Debug)]
 pub struct Run {
     report: LoadReport,

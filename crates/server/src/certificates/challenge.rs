@@ -12,7 +12,7 @@ use streams::rustls::sign::CertifiedKey;
 /// RFC 8737 §6.2: the application protocol of a validation.
 pub(super) const PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// The certificates of validations that are under way, by domain.
+/// The certificates of validations that are in progress, by domain.
 #[derive(Debug, Default)]
 pub(super) struct Challenges(ArcSwap<Vec<(String, Arc<CertifiedKey>)>>);
 

@@ -18,7 +18,7 @@ const LISTENER: &str = "192.0.2.1:3478";
 /// A name that no process owns.
 const DEAD: &str = "hairpin-0123456789abcdef";
 
-/// Runs in a thread of its own, in a namespace whose `near` (192.0.2.1) is wired to `far` (192.0.2.2) in the other.
+/// Runs in a separate thread, in a namespace whose `near` (192.0.2.1) is wired to `far` (192.0.2.2) in the other.
 fn wired(test: impl FnOnce(&NetNs, &NetNs) + Send + 'static) {
     let body = move || {
         let here = NetNs::unshare().unwrap_or_else(|error| panic!("this test needs root: {error}"));

@@ -21,8 +21,7 @@ use std::time::{Duration, Instant};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Runs in a thread of its own, in a namespace whose `near` (192.0.2.1, 2001:db8::1) is wired to `far` (.2) in the
-/// other.
+/// Runs in a separate thread, in a namespace whose `near` (192.0.2.1, 2001:db8::1) is wired to `far` (.2) in the other.
 fn wired(test: impl FnOnce(NetNs) + Send + 'static) {
     let body = move || {
         let here = NetNs::unshare().unwrap_or_else(|error| panic!("this test needs root: {error}"));

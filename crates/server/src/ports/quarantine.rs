@@ -89,7 +89,7 @@ const GENERATIONS: usize = 8;
 pub(super) struct PortQuarantine {
     generations: [Words; GENERATIONS],
     current: AtomicUsize,
-    /// Ports given back since the current generation was opened.
+    /// Ports returned since the current generation was opened.
     given: AtomicU32,
     /// How many make it full.
     full: u32,

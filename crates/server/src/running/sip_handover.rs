@@ -84,7 +84,7 @@ impl Running {
     }
 
     /// After [`stop_listening`](Self::stop_listening), SIP connections stay until their clients close them. From now
-    /// on, the server closes those that nothing is under way on; their clients then connect to the new process.
+    /// on, the server closes those that have no transaction; their clients then connect to the new process.
     ///
     /// # Errors
     /// If a worker does not respond.

@@ -44,7 +44,7 @@ const TRANSACTION_LIFE: Duration = Duration::from_secs(40);
 const MESSAGES: usize = 64;
 const BYTES: usize = 128 << 10;
 
-/// Batches that may be under way, per worker: 4,096 messages, about as many as a socket's receive buffer holds.
+/// Batches that may be in progress, per worker: 4,096 messages, about as many as a socket's receive buffer holds.
 const BATCHES: usize = 64;
 
 /// With more unopened batches than this, a worker gets no more messages of connections, because these must not be
@@ -370,7 +370,7 @@ impl Balance {
         self.put(worker, Kind::Unreachable, quoted, counters);
     }
 
-    /// This worker has requests under way that ICMP errors matter to, or has none any more.
+    /// This worker has requests in progress that ICMP errors matter to, or has none any more.
     pub(super) fn want_errors(&self, wants: bool) {
         let wanted = &self.commons.errors_wanted;
         match wants {
@@ -581,7 +581,7 @@ impl Balance {
         batch.bytes.clear();
         batch.items.clear();
         batch.messages = 0;
-        // There is room for as many as are usually under way.
+        // There is room for as many as are usually in progress.
         drop(self.commons.empty.push(batch));
     }
 }

@@ -25,7 +25,7 @@ const PARTS: usize = 64;
 /// So much is encrypted before it is written: four records.
 const ENCRYPTED: usize = 64 << 10;
 
-/// The same where other workers answer as well: what is under way between workers is bounded for all connections
+/// The same where other workers answer as well: what is in transit between workers is bounded for all connections
 /// together.
 const MOST_SHARED: usize = 4 << 20;
 

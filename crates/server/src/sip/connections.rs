@@ -30,7 +30,7 @@ const HALF_OPEN: usize = 4;
 /// Places of the table that one search for a connection to evict looks at: all of many thousands would take too long.
 const EVICTION_SAMPLE: usize = 1024;
 
-/// A connection that is quiet for so long has nothing under way between client and server.
+/// A connection that is quiet for so long has nothing in transit between client and server.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Why a connection is closed.

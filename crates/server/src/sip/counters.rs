@@ -237,7 +237,7 @@ counters! {
     unsent: u64,
     /// Messages handed to the worker that their dialog or transaction belongs to.
     handed_over: u64,
-    /// Answers handed back to the worker that has the connection they go by.
+    /// Answers returned to the worker that has the connection they go by.
     handed_back: u64,
     /// CANCELs handed on because nothing here is known of what they cancel.
     cancels_passed_on: u64,
@@ -249,7 +249,7 @@ counters! {
     own_failed_over: u64,
     /// Those that came to no response.
     own_failed: u64,
-    /// Those that were not begun, as too many are under way, or as their URI makes no sense.
+    /// Those that were not begun, as too many are in progress, or as their URI makes no sense.
     own_refused: u64,
     /// Those that were not sent, as they lead where they may not go.
     own_forbidden: u64,

@@ -16,7 +16,7 @@ const WAIT: Duration = Duration::from_millis(300);
 /// When the process has last asked, in nanoseconds.
 static ASKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// What one worker has given back to the allocator.
+/// What one worker has returned to the allocator.
 #[derive(Debug, Default)]
 pub(super) struct FreedMemory {
     bytes: usize,
@@ -25,7 +25,7 @@ pub(super) struct FreedMemory {
 }
 
 impl FreedMemory {
-    /// So much was given back.
+    /// So much was returned.
     pub(super) fn add(&mut self, now: Mono, bytes: usize) {
         if bytes == 0 {
             return;

@@ -137,7 +137,7 @@ impl Mailboxes {
         (lost, held)
     }
 
-    /// Posts a message, or hands it back if there is no such worker or its mailbox is full.
+    /// Posts a message, or returns it if there is no such worker or its mailbox is full.
     pub(crate) fn post(&self, worker: u16, message: WorkerMessage) -> Result<(), WorkerMessage> {
         match self.boxes.get(self.place(worker)) {
             Some(mailbox) => mailbox.post(message),

@@ -478,7 +478,7 @@ impl Opener {
         Err(failure)
     }
 
-    /// Binds a socket. On failure the port has been given back.
+    /// Binds a socket. On failure the port has been returned.
     fn bind(&mut self, address: RelayIndex, port: u16) -> Result<UdpSocket, Refusal> {
         let options = self.options.clone();
         self.bind_with(address, port, |local| UdpSocket::bind(local, &options))

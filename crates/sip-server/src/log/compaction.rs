@@ -36,7 +36,7 @@ enum Phase {
     CopyRest,
 }
 
-/// A compaction that is under way.
+/// A compaction that is in progress.
 #[derive(Debug)]
 pub(super) struct Compaction {
     phase: Phase,

@@ -13,8 +13,8 @@
 //!
 //! - [`Journal`] collects the records of a worker's changes; [`Persistent`] is a location in memory with a journal.
 //! - [`Log`] writes batches to a [`Storage`], and leaves out what no longer counts ([`Log::run`]). It belongs on a
-//!   thread of its own, because writing may block. [`Disk`] is the storage in a file, and the one part of this crate
-//!   that does I/O.
+//!   separate thread, because writing may block. [`Disk`] is the storage in a file, and the one part of this crate that
+//!   does I/O.
 //! - [`Image`] is what was read: a torn end is cut and reported, a damaged record within is left out and counted.
 
 mod compaction;

@@ -21,9 +21,9 @@ struct Probed {
     trunk: u16,
     hop: u16,
     interval: Duration,
-    /// When the next probe is sent, or the one that is under way fails.
+    /// When the next probe is sent, or the one that is in progress fails.
     due: Mono,
-    /// The number of the probe that is under way.
+    /// The number of the probe that is in progress.
     waits_for: Option<u32>,
 }
 

@@ -22,7 +22,7 @@ pub(super) enum State {
     Incoming,
     /// A 2xx has been sent or received.
     Confirmed,
-    /// Our BYE is under way, or waits for the ACK of our 2xx (RFC 3261 §15). The cause is reported when it is done.
+    /// Our BYE is in progress, or waits for the ACK of our 2xx (RFC 3261 §15). The cause is reported when it is done.
     Ending(EndCause),
 }
 

@@ -38,7 +38,7 @@ pub enum CallError {
     /// The message cannot be written.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The URI leads nowhere, or too many requests are under way.
+    /// The URI leads nowhere, or too many requests are in progress.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
     /// The response was not sent.

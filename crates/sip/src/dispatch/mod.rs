@@ -114,7 +114,7 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// With nothing under way. The seed decides among SRV records of equal priority.
+    /// With nothing in progress. The seed decides among SRV records of equal priority.
     #[must_use]
     pub fn new(config: Config, key: HashKey, seed: u64) -> Dispatcher {
         let key = key.derive(u64::from_le_bytes(*b"dispatch"));
@@ -326,7 +326,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether requests are under way.
+    /// Whether requests are in progress.
     #[must_use]
     pub fn has_requests(&self) -> bool {
         self.requests.len() > 0

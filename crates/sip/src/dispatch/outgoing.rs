@@ -243,7 +243,7 @@ pub struct Stats {
     pub forbidden: u64,
     /// Responses that went elsewhere than their request came from, as nobody took them there.
     pub redirected: u64,
-    /// Requests under way now.
+    /// Requests in progress now.
     pub alive: usize,
     /// Questions to the DNS that are open now.
     pub queries: usize,

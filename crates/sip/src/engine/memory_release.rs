@@ -33,7 +33,7 @@ impl Engine {
         self.released_bytes += bytes;
     }
 
-    /// How many bytes were given back to the allocator since the last call. It may well keep them.
+    /// How many bytes were returned to the allocator since the last call. It may well keep them.
     pub fn take_released_bytes(&mut self) -> usize {
         std::mem::take(&mut self.released_bytes)
     }

@@ -126,7 +126,7 @@ pub struct Engine {
     spans: Box<Spans>,
     stats: Stats,
     memory_released_at: Mono,
-    /// Bytes given back since somebody asked.
+    /// Bytes returned since somebody asked.
     released_bytes: usize,
 }
 

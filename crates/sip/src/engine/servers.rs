@@ -175,7 +175,7 @@ impl Servers {
 /// entries would have to be moved at once.
 const KEPT: usize = 8192;
 
-/// Makes a table smaller that has become eight times too large. Returns how many bytes that gives back.
+/// Makes a table smaller that has become eight times too large. Returns how many bytes that returns.
 pub(super) fn shrink(table: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) -> usize {
     let before = table.capacity();
     if table.len() > KEPT || before < 8 * table.len().max(KEPT / 4) {

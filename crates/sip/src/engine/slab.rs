@@ -2,7 +2,7 @@
 //! a slot.
 //!
 //! Entries lie in chunks of fixed size, so that growing moves nothing. The first chunk with room is taken, and those
-//! that have become empty are given back in [`Slab::release_memory`].
+//! that have become empty are returned in [`Slab::release_memory`].
 
 use super::index_set::IndexSet;
 
@@ -28,12 +28,12 @@ enum Content<T> {
 
 #[derive(Debug)]
 struct Chunk<T> {
-    /// Without memory while it is given back.
+    /// Without memory while it is returned.
     slots: Vec<Slot<T>>,
     /// Within the chunk.
     first_free: u32,
     used: u32,
-    /// Slots begin with this: higher than any that they had before they were given back.
+    /// Slots begin with this: higher than any that they had before they were returned.
     generation: u32,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Cell {
 /// Cells of one size, side by side.
 #[derive(Debug, Default)]
 struct Chunk {
-    /// Empty while it is given back.
+    /// Empty while it is returned.
     bytes: Box<[u8]>,
     /// A bit for each cell in use.
     used: [u64; WORDS],

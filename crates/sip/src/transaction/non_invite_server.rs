@@ -67,8 +67,8 @@ impl NonInviteServer {
                 self.clocks.again = Mono::NEVER;
                 Some(Step::send(Sending::Response))
             }
-            // RFC 4320 §4.2: never a 408, for the client has timed out as well. The transaction stays to absorb what
-            // is still under way, and is silent.
+            // RFC 4320 §4.2: never a 408, for the client has timed out as well. The transaction stays to absorb what is
+            // still in progress, and is silent.
             (State::Trying | State::Proceeding, 408) => None,
             (State::Trying | State::Proceeding, 200..=699) => {
                 self.state = State::Completed;

@@ -1,4 +1,4 @@
-//! A file of SQLite, on a thread of its own: SQLite waits for the disk and for other processes.
+//! A file of SQLite, on a separate thread: SQLite waits for the disk and for other processes.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;

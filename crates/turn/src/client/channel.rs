@@ -36,7 +36,7 @@ impl Channel {
     }
 }
 
-/// The channels of an allocation. The client hands out numbers in order, so that a number is an index.
+/// The channels of an allocation. The client assigns numbers in order, so that a number is an index.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     list: Vec<Channel>,
@@ -44,7 +44,7 @@ pub(super) struct Channels {
 
 impl Channels {
     /// The peer whose data on this channel is welcome, bound or asked for and not yet refused, and whether a request is
-    /// under way.
+    /// in progress.
     pub(super) fn peer(&self, channel: ChannelNumber, now: Mono) -> Option<(SocketAddr, bool)> {
         let channel = self.list.get(channel.index())?;
         // RFC 8656 §12: data may come as soon as the request has been sent.

@@ -174,7 +174,7 @@ impl Client {
             return Received::Ignored(Ignored::UnboundChannel);
         };
         // RFC 8656 §12.6: RECOMMENDED to discard data for whose sender no permission is believed to be active. While
-        // the ChannelBind that installs it is under way, it is.
+        // the ChannelBind that installs it is in progress, it is.
         if !pending && !self.permissions.accepts_data_from(&peer.ip(), now.mono) {
             return Received::Ignored(Ignored::NotPermitted);
         }

@@ -9,7 +9,7 @@ use super::transaction::{Operation, Schedule, TimeoutAction, Transaction};
 use crate::{Mono, Now};
 
 impl Client {
-    /// Starts what may start, gives back what is empty, and finds the next deadline. The last step of every change.
+    /// Starts what may start, releases what is empty, and finds the next deadline. The last step of every change.
     pub(super) fn proceed(&mut self, now: Now) {
         // The server does not have a new address before the ticket: any other request from there would get 437.
         while self.transactions.len() < self.config.outstanding.max(1) && !self.is_moving() {

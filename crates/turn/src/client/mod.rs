@@ -224,7 +224,7 @@ impl Client {
 
     /// The client's own address or port has changed, or its connection: what [`poll_transmit`](Self::poll_transmit)
     /// returns from now on leaves from the new one. Presents the allocation's ticket there (RFC 8016 §3.2.1):
-    /// [`Event::Moved`], [`Event::MoveFailed`] or [`Event::Lost`]. Requests that were under way are sent again after
+    /// [`Event::Moved`], [`Event::MoveFailed`] or [`Event::Lost`]. Requests that were in progress are sent again after
     /// that. Permissions and channels stay.
     ///
     /// Until the server gets data from the new address, it sends data to the old one.
@@ -316,7 +316,7 @@ impl Client {
     }
 
     /// Forgets all state of the server: for a new local address after [`Advice::ChangePort`], or for another server
-    /// after [`Advice::TryAlternate`]. No event comes for what was under way.
+    /// after [`Advice::TryAlternate`]. No event comes for what was in progress.
     pub fn restart(&mut self) {
         self.transactions = Vec::new();
         self.waiting = VecDeque::new();

@@ -12,7 +12,7 @@ use crate::Now;
 use crate::types::attribute::is_known;
 
 /// How often one operation may be challenged. Two are normal (401, then 438 if the nonce ages in between); requests
-/// that are under way while a nonce changes may see one more.
+/// that are in progress while a nonce changes may see one more.
 const CHALLENGES_MAX: u8 = 4;
 
 impl Client {

@@ -83,7 +83,7 @@ drop_reasons! {
     RelayNotInUse = "relay_not_in_use",
     /// From a peer without a permission (RFC 8656 §9).
     PeerWithoutPermission = "peer_without_permission",
-    /// From a peer, and too long to be sent on behind a header.
+    /// From a peer, and too long to be forwarded behind a header.
     TooLong = "too_long",
     /// The allocation has relayed more than its rate permits, in either direction.
     OverRate = "over_rate",

@@ -108,7 +108,7 @@ impl Lookups {
             entry.remove();
         }
         if self.index.is_empty() {
-            // Gives the memory of a burst back; keys of before find nothing, as generations are not given back.
+            // Gives the memory of a burst back; keys of before find nothing, as generations are not returned.
             self.index = HashTable::new();
         }
         Some(suspended)

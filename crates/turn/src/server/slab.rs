@@ -30,7 +30,7 @@ struct Chunk<T> {
     slots: Vec<Slot<T>>,
     used: usize,
     first_free: u32,
-    /// The generation of slots to be made: later than that of any slot whose memory was given back.
+    /// The generation of slots to be made: later than that of any slot whose memory was returned.
     generation: u32,
 }
 

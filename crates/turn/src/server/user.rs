@@ -291,7 +291,7 @@ pub(super) fn hmac_key(key: &LongTermKey, integrity: IntegrityAlgorithm) -> Hmac
 impl Server {
     /// Forgets keys, so that their source is asked again before anybody gets an allocation with them. Existing
     /// allocations stay, and can be refreshed, unless [`Config::strict_expiry`](super::Config::strict_expiry) is set.
-    /// Look-ups that are under way are made again.
+    /// Look-ups that are in progress are made again.
     pub fn forget_users(&mut self, which: Forget<'_>) {
         match which {
             Forget::User(name) => self.known_users.forget(name),

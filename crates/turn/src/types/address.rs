@@ -35,8 +35,8 @@ pub struct FiveTuple {
     pub remote: SocketAddr,
 }
 
-/// The embedder's name for a listener socket or a connection. It is kept with the allocation and handed back
-/// with everything that is to be sent to the client.
+/// The embedder's name for a listener socket or a connection. It is kept with the allocation and returned with
+/// everything that is to be sent to the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerKey(pub u32);
 

@@ -252,8 +252,8 @@ fn open_to_clients(node: &NodeInfo) -> Option<LiveNode> {
     })
 }
 
-/// Removes bindings whose phones have registered at other nodes. A mailbox of a worker may be full, so it has a thread
-/// of its own.
+/// Removes bindings whose phones have registered at other nodes. A mailbox of a worker may be full, so it has a
+/// separate thread.
 fn remove_moved(inspector: Option<SipInspector>, all: Vec<cluster::MovedBinding>) {
     let Some(inspector) = inspector else {
         return;
@@ -279,7 +279,7 @@ fn remove_moved(inspector: Option<SipInspector>, all: Vec<cluster::MovedBinding>
     }
 }
 
-/// Does what another node orders. Waits for workers, so it has a thread of its own.
+/// Does what another node orders. Waits for workers, so it has a separate thread.
 fn execute(all: &server::sessions::Sessions, message: Message) {
     let all = all.clone();
     let body = move || {

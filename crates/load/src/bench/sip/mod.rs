@@ -36,7 +36,7 @@ const CALLING: u32 = 20;
 /// Sockets of the clients, and their connections where a transport has some.
 const SOCKETS: u32 = 10;
 const CONNECTIONS: u32 = 64;
-/// How long the harness waits for calls and registrations that are under way at the end of a load.
+/// How long the harness waits for calls and registrations that are in progress at the end of a load.
 pub(super) const LINGER: Duration = Duration::from_millis(200);
 /// The load from which the search estimates what a server can do, in units per second.
 pub(super) const FIRST_RATE: f64 = 2_000.0;

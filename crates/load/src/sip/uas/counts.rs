@@ -85,7 +85,7 @@ pub struct UasReport {
     pub cancelled: u64,
     /// Requests of other methods.
     pub other: u64,
-    /// INVITEs that came again while they were under way.
+    /// INVITEs that came again while they were in progress.
     pub repeated: u64,
     /// Responses that left.
     pub responses: u64,

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 /// Questions that may wait for the thread to look at them; those that it asks are bounded besides.
 const QUEUE: usize = 256;
 
-/// Asks the DNS, on a thread of its own. Clones share it.
+/// Asks the DNS, on a separate thread. Clones share it.
 #[derive(Debug, Clone)]
 pub struct NameResolver {
     shared: Arc<Shared>,

@@ -38,7 +38,7 @@ impl Probes {
         probes
     }
 
-    /// New settings. Probes that are under way are forgotten.
+    /// New settings. Probes that are in progress are forgotten.
     pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         self.routes = Arc::clone(&sip_config.routes);
         self.prober = None;

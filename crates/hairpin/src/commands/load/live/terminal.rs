@@ -1,4 +1,4 @@
-//! The terminal: taken for the picture, given back in every case, and listened to for `q`.
+//! The terminal: it shows the picture, is restored in every case, and is read for `q`.
 
 use std::io::{self, Stderr};
 use std::sync::Arc;

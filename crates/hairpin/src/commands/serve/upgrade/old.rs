@@ -41,7 +41,7 @@ pub(in super::super) struct Successor {
     reported_at: Instant,
 }
 
-/// Receives messages of the new process, on a thread of its own.
+/// Receives messages of the new process, on a separate thread.
 fn listen(stream: &UnixStream, changes: &ChangeSender) {
     while let Ok(message) = passing::receive(stream) {
         if !changes.request_change(Change::FromSuccessor(message)) {
