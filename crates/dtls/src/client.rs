@@ -173,6 +173,7 @@ impl Client {
         }
     }
 
+    /// Handles a record while the handshake is in progress.
     fn handshake_record(&mut self, now: Mono, header: &Header, fragment: &mut [u8]) {
         let State::Handshake(handshake) = &mut self.state else {
             return;

@@ -330,6 +330,7 @@ impl Endpoint {
         outcome
     }
 
+    /// Removes a connection: queues an alert for the client, if one is due, and the event.
     fn end(&mut self, now: Mono, key: ConnectionKey, reason: CloseReason) {
         let Some(mut connection) = self.table.remove(key) else {
             return;

@@ -151,6 +151,7 @@ fn command_line(flag: &Flag, settings: &mut Settings, sources: &mut Sources, rep
     }
 }
 
+/// The error for a `--set` with an unknown key. It suggests the nearest known one.
 fn unknown_path(path: &str, source: SourceId) -> Diagnostic {
     let start = "--set ".len();
     let paths: Vec<_> = KEYS.iter().map(Key::path).collect();

@@ -395,6 +395,7 @@ fn nodes(page: &mut Page, sum: &SipCounters) {
     );
 }
 
+/// Messages between workers.
 fn workers(page: &mut Page, stats: &Stats) {
     page.per_worker(
         "hairpin_sip_handed_over_total",

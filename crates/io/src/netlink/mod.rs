@@ -164,8 +164,8 @@ impl Netlink {
         self.add_route(everything, 0, &[gateway])
     }
 
-    /// Sends what begins with the first `length` bits of `network` to a gateway; of several, to one by the kernel's
-    /// hash.
+    /// Adds a route for the addresses that begin with the first `length` bits of `network`. If there are several gateways,
+    /// the kernel's hash chooses one for each flow.
     ///
     /// # Errors
     /// As [`Netlink::add_default_route`].

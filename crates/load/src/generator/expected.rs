@@ -22,7 +22,7 @@ pub(super) struct Expected {
 pub(super) type ExpectedFlows = Arc<[Expected]>;
 
 impl Flows {
-    /// Read before the lanes go to their threads.
+    /// What arrives of each flow, by its number. Call it before the lanes move to their threads.
     pub(super) fn expected_flows(&self) -> ExpectedFlows {
         let mut all = vec![Expected::default(); self.count() as usize];
         for lane in self.streams.iter().flat_map(|stream| &stream.lanes) {

@@ -205,6 +205,7 @@ impl PortQuarantine {
             .is_some()
     }
 
+    /// Closes the current generation at `now_s`, unless it is empty, and opens an unused one.
     fn close_current(&self, closed: &mut Closed, now_s: u64) {
         if self.given.swap(0, Ordering::Relaxed) == 0 {
             return;

@@ -331,6 +331,7 @@ impl Sip {
         }
     }
 
+    /// Handles an event of a connection: it was opened, it can be written, or it has bytes to read.
     pub(super) fn serve_connection(&mut self, slot: Slot, event: Event, poller: &Poller) {
         let Some(connection) = self.connections.get(slot) else {
             return;

@@ -125,7 +125,8 @@ pub struct RegEvents {
 }
 
 impl RegEvents {
-    /// Of worker `number`. `key` is that of all workers in this run, `user` what its marks begin with.
+    /// The subscriptions of worker `number`. All workers of this run have the same `key`. The marks of its transactions
+    /// begin with `user`.
     #[must_use]
     pub fn new(config: Config, key: HashKey, number: u16, user: u8) -> RegEvents {
         RegEvents {

@@ -73,6 +73,7 @@ impl Related {
         self.within_dialogs += usize::from(is_within_dialog(related));
     }
 
+    /// Removes the entry of the transaction in this slot, which was inserted with this key.
     pub(super) fn remove(&mut self, related: RelatedKey, slot: u32) {
         if is_answered_at_once(related) {
             self.answered_at_once -= 1;
@@ -82,7 +83,7 @@ impl Related {
         }
     }
 
-    /// Gives back what is much too large. Returns how many bytes that is.
+    /// Makes tables smaller that are much too large. Returns the number of released bytes.
     pub(super) fn release_memory(&mut self, slab: &Slab<Server>) -> usize {
         super::servers::shrink(&mut self.exact, |slot| {
             of(slab, *slot).map_or(0, RelatedKey::get)

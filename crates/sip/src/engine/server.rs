@@ -62,7 +62,8 @@ impl Engine {
         Received::Absorbed
     }
 
-    /// The ACK for a 2xx of ours came, or shows otherwise that its client has it: the 2xx is not repeated any more.
+    /// The client has the 2xx: its ACK has arrived, or another message of the client shows it. The 2xx is not repeated any
+    /// more.
     pub fn stop_repeating(&mut self, key: ServerKey) {
         let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
             return;

@@ -204,6 +204,7 @@ impl Worker {
         true
     }
 
+    /// Opens a socket and begins a cycle on it. `intended_ns` is the scheduled start, from which its latency counts.
     fn open(&mut self, intended_ns: u64, now: Now) -> stdio::Result<()> {
         let options = UdpOptions {
             tos: false,

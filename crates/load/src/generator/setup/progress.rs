@@ -221,6 +221,7 @@ impl<F> Handler for Job<F>
 where
     F: FnMut(&mut Progress, &mut Driver, u32) -> Result<u32, SetupError>,
 {
+    /// Handles an event of a client: its next step, or the failure that ends the setup.
     fn event(&mut self, driver: &mut Driver, id: ClientId, event: Event) {
         let number = self.progress.numbers.get(id.0 as usize).copied();
         let Some(number) = number.filter(|&number| number != u32::MAX) else {

@@ -186,6 +186,8 @@ fn write_all(mut stream: &UnixStream, frames: &Receiver<Frame>, waiting: &Atomic
     }
 }
 
+/// Posts the batches of the other process to the mailboxes of their workers, until the stream ends. While a mailbox is
+/// full, it waits; `is_over` ends that.
 fn read_all(
     stream: &UnixStream,
     boxes: &[Mailbox<WorkerMessage>],

@@ -88,11 +88,11 @@ impl NameResolver {
         }
     }
 
-    /// Asks; `reply` is called on the resolver's thread, within a few seconds, unless that ends before. It must not
-    /// block.
+    /// Sends a query. `reply` is called on the resolver's thread, within a few seconds, unless the thread ends before. It
+    /// must not block.
     ///
     /// # Errors
-    /// If too many questions wait, or there is no thread; `reply` is not called then.
+    /// If too many queries wait, or there is no thread. Then `reply` is not called.
     pub(crate) fn ask(
         &self,
         query: Query,
