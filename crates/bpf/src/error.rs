@@ -92,7 +92,7 @@ pub enum BpfError {
 }
 
 impl BpfError {
-    /// Whether somebody else's program is where this one was to be attached.
+    /// Whether another program is attached at this place.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, BpfError::Attach { source, .. } if source.raw_os_error() == Some(libc::EBUSY))

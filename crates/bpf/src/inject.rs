@@ -274,7 +274,7 @@ impl Injector {
         self.next_sequence
     }
 
-    /// Leaves out sequences that somebody else sends.
+    /// Skips sequence numbers that another sender uses.
     pub fn skip_sequences(&mut self, count: u32) {
         self.next_sequence = self.next_sequence.wrapping_add(count);
     }

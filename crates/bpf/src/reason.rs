@@ -34,7 +34,7 @@ pub(crate) fn is_older(release: &str, needed: Kernel) -> bool {
     Kernel::of_release(release).is_some_and(|running| running < needed)
 }
 
-/// The longest line that is shown of somebody else's text, in characters.
+/// The longest line that is shown of a text from another program, in characters.
 const LONGEST: usize = 240;
 
 /// A text that may have any length and line breaks, as one short line.

@@ -30,7 +30,7 @@ use crate::waiters::Waiters;
 /// How long the task goes on after the last handle is gone, to have its allocation released: three transmissions.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The task lives as long as somebody has this.
+/// The task runs as long as a handle exists.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
 }
@@ -274,7 +274,7 @@ impl Grant<'_> {
 }
 
 impl Drop for Grant<'_> {
-    /// If the grant has come and nobody has taken it, the allocation is released.
+    /// If the grant has come and no caller has taken it, the allocation is released.
     fn drop(&mut self) {
         self.outcome.close();
         if let Ok(Ok((number, _))) = self.outcome.try_recv() {

@@ -54,7 +54,7 @@ impl Queue {
         Some((copied, len, peer))
     }
 
-    /// Wakes everybody who waits, because nothing more will come.
+    /// Wakes all that wait, because nothing more will come.
     pub(crate) fn wake_all(&self) {
         self.arrived.notify_waiters();
     }

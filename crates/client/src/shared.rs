@@ -29,7 +29,7 @@ pub struct Stats {
     pub dropped: u64,
     /// Datagrams whose end was cut off, because the program's buffer was shorter.
     pub truncated: u64,
-    /// Events that were dropped, because nobody took them.
+    /// Events that were dropped, because no caller took them.
     pub events_dropped: u64,
     /// Connections of peers (RFC 6062) that were dropped because too many waited for the program.
     pub attempts_dropped: u64,

@@ -206,7 +206,7 @@ impl Core {
         let number = self.lease.number;
         self.granted(Ok((number, allocated)));
         if self.lease.number == number && self.lease.ended.is_some() {
-            // Nobody waits any more: it is returned at once.
+            // No caller waits any more: the allocation is released at once.
             let _ = self
                 .endpoint
                 .with(now, |client, now| client.release(now, None));

@@ -13,7 +13,7 @@ type Outcome<T> = Result<T, RequestError>;
 /// The outcome of an Allocate request: the number of the allocation, and what the server said.
 pub(crate) type Granted = Result<(u64, Box<Allocated>), (RequestError, Advice)>;
 
-/// The requests that somebody waits for.
+/// The requests that callers wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     pub(crate) allocate: Option<Sender<Granted>>,
@@ -42,7 +42,7 @@ fn notify<K: Eq + Hash, T: Clone>(
     notify_all(&mut waiters.unwrap_or_default(), outcome)
 }
 
-/// Answers all of them; false if nobody was waiting.
+/// Answers all of them; false if there are none.
 fn notify_all<T: Clone>(waiters: &mut Vec<Sender<T>>, outcome: T) -> bool {
     let mut heard = false;
     for waiter in waiters.drain(..) {

@@ -72,7 +72,7 @@ impl TcpListener {
         Ok(TcpListener { fd, local })
     }
 
-    /// Opens, binds and listens at an address that nobody else has, and from which this process then connects to others
+    /// Opens, binds and listens at an address that no other socket has. This process then connects to others from it
     /// with [`TcpConnection::connect_from`].
     ///
     /// # Errors

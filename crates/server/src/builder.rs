@@ -50,9 +50,9 @@ pub const RECEIVE_BUFFER: u32 = 8 << 20;
 
 /// The size of a listener's send buffer, in bytes. One socket carries all datagrams from a worker to its clients. The
 /// kernel charges datagrams to it that wait for a neighbour without a response. These are up to 208 KiB for each
-/// neighbour (`unres_qlen_bytes`), for 3 s. A full socket sends to nobody. So 8 MiB, which the kernel doubles, have
-/// room for 78 such neighbours at a time; the system's default has room for one. Without privileges, the kernel limits
-/// it to `net.core.wmem_max`.
+/// neighbour (`unres_qlen_bytes`), for 3 s. A full socket sends nothing. So 8 MiB, which the kernel doubles, have room
+/// for 78 such neighbours at a time; the system's default has room for one. Without privileges, the kernel limits it to
+/// `net.core.wmem_max`.
 pub const SEND_BUFFER: u32 = 8 << 20;
 
 /// The most datagrams that a worker receives before it handles them, once it falls behind.
@@ -438,7 +438,7 @@ impl Builder {
         self
     }
 
-    /// How many relayed addresses a user, a source and everybody may hold.
+    /// How many relayed addresses a user, a source, and all users together may hold.
     pub fn quota(mut self, limits: QuotaLimits) -> Self {
         self.settings.quota = limits;
         self

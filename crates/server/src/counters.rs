@@ -1,5 +1,5 @@
-//! What one worker has seen and done, beyond what its engine counts. Plain numbers, written by one thread; a sum over
-//! all workers is made when somebody asks.
+//! What one worker has seen and done, beyond what its engine counts. Plain numbers, written by one thread; the sum over
+//! all workers is made on request.
 
 pub use io::BatchSizes;
 use std::ops::AddAssign;

@@ -271,7 +271,7 @@ pub enum ReloadError {
     WorkerBusy(usize),
 }
 
-/// A worker ended although nobody asked it to.
+/// A worker has ended by a failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerFailure {

@@ -68,8 +68,8 @@ pub struct EventSender {
 }
 
 impl EventSender {
-    /// Sends a copy of the event if there is room and somebody receives; counts it as lost if not. For hooks that send
-    /// some events only.
+    /// Sends a copy of the event. If there is no room or no receiver, it counts as lost. For hooks that send some
+    /// events only.
     pub fn send(&self, event: &Event<'_>) {
         // Nothing is copied for a channel that is full.
         match self.sender.try_reserve() {

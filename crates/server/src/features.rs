@@ -79,7 +79,7 @@ impl SocketBuffer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BusyPoll {
-    /// Nobody asked for it.
+    /// It is not configured.
     #[default]
     Off,
     /// For this many microseconds.

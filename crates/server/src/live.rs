@@ -95,8 +95,8 @@ impl Published {
 }
 
 impl Subscription {
-    /// The latest configuration, if the worker does not have it yet. Otherwise this costs one load of a line that
-    /// nobody writes.
+    /// The latest configuration, if the worker does not have it yet. Otherwise this costs one load of a line that no
+    /// thread writes.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Configuration> {
         if self.published.number.load(Ordering::Acquire) == self.seen {
@@ -367,7 +367,7 @@ fn nonce_keys(seeds: &[Key]) -> NonceKeys {
 #[derive(Debug)]
 pub(crate) struct Changes {
     live: Mutex<LiveSettings>,
-    /// Somebody has changed it.
+    /// The configuration has changed.
     changed: Condvar,
     published: Arc<Published>,
     boxes: Arc<[Mailbox<WorkerMessage>]>,
@@ -441,7 +441,7 @@ impl Changes {
 
     /// Wakes all who wait for a change.
     pub(crate) fn notify(&self) {
-        // With the lock, nobody is between its look at the flag and its wait.
+        // With the lock, no thread is between reading the flag and its wait.
         let _live = self.live();
         self.changed.notify_all();
     }

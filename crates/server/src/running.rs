@@ -227,14 +227,14 @@ impl Running {
         self.changes.live().quotas.held()
     }
 
-    /// The number of a worker that has ended although nobody asked it to; look from time to time.
+    /// The number of a worker that has ended by a failure; call it from time to time.
     #[must_use]
     pub fn failed_worker(&self) -> Option<usize> {
         self.threads.iter().position(JoinHandle::is_finished)
     }
 
     /// The counts of all workers at this moment: each is asked to bring what it shows up to date. Of a worker that does
-    /// not do so within a second, the counts are those that it showed last. [`Observer::stats`] asks nobody.
+    /// not do so within a second, the counts are those that it showed last. [`Observer::stats`] asks no worker.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (reply, answers) = mpsc::channel();
@@ -279,8 +279,8 @@ impl Running {
         Ok(())
     }
 
-    /// Has all workers forget the keys of this user, or of all users: their source is asked again before anybody gets
-    /// an allocation with them. Allocations stay; with [`Settings::strict_expiry`] they can be refreshed only if the
+    /// Makes all workers forget the keys of this user, or of all users: their source is asked again before an Allocate
+    /// request with them succeeds. Allocations stay; with [`Settings::strict_expiry`] they can be refreshed only if the
     /// source still has the user.
     ///
     /// # Errors
@@ -478,7 +478,7 @@ impl Drop for Running {
     }
 }
 
-/// A user name as USERNAME carries it. One that nobody can have stays as it is, and means nobody.
+/// A user name as USERNAME carries it. A name that no user can have stays as it is, and matches no user.
 fn prepared(user: &str) -> std::borrow::Cow<'_, str> {
     stun::opaque_string(user).unwrap_or(user.into())
 }

@@ -45,7 +45,7 @@ pub struct Settings {
     pub hooks: Hooks,
     /// Peers that are re-admitted or refused beyond the built-in policy.
     pub peers: PeerRules,
-    /// How many relayed addresses a user, a source and everybody may hold.
+    /// How many relayed addresses a user, a source, and all users together may hold.
     pub quota: QuotaLimits,
     /// How long a nonce is valid: 1 second to 1 hour. Default 10 minutes.
     pub nonce_lifetime: Duration,
@@ -231,7 +231,7 @@ impl Settings {
     }
 }
 
-/// Every source of credentials of a realm as one. Without any, nobody can allocate: a STUN server.
+/// Every source of credentials of a realm as one. Without any source, no client can allocate: a STUN server.
 pub(crate) fn credentials_of(
     realm: &str,
     users: &[(String, String)],

@@ -6,12 +6,12 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Where users are is nobody else's business.
+/// Only the owner may list users.
 const DIRECTORY_MODE: u32 = 0o700;
 const KEY_MODE: u32 = 0o600;
-/// Everybody but the owner may write.
+/// The permissions of others to write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// Everybody but the owner may do anything.
+/// All permissions of others.
 const OPEN_TO_OTHERS: u32 = 0o077;
 
 const KEY: &str = "key";

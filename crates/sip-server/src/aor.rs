@@ -3,7 +3,7 @@
 use sip::HashKey;
 use sip::uri::{SipUri, unescape};
 
-/// Bytes of the longest address of record. A longer one names nobody.
+/// Bytes of the longest address of record. A longer one is no address of record here.
 pub const MAX_AOR: usize = 254;
 
 /// An address of record in canonical form (RFC 3261 §10.3 step 5): the user without escapes, `@`, and the name of the

@@ -38,7 +38,7 @@ use health::Health;
 use history::History;
 use http::{Body, Incoming, METRICS, Peer, Respond, response, text};
 
-/// A socket that listens, and that nobody serves yet.
+/// A socket that listens, and that no thread serves yet.
 #[derive(Debug)]
 pub(crate) struct Bound {
     listener: TcpListener,
@@ -46,7 +46,7 @@ pub(crate) struct Bound {
 }
 
 /// Binds the socket before anything is started, so that an address that is taken is known in time. `None` if there is
-/// to be none, or if nobody asked for one and the usual address is taken.
+/// to be none, or if it is not configured and the default address is taken.
 ///
 /// # Errors
 /// If an address was asked for and cannot be had.

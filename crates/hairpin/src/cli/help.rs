@@ -285,7 +285,7 @@ pub(crate) fn parse() -> Cli {
 mod tests {
     use super::*;
 
-    /// Lines of a screen that nobody has to scroll.
+    /// Lines of a screen without scrolling.
     const SCREEN: usize = 40;
 
     fn rendered(line: &str) -> String {

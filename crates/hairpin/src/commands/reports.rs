@@ -1,7 +1,6 @@
 //! Where reports go: files, or stdout for `-`.
 //!
-//! They are checked before a measurement starts: nobody should measure for ten minutes and then have no place for the
-//! result.
+//! They are checked before a measurement starts, so that no result of a long measurement is lost.
 
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Files with networks that clients may not relay to: one rule per line.
 //!
 //! Another program writes these files while the server runs. A file with a mistake is refused as a whole, because half
-//! of a list protects nobody.
+//! of a list leaves networks unprotected.
 
 use std::fs::File;
 use std::io::{self, Read};

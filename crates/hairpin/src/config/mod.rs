@@ -140,7 +140,7 @@ pub(crate) struct Config {
     pub(crate) listen_dtls: Option<Vec<SocketAddr>>,
     /// Certificates and keys.
     pub(crate) certificates: Vec<CertificateFiles>,
-    /// Whether a certificate is made that nobody trusts, where there is none.
+    /// Whether a certificate that clients do not trust is made if there is none.
     pub(crate) self_signed: bool,
     /// Whether only TLS 1.3 is spoken.
     pub(crate) only_tls13: bool,

@@ -116,7 +116,7 @@ pub(crate) struct Sip {
     pub(crate) service_time: Duration,
     /// T1 of RFC 3261.
     pub(crate) t1: Duration,
-    /// Whom names are looked up with; nobody: those of the system.
+    /// The name servers; empty: those of the system.
     pub(crate) resolvers: Vec<SocketAddr>,
     /// Where requests may go whose target a caller has chosen.
     pub(crate) targets: Vec<PeerRule>,

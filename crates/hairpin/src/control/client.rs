@@ -44,7 +44,7 @@ fn exchange(path: &Path, request: &str) -> Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Why nobody is there, and what to do.
+/// Why no server responds, and what to do.
 fn explain(path: &Path, error: &std::io::Error) -> anyhow::Error {
     let why = match error.kind() {
         ErrorKind::NotFound => {

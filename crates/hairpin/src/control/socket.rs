@@ -22,7 +22,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Files of a directory can be replaced by their owners only.
 const STICKY: u32 = 0o1000;
 
-/// A socket that listens, and that nobody serves yet. Its file is removed with it.
+/// A socket that listens, and that no thread serves yet. Its file is removed with it.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(super) listener: UnixListener,
@@ -115,8 +115,8 @@ impl Bound {
     }
 }
 
-/// Binds the socket before anything is started. `None` if there is to be none, or if nobody asked for one and the usual
-/// path cannot be used.
+/// Binds the socket before anything is started. `None` if there is to be none, or if it is not configured and the
+/// default path cannot be used.
 ///
 /// # Errors
 /// If a path was asked for and cannot be used.

@@ -33,7 +33,7 @@ pub struct Neighbour {
 pub enum NeighbourState {
     /// Confirmed of late, or fixed by an administrator.
     Sure,
-    /// Good, but not confirmed for a while. Nothing is done about it until somebody sends there.
+    /// Good, but not confirmed for a while. It stays so until a packet is sent there.
     Stale,
     /// Good, and being confirmed.
     Probing,

@@ -47,7 +47,7 @@ pub enum RouteTo {
     Host,
     /// This host.
     Local,
-    /// Nobody, or many.
+    /// None, or several.
     Other,
 }
 

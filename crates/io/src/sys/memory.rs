@@ -83,7 +83,7 @@ pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// Whole pages of a mapping of [`map`], of which nobody expects to keep what they hold.
+/// Whole pages of a mapping of [`map`], whose contents are no longer needed.
 pub(crate) unsafe fn forget(base: *mut u8, len: usize) {
     // SAFETY: the caller's word. Should the kernel refuse, the memory merely stays in use.
     unsafe { libc::madvise(base.cast(), len, libc::MADV_DONTNEED) };

@@ -124,7 +124,7 @@ impl BenchOptions {
         Ok(())
     }
 
-    /// The second processor of a side that is measured on two: one that nobody uses, or else the generator's.
+    /// The second processor of a side that is measured on two: an unused one, or else the generator's.
     pub(crate) fn second_cpu(&self, side: &Side) -> Option<usize> {
         let unused = |cpu: &usize| *cpu != self.server_cpu && *cpu != self.generator_cpu;
         let available = ::io::affinity::available().unwrap_or_default();

@@ -141,7 +141,7 @@ impl<'a> Bench<'a> {
         Ok(self.report)
     }
 
-    /// Starts everybody and measures everybody in everything.
+    /// Starts all sides, and measures each in all scenarios.
     fn round(&mut self, round: u32, scenarios: &[Scenario]) {
         if self.stopped() {
             return;

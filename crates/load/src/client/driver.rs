@@ -167,7 +167,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// Hands a client over to somebody else; events that nobody has seen are lost. `None` if it has left already.
+    /// Passes a client to another owner; events that no handler has seen are lost. `None` if it has left already.
     pub fn release(&mut self, id: ClientId) -> Option<ClientParts> {
         let endpoint = self.clients.get_mut(id.index())?.take()?;
         let socket = self.sockets.get_mut(id.index())?.take()?;
@@ -194,7 +194,7 @@ impl Driver {
         self.clients.is_empty()
     }
 
-    /// Everybody who is still here.
+    /// The clients of this driver.
     pub fn ids(&self) -> impl Iterator<Item = ClientId> + '_ {
         let here = self
             .clients

@@ -141,9 +141,9 @@ fn malformed(random: &mut SplitMix) -> Vec<u8> {
         1 => datagram.truncate(random.below(datagram.len())),
         // An attribute claims more than there is.
         2 => datagram[22..24].copy_from_slice(&0xFFFFu16.to_be_bytes()),
-        // The cookie of nobody.
+        // A cookie of no server.
         3 => datagram[4] ^= 0xFF,
-        // A response that nobody asked for.
+        // A response to no request.
         _ => datagram[0] |= 0x01,
     }
     datagram

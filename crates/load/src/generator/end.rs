@@ -57,7 +57,7 @@ pub(super) struct ReceiveStats {
     pub(super) received_bytes: u64,
     pub(super) reordered: u64,
     pub(super) duplicates: u64,
-    /// Received datagrams that nobody in this run has sent.
+    /// Received datagrams that no sender of this run has sent.
     pub(super) odd: UnexpectedCounts,
     /// How long datagrams lay in our sockets, where the kernel has said so.
     pub(super) unread: Latency,

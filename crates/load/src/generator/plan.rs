@@ -119,7 +119,7 @@ pub enum PlanError {
     /// More flows than a stamp can number.
     #[error("{0} flows are more than 16777216")]
     TooManyFlows(u32),
-    /// Nobody answers where the sender is.
+    /// There is no answering side at the sender.
     #[error(
         "a closed loop needs answers: this workload measures one way (let a peer send it back) or expects none"
     )]

@@ -114,7 +114,7 @@ impl ReceiveSocket {
         }
     }
 
-    /// Answers arrive that nobody reads.
+    /// Responses arrive that no thread reads.
     #[must_use]
     pub fn answers(socket: Arc<UdpSocket>) -> ReceiveSocket {
         ReceiveSocket {
@@ -157,7 +157,7 @@ impl ReceiveSocket {
         datagram: &[u8],
     ) -> Decoded {
         match &self.decoder {
-            // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
+            // RFC 8656 §3.2: an allocation is tied to its 5-tuple; only the server sends to this socket.
             Decoder::Turn { server, .. } | Decoder::Binding { server, .. } if *server != from => {
                 Decoded::Odd(UnexpectedDatagram::Foreign)
             }

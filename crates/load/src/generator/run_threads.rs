@@ -32,7 +32,7 @@ pub(super) struct RunThreads {
 }
 
 impl RunThreads {
-    /// Nobody yet.
+    /// No threads yet.
     pub(super) fn new(plan: &Plan) -> RunThreads {
         let threads = plan.senders + plan.receivers;
         RunThreads {
@@ -44,7 +44,7 @@ impl RunThreads {
         }
     }
 
-    /// Starts everybody; lanes and taps go from the plan to the threads.
+    /// Starts all threads; lanes and sockets move from the plan to the threads.
     pub(super) fn start(&mut self, plan: &mut Plan) -> stdio::Result<()> {
         let senders = plan.senders;
         let timing = plan.timing();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Stopper(Arc<AtomicBool>);
 
 impl Stopper {
-    /// One that nobody has used yet.
+    /// A stopper without a run.
     #[must_use]
     pub fn new() -> Stopper {
         Stopper::default()
@@ -19,7 +19,7 @@ impl Stopper {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Somebody has called [`stop`](Stopper::stop).
+    /// Whether [`stop`](Stopper::stop) was called.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -11,12 +11,12 @@ pub struct Target(SocketAddr);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// It may be anybody's.
+    /// The target may belong to others.
     #[error(
         "{0} is on the public internet: load against a server that is not yours is an attack. If it is yours, say so and ask again"
     )]
     NotYours(SocketAddr),
-    /// Nobody can be there.
+    /// No server can have this address.
     #[error(
         "{0} is not the address of a server: it is unspecified, multicast or broadcast, or its port is 0"
     )]

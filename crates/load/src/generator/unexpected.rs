@@ -17,7 +17,7 @@ pub(super) enum UnexpectedDatagram {
     OtherRun,
     /// Whole, and of another client of this run.
     Misdelivered,
-    /// From somebody else than the server, or nothing that anybody here sends.
+    /// From an address that is not the server, or nothing that a sender of this run sends.
     Foreign,
     /// A response to a request that was never made.
     UnknownId,

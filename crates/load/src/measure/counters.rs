@@ -24,7 +24,7 @@ pub enum Counter {
     Duplicate,
     /// Datagrams received after a later one.
     Reordered,
-    /// Datagrams received that nobody here sent.
+    /// Received datagrams that no sender of this run has sent.
     Foreign,
     /// Datagrams that the kernel dropped because a receive buffer was full.
     Overflow,

@@ -151,7 +151,7 @@ impl FlowTracker {
             return Arrival::Duplicate;
         }
         if sequence >= self.next.saturating_add(LEAP) {
-            // Nobody has sent that; a memory for all between is not to be had.
+            // No sender has sent that; the flow cannot store all numbers between.
             return Arrival::Late;
         }
         self.reach(index);

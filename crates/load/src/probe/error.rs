@@ -21,7 +21,7 @@ pub enum ProbeError {
         /// What the system said.
         source: Arc<io::Error>,
     },
-    /// The server's machine says that nobody listens on that port.
+    /// An ICMP error of the server's machine says that nothing listens on that port.
     #[error(
         "nothing listens on UDP {server}: its machine answered with ICMP \"port unreachable\". Is the server running, and is \
          this its UDP port?"
@@ -211,7 +211,7 @@ pub enum ProbeError {
 pub enum ProbeErrorKind {
     /// No socket, address or route here.
     LocalSocket,
-    /// ICMP says that nobody listens.
+    /// An ICMP error says that nothing listens.
     NothingListens,
     /// Nothing came back.
     NoAnswer,

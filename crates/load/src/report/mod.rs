@@ -162,7 +162,7 @@ pub struct Totals {
     pub other_run: u64,
     /// Whole payloads of another client.
     pub misdelivered: u64,
-    /// From somebody else than the server, or nothing that was ever sent.
+    /// From an address that is not the server, or nothing that was ever sent.
     pub foreign: u64,
     /// Answers with a transaction ID that no request had.
     pub unknown_ids: u64,

@@ -53,7 +53,7 @@ pub struct SipReport {
     pub callees: Option<Callees>,
     /// Messages that make no sense.
     pub broken: u64,
-    /// Times that ICMP said that nobody listens.
+    /// ICMP errors that say that nothing listens.
     pub unreachable: u64,
     /// Connections that were lost.
     pub connections_lost: u64,

@@ -18,7 +18,7 @@ pub use nodes::{LiveNode, LiveNodes};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AlternateSettings {
-    /// The servers. Default: none, and nobody is sent away.
+    /// The servers. Default: none, and no client is sent away.
     pub servers: Vec<Arc<AlternateServer>>,
     /// The other nodes of the cluster. A client is sent to one of them if there is no other server for it. Default:
     /// none.
@@ -178,7 +178,7 @@ pub(crate) struct Redirect {
 }
 
 impl Redirect {
-    /// `None` if nobody is ever sent away in this state.
+    /// `None` if no client is ever sent away in this state.
     pub(crate) fn of(
         settings: &AlternateSettings,
         is_draining: bool,
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(v6, [("[2001:db8::7]:3478".to_owned(), 1000)]);
         let alternate = redirect.alternate(&v4, 0).expect("a server");
         assert_eq!(alternate.other_family, Some(at("[2001:db8::7]:3478")));
-        // What is down gets nobody; if all are, clients stay.
+        // A server that is down gets no clients; if all are down, clients stay.
         for server in &settings.servers {
             server.is_down.store(true, Ordering::Relaxed);
         }

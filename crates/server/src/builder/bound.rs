@@ -112,7 +112,7 @@ fn bind_group(
             .local_addr();
         bind_all(free, workers, options)
     };
-    // A port that the system chose may be somebody else's a moment later; then another one will do.
+    // The port that the system chose may be in use a moment later; then another one is chosen.
     let attempts = if address.port() == 0 { 8 } else { 1 };
     let mut made = group();
     for _ in 1..attempts {

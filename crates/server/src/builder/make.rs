@@ -33,7 +33,8 @@ use io::{Offloads, UdpSocket};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
+/// Packets taken from a device's queue at a time while polling it: the highest number that the kernel allows without
+/// privileges.
 const BUSY_POLL_PACKETS: u16 = 64;
 
 /// Each is a socket for every relay address. Ports are shared where few can be opened.

@@ -1,4 +1,4 @@
-//! Listener sockets that somebody else has opened: each is checked before a worker gets it.
+//! Listener sockets that another program has opened: each is checked before a worker gets it.
 
 use crate::error::OpenSocketError;
 use io::{UdpOptions, UdpSocket};

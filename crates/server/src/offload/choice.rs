@@ -32,7 +32,7 @@ impl OffloadMethod {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// Nobody asked for it.
+    /// It is not configured.
     NotWanted,
     /// Its packets never see a driver.
     Loopback,
@@ -45,7 +45,7 @@ pub enum Obstacle {
     NoNativeXdp,
     /// The device hides the VLAN tags of frames that belong to other interfaces.
     HiddenVlans(String),
-    /// Somebody else's program of this number is there.
+    /// A program of another software, with this number, is there.
     ForeignProgram(u32),
     /// Many datagrams arrive with checksums that were left to the hardware.
     PartialChecksums,
@@ -55,7 +55,7 @@ pub enum Obstacle {
     NoXdpTransmit,
     /// Before Linux 6.3 no driver reports whether it accepts frames that XDP redirects from another interface.
     DriversDoNotTell,
-    /// The control thread has ended, so nobody keeps next hops true.
+    /// The control thread has ended, so next hops are not kept current.
     ControlThreadEnded,
     /// The kernel refuses, in these words.
     Refused(String),

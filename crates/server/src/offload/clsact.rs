@@ -53,8 +53,8 @@ impl Clsact {
         let mut clsact = Clsact {
             interface,
             priority: last_free(&filters),
-            // Random, so that nobody who removes a dead filter meets this one; never 0, by which the kernel would
-            // choose.
+            // Random, so that a process that removes a dead filter does not remove this one. Never 0, because then the
+            // kernel would choose.
             handle: low.max(1),
             made_clsact,
             netlink,
@@ -122,7 +122,7 @@ fn is_orphaned(filter: &Filter) -> bool {
 /// Binds the abstract Unix socket of this name in the calling thread's network namespace.
 ///
 /// # Errors
-/// `AddrInUse` while somebody has it.
+/// `AddrInUse` while another process has it.
 fn claim(name: &str) -> std_io::Result<UnixDatagram> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }

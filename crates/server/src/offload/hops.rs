@@ -220,7 +220,7 @@ impl Hops {
             .collect()
     }
 
-    /// Nobody uses this hop any more.
+    /// No entry uses this hop any more.
     pub(super) fn forget(&mut self, index: u32, entries: &mut impl Entries) {
         entries.clear(index);
         if let Some(hop) = self.hops.remove(&index)

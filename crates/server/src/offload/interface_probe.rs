@@ -26,7 +26,7 @@ pub struct OffloadProbe {
     pub xdp_on_demand: bool,
     /// Whether a classifier is attached by clsact, because the kernel has no TCX (before Linux 6.6).
     pub clsact: bool,
-    /// The reason against a classifier; `None` if one was attached for a moment, which disturbs nobody.
+    /// The reason against a classifier; `None` if one was attached for a moment, which has no effect on traffic.
     pub not_tc: Option<Obstacle>,
 }
 

@@ -6,7 +6,7 @@ use io::interfaces::InterfaceAddress;
 use io::netlink::{Drivers, Link, Netlink};
 use std::net::IpAddr;
 
-/// Most interfaces that programs are attached to: nobody serves from more.
+/// The highest number of interfaces that programs are attached to.
 const MOST: usize = 64;
 
 /// The properties of the interfaces that packets to one of `served` arrive on. An unspecified address stands for all of

@@ -170,9 +170,9 @@ impl NextHopTable {
         }));
     }
 
-    /// Withdraws the numbers that nobody has used for `sweeps` calls; in a full table, at once. The delay keeps a next
-    /// hop resolved for a client that returns or binds another channel. The caller clears the numbers in the program's
-    /// table, then frees them.
+    /// Withdraws the numbers that no channel has used for `sweeps` calls; in a full table, at once. The delay keeps a
+    /// next hop resolved for a client that returns or binds another channel. The caller clears the numbers in the
+    /// program's table, then frees them.
     pub(crate) fn withdraw_unused(&self, sweeps: u32, withdrawn: &mut Vec<u32>) {
         let mut left = std::mem::take(&mut self.state().unused);
         while !left.is_empty() {

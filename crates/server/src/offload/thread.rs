@@ -428,7 +428,8 @@ impl Thread {
 }
 
 impl Drop for Thread {
-    /// However the thread ends, by an error or a panic: what nobody watches any more is detached, and said to be.
+    /// The thread ends, perhaps by an error or a panic: detaches the programs, because nothing keeps them current, and
+    /// reports it.
     fn drop(&mut self) {
         if self.settings.stops() {
             return;

@@ -74,7 +74,7 @@ impl OwnerTable {
         }
     }
 
-    /// Says that nobody owns `port` any more.
+    /// Notes that no allocation owns `port` any more.
     pub fn clear(&self, port: u16) {
         if let Some(word) = self.word(port) {
             word.store(0, Ordering::Release);

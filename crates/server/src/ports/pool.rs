@@ -10,7 +10,8 @@
 //!
 //! A cache line of 512 ports, which starts at a multiple of 64, is a lease. Its worker prefers it, so workers rarely
 //! write to the same cache line. But other workers may use it, too. Where there are more workers than lines, some share
-//! one. A worker whose own lines are empty takes from anybody's, so no client gets a 508 while any worker has a port.
+//! one. A worker whose own lines are empty takes from those of others, so no client gets a 508 while any worker has a
+//! port.
 //!
 //! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is
 //! free, what has rested longest comes back early: a shorter rest is better than a 508.
@@ -220,7 +221,7 @@ impl PortPool {
             .or_else(|| self.take_quarantined(want, entropy))
     }
 
-    /// Gives a port back after use. It rests before anybody gets it again.
+    /// Gives a port back after use. It rests before it is used again.
     pub fn release(&self, port: u16) {
         if let Some((word, bit)) = self.place(port) {
             self.resting.give(word, bit);
@@ -309,7 +310,7 @@ impl PortPool {
 
     /// Nothing is free: what has rested longest comes back early.
     ///
-    /// Under the lock nothing moves between generations, so what is not found was taken by somebody, or never there.
+    /// Under the lock nothing moves between generations, so a port that is not found was taken, or was never there.
     fn take_quarantined(&self, want: PortSelection, entropy: &mut Entropy) -> Option<u16> {
         let mut closed = self.resting.lock();
         loop {

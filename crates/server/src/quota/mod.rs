@@ -1,4 +1,4 @@
-//! How many relayed addresses a user, a realm, a source prefix and everybody together may hold, counted across all
+//! How many relayed addresses a user, a realm, a source prefix, and all users together may hold, counted across all
 //! workers.
 //!
 //! Only authenticated requests are counted, so the tables hold no more entries than there are live allocations. The
@@ -28,7 +28,7 @@ pub struct QuotaLimits {
     pub per_user: u32,
     /// Held by one source prefix at once.
     pub per_source: u32,
-    /// Held by everybody at once.
+    /// Held by all users together.
     pub total: u32,
 }
 
@@ -57,7 +57,7 @@ impl QuotaLimits {
         self
     }
 
-    /// The same with this many for everybody.
+    /// The same with this limit for all users together.
     #[must_use]
     pub const fn total(mut self, limit: u32) -> QuotaLimits {
         self.total = limit;
@@ -108,7 +108,7 @@ impl SourcePrefix {
     }
 }
 
-/// The limits of a realm beside the default one. Sources and everybody together have the server's limits.
+/// The limits of a realm beside the default one. Sources, and all users together, have the server's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RealmLimits {
     pub(crate) per_user: u32,
@@ -122,7 +122,7 @@ pub struct Quotas {
     prefix: SourcePrefix,
     per_source: AtomicU32,
     sources: Counts<IpAddr>,
-    /// Of all realms; the limit of everybody.
+    /// Of all realms; the limit of all users together.
     all: Counter,
     /// Users of the default realm.
     default: RealmCounts,

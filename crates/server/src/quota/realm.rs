@@ -69,7 +69,7 @@ impl RealmCounts {
         Ok(())
     }
 
-    /// Takes [`change_user`](Self::change_user) back. Nobody's limit applies to a unit that returns.
+    /// Takes [`change_user`](Self::change_user) back. No limit applies to a unit that returns.
     pub(super) fn return_to(&self, from: &str, to: &str) {
         if from != to {
             self.users.acquire(from, u32::MAX);

@@ -121,7 +121,7 @@ pub(crate) struct SharedBalance {
     pub(super) numbering: Numbering,
     /// Messages that each worker has received from its sockets.
     received: Arc<[AtomicU64]>,
-    /// When somebody found the load uneven last; 0 is never.
+    /// When a worker last found the load uneven; 0 is never.
     uneven: Arc<AtomicU64>,
     /// Batches that each has taken from its mailbox and not opened.
     unopened: Arc<[AtomicU64]>,
@@ -304,8 +304,8 @@ impl Balance {
         lagging.is_some_and(|lagging| !lagging)
     }
 
-    /// The worker that gets a CANCEL next. All workers look it up one after the other; the last one responds. Nobody if
-    /// all were, or if too many ask.
+    /// The worker that gets a CANCEL next. All workers look it up one after the other; the last one responds. No worker
+    /// if all were asked, or if too many CANCELs wait.
     pub(super) fn next_worker_to_ask(&mut self, asked: u16) -> Option<u16> {
         let workers = u16::try_from(self.open.len()).unwrap_or(u16::MAX);
         if asked + 1 >= workers || (asked == 0 && self.passed_on >= MOST_PASSED_ON) {

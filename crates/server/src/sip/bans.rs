@@ -102,7 +102,7 @@ impl Bans {
         let place = ways(key).map(|at| part[at]).find(|it| it.key == key);
         let interval = OF_PAIR.interval_ms;
         let (few, all) = ((OF_PAIR.burst - 1) * interval, OF_PAIR.burst * interval);
-        // If the clock was set back, nobody waits for it.
+        // If the clock was set back, the entry does not count.
         place.is_some_and(|place| (unix_ms + few + 1..=unix_ms + all).contains(&place.forgotten_ms))
     }
 
@@ -205,7 +205,7 @@ impl Bans {
     }
 }
 
-/// Whether a ban lasts. If the clock was set back, nobody waits for it.
+/// Whether a ban lasts. If the clock was set back, the ban does not count.
 fn is_on(ban: u64, now: u32) -> bool {
     let end = ban as u32;
     end > now && end - now <= MOST_S

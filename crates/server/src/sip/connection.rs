@@ -68,7 +68,7 @@ pub(crate) struct Connection {
     /// It comes from a load balancer, whose header of the PROXY protocol is not complete yet. The header's beginning is
     /// in `inbound`.
     pub(crate) awaits_proxy_header: bool,
-    /// It has sent a whole message, so that somebody is there who speaks SIP.
+    /// It has sent a whole message, so the other side supports SIP.
     pub(crate) proven: bool,
     /// It is being made by us, for this reason; over TLS until the handshake is over.
     pub(crate) connecting: Option<ConnectKey>,

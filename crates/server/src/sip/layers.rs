@@ -130,7 +130,7 @@ impl Layers {
         }
     }
 
-    /// What a connection to this name over TLS needs. `None` if nobody can be verified by it.
+    /// What a connection to this name over TLS needs. `None` if this configuration verifies no server.
     pub(crate) fn connecting(config: &Arc<ClientConfig>, name: &PeerName) -> Option<Layers> {
         let name = ServerName::try_from(name.as_str().to_owned()).ok()?;
         let tls = Tls::client(Arc::clone(config), name).ok()?;

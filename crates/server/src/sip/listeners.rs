@@ -283,8 +283,8 @@ fn bind_stream(
     Ok((free, sockets.collect::<std::io::Result<_>>()?))
 }
 
-/// The address with its port, which nobody else listens on; `udp` and `tcp` say where that has to be found out.
-/// SO_REUSEPORT would let a second server of the same user join silently and take half of the messages.
+/// The address with a port that no other socket listens on. `udp` and `tcp` say for which transports. SO_REUSEPORT
+/// would let a second server of the same user join silently and take half of the messages.
 fn free_port(
     address: SocketAddr,
     options: &UdpOptions,

@@ -41,7 +41,7 @@ pub(super) struct Registrations {
     registrar: Registrar,
     location: WorkerBindings,
     origin: Origin,
-    /// Addresses whose bindings have changed since somebody asked, and why.
+    /// Addresses whose bindings have changed since the last call, and the causes.
     changes: Vec<(Aor, Cause)>,
     /// The addresses with flows (RFC 5626) by these connections.
     flows: HashMap<ConnectionKey, Vec<Box<[u8]>>>,

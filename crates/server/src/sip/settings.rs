@@ -450,7 +450,7 @@ impl std::fmt::Debug for SipConfig {
 }
 
 impl SipConfig {
-    /// Whether anybody is asked for a digest.
+    /// Whether any request gets a digest challenge.
     pub(crate) fn asks_users(&self) -> bool {
         self.settings.challenge || !self.settings.domains.is_empty()
     }

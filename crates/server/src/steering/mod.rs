@@ -152,7 +152,7 @@ impl Tables {
         }
     }
 
-    /// Whether entries can be written without any capability. Nobody steers yet.
+    /// Whether entries can be written without any capability. No program steers yet.
     pub(crate) fn can_write_unprivileged(&mut self) -> bool {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let flow = Flow {
@@ -166,7 +166,7 @@ impl Tables {
     }
 }
 
-/// Nothing has an entry yet, so attaching moves nobody.
+/// Nothing has an entry yet, so attaching moves no client.
 fn attach(
     groups: &[Vec<UdpSocket>],
     workers: usize,

@@ -42,7 +42,7 @@ pub(crate) struct Meter<'a> {
     pub(crate) engine: &'a mut Server,
     pub(crate) counters: &'a mut Counters,
     pub(crate) now: Now,
-    /// `None`: nobody limits or counts what is relayed.
+    /// `None`: the relayed data has no limit and no counter.
     pub(crate) connection: Option<ConnectionKey>,
 }
 

@@ -200,7 +200,7 @@ impl Opener {
         }
     }
 
-    /// Opens a TCP relay (RFC 6062). Nobody reaches it inside this process: peers connect through the kernel.
+    /// Opens a TCP relay (RFC 6062). Only the kernel reaches it: peers connect through the kernel.
     pub(crate) fn open_tcp(
         &mut self,
         request: RelayRequest,
@@ -309,7 +309,7 @@ impl Opener {
         }
     }
 
-    /// Nobody reaches the relay inside this process any more.
+    /// No worker of this process reaches the relay any more.
     pub(crate) fn withdraw(&mut self, address: RelayIndex, port: u16) {
         self.reserved.retain(|&(a, p, _)| (a, p) != (address, port));
         self.relays.owners(address).clear(port);

@@ -10,7 +10,7 @@ use crate::cli::load::course::Results;
 use crate::commands::reports::Destinations;
 use crate::commands::{output, status};
 
-/// Flags whose values are nobody's business.
+/// Flags whose values are secret.
 const SECRET_FLAGS: [&str; 3] = ["--user", "--password", "--secret"];
 
 /// Reports what was measured and says whether that is good enough.

@@ -90,7 +90,7 @@ fn plan(args: &Args, place: ServerUnderLoad, stopper: &Stopper) -> Result<Plan, 
     Ok(plan)
 }
 
-/// Asks once whether anything listens there at all: a run against nobody would take its time to find out. Silence means
+/// Checks once whether anything listens there, because a run without a listener would notice it late. Silence means
 /// nothing yet.
 pub(super) fn check_listens(target: Target) -> Result<(), Fault> {
     match probe::stun(target.address(), CHECK_TIMEOUT) {

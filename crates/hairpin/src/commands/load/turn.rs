@@ -92,7 +92,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
     )
 }
 
-/// As whom, if anybody.
+/// The credentials, if there are any.
 fn credentials(who: &UserArgs) -> Result<Option<Credentials>, Fault> {
     if let Some(secret) = &who.secret {
         let expires = creds::now_unix_s() + CREDENTIALS_S;

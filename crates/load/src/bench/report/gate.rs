@@ -77,7 +77,7 @@ impl Report {
         let role = self.sides[cell.side].role;
         let mut found = Vec::new();
         match &cell.outcome {
-            // Without the floor's figure nobody is held against anything.
+            // Without the floor's figure there is nothing to compare with.
             Outcome::Failed { reason, .. } if role != Role::Other => found.push(reason.clone()),
             Outcome::Packets(packets) if role == Role::Gated => {
                 if packets.wrong + packets.duplicated > 0 {

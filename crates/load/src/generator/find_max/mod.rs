@@ -124,7 +124,7 @@ pub enum Limit {
     Floor,
     /// There were not enough steps; the limit is somewhere above.
     Steps,
-    /// Somebody stopped the search, or the server died.
+    /// A caller stopped the search, or the server ended.
     Stopped,
 }
 

@@ -69,7 +69,7 @@ pub enum SetupError {
         "client and peer cannot talk: {0}. Ask for another address family, or choose other peers"
     )]
     Call(#[from] CallError),
-    /// Somebody stopped it.
+    /// A caller stopped it.
     #[error("stopped before the run began")]
     Stopped,
 }
@@ -78,10 +78,10 @@ pub enum SetupError {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Nobody to send.
+    /// There are no clients.
     #[error("the number of clients is 0: use at least 1")]
     NoClients,
-    /// Nobody to send to.
+    /// There are no peers.
     #[error("the number of peers per client is 0: use at least 1")]
     NoPeers,
     /// A client cannot have more peers than there are.

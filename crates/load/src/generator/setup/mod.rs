@@ -61,7 +61,7 @@ pub enum Framing {
 const BUFFER: u32 = 4 << 20;
 /// Files that are open for other reasons than clients.
 const OTHER_FILES: u64 = 64;
-/// How long to wait for an ICMP error about a port where nobody listens.
+/// How long to wait for an ICMP error about a port without a listener.
 const ICMP_WAIT: Duration = Duration::from_millis(200);
 /// How soon a stop is noticed.
 const NAP: Duration = Duration::from_millis(100);
@@ -208,7 +208,7 @@ pub(super) fn reserve_descriptors(sockets: u64) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Fails at once if the server's machine says that nobody listens; silence is no proof of anything.
+/// Fails at once if an ICMP error of the server's machine says that nothing listens. No error proves nothing.
 pub(super) fn check_listens(clients: &TurnClients) -> Result<(), SetupError> {
     let server = clients.server.address();
     if clients.via.has_connections() {
@@ -391,7 +391,7 @@ impl Drop for Setup {
     }
 }
 
-/// Nobody listens any more.
+/// A handler for the end, which ignores all events.
 struct IgnoreEvents;
 
 impl Handler for IgnoreEvents {

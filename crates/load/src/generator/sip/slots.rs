@@ -5,7 +5,7 @@ use super::template::ID_LIMIT;
 /// Where a unit of work stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nobody is here.
+    /// The slot is free.
     #[default]
     Free,
     /// The first request is out.

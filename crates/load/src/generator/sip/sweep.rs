@@ -61,7 +61,7 @@ const AFTER: f64 = 0.5;
 const BEFORE: Duration = Duration::from_secs(3);
 /// All is well if this share of what began succeeded soon: within 200 ms.
 const WELL: f64 = 0.99;
-/// How long a load is waited for: accepted work ends by then, and nobody who was refused is served in the calm that
+/// How long a load is waited for: accepted work ends by then, and no refused request is served in the pause that
 /// follows.
 const LINGER: Duration = Duration::from_millis(200);
 /// How the load grows in search of the peak, how often at most, and which part of it must succeed to go on.

@@ -445,7 +445,7 @@ pub(super) struct Enrolled {
     pub(super) succeeded: u64,
     /// By code; 1 is no answer.
     pub(super) failed: BTreeMap<u16, u64>,
-    /// Times that ICMP said that nobody listens.
+    /// ICMP errors that say that nothing listens.
     pub(super) unreachable: u64,
 }
 

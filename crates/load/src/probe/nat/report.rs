@@ -37,7 +37,7 @@ pub enum Hairpinning {
     Works,
     /// They do not.
     Fails,
-    /// Over TCP and TLS nobody has tried.
+    /// Over TCP and TLS it is not tested.
     NotTested,
 }
 

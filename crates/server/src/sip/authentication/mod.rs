@@ -158,7 +158,7 @@ impl DigestAuthenticator {
         all.next().map(RealmKey)
     }
 
-    /// The realm to ask for if a request names no domain: the first that anybody can answer for.
+    /// The realm of a challenge if a request names no domain: the first one that has users.
     pub(super) fn common_realm(&self) -> RealmKey {
         let mut realms = self.realms.iter();
         realms

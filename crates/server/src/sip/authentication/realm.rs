@@ -110,7 +110,7 @@ impl RealmUsers {
             self.hashes_usernames = false;
             self.sources = Some(sources);
         }
-        // Without a challenge nobody asks for them. Their keys are in the order of the algorithms, which do not change
+        // Without a challenge no request uses them. Their keys are in the order of the algorithms, which do not change
         // from here on.
         let users = shared.users.iter().filter(|_| shared.asks_users());
         for (name, password) in users {
@@ -197,8 +197,8 @@ impl RealmUsers {
         }
     }
 
-    /// The credentials for our realm. Those for other realms, and of other schemes, are somebody else's
-    /// (RFC 3261 §22.3).
+    /// The credentials for our realm. Credentials for other realms, and of other schemes, are for other elements (RFC
+    /// 3261 §22.3).
     pub(super) fn credentials_in<'m>(
         &self,
         message: &Message<'m>,

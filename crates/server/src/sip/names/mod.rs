@@ -1,5 +1,4 @@
-//! DNS names: a worker begins a look-up here, and gets the result later. Nobody waits but callers of
-//! [`NameResolver::locate`].
+//! DNS names: a worker begins a look-up here, and gets the result later. Only callers of [`NameResolver::locate`] wait.
 //!
 //! ```text
 //!  worker ── question ──> bounded queue ──> one thread: hickory-resolver over UDP and TCP
@@ -34,7 +33,7 @@ pub struct NameResolver {
 
 #[derive(Debug)]
 struct Shared {
-    /// Who is asked; nobody: whom `/etc/resolv.conf` names.
+    /// The name servers; empty: those of `/etc/resolv.conf`.
     servers: Vec<SocketAddr>,
     /// Where the thread may run: not only where the worker does that begins it.
     processors: Vec<usize>,
@@ -88,8 +87,8 @@ impl NameResolver {
         }
     }
 
-    /// Sends a query. `reply` is called on the resolver's thread, within a few seconds, unless the thread ends before. It
-    /// must not block.
+    /// Sends a query. `reply` is called on the resolver's thread, within a few seconds, unless the thread ends before.
+    /// It must not block.
     ///
     /// # Errors
     /// If too many queries wait, or there is no thread. Then `reply` is not called.

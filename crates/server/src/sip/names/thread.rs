@@ -38,7 +38,7 @@ impl fmt::Debug for DnsQuery {
 /// The queries in progress, and where their results go.
 type Open = Rc<RefCell<HashMap<(Query, Families), Vec<Reply>>>>;
 
-/// Begins the thread. It ends when nobody can ask any more.
+/// Begins the thread. It ends when its last handle is dropped.
 pub(super) fn spawn(
     servers: Vec<SocketAddr>,
     processors: Vec<usize>,

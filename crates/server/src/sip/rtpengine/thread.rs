@@ -75,13 +75,13 @@ impl fmt::Debug for Request {
     }
 }
 
-/// Random bytes that name a request. Nobody who cannot read the requests can make a response.
+/// Random bytes that name a request. Only a program that can read the requests can make a response.
 type Cookie = [u8; COOKIE];
 
 /// Who waits for a response, and whether it must have a session description.
 type Open = HashMap<Cookie, (bool, oneshot::Sender<Outcome>)>;
 
-/// Begins the thread. It ends when nobody can send requests any more.
+/// Begins the thread. It ends when the last sender of requests is dropped.
 pub(super) fn spawn(requests: mpsc::Receiver<Request>) -> io::Result<()> {
     let processors = ::io::affinity::available().unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -314,7 +314,7 @@ impl RtpengineClient {
         loop {
             match self.socket.recv(&mut buffer).await {
                 Ok(len) => self.receive(buffer.get(..len).unwrap_or_default()),
-                // An ICMP error says that nobody listens now. rtpengine may just restart, so requests are repeated as
+                // An ICMP error says that nothing listens now. rtpengine may just restart, so requests are repeated as
                 // usual.
                 Err(error) => {
                     tracing::debug!(%error, address = %self.address, "rtpengine does not listen");

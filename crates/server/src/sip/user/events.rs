@@ -191,7 +191,7 @@ impl User {
         }
     }
 
-    /// A SUBSCRIBE for this server itself: it has no state that anybody could subscribe to (RFC 6665 §4.2.1.1).
+    /// A SUBSCRIBE for this server itself: it has no state to subscribe to (RFC 6665 §4.2.1.1).
     pub(super) fn bad_event(
         transactions: &mut Transactions<'_>,
         request: NewRequest<'_>,

@@ -42,7 +42,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use uas::TestUas;
 
-/// What is served to everybody.
+/// The rules for a server without domains.
 const OPTIONS_ONLY: Rules<'static> = Rules {
     methods: &[Method::Options],
     ..Rules::USER_AGENT

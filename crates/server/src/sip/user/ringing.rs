@@ -5,7 +5,7 @@ use sip::{Message, Mono};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// For so long a call that nobody takes rings, then it is 480.
+/// A call without an answer rings for this time, and then gets 480.
 const RINGING: Duration = Duration::from_secs(60);
 
 /// The ringing calls of a worker. Each is found by its end and by its transaction, so a CANCEL does not make the worker

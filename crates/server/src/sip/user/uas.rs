@@ -169,7 +169,7 @@ impl TestUas {
             later[13] += (self.hash.hash_one(request.via.branch) % 10) as u8;
             Some(Reply::new(500).headers(later))
         } else if request.via.has_magic_cookie() && message.contact().ok().flatten().is_none() {
-            // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
+            // §8.1.1.8: without a Contact, no request can be sent within the dialog. RFC 2543 had calls without.
             Some(Reply::new(400).reason(b"Missing Contact"))
         } else if sips == Sips::Inconsistent {
             // RFC 5630 §5.1.2.

@@ -44,7 +44,7 @@ pub(super) enum LiveDisplay {
 }
 
 impl LiveDisplay {
-    /// The picture where there is somebody to look at it and to press `q`, unless `plain`; else lines.
+    /// The picture if stderr is a terminal, unless `plain`; otherwise lines.
     pub(super) fn start(title: Title, plain: bool, stopper: &Stopper) -> LiveDisplay {
         let watched = std::io::stderr().is_terminal() && std::io::stdin().is_terminal();
         #[cfg(feature = "tui")]
