@@ -155,7 +155,7 @@ impl AdmissionFilter {
         networks: impl Iterator<Item = (u128, u8)>,
     ) -> Result<(), BpfError> {
         for network in self.networks.drain(..) {
-            // One that was named twice is gone by now.
+            // A network that was named twice is gone by now.
             let _ = self.peers.remove(&network);
         }
         for (place, (address, length)) in (HASHED_PLACES as u32..).zip(networks.take(MAX_PEERS)) {

@@ -249,7 +249,7 @@ impl Mapping {
         word.load(Ordering::Relaxed)
     }
 
-    /// All of it as values of one type.
+    /// All words of the map as values of one type.
     ///
     /// # Safety
     /// Every bit pattern is a value of `T`, which is made of atomics only: others write the memory at the same time.

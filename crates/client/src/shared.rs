@@ -55,7 +55,7 @@ pub(crate) struct Lease {
     pub(crate) ended: Option<Ended>,
 }
 
-/// Everything behind the lock. It is held for a few microseconds and never across an `await`.
+/// The state behind the lock. It is held for a few microseconds and never across an `await`.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) endpoint: Endpoint,

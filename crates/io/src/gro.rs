@@ -34,7 +34,7 @@ const WINDOWS_APART: u32 = 16;
 pub struct Brought {
     /// Messages.
     pub messages: usize,
-    /// Those that were several datagrams.
+    /// Messages that had several datagrams.
     pub trains: u64,
     /// Nothing was left in the socket.
     pub drained: bool,

@@ -22,7 +22,7 @@ pub enum Interest {
     /// Both, but only when it changes: the caller must then read until nothing is left, or write until there is no
     /// room.
     Edge,
-    /// Nothing but errors, and that the connection is gone.
+    /// Only errors, and the end of the connection.
     Nothing,
 }
 

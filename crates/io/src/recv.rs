@@ -28,7 +28,7 @@ use crate::{BatchSizes, UdpSocket, sys};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Datagrams<'a> {
-    /// All of them, one after the other, without padding. Empty for a datagram without payload.
+    /// The bytes of all datagrams, one after the other, without padding. Empty for a datagram without payload.
     pub bytes: &'a [u8],
     /// Length of each but the last, in bytes: `bytes.len()` if there is only one (so 0 if it is empty).
     pub stride: usize,
@@ -258,12 +258,12 @@ impl RecvBatch {
         messages.len() >= 8 && alike * 4 >= messages.len() * 3
     }
 
-    /// Everything held, in the order of arrival.
+    /// All datagrams, in the order of arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagrams<'_>> + '_ {
         self.range(0..self.len())
     }
 
-    /// Those with these numbers, in the order of arrival.
+    /// The datagrams with these numbers, in the order of arrival.
     ///
     /// # Panics
     /// If it does not hold this many.

@@ -283,7 +283,7 @@ impl TcpConnection {
         )
     }
 
-    /// Nothing more will be written; data in transit still arrives.
+    /// The connection sends nothing more; data in transit still arrives.
     ///
     /// # Errors
     /// What `shutdown` returns.

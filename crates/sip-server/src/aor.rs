@@ -37,7 +37,7 @@ impl Aor {
         Some(Aor { bytes, len })
     }
 
-    /// One that is in canonical form already: what [`Aor::as_bytes`] gave.
+    /// An address that is in canonical form already: the result of [`Aor::as_bytes`].
     #[must_use]
     pub fn from_canonical(canonical: &[u8]) -> Option<Aor> {
         let mut bytes = [0; MAX_AOR];

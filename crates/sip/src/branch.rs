@@ -76,9 +76,9 @@ pub struct Branch {
 /// What a branch turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchKind {
-    /// One of ours, and the MAC is right.
+    /// A branch of this server, and the MAC is right.
     Ours(Branch),
-    /// One of ours that belongs to no transaction.
+    /// A branch of this server that belongs to no transaction.
     Stateless,
     /// It looks like one of ours, and is not.
     Forged,

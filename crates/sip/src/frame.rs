@@ -13,7 +13,7 @@ pub enum Packet {
     KeepAlive,
     /// A byte that a method or a version begins with.
     Sip,
-    /// Anything else: to be dropped.
+    /// Anything else: the caller drops it.
     Other,
 }
 
@@ -47,7 +47,7 @@ pub enum Opened {
 /// What a stream's bytes begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Nothing whole; nothing will be before there are this many bytes.
+    /// No whole message; the next one has at least this many bytes.
     Need(usize),
     /// A message, for [`crate::Message::parse_with`].
     Message {

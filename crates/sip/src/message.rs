@@ -76,7 +76,7 @@ pub enum Framing {
 /// What to do about it depends on what else is known of the bytes: see [`Scan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Nothing, or nothing but line ends: a keep-alive.
+    /// Empty, or only line ends: a keep-alive.
     #[error("the message has only line ends")]
     Empty,
     /// The first line is neither a request's nor a response's.

@@ -75,7 +75,7 @@ pub enum Verdict<'a> {
     Accept(Message<'a>),
     /// A request that is refused, statelessly if it is new: see [`Refusal::write`].
     Answer(Answerable<'a>, Refusal<'a>),
-    /// Nothing can be answered, or nothing should be.
+    /// No response is possible, or none is allowed.
     Drop(DropReason),
 }
 

@@ -95,7 +95,7 @@ pub(crate) struct Queries {
     budget: Budget,
     running: JoinSet<Done>,
     in_flight: HashMap<Id, InFlight>,
-    /// Those of them whose query has not begun.
+    /// Look-ups whose query has not begun.
     waiting: VecDeque<Id>,
     failures: u32,
     /// Failed queries so far that say something of the whole store.

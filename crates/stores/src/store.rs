@@ -32,7 +32,7 @@ pub enum RealmOption {
 }
 
 impl RealmOption {
-    /// All of them.
+    /// All options.
     pub const ALL: [RealmOption; 3] = [
         RealmOption::MaxBps,
         RealmOption::TotalQuota,
@@ -120,7 +120,7 @@ impl fmt::Debug for Shared {
 /// A change that a store reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This user.
+    /// A user has changed.
     User {
         /// Its realm.
         realm: String,

@@ -36,7 +36,7 @@ pub enum Failure {
     Misbehaved,
     /// The number of encrypted records has reached the limit for one key.
     Exhausted,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 

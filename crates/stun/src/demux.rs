@@ -13,7 +13,7 @@ pub enum Packet {
     TurnChannel,
     /// 128 to 191: RTP or RTCP.
     Rtp,
-    /// Anything else, and the empty datagram: to be dropped.
+    /// Anything else, and the empty datagram: the caller drops it.
     Other,
 }
 

@@ -193,7 +193,7 @@ impl Buckets {
         self.length == 0
     }
 
-    /// The one of this index.
+    /// The bucket with this index.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<&Bucket> {
         if index >= self.length {

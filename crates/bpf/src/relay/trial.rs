@@ -13,7 +13,7 @@ use crate::BpfError;
 pub enum Verdict {
     /// On to the stack.
     Pass,
-    /// Nothing.
+    /// The program drops the packet.
     Drop,
     /// Out by the interface that it came in by (XDP only).
     Transmit,

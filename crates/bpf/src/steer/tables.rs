@@ -28,7 +28,7 @@ pub enum Process {
 }
 
 impl Process {
-    /// The one that takes over from this one.
+    /// The process that takes over from this one.
     #[must_use]
     pub const fn other(self) -> Process {
         match self {

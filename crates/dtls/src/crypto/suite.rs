@@ -56,7 +56,8 @@ pub(crate) struct Suite {
 
 macro_rules! suites {
     ($($id:literal $name:ident $auth:ident $aead:ident $hash:ident $prf:ident $explicit:literal),+ $(,)?) => {
-        /// All of them, the preferred first. AES-128 comes first because what TURN carries is mostly encrypted already.
+        /// All cipher suites, the preferred one first. AES-128 comes first because what TURN carries is mostly
+        /// encrypted already.
         pub(crate) static SUITES: &[Suite] = &[$(Suite {
             id: $id,
             name: stringify!($name),

@@ -154,7 +154,7 @@ mod tests {
         }
         for &address in &all {
             sources.remove(address);
-            // One that is not there changes nothing.
+            // The removal of an unknown source changes nothing.
             sources.remove(address);
         }
         assert_eq!(sources.counts.len(), 0);

@@ -26,7 +26,7 @@ pub(crate) enum Alert {
     CloseNotify,
     /// The connection ends.
     Fatal(u8),
-    /// Nothing ends.
+    /// The connection stays open.
     Warning,
 }
 

@@ -5,8 +5,8 @@
 //!            (port 80, or TLS listeners)
 //! ```
 //!
-//! This has a separate thread. Workers never wait for it. Before the first certificate there is one that no client
-//! trusts.
+//! The ACME client has a separate thread. Workers never wait for it. Before the first certificate there is one that no
+//! client trusts.
 
 mod order;
 mod renewal;

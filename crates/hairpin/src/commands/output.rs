@@ -41,7 +41,7 @@ impl Lines {
         self.0.push_str(text);
     }
 
-    /// All of it.
+    /// The whole text.
     pub(super) fn finish(self) -> String {
         self.0
     }

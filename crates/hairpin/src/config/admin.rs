@@ -17,7 +17,7 @@ pub(crate) enum AdminListen {
     Off,
     /// [`AdminListen::USUAL`], or none if it is taken.
     Auto,
-    /// This one, over TCP.
+    /// The admin listener has this address, over TCP.
     At(SocketAddr),
 }
 

@@ -19,7 +19,7 @@ const MAX_SERVERS: usize = 64;
 const MAX_DOMAIN: usize = 255;
 const MAX_WEIGHT: u32 = 1_000_000;
 
-/// Everything below `[alternate]`.
+/// The section `[alternate]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alternate {
     servers: Vec<Server>,

@@ -11,7 +11,7 @@ pub(crate) enum ControlSocket {
     Off,
     /// [`ControlSocket::default_path`], or none if it cannot be used.
     Auto,
-    /// This one.
+    /// The control socket has this path.
     At(PathBuf),
 }
 

@@ -146,7 +146,7 @@ fn annotation<'a>(
     kind.span(span).label((!label.is_empty()).then_some(label))
 }
 
-/// Everything that was found.
+/// All errors and warnings that were found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report(Vec<Diagnostic>);
 
@@ -181,7 +181,7 @@ impl Report {
         sorted
     }
 
-    /// All of it as text, with colours and the width of the terminal if `terminal`.
+    /// The whole report as text, with colours and the width of the terminal if `terminal`.
     pub(crate) fn render(&self, sources: &Sources, colour: bool) -> String {
         let renderer = if colour {
             Renderer::styled()

@@ -136,7 +136,7 @@ impl fmt::Display for ExternalIp {
 /// The address that clients get instead of a relay address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExternalAddress {
-    /// This address.
+    /// A fixed address.
     Fixed(ExternalIp),
     /// What STUN servers see.
     Auto,

@@ -39,7 +39,7 @@ impl FromText for OffloadMode {
 pub(crate) enum BindingExcess {
     /// User space answers them.
     User,
-    /// They are dropped.
+    /// Binding requests above the limit are dropped.
     Drop,
 }
 

@@ -295,7 +295,7 @@ pub(crate) enum PinWorkers {
     Off,
     /// One each.
     Cores,
-    /// The one that takes the interrupts of a receive queue.
+    /// Workers stay on the processors that handle the interrupts of the receive queues.
     Queues,
 }
 

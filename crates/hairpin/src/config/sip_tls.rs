@@ -11,11 +11,11 @@ use server::certificates::Certificates;
 /// Whether TLS listeners of SIP ask their clients for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientCertificates {
-    /// They do not.
+    /// Clients send no certificate.
     None,
-    /// They do, and serve those without one as well.
+    /// Clients may send a certificate; those without one are served as well.
     Request,
-    /// They do, and close the others.
+    /// Clients must send a certificate; connections of others are closed.
     Require,
 }
 

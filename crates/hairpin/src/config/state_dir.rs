@@ -11,7 +11,7 @@ pub(crate) enum StateDir {
     Off,
     /// What systemd made for the service, or none.
     Auto,
-    /// This one.
+    /// The state directory has this path.
     At(PathBuf),
 }
 

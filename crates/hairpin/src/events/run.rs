@@ -52,7 +52,7 @@ impl Task {
                 // Also if the other end is gone.
                 _ = self.stop.changed(), if !is_stopping => {
                     is_stopping = true;
-                    // Those that wait are still received.
+                    // Events that wait are still received.
                     self.queue.close();
                     continue;
                 }

@@ -17,7 +17,7 @@ pub(crate) enum Fault {
     Refused,
     /// An allocation, but no data through it.
     DataLost,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Round {
     pub(crate) round_trip: Option<Duration>,
     /// Datagrams sent through the relay.
     pub(crate) sent: u32,
-    /// Those that came back.
+    /// Datagrams that came back.
     pub(crate) returned: u32,
 }
 

@@ -26,7 +26,7 @@ static PADDING: [u8; 3] = [0; 3];
 /// Kernel messages, built for one lane at a time. The vectors have their full capacity from the start and never move.
 pub(super) struct Wire {
     messages: Vec<Message>,
-    /// Those of the messages with the same index.
+    /// The headers of the messages with the same index.
     headers: Vec<mmsghdr>,
     controls: Vec<SendControl>,
     iovecs: Vec<iovec>,

@@ -106,9 +106,9 @@ pub struct Flushed {
     pub gso_segments: u64,
     /// GSO sends refused by the kernel and repeated as single datagrams.
     pub gso_refused: u64,
-    /// Those of them whose path takes none at all, which is remembered for the destination.
+    /// GSO sends refused because the path does not support GSO. The queue remembers the destination.
     pub gso_unsupported: u64,
-    /// The others: of a size that the path does not take, which is remembered likewise.
+    /// GSO sends refused because of the size of their datagrams. The queue remembers the destination and the size.
     pub gso_wrong_size: u64,
     /// Datagrams per system call that sent any.
     pub per_call: BatchSizes,

@@ -116,7 +116,7 @@ pub enum Scenario {
     },
     /// SIP transactions, registrations or calls.
     Sip {
-        /// One of them.
+        /// The requests of the scenario.
         work: SipWork,
         /// What carries the messages.
         over: SipTransport,

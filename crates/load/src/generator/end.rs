@@ -38,7 +38,7 @@ pub(super) struct SendStats {
     /// Datagrams that left and were meant to leave within the measured part, and their payload bytes.
     pub(super) measured: u64,
     pub(super) measured_bytes: u64,
-    /// Those of them that ought to be answered: not garbage.
+    /// Requests that should get a response: no garbage.
     pub(super) requests: u64,
     pub(super) late: u64,
     /// How long after its intended time each of them left.

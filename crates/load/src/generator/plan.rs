@@ -11,7 +11,7 @@ use crate::measure::{Counter, Schedule};
 use crate::peer::Peer;
 use crate::report::Pace;
 
-/// Everything a [`Run`](super::Run) needs. Built by a workload, such as [`binding`](super::binding) or
+/// The plan of a [`Run`](super::Run). Built by a workload, such as [`binding`](super::binding) or
 /// [`relay`](super::relay). Without a schedule it sends as fast as it can. Dropping it releases what was allocated for
 /// it.
 #[derive(Debug)]

@@ -75,7 +75,7 @@ pub(super) enum Decoded {
     Answer(usize),
     /// The client's own business.
     Control,
-    /// Nothing that was sent.
+    /// A datagram that no sender of this run has sent.
     Odd(UnexpectedDatagram),
 }
 

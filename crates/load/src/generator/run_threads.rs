@@ -22,10 +22,10 @@ use crate::measure::{Counters, Latency};
 #[derive(Debug)]
 pub(super) struct RunThreads {
     pub(super) shared: Arc<Shared>,
-    /// One for each thread.
+    /// The counters of each thread.
     pub(super) counters: Arc<[Counters]>,
     pub(super) live: Arc<[Mutex<Latency>]>,
-    /// Those that end by themselves when the time is up.
+    /// The threads that end by themselves when the time is up.
     pub(super) senders: Vec<JoinHandle<End>>,
     /// The threads that must be notified.
     pub(super) receivers: Vec<JoinHandle<End>>,

@@ -6,7 +6,7 @@
 /// One sender's part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// This sender among `senders`.
+    /// The index of this sender among `senders`.
     index: u64,
     senders: u64,
     /// Lanes of all senders.

@@ -92,7 +92,7 @@ impl Shared {
         Duration::from_nanos(self.measure_ns - self.origin_ns)
     }
 
-    /// Nothing more is to be sent.
+    /// Whether no more is to be sent.
     #[inline]
     pub(super) fn stopping(&self) -> bool {
         self.quit.load(Ordering::Relaxed) || self.stopper.is_stopped()
@@ -106,7 +106,7 @@ impl Shared {
         self.quit.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing more is to be received.
+    /// Whether no more is to be received.
     pub(super) fn receivers_off(&self) -> bool {
         self.receivers_off.load(Ordering::Relaxed)
     }

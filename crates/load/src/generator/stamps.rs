@@ -35,7 +35,7 @@ pub(super) struct IdStamp {
 }
 
 impl Stamps {
-    /// Those of a run that begins at `origin_ns`: no other run has them.
+    /// The stamps of a run that begins at `origin_ns`: no other run has them.
     pub(super) fn new(origin_ns: u64) -> Stamps {
         let mut bytes = [0; 28];
         if getrandom::fill(&mut bytes).is_err() {

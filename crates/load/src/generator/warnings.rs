@@ -12,7 +12,7 @@ pub(super) const WITHHELD: &str = "every server said Retry-After";
 /// A generator thread above this share of a processor is itself the limit.
 const BUSY: f64 = 0.9;
 
-/// Everything worth a warning in a finished report.
+/// All warnings about a finished report.
 pub(super) fn of(report: &LoadReport, client_errors: &ClientErrors) -> Vec<String> {
     let mut found = Vec::new();
     generator(report, &mut found);

@@ -22,7 +22,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Nothing matters before `start_ns`; a `timeout` of 0 has no end.
+    /// Before `start_ns` nothing is watched; a `timeout` of 0 has no end.
     pub(super) fn new(timeout: Duration, answers_expected: bool, start_ns: u64) -> Watch {
         let timeout_ns = match timeout.as_nanos() as u64 {
             0 => u64::MAX,

@@ -101,7 +101,7 @@ impl Snapshot {
         sum
     }
 
-    /// One of them.
+    /// The value of a counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize]

@@ -78,7 +78,7 @@ impl Default for FlowTracker {
 }
 
 impl FlowTracker {
-    /// One that remembers this many pieces of 4,096 numbers with gaps, 520 bytes each; at least 2.
+    /// A tracker that remembers this many pieces of 4,096 numbers with gaps, 520 bytes each; at least 2.
     #[must_use]
     pub fn with_memory(pieces: usize) -> FlowTracker {
         FlowTracker {

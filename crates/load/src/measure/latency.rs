@@ -93,7 +93,7 @@ impl Latency {
         1.0 - self.histogram.count_between(0, limit) as f64 / all as f64
     }
 
-    /// Everything at once.
+    /// All percentiles at once.
     #[must_use]
     pub fn report(&self) -> LatencyReport {
         if self.histogram.is_empty() {

@@ -72,7 +72,7 @@ impl PeerOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// Nothing to listen on, or no thread to do it.
+    /// There is no address to listen on, or no thread.
     #[error("a peer needs at least one address and one thread")]
     Nothing,
     /// The payload size of a source is out of range.

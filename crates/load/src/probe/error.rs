@@ -30,7 +30,7 @@ pub enum ProbeError {
         /// The server.
         server: SocketAddr,
     },
-    /// Nothing came back.
+    /// There was no response.
     #[error(
         "no answer from UDP {server}: {transmissions} {request} requests in {:.1} s. The server may be down, a firewall on the \
          way may drop UDP, or address or port may be wrong", .waited.as_secs_f64()
@@ -148,7 +148,7 @@ pub enum ProbeError {
         /// What OTHER-ADDRESS says.
         other: SocketAddr,
     },
-    /// Nothing came from the server's other address, although this machine has sent a request there.
+    /// No response came from the server's other address, although this machine has sent a request there.
     #[error(
         "{server} answers, but {other}, another address that it names, does not. A firewall in front of the server may drop it, or the          server is behind a NAT and names an address of its own network"
     )]
@@ -168,7 +168,7 @@ pub enum ProbeError {
         /// Where the response should have come from.
         expected: SocketAddr,
     },
-    /// Anything else about a request.
+    /// Any other failure of a request.
     #[error("the {request} request to {server} failed: {error}")]
     Request {
         /// The server.
@@ -213,7 +213,7 @@ pub enum ProbeErrorKind {
     LocalSocket,
     /// An ICMP error says that nothing listens.
     NothingListens,
-    /// Nothing came back.
+    /// There was no response.
     NoAnswer,
     /// No TCP or TLS connection, or it ended.
     Connection,
@@ -233,7 +233,7 @@ pub enum ProbeErrorKind {
     Ignored,
     /// The server does not serve what is to be tested.
     Unsupported,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 

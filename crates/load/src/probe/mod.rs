@@ -69,7 +69,7 @@ pub struct Offer {
     pub realm: String,
     /// The password algorithms it lists, in its order; empty for a server that supports RFC 5389.
     pub algorithms: Vec<String>,
-    /// The one that was used.
+    /// The algorithm that was used.
     pub algorithm: String,
     /// How messages are signed.
     pub integrity: String,

@@ -46,7 +46,7 @@ pub enum Judgement {
     Different,
     /// No more than the rounds differ among themselves.
     Same,
-    /// Nothing to judge by.
+    /// There are too few rounds to judge.
     Unknown,
 }
 

@@ -93,9 +93,9 @@ pub enum Ending {
     Complete,
     /// The user stopped it.
     Stopped,
-    /// Nothing came back any more.
+    /// No more responses came.
     ServerSilent,
-    /// Nothing could be sent any more.
+    /// No more could be sent.
     CannotSend,
 }
 

@@ -31,7 +31,7 @@ pub struct SipReport {
     pub retry_after: Option<RetryAfter>,
     /// Challenges that were answered.
     pub challenges: u64,
-    /// Those of them that said that the nonce was too old (`stale=true`).
+    /// Challenges that said that the nonce was too old (`stale=true`).
     pub stale: u64,
     /// Responses to what never was: another branch, another run.
     pub stray: u64,
@@ -150,9 +150,9 @@ pub struct Moment {
     pub at_ms: u64,
     /// Units of work that began.
     pub begun: u64,
-    /// Those of them that succeeded.
+    /// Units that succeeded.
     pub succeeded: u64,
-    /// Those of them that took 200 ms at most.
+    /// Units that succeeded within 200 ms.
     #[serde(default)]
     pub soon: u64,
     /// The slowest of these, microseconds.

@@ -27,7 +27,7 @@ pub(crate) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Those of `message`; none if it has no line end.
+    /// The lines of `message`; none if it has no line end.
     pub(crate) fn of(message: &'a [u8]) -> Lines<'a> {
         let rest = match memchr(b'\n', message) {
             Some(end) => &message[end + 1..],

@@ -377,7 +377,7 @@ pub(crate) enum WorkerBindings {
 }
 
 impl WorkerBindings {
-    /// These bindings, whose changes are saved.
+    /// Bindings whose changes are saved.
     pub(crate) fn saved(memory: MemoryLocation, store: Arc<Store>) -> WorkerBindings {
         let journal = Journal::new(DELAY);
         WorkerBindings::Saved(Persistent { memory, journal }, store)

@@ -152,7 +152,7 @@ pub(crate) struct SipUpgrade {
     pub(crate) log: Option<SharedLog>,
     /// To the other process.
     pub(crate) link: Option<Arc<Link>>,
-    /// Those of `link`, until they are started.
+    /// The threads of `link`, until they are started.
     pub(crate) threads: Option<LinkThreads>,
 }
 

@@ -104,7 +104,7 @@ impl Leaving {
     }
 }
 
-/// All of a worker's.
+/// The TCP relays of a worker.
 #[derive(Debug)]
 pub(crate) struct TcpRelays {
     relays: HashMap<RelayKey, TcpRelay>,
@@ -177,7 +177,7 @@ impl TcpRelays {
     ) -> Result<()> {
         let from = self.relays.get(&relay).ok_or(ErrorKind::NotFound)?;
         let from = from.listener.local_addr();
-        // One of our own is reached at the address that it is bound to.
+        // A relayed address of this server is reached at the address that it is bound to.
         let to = relays
             .listens(peer)
             .map_or(peer, |own| SocketAddr::new(own.local, peer.port()));

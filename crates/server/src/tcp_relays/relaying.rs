@@ -73,7 +73,7 @@ impl Meter<'_> {
     }
 }
 
-/// One of the two connections.
+/// One of the two connections of a relay.
 trait End {
     /// The connection itself, if bytes pass unchanged.
     fn plain(&self) -> Option<&TcpConnection>;

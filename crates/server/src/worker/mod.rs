@@ -65,7 +65,7 @@ const EXPIRIES: usize = 64;
 /// How soon to try again when another worker does not read its mailbox.
 const HELD: Duration = Duration::from_millis(1);
 
-/// Everything that is one worker's. Made by the starting thread, then moved to its own.
+/// The state of one worker. Made by the starting thread, then moved to its own.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) core: Core,

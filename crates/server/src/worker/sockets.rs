@@ -7,7 +7,7 @@ use io::{Brought, GroWatch, RecvBatch, SendTo, UdpSocket};
 use std::net::SocketAddr;
 use turn::{ClientPath, ConnectionKey, RelayKey};
 
-/// One of a worker's sockets in a listener's SO_REUSEPORT group.
+/// A socket of a worker in a listener's SO_REUSEPORT group.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: UdpSocket,
@@ -149,8 +149,8 @@ impl RelayTable {
     }
 }
 
-/// Everything a datagram can leave by. Borrowed as a whole while datagrams are queued; changes wait until they have
-/// left.
+/// The sockets that a datagram can leave by. Borrowed as a whole while datagrams are queued; changes wait until they
+/// have left.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) listeners: Vec<Listener>,

@@ -52,7 +52,7 @@ pub struct Span {
 struct Dialog {
     began_s: u64,
     ends_s: u64,
-    /// They end with it.
+    /// The tickets end with the dialog.
     tickets: Box<[Ticket]>,
     record: Option<Box<CallRecord>>,
 }
@@ -82,7 +82,7 @@ struct Shard {
     ends: BTreeSet<(u64, DialogId)>,
 }
 
-/// All of them, for all workers.
+/// The dialogs of all workers.
 #[derive(Debug)]
 pub struct Dialogs {
     parts: Box<[Mutex<Shard>]>,

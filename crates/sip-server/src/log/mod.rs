@@ -54,7 +54,7 @@ fn header() -> [u8; HEADER_LEN] {
 enum Beginning {
     /// A log of this version, or of one whose records are read.
     Ours,
-    /// Nothing, or less than a header: the process ended while it made the file.
+    /// The file is empty, or shorter than a header: the process ended while it made the file.
     Unfinished,
     /// A log of another version.
     Version(u32),

@@ -13,9 +13,9 @@ pub trait Storage {
     /// All bytes, for the start.
     ///
     /// # Errors
-    /// Those of the storage, as with all of these.
+    /// Those of the storage, as for all functions here.
     fn read(&mut self) -> io::Result<Vec<u8>>;
-    /// This many bytes from a place on.
+    /// Reads this many bytes from a place on.
     fn read_at(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
     /// Adds bytes at the end. After an error, some of them may be there.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;

@@ -153,7 +153,7 @@ impl Contacts {
         changes
     }
 
-    /// All of them, with what has happened last.
+    /// All contacts, each with its last event.
     pub(super) fn list(&self) -> Vec<(&Contact, Event)> {
         let all = self.all.iter();
         all.map(|contact| (contact, contact.event)).collect()

@@ -601,7 +601,7 @@ impl Refusal {
         }
     }
 
-    /// Nothing is kept of a request that is refused.
+    /// The server stores nothing of a request that is refused.
     fn answer(
         &self,
         transactions: &mut Transactions<'_>,

@@ -7,9 +7,9 @@ use crate::Aor;
 pub enum Access {
     /// Change the bindings of the address.
     Granted,
-    /// Nothing: 403.
+    /// The user may not register: 403.
     Forbidden,
-    /// Nothing, as the address does not exist: 404. Only for senders who may know which addresses exist.
+    /// The address does not exist: 404. Only for senders who may know which addresses exist.
     NoSuchUser,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct TempGruus {
     /// The same in all workers and runs.
     cipher: HashKey,
     mac: HashKey,
-    /// This worker's own in this run: what comes of it is never the same twice.
+    /// The key of this worker in this run: its results are never the same twice.
     unique: HashKey,
     count: u64,
 }

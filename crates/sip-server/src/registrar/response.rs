@@ -93,7 +93,7 @@ impl Listed<'_> {
     ) -> Result<usize, Refusal> {
         let entries = self.entries(bindings, steps);
         let mut lines = Builder::fields(buffer);
-        // One for all contacts of an answer: with it each instance has one temporary GRUU there.
+        // One distinguisher for all contacts of a response: with it each instance has one temporary GRUU there.
         let distinguisher = self.gruus.as_mut().map(|gruus| gruus.unique());
         for entry in &entries {
             self.add_contact(&mut lines, entry, distinguisher.unwrap_or_default());

@@ -21,7 +21,7 @@ pub enum DivertReason {
 }
 
 impl DivertReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [DivertReason; 4] = [
         DivertReason::Busy,
         DivertReason::NoAnswer,
@@ -106,13 +106,13 @@ impl Forward {
     }
 }
 
-/// All of them, ready to be searched.
+/// All forwards, ready to be searched.
 #[derive(Debug, Default)]
 pub struct Forwards {
     all: Vec<Forward>,
-    /// Those with users, by `alice@example.org` or `alice`.
+    /// Forwards with users, by `alice@example.org` or `alice`.
     by_user: BTreeMap<String, Vec<usize>>,
-    /// Those without users.
+    /// Forwards without users.
     for_everybody: Vec<usize>,
 }
 

@@ -18,7 +18,7 @@ pub enum Finding {
     Unreachable {
         /// The number of the route.
         route: usize,
-        /// The one that takes its requests.
+        /// The route that takes its requests.
         taken_by: usize,
     },
     /// No request reaches a route by this prefix.

@@ -57,8 +57,8 @@ pub(super) struct TrunkEntry {
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) route: Route,
-    /// Those of the lowest priority number first, else in the order of the route. Routes with the same list share it,
-    /// so that it stays in the cache of the processor.
+    /// The trunks of the lowest priority number first, else in the order of the route. Routes with the same list share
+    /// it, so that it stays in the cache of the processor.
     pub(super) trunks: Arc<[u16]>,
     pub(super) from_trunks: Vec<u16>,
 }

@@ -102,7 +102,7 @@ pub(super) struct Draft {
     pub(super) credentials: Vec<u8>,
     /// The realms that have challenged it, or a request before it in the same call.
     pub(super) realms: Vec<RealmName>,
-    /// Those of them that have challenged this request itself.
+    /// Realms that have challenged this request itself.
     pub(super) challenged: Vec<RealmName>,
 }
 

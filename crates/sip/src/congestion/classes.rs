@@ -21,7 +21,7 @@ pub enum Dialog {
     None,
     /// There is one of another server, which this one cannot check: it is a proxy.
     Claimed,
-    /// This server has written it: its MAC is right for Call-ID and From tag.
+    /// A tag of this server: its MAC is right for Call-ID and From tag.
     Ours,
 }
 

@@ -19,7 +19,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, the best first.
+    /// All algorithms, the best first.
     pub const ALL: [Algorithm; 3] = [Algorithm::Sha256, Algorithm::Sha512_256, Algorithm::Md5];
 
     /// The name, as it is in a message.
@@ -320,7 +320,7 @@ impl Qop {
         }
     }
 
-    /// The one with this name, in any case.
+    /// The value with this name, in any case.
     #[must_use]
     pub fn of(name: &[u8]) -> Option<Qop> {
         let mut all = [Qop::Auth, Qop::AuthInt].into_iter();

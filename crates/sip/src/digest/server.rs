@@ -176,11 +176,11 @@ pub struct DigestRequest<'a> {
 /// What is made of credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// They are right, and fresh.
+    /// The credentials are right, and fresh.
     Accepted,
-    /// They were right once: 401 or 407 with `stale=true`, and the client need not ask its user.
+    /// The credentials were right once: 401 or 407 with `stale=true`, and the client need not ask its user.
     Stale,
-    /// They are wrong: 401 or 407.
+    /// The credentials are wrong: 401 or 407.
     Denied,
     /// The request contradicts itself: 400.
     Bad(DigestMismatch),

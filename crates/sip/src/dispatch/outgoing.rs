@@ -239,7 +239,7 @@ pub struct Stats {
     pub failed_over: u64,
     /// Requests that came to no response.
     pub failed: u64,
-    /// Those of them that led where they may not go.
+    /// Requests whose targets were forbidden destinations.
     pub forbidden: u64,
     /// Responses that went elsewhere than their request came from, as nobody took them there.
     pub redirected: u64,

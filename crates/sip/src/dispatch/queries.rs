@@ -27,7 +27,7 @@ pub(super) enum Waiter {
 #[derive(Debug)]
 pub(super) struct PendingQueries {
     open: HashMap<Query, Vec<Waiter>, Seeded>,
-    /// Those that were not handed out yet.
+    /// Queries that were not returned yet.
     new: VecDeque<Query>,
     /// When each was asked, the first one first; of some the answer has come.
     asked: VecDeque<(Mono, Query)>,

@@ -38,7 +38,7 @@ pub(super) struct Response {
     name: PeerName,
     bytes: Box<[u8]>,
     asked: Vec<Query>,
-    /// Those that are left, once they are known.
+    /// The servers that are left, once they are known.
     servers: Option<std::vec::IntoIter<Candidate>>,
 }
 

@@ -97,7 +97,7 @@ pub(super) enum Path {
     Open(ConnectionKey, Waiting),
     /// A connection is being opened already.
     Waits,
-    /// This one must be opened first.
+    /// This connection must be opened first.
     Opens(ConnectKey),
     /// Too many are being opened, or too much waits for this one; what would have waited comes back.
     Refused(Waiting),

@@ -97,7 +97,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// All of them, in the order of their counters.
+    /// All reasons, in the order of their counters.
     pub const ALL: [DropReason; 14] = [
         DropReason::NotSip,
         DropReason::NoReturnPath,

@@ -534,7 +534,7 @@ impl Engine {
 
 /// What the scan decided.
 enum Shed {
-    /// Nothing: it takes a closer look.
+    /// The filter cannot decide, so the engine does.
     Unknown,
     Admitted,
     Refused,

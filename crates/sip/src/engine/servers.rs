@@ -58,7 +58,7 @@ pub(super) struct Server {
 pub(super) struct Servers {
     pub(super) slab: Slab<Server>,
     index: HashTable<u32>,
-    /// Those that messages with other branches may ask for.
+    /// Transactions that messages with other branches may look up.
     related: Related,
     pub(super) wheel: Wheel,
     pub(super) quota: TransactionQuota,

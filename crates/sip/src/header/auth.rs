@@ -42,7 +42,7 @@ impl<'a> Authorization<'a> {
 pub struct AuthParams<'a>(&'a [u8]);
 
 impl<'a> AuthParams<'a> {
-    /// Those of a value that is nothing but parameters: Authentication-Info (RFC 3261 §20.6).
+    /// The parameters of a value without a scheme: Authentication-Info (RFC 3261 §20.6).
     #[must_use]
     pub const fn new(value: &'a [u8]) -> AuthParams<'a> {
         AuthParams(value)

@@ -166,7 +166,7 @@ impl DnsCache {
         self.entries.len()
     }
 
-    /// Nothing is kept.
+    /// Whether no answer is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -31,7 +31,7 @@ pub struct Failover {
 }
 
 impl Failover {
-    /// These servers, in this order, until so much time has passed: a TU that waits has other plans after 64*T1.
+    /// These servers, in this order, until this time has passed: a TU that waits has other plans after 64*T1.
     #[must_use]
     pub fn new(servers: Vec<Candidate>, now: Mono, failover_time: Duration) -> Failover {
         Failover {

@@ -63,7 +63,7 @@ pub struct Candidate {
 pub enum Located {
     /// Servers to try in this order; never empty.
     Servers(Vec<Candidate>),
-    /// These questions must be answered first, all of them.
+    /// All of these queries must be answered first.
     Ask(Vec<Query>),
     /// There is no such server.
     Nowhere,
@@ -79,7 +79,7 @@ const MOST: usize = 16;
 pub struct Locator {
     /// Our transports, the preferred first.
     transports: Vec<Transport>,
-    /// Those that lead to numeric addresses only.
+    /// Transports that lead to numeric addresses only.
     of_addresses: Vec<Transport>,
     random: u64,
 }

@@ -164,7 +164,7 @@ pub struct RequestedTransport(
 impl RequestedTransport {
     /// The only one RFC 8656 allows.
     pub const UDP: RequestedTransport = RequestedTransport(17);
-    /// The one RFC 6062 adds.
+    /// TCP (RFC 6062).
     pub const TCP: RequestedTransport = RequestedTransport(6);
 }
 

@@ -99,7 +99,7 @@ impl fmt::Display for Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// Nothing came back.
+    /// There was no response.
     #[error("no response to {} requests in {:.1?}", .0.transmissions, .0.elapsed)]
     TimedOut(Timing),
     /// Responses came, and none could be trusted (RFC 8489 §9.2.5).

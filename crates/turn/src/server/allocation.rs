@@ -73,11 +73,11 @@ pub(super) struct Opening {
 pub(super) enum Plan {
     /// One relayed transport address.
     Single,
-    /// One with an even port, and the next port for a reservation.
+    /// An even port, and the next port for a reservation.
     Pair,
-    /// One of each family, asked for as RFC 8656 does it or as the draft before it.
+    /// A relay of each family, requested as in RFC 8656 or as in the draft before it.
     Dual { draft: bool },
-    /// One that another worker holds in reserve.
+    /// A reservation that another worker holds.
     Claim,
 }
 

@@ -49,7 +49,7 @@ impl Deletion {
     }
 }
 
-/// All of them, oldest first, and an index over them.
+/// All deletions, oldest first, and an index over them.
 #[derive(Debug)]
 pub(super) struct Deletions {
     queue: VecDeque<Deletion>,

@@ -102,7 +102,7 @@ impl Server {
             return false;
         };
         let is_recent = now.mono < allocation.opened_at.plus_secs(WINDOW_S);
-        // One that has lost a relay has had its response.
+        // An allocation that has lost a relay has had its response.
         let is_whole = relayed != RelayedAddresses::default();
         if allocation.made_by.transaction_id != asked.transaction_id || !is_recent || !is_whole {
             return false;

@@ -100,7 +100,7 @@ struct Bucket {
 pub(super) struct Limiter {
     /// Whether any allocation has a limit.
     limits: bool,
-    /// Those of allocations that have no shared one, by the allocation's place.
+    /// Buckets of allocations without a shared one, by the allocation's index.
     own: Vec<Bucket>,
     shared: Option<Box<dyn SharedBuckets>>,
 }

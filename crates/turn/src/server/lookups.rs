@@ -41,7 +41,7 @@ struct SuspendedRequest {
     may_move: bool,
 }
 
-/// All of them, found by 5-tuple.
+/// All look-ups, found by 5-tuple.
 #[derive(Debug)]
 pub(super) struct Lookups {
     suspended: Slab<SuspendedRequest>,

@@ -185,7 +185,7 @@ pub struct Server {
     realms: Realms,
     /// The realms that clients have chosen by the name of a server.
     server_names: ServerNames,
-    /// The one that has counted what is held.
+    /// The quota that has counted what is held.
     quota: Arc<dyn Quota>,
     /// Counts the policies: what was allowed under an earlier one is asked again.
     policy_epoch: u16,

@@ -32,7 +32,7 @@ struct Entry {
     at: Mono,
 }
 
-/// All of them, at most one per 5-tuple.
+/// All moved requests, at most one per 5-tuple.
 #[derive(Debug)]
 pub(super) struct Moved {
     table: HashTable<Entry>,

@@ -101,7 +101,7 @@ impl Server {
     /// released before this returns. For a while, requests from the same 5-tuple make an
     /// [`Output::MoveRequest`](super::Output::MoveRequest). Returns `false` if the request is not known (any more).
     pub fn request_moved(&mut self, now: Now, request: RequestKey, to: u16) -> bool {
-        // One with a reservation token waits for the server that holds the port.
+        // An opening with a reservation token waits for the server that holds the port.
         let Some(opening) = self.take_opening(request, |opening| opening.plan != Plan::Claim)
         else {
             return false;

@@ -352,7 +352,7 @@ pub enum PortRequest {
     Any,
     /// An even one.
     Even,
-    /// The one above the port of the entry before, which was `Even`, on the same address.
+    /// The port above that of the entry before, which was `Even`, on the same address.
     Next,
 }
 
@@ -389,7 +389,7 @@ pub enum OpenError {
     /// There is no relay address of this family: 440.
     #[error("no relay address of this family")]
     FamilyUnsupported,
-    /// Anything else the system said: 508.
+    /// Any other error of the system: 508.
     #[error("the socket could not be opened")]
     Other,
 }

@@ -373,7 +373,7 @@ impl Closed {
 pub(super) struct Outputs {
     queue: VecDeque<Queued>,
     bytes: Vec<u8>,
-    /// The one handed out last; it owns what the embedder is looking at.
+    /// The output that was returned last; it owns what the embedder reads.
     current: Option<Queued>,
 }
 

@@ -64,7 +64,7 @@ impl Permissions {
         }
     }
 
-    /// All of them, also those that have expired.
+    /// All permissions, also expired ones.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Permission> {
         self.0.iter()
     }

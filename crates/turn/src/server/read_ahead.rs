@@ -20,7 +20,7 @@ pub enum Arrival {
     Client(FiveTuple),
     /// From a peer, at this relay.
     Peer(RelayKey),
-    /// Anything else: nothing is read for it.
+    /// Any other datagram: nothing is read for it.
     Other,
 }
 

@@ -151,7 +151,7 @@ impl Server {
             Ok(user) => {
                 asked.user = Some(user);
                 self.refund_unverified(now.mono, path);
-                // One that was moved here has been reported where it came from.
+                // A request that was moved here has been reported where it came from.
                 if asked.may_move {
                     self.report_authenticated(&asked);
                 }

@@ -29,7 +29,7 @@ struct SharedPortRelay {
 /// Why a peer cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimRefused {
-    /// This relay has it.
+    /// This relay has the claim.
     Taken(u32),
     /// The relay has too many.
     TooMany,
@@ -144,9 +144,9 @@ impl SharedPorts {
 }
 
 impl Server {
-    /// This relay's port is one that it shares with others. Call it between
-    /// [`Output::OpenRelays`](super::Output::OpenRelays) and [`relays_opened`](Self::relays_opened). `port` is the
-    /// embedder's number of the port, another one for each address.
+    /// This relay shares its port with others. Call it between [`Output::OpenRelays`](super::Output::OpenRelays) and
+    /// [`relays_opened`](Self::relays_opened). `port` is the embedder's number of the port, another one for each
+    /// address.
     pub fn share_port(&mut self, relay: RelayKey, port: u16) {
         if self.relays.generation(relay.index) == relay.generation {
             let sharer = SharedPortRelay {

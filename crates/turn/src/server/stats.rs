@@ -106,7 +106,7 @@ stats! {
     pub channels: u64,
     /// Connections between TCP relays and peers, those being made included (RFC 6062).
     pub peer_connections: u64,
-    /// Those of them that a data connection is bound to.
+    /// Peer connections with a bound data connection.
     pub data_connections: u64,
     /// Connections with peers that were ever made, by a Connect request or by the peer.
     pub peer_connections_opened: u64,

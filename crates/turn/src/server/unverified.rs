@@ -108,7 +108,7 @@ impl Server {
     /// Takes an error response out of the budget of a client that has proven nothing.
     ///
     /// # Errors
-    /// Nothing is left of it in this second.
+    /// The budget of this second is used.
     pub(super) fn take_unverified(
         &mut self,
         now: Mono,

@@ -111,7 +111,7 @@ impl Patient<'_> {
 /// A check and its name.
 type Check = (&'static str, fn(&Patient<'_>) -> Vec<Finding>);
 
-/// All of them, in the order of docs/doctor.md.
+/// All checks, in the order of docs/doctor.md.
 const CHECKS: [Check; 15] = [
     ("files", limits::files),
     ("buffers", limits::buffers),

@@ -20,7 +20,7 @@ pub(super) enum Said {
     Failed(String),
 }
 
-/// This machine, or one that a test has made up.
+/// This machine, or a simulated one in a test.
 pub(super) struct System {
     root: PathBuf,
     is_real: bool,

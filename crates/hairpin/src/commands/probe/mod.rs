@@ -125,7 +125,7 @@ fn credentials(turn: &Turn) -> Result<Option<Credentials>> {
 enum Failure {
     /// The name leads nowhere.
     NoAddress(anyhow::Error),
-    /// This server, the last one that was tried.
+    /// The failure of the last server that was tried.
     Server(SocketAddr, Box<ProbeError>),
 }
 

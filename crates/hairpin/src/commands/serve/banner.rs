@@ -9,7 +9,7 @@ use crate::commands::ice::Ice;
 use crate::commands::output::Lines;
 use crate::config::is_private;
 
-/// Everything the banner says.
+/// The contents of the banner.
 #[derive(Debug)]
 pub(super) struct Banner {
     /// Listening addresses, with the real ports.

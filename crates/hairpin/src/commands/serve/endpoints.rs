@@ -25,7 +25,7 @@ pub(super) struct Endpoints {
     serving: Option<All>,
 }
 
-/// All of them are served until this is dropped.
+/// All endpoints are served until this is dropped.
 #[expect(dead_code, reason = "held for what dropping them does")]
 struct All {
     admin: Option<Serving>,

@@ -331,7 +331,7 @@ struct Service<'a> {
     cluster: Option<Cluster>,
     denied: Denied,
     source: Arc<Source>,
-    /// They answer until the very end, so that a probe sees the server stop.
+    /// The endpoints respond until the end, so that a probe sees the server stop.
     endpoints: Endpoints,
     /// What the control socket has the main thread do.
     inbox: Inbox,

@@ -17,7 +17,7 @@ pub(super) enum Kind {
     Block(String),
     /// `include_file "name"`
     Include(String),
-    /// Anything else.
+    /// Any other statement.
     Other(String),
 }
 

@@ -1,8 +1,8 @@
 //! The TURN clients of the benchmark: allocations with a channel, made by real sockets, whose
 //! 5-tuples the injected frames then imitate; and allocation churn.
 //!
-//! They are those of [`crate::client`], and send what a WebRTC client sends: long-term credentials, MD5 and HMAC-SHA1,
-//! 401 first.
+//! The clients are those of [`crate::client`]. They send what a WebRTC client sends: long-term credentials, MD5 and
+//! HMAC-SHA1, 401 first.
 
 mod churn;
 mod setup;

@@ -1,6 +1,6 @@
 //! The gates: what a server under development must reach, held against the floor of the same round.
 //!
-//! They are for a test command that runs on any machine. Other work of the machine may disturb one of the two
+//! The gates are for a test command that runs on any machine. Other work of the machine may disturb one of the two
 //! measurements. So a result below the gate is measured again, together with the floor, and the second pair counts.
 //! What arrived damaged is never measured away.
 

@@ -197,7 +197,7 @@ impl Outcome {
         }
     }
 
-    /// One of its two numbers; `None` for a failure, and for what an overload did not leave.
+    /// The number of this measure; `None` for a failure, and if nothing is left in an overload.
     pub fn value(&self, measure: Measure) -> Option<f64> {
         match (self, measure) {
             (Outcome::Packets(packets), Measure::Main) => Some(packets.best.delivered),

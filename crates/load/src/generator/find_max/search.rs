@@ -21,7 +21,7 @@ pub(super) struct Search<'a> {
     /// The lowest that failed did so once only: before it ends the search, it is tried again. A machine that stood
     /// still for a moment must not be the response.
     doubted: bool,
-    /// This rate failed once, not by much.
+    /// This rate failed once, but not by much.
     again: Option<f64>,
     dead: bool,
     report: LoadReport,

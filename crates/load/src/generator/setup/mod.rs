@@ -357,7 +357,7 @@ impl Setup {
         self.driver.client(self.ids[number as usize])?.relayed()
     }
 
-    /// Those of all clients, by number.
+    /// The relayed addresses of all clients, by number.
     pub(super) fn relayed_all(&self) -> Result<Vec<SocketAddr>, SetupError> {
         let all = (0..self.len()).map(|number| self.relayed(number).ok_or(CallError::NoAllocation));
         Ok(all.collect::<Result<_, _>>()?)

@@ -256,7 +256,7 @@ where
     }
 
     fn disconnected(&mut self, _: &mut Driver, id: ClientId, error: &io::Error) {
-        // One that has left for another port has no number any more.
+        // A client that has left for another port has no number any more.
         let number = self.progress.numbers.get(id.0 as usize);
         if number.is_some_and(|&number| self.progress.ids.get(number as usize) == Some(&id)) {
             self.fail(self.progress.disconnected(error));

@@ -116,7 +116,7 @@ pub(super) struct Core {
     begun: u64,
     /// Units of work of the measured part that are over.
     pub(super) over: u64,
-    /// Those that have failed since this was last taken, and are to begin anew.
+    /// Units of work that have failed since this value was last taken. They begin again.
     pub(super) anew: u64,
 }
 

@@ -161,7 +161,7 @@ impl Sip {
             schedule: self.schedule.clone().filter(|_| window.is_none()),
             window: part(window.unwrap_or(0)) as usize,
             runs,
-            // One of the workers looks after the server.
+            // One of the workers measures the server's processor time.
             server: options.server_process.filter(|_| index == 0),
         };
         Ok(Worker::new(start))

@@ -69,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// Everything, for the report.
+    /// The whole report.
     pub(super) fn finish(self) -> SipReport {
         SipReport {
             timeline: self.timeline,

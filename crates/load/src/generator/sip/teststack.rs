@@ -15,7 +15,7 @@ use crate::report::{Percentiles, shown};
 use crate::sip::{Transport, Uas, UasError, UasOptions};
 use ::io::clock;
 
-/// One of the runs.
+/// A run of testStack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TestStack {

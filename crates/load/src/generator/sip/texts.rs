@@ -81,7 +81,7 @@ const fn parameter(transport: Transport) -> &'static str {
 }
 
 impl Words {
-    /// Those of `options` towards `target`.
+    /// The texts for `options` and `target`.
     pub(super) fn new(options: &SipOptions, target: SocketAddr, salt: String) -> Words {
         let address = format!("{}:{}", host(target.ip()), target.port());
         let domain = options.domain.clone().unwrap_or(address);

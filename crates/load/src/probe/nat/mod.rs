@@ -33,7 +33,7 @@ pub struct NatOptions {
 }
 
 impl NatOptions {
-    /// Everything but the lifetime of bindings.
+    /// All tests but the lifetime of bindings.
     #[must_use]
     pub const fn new(timeout: Duration) -> NatOptions {
         NatOptions {

@@ -33,9 +33,9 @@ impl Behaviour {
 pub enum Hairpinning {
     /// There is no NAT.
     NotNeeded,
-    /// They do.
+    /// The two sockets reach each other.
     Works,
-    /// They do not.
+    /// The two sockets do not reach each other.
     Fails,
     /// Over TCP and TLS it is not tested.
     NotTested,

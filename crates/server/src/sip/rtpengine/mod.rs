@@ -69,7 +69,7 @@ pub(crate) struct MediaResponse {
     /// Of the [`MediaRelay`].
     relay: u64,
     number: u64,
-    /// Nothing in the proxy waits for it.
+    /// No message in the proxy waits for it.
     is_deletion: bool,
     outcome: Outcome,
 }
@@ -427,7 +427,7 @@ mod tests {
             relay.count(taken, MediaResult::Taken);
         }
         assert_eq!(relay.outcomes(&Stats::default()), [1, 1, 2, 1, 0]);
-        // Nothing waits for a deletion.
+        // No message waits for a deletion.
         let deletion = response(true, Outcome::Full);
         relay.count(&deletion, MediaResult::Late);
         relay.count(&response(false, done()), MediaResult::Malformed);

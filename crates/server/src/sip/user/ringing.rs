@@ -37,7 +37,7 @@ impl Ringing {
         self.ends.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// One that has rung long enough, and what it gets.
+    /// A call that has rung long enough, and the code of its response.
     pub(super) fn expired(&mut self, now: Mono) -> Option<(ServerKey, u16)> {
         let first = self.ends.first_entry()?;
         if first.key().0 > now {

@@ -97,7 +97,7 @@ impl OwnedKeyQuery {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum KeyLookup {
-    /// These keys belong to the user.
+    /// The keys of the user.
     Known(KnownUser),
     /// There is no such user, or no key of this algorithm.
     Unknown,

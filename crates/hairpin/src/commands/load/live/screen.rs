@@ -15,13 +15,13 @@ use super::{Title, lines};
 /// Seconds that the charts show.
 const WINDOW: usize = 120;
 
-/// Everything that is on the picture.
+/// The contents of the picture.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     title: Title,
     seconds: VecDeque<Second>,
     note: String,
-    /// Those of a search that are over; empty if there is none.
+    /// The steps of a search that are complete; empty if there is none.
     steps: Vec<Step>,
 }
 
