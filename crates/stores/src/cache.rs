@@ -1,8 +1,8 @@
 //! The results of look-ups, for all workers: known users and unknown names, each with its own limit.
 //!
-//! A known user stays until its slot is needed, also after its lifetime: then the entry is used only if the query fails
-//! or the store is down. If there is no free slot, a user is removed that was not used since the last pass (the
-//! second-chance algorithm).
+//! A known user stays until its slot is necessary, also after its lifetime. After its lifetime, the entry is used only
+//! if the query fails or the store is down. If there is no free slot, the cache removes a user that was not used since
+//! the last pass (the second-chance algorithm).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

@@ -92,9 +92,9 @@ pub struct Source {
     asks: mpsc::Sender<Ask>,
     pub(crate) counters: Counters,
     pub(crate) is_up: AtomicBool,
-    /// Whether the store responds, as far as is known: `false` from the first query without a response until a query or
-    /// a probe has a response. A store counts as down only after several failures. A query that the store has rejected
-    /// concerns one user, and changes nothing here.
+    /// Whether the store responds, by the last result. It is `false` from the first query without a response until a
+    /// query or a probe has a response. A store counts as down only after several failures. A query that the store has
+    /// rejected concerns one user, and changes nothing here.
     pub(crate) responds: AtomicBool,
     /// Whether the small tables have been read, or could not be.
     pub(crate) was_tried: AtomicBool,

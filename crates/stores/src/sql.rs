@@ -1,6 +1,6 @@
 //! The tables of coturn, in any SQL database.
 //!
-//! hairpin reads and writes them as coturn does. `hairpin_key` is a further table, which may be missing: it has the
+//! hairpin reads and writes them as coturn does. `hairpin_key` is an additional table, which may be missing. It has the
 //! SHA-256 key of a user beside the MD5 key that it was made with. When another program changes the MD5 key, the
 //! SHA-256 key no longer counts.
 

@@ -39,9 +39,9 @@ impl Best {
         }
     }
 
-    /// Notes that the request was held back. The caller gets "a 503 (Service Unavailable) response without the
-    /// Retry-After header" (RFC 7339 §5.10): with the field, the caller would also keep back what this server can send
-    /// elsewhere.
+    /// Notes that the request was not sent because of a throttle. The caller gets "a 503 (Service Unavailable) response
+    /// without the Retry-After header" (RFC 7339 §5.10). With the field, the caller would also stop requests that this
+    /// server can send elsewhere.
     pub(super) fn add_throttled(&mut self) {
         if self.is_beaten_by(503) {
             self.add_own(503);

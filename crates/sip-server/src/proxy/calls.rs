@@ -1,7 +1,7 @@
 //! Calls that count towards limits, and the ends of their sessions.
 //!
 //! If a policy counts calls, a request is admitted before it is forwarded. From the INVITE on, the context has the
-//! tickets of its call; with the first 2xx they go to the policy, which keeps them until the dialog ends.
+//! tickets of its call. With the first 2xx they go to the policy, which keeps them until the dialog ends.
 
 use std::time::Duration;
 

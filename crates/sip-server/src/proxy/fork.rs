@@ -1,5 +1,5 @@
-//! Forking (RFC 3261 §16.6): copies of a request go to the targets of a group at the same time, and to the next group
-//! when all of them have ended.
+//! Forking (RFC 3261 §16.6): copies of a request go to the targets of a group at the same time. When all of them have
+//! ended, copies go to the next group.
 
 use std::collections::VecDeque;
 
@@ -76,8 +76,8 @@ impl Proxy {
         }
     }
 
-    /// All copies of a group were sent, unless some wait for the media relay: the time of the group begins, and what no
-    /// other copy needs is dropped.
+    /// All copies of a group were sent, unless some wait for the media relay. The time of the group begins, and the
+    /// proxy drops what no other copy requires.
     pub(super) fn group_launched(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
         let (recurses, ring_time) = (self.config.recurses, self.config.ring_time);
         let Some(context) = self.contexts.get(key) else {

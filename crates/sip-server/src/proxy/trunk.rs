@@ -139,8 +139,8 @@ pub(super) fn not_sent(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) 
     keep_following_targets(stack, context, hop, FailureReason::Unreachable);
 }
 
-/// Whether this server has not tried to send a request: the address asked for less (RFC 7339) or for a pause
-/// (Retry-After), or this server limits what it sends.
+/// Whether this server has not tried to send a request. The address has asked for fewer requests (RFC 7339) or for a
+/// pause (Retry-After), or this server limits what it sends.
 const fn is_not_tried(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(_) | Failure::LeftAlone)
 }
@@ -275,8 +275,8 @@ impl Proxy {
     /// A trunk asks for credentials, and this server has some: sends the request again, in a transaction of its own.
     /// Returns `false` if the response is final.
     ///
-    /// RFC 3261 §22.2 has a UAC raise CSeq. A proxy that raised it would have to map it in all later requests of the
-    /// dialog, in both directions, so it would have to keep the dialog. The copy has the CSeq of the caller instead.
+    /// RFC 3261 §22.2 requires a UAC to increase CSeq. A proxy that increases it must map it in all later requests of
+    /// the dialog, in both directions, so it must store the dialog. The copy has the CSeq of the caller instead.
     pub(super) fn answer_challenge(
         &mut self,
         now: Mono,

@@ -1,5 +1,5 @@
-//! ACKs with the answer to the offer of a 2xx. A UAC repeats its ACK for each copy of the 2xx that it gets
-//! (RFC 3261 §13.2.2.4), and all copies must have the same session description.
+//! ACKs with the answer to the offer of a 2xx. A UAC repeats its ACK for each copy of the 2xx that it gets (RFC 3261
+//! §13.2.2.4). All copies must have the same session description.
 
 use std::collections::VecDeque;
 

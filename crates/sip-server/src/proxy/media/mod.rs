@@ -6,13 +6,14 @@
 //!  waits <── SDP ──────┘       waits <── SDP ───────┘
 //! ```
 //!
-//! The proxy asks ([`Proxy::poll_media`]), keeps the message, and sends it on when the embedder has called
-//! [`Proxy::media_answered`]. Each copy of an INVITE has a session of its own at the relay, so copies that ring at the
-//! same time do not disturb each other. Nothing is kept per dialog: the tokens in Record-Route say that the media of a
-//! dialog go through a relay, in which session, and what its two sides are.
+//! The proxy queues a request ([`Proxy::poll_media`]) and keeps the message. It sends the message when the embedder has
+//! called [`Proxy::media_answered`]. Each copy of an INVITE has a session of its own at the relay, so copies that ring
+//! at the same time are independent. The proxy stores nothing per dialog. The tokens in Record-Route say that the media
+//! of a dialog go through a relay. They have the session and the profiles of both sides.
 //!
-//! The proxy deletes a session if the copy gets a final response other than 2xx, if the INVITE ends without a 2xx of
-//! the copy, or after a BYE. A call that ends without a BYE stays at the relay until the relay itself forgets it.
+//! The proxy deletes a session if the copy gets a final response other than 2xx, or if the INVITE ends without a 2xx of
+//! the copy. It also deletes the session after a BYE. A call that ends without a BYE stays at the relay until the relay
+//! itself removes it.
 //!
 //! [`Proxy::poll_media`]: super::Proxy::poll_media
 //! [`Proxy::media_answered`]: super::Proxy::media_answered
