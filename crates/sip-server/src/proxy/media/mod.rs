@@ -11,8 +11,8 @@
 //! at the same time are independent. The proxy stores nothing per dialog. The tokens in Record-Route say that the media
 //! of a dialog go through a relay. They have the session and the profiles of both sides.
 //!
-//! The proxy deletes a session if the copy gets a final response other than 2xx, or if the INVITE ends without a 2xx of
-//! the copy. It also deletes the session after a BYE. A call that ends without a BYE stays at the relay until the relay
+//! The proxy deletes a session if the copy gets a final response other than 2xx, or if the INVITE ends without its 2xx.
+//! It also deletes the session after a BYE. A call that ends without a BYE stays at the relay until the relay
 //! itself removes it.
 //!
 //! [`Proxy::poll_media`]: super::Proxy::poll_media
@@ -85,8 +85,8 @@ pub struct MediaRequest {
     /// The session: the Call-ID, a semicolon and eight hexadecimal digits. Each copy of an INVITE has a session of its
     /// own.
     pub session: Box<[u8]>,
-    /// The tag of the side that has made the offer. To delete a dialog: the tag of the caller. If it is empty, the whole
-    /// session is deleted.
+    /// The tag of the side that has made the offer. To delete a dialog: the tag of the caller. If it is empty, the
+    /// whole session is deleted.
     pub from_tag: Box<[u8]>,
     /// The tag of the other side, if it has one.
     pub to_tag: Option<Box<[u8]>>,
@@ -273,7 +273,7 @@ impl Media {
         }
     }
 
-    /// A context has ended: the sessions of an INVITE's copies without a 2xx are deleted, and the one of a dialog that
+    /// A context has ended. Deletes the sessions of an INVITE's copies without a 2xx, and the session of a dialog that
     /// a BYE has ended.
     pub(super) fn context_ended(&mut self, context: Context) {
         let Some(call) = context.media else {
