@@ -378,6 +378,7 @@ impl Core {
             .and_then(|channel| client.channel_header(now, channel, payload.len()).ok());
         if let Some(header) = header {
             let end = header.len() + payload.len();
+            // OVERHEAD has room for the header and the padding.
             scratch[..header.len()].copy_from_slice(&header);
             scratch[header.len()..end].copy_from_slice(payload);
             let padded = end + client.channel_padding(payload.len());

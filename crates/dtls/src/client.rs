@@ -126,6 +126,7 @@ impl Client {
     ) -> Option<(&'a mut [u8], &'a mut [u8])> {
         let (message, end) = self.open(now, datagram, 0)?;
         let (head, rest) = datagram.split_at_mut(end);
+        // `open` returns a range that ends before `end`.
         Some((&mut head[message], rest))
     }
 
@@ -141,6 +142,7 @@ impl Client {
             let start = at + record::HEADER;
             let end = start + header.length;
             at = end;
+            // `Header::parse` has checked that the record is complete.
             let fragment = &mut datagram[start..end];
             let range = match (&mut self.state, header.epoch) {
                 (State::Handshake(_), _) => {

@@ -139,6 +139,7 @@ impl<P: Copy> Packer<'_, P> {
                 offset,
                 length,
             );
+            // `length` is at most the rest of the message.
             let bytes = &message.bytes[offset..offset + length];
             self.plain(ContentType::Handshake, sequence, &[&header, bytes]);
             offset += length;

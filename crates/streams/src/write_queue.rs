@@ -180,6 +180,7 @@ impl WriteQueue {
         if !has_room || is_begun {
             self.chunks.push_back(spare.take(now));
         }
+        // There is a chunk: it had room, or a new one was added.
         let last = self.chunks.len() - 1;
         &mut self.chunks[last]
     }

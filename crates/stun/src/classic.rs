@@ -183,6 +183,7 @@ impl<'o> Response<'o> {
 
     fn push(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
+        // The longest response has at most CLASSIC_RESPONSE_MAX bytes; see MOST_UNKNOWN.
         self.out[self.length..end].copy_from_slice(bytes);
         self.length = end;
     }

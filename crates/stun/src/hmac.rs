@@ -105,6 +105,7 @@ impl<const N: usize> Keyed<N> {
         let mut state = self.inner;
         let (first, rest) = message.split_at(message.len().min(BLOCK));
         let mut block = [0; BLOCK];
+        // `first` has at most BLOCK bytes.
         block[..first.len()].copy_from_slice(first);
         block[crate::header::field::LENGTH].copy_from_slice(&length.to_be_bytes());
         if first.len() == BLOCK {
@@ -151,6 +152,7 @@ fn absorb<H: Hash<N>, const N: usize>(state: &mut [u32; N], text: &[u8], total: 
     }
     let mut last = [[0; BLOCK]; 2];
     let flat = last.as_flattened_mut();
+    // `tail` is shorter than a block, and there are two blocks.
     flat[..tail.len()].copy_from_slice(tail);
     flat[tail.len()] = 0x80;
     // The end marker and the bit count may need a block of their own.

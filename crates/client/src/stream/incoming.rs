@@ -28,6 +28,7 @@ impl Incoming {
             Frame::Message { len, padded_len } => {
                 let start = self.next;
                 self.next += padded_len;
+                // `frame` returns a message only if it is complete.
                 Ok(Some(&self.bytes[start..start + len]))
             }
             Frame::Invalid => Err(StreamError::NotStun),

@@ -337,6 +337,7 @@ impl Handshake {
             return None;
         };
         let range = answered.keys.opener.open(header, fragment).ok()?;
+        // The opener returns a range of the fragment.
         Some(&fragment[range])
     }
 

@@ -112,6 +112,7 @@ impl Sealer {
         let number = record::number(EPOCH, self.next);
         let (header, rest) = out.split_at_mut(record::HEADER);
         header.copy_from_slice(&record::header(content, EPOCH, self.next, fragment));
+        // The check above ensures room for the explicit nonce, the parts and the tag.
         rest[..explicit].copy_from_slice(&number.to_be_bytes()[..explicit]);
         let (text, rest) = rest[explicit..].split_at_mut(length);
         let mut at = 0;

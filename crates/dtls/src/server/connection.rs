@@ -178,6 +178,7 @@ impl Connection {
         self.last_heard = context.now;
         match header.content {
             ContentType::ApplicationData => Outcome::Data(range),
+            // The opener returns a range of the fragment.
             ContentType::Handshake => self.late_handshake(context, &fragment[range]),
             ContentType::Alert => match Alert::parse(&fragment[range]) {
                 Some(Alert::CloseNotify) => Outcome::End(CloseReason::Peer),

@@ -133,6 +133,7 @@ impl Endpoint {
         let Some(opened) = self.open(now, path, datagram, 0) else {
             return Received::Done;
         };
+        // `open` returns a message that ends before `Opened::end`.
         let (head, rest) = datagram.split_at_mut(opened.end);
         Received::Data {
             connection: opened.connection,
@@ -160,6 +161,7 @@ impl Endpoint {
             let start = at + record::HEADER;
             let end = start + header.length;
             at = end;
+            // `Header::parse` has checked that the record is complete.
             let fragment = &mut datagram[start..end];
             if connection.is_none() || is_plain_handshake(&header) {
                 connection = self.admit(now, path, connection, &header, fragment, length);

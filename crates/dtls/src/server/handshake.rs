@@ -262,6 +262,7 @@ impl Handshake {
         let State::Derived(derived) = &mut self.state else {
             return Progress::Outcome(self.keep(context, header, fragment));
         };
+        // The opener returns a range of the fragment.
         let text = match derived.opener.open(header, fragment) {
             Ok(range) => &fragment[range],
             Err(error) => return Progress::Outcome(context.dropped(error.into())),

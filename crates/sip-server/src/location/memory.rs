@@ -182,6 +182,7 @@ impl MemoryLocation {
 
     fn index_of(&self, key: AorKey, aor: &[u8]) -> Option<u32> {
         let records = &self.records;
+        // The table has indexes of `records` only.
         let is_same = |index: &u32| *records[*index as usize].aor == *aor;
         self.table.find(key.0, is_same).copied()
     }
@@ -279,6 +280,7 @@ fn apply(bindings: &mut Vec<Binding>, changes: &mut Vec<Change>) {
     for change in changes.drain(..) {
         match change {
             Change::Add(binding) => bindings.push(binding),
+            // The places are those of the bindings that the changes were made from.
             Change::Replace(place, binding) => bindings[place] = binding,
             Change::SetGruu(place, gruu) => bindings[place].gruu = gruu,
             Change::Remove(place) => {
@@ -309,6 +311,7 @@ impl Location for MemoryLocation {
         let records = &self.records;
         let mut candidates = self.table.iter_hash(key.0);
         candidates.find_map(|index| {
+            // The table has indexes of `records` only.
             let record = &records[*index as usize];
             let is_it = record.key == key.0
                 && gruu != 0

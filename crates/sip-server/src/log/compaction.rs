@@ -118,6 +118,7 @@ impl Compaction {
             let place = self.at + at as u64;
             match piece(&self.buffer[at..]) {
                 Piece::Record(state, len) => {
+                    // `piece` returns a record only if it is complete.
                     let record = at..at + len;
                     at += len;
                     // What cannot be understood is left out.

@@ -59,6 +59,7 @@ impl Tags {
         let mut tag = [MARK; TAG_LEN];
         for (place, byte) in signed.iter().enumerate() {
             const HEX: &[u8; 16] = b"0123456789abcdef";
+            // TAG_LEN is one byte more than two digits for each byte of `signed`.
             tag[1 + 2 * place] = HEX[usize::from(byte >> 4)];
             tag[2 + 2 * place] = HEX[usize::from(byte & 15)];
         }

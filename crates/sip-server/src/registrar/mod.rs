@@ -289,6 +289,7 @@ impl Registrar {
     ) -> Outcome<'b> {
         self.changes.clear();
         let (answer, saved) = match self.run(now, request, location, &mut *buffer) {
+            // `len` is how much of the buffer was written.
             Ok(Some((len, saved))) => (RegistrarResponse::with_lines(200, &buffer[..len]), saved),
             Err(refusal) if refusal.code == push::NOT_SUPPORTED.code => {
                 let len = push::add_features(buffer, 0, self.config.push_features());

@@ -127,6 +127,7 @@ impl Listed<'_> {
             .collect();
         for step in steps {
             match step {
+                // The places are those of `bindings`.
                 Change::Remove(place) => entries[*place] = None,
                 Change::Replace(place, binding) => {
                     entries[*place] = Some((binding, binding.gruu()));

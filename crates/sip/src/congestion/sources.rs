@@ -223,6 +223,7 @@ impl Fairness {
         let all_weight = seen.peer_weight.max(before.peer_weight) + others.min(1.0);
         let weight = peers.weight(place).unwrap_or_else(|| 1.0 / others.max(1.0));
         let capacity = per_second * WINDOW.as_secs_f64() * SHARED;
+        // `Peers::place` returns a place of this array.
         f64::from(self.accepted[place]) < capacity * weight / all_weight.max(weight)
     }
 

@@ -80,6 +80,7 @@ impl Spans {
         };
         *place = span;
         self.len += 1;
+        // Both arrays have an entry for each kind.
         let kind = span.kind as usize;
         if self.first[kind] == NONE {
             self.first[kind] = index;

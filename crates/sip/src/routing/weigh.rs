@@ -12,6 +12,7 @@ pub(super) fn order(records: &[Srv], mut next_random: impl FnMut() -> u64) -> Ve
     while let Some(first) = left.first() {
         let priority = first.priority;
         let peers = left.partition_point(|record| record.priority == priority);
+        // `peers` is at most the length of `left`.
         let total: u64 = left[..peers].iter().map(|r| u64::from(r.weight)).sum();
         let drawn = next_random() % (total + 1);
         let mut sum = 0;

@@ -217,6 +217,7 @@ impl FrameHeader {
     }
 
     fn push(&mut self, bytes: &[u8]) {
+        // A header has at most 14 bytes (RFC 6455 §5.2), which is the length of the array.
         self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
         self.length += bytes.len();
     }

@@ -15,6 +15,7 @@ impl Utf8 {
             let Some((&byte, rest)) = bytes.split_first() else {
                 return true;
             };
+            // A character has at most four bytes, and an incomplete one at most three: there is room for one more.
             self.begun[self.length] = byte;
             self.length += 1;
             bytes = rest;

@@ -77,6 +77,7 @@ impl Client {
                 RequestError::IntegrityViolated(discarded),
             );
         } else {
+            // The caller has found the transaction at this index.
             self.transactions[index].discarded = Some(discarded);
         }
     }

@@ -96,6 +96,7 @@ impl Deadlines {
     fn rise(&mut self, mut place: usize, entry: Entry) {
         while place > 0 {
             let parent = (place - 1) / ARITY;
+            // `place` is an index of the heap, and a parent has a lower one.
             if self.heap[parent].at <= entry.at {
                 break;
             }
@@ -108,6 +109,7 @@ impl Deadlines {
     fn sink(&mut self, mut place: usize, entry: Entry) {
         loop {
             let children = place * ARITY + 1..(place * ARITY + 1 + ARITY).min(self.heap.len());
+            // Children end with the heap.
             let Some(earliest) = children.min_by_key(|child| self.heap[*child].at) else {
                 break;
             };

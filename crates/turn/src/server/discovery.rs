@@ -159,6 +159,7 @@ impl Response {
             .push(&ResponseOrigin(self.origin))?
             .push(&OtherAddress(self.other))?;
         if let Some(length) = self.padding {
+            // `length` is at most that of NO_PADDING.
             message.push(&Padding(&NO_PADDING[..length]))?;
         }
         Ok(())

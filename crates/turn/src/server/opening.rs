@@ -65,6 +65,7 @@ impl Server {
             return false;
         };
         let result = |place: usize| {
+            // `place` is 0 or 1: an allocation has at most two relays.
             opening.relays[place]
                 .map(|_| results.get(place).copied().unwrap_or(Err(OpenError::Other)))
         };

@@ -51,6 +51,7 @@ impl Server {
         message: &Message<'_>,
         reason: AuthFailure,
     ) {
+        // Both arrays have an entry for each reason.
         let number = reason as usize;
         self.stats.count_auth_failure(reason);
         if reason.is_routine() {

@@ -54,6 +54,7 @@ impl<T> Chunk<T> {
             return self.add_slot(value);
         }
         let number = self.first_free as usize;
+        // `first_free` is a slot of this chunk.
         let slot = &mut self.slots[number];
         if let Content::Free(next) = slot.content {
             self.first_free = next;

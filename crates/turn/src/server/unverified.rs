@@ -49,6 +49,7 @@ impl Unverified {
     /// Takes one response out of a source's budget. `false` if nothing is left of it.
     fn take(&mut self, source: IpAddr, budget: u32, now: Mono, random: &mut Random) -> bool {
         self.begin(now, random);
+        // Places are below CELLS, the number of cells.
         let places = self.places(source);
         let used = places.map(|place| self.cells[place]);
         let average = self.total / CELLS as u32;

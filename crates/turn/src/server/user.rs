@@ -350,6 +350,7 @@ impl KnownUsers {
                 .get(*place as usize)
                 .is_some_and(|known| known.is(&user.realm, user.claim(), user.protection))
         };
+        // The index has places of `users` only.
         if let Some(place) = self.index.find(hash_of(user), is_same) {
             users[*place as usize] = Arc::clone(user);
             return;

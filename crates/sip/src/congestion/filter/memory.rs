@@ -27,6 +27,7 @@ impl Memory {
         let (first, step) = (hash as u32, (hash >> 32) as u32 | 1);
         (0..HASHES).map(move |i| {
             let bit = first.wrapping_add(i.wrapping_mul(step)) % (1 << BITS);
+            // A word is below WORDS, because a bit is below 2^BITS.
             ((bit >> 6) as usize, 1 << (bit & 63))
         })
     }
