@@ -141,6 +141,8 @@ impl Relay {
         Relay::load_as(settings, true)
     }
 
+    /// Loads the programs and opens their maps. `is_in_front`: the program for XDP calls another process's program for
+    /// packets that it does not relay.
     fn load_as(settings: &Settings, is_in_front: bool) -> Result<Relay, BpfError> {
         let places = places(settings)?;
         let seed = seed()?;
@@ -461,6 +463,8 @@ fn seed() -> Result<[u64; 2], BpfError> {
     Ok([bytes().map_err(system)?, bytes().map_err(system)?])
 }
 
+/// Loads the object with the ports and sizes of `settings`. `places` is the size of the table of flows, `seed` the key
+/// of its hash.
 fn load_object(
     settings: &Settings,
     places: u32,

@@ -102,6 +102,8 @@ impl Reassembly {
         self.next
     }
 
+    /// Adds a fragment to its message. A fragment of an earlier message is old; a fragment that does not fit, or is too
+    /// far ahead, is refused.
     pub(crate) fn add(&mut self, fragment: &Fragment<'_>) -> Added {
         if fragment.sequence < self.next {
             return Added::Old;

@@ -66,6 +66,7 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts the threads of the workers and of the control thread, with the pinning of the settings.
     pub(crate) fn spawn(made: Made, pinning: Pinning) -> Result<Running, StartError> {
         let Made {
             workers,

@@ -140,6 +140,8 @@ impl Users {
         self.challenge(now, by, &source, is_stale)
     }
 
+    /// Checks Digest credentials with the passwords of the users. `source` is the address of the client in network
+    /// order.
     fn outcome(
         &mut self,
         now: Now,

@@ -196,6 +196,7 @@ impl Queries {
         self.failures >= FAILURES
     }
 
+    /// Handles a look-up of a worker: the cache, a query in progress, or a new query.
     fn asked(&mut self, ask: Ask) {
         // A query may have ended since the worker looked.
         match self.source.cache.get(ask.id, Instant::now()) {
@@ -276,6 +277,7 @@ impl Queries {
         self.begin();
     }
 
+    /// Handles the result of a query for a user: stores it in the cache, and responds to all who wait.
     fn found(&mut self, id: Id, found: Result<Found, StoreError>) {
         let Some(user) = self.in_flight.remove(&id) else {
             return;
@@ -386,6 +388,7 @@ impl Queries {
         self.source.was_tried.store(true, Relaxed);
     }
 
+    /// Handles the small tables of a store, or the failure to read them.
     fn take_shared(&mut self, shared: Result<Shared, StoreError>) {
         match shared {
             Ok(shared) => {

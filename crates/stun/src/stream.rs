@@ -41,6 +41,7 @@ pub fn frame_rfc5766(buffer: &[u8]) -> Frame {
     frame_with(buffer, ChannelNumber::of_rfc5766)
 }
 
+/// The first frame of a stream. `channel` says which numbers are channels.
 #[inline]
 fn frame_with(buffer: &[u8], channel: impl Fn(u16) -> Option<ChannelNumber>) -> Frame {
     let Some(&first) = buffer.first() else {

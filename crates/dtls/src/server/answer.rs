@@ -57,6 +57,7 @@ struct Chosen {
     protocol: Option<Box<[u8]>>,
 }
 
+/// Selects certificate, cipher suite, group and signature scheme for a ClientHello.
 fn choose(hello: &ClientHello<'_>, config: &Config) -> Result<Chosen, HandshakeError> {
     // RFC 6347 §4.1: a greater number is an older version. DTLS 1.3 clients also send the number of 1.2 here.
     if hello.start.version > DTLS12 {

@@ -248,6 +248,8 @@ impl Endpoint {
             .raw(&bytes);
     }
 
+    /// Begins a connection for a ClientHello with a valid cookie, within the limits. `None`: the ClientHello was
+    /// dropped.
     fn begin(
         &mut self,
         now: Mono,

@@ -143,6 +143,8 @@ impl Handshake {
         }
     }
 
+    /// Handles the handshake fragments of a record of epoch 0. `sequence` is the next record sequence number of epoch
+    /// 0.
     fn fragments(
         &mut self,
         context: &mut Context<'_>,
@@ -309,6 +311,7 @@ impl Handshake {
         Outcome::Nothing
     }
 
+    /// Sends the server's ChangeCipherSpec and Finished. The handshake is complete.
     fn establish(
         &mut self,
         context: &mut Context<'_>,

@@ -181,6 +181,7 @@ impl Queue {
         self.recent
     }
 
+    /// Adds a flow for this socket, destination and source address. Returns its index.
     fn open_flow(&mut self, to: &SendTo<'_>) -> u32 {
         let raw = if to.socket.is_v6() {
             RawAddress::new_on_v6(to.to)

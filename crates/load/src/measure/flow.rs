@@ -140,6 +140,7 @@ impl FlowTracker {
         }
     }
 
+    /// Notes the arrival of a sequence number: new, duplicate or late.
     fn place(&mut self, sequence: u64) -> Arrival {
         let index = sequence / PIECE;
         if index < self.first {

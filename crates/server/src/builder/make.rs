@@ -80,6 +80,7 @@ pub(crate) struct Made {
 }
 
 impl Builder {
+    /// Binds all sockets, opens everything else that a server requires, and makes the workers. No thread runs yet.
     pub(super) fn make(&self, workers: usize) -> Result<Made, StartError> {
         let ports = self.port_range()?;
         // What cannot be raised stays as it is: sockets that are refused say so.

@@ -153,6 +153,7 @@ impl Plan {
         Ok(shared)
     }
 
+    /// Makes a worker of its parts and of what all workers share.
     fn worker(&self, parts: WorkerParts) -> Result<Worker, StartError> {
         let WorkerParts {
             place,

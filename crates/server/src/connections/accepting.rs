@@ -102,6 +102,7 @@ impl Connections {
         }
     }
 
+    /// Admits an accepted connection within the limits, or closes it. `number` is the index of its listener.
     fn admit(
         &mut self,
         stream: TcpConnection,
@@ -145,6 +146,7 @@ impl Connections {
         }
     }
 
+    /// Enters a connection into the table and into the poller. `None`: there is no free index, or the kernel refuses.
     pub(super) fn enter(
         &mut self,
         stream: TcpConnection,

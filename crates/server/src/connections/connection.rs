@@ -278,6 +278,8 @@ impl Connection {
         Ok(true)
     }
 
+    /// Decrypts received bytes, if there is TLS, and puts them into the arena. If a message is incomplete, they go to
+    /// the buffer of the connection.
     fn take_open(&mut self, bytes: &[u8], arena: &mut Arena, now: Mono) -> Outcome {
         let is_new = self.inbound.is_empty();
         let outcome = match &mut self.tls {

@@ -73,6 +73,7 @@ impl Connections {
         }
     }
 
+    /// Handles bytes that were read from a connection: its handshake, its messages, or its end.
     fn take(&mut self, slot: Slot, bytes: &[u8], arena: &mut Arena, poller: &Poller, now: Mono) {
         self.counters.received_bytes += bytes.len() as u64;
         let Connections {

@@ -282,6 +282,7 @@ impl Thread {
         }
     }
 
+    /// Reads the interfaces again: forgets removed ones, and updates which interfaces packets may leave by.
     pub(super) fn check_links(&mut self) {
         let Ok(links) = self.watch.netlink.links() else {
             return;

@@ -41,6 +41,7 @@ impl Embedded {
         }
     }
 
+    /// Collects the IPv4 addresses that this IPv6 address contains, by the prefixes of the RFCs.
     fn collect(&mut self, address: Ipv6Addr) {
         let o = address.octets();
         let s = address.segments();

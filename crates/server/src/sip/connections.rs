@@ -297,6 +297,8 @@ impl Connections {
         self.gone.pop()
     }
 
+    /// Enters a connection into the table and into the poller. `listener` is the index of its listener. `None`: there
+    /// is no free index, or the kernel refuses.
     fn enter(
         &mut self,
         stream: TcpConnection,

@@ -604,6 +604,7 @@ impl Endpoint {
         }
     }
 
+    /// Carries out all outputs of the engine.
     fn drain_engine(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         let now = self.now.mono;
         while let Some(output) = self.engine.poll_output() {

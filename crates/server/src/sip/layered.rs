@@ -223,6 +223,7 @@ impl Sip {
         Some(flow)
     }
 
+    /// Handles bytes of a WebSocket: its handshake, then its frames. `unread` bytes still wait in the socket.
     fn take_websocket(&mut self, bytes: &mut [u8], unread: usize, flow: &Flow, poller: &Poller) {
         let Some(slot) = flow.connection.map(slot_of) else {
             return;

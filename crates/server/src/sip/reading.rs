@@ -165,6 +165,7 @@ impl Sip {
         }
     }
 
+    /// Reads the UDP socket of a listener in batches, and handles each message. `number` is the index of the listener.
     pub(super) fn read_datagrams(&mut self, number: u16, poller: &Poller) {
         for round in 0..ROUNDS {
             let Some(listener) = self.listeners.get(usize::from(number)) else {

@@ -67,6 +67,7 @@ impl Worker {
         }
     }
 
+    /// Handles an inter-worker message.
     pub(super) fn handle_message(&mut self, message: WorkerMessage) {
         let Some(message) = self.handle_upgrade(message) else {
             return self.drain_and_update_sockets();

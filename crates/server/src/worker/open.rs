@@ -367,6 +367,7 @@ impl Opener {
         })
     }
 
+    /// Binds two sockets with an even port and the next one, or none.
     fn open_pair(
         &mut self,
         requests: [RelayRequest; 2],

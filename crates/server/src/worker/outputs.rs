@@ -182,6 +182,8 @@ impl Session<'_, '_, '_> {
         self.core.counters.requests_taken += 1;
     }
 
+    /// Takes the next output of the engine. Sends responses at once, and returns what is to be done after the borrow of
+    /// the output has ended.
     fn next_output(&mut self) -> Option<DeferredOutput> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
@@ -314,6 +316,7 @@ impl Session<'_, '_, '_> {
         }
     }
 
+    /// Opens the relay sockets of a request, and reports the results to the engine.
     fn open_relays(&mut self, sockets: &Sockets) {
         let relays = &sockets.relays[..sockets.count];
         if relays
@@ -537,6 +540,7 @@ fn find_keys(
     credentials.begin_find(query, reply);
 }
 
+/// The sockets of a request, with the relay addresses that the hook chooses. Copies everything from the output.
 fn sockets(
     request: RequestKey,
     relays: &[RelayRequest],

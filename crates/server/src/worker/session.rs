@@ -194,6 +194,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
+    /// Queues a run of datagrams of a client for its peer, as the verdict says.
     #[inline(always)]
     fn relay_to_peer(&mut self, verdict: ClientVerdict, run: Run<'buf>) {
         match verdict {
@@ -325,6 +326,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
+    /// Queues a run of datagrams of a peer (`from`) for the client, as ChannelData or in Data indications.
     #[inline(always)]
     fn relay_to_client(&mut self, verdict: PeerVerdict, from: SocketAddr, run: Run<'buf>) {
         match verdict {

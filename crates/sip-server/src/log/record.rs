@@ -242,6 +242,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// Reads a binding. `has_agent`: the version of the log has the User-Agent of bindings.
     fn binding(&mut self, now: Now, has_agent: bool) -> Result<NewBinding<'a>, StateError> {
         let mut len = [0; 5];
         for len in &mut len {

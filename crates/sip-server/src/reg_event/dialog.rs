@@ -131,6 +131,7 @@ impl Head {
     }
 }
 
+/// A response with this To tag, from which the dialog is made. It has only the fields that a dialog requires.
 fn response_of(request: &Message<'_>, tag: &[u8]) -> Result<Vec<u8>, BuildError> {
     let mut buffer = vec![0; LONGEST];
     let mut lines = Builder::fields(&mut buffer);

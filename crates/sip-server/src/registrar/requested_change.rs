@@ -75,6 +75,7 @@ impl<'m> RequestedChange<'m> {
 }
 
 impl<'m> RequestedBinding<'m> {
+    /// Reads a Contact of a REGISTER. `header` is the value of Expires in seconds, if there is one.
     fn read(
         contact: NameAddr<'m>,
         header: Option<u32>,

@@ -149,6 +149,7 @@ impl Listed<'_> {
         entries
     }
 
+    /// Adds a Contact line with its parameters, and with GRUUs if the binding has an instance.
     fn add_contact(&self, lines: &mut Builder<'_>, entry: &Entry<'_>, distinguisher: u64) {
         let (binding, gruu) = *entry;
         let left = binding.expires().since(self.now.mono);

@@ -93,6 +93,7 @@ impl Table {
         self.decide_with(now, call, Some(&mut say))
     }
 
+    /// Finds the first route that matches, and its action. `tracer` gets each step in words.
     fn decide_with(&self, now: Mono, call: &Call<'_>, mut tracer: Tracer<'_>) -> Decision {
         let Some(called) = Called::of(call.uri) else {
             say!(

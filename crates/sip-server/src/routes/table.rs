@@ -247,6 +247,8 @@ fn known(trunk: Trunk, earlier: Option<&Table>) -> TrunkEntry {
     }
 }
 
+/// Compiles a route: checks its trunks, and replaces their names by numbers. Routes with equal lists share one in
+/// `lists`.
 fn compile(
     route: Route,
     trunks: &[Trunk],

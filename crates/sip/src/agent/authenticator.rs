@@ -145,6 +145,7 @@ impl Authenticator {
         self.credentials.iter().find(is_for).cloned()
     }
 
+    /// Stores a challenge, so that further requests of this call and realm have credentials at once.
     fn remember(
         &mut self,
         call_id: &[u8],

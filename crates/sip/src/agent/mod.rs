@@ -252,6 +252,8 @@ impl UserAgent {
         self.send_again(transactions, draft, class, purpose, 1)
     }
 
+    /// Signs a request with the stored challenges and sends it. `attempts` is how often it was challenged. Returns the
+    /// number of the request.
     fn send_again(
         &mut self,
         transactions: &mut Transactions<'_>,

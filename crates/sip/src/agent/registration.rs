@@ -160,6 +160,7 @@ impl UserAgent {
         }
     }
 
+    /// Handles the final response to a REGISTER, or its failure, and sets the time of the next one.
     pub(super) fn register_concluded(
         &mut self,
         transactions: &mut Transactions<'_>,

@@ -55,6 +55,7 @@ impl UserAgent {
         answer(transactions, request, &Reply::new(code).headers(&lines));
     }
 
+    /// Handles an INVITE outside of dialogs: a new call.
     fn incoming(&mut self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) {
         if self.calls.len() >= self.config.most_calls {
             return answer(transactions, request, &Reply::new(486));
@@ -121,6 +122,7 @@ impl UserAgent {
         }
     }
 
+    /// Handles a BYE of the peer: responds 200, and ends the call.
     fn peer_hung_up(
         &mut self,
         transactions: &mut Transactions<'_>,

@@ -213,6 +213,7 @@ impl Downstream {
         self.put(now, place, hop, (now.plus(validity), sequence), limit);
     }
 
+    /// Stores the limit that a next hop reports. `until` is its end; `sequence` orders the reports (`oc-seq`).
     fn put(
         &mut self,
         now: Mono,

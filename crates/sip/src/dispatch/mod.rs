@@ -271,6 +271,7 @@ impl Dispatcher {
         }
     }
 
+    /// A client transaction has failed: the request goes to the next server, or fails.
     fn transaction_failed(
         &mut self,
         now: Mono,

@@ -114,6 +114,7 @@ impl Dispatcher {
         }
     }
 
+    /// The servers of a request are known: sends it to the first one that may be used.
     fn found(
         &mut self,
         now: Mono,

@@ -350,6 +350,7 @@ impl Engine {
         }
     }
 
+    /// Carries out a transition of a client transaction. `by_timer`: a timer has caused it, not a response.
     pub(super) fn carry_out_client(
         &mut self,
         now: Mono,

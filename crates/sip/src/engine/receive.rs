@@ -64,6 +64,8 @@ impl Engine {
         }
     }
 
+    /// Handles a received request: finds its transaction, or returns a new one for the TU. `admitted`: admission
+    /// control has accepted it already.
     fn request_in<'m>(
         &mut self,
         now: Mono,

@@ -62,8 +62,8 @@ impl Engine {
         Received::Absorbed
     }
 
-    /// The client has the 2xx: its ACK has arrived, or another message of the client shows it. The 2xx is not repeated any
-    /// more.
+    /// The client has the 2xx: its ACK has arrived, or another message of the client shows it. The 2xx is not repeated
+    /// any more.
     pub fn stop_repeating(&mut self, key: ServerKey) {
         let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
             return;
@@ -275,6 +275,7 @@ impl Engine {
         answered
     }
 
+    /// Responds at once, and keeps a transaction only if the client may repeat the request.
     pub(super) fn respond_and_forget(
         &mut self,
         now: Mono,

@@ -163,6 +163,7 @@ impl Locator {
         (fits && self.transports.contains(&transport)).then_some(transport)
     }
 
+    /// Finds servers by NAPTR and SRV records (RFC 3263 §4.1, §4.2). `named` is the transport in the URI.
     fn by_records(
         &mut self,
         now: Mono,
@@ -340,6 +341,7 @@ impl Found {
         }
     }
 
+    /// Adds the addresses of a host as servers, or the query for them.
     fn add_host(
         &mut self,
         now: Mono,

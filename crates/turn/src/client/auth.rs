@@ -169,6 +169,7 @@ impl<'a> ParsedChallenge<'a> {
         (promised || had_algorithms) && self.algorithms.is_none()
     }
 
+    /// Makes the key and the attributes that a challenge of this realm requires (RFC 8489 §9.2.5).
     fn meet(&self, credentials: &Credentials, realm: &str) -> Result<Challenge, RequestError> {
         let chosen = match &self.algorithms {
             Some(list) => Some((

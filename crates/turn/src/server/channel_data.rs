@@ -44,6 +44,7 @@ impl Server {
         }
     }
 
+    /// The verdict on ChannelData messages of one channel and of equal length.
     fn over_channel(
         &mut self,
         now: Now,

@@ -86,6 +86,7 @@ impl Server {
         outcome
     }
 
+    /// Queues a Data indication with an ICMP error for the client (RFC 8656 §11.5), if a permission covers `peer`.
     fn relay_icmp(
         &mut self,
         now: Now,

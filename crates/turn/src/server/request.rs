@@ -242,6 +242,7 @@ impl Server {
         Ok(is_answered)
     }
 
+    /// Handles an authenticated request by its method. A request for an allocation at another worker goes there.
     fn turn_method(
         &mut self,
         now: Now,

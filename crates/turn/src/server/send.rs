@@ -36,6 +36,7 @@ impl Server {
         }
     }
 
+    /// Handles a Send indication (RFC 8656 §11.2).
     fn sent(
         &mut self,
         now: Now,

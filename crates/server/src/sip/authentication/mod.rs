@@ -218,6 +218,7 @@ impl DigestAuthenticator {
         self.outcomes[6] += 1;
     }
 
+    /// Checks the credentials of a request for a realm. `kind` is Authorization or Proxy-Authorization.
     fn check_uncounted(
         &mut self,
         realm: RealmKey,

@@ -113,6 +113,7 @@ impl TestUas {
         Ok(())
     }
 
+    /// Handles an INVITE: refuses it, or responds 180, and 200 unless the callee is to ring.
     pub(super) fn invite(
         &mut self,
         transactions: &mut Transactions<'_>,
