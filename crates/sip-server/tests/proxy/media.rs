@@ -84,9 +84,9 @@ fn offers_and_answers_through_a_trunk_are_rewritten_and_a_bye_deletes_the_sessio
     world.nodes[UAS].script = script(vec![answer(50, 183), answer(900, 200)]);
     call(&mut world, WEB_OFFER);
     world.run_until(1_500);
-    let answer = "Answer s0 to tag for Web".to_owned();
+    let answer = "Answer s0 to tag for WebRtc".to_owned();
     // The 200 has the session description of the 183.
-    assert_eq!(asked(&world), ["Offer s0 to none for Trunk", &answer]);
+    assert_eq!(asked(&world), ["Offer s0 to none for Rtp", &answer]);
     let name = String::from_utf8_lossy(&world.media[0].session).into_owned();
     let (call_id, digits) = name.split_once(';').unwrap();
     assert_eq!((call_id, digits.len()), ("1@192.0.2.1", 8));
@@ -94,16 +94,16 @@ fn offers_and_answers_through_a_trunk_are_rewritten_and_a_bye_deletes_the_sessio
     assert!(world.media[..2].iter().all(|it| it.begins_dialog));
     assert_eq!(world.media[1].from_tag, world.media[0].from_tag);
     let invite = &world.nodes[UAS].texts[0];
-    assert_eq!(body(invite), format!("{WEB_OFFER}a=for Trunk\r\n"));
+    assert_eq!(body(invite), format!("{WEB_OFFER}a=for Rtp\r\n"));
     assert_eq!(caller(&world), ["183 INVITE", "200 INVITE"]);
     let ok = world.last(UAC).to_owned();
-    assert!(body(&ok).ends_with("a=for Web\r\n"), "{ok}");
+    assert!(body(&ok).ends_with("a=for WebRtc\r\n"), "{ok}");
     assert_eq!(values(&ok, "Record-Route").len(), 2);
     // A second offer of the caller.
     let again = with_sdp(&in_dialog(&ok, "INVITE"), WEB_OFFER);
     world.send(UAC, Transport::Udp, &again);
     world.run_until(3_000);
-    let second = "Offer s0 to tag for Trunk".to_owned();
+    let second = "Offer s0 to tag for Rtp".to_owned();
     assert_eq!(asked(&world)[2..4], [second, answer.clone()]);
     assert!(!world.media[2].begins_dialog);
     let update = with_sdp(&in_dialog(&ok, "UPDATE"), WEB_OFFER);
@@ -112,7 +112,7 @@ fn offers_and_answers_through_a_trunk_are_rewritten_and_a_bye_deletes_the_sessio
     world.send(UAC, Transport::Udp, &update);
     world.run_until(4_000);
     assert_eq!(world.last(UAC).lines().next(), Some("SIP/2.0 200 OK"));
-    assert!(body(world.last(UAC)).ends_with("a=for Web\r\n"));
+    assert!(body(world.last(UAC)).ends_with("a=for WebRtc\r\n"));
     assert_eq!(asked(&world).len(), 6);
     let bye = in_dialog(&ok, "BYE").replace("2 BYE", "4 BYE");
     world.nodes[UAS].script.other.clear();
@@ -166,7 +166,7 @@ fn an_offer_of_the_trunk_within_the_dialog_is_for_the_side_of_the_caller() {
         let last = asked(&world).split_off(2);
         let wanted = [
             format!("Offer s0 to tag for {side}"),
-            "Answer s0 to tag for Trunk".to_owned(),
+            "Answer s0 to tag for Rtp".to_owned(),
         ];
         assert_eq!(last, wanted);
         assert_eq!(&*world.media[3].from_tag, &*world.media[2].from_tag);
@@ -303,13 +303,13 @@ fn an_offer_in_the_200_is_answered_in_the_ack() {
     let invite = request("INVITE", NUMBER, 1, ALICE);
     world.send(UAC, Transport::Udp, &invite);
     world.run_until(1_000);
-    let wanted = ["Offer s0 to tag for Phone", "Answer s0 to tag for Trunk"];
+    let wanted = ["Offer s0 to tag for RtpWithIce", "Answer s0 to tag for Rtp"];
     assert_eq!(asked(&world), wanted);
     assert_eq!(world.media[0].from_tag, world.media[1].from_tag);
     assert_eq!(world.media[1].to_tag.as_deref(), Some(&b"a1"[..]));
-    assert!(body(world.last(UAC)).ends_with("a=for Phone\r\n"));
+    assert!(body(world.last(UAC)).ends_with("a=for RtpWithIce\r\n"));
     assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
-    assert_eq!(body(world.last(UAS)), format!("{OFFER}a=for Trunk\r\n"));
+    assert_eq!(body(world.last(UAS)), format!("{OFFER}a=for Rtp\r\n"));
     world.nothing_is_left();
 }
 
@@ -356,13 +356,16 @@ fn a_call_of_a_trunk_has_an_offer_for_each_kind_of_phone_and_one_session_stays()
     world.run_until(1_000);
     let mut offers = asked(&world)[..2].to_vec();
     offers.sort();
-    let wanted = ["Offer s0 to none for Phone", "Offer s1 to none for Web"];
+    let wanted = [
+        "Offer s0 to none for RtpWithIce",
+        "Offer s1 to none for WebRtc",
+    ];
     assert_eq!(offers, wanted);
-    assert!(body(&world.nodes[UAS].texts[0]).ends_with("a=for Phone\r\n"));
-    assert!(body(&world.nodes[UAS + 1].texts[0]).ends_with("a=for Web\r\n"));
+    assert!(body(&world.nodes[UAS].texts[0]).ends_with("a=for RtpWithIce\r\n"));
+    assert!(body(&world.nodes[UAS + 1].texts[0]).ends_with("a=for WebRtc\r\n"));
     let rest = [
-        "Answer s0 to tag for Trunk",
-        "Answer s1 to tag for Trunk",
+        "Answer s0 to tag for Rtp",
+        "Answer s1 to tag for Rtp",
         "Delete s0",
     ];
     assert_eq!(asked(&world)[2..], rest);
@@ -384,7 +387,7 @@ fn other_calls_bodies_and_dialogs_ask_for_nothing() {
     assert_eq!(caller(&world), ["200 INVITE"]);
     assert_eq!(body(world.last(UAC)), "v=0\r\nm=audio 2 RTP/AVP 0\r\n");
     assert_eq!(body(&world.nodes[UAS + 1].texts[0]), OFFER);
-    assert_eq!(asked(&world), ["Offer s0 to none for Trunk"]);
+    assert_eq!(asked(&world), ["Offer s0 to none for Rtp"]);
     let ok = world.last(UAC).to_owned();
     let again = with_sdp(&in_dialog(&ok, "INVITE"), OFFER);
     world.send(UAC, Transport::Udp, &again);
@@ -461,15 +464,15 @@ fn each_address_of_a_call_that_hunts_has_a_session_and_the_credentials_fit() {
     world.run_until(3_000);
     assert_eq!(caller(&world), ["200 INVITE"]);
     let wanted = [
-        "Offer s0 to none for Trunk",
-        "Offer s1 to none for Trunk",
-        "Answer s1 to tag for Phone",
+        "Offer s0 to none for Rtp",
+        "Offer s1 to none for Rtp",
+        "Answer s1 to tag for RtpWithIce",
     ];
     assert_eq!(asked(&world), wanted);
     let invites = world.nodes[PROXY].sent.iter();
     let invites: Vec<_> = invites.filter(|it| it.2.starts_with("INVITE")).collect();
     assert!(invites.len() >= 3);
-    let rewritten = format!("{OFFER}a=for Trunk\r\n");
+    let rewritten = format!("{OFFER}a=for Rtp\r\n");
     assert!(invites.iter().all(|it| body(&it.2) == rewritten));
     world.nothing_is_left();
     assert_eq!(asked(&world)[3..], ["Delete s0"]);

@@ -33,8 +33,8 @@ fn a_final_response_of_every_kind_deletes_the_session() {
         call(&mut world, OFFER);
         world.run_until(1_000);
         let wanted = [
-            "Offer s0 to none for Trunk",
-            "Answer s0 to tag for Phone",
+            "Offer s0 to none for Rtp",
+            "Answer s0 to tag for RtpWithIce",
             DELETED,
         ];
         assert_eq!(asked(&world), wanted, "{code}");
@@ -55,7 +55,7 @@ fn a_cancel_deletes_the_session_also_if_the_trunk_never_responds_again() {
         }
         world.cancel(key);
         world.nothing_is_left();
-        assert_eq!(asked(&world), ["Offer s0 to none for Trunk", DELETED]);
+        assert_eq!(asked(&world), ["Offer s0 to none for Rtp", DELETED]);
     }
 }
 
@@ -65,7 +65,7 @@ fn a_trunk_that_is_silent_and_phones_that_nobody_answers_delete_their_sessions()
     silent.dead = vec![UAS];
     call(&mut silent, OFFER);
     silent.nothing_is_left();
-    assert_eq!(asked(&silent), ["Offer s0 to none for Trunk", DELETED]);
+    assert_eq!(asked(&silent), ["Offer s0 to none for Rtp", DELETED]);
     let config = Config {
         ring_time: Duration::from_secs(5),
         ..Config::default()
@@ -82,9 +82,9 @@ fn a_trunk_that_is_silent_and_phones_that_nobody_answers_delete_their_sessions()
     let key = world.send(UAC, Transport::Udp, &invite);
     world.run_until(8_000);
     let wanted = [
-        "Offer s0 to none for Phone",
+        "Offer s0 to none for RtpWithIce",
         DELETED,
-        "Offer s1 to none for Phone",
+        "Offer s1 to none for RtpWithIce",
     ];
     assert_eq!(asked(&world), wanted);
     world.cancel(key);
@@ -209,7 +209,7 @@ fn a_refused_reinvite_keeps_the_session() {
     world.run_until(1_000);
     assert_eq!(world.heard(UAC).last(), Some(&"488 INVITE"));
     world.nothing_is_left();
-    assert_eq!(asked(&world)[2..], ["Offer s0 to tag for Trunk"]);
+    assert_eq!(asked(&world)[2..], ["Offer s0 to tag for Rtp"]);
 }
 
 #[test]
@@ -306,18 +306,18 @@ fn a_phone_that_wakes_up_waits_for_its_own_offer() {
     let invite = with_sdp(&request("INVITE", "sip:bob@example.com", 1, ""), OFFER);
     world.send(UAC, Transport::Udp, &invite);
     world.run_until(30_500);
-    assert_eq!(asked(&world), ["Offer s0 to none for Phone"]);
+    assert_eq!(asked(&world), ["Offer s0 to none for RtpWithIce"]);
     world.has_relay = false;
     world.registered("bob", &phone);
     world.run_until(30_800);
-    assert_eq!(asked(&world)[1..], ["Offer s1 to none for Phone"]);
+    assert_eq!(asked(&world)[1..], ["Offer s1 to none for RtpWithIce"]);
     assert_eq!(world.heard(UAS + 1).len(), 0);
     let number = world.media[1].number;
     world.has_relay = true;
     let _ = world.media_answered(number, Some("v=0\r\n"));
     world.run_until(31_500);
     assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
-    assert_eq!(asked(&world)[2..], ["Answer s1 to tag for Trunk", DELETED]);
+    assert_eq!(asked(&world)[2..], ["Answer s1 to tag for Rtp", DELETED]);
     world.nothing_is_left();
 }
 

@@ -46,7 +46,7 @@ fn copies_of_a_2xx_are_alike_and_go_to_the_relay_once_rfc3261_13_3_1_4() {
     assert_eq!(asked(&world).len(), 2);
     let bodies = bodies(&world, 200);
     assert_eq!(bodies.len(), 4);
-    assert!(bodies.iter().all(|it| it.ends_with("a=for Phone\r\n")));
+    assert!(bodies.iter().all(|it| it.ends_with("a=for RtpWithIce\r\n")));
 }
 
 #[test]
@@ -62,13 +62,13 @@ fn copies_of_a_2xx_with_an_offer_make_no_new_offer() {
         world.send_raw(UAS, &ok);
         settle(&mut world);
     }
-    let wanted = ["Offer s0 to tag for Phone", "Answer s0 to tag for Trunk"];
+    let wanted = ["Offer s0 to tag for RtpWithIce", "Answer s0 to tag for Rtp"];
     assert_eq!(asked(&world), wanted);
     // All ACKs have the same session description as well.
     let acks = world.nodes[UAS].texts.iter();
     let acks: Vec<_> = acks.filter(|text| text.starts_with("ACK")).collect();
     assert_eq!(acks.len(), 4);
-    let wanted = format!("{OFFER}a=for Trunk\r\n");
+    let wanted = format!("{OFFER}a=for Rtp\r\n");
     assert!(acks.iter().all(|ack| body(ack) == wanted));
     world.nothing_is_left();
 }
@@ -138,10 +138,10 @@ fn phones_that_ring_at_the_same_time_have_sessions_of_their_own() {
     call_bob(&mut world);
     world.run_until(1_000);
     let wanted = [
-        "Offer s0 to none for Phone",
-        "Offer s1 to none for Phone",
-        "Answer s0 to tag for Trunk",
-        "Answer s1 to tag for Trunk",
+        "Offer s0 to none for RtpWithIce",
+        "Offer s1 to none for RtpWithIce",
+        "Answer s0 to tag for Rtp",
+        "Answer s1 to tag for Rtp",
         "Delete s1",
     ];
     assert_eq!(asked(&world), wanted);
@@ -227,12 +227,12 @@ fn two_phones_that_answer_at_once_both_have_media() {
     world.run_until(500);
     assert_eq!(caller(&world), ["200 INVITE", "200 INVITE"]);
     let bodies = bodies(&world, 200);
-    assert!(bodies.iter().all(|it| it.ends_with("a=for Trunk\r\n")));
+    assert!(bodies.iter().all(|it| it.ends_with("a=for Rtp\r\n")));
     let wanted = [
-        "Offer s0 to none for Phone",
-        "Offer s1 to none for Phone",
-        "Answer s0 to tag for Trunk",
-        "Answer s1 to tag for Trunk",
+        "Offer s0 to none for RtpWithIce",
+        "Offer s1 to none for RtpWithIce",
+        "Answer s0 to tag for Rtp",
+        "Answer s1 to tag for Rtp",
     ];
     assert_eq!(asked(&world), wanted, "neither session is deleted");
     world.nothing_is_left();
@@ -311,11 +311,11 @@ fn a_trunk_that_has_sent_early_media_and_failed_leaves_its_session() {
     world.run_until(1_000);
     assert_eq!(caller(&world), ["183 INVITE", "200 INVITE"]);
     let wanted = [
-        "Offer s0 to none for Trunk",
-        "Answer s0 to tag for Phone",
+        "Offer s0 to none for Rtp",
+        "Answer s0 to tag for RtpWithIce",
         "Delete s0",
-        "Offer s1 to none for Trunk",
-        "Answer s1 to tag for Phone",
+        "Offer s1 to none for Rtp",
+        "Answer s1 to tag for RtpWithIce",
     ];
     assert_eq!(asked(&world), wanted);
     world.nothing_is_left();
@@ -339,7 +339,7 @@ fn a_relay_that_has_failed_is_asked_once_per_call() {
     call(&mut world, OFFER);
     world.run_until(3_000);
     assert_eq!(caller(&world), ["200 INVITE"]);
-    let wanted = ["Offer s0 to none for Trunk", "Delete s0"];
+    let wanted = ["Offer s0 to none for Rtp", "Delete s0"];
     assert_eq!(asked(&world), wanted);
     world.nothing_is_left();
 }
@@ -382,11 +382,11 @@ fn both_sides_are_recorded_when_a_trunk_calls_a_phone_without_a_flow() {
     let again = with_sdp(&in_dialog(&ok, "INVITE"), OFFER);
     world.send(UAC, Transport::Udp, &again);
     settle(&mut world);
-    assert_eq!(asked(&world)[2], "Offer s0 to tag for Phone");
+    assert_eq!(asked(&world)[2], "Offer s0 to tag for RtpWithIce");
     let again = with_sdp(&of_callee(&invite, &ok, "INVITE"), OFFER);
     world.send(UAS, Transport::Udp, &again);
     settle(&mut world);
-    assert!(asked(&world).contains(&"Offer s0 to tag for Trunk".to_owned()));
+    assert!(asked(&world).contains(&"Offer s0 to tag for Rtp".to_owned()));
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn a_trunk_without_a_relay_that_calls_one_with_a_relay_gets_what_it_offers() {
         world.send(UAC, Transport::Udp, &invite);
         world.run_until(500);
         let wanted = [
-            "Offer s0 to none for Trunk".to_owned(),
+            "Offer s0 to none for Rtp".to_owned(),
             format!("Answer s0 to tag for {side}"),
         ];
         assert_eq!(asked(&world), wanted);
@@ -424,7 +424,7 @@ fn passes_of_one_call_through_this_server_have_sessions_of_their_own() {
         );
     }
     world.run_until(300);
-    let wanted = ["Offer s0 to none for Trunk", "Offer s1 to none for Trunk"];
+    let wanted = ["Offer s0 to none for Rtp", "Offer s1 to none for Rtp"];
     assert_eq!(asked(&world), wanted);
     let call_ids = world
         .media

@@ -82,12 +82,12 @@ fn both_sessions_get_each_offer_and_end_with_the_call() {
     let mut world = world([true, true]);
     let (invite, ok) = call(&mut world);
     assert_eq!(values(&invite, "Record-Route").len(), 4);
-    let to_trunk = |session: usize, to: &str| format!("Offer s{session} to {to} for Trunk");
+    let to_trunk = |session: usize, to: &str| format!("Offer s{session} to {to} for Rtp");
     let first = [
         to_trunk(0, "none"),
         to_trunk(1, "none"),
-        "Answer s1 to tag for Trunk".to_owned(),
-        "Answer s0 to tag for Phone".to_owned(),
+        "Answer s1 to tag for Rtp".to_owned(),
+        "Answer s0 to tag for RtpWithIce".to_owned(),
     ];
     assert_eq!(asked(&world), first);
     // A second offer of the caller.
@@ -97,16 +97,16 @@ fn both_sessions_get_each_offer_and_end_with_the_call() {
     let second = [to_trunk(0, "tag"), to_trunk(1, "tag")];
     assert_eq!(asked(&world)[4..6], second);
     assert_eq!(asked(&world)[6..], first[2..]);
-    let twice = format!("{OFFER}a=for Trunk\r\na=for Trunk\r\n");
+    let twice = format!("{OFFER}a=for Rtp\r\na=for Rtp\r\n");
     assert_eq!(body(last(&world, CALLED, "INVITE")), twice);
-    assert!(body(world.last(UAC)).ends_with("a=for Trunk\r\na=for Phone\r\n"));
+    assert!(body(world.last(UAC)).ends_with("a=for Rtp\r\na=for RtpWithIce\r\n"));
     // One of the called side.
     let again = with_sdp(&of_callee(&invite, &ok, "INVITE"), OFFER);
     world.send(CALLED, Transport::Udp, &again);
     run(&mut world);
-    let third = ["Offer s1 to tag for Trunk", "Offer s0 to tag for Phone"];
+    let third = ["Offer s1 to tag for Rtp", "Offer s0 to tag for RtpWithIce"];
     assert_eq!(asked(&world)[8..10], third);
-    assert!(body(last(&world, UAC, "INVITE")).ends_with("a=for Trunk\r\na=for Phone\r\n"));
+    assert!(body(last(&world, UAC, "INVITE")).ends_with("a=for Rtp\r\na=for RtpWithIce\r\n"));
     let before = asked(&world).len();
     let bye = in_dialog(&ok, "BYE").replace("2 BYE", "3 BYE");
     world.send(UAC, Transport::Udp, &bye);
@@ -122,7 +122,7 @@ fn both_sessions_get_each_offer_and_end_with_the_call() {
 fn a_pass_without_a_relay_takes_no_session_from_the_other_one() {
     let mut world = world([false, true]);
     let (invite, ok) = call(&mut world);
-    let exchange = ["Offer s0 to tag for Trunk", "Answer s0 to tag for Trunk"];
+    let exchange = ["Offer s0 to tag for Rtp", "Answer s0 to tag for Rtp"];
     assert_eq!(asked(&world).len(), 2);
     let again = with_sdp(&in_dialog(&ok, "INVITE"), OFFER);
     world.send(UAC, Transport::Udp, &again);
