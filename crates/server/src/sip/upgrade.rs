@@ -59,12 +59,12 @@ pub(crate) enum SipUpgradeStep {
 pub(super) struct Stage {
     /// The new process serves, or served until now: connections stay open, although the server drains.
     pub(super) keeps_connections: bool,
-    waiting: Option<PendingStep>,
+    waiting: Option<Waiting>,
 }
 
 /// The condition that a step waits for.
 #[derive(Debug)]
-enum PendingStep {
+enum Waiting {
     Pause(Sender<()>),
     HandOver {
         link: Arc<Link>,
@@ -91,7 +91,7 @@ impl Sip {
         match order {
             SipUpgradeStep::Pause(done) => {
                 self.stop_reading(poller)?;
-                self.stage.waiting = Some(PendingStep::Pause(done));
+                self.stage.waiting = Some(Waiting::Pause(done));
             }
             SipUpgradeStep::HandOver {
                 peer,
@@ -99,7 +99,7 @@ impl Sip {
                 done,
             } => {
                 self.endpoint.set_peer(Some(&peer));
-                self.stage.waiting = Some(PendingStep::HandOver {
+                self.stage.waiting = Some(Waiting::HandOver {
                     link: peer.link,
                     next: sends_bindings.then_some(0),
                     has_named: false,
@@ -170,8 +170,8 @@ impl Sip {
         }
         match self.stage.waiting.take() {
             None => {}
-            Some(PendingStep::Pause(done)) => drop(done.send(())),
-            Some(PendingStep::HandOver {
+            Some(Waiting::Pause(done)) => drop(done.send(())),
+            Some(Waiting::HandOver {
                 link,
                 next,
                 has_named,
@@ -185,7 +185,7 @@ impl Sip {
                     None => drop(done.send(())),
                     next => {
                         let has_named = true;
-                        let waiting = PendingStep::HandOver {
+                        let waiting = Waiting::HandOver {
                             link,
                             next,
                             has_named,
