@@ -323,7 +323,7 @@ fn render(
          For readers who check hairpin against the RFCs. `cargo xtask rfc` writes this page; do not edit it. Edit\n\
          [rfc-requirements.tsv](rfc-requirements.tsv) instead. It has, in short, what an RFC requires of a server or of the\n\
          codec, and the tests that show it. `turn::name` is the test function `name` of `crates/turn`. The page does not\n\
-         list what hairpin does not support: see the README.\n",
+         list what hairpin does not support: see [that page](not-supported.md).\n",
     );
     for (rfc, title) in TITLES {
         let of_rfc: Vec<&Requirement> = requirements

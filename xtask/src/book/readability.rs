@@ -53,6 +53,7 @@ const PLAIN: &[&str] = &[
     "docs/metrics.md",
     "docs/mobility.md",
     "docs/nat-discovery.md",
+    "docs/not-supported.md",
     "docs/operation.md",
     "docs/packages.md",
     "docs/rfc-coverage.md",

@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use io::{Event, Pipe, TcpConnection};
 use std::io::{ErrorKind, IoSlice, Result};
 use std::time::Duration;
-use turn::server::Server;
+use turn::server::{RelayDirection, Server};
 use turn::{ConnectionKey, Mono, Now};
 
 /// Bytes relayed per direction and wake-up, so that one connection does not keep the worker from its datagrams: about
@@ -46,25 +46,20 @@ pub(crate) struct Meter<'a> {
     pub(crate) connection: Option<ConnectionKey>,
 }
 
-/// Which way bytes go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    ToPeer,
-    ToClient,
-}
-
 impl Meter<'_> {
-    fn allowance(&mut self) -> std::result::Result<usize, Mono> {
+    fn allowance(&mut self, direction: RelayDirection) -> std::result::Result<usize, Mono> {
         match self.connection {
-            Some(connection) => self.engine.stream_allowance(self.now, connection),
+            Some(connection) => self
+                .engine
+                .stream_allowance(self.now, connection, direction),
             None => Ok(usize::MAX),
         }
     }
 
-    fn count(&mut self, way: Way, bytes: usize) {
-        let (to_peer, to_client) = match way {
-            Way::ToPeer => (bytes, 0),
-            Way::ToClient => (0, bytes),
+    fn count(&mut self, direction: RelayDirection, bytes: usize) {
+        let (to_peer, to_client) = match direction {
+            RelayDirection::ToPeer => (bytes, 0),
+            RelayDirection::ToClient => (0, bytes),
         };
         if let Some(connection) = self.connection {
             self.engine
@@ -135,7 +130,7 @@ impl End for DataConnection {
 /// One direction.
 #[derive(Debug)]
 struct Direction {
-    way: Way,
+    direction: RelayDirection,
     /// There may be something to read. Cleared when there is not.
     source_ready: bool,
     /// There may be room to write. Cleared when there is not.
@@ -152,9 +147,9 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(way: Way, pending: Vec<u8>) -> Direction {
+    fn new(direction: RelayDirection, pending: Vec<u8>) -> Direction {
         Direction {
-            way,
+            direction,
             source_ready: true,
             sink_ready: true,
             pending,
@@ -183,14 +178,14 @@ impl Direction {
             if !self.source_ready || *budget == 0 {
                 return Ok(None);
             }
-            let most = match meter.allowance() {
+            let most = match meter.allowance(self.direction) {
                 Ok(most) => most.min(BUDGET),
                 Err(at) => return Ok(Some(at)),
             };
             match self.receive(source, sink, pipes, most, meter) {
                 Ok(0) => self.has_ended = true,
                 Ok(bytes) => {
-                    meter.count(self.way, bytes);
+                    meter.count(self.direction, bytes);
                     *budget = budget.saturating_sub(bytes);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.source_ready = false,
@@ -309,6 +304,8 @@ pub(super) struct Relaying {
     /// Bytes of the client that came with its ConnectionBind request and have not been counted.
     kept: usize,
     is_broken: bool,
+    /// The direction to the client goes first the next time: both may draw on one rate.
+    is_client_next: bool,
     /// When a connection that is half closed is closed as a whole.
     deadline: Option<Mono>,
 }
@@ -318,9 +315,10 @@ impl Relaying {
         Relaying {
             client,
             kept: kept.len(),
-            to_peer: Direction::new(Way::ToPeer, kept),
-            to_client: Direction::new(Way::ToClient, Vec::new()),
+            to_peer: Direction::new(RelayDirection::ToPeer, kept),
+            to_client: Direction::new(RelayDirection::ToClient, Vec::new()),
             is_broken: false,
+            is_client_next: false,
             deadline: None,
         }
     }
@@ -350,18 +348,23 @@ impl Relaying {
         }
         let kept = std::mem::take(&mut self.kept);
         if kept > 0 {
-            meter.count(Way::ToPeer, kept);
+            meter.count(RelayDirection::ToPeer, kept);
         }
         let (mut up, mut down) = (BUDGET, BUDGET);
         let Relaying {
             client,
             to_peer,
             to_client,
+            is_client_next,
             ..
         } = self;
-        let first = to_peer.pump(client, peer, pipes, &mut up, meter);
-        let second = to_client.pump(peer, client, pipes, &mut down, meter);
-        let (Ok(first), Ok(second)) = (first, second) else {
+        let is_client_first = *is_client_next;
+        *is_client_next = !is_client_first;
+        let early = is_client_first.then(|| to_client.pump(peer, client, pipes, &mut down, meter));
+        let up_until = to_peer.pump(client, peer, pipes, &mut up, meter);
+        let down_until =
+            early.unwrap_or_else(|| to_client.pump(peer, client, pipes, &mut down, meter));
+        let (Ok(up_until), Ok(down_until)) = (up_until, down_until) else {
             return RelayResult::Over;
         };
         if to_peer.is_finished && to_client.is_finished {
@@ -373,7 +376,7 @@ impl Relaying {
             return RelayResult::Over;
         }
         let has_more = up == 0 && self.to_peer.has_more() || down == 0 && self.to_client.has_more();
-        let timers = [first, second, self.deadline];
+        let timers = [up_until, down_until, self.deadline];
         match timers.into_iter().flatten().min() {
             _ if has_more => RelayResult::More,
             Some(at) => RelayResult::Until(at),

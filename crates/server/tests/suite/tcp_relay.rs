@@ -491,6 +491,36 @@ fn a_rate_slows_a_stream_down() {
 }
 
 #[test]
+fn each_direction_of_a_stream_has_its_own_rate_if_rates_are_apart() {
+    let (builder, config) = builder(1);
+    let mut settings = settings();
+    settings.allocation_rate = 100_000;
+    settings.rates.directions_apart = true;
+    let server = start(builder.settings(settings));
+    let [access, _] = Access::both(&server, &config);
+    let (mut client, _) = access.allocated();
+    let peer = listener();
+    let id = connected(&mut client, address(&peer));
+    let (mut far, _) = accept(&peer);
+    let data = access.bound(id);
+    // This direction has more than its rate allows in half a minute.
+    let mut writer = data.connection().socket.try_clone().expect("a descriptor");
+    let sender = std::thread::spawn(move || writer.write_all(&pattern(4_000_000)));
+    let mut reader = far.try_clone().expect("a descriptor");
+    let receiver = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    std::thread::sleep(Duration::from_secs(2));
+    // The burst of the other one.
+    let bytes = pattern(80_000);
+    far.write_all(&bytes).expect("room");
+    assert!(data.connection().exactly(bytes.len()) == bytes);
+    client.release();
+    drop((client, data));
+    let _ = sender.join().expect("the client");
+    let _ = receiver.join().expect("the peer");
+    expect_all_gone(&server);
+}
+
+#[test]
 fn data_connections_end_with_their_allocation_rfc6062_5_5() {
     let (builder, config) = builder(2);
     let server = start(builder);

@@ -157,20 +157,24 @@ impl Limiter {
         !self.limits || self.charge(now, place, direction, bytes)
     }
 
-    /// How many bytes of a stream the allocation in this slot may relay now at this rate. At most, it is what the rate
-    /// allows in a tenth of a second. If none, the time of the next attempt.
-    pub(super) fn allowance(&mut self, now: Mono, place: u32, rate: u64) -> Result<usize, Mono> {
+    /// How many bytes of a stream the allocation in this slot may relay in this direction now at this rate. At most, it
+    /// is what the rate allows in a tenth of a second. If none, the time of the next attempt.
+    pub(super) fn allowance(
+        &mut self,
+        now: Mono,
+        place: u32,
+        direction: RelayDirection,
+        rate: u64,
+    ) -> Result<usize, Mono> {
         if !self.limits {
             return Ok(usize::MAX);
         }
-        let mut scale = rate_scale(rate);
-        for direction in [RelayDirection::ToPeer, RelayDirection::ToClient] {
-            if !self.charge(now, place, direction, 0) {
-                return Err(now.plus(STREAM_INTERVAL));
-            }
-            let shared = self.shared.as_ref();
-            scale = scale.max(shared.map_or(0, |shared| shared.group_scale(place, direction)));
+        if !self.charge(now, place, direction, 0) {
+            return Err(now.plus(STREAM_INTERVAL));
         }
+        let shared = self.shared.as_ref();
+        let group = shared.map_or(0, |shared| shared.group_scale(place, direction));
+        let scale = rate_scale(rate).max(group);
         if scale == 0 {
             return Ok(usize::MAX);
         }
@@ -299,7 +303,11 @@ mod tests {
                 _: Mono,
                 bytes: u64,
             ) -> Option<bool> {
-                (allocation == 3).then_some(bytes < 10 || direction != UP)
+                match allocation {
+                    3 => Some(bytes < 10 || direction != UP),
+                    5 => Some(direction != UP),
+                    _ => None,
+                }
             }
             fn group_scale(&self, allocation: u32, _: RelayDirection) -> u32 {
                 allocation << 10
@@ -317,7 +325,11 @@ mod tests {
         assert!(limiter.admits(Mono(0), 4, UP, 10), "not this one's");
         let down = RelayDirection::ToClient;
         assert!(limiter.admits(Mono(0), 3, down, 10));
-        assert_eq!(limiter.allowance(Mono(0), 3, 0), Ok(33_333_333));
+        assert_eq!(limiter.allowance(Mono(0), 3, UP, 0), Ok(33_333_333));
+        // Each direction of a stream waits for its own bucket only.
+        let later = Mono(0).plus(STREAM_INTERVAL);
+        assert_eq!(limiter.allowance(Mono(0), 5, UP, 0), Err(later));
+        assert_eq!(limiter.allowance(Mono(0), 5, down, 0), Ok(20_000_000));
         assert_eq!(
             *begun.lock().expect("not poisoned"),
             [(3, 1_024_000_000), (4, 1_024_000_000)]

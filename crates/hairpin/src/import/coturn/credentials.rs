@@ -50,9 +50,7 @@ pub(super) const ROWS: &[Row] = &[
     flag("stateless-nonce", unnecessary("hairpin stores no nonces")),
     value(
         "stateless-nonce-secret",
-        unsupported(
-            "each server has its own nonce key: a client that moves to another server gets 438 and sends its request again",
-        ),
+        replaced("cluster.secret: nodes that have the same one accept the nonces of each other"),
     ),
 ];
 

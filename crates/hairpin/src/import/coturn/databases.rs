@@ -28,7 +28,7 @@ pub(super) const ROWS: &[Row] = &[
     value(
         "redis-statsdb",
         replaced(
-            "metrics (admin.listen) and the log, which has a line for each allocation with its traffic",
+            "events.sinks with a stream of Redis, metrics (admin.listen), and the log, which has a line for each allocation with its traffic",
         ),
     ),
 ];

@@ -43,7 +43,12 @@ pub(super) const ROWS: &[Row] = &[
         "include-reason-string",
         unnecessary("error responses have a reason phrase if it fits"),
     ),
-    flag("stun-backward-compatibility", CLASSIC),
+    flag(
+        "stun-backward-compatibility",
+        unsupported(
+            "responses have XOR-MAPPED-ADDRESS only: set compat.classic_stun for clients of RFC 3489",
+        ),
+    ),
     flag("rfc3489-compatibility", CLASSIC),
     flag(
         "rfc5766-channel-numbers",

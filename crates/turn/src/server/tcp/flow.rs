@@ -8,17 +8,22 @@ use super::super::relay::Relay;
 use crate::{ConnectionKey, Mono, Now};
 
 impl Server {
-    /// Bytes that may be relayed between a connection and its data connection now; `usize::MAX` without a rate limit or
-    /// for an unknown connection.
+    /// Bytes that may be relayed in this direction between a connection and its data connection now; `usize::MAX`
+    /// without a rate limit or for an unknown connection.
     ///
     /// # Errors
     /// The rate limit is used up ([`Config::allocation_rate`](super::super::Config::allocation_rate)). Read nothing
     /// before the returned time, then call again.
-    pub fn stream_allowance(&mut self, now: Now, connection: ConnectionKey) -> Result<usize, Mono> {
+    pub fn stream_allowance(
+        &mut self,
+        now: Now,
+        connection: ConnectionKey,
+        direction: RelayDirection,
+    ) -> Result<usize, Mono> {
         match self.client_of(connection) {
             Some(place) => {
                 let rate = self.rate_at(place);
-                self.limiter.allowance(now.mono, place, rate)
+                self.limiter.allowance(now.mono, place, direction, rate)
             }
             None => Ok(usize::MAX),
         }

@@ -453,6 +453,8 @@ fn a_connection_bind_gets_one_answer_whichever_worker_it_names_while_tcp_is_off_
     world.finish();
 }
 
+const UP: RelayDirection = RelayDirection::ToPeer;
+
 #[test]
 fn bytes_of_streams_are_counted_and_slowed_but_never_refused() {
     let mut world = World::with(|config| {
@@ -465,11 +467,11 @@ fn bytes_of_streams_are_counted_and_slowed_but_never_refused() {
     let start = world.now.mono.0;
     let (mut relayed, mut waits) = (0, 0);
     while world.now.mono.0 < start + 10 * crate::world::SECOND {
-        match world.server.stream_allowance(world.now, connection) {
+        let now = world.now;
+        match world.server.stream_allowance(now, connection, UP) {
             Ok(bytes) => {
                 assert!((1..=10_000).contains(&bytes));
                 let (up, down) = (bytes / 2, bytes - bytes / 2);
-                let now = world.now;
                 world.server.add_stream_traffic(now, connection, up, down);
                 relayed += bytes;
             }
@@ -507,7 +509,7 @@ fn without_a_rate_a_stream_is_not_slowed() {
     let mut world = world();
     let (mut client, _) = allocated(&mut world);
     let (connection, _) = connect(&mut client, &mut world, PEER);
-    let allowance = world.server.stream_allowance(world.now, connection);
+    let allowance = world.server.stream_allowance(world.now, connection, UP);
     assert_eq!(allowance, Ok(usize::MAX));
     client.refresh(&mut world, 0);
     close(&mut world, &[connection]);
