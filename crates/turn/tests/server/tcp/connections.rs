@@ -1,7 +1,7 @@
 //! Connections of TCP allocations (RFC 6062 §4.3, §5.2 to §5.5), their timers and their bytes.
 
 use super::*;
-use turn::server::RelayDirection;
+use hairpin_turn::server::RelayDirection;
 
 #[test]
 fn a_connect_request_dials_and_its_connection_is_bound_rfc6062_5_2() {
