@@ -146,10 +146,10 @@ pub(crate) fn of_callee(invite: &str, ok: &str, method: &str) -> String {
 #[test]
 fn an_offer_of_the_trunk_within_the_dialog_is_for_the_side_of_the_caller() {
     for (offer, side) in [
-        (WEB_OFFER.to_owned(), "Web"),
-        (OFFER.to_owned(), "Phone"),
-        (OFFER.replace("AVP", "SAVP"), "Sdes"),
-        (WEB_OFFER.replace("SAVPF", "SAVP"), "Dtls"),
+        (WEB_OFFER.to_owned(), "WebRtc"),
+        (OFFER.to_owned(), "RtpWithIce"),
+        (OFFER.replace("AVP", "SAVP"), "SrtpSdes"),
+        (WEB_OFFER.replace("SAVPF", "SAVP"), "SrtpDtls"),
     ] {
         let mut world = world(Failures::default());
         world.nodes[UAS].script = script(vec![answer(50, 200)]);

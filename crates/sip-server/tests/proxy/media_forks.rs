@@ -391,7 +391,7 @@ fn both_sides_are_recorded_when_a_trunk_calls_a_phone_without_a_flow() {
 
 #[test]
 fn a_trunk_without_a_relay_that_calls_one_with_a_relay_gets_what_it_offers() {
-    for (offer, side) in [(OFFER, "Trunk"), (WEB_OFFER, "Web")] {
+    for (offer, side) in [(OFFER, "Rtp"), (WEB_OFFER, "WebRtc")] {
         let mut carrier = trunk("a", &[UAS]);
         carrier.relays_media = true;
         let trunks = vec![carrier, trunk("x", &[UAC])];
