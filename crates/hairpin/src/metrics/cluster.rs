@@ -106,7 +106,7 @@ fn write_bindings(page: &mut Page, counts: &Counts) {
     let mut notices = page.family(
         "hairpin_cluster_sip_notices_total",
         Kind::Counter,
-        "Notices that a node must remove a binding, because its phone has registered at another node, by result.",
+        "Notices of this node that another node must remove a binding, because its phone has registered here, by result.",
     );
     for (result, count) in [
         ("sent", counts.notices_sent),
@@ -115,10 +115,43 @@ fn write_bindings(page: &mut Page, counts: &Counts) {
     ] {
         notices.put(&[("result", &result)], count);
     }
+    write_removals(page, counts);
     page.family(
         "hairpin_cluster_sip_waiting",
         Kind::Gauge,
         "Addresses of record whose registrations wait to be written to the engine of the cluster.",
     )
     .put(&[], counts.waiting);
+}
+
+/// Bindings of phones that have registered at several nodes.
+fn write_removals(page: &mut Page, counts: &Counts) {
+    let received = &counts.received;
+    let mut notices = page.family(
+        "hairpin_cluster_sip_notices_received_total",
+        Kind::Counter,
+        "Texts in the engine that tell this node to remove a binding, by result.",
+    );
+    for (result, count) in [
+        ("accepted", received.accepted),
+        ("untimely", received.untimely),
+        ("other_node", received.other_node),
+        ("forged", received.forged),
+        ("dropped", received.dropped),
+    ] {
+        notices.put(&[("result", &result)], count);
+    }
+    let mut conflicts = page.family(
+        "hairpin_cluster_sip_conflicts_total",
+        Kind::Counter,
+        "Bindings that this node has written and that another node had, too, by the node that must remove its binding.",
+    );
+    for (result, count) in [
+        ("this_node", counts.conflicts.this_node),
+        ("other_node", counts.conflicts.other_node),
+        ("unproven", counts.conflicts.unproven),
+        ("dropped", counts.conflicts.dropped),
+    ] {
+        conflicts.put(&[("result", &result)], count);
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::bindings::{AtNode, Change, SharedBinding};
+use super::clock_steps::ClockSteps;
 use super::engine::{BindEntry, BindRequest, Conflict};
 use super::moved::{MovedBinding, Register};
 use super::seal::Seal;
@@ -52,13 +53,21 @@ impl SharedBinding {
 }
 
 impl Owner<'_> {
-    pub(super) fn request(&self, aor: Box<[u8]>, change: Change, now_ms: u64) -> BindRequest {
+    pub(super) fn request(
+        &self,
+        aor: Box<[u8]>,
+        change: Change,
+        now_ms: u64,
+        steps: &ClockSteps,
+    ) -> BindRequest {
         let waited = now_ms.saturating_sub(change.at_ms);
         let hex = crate::keys::hex(&aor);
         let aged = change.bindings.iter().filter_map(|binding| {
             let left = binding.ttl_ms.min(LONGEST_MS).checked_sub(waited);
+            let registered_ms = change.at_ms.saturating_sub(binding.age_ms);
+            let missed = steps.missed_ms(registered_ms);
             Some(SharedBinding {
-                age_ms: binding.age_ms + waited,
+                age_ms: binding.age_ms.saturating_add(waited).saturating_add(missed),
                 ttl_ms: left.filter(|left| *left > 0)?,
                 ..*binding
             })
@@ -86,9 +95,9 @@ impl Owner<'_> {
             entries: entries.collect(),
             aor,
             age_ms: waited,
-            taken_ms: now_ms,
             taken_unix_ms: self.unix_ms,
             bindings,
+            change,
         }
     }
 
@@ -186,7 +195,8 @@ mod tests {
         let texts = |node: &str, seal: &Seal, aor: &[u8], bindings: Vec<SharedBinding>| {
             let at_ms = 0;
             let change = Change { bindings, at_ms };
-            let request = owner(node, seal).request(aor.into(), change, 0);
+            let steps = ClockSteps::default();
+            let request = owner(node, seal).request(aor.into(), change, 0, &steps);
             let entries = request.entries.into_iter();
             entries.map(|entry| entry.text).collect::<Vec<_>>()
         };
@@ -214,7 +224,9 @@ mod tests {
             bindings: vec![binding(1, 1_000)],
             at_ms: 0,
         };
-        let request = owner("a", &seal).request(b"x@d".as_slice().into(), change, 60_000);
+        let aor = b"x@d".as_slice().into();
+        let steps = ClockSteps::default();
+        let request = owner("a", &seal).request(aor, change, 60_000, &steps);
         assert_eq!((request.entries.len(), request.age_ms), (0, 60_000));
     }
 }

@@ -17,8 +17,9 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 use super::binding_texts::Owner;
+use super::clock_steps::ClockSteps;
 use super::engine::BindRequest;
-use super::moved::MovedBinding;
+use super::moved::{MovedBinding, NoticeRead};
 
 /// Addresses whose changes wait for the engine.
 const CHANGES: usize = 1 << 16;
@@ -28,6 +29,8 @@ const BUSY: usize = CHANGES / 4;
 const ASKED: usize = 4_096;
 /// Bindings to be removed at a time. Those beyond end by themselves.
 const MOVED: usize = 1 << 16;
+/// After a greater step of its clock, a node may have refused or missed notices of other nodes.
+const COMPARE_AFTER_STEP_MS: u64 = 10_000;
 /// Addresses whose answer is remembered.
 const CACHED: usize = 1 << 14;
 /// For how long: if another node has bindings, if none has, and if the engine has not responded.
@@ -105,11 +108,43 @@ pub struct Counts {
     pub notices_failed: u64,
     /// Those that were lost, because too many waited.
     pub notices_dropped: u64,
+    /// Notices of other nodes.
+    pub received: ReceivedNotices,
+    /// What the engine has said of bindings that two nodes had.
+    pub conflicts: Conflicts,
     /// Addresses whose changes wait now.
     pub waiting: u64,
 }
 
-#[derive(Debug)]
+/// Texts that the engine had for this node: other nodes say that they have a binding now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceivedNotices {
+    /// This node removes the binding.
+    pub accepted: u64,
+    /// Too old, or the clocks of both nodes differ too much.
+    pub untimely: u64,
+    /// For another node: somebody has copied them.
+    pub other_node: u64,
+    /// No node has sent them.
+    pub forged: u64,
+    /// Genuine, but too many bindings waited to be removed.
+    pub dropped: u64,
+}
+
+/// Bindings that this node has written and that another node had, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conflicts {
+    /// The later REGISTER came to another node: this one removes its binding.
+    pub this_node: u64,
+    /// It came here: the other node must remove its binding.
+    pub other_node: u64,
+    /// The text of the other node does not prove which one is later. Nobody removes anything.
+    pub unproven: u64,
+    /// This node had to remove its binding, but too many waited to be removed.
+    pub dropped: u64,
+}
+
+#[derive(Clone, Debug, Default)]
 pub(super) struct Change {
     pub(super) bindings: Vec<SharedBinding>,
     pub(super) at_ms: u64,
@@ -136,6 +171,7 @@ struct State {
     has_lost: bool,
     /// Bindings that this node must remove.
     moved: Vec<MovedBinding>,
+    steps: ClockSteps,
     counts: Counts,
 }
 
@@ -165,6 +201,14 @@ impl State {
             };
             self.cache.remove(&oldest);
         }
+    }
+
+    /// This node must remove these bindings. Returns for how many there is room, and for how many not.
+    fn add_moved(&mut self, moved: Vec<MovedBinding>) -> (u64, u64) {
+        let room = MOVED.saturating_sub(self.moved.len()).min(moved.len());
+        let dropped = moved.len() - room;
+        self.moved.extend(moved.into_iter().take(room));
+        (room as u64, dropped as u64)
     }
 }
 
@@ -339,15 +383,16 @@ impl ClusterBindings {
 
     /// The changes that have waited longest.
     pub(super) fn take_changes(&self, most: usize, of: &Owner<'_>) -> Vec<BindRequest> {
-        let changes = self.pop_changes(most);
+        self.note_clock(of.unix_ms);
+        let (changes, steps) = self.pop_changes(most);
         let now_ms = self.now_ms();
         // Workers publish meanwhile: the MACs of a batch take longer than a worker may wait for the lock.
         let requests = changes.into_iter();
-        let requests = requests.map(|(aor, change)| of.request(aor, change, now_ms));
+        let requests = requests.map(|(aor, change)| of.request(aor, change, now_ms, &steps));
         requests.collect()
     }
 
-    fn pop_changes(&self, most: usize) -> Vec<(Box<[u8]>, Change)> {
+    fn pop_changes(&self, most: usize) -> (Vec<(Box<[u8]>, Change)>, ClockSteps) {
         let mut state = self.state();
         let mut popped = Vec::new();
         while popped.len() < most
@@ -357,28 +402,14 @@ impl ClusterBindings {
                 popped.push((aor, change));
             }
         }
-        popped
+        (popped, state.steps.clone())
     }
 
     /// The engine has not accepted these. A later change of the same address takes the place of one.
     pub(super) fn put_back(&self, requests: Vec<BindRequest>) {
-        let changes = requests.into_iter().map(|request| {
-            // As they were when the change was made: the next request adds the whole wait.
-            let bindings = request.bindings.iter().map(|binding| SharedBinding {
-                age_ms: binding.age_ms.saturating_sub(request.age_ms),
-                ttl_ms: binding.ttl_ms + request.age_ms,
-                ..*binding
-            });
-            let change = Change {
-                bindings: bindings.collect(),
-                at_ms: request.taken_ms.saturating_sub(request.age_ms),
-            };
-            (request.aor, change)
-        });
-        let changes: Vec<_> = changes.collect();
         let mut state = self.state();
-        state.counts.failed += changes.len() as u64;
-        for (aor, change) in changes {
+        state.counts.failed += requests.len() as u64;
+        for BindRequest { aor, change, .. } in requests {
             if state.changes.contains_key(&aor) {
                 continue;
             }
@@ -406,12 +437,53 @@ impl ClusterBindings {
         }
     }
 
-    /// This node must remove these bindings: their phones have registered at another one.
-    pub(super) fn note_moved(&self, moved: Vec<MovedBinding>) {
+    /// The engine has said that other nodes have a later REGISTER for these bindings of this node. It has also said
+    /// that this node has the later one of so many other bindings, and of so many nobody knows it.
+    pub(super) fn note_conflicts(&self, own: Vec<MovedBinding>, others: usize, unproven: usize) {
         let mut state = self.state();
-        let room = MOVED.saturating_sub(state.moved.len());
-        state.counts.notices_dropped += moved.len().saturating_sub(room) as u64;
-        state.moved.extend(moved.into_iter().take(room));
+        let (room, dropped) = state.add_moved(own);
+        let counts = &mut state.counts.conflicts;
+        counts.this_node += room;
+        counts.other_node += others as u64;
+        counts.unproven += unproven as u64;
+        counts.dropped += dropped;
+    }
+
+    /// Other nodes have sent these texts. Returns how many are forged, and how many came too late.
+    pub(super) fn note_received(&self, all: impl Iterator<Item = NoticeRead>) -> (u64, u64) {
+        let mut moved = Vec::new();
+        let mut more = ReceivedNotices::default();
+        for read in all {
+            match read {
+                NoticeRead::Valid(binding) => moved.push(binding),
+                NoticeRead::Untimely => more.untimely += 1,
+                NoticeRead::OtherNode => more.other_node += 1,
+                NoticeRead::Forged => more.forged += 1,
+            }
+        }
+        let mut state = self.state();
+        let (room, dropped) = state.add_moved(moved);
+        let counts = &mut state.counts.received;
+        counts.accepted += room;
+        counts.untimely += more.untimely;
+        counts.other_node += more.other_node;
+        counts.forged += more.forged;
+        counts.dropped += dropped;
+        (more.forged, more.untimely)
+    }
+
+    /// The wall clock now. If it has stepped, the machine may have slept: then bindings are older than the monotonic
+    /// clock says, and other nodes may have told this one in vain to remove some.
+    pub(super) fn note_clock(&self, unix_ms: u64) {
+        let now_ms = self.now_ms();
+        let by_ms = self.state().steps.note(now_ms, unix_ms);
+        if by_ms.unsigned_abs() > COMPARE_AFTER_STEP_MS {
+            tracing::info!(
+                by_ms,
+                "the clock of this node has stepped: it compares its registrations with those of other nodes"
+            );
+            self.publish_all();
+        }
     }
 
     pub(super) fn count_notices(&self, of: impl Fn(&mut Counts) -> &mut u64, more: usize) {
@@ -525,6 +597,29 @@ mod tests {
         let counts = bindings.counts();
         // Two addresses were put back, and two were rejected.
         assert_eq!((counts.written, counts.failed, counts.older), (3, 4, 3));
+    }
+
+    #[test]
+    fn bindings_to_be_removed_are_bounded_and_what_is_lost_is_counted_by_its_cause() {
+        let bindings = ClusterBindings::default();
+        let moved = |call| MovedBinding {
+            aor: b"x@d".as_slice().into(),
+            id: 1,
+            call,
+            cseq: 1,
+        };
+        let half = MOVED as u64 / 2;
+        bindings.note_conflicts((0..half).map(moved).collect(), 0, 0);
+        let notices = |count| (0..count).map(|call| NoticeRead::Valid(moved(call)));
+        assert_eq!(bindings.note_received(notices(half + 2)), (0, 0));
+        bindings.note_conflicts((0..3).map(moved).collect(), 4, 0);
+        let counts = bindings.counts();
+        let (received, conflicts) = (counts.received, counts.conflicts);
+        assert_eq!((received.accepted, received.dropped), (half, 2));
+        assert_eq!((conflicts.this_node, conflicts.dropped), (half, 3));
+        assert_eq!((conflicts.other_node, conflicts.unproven), (4, 0));
+        assert_eq!(counts.notices_dropped, 0, "it has sent none");
+        assert_eq!(bindings.take_moved().len(), MOVED);
     }
 
     #[test]

@@ -131,6 +131,7 @@ impl Writer {
     fn note_results(&mut self, requests: Vec<BindRequest>, bound: Vec<BindResult>) {
         let (mut written, mut older, mut rejected) = (0, 0, 0);
         let (mut waiting, mut failed, mut own) = (Vec::new(), None, Vec::new());
+        let (mut others, mut unproven) = (Vec::new(), 0);
         for (request, outcome) in requests.into_iter().zip(bound) {
             match outcome {
                 Ok(one) => {
@@ -140,8 +141,12 @@ impl Writer {
                         let owner = self.owner(request.taken_unix_ms);
                         match owner.moved(&request, conflict) {
                             Ok(Some((node, moved))) if node == self.node => own.push(moved),
-                            Ok(moved) => self.moved.extend(moved),
-                            Err(Forged) => self.forged += 1,
+                            Ok(Some(of_other)) => others.push(of_other),
+                            Ok(None) => unproven += 1,
+                            Err(Forged) => {
+                                unproven += 1;
+                                self.forged += 1;
+                            }
                         }
                     }
                 }
@@ -152,7 +157,8 @@ impl Writer {
                 }
             }
         }
-        self.bindings.note_moved(own);
+        self.bindings.note_conflicts(own, others.len(), unproven);
+        self.moved.extend(others);
         self.bindings.written(written, rejected, older);
         self.bindings.put_back(waiting);
         if let Some(error) = failed.filter(|_| self.warned.may()) {
@@ -169,6 +175,19 @@ struct Notice {
     node: String,
     moved: MovedBinding,
     since: Instant,
+}
+
+/// Removes notices that were tried for too long, and returns how many. The time since the last attempt does not count
+/// if this node has heard nothing of the engine: it may have been paused or cut off itself.
+fn expire(notices: &mut Vec<Notice>, is_current: bool, since_last: Duration) -> usize {
+    if !is_current {
+        for notice in notices.iter_mut() {
+            notice.since += since_last;
+        }
+    }
+    let before = notices.len();
+    notices.retain(|notice| notice.since.elapsed() < NOTICE_LIFETIME);
+    before - notices.len()
 }
 
 struct Tasks {
@@ -230,28 +249,29 @@ impl Tasks {
     async fn tell(&self, mut waiting: mpsc::Receiver<Notice>) {
         let mut backoff = Backoff(FIRST_PAUSE_MS);
         let mut notices = Vec::new();
+        let mut last = Instant::now();
         loop {
             if notices.is_empty() && waiting.recv_many(&mut notices, BATCH).await == 0 {
                 return std::future::pending().await;
             }
-            self.send_notices(&mut notices).await;
+            let is_current = self.send_notices(&mut notices).await;
+            let since_last = std::mem::replace(&mut last, Instant::now()).elapsed();
             if notices.is_empty() {
                 backoff.reset();
                 continue;
             }
-            sleep(backoff.next()).await;
-            let before = notices.len();
-            notices.retain(|notice| notice.since.elapsed() < NOTICE_LIFETIME);
-            let failed = before - notices.len();
+            let failed = expire(&mut notices, is_current, since_last);
             self.bindings
                 .count_notices(|it| &mut it.notices_failed, failed);
+            sleep(backoff.next()).await;
         }
     }
 
-    /// Sends notices, and removes those that the engine has. Those for a node that is not alive wait.
-    async fn send_notices(&self, notices: &mut Vec<Notice>) {
+    /// Sends notices, and removes those that the engine has. Those for a node that is not alive wait. Returns whether
+    /// this node knows which ones are.
+    async fn send_notices(&self, notices: &mut Vec<Notice>) -> bool {
         let Some(live) = self.live() else {
-            return;
+            return false;
         };
         for node in &live {
             let of_node = notices.iter().filter(|notice| notice.node == *node);
@@ -268,6 +288,7 @@ impl Tasks {
                     .count_notices(|it| &mut it.notices_sent, texts.len());
             }
         }
+        true
     }
 
     /// The names of other nodes that are alive; `None` while the engine does not say it.

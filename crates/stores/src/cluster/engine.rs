@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::bindings::SharedBinding;
+use super::bindings::{Change, SharedBinding};
 use super::leases::Request;
 use crate::error::StoreError;
 use crate::store::StoreFuture;
@@ -51,9 +51,11 @@ pub struct BindRequest {
     pub age_ms: u64,
     /// The bindings, for the engine.
     pub entries: Vec<BindEntry>,
-    pub(super) taken_ms: u64,
     pub(super) taken_unix_ms: u64,
+    /// The same bindings, as old as they are now.
     pub(super) bindings: Vec<SharedBinding>,
+    /// What it is made of.
+    pub(super) change: Change,
 }
 
 /// One binding.

@@ -13,6 +13,7 @@
 mod binding_texts;
 pub mod bindings;
 mod bindings_tasks;
+mod clock_steps;
 pub mod directory;
 pub mod engine;
 pub mod leases;

@@ -88,20 +88,40 @@ impl MovedBinding {
         (name, seal.sign(PURPOSE, &notice))
     }
 
-    /// Reads a notice for the node of this name; `None` if no node has sent it lately.
-    pub(super) fn verify(text: &str, node: &str, seal: &Seal, unix_s: u64) -> Option<MovedBinding> {
-        let notice = seal.verify::<RemovalNotice>(PURPOSE, text)?;
-        let is_timely = notice.unix_s.abs_diff(unix_s) <= VALID_S;
-        if !is_timely || notice.node != node {
-            return None;
+    /// Reads a notice for the node of this name.
+    pub(super) fn read(text: &str, node: &str, seal: &Seal, unix_s: u64) -> NoticeRead {
+        let Some(notice) = seal.verify::<RemovalNotice>(PURPOSE, text) else {
+            return NoticeRead::Forged;
+        };
+        let Some(aor) = crate::keys::unhex(&notice.aor) else {
+            return NoticeRead::Forged;
+        };
+        if notice.node != node {
+            return NoticeRead::OtherNode;
         }
-        Some(MovedBinding {
-            aor: crate::keys::unhex(&notice.aor)?.into(),
+        if notice.unix_s.abs_diff(unix_s) > VALID_S {
+            return NoticeRead::Untimely;
+        }
+        NoticeRead::Valid(MovedBinding {
+            aor: aor.into(),
             id: notice.id,
             call: notice.call,
             cseq: notice.cseq,
         })
     }
+}
+
+/// What a text for a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoticeRead {
+    /// A notice for this node.
+    Valid(MovedBinding),
+    /// A node has sent it to this one. But it is too old, or the clocks of both nodes differ too much.
+    Untimely,
+    /// A node has sent it to another node. Somebody who can write to the engine has copied it.
+    OtherNode,
+    /// No node has sent it.
+    Forged,
 }
 
 #[cfg(test)]
@@ -118,12 +138,22 @@ mod tests {
             cseq: 5,
         };
         let (_, text) = moved.sign("a", &seal, 1_000);
-        let verify = |node, seal: &Seal, unix_s| MovedBinding::verify(&text, node, seal, unix_s);
-        assert_eq!(verify("a", &seal, 1_180), Some(moved.clone()));
-        assert_eq!(verify("a", &seal, 1_181), None);
-        assert_eq!(verify("b", &seal, 1_000), None);
-        assert_eq!(verify("a", &Seal::new(&[2; 32]), 1_000), None);
-        assert_eq!(MovedBinding::verify("nonsense", "a", &seal, 1_000), None);
+        let read = |node, seal: &Seal, unix_s| MovedBinding::read(&text, node, seal, unix_s);
+        let valid = NoticeRead::Valid(moved.clone());
+        assert_eq!(read("a", &seal, 1_180), valid);
+        assert_eq!(read("a", &seal, 820), valid);
+        assert_eq!(read("a", &seal, 1_181), NoticeRead::Untimely);
+        assert_eq!(read("a", &seal, 819), NoticeRead::Untimely);
+        assert_eq!(read("b", &seal, 1_000), NoticeRead::OtherNode);
+        assert_eq!(read("b", &seal, 9_000), NoticeRead::OtherNode);
+        let other = Seal::new(&[2; 32]);
+        assert_eq!(read("a", &other, 1_000), NoticeRead::Forged);
+        let nonsense = MovedBinding::read("nonsense", "a", &seal, 1_000);
+        assert_eq!(nonsense, NoticeRead::Forged);
+        // Another text of a node is no notice.
+        let other = seal.sign("node", &1);
+        let other = MovedBinding::read(&other, "a", &seal, 1_000);
+        assert_eq!(other, NoticeRead::Forged);
     }
 
     #[test]

@@ -167,6 +167,7 @@ impl RedisEngine {
 #[cfg(test)]
 mod needs_packages {
     use super::*;
+    use crate::cluster::bindings::Change;
     use crate::cluster::engine::BindEntry;
     use crate::test_redis::TestRedis;
 
@@ -197,9 +198,9 @@ mod needs_packages {
             aor: AOR.into(),
             age_ms: 0,
             entries: given.iter().map(entry).collect(),
-            taken_ms: 0,
             taken_unix_ms: 0,
             bindings: Vec::new(),
+            change: Change::default(),
         };
         let bound = redis.wait(engine.ask_bind(node, &[request])).unwrap();
         bound.into_iter().next().unwrap().unwrap()
@@ -379,9 +380,9 @@ mod needs_packages {
             aor: AOR.into(),
             age_ms: 0,
             entries: Vec::new(),
-            taken_ms: 0,
             taken_unix_ms: 0,
             bindings: Vec::new(),
+            change: Change::default(),
         };
         let bound = redis.wait(engine.ask_bind("a", &[request])).unwrap();
         assert!(bound[0].is_err());

@@ -1,5 +1,6 @@
 //! The engine on several real servers.
 
+use super::bindings::Change;
 use super::engine::{BindEntry, BindRequest, Engine, Exchanged, Leased, Publication};
 use super::leases::Request;
 use super::redis::RedisEngine;
@@ -191,9 +192,9 @@ fn registrations_of_all_masters_are_found() {
             ttl_ms: 60_000,
             text: format!("of {}", String::from_utf8_lossy(aor)),
         }],
-        taken_ms: 0,
         taken_unix_ms: 0,
         bindings: Vec::new(),
+        change: Change::default(),
     };
     let requests: Vec<BindRequest> = aors.iter().map(|aor| request(aor)).collect();
     let bound = world.runtime.block_on(world.engine.bind("a", &requests));

@@ -31,6 +31,9 @@ const GATHER: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(200);
 /// How long an order is repeated until the engine has it.
 const ORDER: Duration = Duration::from_secs(60);
+/// Other nodes try to tell a node something for `NOTICE_LIFETIME`, with pauses of up to 6 s, and they do not try until
+/// they know that it is alive. So a node that was away for less has missed nothing.
+const AWAY_MS: u64 = 45_000;
 /// A warning of one kind is repeated no earlier.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -150,7 +153,8 @@ pub(super) async fn all(
         identity: None,
         name: own.clone(),
         seal: seal.clone(),
-        warned: [Warned::default(), Warned::default(), Warned::default()],
+        present_ms: None,
+        warned: <[Warned; 4]>::default(),
     };
     let leases = lease(Arc::clone(&engine), Arc::clone(&shared), settings.holder);
     let outbox = Outbox {
@@ -179,14 +183,19 @@ struct Exchanges {
     identity: Option<String>,
     name: String,
     seal: Seal,
-    /// Of another process with this name, of nodes with another time, and of orders with another time.
-    warned: [Warned; 3],
+    /// When the last exchange that had a response was sent.
+    present_ms: Option<u64>,
+    /// Of another process with this name, and of nodes, orders and notices with another time.
+    warned: [Warned; 4],
 }
 
 impl Exchanges {
     async fn run(mut self, name: String) {
         let mut backoff = Backoff(FIRST_PAUSE_MS);
         loop {
+            if let Some(bindings) = &self.shared.bindings {
+                bindings.note_clock(unix_ms());
+            }
             let own = self.publication(&name);
             let sent_ms = self.shared.now_ms();
             let outcome = within(self.engine.exchange(&own)).await;
@@ -195,6 +204,7 @@ impl Exchanges {
                 Ok(exchanged) => {
                     let own = own.text.is_some().then_some(sent_ms);
                     self.learn(exchanged, own);
+                    self.note_presence(sent_ms);
                     backoff.reset();
                     // Nodes that were started together do not ask together.
                     Duration::from_millis(INTERVAL_MS * 9 / 10).mul_f64(0.9 + random() / 5.0)
@@ -243,7 +253,7 @@ impl Exchanges {
             directory.published(exchanged.before.as_deref(), sent_ms, now)
         });
         drop(directory);
-        let [twin, nodes, _] = &mut self.warned;
+        let [twin, nodes, ..] = &mut self.warned;
         if own == OwnEntry::Twin && twin.may() {
             tracing::warn!(
                 "another process has the name of this node: give each node another cluster.node"
@@ -278,7 +288,7 @@ impl Exchanges {
     }
 
     /// Other nodes say that phones have registered there.
-    fn learn_moved(&self, on_change: &[String]) {
+    fn learn_moved(&mut self, on_change: &[String]) {
         let Some(bindings) = self
             .shared
             .bindings
@@ -287,11 +297,30 @@ impl Exchanges {
         else {
             return;
         };
-        let verify = |text: &String| MovedBinding::verify(text, &self.name, &self.seal, unix_s());
-        let moved: Vec<_> = on_change.iter().filter_map(verify).collect();
-        let forged = (on_change.len() - moved.len()) as u64;
+        let read = |text: &String| MovedBinding::read(text, &self.name, &self.seal, unix_s());
+        let (forged, untimely) = bindings.note_received(on_change.iter().map(read));
         self.shared.forged.fetch_add(forged, Ordering::Relaxed);
-        bindings.note_moved(moved);
+        if untimely > 0 && self.warned[3].may() {
+            tracing::warn!(
+                "a notice of another node is ignored: its clock and the one of this node differ by more than 180 s, or somebody has repeated it"
+            );
+        }
+    }
+
+    /// The engine has responded to the exchange of this time. A node that was away for longer than others try to tell it
+    /// has missed notices. So it publishes all bindings: the engine compares them with those of other nodes.
+    fn note_presence(&mut self, sent_ms: u64) {
+        let last_ms = self.present_ms.replace(sent_ms);
+        let away_ms = last_ms.map_or(0, |last_ms| sent_ms.saturating_sub(last_ms));
+        let bindings = self.shared.bindings.as_ref();
+        let Some(bindings) = bindings.filter(|_| away_ms > AWAY_MS) else {
+            return;
+        };
+        tracing::info!(
+            seconds = away_ms / 1_000,
+            "this node was away from the engine of the cluster: it compares its registrations with those of other nodes"
+        );
+        bindings.publish_all();
     }
 
     fn read(&mut self, text: &str) {
@@ -405,6 +434,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bindings::ReceivedNotices;
     use super::super::{Directory, NodeInfo, open};
     use super::*;
     use crate::kinds::Options;
@@ -457,7 +487,11 @@ mod tests {
         let directory = Directory::new(own, seal.clone());
         let exchanges = Exchanges {
             engine: open(&options, "test").unwrap(),
-            shared: Arc::new(Shared::new(directory, Arc::default(), None)),
+            shared: Arc::new(Shared::new(
+                directory,
+                Arc::default(),
+                Some(Arc::default()),
+            )),
             report: Box::new(|_| {}),
             hear: Box::new(move |event| {
                 if let Event::Order(message) = event {
@@ -469,7 +503,8 @@ mod tests {
             identity: None,
             name: "a".to_owned(),
             seal,
-            warned: [Warned::default(), Warned::default(), Warned::default()],
+            present_ms: None,
+            warned: <[Warned; 4]>::default(),
         };
         (exchanges, heard)
     }
@@ -513,6 +548,68 @@ mod tests {
         }
         let list = exchanges.shared.directory().list(0);
         assert_eq!(list[0].info.fingerprints, ["certificate 2"]);
+    }
+
+    #[test]
+    fn notices_that_are_forged_untimely_or_for_another_node_are_told_apart() {
+        let (mut exchanges, _) = exchanges();
+        let moved = |id| MovedBinding {
+            aor: b"bob@d".as_slice().into(),
+            id,
+            call: 7,
+            cseq: 5,
+        };
+        let sign = |id, node, key, unix_s| {
+            let seal = Seal::new(&[key; 32]);
+            moved(id).sign(node, &seal, unix_s).1
+        };
+        let now = unix_s();
+        let on_change = vec![
+            sign(1, "a", 1, now),
+            sign(2, "a", 1, now - 600),
+            sign(3, "a", 1, now + 600),
+            sign(4, "b", 1, now),
+            sign(5, "a", 2, now),
+            "nonsense".to_owned(),
+        ];
+        let told = Exchanged {
+            on_change,
+            ..exchanged(None, &[])
+        };
+        exchanges.learn(told, None);
+        let bindings = exchanges.shared.bindings.as_ref().unwrap();
+        let expected = ReceivedNotices {
+            accepted: 1,
+            untimely: 2,
+            other_node: 1,
+            forged: 2,
+            dropped: 0,
+        };
+        assert_eq!(bindings.counts().received, expected);
+        assert_eq!(bindings.take_moved(), [moved(1)]);
+        assert_eq!(exchanges.shared.forged.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_node_that_was_away_for_longer_than_notices_wait_publishes_all_bindings() {
+        let (mut exchanges, _) = exchanges();
+        let bindings = Arc::clone(exchanges.shared.bindings.as_ref().unwrap());
+        let first = bindings.generation();
+        let mut sent_ms = 500_000;
+        exchanges.note_presence(sent_ms);
+        for (pause_ms, is_published) in [
+            (1_000, false),
+            (AWAY_MS, false),
+            (AWAY_MS + 1, true),
+            (1_000, false),
+            (600_000, true),
+        ] {
+            let before = bindings.generation();
+            sent_ms += pause_ms;
+            exchanges.note_presence(sent_ms);
+            assert_eq!(bindings.generation() > before, is_published, "{pause_ms}");
+        }
+        assert_eq!(bindings.generation(), first + 2);
     }
 
     #[test]

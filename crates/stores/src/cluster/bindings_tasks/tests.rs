@@ -1,6 +1,7 @@
 //! Registrations on the way to the engine: an engine in memory, and what it says of phones that have moved.
 
 use super::*;
+use crate::cluster::bindings::{Conflicts, ReceivedNotices};
 use crate::cluster::engine::{BindOutcome, Conflict, Exchanged, Leased, Publication};
 use crate::cluster::leases::Request;
 use crate::cluster::{Directory, NodeInfo, SharedBinding};
@@ -388,19 +389,105 @@ fn all_nodes_are_told_after_errors_of_the_engine() {
     assert_eq!(told, [("b".to_owned(), 1), ("c".to_owned(), 1)]);
 }
 
-#[test]
-fn notices_that_do_not_fit_are_counted() {
-    let tasks = tasks(&Arc::new(FakeEngine::default()));
-    let (notices, mut waiting) = mpsc::channel(2);
-    let moved = |call| {
-        let moved = MovedBinding {
+fn notice(call: u64, age: Duration) -> Notice {
+    Notice {
+        node: "b".to_owned(),
+        moved: MovedBinding {
             aor: b"bob@d".as_slice().into(),
             id: 1,
             call,
             cseq: 1,
-        };
-        ("b".to_owned(), moved)
+        },
+        since: Instant::now().checked_sub(age).expect("an uptime"),
+    }
+}
+
+#[test]
+fn a_notice_is_not_given_up_while_this_node_is_cut_off_itself() {
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let new = || vec![notice(1, minutes(0)), notice(2, minutes(2))];
+    let calls = |all: &[Notice]| all.iter().map(|it| it.moved.call).collect::<Vec<_>>();
+    let mut notices = new();
+    assert_eq!(expire(&mut notices, true, minutes(2)), 1);
+    assert_eq!(calls(&notices), [1]);
+    let mut notices = new();
+    assert_eq!(expire(&mut notices, false, minutes(2)), 0);
+    assert_eq!(calls(&notices), [1, 2]);
+    // It knows the other nodes again, and one of them is dead.
+    assert_eq!(expire(&mut notices, true, Duration::ZERO), 0);
+    let mut notices = vec![notice(1, minutes(3))];
+    assert_eq!(expire(&mut notices, false, minutes(1)), 1);
+}
+
+#[test]
+fn conflicts_and_notices_are_counted_apart() {
+    let own = phone(shared(1, 7, 30_000));
+    let texts = [
+        (false, own.later.clone()),
+        (true, own.earlier.clone()),
+        (false, own.earlier.clone()),
+        (true, "nonsense".to_owned()),
+    ];
+    let conflicts = texts.map(|(is_accepted, text)| Conflict { is_accepted, text });
+    let written = BindOutcome {
+        older: 2,
+        conflicts: conflicts.into(),
     };
+    let Phone {
+        mut writer,
+        request,
+        ..
+    } = own;
+    writer.end(vec![request], Ok(vec![Ok(written)]), Duration::ZERO);
+    let counts = writer.bindings.counts();
+    let expected = Conflicts {
+        this_node: 1,
+        other_node: 1,
+        unproven: 2,
+        dropped: 0,
+    };
+    assert_eq!(counts.conflicts, expected);
+    assert_eq!(counts.received, ReceivedNotices::default());
+    assert_eq!((counts.notices_sent, counts.notices_dropped), (0, 0));
+    assert_eq!((writer.moved.len(), writer.forged), (1, 1));
+}
+
+#[test]
+fn a_machine_that_has_slept_writes_its_bindings_as_old_as_they_are_and_all_of_them() {
+    let now_ms = Arc::new(AtomicU64::new(100_000));
+    let bindings = Arc::new(ClusterBindings::on_virtual_time(Arc::clone(&now_ms)));
+    let seal = Seal::new(&[1; 32]);
+    let writer = Writer::new("a".to_owned(), seal, Arc::clone(&bindings));
+    assert!(writer.begin(NOW_MS).is_empty());
+    let before = bindings.generation();
+    bindings.publish(b"bob@d", vec![shared(1, 7, 30_000)]);
+    // An hour passes for all others. A worker writes what it had, and a phone registers.
+    now_ms.store(101_000, Ordering::Relaxed);
+    bindings.publish(b"eve@d", vec![shared(2, 7, 31_000), shared(3, 7, 0)]);
+    let requests = writer.begin(NOW_MS + 3_601_000);
+    let ages = requests.iter().flat_map(|it| &it.entries);
+    let ages: Vec<_> = ages.map(|entry| entry.age_ms).collect();
+    assert_eq!(ages, [3_631_000, 3_631_000, 0]);
+    assert_eq!(bindings.generation(), before + 1);
+    // The engine is away: the hour is added once.
+    bindings.put_back(requests);
+    now_ms.store(102_000, Ordering::Relaxed);
+    let requests = writer.begin(NOW_MS + 3_602_000);
+    assert_eq!(requests[0].entries[0].age_ms, 3_632_000);
+    // A small step, as of NTP, and a clock that is set back.
+    now_ms.store(103_000, Ordering::Relaxed);
+    assert!(writer.begin(NOW_MS + 3_606_000).is_empty());
+    assert_eq!(bindings.generation(), before + 1);
+    now_ms.store(104_000, Ordering::Relaxed);
+    assert!(writer.begin(NOW_MS).is_empty());
+    assert_eq!(bindings.generation(), before + 2);
+}
+
+#[test]
+fn notices_that_do_not_fit_are_counted() {
+    let tasks = tasks(&Arc::new(FakeEngine::default()));
+    let (notices, mut waiting) = mpsc::channel(2);
+    let moved = |call| ("b".to_owned(), notice(call, Duration::ZERO).moved);
     tasks.queue((0..5).map(moved).collect(), &notices);
     assert_eq!(tasks.bindings.counts().notices_dropped, 3);
     assert_eq!(waiting.try_recv().unwrap().moved.call, 0);
