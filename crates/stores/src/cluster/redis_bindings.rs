@@ -20,8 +20,17 @@ macro_rules! script {
         concat!(
             r"
 local FIELDS, FARTHEST, GONE, CLOCKS = 100, now + 31 * 86400000, 60000, 2000
+-- The longest entry of a node has half as many bytes: 254 of the address and 64 of the name, in hexadecimal digits.
+local ENTRY, RETURNED = 2048, 131072
+local returned = 0
+-- Whether there is room for a text in what is returned of an address.
+local function fits(text)
+  if returned + #text > RETURNED then return false end
+  returned = returned + #text
+  return true
+end
 local function read(entry)
-  if #entry > LONGEST then return nil end
+  if #entry > ENTRY then return nil end
   local ends, at, cseq, call, node, text = string.match(entry, '^(%d+) (%d+) (%d+) (%x+) (%S+) (.*)$')
   ends, at, cseq = tonumber(ends), tonumber(at), tonumber(cseq)
   if not ends or ends <= now or ends > FARTHEST or at > LATEST or cseq > 4294967295 then return nil end
@@ -38,10 +47,19 @@ end
 /// Returns how many bindings are older than those of other nodes, or too many. Then come the bindings that another node
 /// had, too: 1 if this node has the later REGISTER or 0 if the other one has it, and the text of the other node. A node
 /// knows the order of its own REGISTERs. So its new binding replaces its earlier one, whatever the CSeq: a phone that has
-/// restarted may begin with a lower one.
+/// restarted may begin with a lower one. A request with a binding that is too long changes nothing.
 pub(super) const BIND: &str = script!(
     r"
 local node, stored, kept, count, older, last, conflicts = ARGV[1], {}, {}, 0, 0, now, {}
+for i = 3, #ARGV, 6 do
+  -- Behind them come three numbers.
+  if #node + #ARGV[i] + #ARGV[i + 1] + #ARGV[i + 5] > ENTRY - 64 then
+    return redis.error_reply('ERR a binding is too long')
+  end
+end
+local function report(is_accepted, text)
+  if fits(text) then conflicts[#conflicts + 1] = { is_accepted, text } end
+end
 local function write(field, ends, at, cseq, call, of, text)
   redis.call('HSET', KEYS[1], field, string.format('%.0f %.0f %.0f %s %s %s', ends, at, cseq, call, of, text))
   last = math.max(last, ends)
@@ -79,9 +97,9 @@ for i = 3, #ARGV, 6 do
     older = older + 1
     -- With the same Call-ID and CSeq, both nodes have the same REGISTER.
     local is_other = is_older and not old.is_gone and (old.call ~= call or old.cseq ~= cseq)
-    if is_other and at + CLOCKS < old.at then conflicts[#conflicts + 1] = { 0, old.text } end
+    if is_other and at + CLOCKS < old.at then report(0, old.text) end
   else
-    if old and old.node ~= node and not old.is_gone then conflicts[#conflicts + 1] = { 1, old.text } end
+    if old and old.node ~= node and not old.is_gone then report(1, old.text) end
     if not old then
       count = count + 1
       stored[field] = { node = node }
@@ -106,7 +124,7 @@ local texts = {}
 local all = redis.call('HGETALL', KEYS[1])
 for i = 2, #all, 2 do
   local entry = read(all[i])
-  if entry and entry.text ~= '' and #texts < FIELDS then texts[#texts + 1] = entry.text end
+  if entry and entry.text ~= '' and #texts < FIELDS and fits(entry.text) then texts[#texts + 1] = entry.text end
 end
 return texts
 "
@@ -356,6 +374,71 @@ mod needs_packages {
         assert_eq!(found(&redis, &engine), ["a 1"]);
     }
 
+    /// An entry of the node `b` that lasts for a day.
+    fn entry_of(call: &str, text: String) -> String {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now_ms = since.unwrap().as_millis();
+        format!("{} {now_ms} 1 {call} 62 {text}", now_ms + 86_400_000)
+    }
+
+    #[test]
+    fn what_is_stored_and_returned_of_an_address_is_bounded() {
+        let redis = TestRedis::start();
+        let engine = RedisEngine::new(&redis.options(), "test").unwrap();
+        let key = "test:sip:alice@example.com";
+        let fields: Vec<String> = (0..100).map(|number| format!("{number:02}")).collect();
+        let fill = || {
+            let entry = entry_of("c", "x".repeat(1_900));
+            let pairs = fields.iter().flat_map(|field| [field.as_str(), &entry]);
+            let words: Vec<&str> = ["hset", key].into_iter().chain(pairs).collect();
+            redis.ask(&words);
+        };
+        fill();
+        let texts = found(&redis, &engine);
+        let sum = |all: &[String]| all.iter().map(String::len).sum::<usize>();
+        assert_eq!((texts.len(), sum(&texts)), (68, 68 * 1_900));
+        // A later REGISTER of each binding, and an earlier one.
+        let given = |cseq, age_ms| {
+            let all = fields.iter();
+            let all = all.map(|field| -> Given<'_> { (field, "c", cseq, age_ms, "a") });
+            all.collect::<Vec<_>>()
+        };
+        for (cseq, age_ms, is_accepted) in [(2, 0, true), (0, 9_000, false)] {
+            fill();
+            let conflicts = written(&redis, &engine, "a", &given(cseq, age_ms)).conflicts;
+            assert!(conflicts.iter().all(|it| it.is_accepted == is_accepted));
+            let texts: Vec<String> = conflicts.into_iter().map(|it| it.text).collect();
+            assert_eq!((texts.len(), sum(&texts)), (68, 68 * 1_900));
+        }
+        // The longest entry of a node is half as long as the limit. A longer one is not stored, nor the rest of its
+        // request.
+        let most = "x".repeat(1_000);
+        let given = [("1", "c", 1, 0, most.as_str())];
+        redis.ask(&["del", key]);
+        assert_eq!(bind(&redis, &engine, "a", &given), 0);
+        assert_eq!(found(&redis, &engine), [most.clone()]);
+        let long = "x".repeat(2_048);
+        let entry = |field: &str, text: &str| BindEntry {
+            field: field.to_owned(),
+            call: "c".to_owned(),
+            cseq: 2,
+            age_ms: 0,
+            ttl_ms: 60_000,
+            text: text.to_owned(),
+        };
+        let request = BindRequest {
+            aor: AOR.into(),
+            age_ms: 0,
+            entries: vec![entry("1", "short"), entry("2", &long)],
+            taken_unix_ms: 0,
+            bindings: Vec::new(),
+            change: Change::default(),
+        };
+        let bound = redis.wait(engine.ask_bind("a", &[request])).unwrap();
+        assert!(matches!(&bound[0], Err(StoreError::Query(_))), "{bound:?}");
+        assert_eq!(found(&redis, &engine), [most]);
+    }
+
     #[test]
     fn entries_that_no_node_has_written_stop_nothing_and_go() {
         let redis = TestRedis::start();
@@ -367,6 +450,9 @@ mod needs_packages {
             ("2", format!("{endless} 1 1 c 61 x")),
             ("3", "1 1 1 c 61 ended".to_owned()),
             ("4", format!("1 1 1 c 61 {}", "x".repeat(20_000))),
+            // It has not ended.
+            ("5", entry_of("c", "x".repeat(2_048))),
+            ("6", entry_of(&"c".repeat(2_048), "x".to_owned())),
         ] {
             redis.ask(&["hset", key, field, &entry]);
         }
