@@ -342,6 +342,8 @@ fn connections(page: &mut Page, sum: &SipCounters) {
             ("slow", sum.closed_slow),
             ("malformed", sum.closed_malformed),
             ("unread", sum.closed_unread),
+            ("unreachable", sum.closed_unreachable),
+            ("aborted", sum.closed_aborted),
             ("evicted", sum.closed_evicted),
             ("drained", sum.closed_drained),
             ("source_limit", sum.closed_source_limit),

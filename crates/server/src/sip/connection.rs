@@ -1,5 +1,6 @@
 //! One connection: what has begun to come, what waits to be written, and how long it may take.
 
+use super::connections::Reason;
 use super::layers::Layers;
 use super::settings::SipSettings;
 use super::token::Slot;
@@ -110,9 +111,7 @@ pub(crate) enum Watching {
 pub(crate) enum Written {
     All,
     Some,
-    /// The other side acknowledges or reads nothing: the kernel has given up.
-    TimedOut,
-    Broken,
+    Broken(Reason),
 }
 
 impl Connection {
@@ -368,7 +367,7 @@ impl Connection {
         {
             if tls.encrypt(chunk, scratch).is_err() {
                 scratch.clear();
-                return Written::Broken;
+                return Written::Broken(Reason::Peer);
             }
             let length = chunk.len();
             self.unwritten.advance(length, spare);
@@ -451,12 +450,11 @@ fn flow_timer_of(response: &[u8]) -> Option<Duration> {
 fn write(stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Result<usize, Written> {
     loop {
         match stream.write(parts) {
-            Ok(0) => return Err(Written::Broken),
+            Ok(0) => return Err(Written::Broken(Reason::Peer)),
             Ok(bytes) => return Ok(bytes),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(Written::Some),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::TimedOut => return Err(Written::TimedOut),
-            Err(_) => return Err(Written::Broken),
+            Err(error) => return Err(Written::Broken(Reason::of(&error))),
         }
     }
 }

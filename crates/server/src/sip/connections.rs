@@ -14,6 +14,7 @@ use sip::Mono;
 use sip::engine::ConnectKey;
 use sip::flow::{ConnectionKey, Destination};
 use sip::frame::{Framer, Opened};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 use streams::ChunkPool;
@@ -41,6 +42,10 @@ pub(crate) enum Reason {
     Slow,
     Malformed,
     Unread,
+    /// The network says that there is no way to the other side.
+    Unreachable,
+    /// The kernel of this machine has ended it.
+    Aborted,
     /// It made room for one of another source.
     Evicted,
     /// The server is about to end.
@@ -49,6 +54,26 @@ pub(crate) enum Reason {
     SourceLimit,
     /// Its source is denied or banned.
     Denied,
+}
+
+impl Reason {
+    /// Why a system call on a connection has failed.
+    pub(crate) fn of(error: &std::io::Error) -> Reason {
+        match error.kind() {
+            // TCP_USER_TIMEOUT: nothing that was written is acknowledged.
+            ErrorKind::TimedOut => Reason::Unread,
+            // An ICMP error, no response to ARP or neighbour discovery, or no route. TCP reports it in the end, instead
+            // of ETIMEDOUT (RFC 1122 §4.2.3.9).
+            // A firewall with IPv6 says "administratively prohibited", which is EACCES.
+            ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::PermissionDenied => Reason::Unreachable,
+            // Somebody has ended it on this machine, for example with `ss --kill`.
+            ErrorKind::ConnectionAborted => Reason::Aborted,
+            _ => Reason::Peer,
+        }
+    }
 }
 
 /// All connections of a worker.
@@ -362,7 +387,11 @@ impl Connections {
         let code = match reason {
             // It still reads.
             Reason::Peer if connection.ended.is_some() => Some(CloseCode::GoingAway),
-            Reason::Peer | Reason::Unread | Reason::Denied => None,
+            Reason::Peer
+            | Reason::Unread
+            | Reason::Unreachable
+            | Reason::Aborted
+            | Reason::Denied => None,
             Reason::Idle | Reason::Evicted | Reason::Drained | Reason::SourceLimit => {
                 Some(CloseCode::GoingAway)
             }
@@ -391,6 +420,8 @@ impl Connections {
             Reason::Slow => &mut counters.closed_slow,
             Reason::Malformed => &mut counters.closed_malformed,
             Reason::Unread => &mut counters.closed_unread,
+            Reason::Unreachable => &mut counters.closed_unreachable,
+            Reason::Aborted => &mut counters.closed_aborted,
             Reason::Evicted => &mut counters.closed_evicted,
             Reason::Drained => &mut counters.closed_drained,
             Reason::SourceLimit => &mut counters.closed_source_limit,
@@ -517,8 +548,7 @@ impl Connections {
         };
         let is_over = self.get(slot).is_some_and(|connection| is_done(connection));
         match written {
-            Some(Written::TimedOut) => self.close(slot, Reason::Unread, counters),
-            Some(Written::Broken) => self.close(slot, Reason::Peer, counters),
+            Some(Written::Broken(reason)) => self.close(slot, reason, counters),
             Some(Written::All) if is_over => self.close(slot, Reason::Peer, counters),
             Some(Written::All | Written::Some) => self.watch(slot, poller),
             None => {}
@@ -620,5 +650,29 @@ const fn interest_of(watching: Watching) -> Interest {
         Watching::Read => Interest::Read,
         Watching::Write => Interest::Write,
         Watching::Both => Interest::ReadWrite,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_system_call_says_who_has_ended_a_connection() {
+        // Numbers of Linux.
+        for (name, number, reason) in [
+            ("ETIMEDOUT", 110, Reason::Unread),
+            ("EHOSTUNREACH", 113, Reason::Unreachable),
+            ("ENETUNREACH", 101, Reason::Unreachable),
+            ("ENETDOWN", 100, Reason::Unreachable),
+            ("EACCES", 13, Reason::Unreachable),
+            ("ECONNABORTED", 103, Reason::Aborted),
+            ("ECONNRESET", 104, Reason::Peer),
+            ("ECONNREFUSED", 111, Reason::Peer),
+            ("EPIPE", 32, Reason::Peer),
+        ] {
+            let error = std::io::Error::from_raw_os_error(number);
+            assert_eq!(Reason::of(&error), reason, "{name}");
+        }
     }
 }

@@ -215,7 +215,7 @@ counters! {
     websockets_refused: u64,
     /// WebSockets closed because the client broke the protocol.
     websockets_failed: u64,
-    /// Connections closed: by the other side, or because it broke.
+    /// Connections closed: by the other side.
     closed_by_peer: u64,
     /// Connections closed: their source is denied or banned.
     closed_denied: u64,
@@ -225,8 +225,12 @@ counters! {
     closed_slow: u64,
     /// Connections closed: what came was no message, or too large.
     closed_malformed: u64,
-    /// Connections closed: the other side did not read what was sent to it.
+    /// Connections closed: the other side did not read or acknowledge what was sent to it.
     closed_unread: u64,
+    /// Connections closed: the network said that there is no way to the other side.
+    closed_unreachable: u64,
+    /// Connections closed: this machine has ended them.
+    closed_aborted: u64,
     /// Connections closed to make room for one of another source.
     closed_evicted: u64,
     /// Connections closed because the server was about to end.

@@ -338,8 +338,8 @@ impl Sip {
             return;
         };
         if !connection.is_established {
-            if connection.stream.take_error().is_err() {
-                self.close(slot, Reason::Peer);
+            if let Err(error) = connection.stream.take_error() {
+                self.close(slot, Reason::of(&error));
                 return;
             }
             connection.is_established = true;
@@ -355,10 +355,12 @@ impl Sip {
             self.connections.write(slot, poller, counters);
         }
         let connection = self.connections.get(slot);
-        if connection.is_some_and(|connection| connection.ended.is_some()) {
+        if let Some(connection) = connection.filter(|connection| connection.ended.is_some()) {
             // Nothing more is read, and the other side does not read either any more.
             if event.error || event.closed {
-                self.close(slot, Reason::Peer);
+                let error = connection.stream.take_error().err();
+                let reason = error.map_or(Reason::Peer, |error| Reason::of(&error));
+                self.close(slot, reason);
             }
         } else if event.readable {
             self.read_connection(slot, poller);
@@ -420,11 +422,7 @@ impl Sip {
             Ok(0) => return self.end_of_stream(slot, poller),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            // TCP_USER_TIMEOUT: nothing that was written is acknowledged.
-            Err(error) if error.kind() == ErrorKind::TimedOut => {
-                return self.close(slot, Reason::Unread);
-            }
-            Err(_) => return self.close(slot, Reason::Peer),
+            Err(error) => return self.close(slot, Reason::of(&error)),
         };
         connection.heard = self.endpoint.now.mono;
         let flow = flow_of(connection);

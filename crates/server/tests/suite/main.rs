@@ -50,6 +50,7 @@ mod sip_flow_failure;
 mod sip_flow_timer;
 mod sip_half_closed;
 mod sip_names;
+mod sip_network_errors;
 mod sip_overload;
 mod sip_proxy;
 mod sip_push;
