@@ -2,9 +2,11 @@
 //! that alternate. `cargo test --release -p hairpin --test suite -- --ignored --nocapture cluster_cost::` prints the
 //! figures of docs/cluster.md.
 
+use crate::cluster_calls::{call_over, registered, sip_of};
 use crate::common::nodes::{Node, Redis, SECRET, soon, with_engine};
 use crate::common::turn::{PASSWORD, USER};
 use crate::common::{json, run, stderr};
+use crate::sip_client::phone::{PASSWORD as SIP_PASSWORD, Phone};
 use serde_json::Value;
 
 const USERS: usize = 5_000;
@@ -16,7 +18,9 @@ const MOST: f64 = 1.5;
 /// Each round has other contacts, so a user needs room for several.
 fn config() -> String {
     let user = |number| format!("{{ name = \"u{number:04}\", password = \"p{number:04}\" }}");
-    let users: Vec<String> = (0..USERS).map(user).collect();
+    let phones = ["ann", "bob"]
+        .map(|name| format!("{{ name = \"{name}\", password = \"{SIP_PASSWORD}\" }}"));
+    let users: Vec<String> = (0..USERS).map(user).chain(phones).collect();
     format!(
         "[peers]\nallow_local = true\n[limits]\nallocations_per_user = 100000\nallocations_per_source = 100000\n\
          [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\nbindings_per_user = 30\n\
@@ -110,16 +114,8 @@ fn compare(
 }
 
 fn register(node: &Node, course: &[&str]) -> Vec<String> {
-    let mut lines = node.serve.banner.lines();
-    let line = lines.find(|line| line.starts_with("sip ") && line.contains("udp and tcp"));
-    let mut words = line.unwrap().split_whitespace();
-    let sip = words.find_map(|word| {
-        word.trim_end_matches(':')
-            .parse::<std::net::SocketAddr>()
-            .ok()
-    });
     let aors = USERS.to_string();
-    let uri = format!("sip:{}", sip.unwrap());
+    let uri = format!("sip:{}", sip_of(node));
     let fixed = [
         "sip",
         &uri,
@@ -133,6 +129,89 @@ fn register(node: &Node, course: &[&str]) -> Vec<String> {
     let phones = ["--user", "u{n}:p{n}", "--reuse-nonce", "--clients", "50"];
     let all = [&fixed[..], &phones, course].concat();
     all.into_iter().map(str::to_owned).collect()
+}
+
+fn allocate(node: &Node) -> Vec<String> {
+    let uri = format!("turn:{}", node.serve.address());
+    let user = format!("{USER}:{PASSWORD}");
+    let fixed = ["turn", &uri, "--user", &user, "--workload", "allocate"];
+    let course = ["--closed", "16", "--duration", "5s"];
+    let all = [&fixed[..], &course].concat();
+    all.into_iter().map(str::to_owned).collect()
+}
+
+/// Two nodes that know each other, with TLS between them or without. Bob has a phone at the first one, Ann at the
+/// second one.
+struct Pair {
+    nodes: [Node; 2],
+    bob: Phone,
+    ann: Phone,
+    has_tls: bool,
+    calls: u32,
+}
+
+impl Pair {
+    fn start(redis: &Redis, transport: &str) -> Pair {
+        let engine = with_engine(redis.port);
+        let cluster =
+            format!("{engine}\nsip_transport = \"{transport}\"\nprefix = \"{transport}\"");
+        let nodes = ["a", "b"].map(|name| Node::start(name, &cluster, &config(), None));
+        for node in &nodes {
+            soon("both nodes", || node.names("serving") == ["a", "b"]);
+        }
+        let mut pair = Pair {
+            bob: registered(Phone::udp_at(sip_of(&nodes[0]), "bob"), &nodes[0]),
+            ann: registered(Phone::udp_at(sip_of(&nodes[1]), "ann"), &nodes[1]),
+            nodes,
+            has_tls: transport != "plain",
+            calls: 0,
+        };
+        pair.call(1);
+        let completed = "hairpin_sip_node_tls_total{result=\"completed\"}";
+        assert_eq!(pair.nodes[0].metric(completed) > 0.0, pair.has_tls);
+        pair
+    }
+
+    fn used_ns(&self) -> u64 {
+        self.nodes.iter().map(processor_ns).sum()
+    }
+
+    /// Microseconds of processor time of both nodes for each of so many calls over both of them.
+    fn call(&mut self, count: u32) -> f64 {
+        let before = self.used_ns();
+        for _ in 0..count {
+            self.calls += 1;
+            let id = format!("cost{}", self.calls);
+            call_over(self.has_tls, &mut self.ann, &mut self.bob, &id);
+        }
+        (self.used_ns() - before) as f64 / 1_000.0 / f64::from(count)
+    }
+}
+
+#[test]
+#[ignore = "it measures, on a machine that does nothing else"]
+fn tls_between_nodes_costs_little() {
+    const CALLS: u32 = 200;
+    let redis = Redis::start();
+    let alone = Node::start("alone", &format!("secret = \"{SECRET}\""), &config(), None);
+    let [mut plain, mut tls] = ["plain", "tls"].map(|transport| Pair::start(&redis, transport));
+    let paced = |node: &Node| register(node, &["--rate", "2000/s", "--duration", "5s"]);
+    let one = &tls.nodes[0];
+    let register = compare("REGISTER, TLS between nodes", &alone, one, &paced);
+    let allocations = compare("allocations, TLS between nodes", &alone, one, &allocate);
+    println!("| a call over two nodes | plain: us of both nodes | TLS: us of both nodes | ratio |");
+    let mut ratios = Vec::new();
+    for round in 1..=ROUNDS {
+        let (without, with) = (plain.call(CALLS), tls.call(CALLS));
+        let ratio = with / without;
+        println!("| round {round} | {without:.0} | {with:.0} | {ratio:.2} |");
+        ratios.push(ratio);
+    }
+    let calls = median(ratios);
+    println!("| median of a call over two nodes | | | {calls:.2} |");
+    for ratio in [register, allocations, calls] {
+        assert!(ratio <= MOST, "{ratio}");
+    }
 }
 
 #[test]
@@ -152,14 +231,6 @@ fn a_register_and_an_allocation_cost_little_more_with_an_engine() {
     assert!(each > 0.9, "{each}");
     let closed = |node: &Node| register(node, &["--closed", "64", "--runs", "50000"]);
     let fast = compare("REGISTER, 64 at a time", &alone, &clustered, &closed);
-    let allocate = |node: &Node| {
-        let uri = format!("turn:{}", node.serve.address());
-        let user = format!("{USER}:{PASSWORD}");
-        let fixed = ["turn", &uri, "--user", &user, "--workload", "allocate"];
-        let course = ["--closed", "16", "--duration", "5s"];
-        let all = [&fixed[..], &course].concat();
-        all.into_iter().map(str::to_owned).collect()
-    };
     let allocations = compare("allocations, 16 at a time", &alone, &clustered, &allocate);
     for ratio in [slow, fast, allocations] {
         assert!(ratio <= MOST, "{ratio}");
