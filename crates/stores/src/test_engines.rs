@@ -115,6 +115,8 @@ pub(crate) fn ask(port: u16, words: &[&str]) -> String {
 pub(crate) struct Engines {
     pub(crate) servers: Vec<Server>,
     pub(crate) sentinels: Vec<Server>,
+    /// The address at which others reach them.
+    host: String,
     _folder: tempfile::TempDir,
 }
 
@@ -125,24 +127,30 @@ fn words(text: &str) -> Vec<String> {
 impl Engines {
     /// A master and a replica, and three Sentinels that call it `main`.
     pub(crate) fn sentinel() -> Engines {
+        Engines::sentinel_at("127.0.0.1")
+    }
+
+    /// The same, and nodes reach them at this address.
+    pub(crate) fn sentinel_at(host: &str) -> Engines {
         let folder = tempfile::tempdir().expect("a folder");
         let above = folder.path();
-        let fast = "--repl-diskless-sync-delay 0";
-        let master = Server::start(above, &words(fast));
+        let bind = match host {
+            "127.0.0.1" => "--protected-mode no".to_owned(),
+            _ => format!("--protected-mode no --bind 127.0.0.1 {host}"),
+        };
+        let fast = format!("{bind} --repl-diskless-sync-delay 0");
+        let master = Server::start(above, &words(&fast));
         let port = master.port;
-        let replica = Server::start(
-            above,
-            &words(&format!("{fast} --replicaof 127.0.0.1 {port}")),
-        );
+        let replica = Server::start(above, &words(&format!("{fast} --replicaof {host} {port}")));
         let link = "master_link_status:up";
         wait_until("the replica", || {
             ask(replica.port, &["info", "replication"]).contains(link)
         });
         let sentinel = || {
-            let sentinel = Server::start(above, &words("--sentinel"));
+            let sentinel = Server::start(above, &words(&format!("--sentinel {bind}")));
             let port = port.to_string();
             for command in [
-                &["monitor", "main", "127.0.0.1", &port, "2"][..],
+                &["monitor", "main", host, &port, "2"][..],
                 &["set", "main", "down-after-milliseconds", "3000"],
                 &["set", "main", "failover-timeout", "10000"],
             ] {
@@ -161,6 +169,7 @@ impl Engines {
         Engines {
             servers: vec![master, replica],
             sentinels,
+            host: host.to_owned(),
             _folder: folder,
         }
     }
@@ -206,6 +215,7 @@ impl Engines {
         Engines {
             servers,
             sentinels: Vec::new(),
+            host: "127.0.0.1".to_owned(),
             _folder: folder,
         }
     }
@@ -213,9 +223,8 @@ impl Engines {
     /// For `cluster.engine`.
     pub(crate) fn url(&self) -> String {
         let hosts = |servers: &[Server]| {
-            let hosts = servers
-                .iter()
-                .map(|server| format!("127.0.0.1:{}", server.port));
+            let hosts = servers.iter();
+            let hosts = hosts.map(|server| format!("{}:{}", self.host, server.port));
             hosts.collect::<Vec<_>>().join(",")
         };
         match self.sentinels.is_empty() {

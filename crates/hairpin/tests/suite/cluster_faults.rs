@@ -2,7 +2,7 @@
 //! `cargo test -p hairpin --test suite -- --ignored --nocapture --test-threads=1 cluster_faults::`.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ const LIMIT: usize = 16;
 const QUOTA: &str =
     "[limits]\nallocations_per_user = 16\nallocations_per_source = 100000\nallocations = 100000";
 
-fn row(fault: &str, seen: &str) {
+pub(crate) fn row(fault: &str, seen: &str) {
     println!("| {fault} | {seen} |");
 }
 
-fn seconds(time: Duration) -> String {
+pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
 /// Waits until all these nodes know all names, and returns how long that took.
-fn until_all_know(nodes: &[&Node], names: &[&str]) -> Duration {
+pub(crate) fn until_all_know(nodes: &[&Node], names: &[&str]) -> Duration {
     let started = Instant::now();
     for node in nodes {
         soon("all nodes", || node.names("serving") == names);
@@ -59,22 +59,23 @@ fn time_of_allocate(node: &Node, count: usize) -> (Duration, Duration) {
     (times[count / 2], times[count * 99 / 100])
 }
 
-fn refresh_all(held: &mut [Client]) {
+pub(crate) fn refresh_all(held: &mut [Client]) {
     for client in held {
         assert_eq!(client.refresh(600).code, 0, "what runs goes on");
     }
 }
 
 /// Stands between a node and the engine: it can delay what the node sends, and cut it off.
-struct Proxy {
-    port: u16,
-    delay_ms: Arc<AtomicU64>,
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    pub(crate) delay_ms: Arc<AtomicU64>,
     is_cut: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    fn start(to: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    /// At another port of the same address.
+    pub(crate) fn start(address: Ipv4Addr, to: u16) -> Self {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let proxy = Self {
             port: listener.local_addr().unwrap().port(),
             delay_ms: Arc::default(),
@@ -83,7 +84,7 @@ impl Proxy {
         let (delay, cut) = (Arc::clone(&proxy.delay_ms), Arc::clone(&proxy.is_cut));
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                let far = TcpStream::connect(("127.0.0.1", to));
+                let far = TcpStream::connect((address, to));
                 let Ok(far) = far else { continue };
                 for (from, to, delays) in [(&near, &far, true), (&far, &near, false)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
@@ -208,7 +209,7 @@ fn the_engine_is_restarted_empty() {
 #[ignore = "it takes half a minute"]
 fn the_engine_is_slow_or_cut_off_from_one_node() {
     let redis = Redis::start();
-    let proxy = Proxy::start(redis.port);
+    let proxy = Proxy::start(Ipv4Addr::LOCALHOST, redis.port);
     let [direct, through] = [redis.port, proxy.port].map(with_engine);
     let nodes = [
         Node::start("a", &direct, QUOTA, None),

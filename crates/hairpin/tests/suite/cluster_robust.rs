@@ -23,13 +23,13 @@ fn tls(result: &str) -> String {
 }
 
 /// Whether a node lists the binding of a phone.
-fn lists(node: &Node, phone: &Phone) -> bool {
+pub(crate) fn lists(node: &Node, phone: &Phone) -> bool {
     let contact = phone.contact();
     let list = crate::common::stdout(&node.run(&["sip", "bindings"]));
     list.contains(contact.trim_matches(['<', '>']))
 }
 
-fn moved(node: &Node) -> f64 {
+pub(crate) fn moved(node: &Node) -> f64 {
     node.metric("hairpin_sip_bindings_moved_total")
 }
 

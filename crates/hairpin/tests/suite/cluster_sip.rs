@@ -24,7 +24,7 @@ fn tls(result: &str) -> String {
 }
 
 /// The final response to a call, and how long it took.
-fn refused(caller: &mut Phone, user: &str, id: &str) -> (u16, Duration) {
+pub(crate) fn refused(caller: &mut Phone, user: &str, id: &str) -> (u16, Duration) {
     let asked = invite(caller, user, id);
     let started = Instant::now();
     let response = loop {

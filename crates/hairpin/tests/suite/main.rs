@@ -21,6 +21,7 @@ mod cluster_calls;
 mod cluster_cost;
 mod cluster_engines;
 mod cluster_faults;
+mod cluster_proof;
 mod cluster_robust;
 mod cluster_sip;
 mod cluster_tls;

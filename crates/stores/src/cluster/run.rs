@@ -487,11 +487,7 @@ mod tests {
         let directory = Directory::new(own, seal.clone());
         let exchanges = Exchanges {
             engine: open(&options, "test").unwrap(),
-            shared: Arc::new(Shared::new(
-                directory,
-                Arc::default(),
-                Some(Arc::default()),
-            )),
+            shared: Arc::new(Shared::new(directory, Arc::default(), Some(Arc::default()))),
             report: Box::new(|_| {}),
             hear: Box::new(move |event| {
                 if let Event::Order(message) = event {

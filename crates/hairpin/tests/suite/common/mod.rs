@@ -5,6 +5,7 @@
 pub(crate) mod admin;
 pub(crate) mod controlled;
 pub(crate) mod nodes;
+pub(crate) mod places;
 pub(crate) mod service;
 pub(crate) mod turn;
 

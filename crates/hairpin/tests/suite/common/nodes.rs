@@ -1,12 +1,13 @@
 //! Nodes of a cluster, and their engine.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::places::Place;
 use super::turn::{Client, PASSWORD, USER};
 use super::{Serve, hairpin, json, run};
 
@@ -16,6 +17,7 @@ pub(crate) const SECRET: &str = "the secret of the cluster of this test";
 pub(crate) struct Redis {
     pub(crate) process: Child,
     pub(crate) port: u16,
+    place: Place,
 }
 
 impl Redis {
@@ -27,23 +29,29 @@ impl Redis {
 
     /// On a port that was used before.
     pub(crate) fn at(port: u16) -> Self {
+        Self::there(&Place::LOOPBACK, port)
+    }
+
+    pub(crate) fn there(place: &Place, port: u16) -> Self {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--", "redis-server"])
             .args([
                 "--bind",
-                "127.0.0.1",
+                &place.address.to_string(),
+                "--protected-mode",
+                "no",
                 "--save",
                 "",
                 "--port",
                 &port.to_string(),
             ])
             .stdout(Stdio::null());
+        let process = place.within(|| command.spawn());
         let redis = Self {
-            process: command
-                .spawn()
-                .expect("cargo xtask tools installs redis-server"),
+            process: process.expect("cargo xtask tools installs redis-server"),
             port,
+            place: place.clone(),
         };
         soon("redis", || redis.ask(&["ping"]).trim() == "PONG");
         redis
@@ -51,8 +59,10 @@ impl Redis {
 
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let mut command = Command::new("redis-cli");
-        let output = command.args(["-p", &self.port.to_string()]).args(words);
-        String::from_utf8(output.output().unwrap().stdout).unwrap()
+        let (host, port) = (self.place.address.to_string(), self.port.to_string());
+        let command = command.args(["-h", &host, "-p", &port]).args(words);
+        let output = self.place.within(|| command.output());
+        String::from_utf8(output.unwrap().stdout).unwrap()
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -89,6 +99,7 @@ pub(crate) struct Node {
     pub(crate) serve: Serve,
     folder: tempfile::TempDir,
     admin: u16,
+    place: Place,
 }
 
 /// Where libfaketime is, which changes the clock of a process.
@@ -106,15 +117,27 @@ impl Node {
             tempfile::tempdir().unwrap(),
             "off",
             (name, cluster, more),
-            clock,
+            (&Place::LOOPBACK, clock),
         )
+    }
+
+    /// Its bindings survive a restart.
+    pub(crate) fn start_there(
+        place: &Place,
+        (name, cluster, more): (&str, &str, &str),
+        clock: Option<&str>,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state").display().to_string();
+        Self::start_in(folder, &state, (name, cluster, more), (place, clock))
     }
 
     /// Its bindings survive a restart.
     pub(crate) fn start_with_state(name: &str, cluster: &str, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state").display().to_string();
-        Self::start_in(folder, &state, (name, cluster, more), None)
+        let place = (&Place::LOOPBACK, None);
+        Self::start_in(folder, &state, (name, cluster, more), place)
     }
 
     /// Ends the process, and starts another one with the same configuration.
@@ -123,16 +146,27 @@ impl Node {
         let (status, log) = self.serve.ended();
         assert!(status.success(), "{log}");
         meanwhile();
+        self.start_again();
+    }
+
+    /// Kills the process. [`Node::start_again`] starts another one.
+    pub(crate) fn kill(&mut self) {
+        self.serve.signal("KILL");
+        self.serve.ended();
+    }
+
+    /// Starts another process with the same configuration. The one before has ended.
+    pub(crate) fn start_again(&mut self) {
         let mut command = hairpin(&["serve", "--config"]);
         command.arg(self.folder.path().join("hairpin.toml"));
-        self.serve = Serve::start_command(command);
+        self.serve = self.place.within(|| Serve::start_command(command));
     }
 
     fn start_in(
         folder: tempfile::TempDir,
         state: &str,
         (name, cluster, more): (&str, &str, &str),
-        clock: Option<&str>,
+        (place, clock): (&Place, Option<&str>),
     ) -> Self {
         let admin = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -141,11 +175,13 @@ impl Node {
             .port();
         let path = folder.path().join("hairpin.toml");
         let text = format!(
-            "[server]\nworkers = 1\ncontrol_socket = \"{socket}\"\nstate_dir = \"{state}\"\n[listen]\nudp = [\"127.0.0.1:0\"]\n\
-             [relay]\naddresses = [\"127.0.0.1\"]\n[offload]\nmode = \"off\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
+            "[server]\nworkers = 1\ncontrol_socket = \"{socket}\"\nstate_dir = \"{state}\"\n[listen]\nudp = [\"{address}:{turn}\"]\n\
+             [relay]\naddresses = [\"{address}\"]\n[offload]\nmode = \"off\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
              [auth]\nusers = [{{ name = \"{USER}\", password = \"{PASSWORD}\" }}]\n\
              [cluster]\nnode = \"{name}\"\n{cluster}\n{more}\n",
             socket = folder.path().join("control.sock").display(),
+            address = place.address,
+            turn = place.port(3478),
         );
         std::fs::write(&path, text).unwrap();
         let mut command = hairpin(&["serve", "--config"]);
@@ -156,11 +192,12 @@ impl Node {
                 .env("FAKETIME", clock)
                 .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
-        let serve = Serve::start_command(command);
+        let serve = place.within(|| Serve::start_command(command));
         Self {
             serve,
             folder,
             admin,
+            place: place.clone(),
         }
     }
 
@@ -171,7 +208,8 @@ impl Node {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(self.serve.address())
+        let local = self.place.clients.into();
+        Client::of(self.serve.address(), local, USER, PASSWORD)
     }
 
     pub(crate) fn nodes(&self) -> Value {
@@ -190,7 +228,9 @@ impl Node {
     /// The body of a page of the admin listener.
     pub(crate) fn page(&self, path: &str) -> String {
         use std::io::{Read as _, Write as _};
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.admin)).unwrap();
+        let at = (Ipv4Addr::LOCALHOST, self.admin);
+        let stream = self.place.within(|| std::net::TcpStream::connect(at));
+        let mut stream = stream.unwrap();
         write!(
             stream,
             "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -1,6 +1,6 @@
 //! A TURN client over UDP that keeps its nonce.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,10 +45,6 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(server: SocketAddr) -> Self {
-        Self::of(server, Ipv4Addr::LOCALHOST.into(), USER, PASSWORD)
-    }
-
     /// One of this user, at an address of this machine.
     pub(crate) fn of(server: SocketAddr, local: IpAddr, user: &str, password: &str) -> Self {
         let socket = UdpSocket::bind((local, 0)).expect("a port");
