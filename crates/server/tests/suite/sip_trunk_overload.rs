@@ -1,11 +1,11 @@
 //! Trunks that ask for less, over real sockets: overload control (RFC 7339) and Retry-After (RFC 3261 §21.5.4).
 
-use crate::sip_client::phone::{PASSWORD, Phone, value, values};
+use crate::sip_client::phone::{PASSWORD, Phone, credentials, value, values};
 use crate::sip_client::status;
 use hairpin_server::sip::routes::{Action, NextHop, ProbeConfig, Route, TrunkCounts};
 use hairpin_server::sip::{Domain, SipSettings, Trunk};
 use hairpin_server::{Running, Server};
-use sip::Method;
+use sip::{HeaderKind, Method};
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -290,6 +290,38 @@ fn a_trunk_that_asks_for_half_gets_half_and_all_when_that_has_expired_rfc7339_5_
     sender.succeeds(50);
     assert_eq!(a.count() - before, 50);
     assert_eq!(trunk(&server, "a").available, 1);
+}
+
+#[test]
+fn a_trunk_that_asks_for_less_gets_all_emergency_calls_rfc7339_5_10_1() {
+    let a = NextServer::new("127.0.0.71");
+    let server = serve(vec![a.trunk("a")], &["a"], "127.0.0.72", 1);
+    let mut sender = Sender::new("127.0.0.72", &server);
+    let mut phone = Phone::udp(&server, "user1");
+    // Half of the requests are emergency calls, so three in five of the others are throttled.
+    a.report("oc=30;oc-validity=60000;oc-seq=1.0");
+    sender.ask();
+    let begun = Instant::now();
+    let mut refused = 0;
+    for number in 0..60 {
+        refused += u32::from(status(&sender.ask()) == 503);
+        let (uri, call) = ("urn:service:sos", format!("sos{number}"));
+        let route = format!("Route: <sip:{};lr>\r\n", a.at);
+        let asked = phone.request("MESSAGE", uri, &call, 1, &route);
+        phone.send(&asked);
+        let challenge = phone.expect("SIP/2.0 407");
+        let kind = HeaderKind::ProxyAuthorization;
+        let line = credentials(&challenge, kind, "user1", Method::Message, uri);
+        let asked = phone.request("MESSAGE", uri, &call, 2, &(route + &line));
+        phone.send(&asked);
+        let answer = phone.receive();
+        assert_eq!(status(&answer), 200, "{number}: {answer}");
+    }
+    // On a busy machine the report may expire before all requests are sent.
+    assert!(
+        refused > 0 || begun.elapsed() > Duration::from_secs(60),
+        "of the others"
+    );
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Proxy {
             begun: now,
             from: *from,
             loop_check: arrival.loop_check,
-            class: class_of(method, in_dialog),
+            class: class_of(method, in_dialog, || stack.engine.has_priority(message)),
             recorded: match (
                 !in_dialog && may_begin_dialog(method),
                 self.config.record_route || must_record(message, plan, stack.policy),
@@ -528,11 +528,14 @@ fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
     }
 }
 
-fn class_of(method: Method<'_>, in_dialog: bool) -> Class {
+/// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count, because nearly all calls of users
+/// have them, and requests within dialogs are to come before those.
+fn class_of(method: Method<'_>, in_dialog: bool, has_priority: impl FnOnce() -> bool) -> Class {
     match method {
         Method::Ack | Method::Bye | Method::Prack | Method::Cancel => Class::Finishing,
         _ if in_dialog => Class::Continuing,
         _ => Class::New,
+        _ if has_priority() => Class::Priority,
     }
 }
 

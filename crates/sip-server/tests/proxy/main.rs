@@ -21,6 +21,7 @@ mod network;
 mod node;
 mod nodes;
 mod policy;
+mod overload;
 mod push;
 mod races;
 mod record_route;

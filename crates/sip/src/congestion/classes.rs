@@ -79,7 +79,9 @@ impl Classifier {
         }
     }
 
-    fn has_priority(&self, request: &Traits<'_>) -> bool {
+    /// Whether a request has priority, regardless of its dialog.
+    #[must_use]
+    pub fn has_priority(&self, request: &Traits<'_>) -> bool {
         let is_emergency = request.uri.get(..EMERGENCY.len()).is_some_and(|start| {
             let behind = request.uri.get(EMERGENCY.len());
             start.eq_ignore_ascii_case(EMERGENCY) && matches!(behind, None | Some(b'.'))

@@ -135,7 +135,7 @@ impl Dispatcher {
         }
         // RFC 3261 §21.5.4: "SHOULD NOT forward any other requests to that server". What belongs to a dialog may go
         // nowhere else.
-        if request.class == Class::New {
+        if matches!(request.class, Class::New | Class::Priority) {
             let penalties = &self.penalties;
             servers.retain(|server| !penalties.has_asked(now, server.transport, server.remote));
         }

@@ -25,11 +25,13 @@ pub struct Outgoing<'a> {
     pub connection: Option<ConnectionKey>,
     /// The request without a Via of ours, in pieces; the first begins with the start line.
     pub pieces: &'a [&'a [u8]],
-    /// The overload report that throttles it, if any.
+    /// Which requests the next hop's overload report throttles first (RFC 7339 §5.10.1). In an overload of this server
+    /// it also decides whether the request is refused, unless it has a `loop_check`.
     pub class: Class,
     /// With a mark, the TU gets an event when the transaction ends.
     pub mark: Option<Mark>,
-    /// What [`Engine::loop_check`] said of the request that a proxy forks: it stands in the branch.
+    /// What [`Engine::loop_check`] said of the request that a proxy forks: it stands in the branch. A request with it is
+    /// the copy of one that was accepted, so admission control does not judge it again.
     pub loop_check: Option<LoopCheck>,
 }
 
@@ -106,7 +108,10 @@ impl Engine {
         if self.clients.slab.len() >= self.config.most_clients {
             return Err(RequestError::Full);
         }
-        if !self.controller.admit_from_tu(out.class) {
+        // Admission control has accepted a proxy's request when it came in, by its source and class. A copy has neither
+        // source nor credentials, so judging it again would refuse accepted calls.
+        let is_forwarded = out.loop_check.is_some();
+        if !is_forwarded && !self.controller.admit_from_tu(out.class) {
             return Err(RequestError::Congested);
         }
         if self.config.overload_control && !self.downstream.admit(now, out.to.remote, out.class) {

@@ -64,6 +64,13 @@ impl Engine {
         }
     }
 
+    /// Whether a request has priority in an overload: a call to `urn:service:sos`, or what the classifier was told.
+    #[must_use]
+    pub fn has_priority(&self, message: &Message<'_>) -> bool {
+        let traits = traits(message, Dialog::None);
+        self.config.classifier.has_priority(&traits)
+    }
+
     /// Handles a received request: finds its transaction, or returns a new one for the TU. `admitted`: admission
     /// control has accepted it already.
     fn request_in<'m>(

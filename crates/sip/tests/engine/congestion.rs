@@ -6,7 +6,7 @@ use hairpin_sip::congestion::{Backlog, Class};
 use hairpin_sip::engine::{Outgoing, RequestError};
 use hairpin_sip::flow::{Destination, ListenerKey, Transport};
 use hairpin_sip::verdict::Rules;
-use hairpin_sip::{Mono, Now};
+use hairpin_sip::{Message, Mono, Now, Spans};
 
 use crate::network::Weather;
 use crate::world::{UAC, UAS, World, address, request, text};
@@ -209,6 +209,15 @@ fn the_tus_own_requests_are_refused_and_retransmissions_put_off() {
     let now = world.now;
     let refused = world.uac().engine.request(now, &out);
     assert_eq!(refused, Err(RequestError::Congested));
+    // Admission control has accepted what a proxy forwards when it came in.
+    let mut spans = Spans::new();
+    let message = Message::parse(&bytes, &mut spans).unwrap();
+    let loop_check = Some(world.uac().engine.loop_check(&message, b""));
+    let forwarded = world
+        .uac()
+        .engine
+        .request(now, &Outgoing { loop_check, ..out });
+    assert!(forwarded.is_ok(), "{forwarded:?}");
     congest(&mut world, UAC, 0);
     world.run_until(4_000);
     assert_eq!(world.times(UAC, "OPTIONS"), [0, 3500], "the timers went on");
