@@ -13,7 +13,7 @@ use super::best::Best;
 use super::calls::{Admitted, TrunkCall};
 use super::media::{BranchMedia, CallMedia, Relaying};
 use super::push::PushWait;
-use super::request::Sender;
+use super::sender::Sender;
 use super::target::Target;
 use crate::Aor;
 use crate::flow::FlowId;

@@ -17,8 +17,9 @@ use super::context::{Arrival, Base, Recorded};
 use super::identity;
 use super::media::{Relayed, Relaying, relaying};
 use super::policy::Policy;
-use super::request::{Plan, Sender};
+use super::request::Plan;
 use super::route::may_begin_dialog;
+use super::sender::Sender;
 use super::session::SessionChanges;
 use super::target::Target;
 use super::token::{MAX_USER, Token};
@@ -534,8 +535,8 @@ fn class_of(method: Method<'_>, in_dialog: bool, has_priority: impl FnOnce() -> 
     match method {
         Method::Ack | Method::Bye | Method::Prack | Method::Cancel => Class::Finishing,
         _ if in_dialog => Class::Continuing,
-        _ => Class::New,
         _ if has_priority() => Class::Priority,
+        _ => Class::New,
     }
 }
 

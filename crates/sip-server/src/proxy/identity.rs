@@ -6,8 +6,8 @@ use sip::uri::Uri;
 
 use super::Refusal;
 use super::policy::Policy;
-use super::request::Sender;
 use super::route::may_begin_dialog;
+use super::sender::Sender;
 
 /// RFC 3323 §4.1.1.3: the host of an anonymous From.
 const ANONYMOUS: &[u8] = b"anonymous.invalid";

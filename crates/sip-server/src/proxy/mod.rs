@@ -42,6 +42,7 @@ mod refusal;
 mod request;
 mod response;
 mod route;
+mod sender;
 mod session;
 mod target;
 mod token;
@@ -70,8 +71,9 @@ use crate::flow::{FlowId, Runs};
 use best::Best;
 use calls::Admitted;
 use context::{Arrival, Base, Context, Contexts, WaitingRequest};
-use refusal::{Refusal, rejection, trust, without_room};
-use request::{Decision, Plan, ReceivedRequest, Sender};
+use refusal::{Refusal, rejection, without_room};
+use request::{Decision, Plan, ReceivedRequest};
+use sender::{Sender, trust};
 use session::SessionChanges;
 use token::RouteTokens;
 
@@ -372,7 +374,7 @@ impl Proxy {
         let refusal = match self.decide(asked, stack.policy) {
             Ok(Decision::Forward(plan)) => match self.admit(now, received, &plan, stack.policy) {
                 Ok(admitted) => {
-                    if plan.sender != Sender::Anyone
+                    if plan.sender.has_proven_source()
                         && let Some(context) = self.contexts.get(key)
                     {
                         stack.engine.trust_source(context.server);
@@ -644,7 +646,7 @@ impl Proxy {
         }
         // RFC 5627 §6.1: a call for one instance, or within a dialog, does not go on to another user.
         // The node that has asked for these phones sees what the others do.
-        let is_for_user = !matches!(plan.sender, Sender::Dialog | Sender::Node)
+        let is_for_user = !matches!(plan.sender, Sender::Dialog { .. } | Sender::Node)
             && !plan.routed.is_gruu(stack.policy);
         let is_call =
             context.is_invite && is_for_user && context.targets.iter().all(|it| it.is_binding);

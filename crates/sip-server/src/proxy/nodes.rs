@@ -18,10 +18,9 @@ use sip::{Message, Mono};
 
 use super::context::{Base, Branch, ContextKey};
 use super::policy::Policy;
-use super::request::{
-    Decision, Named, ReceivedRequest, Sender, Wants, forward, named_by, push_for,
-};
+use super::request::{Decision, Named, ReceivedRequest, Wants, forward, named_by, push_for};
 use super::route::Routed;
+use super::sender::Sender;
 use super::target::Target;
 use super::token::{FromNode, MAX_USER, Token};
 use super::uris::request_uri;

@@ -2,7 +2,8 @@
 
 use sip::{Message, Now};
 
-use super::request::{Decision, ReceivedRequest, Sender};
+use super::request::{Decision, ReceivedRequest};
+use super::sender::Sender;
 use super::{Policy, Proxy};
 use crate::flow::FlowId;
 

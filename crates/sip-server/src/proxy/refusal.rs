@@ -1,9 +1,8 @@
 //! The responses of the proxy itself.
 
-use sip::engine::{AcceptError, NewRequest, Reply};
+use sip::engine::{AcceptError, Reply};
 
 use super::Handled;
-use super::request::Sender;
 
 /// A code, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +42,6 @@ impl Refusal {
             true => self.reply().headers(lines),
             false => self.reply(),
         }
-    }
-}
-
-/// Tells the engine how far the sender of a request is known.
-pub(super) fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
-    match sender {
-        Some(Sender::User(_)) => request.trust(),
-        Some(Sender::Trunk | Sender::Dialog | Sender::Node) => request.trust_source(),
-        Some(Sender::Anyone) | None => {}
     }
 }
 

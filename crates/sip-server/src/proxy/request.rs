@@ -10,6 +10,7 @@ use super::identity;
 use super::nodes::AtNodes;
 use super::policy::{Authenticated, BindingsLocation, Inbound, IsUser, LookedUp, Policy};
 use super::route::{Reader, Routed};
+use super::sender::Sender;
 use super::target::{Selection, Target};
 use super::uris::request_uri;
 use super::{Proxy, Refusal, divert, push};
@@ -17,21 +18,6 @@ use crate::Aor;
 use crate::flow::FlowId;
 use crate::location::Binding;
 use crate::routes::{self, Call, CallSender, DivertReason};
-
-/// Who has sent a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sender {
-    /// A trunk, by its address.
-    Trunk,
-    /// An authenticated user.
-    User(Box<[u8]>),
-    /// One side of a dialog that passes through this server (Record-Route).
-    Dialog,
-    /// Another node of the cluster, which knows who has sent it.
-    Node,
-    /// Anybody: the domain has `Inbound::Anyone`.
-    Anyone,
-}
 
 /// A request that may be forwarded.
 #[derive(Debug)]
@@ -171,10 +157,9 @@ impl Proxy {
         let is_trunk = policy.is_trunk(&from.flow);
         let within = is_within(message, routed.is_known_dialog);
         let reach = AllowedDestination::Near(from.flow.remote.ip());
-        let sender = if is_trunk {
-            Sender::Trunk
-        } else {
-            Sender::Dialog
+        let sender = || match is_trunk {
+            true => Sender::Trunk,
+            false => self.sender_in_dialog(message, &routed, &from.flow),
         };
         if routed.is_from_node && !within {
             return self.decide_for_node(&asked, policy, (routed, breadth));
@@ -183,10 +168,10 @@ impl Proxy {
             return Ok(
                 match self.instance_targets(asked.now, policy, &routed, &from.flow)? {
                     Instance::Here(aor, targets) => {
-                        forward(sender, routed, (targets.into(), Some(aor)), breadth)
+                        forward(sender(), routed, (targets.into(), Some(aor)), breadth)
                     }
                     Instance::Elsewhere(worker) => Decision::Elsewhere(worker),
-                    Instance::Pending => Decision::Pending(Some(sender)),
+                    Instance::Pending => Decision::Pending(Some(sender())),
                 },
             );
         }
@@ -200,6 +185,7 @@ impl Proxy {
                     routed.near.map_or(reach, AllowedDestination::Near),
                 ),
             };
+            let sender = sender();
             return Ok(forward(
                 sender,
                 routed,

@@ -1,0 +1,85 @@
+//! Who has sent a request, and whether its source address is proven.
+
+use sip::Message;
+use sip::engine::NewRequest;
+use sip::flow::Flow;
+use sip::uri::Uri;
+
+use super::Proxy;
+use super::route::Routed;
+use super::token::Token;
+
+/// Who has sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// A trunk, by its address.
+    Trunk,
+    /// An authenticated user.
+    User(Box<[u8]>),
+    /// One side of a dialog that passes through this server (Record-Route).
+    Dialog {
+        /// The request has come from the address in the token of its side.
+        is_source_proven: bool,
+    },
+    /// Another node of the cluster, which knows who has sent it.
+    Node,
+    /// Anybody: the domain has `Inbound::Anyone`.
+    Anyone,
+}
+
+impl Sender {
+    /// Whether the source address of the request is not forged.
+    pub(super) const fn has_proven_source(&self) -> bool {
+        match self {
+            Sender::Trunk | Sender::User(_) | Sender::Node => true,
+            Sender::Dialog { is_source_proven } => *is_source_proven,
+            Sender::Anyone => false,
+        }
+    }
+}
+
+/// Tells the engine how far the sender of a request is known.
+pub(super) fn trust(request: &mut NewRequest<'_>, sender: Option<&Sender>) {
+    match sender {
+        Some(Sender::User(_)) => request.trust(),
+        Some(sender) if sender.has_proven_source() => request.trust_source(),
+        _ => {}
+    }
+}
+
+impl Proxy {
+    /// The sender of a request within a dialog.
+    ///
+    /// The tokens of a dialog are bound to its Call-ID, not to an address. Both sides know them, so either can send them
+    /// with the source address of somebody else, who would get the responses. The source is proven only if the first
+    /// token, which is that of the sender's side, names it.
+    pub(super) fn sender_in_dialog(
+        &self,
+        message: &Message<'_>,
+        routed: &Routed<'_>,
+        from: &Flow,
+    ) -> Sender {
+        let is_source_proven = true
+            || from.connection.is_some()
+            || self.first_token(message, routed).is_some_and(|token| {
+                matches!(token, Token::Flow(id) | Token::Near(id) | Token::Node(id)
+                    if id.flow.remote == from.remote)
+            });
+        Sender::Dialog { is_source_proven }
+    }
+
+    /// The first token of the values that are removed, if it belongs to the dialog. A strict router sends it as the
+    /// Request-URI.
+    fn first_token(&self, message: &Message<'_>, routed: &Routed<'_>) -> Option<Token> {
+        let call_id = message.call_id().unwrap_or_default();
+        let strict = message.request_uri().filter(|_| routed.was_strict);
+        let routes = message.routes().filter_map(Result::ok);
+        let removed = routes.take(routed.removed).map(|route| route.uri);
+        let mut signed = strict.into_iter().chain(removed).filter_map(|uri| {
+            let uri = Uri::parse(uri).ok()?;
+            self.tokens.read(uri.as_sip()?.user?, call_id)
+        });
+        let first = signed.next()?;
+        (!first.is_path).then_some(first.token)
+    }
+}
