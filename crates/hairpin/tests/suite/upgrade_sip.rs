@@ -423,3 +423,41 @@ fn bindings_in_memory_are_handed_over() {
     kill(first, "-TERM");
     eventually("the first process ends", || !is_alive(first));
 }
+
+/// Sends credentials that were sent before, in another transaction. The response is a challenge with `stale=true`
+/// (RFC 7616 §3.3): its counts were used, or the nonce is of another process.
+fn repeat(phone: &mut Phone, seen: &str, number: u32) {
+    let (head, _) = seen.split_once("Via: ").expect("a Via");
+    let (_, rest) = seen.split_once("From: ").expect("From behind Via");
+    let via = phone.via();
+    let cseq = format!("CSeq: {number} REGISTER");
+    let repeated = format!("{head}{via}From: {rest}").replace("CSeq: 2 REGISTER", &cseq);
+    phone.send(&repeated);
+    let answer = phone.receive();
+    assert!(answer.starts_with("SIP/2.0 401"), "{answer}");
+    assert!(
+        value(&answer, "WWW-Authenticate").contains("stale=true"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn credentials_of_the_old_process_do_not_work_once_more_in_the_new_one_rfc7616_3_3() {
+    if !may_load_programs() {
+        return eprintln!("skipped: this process may not load programs");
+    }
+    let server = Server::start(false);
+    let first = u64::from(server.first.id());
+    let mut phone = server.phone(0);
+    let seen = phone.ask(Method::Register, "sip:example.com", "seen");
+    phone.expect("SIP/2.0 200");
+    repeat(&mut phone, &seen, 3);
+    let second = server.upgrade();
+    repeat(&mut phone, &seen, 4);
+    // The same user answers a challenge of the new process.
+    register_again(&mut phone, "fresh", 1);
+    drop(phone);
+    server.wait_for_the_end_of(first);
+    kill(second, "-TERM");
+    eventually("the new process ends", || !is_alive(second));
+}

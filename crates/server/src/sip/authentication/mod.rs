@@ -32,7 +32,7 @@ use sip::digest::{
 };
 use sip::flow::Flow;
 use sip::header::Authorization;
-use sip::{HeaderKind, Message};
+use sip::{HashKey, HeaderKind, Message};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl DigestAuthenticator {
             realms,
             realm_by_domain,
             outcomes: [0; DIGEST_OUTCOMES.len()],
-            keys: NonceKeys::new(secrets.key),
+            keys: nonce_keys(secrets.key, secrets.runs.own),
             used: secrets.used_counts.clone(),
             salt: seed,
             bans: secrets.bans.clone(),
@@ -367,6 +367,16 @@ impl DigestAuthenticator {
     }
 }
 
+/// The keys of nonces, which differ in each run.
+///
+/// After an upgrade the new process has the secret key of the old one, but not the counts of nonces that were used. With
+/// one key for both, credentials that somebody has seen would work once more. With two keys, nonces of the other process
+/// are stale (RFC 7616 §3.3), and a client needs one more round trip.
+fn nonce_keys(key: HashKey, run: u32) -> NonceKeys {
+    let key = key.derive(u64::from_le_bytes(*b"nonces.."));
+    NonceKeys::new(key.derive(run.into()))
+}
+
 /// A nonce that was never issued before.
 fn issue(
     keys: &NonceKeys,
@@ -402,5 +412,21 @@ fn octets(ip: IpAddr, place: &mut [u8; 16]) -> &[u8] {
             *place = v6.octets();
             place
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip::digest::NonceCheck;
+
+    #[test]
+    fn a_nonce_is_valid_in_its_run_alone() {
+        let key = HashKey::new([7; 16]);
+        let mut nonce = [0; NONCE_LEN];
+        nonce_keys(key, 1).issue(b"example.com", b"source", [1; 6], 1_000, &mut nonce);
+        let check = |run| nonce_keys(key, run).check(&nonce, b"example.com", b"source", 1_001, 60);
+        assert!(matches!(check(1), NonceCheck::Valid { .. }));
+        assert_eq!(check(2), NonceCheck::Forged);
     }
 }
