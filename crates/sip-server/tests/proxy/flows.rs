@@ -3,7 +3,9 @@
 use sip::flow::Transport;
 
 use crate::network::Weather;
-use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, in_dialog, request, value, values};
+use crate::node::{
+    ALICE, IS_CLOSED, PROXY, UAC, UAS, address, answers, in_dialog, request, value, values, with,
+};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -89,11 +91,10 @@ fn a_flow_that_is_gone_is_480_for_the_caller_and_its_binding_goes_rfc5626_5_3_1(
 #[test]
 fn a_flow_that_fails_while_a_call_is_under_way_is_480_at_once_rfc5626_5_3_1() {
     // No address is allowed but that of the flow, so the server can't connect to a private address behind a NAT.
-    crate::node::IS_CLOSED.set(true);
     // Nothing was heard of the phone, its 100, its 180.
     for (script, failed_at) in [(&[][..], 100), (&[], 1_000), (&[(50, 180)], 1_000)] {
         for reg_id in [0, 1] {
-            let mut world = World::new();
+            let mut world = with(&IS_CLOSED, World::new);
             let flow = world.phone_connects(UAS);
             let contact = "sip:bob@10.0.0.7:40000;transport=tcp";
             bound_by(&mut world, contact, flow, reg_id);
@@ -110,7 +111,6 @@ fn a_flow_that_fails_while_a_call_is_under_way_is_480_at_once_rfc5626_5_3_1() {
             world.nothing_is_left();
         }
     }
-    crate::node::IS_CLOSED.set(false);
 }
 
 #[test]
@@ -228,9 +228,8 @@ fn a_call_that_is_cancelled_before_its_connection_is_known_to_be_gone_gets_487()
 
 #[test]
 fn phones_of_two_hosts_end_their_call_where_nothing_else_is_allowed() {
-    crate::node::IS_CLOSED.set(true);
     for by_trunk in [false, true] {
-        let mut world = World::new();
+        let mut world = with(&IS_CLOSED, World::new);
         // Its Contact has the address that it registered from, so the proxy uses the Contact.
         let flow = World::datagrams_of(UAS);
         bound_by(&mut world, &format!("sip:bob@{}", address(UAS)), flow, 0);
@@ -248,7 +247,6 @@ fn phones_of_two_hosts_end_their_call_where_nothing_else_is_allowed() {
         assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"), "{by_trunk}");
         world.nothing_is_left();
     }
-    crate::node::IS_CLOSED.set(false);
 }
 
 #[test]

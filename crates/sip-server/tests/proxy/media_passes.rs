@@ -5,7 +5,8 @@ use sip_server::routes::Route;
 
 use crate::media::{OFFER, answer, asked, body, of_callee, script};
 use crate::node::{
-    ALICE, EXCLUDES_ITSELF, PROXY, UAC, UAS, address, answers, in_dialog, request, values, with_sdp,
+    ALICE, EXCLUDES_ITSELF, PROXY, UAC, UAS, address, answers, in_dialog, request, values, with,
+    with_sdp,
 };
 use crate::trunks::{NUMBER, caller, route, trunk, world_of};
 use crate::world::World;
@@ -15,8 +16,7 @@ const BETWEEN: usize = UAS;
 const CALLED: usize = UAS + 1;
 
 /// Calls of alice go to the trunk `a`, and come back for the trunk `b`. These have a relay.
-fn world(relays: [bool; 2]) -> World {
-    EXCLUDES_ITSELF.set(true);
+pub(crate) fn world(relays: [bool; 2]) -> World {
     let from_alice = Route {
         from_users: vec!["alice".to_owned()],
         ..route("+49", &["a"])
@@ -29,7 +29,8 @@ fn world(relays: [bool; 2]) -> World {
     for (trunk, relays) in trunks.iter_mut().zip(relays) {
         trunk.relays_media = relays;
     }
-    let mut world = world_of(vec![from_alice, back], trunks);
+    let make = || world_of(vec![from_alice, back], trunks);
+    let mut world = with(&EXCLUDES_ITSELF, make);
     world.policy().trunks.insert(address(BETWEEN).ip());
     world.nodes[BETWEEN].script = answers(&[(20_000, 486)]);
     world.nodes[CALLED].script = script(vec![answer(50, 200)]);

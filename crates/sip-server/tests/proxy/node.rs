@@ -1,7 +1,9 @@
 //! One node: an engine, with a proxy or a user agent that follows a script.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::thread::LocalKey;
 
 use sip::congestion::Class;
 use sip::dispatch::{self, ClusterNodes, Dispatcher, Source};
@@ -22,14 +24,52 @@ pub(crate) const PROXY: usize = 1;
 pub(crate) const UAS: usize = 2;
 
 thread_local! {
+    // Set by `with` alone: another test may run on the same thread afterwards.
     /// The proxies of this thread are made without any allowed address.
-    pub(crate) static IS_CLOSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static IS_CLOSED: Cell<bool> = const { Cell::new(false) };
     /// The address of the proxy is not among the allowed addresses, as in the server.
-    pub(crate) static EXCLUDES_ITSELF: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static EXCLUDES_ITSELF: Cell<bool> = const { Cell::new(false) };
     /// The proxies of this thread can connect by TLS.
-    pub(crate) static HAS_TLS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static HAS_TLS: Cell<bool> = const { Cell::new(false) };
     /// The proxies of this thread reach the first user agent over TLS, and nobody else.
-    pub(crate) static HAS_PARTNER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static HAS_PARTNER: Cell<bool> = const { Cell::new(false) };
+}
+
+type Setting = &'static LocalKey<Cell<bool>>;
+
+/// Makes a world with one of these settings, which does not hold for later worlds.
+pub(crate) fn with<T>(setting: Setting, make: impl FnOnce() -> T) -> T {
+    struct Reset(Setting);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            self.0.set(false);
+        }
+    }
+    setting.set(true);
+    let _reset = Reset(setting);
+    make()
+}
+
+/// Whether a setting holds for the next world on this thread.
+fn is_set() -> [bool; 4] {
+    [&IS_CLOSED, &EXCLUDES_ITSELF, &HAS_TLS, &HAS_PARTNER].map(LocalKey::get)
+}
+
+#[test]
+fn a_setting_holds_for_one_world_even_if_making_it_panics() {
+    assert_eq!(with(&EXCLUDES_ITSELF, is_set), [false, true, false, false]);
+    assert_eq!(is_set(), [false; 4]);
+    let failed = std::panic::catch_unwind(|| with(&HAS_TLS, || panic!("no world")));
+    assert!(failed.is_err());
+    assert_eq!(is_set(), [false; 4]);
+}
+
+/// The tests of other files, as far as they have their own way to make a world.
+#[test]
+fn a_world_with_settings_leaves_none_to_the_next_test_on_the_thread() {
+    drop(crate::media_passes::world([true, true]));
+    drop(crate::record_route::world(true));
+    assert_eq!(is_set(), [false; 4]);
 }
 
 pub(crate) fn address(node: usize) -> SocketAddr {

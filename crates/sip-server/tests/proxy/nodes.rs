@@ -6,7 +6,9 @@ use sip_server::proxy::{AtNodes, Config, Forking, NodeHop};
 use std::time::Duration;
 
 use crate::network::Weather;
-use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value, values};
+use crate::node::{
+    ALICE, HAS_PARTNER, PROXY, UAC, UAS, address, answers, request, value, values, with,
+};
 use crate::policy::Contact;
 use crate::world::World;
 
@@ -67,8 +69,7 @@ fn a_call_goes_to_the_node_that_has_the_phone_and_its_dialog_passes_through_this
 
 #[test]
 fn a_node_with_tls_gets_the_call_and_its_dialog_over_tls_and_nobody_else_is_reached_so() {
-    crate::node::HAS_PARTNER.set(true);
-    let mut world = with_node();
+    let mut world = with(&HAS_PARTNER, with_node);
     if let AtNodes::Known(nodes) = &mut world.policy().nodes {
         nodes[0].is_tls = true;
     }
@@ -89,7 +90,7 @@ fn a_node_with_tls_gets_the_call_and_its_dialog_over_tls_and_nobody_else_is_reac
     let heard = world.heard(UAS);
     assert_eq!(heard[heard.len() - 2..], ["ACK", "BYE"], "{heard:?}");
     // Another address has no TLS, whatever a URI says.
-    let mut world = with_node();
+    let mut world = with(&HAS_PARTNER, with_node);
     world.policy().trunks.insert(address(UAC).ip());
     let uri = format!("sip:bob@{};transport=tls", address(UAS + 1));
     let text = request("OPTIONS", &uri, 1, "");
@@ -97,7 +98,6 @@ fn a_node_with_tls_gets_the_call_and_its_dialog_over_tls_and_nobody_else_is_reac
     world.run_until(400);
     assert!(world.sent(PROXY, "OPTIONS").is_empty());
     assert!(world.heard(UAC).last().unwrap().starts_with(['4', '5']));
-    crate::node::HAS_PARTNER.set(false);
 }
 
 #[test]

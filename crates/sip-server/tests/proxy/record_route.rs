@@ -6,18 +6,21 @@ use sip_server::proxy::Config;
 use sip_server::routes::{Forward, Forwards};
 
 use crate::network::Weather;
-use crate::node::{ALICE, HAS_TLS, UAC, UAS, address, answers, request, values};
+use crate::node::{ALICE, HAS_TLS, UAC, UAS, address, answers, request, values, with};
 use crate::policy::Contact;
 use crate::world::World;
 
-fn world(has_tls: bool) -> World {
-    HAS_TLS.set(has_tls);
+pub(crate) fn world(has_tls: bool) -> World {
     let config = Config {
         record_route: false,
         recurses: true,
         ..Config::default()
     };
-    let mut world = World::with(Weather::FINE, 1, config);
+    let make = || World::with(Weather::FINE, 1, config);
+    let mut world = match has_tls {
+        true => with(&HAS_TLS, make),
+        false => make(),
+    };
     world.bind_bob(&[]);
     world
 }
