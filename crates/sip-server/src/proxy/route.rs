@@ -156,6 +156,9 @@ impl Reader<'_> {
         };
         let (removed, next_pass) = self.own_values(&routes, &mut signed, call_id)?;
         routes.drain(..removed);
+        if next_pass.is_some() || signed.iter().any(|it| matches!(it.token, Token::Node(_))) {
+            self.check_later_passes(&routes, &signed, call_id)?;
+        }
         let flow = self.outgoing_flow(&signed, from);
         let last = signed.last().map(|signed| signed.token);
         let near = match last {
@@ -215,6 +218,39 @@ impl Reader<'_> {
             removed += 1;
         }
         Ok((removed, None))
+    }
+
+    /// A call passes this server twice at most, and one other node. With the tokens of these passes in turns, a request
+    /// would come back as often as there are tokens.
+    ///
+    /// # Errors
+    /// 482 if the Route values that are left lead through this server a third time, or back to it from another node.
+    fn check_later_passes(
+        &self,
+        left: &[NameAddr<'_>],
+        removed: &[Signed],
+        call_id: &[u8],
+    ) -> Result<(), Refusal> {
+        let (mut sessions, mut nodes) = (0, 0);
+        let mut before = removed.to_vec();
+        for route in left {
+            let own = match self.own(route.uri, call_id)? {
+                RouteUri::Foreign => break,
+                RouteUri::ThisServer => continue,
+                RouteUri::Signed(own) => own,
+            };
+            let is_of_node = is_of_next_node(&before, own);
+            if is_of_node || is_of_next_session(&before, own) {
+                nodes += u32::from(is_of_node);
+                sessions += u32::from(!is_of_node);
+                before.clear();
+            }
+            before.push(own);
+        }
+        match nodes > 1 || sessions > 1 {
+            true => Err(Refusal::of(482, "")),
+            false => Ok(()),
+        }
     }
 
     /// The token of another node is good for one request and some minutes. Without other nodes, nobody has written it.

@@ -140,6 +140,28 @@ fn a_pass_without_a_relay_takes_no_session_from_the_other_one() {
     world.nothing_is_left();
 }
 
+/// With the tokens of both passes in turns, a request would pass this server for each of them.
+#[test]
+fn a_route_through_this_server_a_third_time_is_a_loop_rfc3261_16_3() {
+    let mut world = world([true, true]);
+    let (_, ok) = call(&mut world);
+    let update = in_dialog(&ok, "UPDATE");
+    let is_route = |line: &&str| line.starts_with("Route: ");
+    let routes: Vec<&str> = update.split_inclusive("\r\n").filter(is_route).collect();
+    assert_eq!(routes.len(), 4);
+    for (times, code) in [(2, "482"), (15, "482"), (1, "200")] {
+        let before = world.sent(PROXY, "UPDATE").len();
+        let all = routes.concat();
+        let again = update.replace(&all, &all.repeat(times));
+        world.send(UAC, Transport::Udp, &again);
+        run(&mut world);
+        let last = world.heard(UAC).last().copied();
+        assert_eq!(last, Some(&format!("{code} UPDATE")[..]), "{times}");
+        let passes = world.sent(PROXY, "UPDATE").len() - before;
+        assert_eq!(passes, if times == 1 { 2 } else { 0 }, "{times}");
+    }
+}
+
 /// A token proves nothing about the host beside it.
 #[test]
 fn a_value_with_another_host_is_no_second_pass() {

@@ -101,6 +101,8 @@ pub(crate) struct Proxied {
     pub(crate) proxy: Proxy,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) policy: TestPolicy,
+    /// The number of its run.
+    pub(crate) run: u32,
 }
 
 pub(crate) struct Node {
@@ -176,6 +178,7 @@ fn proxied(config: ProxyConfig) -> Proxied {
         proxy: Proxy::new(config, key, PROXY as u16, RUN),
         dispatcher: Dispatcher::new(dispatch, key, 1),
         policy: TestPolicy::new(address(PROXY)),
+        run: RUN,
     }
 }
 
@@ -229,6 +232,15 @@ pub(crate) fn flow_of(node: usize, remote: SocketAddr, connection: Option<u64>) 
         connection: connection.map(ConnectionKey),
         local: address(node),
         remote,
+    }
+}
+
+impl Proxied {
+    /// From now on, the proxy is that of another run, or of another node.
+    pub(crate) fn set_run(&mut self, run: u32) {
+        let key = HashKey::new([3; 16]);
+        self.proxy = Proxy::new(ProxyConfig::default(), key, PROXY as u16, run);
+        self.run = run;
     }
 }
 
@@ -290,13 +302,14 @@ impl Node {
     fn proxy(&mut self, now: Now, flow: &Flow, received: Received<'_>, proxied: &mut Proxied) {
         let from = FlowId {
             worker: PROXY as u16,
-            run: RUN,
+            run: proxied.run,
             flow: *flow,
         };
         let Proxied {
             proxy,
             dispatcher,
             policy,
+            ..
         } = proxied;
         let mark_of_tu = match &received {
             Received::Response {

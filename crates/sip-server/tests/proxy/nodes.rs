@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::network::Weather;
 use crate::node::{
-    ALICE, HAS_PARTNER, PROXY, UAC, UAS, address, answers, request, value, values, with,
+    ALICE, HAS_PARTNER, PROXY, RUN, UAC, UAS, address, answers, request, value, values, with,
 };
 use crate::policy::Contact;
 use crate::world::World;
@@ -337,4 +337,37 @@ fn a_sips_call_does_not_go_to_other_nodes_because_there_is_no_tls_rfc5630_3_1_2(
     world.run_until(300);
     assert_eq!(*world.heard(UAC).last().unwrap(), "480 INVITE");
     assert!(world.heard(UAS).is_empty());
+}
+
+#[test]
+fn a_route_to_another_node_and_back_is_a_loop_rfc3261_16_3() {
+    let routes_of = |run: u32| {
+        let mut world = with_node();
+        world.nodes[PROXY].proxied.as_mut().unwrap().set_run(run);
+        invite(&mut world, 1, ALICE);
+        world.run_until(100);
+        let got = got(&world);
+        let routes = values(&got, "Record-Route").into_iter().rev();
+        routes
+            .map(|route| format!("Route: {route}\r\n"))
+            .collect::<String>()
+    };
+    let (own, others) = (routes_of(RUN), routes_of(RUN + 1));
+    // The values of the other node have another address.
+    let others = others.replace(&address(PROXY).to_string(), &address(UAS).to_string());
+    for (routes, code) in [
+        ([&own[..], &others].concat(), "200"),
+        ([&own[..], &others, &own].concat(), "482"),
+        ([&own[..], &others, &own, &others].concat(), "482"),
+    ] {
+        let mut world = with_node();
+        let text = request("INFO", "sip:bob@192.0.2.99", 1, &routes);
+        let text = text.replace("To: <sip:bob@192.0.2.99>", "To: <sip:bob@192.0.2.99>;tag=1");
+        world.send(UAC, Transport::Udp, &text);
+        world.run_until(500);
+        let wanted = format!("{code} INFO");
+        assert_eq!(world.heard(UAC).last(), Some(&&wanted[..]), "{routes}");
+        let is_sent = !world.heard(UAS).is_empty();
+        assert_eq!(is_sent, code == "200", "{routes}");
+    }
 }
