@@ -89,12 +89,10 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// What a 555 says of push services.
-    fn push_features(&self) -> push::Features<'_> {
-        push::Features {
-            providers: &self.push_providers,
-            refresh: None,
-        }
+    /// What a 555 says of push services: all of them.
+    fn push_features(&self) -> Vec<push::Feature<'_>> {
+        let all = self.push_providers.iter();
+        all.map(|provider| push::Feature::of(provider)).collect()
     }
 
     /// Checks the times.
@@ -292,7 +290,7 @@ impl Registrar {
             // `len` is how much of the buffer was written.
             Ok(Some((len, saved))) => (RegistrarResponse::with_lines(200, &buffer[..len]), saved),
             Err(refusal) if refusal.code == push::NOT_SUPPORTED.code => {
-                let len = push::add_features(buffer, 0, self.config.push_features());
+                let len = push::add_features(buffer, 0, &self.config.push_features());
                 (push::not_supported(&buffer[..len]), Saved::Now)
             }
             Ok(None) => return Outcome::Pending,
@@ -327,7 +325,7 @@ impl Registrar {
         let path = self.path_of(message)?;
         let mut requested = RequestedChange::read(message, &self.config)?;
         let is_outbound = self.check(message, &aor, &path, &mut requested)?;
-        let push = push::asked(&requested, &self.config)?;
+        let push = push::features_of(&requested, &self.config)?;
         let Found::Bindings(revision, bindings) = location.find(&aor) else {
             return Ok(None);
         };
@@ -366,7 +364,7 @@ impl Registrar {
             gruus: has_token(message, HeaderKind::Supported, b"gruu").then_some(&mut self.gruus),
         };
         let len = listed.write(bindings, &self.changes, buffer)?;
-        let len = push::add_features(buffer, len, push);
+        let len = push::add_features(buffer, len, &push);
         if self.changes.is_empty() {
             return Ok(Some((len, Saved::Now)));
         }

@@ -17,31 +17,41 @@ pub(super) fn not_supported(lines: &[u8]) -> RegistrarResponse<'_> {
     }
 }
 
-/// What the 200 says of push services.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Features<'p> {
-    /// The services that it names.
-    pub(super) providers: &'p [String],
-    /// The seconds before the end of the binding by which the phone refreshes by itself.
-    pub(super) refresh: Option<u32>,
+/// A push service that a response names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Feature<'p> {
+    provider: &'p str,
+    /// The seconds before the end of its binding by which a phone of this service refreshes by itself.
+    refresh: Option<u32>,
 }
 
-/// Which services the 200 names: the one of the phone, all if the phone asks for them, otherwise none.
+impl<'p> Feature<'p> {
+    pub(super) const fn of(provider: &'p str) -> Feature<'p> {
+        Feature {
+            provider,
+            refresh: None,
+        }
+    }
+}
+
+/// Which services the 200 names: those of the contacts, all if a contact asks for them, otherwise none. One request may
+/// register contacts of several services, and what is promised for one service is not promised for the others.
 ///
 /// # Errors
 /// 555 if a contact has another service.
-pub(super) fn asked<'p>(
+pub(super) fn features_of<'p>(
     requested: &RequestedChange<'_>,
     config: &'p Config,
-) -> Result<Features<'p>, Refusal> {
+) -> Result<Vec<Feature<'p>>, Refusal> {
     let providers = &config.push_providers[..];
-    let mut features = Features::default();
+    let mut features = Vec::new();
     let RequestedChange::Contacts(requested) = requested else {
         return Ok(features);
     };
     if providers.is_empty() {
         return Ok(features);
     }
+    let mut asks_for_all = false;
     let lasting = requested
         .iter()
         .filter(|binding_request| binding_request.expires > 0);
@@ -51,35 +61,46 @@ pub(super) fn asked<'p>(
             continue;
         };
         let Some(provider) = params.provider else {
-            features.providers = providers;
+            asks_for_all = true;
             continue;
         };
-        let place = providers
-            .iter()
-            .position(|it| it.eq_ignore_ascii_case(&provider));
-        let place = place.ok_or(NOT_SUPPORTED)?;
+        let mut known = providers.iter();
+        let provider = known.find(|it| it.eq_ignore_ascii_case(&provider));
+        let provider = provider.ok_or(NOT_SUPPORTED)?;
         // §5.6.1.1: the binding would end before the phone is notified to refresh it, so nothing is promised. Who has
         // no token only asks.
         if params.prid.is_some() && binding_request.expires <= config.push_refresh {
             continue;
         }
-        if features.providers.is_empty() {
-            features.providers = &providers[place..=place];
-        }
+        let feature = add(&mut features, provider);
         if params.prid.is_some() && contact.params.get(REFRESHES_ITSELF).is_some() {
-            features.refresh = Some(config.push_refresh);
+            feature.refresh = Some(config.push_refresh);
+        }
+    }
+    if asks_for_all {
+        for provider in providers {
+            add(&mut features, provider);
         }
     }
     Ok(features)
 }
 
+/// The feature of a service, which is added if it is not there.
+fn add<'f, 'p>(features: &'f mut Vec<Feature<'p>>, provider: &'p str) -> &'f mut Feature<'p> {
+    let place = features.iter().position(|it| it.provider == provider);
+    let place = place.unwrap_or_else(|| {
+        features.push(Feature::of(provider));
+        features.len() - 1
+    });
+    &mut features[place]
+}
+
 /// Appends a Feature-Caps (RFC 6809) for each service to the header lines, which have this many bytes. Says how many
 /// they have then. What does not fit is left out: the phone is registered all the same.
-pub(super) fn add_features(buffer: &mut [u8], mut len: usize, features: Features<'_>) -> usize {
-    let refresh = features.refresh;
-    let refresh = refresh.map(|seconds| format!(";+sip.pnsreg=\"{seconds}\""));
-    let refresh = refresh.unwrap_or_default();
-    for provider in features.providers {
+pub(super) fn add_features(buffer: &mut [u8], mut len: usize, features: &[Feature<'_>]) -> usize {
+    for Feature { provider, refresh } in features {
+        let refresh = refresh.map(|seconds| format!(";+sip.pnsreg=\"{seconds}\""));
+        let refresh = refresh.unwrap_or_default();
         let line = format!("Feature-Caps: *;+sip.pns=\"{provider}\"{refresh}\r\n");
         let Some(room) = buffer.get_mut(len..len + line.len()) else {
             break;

@@ -100,3 +100,27 @@ fn a_binding_that_ends_before_a_notification_is_promised_nothing_rfc8599_5_6_1_1
     let reply = world.register("c", 1, asks);
     assert_eq!(reply.values("Feature-Caps"), [FCM]);
 }
+
+#[test]
+fn contacts_of_several_push_services_are_promised_each_its_own_rfc8599_8_2_rfc6809_4() {
+    let mut world = world(&["apns", "fcm"]);
+    let fcm = "<sip:alice@192.0.2.9;pn-provider=fcm;pn-prid=t>";
+    let apns = "<sip:alice@192.0.2.9;pn-provider=apns;pn-prid=u>;+sip.pnsreg";
+    let asks = "<sip:alice@192.0.2.9;pn-provider>";
+    let short = "<sip:alice@192.0.2.9;pn-provider=fcm;pn-prid=t>;+sip.pnsreg;expires=100";
+    let timed = "*;+sip.pns=\"apns\";+sip.pnsreg=\"130\"";
+    for (cseq, contacts, wanted) in [
+        // The phone that refreshes by itself is the one of the other service.
+        (1, vec![fcm, apns], vec![FCM, timed]),
+        (2, vec![apns, fcm], vec![timed, FCM]),
+        // One that asks for all services takes nothing from the others, and adds nothing to them.
+        (3, vec![apns, asks], vec![timed, FCM]),
+        (4, vec![asks, fcm], vec![FCM, APNS]),
+        // A service whose binding is too short is not named for another contact's sake.
+        (5, vec![short, apns], vec![timed]),
+        (6, vec![fcm, fcm], vec![FCM]),
+    ] {
+        let reply = world.register("a", cseq, &format!("Contact: {}", contacts.join(", ")));
+        assert_eq!(reply.values("Feature-Caps"), wanted, "{contacts:?}");
+    }
+}
