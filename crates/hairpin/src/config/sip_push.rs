@@ -138,17 +138,32 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let help = "add sip.push_providers = [\"apns\", \"fcm\"]";
         report.push(Diagnostic::error(&gateway.at, message).help(help));
     }
-    if let (Some(most), Some(refresh)) = (&settings.sip_register_max, &settings.sip_push_refresh)
-        && most.value.0 <= refresh.value.0
-    {
-        let message =
-            "no phone is woken to refresh its registration: all registrations are too short";
-        let help = "make sip.register_max longer than sip.push_refresh";
-        report.push(Diagnostic::warning(&most.at, message).help(help));
-    }
+    check_times(settings, report);
     let token = settings.sip_push_token.as_ref();
     if text.starts_with("http:") && token.is_some_and(|token| !token.value.0.is_empty()) {
         let message = "the token is sent without TLS";
         report.push(Diagnostic::warning(&gateway.at, message).help("use an https URL"));
+    }
+}
+
+/// Reports registrations that end before a notification would be sent.
+fn check_times(settings: &Settings, report: &mut Report) {
+    let (Some(refresh), Some(most), Some(default)) = (
+        &settings.sip_push_refresh,
+        &settings.sip_register_max,
+        &settings.sip_register_expires,
+    ) else {
+        return;
+    };
+    let refresh = refresh.value.0;
+    if most.value.0 <= refresh {
+        let message =
+            "no phone is woken to refresh its registration: all registrations are too short";
+        let help = "make sip.register_max longer than sip.push_refresh";
+        report.push(Diagnostic::warning(&most.at, message).help(help));
+    } else if default.value.0 <= refresh {
+        let message = "a phone whose REGISTER has no time is not woken to refresh its registration: it is too short";
+        let help = "make sip.register_expires longer than sip.push_refresh";
+        report.push(Diagnostic::warning(&default.at, message).help(help));
     }
 }

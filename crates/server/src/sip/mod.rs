@@ -44,6 +44,7 @@ mod preview;
 mod proxied;
 mod push;
 mod reading;
+mod refreshes;
 mod registrar;
 mod report;
 mod requests;

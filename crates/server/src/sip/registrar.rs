@@ -4,6 +4,7 @@
 
 use super::Secrets;
 use super::peer::Origin;
+use super::refreshes::Refreshes;
 use super::settings::SipConfig;
 use super::store::{StoreCounts, WorkerBindings};
 use sip::engine::NewRequest;
@@ -13,7 +14,7 @@ use sip::{HeaderKind, Message, Mono, Now};
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, Change, Found, Limits, Location as _, MemoryLocation};
 use sip_server::proxy::{self, LookedUp};
-use sip_server::push::{DueRefresh, RefreshConfig, RefreshPush, RefreshSchedule, prid_of};
+use sip_server::push::{DueRefresh, RefreshConfig, RefreshPush, prid_of};
 use sip_server::reg_event::Cause;
 use sip_server::registrar::{
     Access, Config, Domains, Examined, Outcome, Registrar, RegistrarResponse, Request,
@@ -45,14 +46,9 @@ pub(super) struct Registrations {
     changes: Vec<(Aor, Cause)>,
     /// The addresses with flows (RFC 5626) by these connections.
     flows: HashMap<ConnectionKey, Vec<Box<[u8]>>>,
-    /// Which phones are woken; none without push services.
-    push: RefreshConfig,
     /// When phones refresh their bindings.
-    refreshes: RefreshSchedule,
+    refreshes: Refreshes,
 }
-
-/// A notification that was not accepted is tried again after this time.
-const RETRY_S: u64 = 5;
 
 impl Registrations {
     /// Of worker `number`; `None` if there is no domain. `seed` is this worker's own.
@@ -73,8 +69,7 @@ impl Registrations {
             origin: secrets.origin(number),
             changes: Vec::new(),
             flows: HashMap::new(),
-            push: refresh_config(sip_config),
-            refreshes: RefreshSchedule::default(),
+            refreshes: Refreshes::new(refresh_config(sip_config)),
         })
     }
 
@@ -86,47 +81,28 @@ impl Registrations {
             let _ = self.registrar.configure(config(sip_config), domains);
         }
         self.location.set_limits(limits(sip_config));
-        let push = refresh_config(sip_config);
-        if self.push != push {
-            self.push = push;
-            self.note_all_refreshes();
-        }
+        self.refreshes.configure(refresh_config(sip_config));
     }
 
     /// Takes these bindings in place of its own.
     pub(super) fn restore(&mut self, mut kept: WorkerBindings, sip_config: &SipConfig) {
         kept.set_limits(limits(sip_config));
         self.location = kept;
-        self.note_all_refreshes();
-    }
-
-    /// Notes when the phones of all bindings are due. That reads all bindings, at the start and after a reload.
-    fn note_all_refreshes(&mut self) {
-        self.refreshes = RefreshSchedule::default();
-        if self.push.providers.is_empty() {
-            return;
-        }
-        for (aor, bindings) in self.location.part(0, usize::MAX).into_iter().flatten() {
-            // An earlier run may have notified some.
-            self.refreshes.note(None, aor, bindings, &self.push);
-        }
+        self.refreshes.restart();
     }
 
     /// Notes when the phones of an address are due.
     fn note_refresh(&mut self, now: Mono, aor: &Aor) {
-        if !self.push.providers.is_empty()
-            && let Found::Bindings(_, bindings) = self.location.find(aor)
-        {
-            self.refreshes
-                .note(Some(now), aor.as_bytes(), bindings, &self.push);
+        if let Found::Bindings(_, bindings) = self.location.find(aor) {
+            self.refreshes.note(now, aor, bindings);
         }
     }
 
     /// The phones of one address that are to refresh their bindings. To be called until it returns `None`.
     pub(super) fn next_refresh(&mut self, now: Mono) -> Option<(DueRefresh, Vec<RefreshPush>)> {
-        let due = self.refreshes.pop_due(now)?;
+        let due = self.refreshes.next_due(now, &self.location)?;
         let phones = match self.location.find(&due.aor) {
-            Found::Bindings(_, bindings) => due.phones(now, bindings, &self.push),
+            Found::Bindings(_, bindings) => self.refreshes.phones(now, &due, bindings),
             Found::Pending => Vec::new(),
         };
         Some((due, phones))
@@ -136,7 +112,7 @@ impl Registrations {
     pub(super) fn refresh_pushed(&mut self, now: Mono, due: &DueRefresh, are_accepted: bool) {
         match are_accepted {
             true => self.note_refresh(now, &due.aor),
-            false => self.refreshes.retry(due, now.plus_secs(RETRY_S)),
+            false => self.refreshes.retry(now, due),
         }
     }
 
@@ -273,7 +249,7 @@ impl Registrations {
         let Some(key) = flow.flow.connection else {
             return;
         };
-        let providers = &self.push.providers;
+        let providers = self.refreshes.providers();
         let is_flow = |binding: &Binding| {
             let may_end = binding.reg_id() != 0 || prid_of(binding.uri(), providers).is_some();
             may_end && binding.flow().as_ref() == Some(flow)
@@ -319,7 +295,7 @@ impl Registrations {
         let Found::Bindings(revision, bindings) = self.location.find(aor) else {
             return;
         };
-        let providers = &self.push.providers;
+        let providers = self.refreshes.providers();
         let lost = |(place, binding): (usize, &Binding)| {
             let is_lost = is_meant(binding) && prid_of(binding.uri(), providers).is_some();
             is_lost.then(|| Change::Replace(place, binding.without_flow()))

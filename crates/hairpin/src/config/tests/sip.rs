@@ -279,3 +279,28 @@ fn domains_of_sip_that_cannot_work_are_named() {
         "hairpin.toml:2:16: `stun:turn.example.org` is no TURN server (write a `turn:` or `turns:` URI; phones need no STUN server beside it)",
     );
 }
+
+#[test]
+fn registrations_that_end_before_a_phone_is_woken_are_hardly_meant() {
+    let push = "push_gateway = \"https://push.example.org/\"\npush_providers = [\"fcm\"]\n";
+    for (keys, warning) in [
+        (
+            "register_expires = \"2m10s\"\n",
+            "hairpin.toml:4:20: a phone whose REGISTER has no time is not woken to refresh its registration: it is too short (make sip.register_expires longer than sip.push_refresh)",
+        ),
+        ("register_expires = \"2m11s\"\n", ""),
+        (
+            "register_expires = \"2m\"\nregister_max = \"130s\"\n",
+            "hairpin.toml:5:16: no phone is woken to refresh its registration: all registrations are too short (make sip.register_max longer than sip.push_refresh)",
+        ),
+    ] {
+        let loaded = load_file(&format!("[sip]\n{push}{keys}"));
+        let count = usize::from(!warning.is_empty());
+        let lines = loaded.one_line_each();
+        assert_eq!(lines.concat(), warning);
+        assert_eq!(lines.len(), count);
+        assert!(loaded.config.is_some(), "{keys}");
+    }
+    // Without a gateway, no phone is woken at all.
+    assert_eq!(complaints("[sip]\nregister_expires = \"2m\"\n"), [""; 0]);
+}
