@@ -91,6 +91,11 @@ impl Registrations {
         self.refreshes.restart();
     }
 
+    /// Whether this process wakes phones: another one may serve new clients.
+    pub(super) fn set_waking(&mut self, wakes: bool) {
+        self.refreshes.pause(!wakes);
+    }
+
     /// Notes when the phones of an address are due.
     fn note_refresh(&mut self, now: Mono, aor: &Aor) {
         if let Found::Bindings(_, bindings) = self.location.find(aor) {

@@ -99,6 +99,8 @@ impl Sip {
                 done,
             } => {
                 self.endpoint.set_peer(Some(&peer));
+                // The other process has the bindings from now on, with a log or without.
+                self.endpoint.set_waking(false);
                 self.stage.waiting = Some(Waiting::HandOver {
                     link: peer.link,
                     next: sends_bindings.then_some(0),
@@ -133,6 +135,7 @@ impl Sip {
                     waiting: None,
                 };
                 self.leave_peer(poller);
+                self.endpoint.set_waking(true);
                 if let Some(kept) = kept {
                     self.endpoint.restore(*kept);
                 }

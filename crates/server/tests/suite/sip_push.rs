@@ -1,9 +1,12 @@
 //! Phones that are woken by push notifications (RFC 8599), and their connections.
 
+use crate::common::take_over::take_over;
 use crate::sip_client::phone::{PASSWORD, Phone, credentials};
 use hairpin_server::sip::{Domain, Push, PushHook, PushReason, PushSettings, SipSettings};
-use hairpin_server::{Running, Server};
+use hairpin_server::{Builder, Running, Server};
 use sip::{HeaderKind, Method};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -19,6 +22,19 @@ fn serve(workers: usize) -> (Running, Receiver<Push>) {
 
 /// A server that has phones refresh their registrations so long before these end.
 fn serve_with(workers: usize, refresh: Duration, hook: PushHook) -> Running {
+    let nowhere = "127.0.0.1:0".parse().expect("an address");
+    server_at([nowhere; 2], workers, refresh, hook)
+        .start()
+        .expect("the server starts")
+}
+
+/// The server with these listeners for TURN and SIP.
+fn server_at(
+    [turn, sip]: [SocketAddr; 2],
+    workers: usize,
+    refresh: Duration,
+    hook: PushHook,
+) -> Builder {
     let mut settings = SipSettings::default();
     settings.registrar.min_expires = 1;
     settings.domains = vec![Domain {
@@ -34,15 +50,13 @@ fn serve_with(workers: usize, refresh: Duration, hook: PushHook) -> Running {
         hook,
     });
     Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
+        .listen(turn)
         .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .sip_listen(sip)
         .user("ann", PASSWORD)
         .user("bob", PASSWORD)
         .sip(settings)
         .workers(workers)
-        .start()
-        .expect("the server starts")
 }
 
 /// Registers with Outbound if `params` says so, and with the parameters of a push service.
@@ -129,4 +143,39 @@ fn a_phone_is_woken_to_refresh_its_registration_and_stays_registered_rfc8599_5_5
     // Without a registration there is none.
     register(&mut phone, ";expires=0", 100);
     assert!(pushes.recv_timeout(Duration::from_secs(3)).is_err());
+}
+
+/// Needs root, as all upgrades do.
+#[test]
+fn after_an_upgrade_without_a_state_directory_only_the_new_process_wakes_phones() {
+    let hook = || {
+        let (sender, pushes) = channel();
+        (PushHook::new(move |push| sender.send(push).is_ok()), pushes)
+    };
+    let ((old_hook, old_pushes), (new_hook, new_pushes)) = (hook(), hook());
+    let refresh = Duration::from_secs(20);
+    let old = Arc::new(serve_with(2, refresh, old_hook));
+    let mut phone = Phone::udp(&old, "bob");
+    // It is woken 10 s after the REGISTER, and again before its registration ends.
+    register(&mut phone, ";expires=30", 1);
+    let listeners = [old.listeners()[0], old.sip_listeners()[0]];
+    let new = server_at(listeners, 2, refresh, new_hook);
+    let new = take_over(&old, new).unwrap_or_else(|error| panic!("{error}"));
+    old.stop_listening().expect("every worker responds");
+    for _ in 0..2 {
+        let push = new_pushes.recv_timeout(Duration::from_secs(25));
+        let push = push.expect("the new process wakes the phone");
+        assert_eq!(push.reason, PushReason::Refresh);
+    }
+    assert!(old_pushes.try_recv().is_err(), "the old one is silent");
+    // If the new process ends, the old one wakes phones again.
+    drop(new);
+    old.resume().expect("every worker responds");
+    let mut phone = Phone::udp(&old, "ann");
+    register(&mut phone, ";expires=21", 1);
+    let push = old_pushes.recv_timeout(Duration::from_secs(25));
+    assert_eq!(
+        push.expect("a push notification").reason,
+        PushReason::Refresh
+    );
 }

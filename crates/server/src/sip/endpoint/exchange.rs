@@ -19,6 +19,11 @@ impl Endpoint {
         self.user.set_other_run(peer.map(|peer| peer.run));
     }
 
+    /// Whether this process wakes phones.
+    pub(in crate::sip) fn set_waking(&mut self, wakes: bool) {
+        self.user.set_waking(wakes);
+    }
+
     /// The other process serves what begins anew.
     pub(in crate::sip) fn follow(&mut self) {
         self.balance.follow();

@@ -4,6 +4,13 @@ use super::{EXPIRED, User};
 use sip::Mono;
 
 impl User {
+    /// Whether this process wakes phones.
+    pub(in crate::sip) fn set_waking(&mut self, wakes: bool) {
+        if let Some(registrations) = &mut self.registrations {
+            registrations.set_waking(wakes);
+        }
+    }
+
     /// Saves and publishes bindings, removes those that have ended, and has phones refresh theirs.
     pub(super) fn expire_bindings(&mut self, now: Mono) {
         let Some(registrations) = &mut self.registrations else {
