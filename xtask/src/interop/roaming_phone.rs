@@ -1,5 +1,6 @@
 //! A phone (PJSIP) that changes its network in mid-call: its address goes away, and it has another one. It registers
-//! again, and sends a re-INVITE by its new address. The other side is a baresip.
+//! again, and sends a re-INVITE by its new address. The other side is a baresip, which then holds the call and hangs
+//! up.
 //!
 //! ```text
 //!  namespace:  first 198.18.201.2 ──┐
@@ -175,15 +176,23 @@ impl Case<'_> {
         roamer.wait("active").context("its re-INVITE")?;
         hears(&mut roamer).context("after the change")?;
         let after = self.bindings(NETWORKS[1])?;
-        // Requests of the other side in this dialog would go to the old address: docs/sip.md says so.
-        roamer.command("hangup")?;
-        roamer.wait("ended")?;
-        other.wait("CALL_CLOSED").context("the BYE")?;
-        // A new call reaches it as well.
+        // The route set of the other side still has the old address. Its requests in this dialog arrive all the same.
+        other.command("hold", "")?;
+        roamer
+            .wait("held")
+            .context("a re-INVITE of the other side")?;
+        other.command("hangup", "")?;
+        roamer.wait("ended").context("the BYE of the other side")?;
+        other.wait("CALL_CLOSED")?;
+        // A new call reaches it as well, and it ends that one itself.
         other.command("dial", &self.uri())?;
         roamer.wait("incoming").context("a new call")?;
-        roamer.command("refuse 486")?;
-        other.wait("CALL_CLOSED")?;
+        roamer.command("answer")?;
+        roamer.wait("established")?;
+        other.wait("CALL_ESTABLISHED")?;
+        roamer.command("hangup")?;
+        roamer.wait("ended")?;
+        other.wait("CALL_CLOSED").context("its BYE")?;
         Ok(format!("{before}, then {after}"))
     }
 

@@ -17,7 +17,6 @@ use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
 use sip::{Host, Message, Method, Mono, Now};
-use sip_server::Aor;
 use sip_server::calls::{CallEnd, CallRecord, Counted, DialogId, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
@@ -26,6 +25,7 @@ use sip_server::proxy::{
     SessionTimer, Trunks,
 };
 use sip_server::routes::{Call, Decision, DivertReason, Forwards, Hop, Outcome, Table};
+use sip_server::{Aor, AorKey};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -475,6 +475,14 @@ impl Lookup for ServerPolicy<'_> {
             }
             found => found,
         }
+    }
+
+    fn phone_key(&self, aor: &Aor) -> Option<AorKey> {
+        Some(self.registrations.key_of(aor))
+    }
+
+    fn moved_phone(&mut self, key: AorKey, since_unix_s: u64) -> BindingsLocation {
+        self.registrations.moved_phone(key, since_unix_s)
     }
 
     fn flow_failed(&mut self, now: Now, aor: &Aor, flow: &FlowId) {

@@ -23,6 +23,7 @@ mod connection;
 mod connections;
 mod counters;
 mod endpoint;
+mod flow_changes;
 mod forwarding;
 mod half_closed;
 mod handed_over;
@@ -113,6 +114,7 @@ use bans::Bans;
 use calls::SharedCalls;
 use connections::Connections;
 use endpoint::Endpoint;
+use flow_changes::FlowChanges;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
 use ipnet::IpNet;
 use layers::StreamListener;
@@ -476,6 +478,8 @@ pub(crate) struct Secrets {
     pub(crate) calls: Arc<SharedCalls>,
     /// Of sources that guess passwords.
     pub(crate) bans: Bans,
+    /// Of phones.
+    pub(crate) flow_changes: FlowChanges,
 }
 
 impl Secrets {
@@ -498,6 +502,7 @@ impl Secrets {
             used_counts: UsedCounts::default(),
             calls: Arc::default(),
             bans: Bans::new(key),
+            flow_changes: FlowChanges::new(reading::now().unix_s),
         }
     }
 

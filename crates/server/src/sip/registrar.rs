@@ -3,6 +3,7 @@
 //! same path.
 
 use super::Secrets;
+use super::flow_changes::FlowChanges;
 use super::peer::Origin;
 use super::refreshes::Refreshes;
 use super::settings::SipConfig;
@@ -48,6 +49,8 @@ pub(super) struct Registrations {
     flows: HashMap<ConnectionKey, Vec<Box<[u8]>>>,
     /// When phones refresh their bindings.
     refreshes: Refreshes,
+    /// When phones have got other flows.
+    flow_changes: FlowChanges,
 }
 
 impl Registrations {
@@ -70,6 +73,7 @@ impl Registrations {
             changes: Vec::new(),
             flows: HashMap::new(),
             refreshes: Refreshes::new(refresh_config(sip_config)),
+            flow_changes: secrets.flow_changes.clone(),
         })
     }
 
@@ -249,6 +253,46 @@ impl Registrations {
         }
     }
 
+    /// The key of an address of record.
+    pub(super) fn key_of(&self, aor: &Aor) -> AorKey {
+        self.registrar.key_of(aor)
+    }
+
+    /// Where the bindings are of the address with this key, for a request of a dialog that began at this Unix time;
+    /// nowhere if none of its phones has got another flow since.
+    pub(super) fn moved_phone(&mut self, key: AorKey, since: u64) -> proxy::BindingsLocation {
+        if !self.flow_changes.any_since(key, since) {
+            return proxy::BindingsLocation::Nowhere;
+        }
+        let worker = self.worker_of(key);
+        if worker != self.origin.number {
+            return proxy::BindingsLocation::Elsewhere(worker);
+        }
+        match self.location.find_key(key) {
+            Some(aor) => proxy::BindingsLocation::Here(aor, None),
+            None => proxy::BindingsLocation::Nowhere,
+        }
+    }
+
+    /// Whether a binding of the address has this flow.
+    fn has_flow(&mut self, aor: &Aor, flow: &FlowId) -> bool {
+        // Datagrams have no run: any process can send to their addresses.
+        let is_it = |it: FlowId| {
+            let run = it.flow.connection.map_or(flow.run, |_| it.run);
+            (run, it.flow.transport, it.flow.connection, it.flow.remote)
+                == (
+                    flow.run,
+                    flow.flow.transport,
+                    flow.flow.connection,
+                    flow.flow.remote,
+                )
+        };
+        match self.location.find(aor) {
+            Found::Bindings(_, bindings) => bindings.iter().filter_map(Binding::flow).any(is_it),
+            Found::Pending => false,
+        }
+    }
+
     /// Notes that the address has a flow by this connection.
     fn note_flow(&mut self, aor: &Aor, flow: &FlowId) {
         let Some(key) = flow.flow.connection else {
@@ -355,6 +399,7 @@ impl Registrations {
             flow: self.origin.flow_id(&request.flow),
             access,
         };
+        let had_flow = aor.is_some_and(|aor| self.has_flow(&aor, &request.flow));
         let location = &mut self.location;
         match self.registrar.register(now, &request, location, buffer) {
             Outcome::Response(answer) => {
@@ -363,6 +408,9 @@ impl Registrations {
                     if request.message.has(HeaderKind::Contact) {
                         self.changes.push((aor, Cause::Register));
                         self.note_refresh(now.mono, &aor);
+                        if !had_flow {
+                            self.flow_changes.note(self.key_of(&aor), now.unix_s);
+                        }
                     }
                     self.note_flow(&aor, &request.flow);
                 }

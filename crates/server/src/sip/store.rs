@@ -521,6 +521,10 @@ impl Location for WorkerBindings {
         self.location().find_gruu(key, gruu)
     }
 
+    fn find_key(&mut self, key: AorKey) -> Option<Aor> {
+        self.location().find_key(key)
+    }
+
     fn change(
         &mut self,
         now: Now,

@@ -49,6 +49,7 @@ mod sip_domain_users;
 mod sip_flow_failure;
 mod sip_flow_timer;
 mod sip_half_closed;
+mod sip_moved;
 mod sip_names;
 mod sip_network_errors;
 mod sip_overload;

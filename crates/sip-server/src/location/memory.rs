@@ -320,6 +320,20 @@ impl Location for MemoryLocation {
         })
     }
 
+    fn find_key(&mut self, key: AorKey) -> Option<Aor> {
+        let records = &self.records;
+        let same = self.table.iter_hash(key.0);
+        let mut same = same.filter_map(|index| {
+            let record = &records[*index as usize];
+            (record.key == key.0).then_some(&record.aor)
+        });
+        // Whoever has the key may mean either of two addresses with one key.
+        match (same.next(), same.next()) {
+            (Some(aor), None) => Aor::from_canonical(aor),
+            _ => None,
+        }
+    }
+
     fn change(
         &mut self,
         _now: Now,

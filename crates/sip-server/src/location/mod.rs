@@ -73,6 +73,12 @@ pub trait Location {
     /// The address with this key that has a binding with this number of temporary GRUUs.
     fn find_gruu(&mut self, key: AorKey, gruu: u64) -> Option<Aor>;
 
+    /// The address with this key, if it has bindings. By default it is not known: then requests within a dialog do not
+    /// find a phone that has another flow now.
+    fn find_key(&mut self, _key: AorKey) -> Option<Aor> {
+        None
+    }
+
     /// Makes all of these changes or none (RFC 3261 §10.3 step 7). `changes` is empty afterwards, also after an error.
     ///
     /// # Errors

@@ -113,6 +113,10 @@ impl Location for Persistent {
         self.memory.find_gruu(key, gruu)
     }
 
+    fn find_key(&mut self, key: AorKey) -> Option<Aor> {
+        self.memory.find_key(key)
+    }
+
     fn change(
         &mut self,
         now: Now,

@@ -10,6 +10,7 @@ use sip::{Message, Mono, Now, Spans};
 
 use super::copy::{ack_base, written};
 use super::media::{AckMedia, RelayedDialog};
+use super::moved::Moved;
 use super::policy::{BindingsLocation, Policy};
 use super::request::Instance;
 use super::route::{Reader, Routed};
@@ -108,12 +109,20 @@ impl Proxy {
             _ if routed.is_gruu(&*stack.policy) && !routed.is_to_node => {
                 self.instance_of(now, &mut *stack.policy, &routed, &from.flow)?
             }
-            _ if routed.is_flow_gone => return Err(RequestOwner::Here),
-            Some(flow) => Target::by_flow(&routed.uri, flow),
-            None => Target::uri(
-                &routed.uri,
-                routed.near.map_or(reach, AllowedDestination::Near),
-            ),
+            by_flow => match self.moved(now, &mut *stack.policy, (message, &routed)) {
+                Moved::Here(_, target) => target,
+                Moved::Elsewhere(worker) => return Err(RequestOwner::Elsewhere(worker)),
+                // As with the lookup of a GRUU, see below.
+                Moved::Pending => return Err(RequestOwner::Here),
+                Moved::No if routed.is_flow_gone => return Err(RequestOwner::Here),
+                Moved::No => match by_flow {
+                    Some(flow) => Target::by_flow(&routed.uri, flow),
+                    None => Target::uri(
+                        &routed.uri,
+                        routed.near.map_or(reach, AllowedDestination::Near),
+                    ),
+                },
+            },
         };
         let strict = routed.was_strict.then(|| {
             let mut line = Vec::new();
@@ -196,7 +205,12 @@ impl Proxy {
         let base = ack_base(bytes.ok()?, from, stack.engine.loop_check(message, b""));
         // RFC 5393 §5.3.3: all requests that a proxy forwards have Max-Breadth. Nobody gets a 400 to an ACK.
         let breadth = self.breadth_of(message).unwrap_or(self.config.max_breadth);
-        let sent = self.send_copy(now, stack, (&base, None), target, (Mark(0), breadth));
-        sent.ok().map(drop)
+        // If the flow of the first target is gone, the ACK goes to the next one.
+        let mut targets = std::iter::once(target).chain(&target.others);
+        targets.find_map(|target| {
+            let copy = (Mark(0), breadth);
+            self.send_copy(now, stack, (&base, None), target, copy).ok()
+        })?;
+        Some(())
     }
 }

@@ -12,12 +12,13 @@ use sip::{Mono, Now};
 use super::best::Best;
 use super::calls::{Admitted, TrunkCall};
 use super::media::{BranchMedia, CallMedia, Relaying};
+use super::moved::KnownPhone;
 use super::push::PushWait;
 use super::sender::Sender;
 use super::target::Target;
-use crate::Aor;
 use crate::flow::FlowId;
 use crate::routes::Hop;
+use crate::{Aor, AorKey};
 
 /// Set in all marks of a proxy, so that others may have marks as well.
 const PROXY: u64 = 1 << 63;
@@ -147,6 +148,10 @@ pub(super) struct Base {
     pub(super) class: Class,
     /// Which copies have Record-Route.
     pub(super) recorded: Recorded,
+    /// The phone that has sent it, for Record-Route.
+    pub(super) caller: Option<KnownPhone>,
+    /// The address of record of its targets that are bindings, for Record-Route.
+    pub(super) callee: Option<AorKey>,
     /// Path is added (RFC 3327 §5.2).
     pub(super) is_path: bool,
     /// It has come from its user agent without another proxy between.

@@ -16,13 +16,14 @@ use sip::{Message, Method, Mono, Now};
 use super::context::{Arrival, Base, Recorded};
 use super::identity;
 use super::media::{Relayed, Relaying, relaying};
+use super::moved::{KnownPhone, calling_phone};
 use super::policy::Policy;
 use super::request::Plan;
 use super::route::may_begin_dialog;
 use super::sender::Sender;
 use super::session::SessionChanges;
 use super::target::Target;
-use super::token::{MAX_USER, Token};
+use super::token::{MAX_USER, Phone, Said, Token};
 use super::uris::{as_sips, request_uri};
 use super::{Proxy, Stack};
 use crate::flow::{FlowAvailability, FlowId, MAX_TOKEN};
@@ -67,20 +68,29 @@ impl Proxy {
         self.scratch = Some(scratch);
         let in_dialog = message.to().is_ok_and(|to| to.tag.is_some());
         let is_register = method == Method::Register;
+        let recorded = match (
+            !in_dialog && may_begin_dialog(method),
+            self.config.record_route || must_record(message, plan, stack.policy),
+        ) {
+            (false, _) => Recorded::None,
+            (true, false) => Recorded::Required,
+            (true, true) => Recorded::All,
+        };
+        let (mut caller, mut callee) = (None, None);
+        if recorded != Recorded::None {
+            caller = calling_phone(message, &plan.sender, &*stack.policy);
+            let aor = plan.aor.as_ref();
+            callee = aor.and_then(|aor| stack.policy.phone_key(aor));
+        }
         Ok(Base {
             bytes: bytes?.into(),
             begun: now,
             from: *from,
             loop_check: arrival.loop_check,
-            class: class_of(method, in_dialog, || stack.engine.has_priority(message)),
-            recorded: match (
-                !in_dialog && may_begin_dialog(method),
-                self.config.record_route || must_record(message, plan, stack.policy),
-            ) {
-                (false, _) => Recorded::None,
-                (true, false) => Recorded::Required,
-                (true, true) => Recorded::All,
-            },
+class: class_of(method, in_dialog, || stack.engine.has_priority(message)),
+            recorded,
+            caller,
+            callee,
             is_path: is_register && supports_path(message),
             is_first_hop: is_first_hop(message),
             is_node: plan.sender == Sender::Node,
@@ -237,14 +247,18 @@ impl Proxy {
                 near => near.map_or(Token::Pass, Token::Near),
             };
             let token = flow.map_or(without_flow, Token::Flow);
+            let is_phone = target.is_binding && !target.is_node && target.near.is_some();
+            let phone = base.callee.filter(|_| is_phone);
+            let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));
+            let said = |token| Said { token, side, phone };
             // One value is enough, unless it has to say what each side needs.
             let both_pass = base.is_trunk && token == Token::Pass && side.is_none();
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
                 params: b"",
-                user: self.tokens.write((token, side), call_id, &mut users.dialog),
+                user: self.tokens.write(&said(token), call_id, &mut users.dialog),
                 user_without_flow: self.tokens.write(
-                    (without_flow, side),
+                    &said(without_flow),
                     call_id,
                     &mut users.without_flow,
                 ),
@@ -264,6 +278,18 @@ impl Proxy {
                 unless: None,
             }
         })
+    }
+
+    /// A phone as a token of a request has it.
+    fn phone_of(&self, (aor, hash): KnownPhone, base: &Base, call_id: &[u8]) -> Phone {
+        Phone {
+            aor,
+            identity: match hash {
+                0 => 0,
+                hash => self.tokens.identity(hash, call_id),
+            },
+            since: Phone::time_of(base.begun.unix_s),
+        }
     }
 
     /// A flow as it is in this run of the server, known to the engine.
@@ -320,8 +346,11 @@ impl Proxy {
             (false, true) => Token::Node(base.from),
             (false, false) => Token::Flow(base.from),
         };
+        let phone = base.caller.filter(|_| matches!(token, Token::Flow(_)));
+        let phone = phone.map(|phone| self.phone_of(phone, base, call_id));
+        let said = Said { token, side, phone };
         let mut user = [0; MAX_USER];
-        let user = self.tokens.write((token, side), call_id, &mut user);
+        let user = self.tokens.write(&said, call_id, &mut user);
         let mut buffer = [0; 640];
         let mut line = sip::build::Builder::fields(&mut buffer);
         let (kind, is_sips) = (HeaderKind::RecordRoute, scheme.is_incoming_sips);
@@ -595,6 +624,8 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         loop_check,
         class: Class::Finishing,
         recorded: Recorded::None,
+        caller: None,
+        callee: None,
         is_path: false,
         is_first_hop: false,
         is_node: false,

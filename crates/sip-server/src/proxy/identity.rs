@@ -113,18 +113,25 @@ pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Polic
     let Sender::User(user) = sender else {
         return changes;
     };
-    for kind in [HeaderKind::PPreferredIdentity, HeaderKind::From] {
-        if let Some(aor) = aor_in(message, kind, policy)
-            && policy.owns(user, &aor)
-            && let Ok(address) = message.address(kind)
-        {
-            for piece in [&b"P-Asserted-Identity: <"[..], address.uri, b">\r\n"] {
-                changes.lines.extend_from_slice(piece);
-            }
-            break;
+    if let Some((_, uri)) = asserted(message, user, policy) {
+        for piece in [&b"P-Asserted-Identity: <"[..], uri, b">\r\n"] {
+            changes.lines.extend_from_slice(piece);
         }
     }
     changes
+}
+
+/// The address of record by which this user has sent a request (RFC 3325 §6), and its URI.
+pub(super) fn asserted<'m>(
+    message: &Message<'m>,
+    user: &[u8],
+    policy: &dyn Policy,
+) -> Option<(crate::Aor, &'m [u8])> {
+    let mut kinds = [HeaderKind::PPreferredIdentity, HeaderKind::From].into_iter();
+    kinds.find_map(|kind| {
+        let aor = aor_in(message, kind, policy).filter(|aor| policy.owns(user, aor))?;
+        Some((aor, message.address(kind).ok()?.uri))
+    })
 }
 
 /// RFC 3261 §22.3: removes credentials for this realm, and keeps those for other proxies.

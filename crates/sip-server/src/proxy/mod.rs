@@ -34,6 +34,7 @@ mod divert;
 mod fork;
 mod identity;
 mod media;
+mod moved;
 mod nodes;
 mod policy;
 mod preview;

@@ -128,7 +128,7 @@ impl Proxy {
         });
         let mut buffer = [0; MAX_USER];
         let call_id = message.call_id().unwrap_or_default();
-        let user = self.tokens.write((token, None), call_id, &mut buffer);
+        let user = self.tokens.write(&token.into(), call_id, &mut buffer);
         let (node, transport) = (node.remote.to_string(), transport_of(node));
         let end = [transport.as_bytes(), b";lr>"].concat();
         [b"<sip:", user, b"@", node.as_bytes(), &end].concat()

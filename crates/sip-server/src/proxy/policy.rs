@@ -12,11 +12,11 @@ use sip::{Host, Message, Method, Mono, Now};
 use super::nodes::AtNodes;
 use super::push::Pushes;
 use super::session::SessionTimer;
-use crate::Aor;
 use crate::calls::{CallEnd, CallRecord, Counted, DialogId, Numbers, Ticket};
 use crate::flow::FlowId;
 use crate::location::Binding;
 use crate::routes::{Call, Decision, DivertReason, Hop, Outcome};
+use crate::{Aor, AorKey};
 
 /// Who may send requests to the users of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -100,6 +100,18 @@ pub trait Lookup {
     /// The other nodes that have bindings of an address.
     fn nodes(&mut self, _now: Now, _aor: &Aor) -> AtNodes {
         AtNodes::Known(Vec::new())
+    }
+
+    /// The key of an address of record that tokens of its phones have, so that requests within a dialog find a phone
+    /// with a new flow. [`Registrar::key_of`](crate::registrar::Registrar::key_of) has it. `None`: they don't.
+    fn phone_key(&self, _aor: &Aor) -> Option<AorKey> {
+        None
+    }
+
+    /// Where the bindings are of the address of record with this key, for a request within a dialog that began at this
+    /// Unix time. [`BindingsLocation::Nowhere`] if none of its phones has got another flow since.
+    fn moved_phone(&mut self, _key: AorKey, _since_unix_s: u64) -> BindingsLocation {
+        BindingsLocation::Nowhere
     }
 
     /// A flow has failed (RFC 5626 §5.3.1): the bindings of this address with this flow are of no use any more. Another

@@ -7,6 +7,7 @@ use sip::uri::{SipUri, Uri};
 use sip::{Message, Method, Now};
 
 use super::identity;
+use super::moved::Moved;
 use super::nodes::AtNodes;
 use super::policy::{Authenticated, BindingsLocation, Inbound, IsUser, LookedUp, Policy};
 use super::route::{Reader, Routed};
@@ -174,6 +175,17 @@ impl Proxy {
                     Instance::Pending => Decision::Pending(Some(sender())),
                 },
             );
+        }
+        if within {
+            match self.moved(asked.now, policy, (message, &routed)) {
+                Moved::Here(aor, target) => {
+                    let contacts = (target.into(), Some(aor));
+                    return Ok(forward(sender, routed, contacts, breadth));
+                }
+                Moved::Elsewhere(worker) => return Ok(Decision::Elsewhere(worker)),
+                Moved::Pending => return Ok(Decision::Pending(Some(sender))),
+                Moved::No => {}
+            }
         }
         routed.check_flow()?;
         let by_flow = routed.flow.filter(|_| within || routed.is_path);

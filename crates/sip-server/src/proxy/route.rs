@@ -11,7 +11,7 @@ use sip::{Message, Method};
 use super::Refusal;
 use super::media::RelayedDialog;
 use super::policy::Routing;
-use super::token::{FromNode, RouteTokens, Signed, Token};
+use super::token::{FromNode, Phone, RouteTokens, Signed, Token};
 use super::uris;
 use crate::flow::{FlowAvailability, FlowId, Runs};
 
@@ -38,6 +38,9 @@ pub(super) struct Routed<'m> {
     pub(super) is_path: bool,
     /// The flow that the values removed have the request go by.
     pub(super) flow: Option<FlowId>,
+    /// The phone that the request goes to, and the flow that it had when the dialog began, if nothing else follows on
+    /// the route.
+    pub(super) phone: Option<(Phone, FlowId)>,
     /// The values removed name a flow that is gone.
     pub(super) is_flow_gone: bool,
     /// The address of a phone of this dialog, where the Request-URI may lead, of another node, or of this server if the
@@ -161,6 +164,10 @@ impl Reader<'_> {
         }
         let flow = self.outgoing_flow(&signed, from);
         let last = signed.last().map(|signed| signed.token);
+        let phone = match routes.is_empty() && next_pass.is_none() {
+            true => phone(&signed, from),
+            false => None,
+        };
         let near = match last {
             _ if next_pass.is_some() => next_pass,
             Some(Token::Near(id) | Token::Node(id)) => Some(id.flow.remote.ip()),
@@ -184,6 +191,7 @@ impl Reader<'_> {
             is_known_dialog: signed.iter().any(is_of_dialog),
             is_path: signed.last().is_some_and(|signed| signed.is_path),
             flow: flow.unwrap_or_default(),
+            phone,
             is_flow_gone: flow.is_err(),
             near,
             is_to_node: matches!(last, Some(Token::Node(_))),
@@ -298,13 +306,29 @@ impl Reader<'_> {
         let Some(Token::Flow(id)) = signed.last().map(|signed| signed.token) else {
             return Ok(None);
         };
-        if signed.len() == 1 && is_same(&id.flow, from) {
+        if is_ignored(signed, &id, from) {
             return Ok(None);
         }
         match id.state(self.runs) {
             FlowAvailability::Current | FlowAvailability::Datagrams => Ok(Some(id)),
             FlowAvailability::Gone => Err(FlowGone),
         }
+    }
+}
+
+/// Whether the only value names the flow that the request came by.
+fn is_ignored(signed: &[Signed], id: &FlowId, from: &Flow) -> bool {
+    signed.len() == 1 && is_same(&id.flow, from)
+}
+
+/// The phone that the last value leads to, and its flow.
+fn phone(signed: &[Signed], from: &Flow) -> Option<(Phone, FlowId)> {
+    let last = signed.last()?;
+    match last.token {
+        Token::Flow(id) | Token::Near(id) if !is_ignored(signed, &id, from) => {
+            Some((last.phone?, id))
+        }
+        _ => None,
     }
 }
 
@@ -344,7 +368,7 @@ fn is_of_next_node(before: &[Signed], next: Signed) -> bool {
 }
 
 /// Whether two flows lead to the same place. Datagrams may come to several sockets.
-fn is_same(one: &Flow, other: &Flow) -> bool {
+pub(super) fn is_same(one: &Flow, other: &Flow) -> bool {
     one.transport == other.transport
         && one.connection == other.connection
         && one.remote == other.remote

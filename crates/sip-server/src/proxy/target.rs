@@ -9,6 +9,7 @@ use sip::flow::{Flow, Transport};
 use sip::uri::{Uri, starts_with_sips};
 
 use super::config::Forking;
+use super::moved;
 use super::nodes::{NodeHop, transport_of};
 use super::uris::request_uri;
 use crate::flow::{FlowAvailability, FlowId, Runs};
@@ -35,6 +36,8 @@ pub(super) struct Target {
     pub(super) from: Option<SendFrom>,
     /// The flow of its registration: requests of the dialog may go to the address of that flow, too.
     pub(super) near: Option<FlowId>,
+    /// The hash of what identifies its phone, if it is a binding ([`moved::hash_of`]).
+    pub(super) phone: u64,
     /// How far its request may go.
     pub(super) reach: AllowedDestination,
     q: u16,
@@ -64,6 +67,7 @@ impl Target {
             only_by_flow: false,
             from: None,
             near: None,
+            phone: 0,
             reach,
             q: FULL_Q,
             is_binding: false,
@@ -127,6 +131,18 @@ impl Target {
         }
     }
 
+    /// A binding of a phone that was reached otherwise when the dialog began. The Request-URI is that of the dialog.
+    pub(super) fn moved(uri: &[u8], binding: &Binding, runs: Runs) -> Option<Target> {
+        let flow = binding.flow()?;
+        let reach = AllowedDestination::Near(flow.flow.remote.ip());
+        let target = Target::binding(binding, runs, reach)?;
+        Some(Target {
+            uri: request_uri(uri).into(),
+            next_hop: Some(target.uri),
+            ..target
+        })
+    }
+
     /// A binding; `None` if nothing can be sent to its contact any more.
     fn binding(binding: &Binding, runs: Runs, reach: AllowedDestination) -> Option<Target> {
         let flow = binding.flow();
@@ -142,6 +158,7 @@ impl Target {
         };
         target.reach = AllowedDestination::Near(flow.flow.remote.ip());
         target.near = Some(flow);
+        target.phone = moved::hash_of(binding);
         match flow.state(runs) {
             FlowAvailability::Gone if is_outbound || flow.flow.transport.is_websocket() => {
                 return None;

@@ -2,11 +2,15 @@
 //! leaves, and proves that this server wrote it for this dialog.
 //!
 //! ```text
-//! d  base64 of: side (4 bits)  kind (4 bits)  session (32 bits), unless side is 0     MAC over these and Call-ID (64 bits)
+//! d  base64 of: side (4 bits)  has a phone (1 bit)  kind (3 bits)                     MAC over these and Call-ID (64 bits)
+//!               session (32 bits), unless side is 0
+//!               address of record (64 bits)  phone (16 bits)  time (16 bits), if it has a phone
 //!               flow, if kind is 1, 2 or 3; time and hash of the request, if kind is 4
 //! ```
 //!
-//! The side is 0 unless the media of the call go through a relay.
+//! The side is 0 unless the media of the call go through a relay. A token with a phone says whose flow it names, so that
+//! requests find the phone at a later flow ([`super::moved`]). Of the address of record and of the phone, it has keyed
+//! hashes. They are others in each call, so that nobody learns from two tokens that they belong to one user.
 //!
 //! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
 
@@ -16,6 +20,7 @@ use sip::engine::Mark;
 use sip::{HashKey, Message, Method};
 
 use super::media::DialogSide;
+use crate::AorKey;
 use crate::flow::{FLOW_LEN, FlowId, FlowTokens, MAX_TOKEN};
 
 const MARK: u8 = b'd';
@@ -24,12 +29,17 @@ const FLOW: u8 = 1;
 const NEAR: u8 = 2;
 const NODE: u8 = 3;
 const FROM_NODE: u8 = 4;
+/// Beside the kind, if the token has a phone.
+const HAS_PHONE: u8 = 8;
 /// The side is above the kind.
 const SIDE_SHIFT: u32 = 4;
 const SESSION_LEN: usize = 4;
+const PHONE_LEN: usize = 8 + 2 + 2;
+/// The unit of the time in a token, in seconds.
+const TIME_UNIT_S: u64 = 16;
 const MAC_LEN: usize = 8;
 /// Octets before the MAC.
-const MAX_SAID: usize = 1 + SESSION_LEN + FLOW_LEN;
+const MAX_SAID: usize = 1 + SESSION_LEN + PHONE_LEN + FLOW_LEN;
 const SIGNED: usize = MAX_SAID + MAC_LEN;
 /// Characters of the longest user.
 pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
@@ -58,6 +68,51 @@ pub(super) struct FromNode {
     pub(super) request: u64,
 }
 
+/// The phone at the end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Phone {
+    /// Of its address of record.
+    pub(super) aor: AorKey,
+    /// What is known of the phone itself ([`RouteTokens::identity`]); 0 if nothing is known.
+    pub(super) identity: u16,
+    /// When the request came that began the dialog ([`Phone::time_of`]).
+    pub(super) since: u16,
+}
+
+impl Phone {
+    /// A Unix time as a token has it. It begins anew after 12 days.
+    pub(super) const fn time_of(unix_s: u64) -> u16 {
+        (unix_s / TIME_UNIT_S) as u16
+    }
+
+    /// The latest Unix time that it may be; at most 16 s too early.
+    pub(super) const fn since(&self, now_unix_s: u64) -> u64 {
+        let now = now_unix_s / TIME_UNIT_S;
+        let age = (now as u16).wrapping_sub(self.since) as u64;
+        now.saturating_sub(age) * TIME_UNIT_S
+    }
+}
+
+/// What a token of a dialog says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) token: Token,
+    /// The side that it leads to, if the media of the dialog go through a relay.
+    pub(super) side: Option<DialogSide>,
+    /// The phone that it leads to, if that is known.
+    pub(super) phone: Option<Phone>,
+}
+
+impl From<Token> for Said {
+    fn from(token: Token) -> Said {
+        Said {
+            token,
+            side: None,
+            phone: None,
+        }
+    }
+}
+
 /// A token that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signed {
@@ -66,6 +121,8 @@ pub(super) struct Signed {
     pub(super) is_path: bool,
     /// The side that it leads to, if the media of the dialog go through a relay.
     pub(super) side: Option<DialogSide>,
+    /// The phone that it leads to, if that is known.
+    pub(super) phone: Option<Phone>,
 }
 
 /// Makes and reads them.
@@ -73,6 +130,7 @@ pub(super) struct Signed {
 pub(super) struct RouteTokens {
     key: HashKey,
     calls: HashKey,
+    phones: HashKey,
     /// Those of Path, which belong to no dialog.
     paths: FlowTokens,
 }
@@ -84,6 +142,7 @@ impl RouteTokens {
         RouteTokens {
             key: own.derive(1),
             calls: own.derive(2),
+            phones: own.derive(3),
             paths: FlowTokens::new(key),
         }
     }
@@ -91,42 +150,58 @@ impl RouteTokens {
     /// The user of a Record-Route URI in a request with this Call-ID.
     pub(super) fn write<'b>(
         &self,
-        (token, side): (Token, Option<DialogSide>),
+        said: &Said,
         call_id: &[u8],
         buffer: &'b mut [u8; MAX_USER],
     ) -> &'b [u8] {
+        let call = self.calls.mac(call_id);
         let mut signed = [0; SIGNED];
-        let (mut flow, mut said) = ([0; FLOW_LEN], [0; 16]);
-        let flow = match &token {
-            Token::Pass => &[][..],
-            Token::Flow(id) | Token::Near(id) | Token::Node(id) => id.write(&mut flow),
+        let (mut flow, mut of_node) = ([0; FLOW_LEN], [0; 16]);
+        let (kind, flow) = match &said.token {
+            Token::Pass => (PASS, &[][..]),
+            Token::Flow(id) => (FLOW, id.write(&mut flow)),
+            Token::Near(id) => (NEAR, id.write(&mut flow)),
+            Token::Node(id) => (NODE, id.write(&mut flow)),
             Token::FromNode(from) => {
-                said[..8].copy_from_slice(&from.unix_s.to_be_bytes());
-                said[8..].copy_from_slice(&from.request.to_be_bytes());
-                &said[..]
+                of_node[..8].copy_from_slice(&from.unix_s.to_be_bytes());
+                of_node[8..].copy_from_slice(&from.request.to_be_bytes());
+                (FROM_NODE, &of_node[..])
             }
         };
-        let kind = match token {
-            Token::Pass => PASS,
-            Token::Flow(_) => FLOW,
-            Token::Near(_) => NEAR,
-            Token::Node(_) => NODE,
-            Token::FromNode(_) => FROM_NODE,
+        let phone = said.phone.map_or(0, |_| HAS_PHONE);
+        signed[0] = kind | phone | said.side.map_or(0, |side| side.bits() << SIDE_SHIFT);
+        let mut end = 1;
+        let mut put = |bytes: &[u8]| {
+            signed[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
         };
-        signed[0] = kind | side.map_or(0, |side| side.bits() << SIDE_SHIFT);
-        let mut begin = 1;
-        if let Some(side) = side {
-            begin += SESSION_LEN;
-            signed[1..begin].copy_from_slice(&side.session.to_be_bytes());
+        if let Some(side) = said.side {
+            put(&side.session.to_be_bytes());
         }
-        let end = begin + flow.len();
-        signed[begin..end].copy_from_slice(flow);
-        let mac = self.mac(&signed[..end], call_id);
+        if let Some(phone) = said.phone {
+            put(&(phone.aor.0 ^ self.mask(call)).to_be_bytes());
+            put(&phone.identity.to_be_bytes());
+            put(&phone.since.to_be_bytes());
+        }
+        put(flow);
+        let mac = self.mac(&signed[..end], call);
         signed[end..end + MAC_LEN].copy_from_slice(&mac.to_be_bytes());
         buffer[0] = MARK;
         // The buffer has room for the longest.
         let written = URL_SAFE_NO_PAD.encode_slice(&signed[..end + MAC_LEN], &mut buffer[1..]);
         &buffer[..=written.unwrap_or_default()]
+    }
+
+    /// What hides the address of record in the tokens of a call.
+    fn mask(&self, call: u64) -> u64 {
+        self.phones.mac(&call.to_be_bytes())
+    }
+
+    /// What a token of the call with this Call-ID says of a phone with this hash, which is not 0.
+    pub(super) fn identity(&self, hash: u64, call_id: &[u8]) -> u16 {
+        let call = self.calls.mac(call_id).to_be_bytes();
+        let mac = self.phones.mac(&[call, hash.to_be_bytes()].concat()) as u16;
+        mac.max(1)
     }
 
     /// The user of a Path URI for this flow.
@@ -162,23 +237,25 @@ impl RouteTokens {
         self.calls.mac(&all)
     }
 
-    fn mac(&self, bytes: &[u8], call_id: &[u8]) -> u64 {
+    /// `call`: the MAC of the Call-ID.
+    fn mac(&self, bytes: &[u8], call: u64) -> u64 {
         let mut signed = [0; MAX_SAID + 8];
         let end = bytes.len().min(MAX_SAID);
         signed[..end].copy_from_slice(&bytes[..end]);
-        signed[end..end + 8].copy_from_slice(&self.calls.mac(call_id).to_be_bytes());
+        signed[end..end + 8].copy_from_slice(&call.to_be_bytes());
         self.key.mac(&signed[..end + 8])
     }
 
     /// What the user of a Route URI says in a request with this Call-ID; `None` if it is not one of ours.
     pub(super) fn read(&self, user: &[u8], call_id: &[u8]) -> Option<Signed> {
         if let [MARK, digits @ ..] = user
-            && let Some((token, side)) = self.read_dialog(digits, call_id)
+            && let Some(Said { token, side, phone }) = self.read_dialog(digits, call_id)
         {
             return Some(Signed {
                 token,
                 is_path: false,
                 side,
+                phone,
             });
         }
         let token = self.paths.read(user).map(Token::Flow)?;
@@ -186,15 +263,17 @@ impl RouteTokens {
             token,
             is_path: true,
             side: None,
+            phone: None,
         })
     }
 
-    fn read_dialog(&self, digits: &[u8], call_id: &[u8]) -> Option<(Token, Option<DialogSide>)> {
+    fn read_dialog(&self, digits: &[u8], call_id: &[u8]) -> Option<Said> {
         // The decoder asks for room for whole groups of digits.
         let mut signed = [0; MAX_USER];
         let len = URL_SAFE_NO_PAD.decode_slice(digits, &mut signed).ok()?;
         let (bytes, mac) = signed.get(..len)?.split_last_chunk::<MAC_LEN>()?;
-        if bytes.len() > MAX_SAID || self.mac(bytes, call_id) != u64::from_be_bytes(*mac) {
+        let call = self.calls.mac(call_id);
+        if bytes.len() > MAX_SAID || self.mac(bytes, call) != u64::from_be_bytes(*mac) {
             return None;
         }
         let (first, mut rest) = bytes.split_first()?;
@@ -206,7 +285,21 @@ impl RouteTokens {
                 Some(DialogSide::of(bits, u32::from_be_bytes(*session))?)
             }
         };
-        let token = match first & ((1 << SIDE_SHIFT) - 1) {
+        let phone = match first & HAS_PHONE {
+            0 => None,
+            _ => {
+                let (aor, behind) = rest.split_first_chunk::<8>()?;
+                let (identity, behind) = behind.split_first_chunk::<2>()?;
+                let (since, behind) = behind.split_first_chunk::<2>()?;
+                rest = behind;
+                Some(Phone {
+                    aor: AorKey(u64::from_be_bytes(*aor) ^ self.mask(call)),
+                    identity: u16::from_be_bytes(*identity),
+                    since: u16::from_be_bytes(*since),
+                })
+            }
+        };
+        let token = match first & (HAS_PHONE - 1) {
             PASS if rest.is_empty() => Token::Pass,
             FLOW => Token::Flow(FlowId::read(rest)?),
             NEAR => Token::Near(FlowId::read(rest)?),
@@ -220,7 +313,7 @@ impl RouteTokens {
             }
             _ => return None,
         };
-        Some((token, side))
+        Some(Said { token, side, phone })
     }
 }
 
@@ -262,21 +355,33 @@ mod tests {
         ]
     }
 
+    const PHONE: Phone = Phone {
+        aor: AorKey(0x0102_0304_0506_0708),
+        identity: 9,
+        since: u16::MAX,
+    };
+
     #[test]
     fn a_token_is_read_back_in_its_call_alone() {
         let side = |bits, session| DialogSide::of(bits, session);
         let sides = [None, side(1, 0), side(13, u32::MAX)];
-        for (token, side) in all()
-            .into_iter()
-            .flat_map(|it| sides.map(|side| (it, side)))
-        {
+        let said = |token| {
+            let phones = [None, Some(PHONE)];
+            let both = sides
+                .into_iter()
+                .flat_map(move |side| phones.map(|it| (side, it)));
+            both.map(move |(side, phone)| Said { token, side, phone })
+        };
+        for said in all().into_iter().flat_map(said) {
             let mut buffer = [0; MAX_USER];
-            let user = tokens().write((token, side), b"1@a", &mut buffer);
+            let user = tokens().write(&said, b"1@a", &mut buffer);
+            let Said { token, side, phone } = said;
             let is_path = false;
             let read = Some(Signed {
                 token,
                 is_path,
                 side,
+                phone,
             });
             assert_eq!(tokens().read(user, b"1@a"), read);
             assert_eq!(tokens().read(user, b"2@a"), None);
@@ -291,8 +396,12 @@ mod tests {
     fn a_changed_token_is_none_of_ours() {
         for token in all() {
             let mut buffer = [0; MAX_USER];
-            let side = DialogSide::of(2, 7);
-            let user = tokens().write((token, side), b"1@a", &mut buffer);
+            let said = Said {
+                token,
+                side: DialogSide::of(2, 7),
+                phone: Some(PHONE),
+            };
+            let user = tokens().write(&said, b"1@a", &mut buffer);
             let user = user.to_vec();
             for at in 0..user.len() {
                 let mut changed = user.clone();
@@ -317,8 +426,43 @@ mod tests {
                 token: Token::Flow(flow),
                 is_path: true,
                 side: None,
+                phone: None,
             });
             assert_eq!(tokens().read(user, call), read);
         }
+    }
+
+    #[test]
+    fn the_tokens_of_two_calls_do_not_show_that_a_user_has_both() {
+        let written = |call: &[u8]| {
+            let identity = tokens().identity(7, call);
+            let said = Said {
+                phone: Some(Phone { identity, ..PHONE }),
+                ..Token::Pass.into()
+            };
+            let mut buffer = [0; MAX_USER];
+            let user = tokens().write(&said, call, &mut buffer).to_vec();
+            URL_SAFE_NO_PAD.decode(&user[1..]).unwrap()
+        };
+        let (one, other) = (written(b"1@a"), written(b"2@a"));
+        let aor = PHONE.aor.0.to_be_bytes();
+        assert!(!one.windows(8).any(|bytes| bytes == aor));
+        // Behind the first octet: the address of record and the phone.
+        assert_ne!(one[1..5], other[1..5]);
+        assert_ne!(one[5..9], other[5..9]);
+        assert_ne!(one[9..11], other[9..11]);
+    }
+
+    #[test]
+    fn the_time_of_a_token_is_known_for_twelve_days() {
+        let begun = 1_800_000_007;
+        let since = Phone::time_of(begun);
+        let phone = Phone { since, ..PHONE };
+        for age in [0, 1, 9, 3_600, 12 * 86_400] {
+            let known = phone.since(begun + age);
+            assert!((begun - 16..=begun).contains(&known), "{age}: {known}");
+        }
+        // A clock that was set back.
+        assert!(phone.since(begun - 100) <= begun - 100);
     }
 }

@@ -23,6 +23,7 @@ use crate::{Aor, AorHash, AorKey};
 use changes::Changes;
 use gruu::TempGruus;
 pub(crate) use gruu::{escape_instance, is_same_instance};
+pub(crate) use requested_change::instance;
 use requested_change::{RequestedBinding, RequestedChange, has_token};
 use response::Listed;
 

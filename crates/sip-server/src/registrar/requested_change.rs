@@ -110,7 +110,7 @@ impl<'m> RequestedBinding<'m> {
 }
 
 /// The instance within `+sip.instance="<urn:..>"`; empty if there is none in this form.
-fn instance<'m>(contact: &NameAddr<'m>) -> &'m [u8] {
+pub(crate) fn instance<'m>(contact: &NameAddr<'m>) -> &'m [u8] {
     let param = contact.params.get(b"+sip.instance");
     let quoted = param.and_then(|param| param.value).unwrap_or_default();
     let urn = quoted

@@ -18,6 +18,7 @@ mod media_ends;
 mod media_forks;
 mod media_passes;
 mod memory;
+mod moved;
 mod network;
 mod node;
 mod nodes;

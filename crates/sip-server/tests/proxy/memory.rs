@@ -68,6 +68,11 @@ fn a_call_in_progress_costs_at_most_4_kb() {
     begin(&mut ringing, 1);
     assert_eq!(ringing.proxy().stats().contexts, CALLS as usize);
     let each = (bytes_of_proxy(ringing) - idle) / i64::from(CALLS);
+    let mut other = world(false);
+    other.policy().follows_phones = false;
+    begin(&mut other, 1);
+    let without = (bytes_of_proxy(other) - idle) / i64::from(CALLS);
+    println!("{} of them for phones in tokens", each - without);
     println!(
         "{each} bytes for each call that rings: both transactions, the context and the dispatcher's part"
     );

@@ -6,8 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::Authorization;
 use sip::uri::SipUri;
-use sip::{Host, Message, Mono, Now};
-use sip_server::Aor;
+use sip::{HashKey, Host, Message, Mono, Now};
 use sip_server::calls::{
     CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Limit, Numbers,
     Span, Ticket,
@@ -19,6 +18,7 @@ use sip_server::proxy::{
     LookedUp, Lookup, NewCall, PushConfig, PushRequest, Pushes, Routing, SessionTimer,
 };
 use sip_server::routes::Table;
+use sip_server::{Aor, AorHash, AorKey};
 use std::time::Duration;
 
 pub(crate) const DOMAIN: &str = "example.com";
@@ -63,6 +63,10 @@ pub(crate) struct TestPolicy {
     /// Other nodes are accepted over TLS only.
     pub(crate) only_tls: bool,
     pub(crate) nodes_asked: u32,
+    /// Tokens have phones.
+    pub(crate) follows_phones: bool,
+    /// Phones may have other flows than at the beginning of a dialog.
+    pub(crate) have_moved: bool,
 }
 
 /// Limits of the calls of each user.
@@ -201,6 +205,8 @@ impl TestPolicy {
             has_nodes: true,
             only_tls: false,
             nodes_asked: 0,
+            follows_phones: true,
+            have_moved: false,
         }
     }
 
@@ -226,6 +232,8 @@ pub(crate) struct Contact {
     pub(crate) instance: String,
     pub(crate) reg_id: u32,
     pub(crate) updated: u64,
+    /// The Call-ID of its REGISTER requests.
+    pub(crate) call_id: String,
 }
 
 impl Contact {
@@ -245,7 +253,10 @@ impl Contact {
             uri: self.uri.as_bytes(),
             params: params.as_bytes(),
             instance: self.instance.as_bytes(),
-            call_id: b"1@r",
+            call_id: match &self.call_id[..] {
+                "" => b"1@r",
+                call_id => call_id.as_bytes(),
+            },
             cseq: 1,
             path: self.path.as_bytes(),
             agent: b"",
@@ -315,6 +326,22 @@ impl Lookup for TestPolicy {
         match aor.user() {
             Some(b"bob") => self.nodes.clone(),
             _ => AtNodes::Known(Vec::new()),
+        }
+    }
+
+    fn phone_key(&self, aor: &Aor) -> Option<AorKey> {
+        let key = AorHash::new(HashKey::new([5; 16])).of(aor);
+        self.follows_phones.then_some(key)
+    }
+
+    fn moved_phone(&mut self, key: AorKey, _since_unix_s: u64) -> BindingsLocation {
+        let aors = self.bindings.keys();
+        let mut aors = aors.filter_map(|aor| Aor::from_canonical(aor));
+        let aor = aors.find(|aor| self.phone_key(aor) == Some(key));
+        match (self.have_moved, self.elsewhere, aor) {
+            (false, ..) | (true, None, None) => BindingsLocation::Nowhere,
+            (true, Some(worker), _) => BindingsLocation::Elsewhere(worker),
+            (true, None, Some(aor)) => BindingsLocation::Here(aor, None),
         }
     }
 
