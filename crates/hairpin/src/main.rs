@@ -4,6 +4,7 @@
 
 mod acme;
 mod admin;
+mod api_client;
 mod audit;
 mod cli;
 mod commands;

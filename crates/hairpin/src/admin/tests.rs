@@ -39,6 +39,8 @@ fn start() -> (Running, Serving, SocketAddr) {
         admin: None,
         stopping: AtomicBool::new(false),
         predecessor: Mutex::new(None),
+        upgrade: control::upgrade::Upgrade::default(),
+        routing: Arc::default(),
         sessions: running.sessions(),
         applied: Mutex::default(),
     };

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::remote::Remote;
 use crate::config::{ControlSocket, FromText, parse_seconds};
 
 const STATUS: &str = "\
@@ -11,6 +12,8 @@ Examples:
         what the server on this machine does: state, allocations, listeners
   hairpin status --json | jq .allocations
         the same for programs
+  hairpin status --api https://turn.example.org:9641 --token-file token.txt
+        the server on another machine: docs/api.md
 
 Status 0 if the server is there and healthy, else 1.";
 
@@ -44,6 +47,8 @@ Examples:
         this program takes over from the server that runs: no allocation is lost
   hairpin upgrade --program /opt/hairpin/new/hairpin
         the same with another program
+  hairpin upgrade --api https://turn.example.org:9641 --token-file token.txt
+        a server on another machine starts the program that is installed there
 
 A new process starts in the background, with the arguments and the HAIRPIN_* variables
 of the running server, and reads the configuration. New clients come to the new process.
@@ -57,6 +62,8 @@ pub(crate) struct Target {
     /// Control socket of the server [default: control.sock in $RUNTIME_DIRECTORY or /run/hairpin]
     #[arg(long, value_name = "PATH", env = "HAIRPIN_SERVER__CONTROL_SOCKET", value_parser = socket)]
     pub(crate) socket: Option<ControlSocket>,
+    #[command(flatten)]
+    pub(crate) remote: Remote,
 }
 
 /// Arguments of `hairpin status`.

@@ -4,12 +4,16 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::remote::Remote;
+
 const USER: &str = "\
 Examples:
   hairpin user add alice --config /etc/hairpin.toml
         adds a user and prints its random password
   hairpin user list --store sqlite:/var/lib/hairpin/hairpin.db
         the users of the store with this URL
+  hairpin user add alice --api https://turn.example.org:9641 --token-file token.txt
+        the store of a server on another machine: docs/api.md
 
 Changes apply within a second if the store reports them (SQLite, PostgreSQL, Redis), else
 after the `ttl` of the store. Stores have keys that are computed from name, realm and
@@ -118,6 +122,8 @@ pub(crate) struct Target {
     /// The realm [default: auth.realm]
     #[arg(long, short)]
     pub(crate) realm: Option<String>,
+    #[command(flatten)]
+    pub(crate) remote: Remote,
 }
 
 /// What to do with users.
@@ -135,6 +141,18 @@ pub(crate) enum User {
     Passwd(Password),
     /// Add all users of a file
     Import(Import),
+}
+
+impl User {
+    /// The store.
+    pub(crate) fn target(&self) -> &Target {
+        match self {
+            User::Add(args) | User::Passwd(args) => &args.target,
+            User::Del(args) => &args.target,
+            User::List(args) => &args.target,
+            User::Import(args) => &args.target,
+        }
+    }
 }
 
 /// Arguments of `hairpin user add` and `hairpin user passwd`.
@@ -202,6 +220,16 @@ pub(crate) enum Secret {
     List(Target),
 }
 
+impl Secret {
+    /// The store.
+    pub(crate) fn target(&self) -> &Target {
+        match self {
+            Secret::Add(args) | Secret::Del(args) => &args.target,
+            Secret::List(target) => target,
+        }
+    }
+}
+
 /// Arguments of `hairpin secret add` and `hairpin secret del`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SecretFile {
@@ -260,6 +288,8 @@ pub(crate) struct RealmDel {
 /// Names a store; the realm is another argument.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
     /// Configuration file: its first store that hairpin can change, else hairpin.db in server.state_dir
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,

@@ -15,6 +15,7 @@ pub(crate) mod load;
 pub(crate) mod nodes;
 pub(crate) mod peer;
 pub(crate) mod probe;
+pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod sip;

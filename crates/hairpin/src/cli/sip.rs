@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 
 use super::control::Target;
+use super::remote::Remote;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,9 +78,11 @@ Examples:
         where a call of alice goes, and why
   hairpin sip route --config /etc/hairpin.toml --from sip:alice@example.org --to tel:+49301234 --header 'X-Tenant: 7' --json
         the same for a telephone number with a header field, for programs
+  hairpin sip route --api http://127.0.0.1:9641 --from sip:alice@example.org --to sip:info@example.org
+        the decision of a running server, with the routes and aliases of its stores
 
-Nothing is sent, and no server is asked: every trunk counts as available. Status 0 if the
-request would be forwarded, 1 if it would be refused.";
+Nothing is sent, and every trunk counts as available. Without --api, no server and no
+store is asked. Status 0 if the request would be forwarded, 1 if it would be refused.";
 
 /// Arguments of `hairpin sip`.
 #[derive(Debug, clap::Args)]
@@ -186,6 +189,8 @@ pub(crate) struct Trace {
 #[derive(Debug, clap::Args)]
 #[command(after_help = ROUTE)]
 pub(crate) struct Route {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
     /// The configuration file
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::output::{self, Lines, printable};
 use super::upgrade;
+use crate::api_client::verbs;
 use crate::cli::control::{Drain, Reload, Status, Target, Upgrade};
 use crate::config::{plural, write_seconds};
 use crate::control::client;
@@ -34,6 +35,11 @@ pub(crate) fn status(args: &Status) -> Result<ExitCode> {
 
 /// Runs `hairpin reload`.
 pub(crate) fn reload(args: Reload) -> Result<ExitCode> {
+    if args.or_upgrade && args.target.remote.api.is_some() {
+        bail!(
+            "--or-upgrade compares the program of the server with this one: run it on the machine of the server, or use hairpin upgrade --api"
+        );
+    }
     if args.or_upgrade && upgrade::is_other_program(&args.target)? {
         return upgrade::run(&Upgrade::to_this_program(args.target));
     }
@@ -99,6 +105,9 @@ pub(super) fn ask(target: &Target, command: Command) -> Result<Reply> {
 }
 
 pub(super) fn ask_with(target: &Target, command: Command, arguments: &Value) -> Result<Reply> {
+    if let Some(client) = target.remote.client()? {
+        return verbs::ask(client, command, arguments);
+    }
     let path = target
         .path()
         .context("the control socket is off: the server cannot be reached")?;

@@ -50,7 +50,7 @@ impl Ice {
 }
 
 /// RFC 3986 §2.1, for everything but the unreserved characters.
-fn percent_encode(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

@@ -29,6 +29,8 @@ use std::process::ExitCode;
 use crate::cli::{Cli, Command};
 use crate::log_queue::{FLUSH, QUEUE};
 
+pub(crate) use directory::read_users;
+pub(crate) use ice::percent_encode;
 pub(crate) use output::printable;
 pub(crate) use serve::random_secret;
 

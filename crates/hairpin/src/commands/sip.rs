@@ -1,21 +1,22 @@
-//! `hairpin sip`: `route` shows a decision of the proxy without a server; `state` shows the SIP state of a running
-//! server, `trace` messages of a call.
+//! `hairpin sip`: `route` shows a decision of the proxy without sending anything; `state` shows the SIP state of a
+//! running server, `trace` messages of a call.
 
 mod ladder;
 mod pcap;
 mod state;
 mod trace;
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use serde::Serialize;
-use server::sip::{Preview, PreviewRequest, Previewed, preview};
+use anyhow::{Context, Result};
+use serde_json::json;
 
+use super::control::refused;
 use super::{input, output};
+use crate::api_client::Client;
 use crate::cli::sip::{Args, Command, Route};
 use crate::config;
+use crate::control::routing::{Report, RouteQuery, Snapshot};
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -30,30 +31,57 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn route(args: &Route) -> Result<ExitCode> {
+    if let Some(client) = args.remote.client()? {
+        return route_of_server(client, args);
+    }
     let inputs = input::gather(args.config.as_ref(), Vec::new())?;
     let loaded = config::load(&inputs);
     let Some(config) = &loaded.config else {
         eprint!("{}", loaded.diagnostics(input::colour()));
         return Ok(ExitCode::FAILURE);
     };
-    let request = PreviewRequest {
-        method: &args.method,
-        from: &args.from,
-        to: &args.to,
-        source: SocketAddr::new(args.source, 5060),
-        headers: &args.header,
-        call_id: &args.call_id,
-        draw: draw()?,
-    };
     let sip = &config.sip;
-    let listeners = [&sip.listen[..], &sip.listen_tls].concat();
-    let settings = super::serve::sip_settings(sip);
-    let users: Vec<&str> = config.users.iter().map(|user| &user.name[..]).collect();
-    let previewed = preview(&settings, &users, &listeners, &request)?;
-    let report = Report::of(&previewed);
+    let snapshot = Snapshot {
+        sip: super::serve::sip_settings(sip),
+        users: config.users.iter().map(|user| user.name.clone()).collect(),
+        listeners: [&sip.listen[..], &sip.listen_tls].concat(),
+    };
+    let query = RouteQuery {
+        from: args.from.clone(),
+        to: args.to.clone(),
+        source: args.source,
+        headers: args.header.clone(),
+        method: args.method.clone(),
+        call_id: args.call_id.clone(),
+    };
+    conclude(&snapshot.explain(&query)?, args)
+}
+
+/// The decision of a running server, with the routes and aliases of its stores.
+fn route_of_server(client: &Client, args: &Route) -> Result<ExitCode> {
+    let body = json!({
+        "from": args.from,
+        "to": args.to,
+        "source": args.source,
+        "headers": args.header,
+        "method": args.method,
+        "call_id": args.call_id,
+    });
+    match client.call("POST", "/sip/route", &[], Some(&body))? {
+        Ok(report) => {
+            let read = serde_json::from_value(report);
+            let report: Report =
+                read.context("the server has sent a decision that cannot be read")?;
+            conclude(&report, args)
+        }
+        Err(refusal) => Ok(refused(&refusal)),
+    }
+}
+
+fn conclude(report: &Report, args: &Route) -> Result<ExitCode> {
     output::print(&match args.json {
-        true => serde_json::to_string_pretty(&report)? + "\n",
-        false => report.lines(),
+        true => serde_json::to_string_pretty(report)? + "\n",
+        false => lines(report),
     })?;
     Ok(match report.code {
         None => ExitCode::SUCCESS,
@@ -61,86 +89,20 @@ fn route(args: &Route) -> Result<ExitCode> {
     })
 }
 
-/// For routes that hunt by weight: another number at each run, as each call has.
-fn draw() -> Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random number: {error}"))?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
-/// What is printed.
-#[derive(Debug, Serialize)]
-struct Report {
-    steps: Vec<String>,
-    result: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<String>,
-    targets: Vec<Target>,
-}
-
-#[derive(Debug, Serialize)]
-struct Target {
-    uri: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_hop: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trunk: Option<String>,
-}
-
-impl Report {
-    fn of(previewed: &Previewed) -> Report {
-        let mut report = Report {
-            steps: previewed.steps.clone(),
-            result: String::new(),
-            code: None,
-            user: previewed.user.clone(),
-            targets: Vec::new(),
-        };
-        let (result, code) = match &previewed.outcome {
-            Preview::Own => ("for the server itself".to_owned(), None),
-            Preview::Elsewhere(_) | Preview::Pending => {
-                let user = previewed.user.as_deref().unwrap_or_default();
-                (format!("to the registered phones of {user}"), None)
-            }
-            Preview::Challenge => ("407".to_owned(), Some(407)),
-            Preview::Refused(code, reason) => (
-                format!("{code} {reason}").trim_end().to_owned(),
-                Some(*code),
-            ),
-            Preview::Forwarded(targets) => {
-                let name = |number: u16| previewed.trunks.get(usize::from(number)).cloned();
-                report.targets = targets
-                    .iter()
-                    .map(|target| Target {
-                        uri: target.uri.clone(),
-                        next_hop: target.next_hop.clone(),
-                        trunk: target.trunk.and_then(name),
-                    })
-                    .collect();
-                ("forwarded".to_owned(), None)
-            }
-        };
-        (report.result, report.code) = (result, code);
-        report
+fn lines(report: &Report) -> String {
+    let mut lines = output::Lines::default();
+    for step in &report.steps {
+        lines.line("step", step);
     }
-
-    fn lines(&self) -> String {
-        let mut lines = output::Lines::default();
-        for step in &self.steps {
-            lines.line("step", step);
-        }
-        lines.line("result", &self.result);
-        for target in &self.targets {
-            let trunk = target
-                .trunk
-                .as_ref()
-                .map(|trunk| format!("trunk {trunk}: "));
-            let next_hop = target.next_hop.as_ref().map(|hop| format!(" by {hop}"));
-            let (trunk, next_hop) = (trunk.unwrap_or_default(), next_hop.unwrap_or_default());
-            lines.line("target", format!("{trunk}{}{next_hop}", target.uri));
-        }
-        lines.finish()
+    lines.line("result", &report.result);
+    for target in &report.targets {
+        let trunk = target
+            .trunk
+            .as_ref()
+            .map(|trunk| format!("trunk {trunk}: "));
+        let next_hop = target.next_hop.as_ref().map(|hop| format!(" by {hop}"));
+        let (trunk, next_hop) = (trunk.unwrap_or_default(), next_hop.unwrap_or_default());
+        lines.line("target", format!("{trunk}{}{next_hop}", target.uri));
     }
+    lines.finish()
 }

@@ -6,22 +6,32 @@ use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 use server::privileges::effective_user;
 
 use super::control::{ask, refused};
 use super::output;
+use crate::api_client::Client;
 use crate::cli::control::{Target, Upgrade};
 use crate::control::protocol::Command;
+use crate::control::upgrade::OURS;
 
 /// How often the command asks whether the new process serves.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The same over the API, where each request is a connection.
+const LOOK_OVER_API: Duration = Duration::from_millis(500);
+/// How much longer than the server this command waits over the API.
+const MARGIN: Duration = Duration::from_secs(10);
 
 /// What a server needs to open its sockets and load its programs, for a user that is not root.
 const CAPABILITIES: &str = "+bpf,+net_admin,+perfmon,+net_bind_service";
 
 /// Runs the command.
 pub(crate) fn run(args: &Upgrade) -> Result<ExitCode> {
+    if let Some(client) = args.target.remote.client()? {
+        return over_api(client, args);
+    }
     let described = match ask(&args.target, Command::Describe)? {
         Ok(described) => described,
         Err(refusal) => return Ok(refused(&refusal)),
@@ -52,6 +62,48 @@ pub(crate) fn run(args: &Upgrade) -> Result<ExitCode> {
         "process {pid} serves; process {before} ends when its last client has gone\n"
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a server on another machine start the program that is installed there.
+fn over_api(client: &Client, args: &Upgrade) -> Result<ExitCode> {
+    if args.program.is_some() {
+        bail!(
+            "--program names a file of this machine: a server elsewhere starts the program that is installed there"
+        );
+    }
+    let before = match ask(&args.target, Command::Status)? {
+        Ok(status) => status["pid"].clone(),
+        Err(refusal) => return Ok(refused(&refusal)),
+    };
+    let body = json!({ "timeout_s": args.timeout.as_secs() });
+    let pid = match client.call("POST", "/upgrade", &[], Some(&body))? {
+        Ok(started) => started["pid"].clone(),
+        Err(refusal) => return Ok(refused(&refusal)),
+    };
+    // The server itself ends a process that does not serve in time.
+    let deadline = Instant::now() + args.timeout + MARGIN;
+    loop {
+        // Neither process may answer while the listener changes hands.
+        let status = ask(&args.target, Command::Status);
+        let status = status.ok().and_then(Result::ok).unwrap_or_default();
+        if status["pid"] == pid {
+            output::print(&format!(
+                "process {pid} serves; process {before} ends when its last client has gone\n"
+            ))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let upgrade = &status["upgrade"];
+        if upgrade["pid"] == pid && upgrade["state"] == "failed" {
+            let why = output::printable(upgrade["error"].as_str().unwrap_or_default());
+            bail!("{why}; process {before} serves as before");
+        }
+        if Instant::now() >= deadline {
+            bail!(
+                "the new process does not serve within the time: hairpin status --api shows the state"
+            );
+        }
+        std::thread::sleep(LOOK_OVER_API);
+    }
 }
 
 /// Whether the server runs another program file than this process, so a reload would not be enough.
@@ -102,7 +154,6 @@ fn command(program: PathBuf, described: &Value) -> Result<std::process::Command>
     };
     let arguments = described["arguments"].as_array().into_iter().flatten();
     let arguments = arguments.filter_map(Value::as_str);
-    const OURS: [&str; 2] = ["--take-over", "--adopt-output"];
     command.args(arguments.filter(|argument| !OURS.contains(argument)));
     command.args(OURS);
     let environment = described["environment"].as_object().into_iter().flatten();

@@ -29,6 +29,8 @@ pub(crate) enum Change {
     EndDrain,
     /// Say how to start this server once more.
     Describe,
+    /// Start the process that takes over. It has this time to serve.
+    Upgrade(Duration),
     /// Hand over to the process at the other end.
     HandOver(UnixStream),
     /// A message of the process that takes over.

@@ -8,11 +8,13 @@ mod changes;
 pub(crate) mod client;
 pub(crate) mod nodes;
 pub(crate) mod protocol;
+pub(crate) mod routing;
 mod serve;
 pub(crate) mod sessions;
 pub(crate) mod sip;
 mod socket;
 pub(crate) mod status;
+pub(crate) mod upgrade;
 
 pub(crate) use changes::{Change, ChangeSender, Inbox, channel};
 pub(crate) use serve::Shared;

@@ -46,7 +46,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    const ALL: [Command; 15] = [
+    /// All of them.
+    pub(crate) const ALL: [Command; 15] = [
         Command::Status,
         Command::Reload,
         Command::Drain,

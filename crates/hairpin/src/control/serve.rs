@@ -14,6 +14,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
+use super::routing::Routing;
+use super::upgrade::Upgrade;
 use super::{Bound, Change, ChangeSender, nodes, sessions, sip, status};
 use crate::admin::{Applied, Serving};
 use crate::audit::Audit;
@@ -41,6 +43,10 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// What the process says that this one has taken over from, while it is there.
     pub(crate) predecessor: Mutex<Option<Value>>,
+    /// The process that this one has started to take over, if any.
+    pub(crate) upgrade: Upgrade,
+    /// How the SIP proxy decides now.
+    pub(crate) routing: Arc<Routing>,
     /// Lists and ends allocations.
     pub(crate) sessions: Sessions,
     /// The part of the current configuration that the API uses.

@@ -22,6 +22,9 @@ const MESSAGE_BYTES: usize = 128 << 10;
 /// Limit of parts that workers are asked for in one reply, so that a reply does not take long.
 const PARTS: usize = 64;
 
+/// Why there is nothing to list.
+pub(crate) const NO_LISTENER: &str = "this server has no SIP listener: set sip.listen";
+
 /// Why a request about SIP failed.
 #[derive(Debug)]
 pub(crate) enum SipError {
@@ -91,9 +94,7 @@ impl PageQuery {
 /// Responds to a command about SIP. Blocks until workers respond.
 pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: &str) -> Reply {
     let Some(sip) = &shared.sip else {
-        return Err(Refusal::new(
-            "this server has no SIP listener: set sip.listen",
-        ));
+        return Err(Refusal::new(NO_LISTENER));
     };
     let text = |name: &str| arguments[name].as_str().map(str::to_owned);
     let wanted = PageQuery {
@@ -109,7 +110,10 @@ pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: 
             let aor = wanted.aor.unwrap_or_default();
             remove(sip, &aor, text("contact").as_deref(), by)?
         }
-        Command::SipTrace => trace(sip, arguments)?,
+        Command::SipTrace => {
+            let call_id = text("call_id").unwrap_or_default();
+            trace(sip, &call_id, wanted.after.as_deref())?
+        }
         _ => trunks(sip),
     })
 }
@@ -226,13 +230,15 @@ fn collect<P: Copy, T>(
 }
 
 /// Messages with a Call-ID. Their bytes are in base64, because a message may have any bytes.
-fn trace(sip: &SipInspector, arguments: &Value) -> Result<Value, SipError> {
-    let call_id = arguments["call_id"].as_str().unwrap_or_default();
-    let after = &arguments["after"];
-    let number = |name: &str| after[name].as_u64().unwrap_or(0);
+pub(crate) fn trace(
+    sip: &SipInspector,
+    call_id: &str,
+    after: Option<&str>,
+) -> Result<Value, SipError> {
+    let [worker, number] = PageQuery::numbers(after.unwrap_or("0-0"))?;
     let first = TraceCursor {
-        worker: usize::try_from(number("worker")).unwrap_or(usize::MAX),
-        number: number("number"),
+        worker: index(worker),
+        number,
     };
     let (mut next, mut list, mut bytes) = (Some(first), Vec::new(), 0);
     for _ in 0..PARTS {
@@ -244,7 +250,7 @@ fn trace(sip: &SipInspector, arguments: &Value) -> Result<Value, SipError> {
         list.extend(page.messages.iter().map(message));
         next = page.next;
     }
-    let next = next.map(|place| json!({ "worker": place.worker, "number": place.number }));
+    let next = next.map(|place| format!("{}-{}", place.worker, place.number));
     Ok(json!({ "messages": list, "next": next }))
 }
 

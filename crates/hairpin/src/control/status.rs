@@ -22,6 +22,7 @@ pub(crate) fn status(shared: &Shared) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "predecessor": predecessor(shared),
+        "upgrade": shared.upgrade.json(),
         "uptime_s": source.started.elapsed().as_secs(),
         "state": state(shared),
         "healthy": health.well,

@@ -16,6 +16,7 @@ mod api;
 mod api_remote;
 mod bench_cli;
 mod check;
+mod cli_api;
 mod cluster;
 mod cluster_calls;
 mod cluster_cost;

@@ -130,7 +130,7 @@ impl Phone {
     }
 
     /// Tells phones of one user apart.
-    fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         match &self.line {
             Line::Udp(client) => client.local().port(),
             Line::Tcp(_, nobody) | Line::Other(_, _, nobody) => nobody.port(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -13,7 +13,13 @@ use super::access::Caller;
 use super::problem::Problem;
 use super::values::Query;
 use crate::audit::Audit;
-use crate::commands::random_secret;
+use crate::commands::{random_secret, read_users};
+use crate::config::plural;
+
+/// Users are imported for at most this time: the connection of the client lasts 10 s.
+const IMPORT: Duration = Duration::from_secs(7);
+/// Mistakes of a text that a response names.
+const MISTAKES: usize = 100;
 
 /// The store, opened for one request.
 #[derive(Debug)]
@@ -29,6 +35,24 @@ pub(super) struct Open {
 #[serde(deny_unknown_fields)]
 pub(super) struct Password {
     password: Option<String>,
+    mode: Option<Mode>,
+}
+
+/// Whether the user may, or must, exist already.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    /// It must not.
+    Add,
+    /// It must.
+    Change,
+}
+
+/// The body of `POST /users`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UsersText {
+    text: String,
 }
 
 /// The body of `POST /secrets` and `DELETE /secrets`.
@@ -92,21 +116,20 @@ impl Open {
     pub(super) async fn users(&self, query: &Query) -> Result<Value, Problem> {
         let limit = super::limit(query)?;
         let (realm, after) = (query.get("realm"), query.get("after"));
-        if after.is_some() && realm.is_none() {
-            return Err(Problem::bad_request("after requires realm"));
+        let after_realm = query.get("after_realm").or(realm);
+        if after.is_some() && after_realm.is_none() {
+            return Err(Problem::bad_request("after requires realm or after_realm"));
         }
-        let from = realm.zip(after);
+        let from = after_realm.zip(after);
         let found = self.directory()?.list_users(realm, from, limit + 1);
         let mut found = self.wait(found).await?;
         let has_more = found.len() > limit;
         found.truncate(limit);
-        let next = found
-            .last()
-            .filter(|_| has_more)
-            .map(|(_, name)| name.clone());
+        let next = found.last().filter(|_| has_more);
+        let (next_realm, next) = next.cloned().unzip();
         let user = |(realm, name): &(String, String)| json!({ "realm": realm, "name": name });
         let users: Vec<_> = found.iter().map(user).collect();
-        Ok(json!({ "users": users, "next": next }))
+        Ok(json!({ "users": users, "next": next, "next_realm": next_realm }))
     }
 
     pub(super) async fn put_user(
@@ -118,6 +141,20 @@ impl Open {
         let directory = self.directory()?;
         let found = self.wait(self.store.find_user(realm, name)).await?;
         let is_new = found.keys.is_none();
+        match body.mode {
+            Some(Mode::Add) if !is_new => {
+                let message = format!(
+                    "the realm {realm} has a user {name}: change its password with hairpin user passwd"
+                );
+                return Err(Problem::conflict(message));
+            }
+            Some(Mode::Change) if is_new => {
+                let message =
+                    format!("the realm {realm} has no user {name}: add it with hairpin user add");
+                return Err(Problem::not_found(message));
+            }
+            _ => {}
+        }
         let made = given_or_made(body.password.as_ref())?;
         let password = body.password.as_ref().or(made.as_ref());
         let keys = password.and_then(|password| Keys::of(name, realm, password));
@@ -130,6 +167,43 @@ impl Open {
             .with("user", name)
             .log(&self.caller.0);
         Ok(json!({ "is_new": is_new, "password": made }))
+    }
+
+    /// Adds the users of a text. A text with a mistake changes nothing.
+    pub(super) async fn import_users(
+        &self,
+        realm: &str,
+        body: UsersText,
+    ) -> Result<Value, Problem> {
+        let users = read_users(&body.text, realm);
+        if !users.mistakes.is_empty() {
+            let count = plural(users.mistakes.len(), "line");
+            let lines = users.mistakes.iter().take(MISTAKES);
+            let lines = lines.map(|(line, why)| format!("line {line}: {why}"));
+            let message = format!("{count} of the text cannot be read; no user was imported");
+            return Err(Problem::bad_request(message).with_mistakes(lines.collect()));
+        }
+        let directory = self.directory()?;
+        let begun = Instant::now();
+        for (number, (realm, name, keys)) in users.found.iter().enumerate() {
+            let stopped = |why: &str| {
+                let message = format!(
+                    "stopped at the user {name} of the realm {realm}, after {number} users: {why}"
+                );
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            };
+            if begun.elapsed() > IMPORT {
+                return Err(stopped(
+                    "the store is slow: send fewer users in one request",
+                ));
+            }
+            let outcome = self.wait(directory.put_user(realm, name, *keys)).await;
+            outcome.map_err(|problem| stopped(problem.detail()))?;
+            self.audit("user.import", realm)
+                .with("user", name)
+                .log(&self.caller.0);
+        }
+        Ok(json!({ "imported": users.found.len() }))
     }
 
     pub(super) async fn delete_user(&self, realm: &str, name: &str) -> Result<Value, Problem> {

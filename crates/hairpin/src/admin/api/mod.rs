@@ -10,8 +10,11 @@ mod routes;
 mod sessions;
 mod sip;
 mod values;
+#[cfg(test)]
+mod verbs_tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -39,6 +42,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Limit of concurrent event streams. Each open live page has one.
 const STREAMS: usize = 8;
+/// Limit of the text with users in one request, in bytes.
+const IMPORT: usize = 256 << 10;
 /// Entries per page by default.
 const PAGE: u64 = 100;
 /// Limit of entries per page.
@@ -159,6 +164,15 @@ impl Api {
             Operation::RemoveBindings => sip::remove(&inner.shared, query, caller).await?,
             Operation::Calls => sip::calls(&inner.shared, query).await?,
             Operation::Trunks => sip::trunks(&inner.shared),
+            Operation::Trace => sip::trace(&inner.shared, query).await?,
+            Operation::ExplainRoute => {
+                sip::explain_route(&inner.shared, values::json(body).await?)?
+            }
+            Operation::Upgrade => {
+                let timeout = upgrade_timeout(&values::json(body).await?)?;
+                let change = Change::Upgrade(timeout);
+                self.change(change, "server.upgrade", &caller).await?
+            }
             Operation::OpenApi => openapi::document(),
             Operation::IceServers => ice::servers(inner, query)?,
             Operation::Reload => {
@@ -260,6 +274,10 @@ async fn in_store(
     let name = values::decode(found.name.unwrap_or_default())?;
     match found.route.operation {
         Operation::Users => open.users(query).await,
+        Operation::ImportUsers => {
+            let body = values::json_up_to(IMPORT, body).await?;
+            open.import_users(realm, body).await
+        }
         Operation::PutUser => open.put_user(realm, &name, values::json(body).await?).await,
         Operation::DeleteUser => open.delete_user(realm, &name).await,
         Operation::Secrets => open.secrets(realm).await,
@@ -270,6 +288,21 @@ async fn in_store(
         Operation::DeleteRealm => open.delete_realm(&name).await,
         _ => Err(Problem::not_found("this is not in the store")),
     }
+}
+
+/// The body of `POST /upgrade`.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Upgrade {
+    timeout_s: Option<u64>,
+}
+
+/// How long the new process may take.
+fn upgrade_timeout(body: &Upgrade) -> Result<Duration, Problem> {
+    let seconds = body.timeout_s.unwrap_or(60);
+    let wrong = || Problem::bad_request("timeout_s is not a number from 1 to 600");
+    let seconds = Some(seconds).filter(|seconds| (1..=600).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(wrong)
 }
 
 /// The number of entries per page: the parameter `limit`, or the default.

@@ -59,7 +59,7 @@ fn problem_schema() -> Value {
             "mistakes": {
                 "type": "array",
                 "items": { "type": "string" },
-                "description": "Mistakes in the configuration, each with its file and line.",
+                "description": "Mistakes in the configuration, each with its file and line, or those of a text, each with its line.",
             },
         },
     })

@@ -42,6 +42,17 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
+    /// Adds mistakes of a text, each with its line.
+    pub(super) fn with_mistakes(mut self, mistakes: Vec<String>) -> Self {
+        self.mistakes = mistakes;
+        self
+    }
+
+    /// What failed, why, and what to do.
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The HTTP response for this error.
     pub(super) fn response(&self) -> Response<Body> {
         let body = json!({

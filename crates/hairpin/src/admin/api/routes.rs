@@ -26,7 +26,9 @@ pub(super) enum Operation {
     Reload,
     Drain,
     EndDrain,
+    Upgrade,
     Users,
+    ImportUsers,
     PutUser,
     DeleteUser,
     Secrets,
@@ -39,6 +41,8 @@ pub(super) enum Operation {
     RemoveBindings,
     Calls,
     Trunks,
+    Trace,
+    ExplainRoute,
     IceServers,
     OpenApi,
 }
@@ -233,9 +237,31 @@ pub(super) const ROUTES: &[Route] = &[
         "Nothing.",
     ),
     Route {
+        body: &[(
+            "timeout_s",
+            "integer",
+            "The new process has this number of seconds to serve, 1 to 600; 60 if it is absent.",
+        )],
+        ..plain(
+            "POST",
+            "/upgrade",
+            Change,
+            Operation::Upgrade,
+            "Start the program that is installed now, which takes over, as `hairpin upgrade`. `upgrade` of `/status` has what follows.",
+            "`pid` of the new process.",
+        )
+    },
+    Route {
         parameters: &[
             text("realm", "Users of this realm; all realms if it is absent."),
-            text("after", "Begin after this user; requires realm."),
+            text(
+                "after",
+                "Begin after this user: `next` of the previous page.",
+            ),
+            text(
+                "after_realm",
+                "The realm of that user: `next_realm` of the previous page; realm if it is absent.",
+            ),
             LIMIT,
         ],
         ..plain(
@@ -244,16 +270,42 @@ pub(super) const ROUTES: &[Route] = &[
             Change,
             Operation::Users,
             "The users of the first store that hairpin can change, as `hairpin user list`.",
-            "Users as realm and name; `next` if there are more.",
+            "Users as realm and name; `next` and `next_realm` if there are more.",
+        )
+    },
+    Route {
+        parameters: &[text(
+            "realm",
+            "The realm of lines that name none; auth.realm if it is absent.",
+        )],
+        body: &[(
+            "text",
+            "string",
+            "Lines of htdigest (NAME:REALM:KEY), or of coturn's configuration (user=NAME:PASSWORD). At most 256 KiB. Required.",
+        )],
+        ..plain(
+            "POST",
+            "/users",
+            Change,
+            Operation::ImportUsers,
+            "Add all users of a text, or replace their keys, as `hairpin user import`. A text with a mistake changes nothing.",
+            "`imported`: the number of users.",
         )
     },
     Route {
         parameters: &[REALM],
-        body: &[(
-            "password",
-            "string",
-            "The password; if it is absent, the server makes a random one.",
-        )],
+        body: &[
+            (
+                "password",
+                "string",
+                "The password; if it is absent, the server makes a random one.",
+            ),
+            (
+                "mode",
+                "string",
+                "`add`: the user must be new, else 409. `change`: it must exist, else 404. Absent: both are possible.",
+            ),
+        ],
         ..plain(
             "PUT",
             "/users/{name}",
@@ -423,6 +475,47 @@ pub(super) const ROUTES: &[Route] = &[
         "The state of each address of SIP trunks, as `hairpin sip trunks --json`.",
         "Trunks.",
     ),
+    Route {
+        parameters: &[text("call_id", "The Call-ID. Required."), AFTER],
+        ..plain(
+            "GET",
+            "/sip/trace",
+            Change,
+            Operation::Trace,
+            "The SIP messages of a call, as `hairpin sip trace --json`. Requires sip.trace_memory.",
+            "Messages with their `bytes` in base64; `next` if there may be more. Pages are limited by their size.",
+        )
+    },
+    Route {
+        body: &[
+            ("from", "string", "The URI in From. Required."),
+            ("to", "string", "The Request-URI. Required."),
+            (
+                "source",
+                "string",
+                "The IP address that the request comes from; 127.0.0.1 if it is absent.",
+            ),
+            (
+                "headers",
+                "array",
+                "Further header fields, each as `Name: value`.",
+            ),
+            ("method", "string", "The method; INVITE if it is absent."),
+            (
+                "call_id",
+                "string",
+                "The Call-ID, for routes that hunt by hash.",
+            ),
+        ],
+        ..plain(
+            "POST",
+            "/sip/route",
+            Read,
+            Operation::ExplainRoute,
+            "Where the proxy would send a request, step by step and without sending it, as `hairpin sip route --json`. Routes and aliases of stores apply.",
+            "Steps, the result, and targets.",
+        )
+    },
     Route {
         parameters: &[
             text("service", "`turn`, or absent."),

@@ -1,8 +1,11 @@
-//! Registration bindings, calls and trunks of SIP. Without a SIP listener, lists are empty.
+//! Registration bindings, calls, their messages, trunks and decisions of SIP. Without a SIP listener, lists are empty,
+//! and `has_listener` is false.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use hyper::StatusCode;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use server::sip::SipInspector;
 
@@ -11,13 +14,14 @@ use super::limit;
 use super::problem::Problem;
 use super::values::Query;
 use crate::control::Shared;
-use crate::control::sip::{self, PageQuery, SipError};
+use crate::control::routing::RouteQuery;
+use crate::control::sip::{self, NO_LISTENER, PageQuery, SipError};
 
 /// A page of the bindings.
 pub(super) async fn bindings(shared: &Arc<Shared>, query: &Query) -> Result<Value, Problem> {
     let wanted = wanted(query)?;
     let list = move |sip: &SipInspector, _: &Shared| sip::bindings(sip, &wanted);
-    let none = json!({ "bindings": [], "next": null });
+    let none = json!({ "bindings": [], "next": null, "has_listener": false });
     wait(shared, list).await.unwrap_or(Ok(none))
 }
 
@@ -25,13 +29,14 @@ pub(super) async fn bindings(shared: &Arc<Shared>, query: &Query) -> Result<Valu
 pub(super) async fn calls(shared: &Arc<Shared>, query: &Query) -> Result<Value, Problem> {
     let wanted = wanted(query)?;
     let list = move |sip: &SipInspector, shared: &Shared| sip::calls(sip, shared, &wanted);
-    let none = json!({ "calls": [], "next": null, "dialogs": 0, "requests": 0 });
+    let none =
+        json!({ "calls": [], "next": null, "dialogs": 0, "requests": 0, "has_listener": false });
     wait(shared, list).await.unwrap_or(Ok(none))
 }
 
 /// All trunks.
 pub(super) fn trunks(shared: &Shared) -> Value {
-    let none = || json!({ "trunks": [] });
+    let none = || json!({ "trunks": [], "has_listener": false });
     shared.sip.as_ref().map_or_else(none, sip::trunks)
 }
 
@@ -46,8 +51,49 @@ pub(super) async fn remove(
     let (aor, contact) = (text("aor").ok_or_else(missing)?, text("contact"));
     let remove =
         move |sip: &SipInspector, _: &Shared| sip::remove(sip, &aor, contact.as_deref(), &caller.0);
-    let none = || Problem::not_found("this server has no SIP listener".to_owned());
+    let none = || Problem::not_found(NO_LISTENER);
     wait(shared, remove).await.unwrap_or_else(|| Err(none()))
+}
+
+/// Messages of a call, a page of them.
+pub(super) async fn trace(shared: &Arc<Shared>, query: &Query) -> Result<Value, Problem> {
+    let missing = || Problem::bad_request("call_id is missing: send the Call-ID".to_owned());
+    let text = |name: &str| query.get(name).map(str::to_owned);
+    let (call_id, after) = (text("call_id").ok_or_else(missing)?, text("after"));
+    let read = move |sip: &SipInspector, _: &Shared| sip::trace(sip, &call_id, after.as_deref());
+    let none = json!({ "messages": [], "next": null, "has_listener": false });
+    wait(shared, read).await.unwrap_or(Ok(none))
+}
+
+/// The body of `POST /sip/route`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RouteRequest {
+    from: String,
+    to: String,
+    source: Option<IpAddr>,
+    #[serde(default)]
+    headers: Vec<String>,
+    method: Option<String>,
+    call_id: Option<String>,
+}
+
+/// Where the proxy would send a request.
+pub(super) fn explain_route(shared: &Shared, body: RouteRequest) -> Result<Value, Problem> {
+    let request = RouteQuery {
+        from: body.from,
+        to: body.to,
+        source: body.source.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        headers: body.headers,
+        method: body.method.unwrap_or_else(|| "INVITE".to_owned()),
+        call_id: body
+            .call_id
+            .unwrap_or_else(|| RouteQuery::CALL_ID.to_owned()),
+    };
+    let report = shared.routing.get().explain(&request);
+    let report = report.map_err(|error| Problem::bad_request(format!("{error:#}")))?;
+    serde_json::to_value(report)
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
 fn wanted(query: &Query) -> Result<PageQuery, Problem> {

@@ -91,9 +91,17 @@ pub(super) fn decode(text: &str) -> Result<String, Problem> {
 
 /// Reads a JSON body. An empty body counts as `{}`.
 pub(super) async fn json<T: DeserializeOwned>(body: Incoming) -> Result<T, Problem> {
-    let body = Limited::new(body, BODY).collect().await;
+    json_up_to(BODY, body).await
+}
+
+/// Reads a JSON body of at most this many bytes.
+pub(super) async fn json_up_to<T: DeserializeOwned>(
+    most: usize,
+    body: Incoming,
+) -> Result<T, Problem> {
+    let body = Limited::new(body, most).collect().await;
     let body = body.map_err(|_| {
-        let message = format!("the body is incomplete or too long: send at most {BODY} bytes");
+        let message = format!("the body is incomplete or too long: send at most {most} bytes");
         Problem::bad_request(message)
     })?;
     let bytes = body.to_bytes();

@@ -4,15 +4,15 @@ use stores::Keys;
 
 /// The users of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Users {
+pub(crate) struct Users {
     /// Realm, name and keys.
-    pub(super) found: Vec<(String, String, Keys)>,
+    pub(crate) found: Vec<(String, String, Keys)>,
     /// Lines that cannot be used, and why.
-    pub(super) mistakes: Vec<(usize, &'static str)>,
+    pub(crate) mistakes: Vec<(usize, &'static str)>,
 }
 
 /// Reads all lines. `realm` is for lines that name none.
-pub(super) fn read(text: &str, realm: &str) -> Users {
+pub(crate) fn read(text: &str, realm: &str) -> Users {
     let mut users = Users::default();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();

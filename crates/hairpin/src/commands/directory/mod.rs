@@ -1,6 +1,7 @@
 //! `hairpin user`, `hairpin secret` and `hairpin realm`: changes in a store, each with an audit line.
 
 mod import;
+mod over_api;
 mod transfer;
 
 use std::io::Read;
@@ -14,12 +15,15 @@ use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture,
 
 use super::serve::{databases, random_secret};
 use super::{input, output};
+use crate::api_client::Client;
 use crate::audit::Audit;
 use crate::cli::directory::{
-    Import, List, Named, Password, Realm, RealmDel, RealmSet, Secret, SecretFile, StoreArgs,
-    Target, User,
+    Import, List, Named, Password, Realm, RealmDel, RealmSet, Secret, StoreArgs, Target, User,
 };
+use crate::cli::remote::Remote;
 use crate::config::{self, Config};
+use import::Users;
+pub(crate) use import::read as read_users;
 pub(super) use transfer::put_accounts;
 
 /// A longer password or secret is a mistake.
@@ -120,8 +124,20 @@ pub(super) fn writable(config: &Config) -> Result<Option<StoreSettings>> {
     Ok(list.iter().find(is_writable).cloned())
 }
 
+/// The client of the API, if the command is for a server on another machine.
+fn client<'a>(remote: &'a Remote, store: Option<&str>) -> Result<Option<&'a Client>> {
+    if remote.api.is_some() && store.is_some() {
+        bail!("--store names a database, and --api (or HAIRPIN_API) a server: use one of them");
+    }
+    remote.client()
+}
+
 /// Runs `hairpin user`.
 pub(crate) fn user(command: &User) -> Result<ExitCode> {
+    let target = command.target();
+    if let Some(client) = client(&target.remote, target.store.as_deref())? {
+        return over_api::user(client, command);
+    }
     match command {
         User::Add(args) => put_user(args, true),
         User::Passwd(args) => put_user(args, false),
@@ -211,18 +227,19 @@ fn list_users(args: &List) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn import_users(args: &Import) -> Result<ExitCode> {
-    let Some(open) = Open::of(&args.target)? else {
-        return Ok(ExitCode::FAILURE);
-    };
-    let directory = open.directory()?;
-    let name = args.file.display().to_string();
-    let text = match is_stdin(&args.file) {
+/// The text of a file or of standard input.
+fn whole_text(path: &Path) -> Result<String> {
+    let text = match is_stdin(path) {
         true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(&args.file),
+        false => std::fs::read_to_string(path),
     };
-    let text = text.with_context(|| format!("cannot read {name}"))?;
-    let users = import::read(&text, &open.realm);
+    text.with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The users of a text. Prints its mistakes.
+fn checked_users(path: &Path, text: &str, realm: &str) -> Result<Users> {
+    let name = path.display();
+    let users = import::read(text, realm);
     if !users.mistakes.is_empty() {
         let mistakes = users.mistakes.iter().take(10);
         mistakes.for_each(|(line, why)| eprintln!("{name}:{line}: {why}"));
@@ -231,6 +248,16 @@ fn import_users(args: &Import) -> Result<ExitCode> {
             config::plural(users.mistakes.len(), "line")
         );
     }
+    Ok(users)
+}
+
+fn import_users(args: &Import) -> Result<ExitCode> {
+    let Some(open) = Open::of(&args.target)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let directory = open.directory()?;
+    let text = whole_text(&args.file)?;
+    let users = checked_users(&args.file, &text, &open.realm)?;
     for (realm, user, keys) in &users.found {
         open.wait(directory.put_user(realm, user, *keys))
             .with_context(|| format!("stopped at the user {user} of the realm {realm}"))?;
@@ -244,9 +271,10 @@ fn import_users(args: &Import) -> Result<ExitCode> {
 
 /// Runs `hairpin secret`.
 pub(crate) fn secret(command: &Secret) -> Result<ExitCode> {
-    let (Secret::Add(SecretFile { target, .. })
-    | Secret::Del(SecretFile { target, .. })
-    | Secret::List(target)) = command;
+    let target = command.target();
+    if let Some(client) = client(&target.remote, target.store.as_deref())? {
+        return over_api::secret(client, command);
+    }
     let Some(open) = Open::of(target)? else {
         return Ok(ExitCode::FAILURE);
     };
@@ -282,6 +310,14 @@ pub(crate) fn secret(command: &Secret) -> Result<ExitCode> {
 
 /// Runs `hairpin realm`.
 pub(crate) fn realm(command: &Realm) -> Result<ExitCode> {
+    let (remote, store) = match command {
+        Realm::Set(args) => (&args.target.remote, &args.target.store),
+        Realm::Del(args) => (&args.target.remote, &args.target.store),
+        Realm::List(target) => (&target.remote, &target.store),
+    };
+    if let Some(client) = client(remote, store.as_deref())? {
+        return over_api::realm(client, command);
+    }
     match command {
         Realm::Set(args) => set_realm(args),
         Realm::Del(args) => delete_realm(args),
@@ -294,6 +330,7 @@ fn target_of(place: &StoreArgs, realm: &str) -> Target {
         config: place.config.clone(),
         store: place.store.clone(),
         realm: Some(realm.to_owned()),
+        remote: Remote::default(),
     }
 }
 

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, anyhow};
 use stores::Keys;
 
 use super::{Open, Target};
+use crate::cli::remote::Remote;
 use crate::import::{Account, Imported, Proof};
 
 /// Writes all users and secrets into the store with this URL.
@@ -12,6 +13,7 @@ pub(in crate::commands) fn put_accounts(url: &str, realm: &str, from: &Imported)
         config: None,
         store: Some(url.to_owned()),
         realm: Some(realm.to_owned()),
+        remote: Remote::default(),
     };
     let open = Open::of(&target)?.ok_or_else(|| anyhow!("the environment has mistakes"))?;
     let directory = open.directory()?;

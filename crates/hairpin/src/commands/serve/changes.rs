@@ -27,6 +27,7 @@ impl Service<'_> {
             Change::Drain => return self.drain_by_command(),
             Change::EndDrain => return self.end_drain_by_command(),
             Change::Describe => return Ok(Service::describe()),
+            Change::Upgrade(timeout) => return self.start_successor(timeout),
             Change::HandOver(stream) => self.hand_over(stream),
             Change::FromSuccessor(message) => self.handle_successor_message(message),
             Change::SuccessorEnded => self.successor_ended(),

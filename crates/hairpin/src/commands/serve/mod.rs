@@ -179,6 +179,8 @@ fn shared(
         admin: endpoints.admin_address(),
         stopping: AtomicBool::new(false),
         predecessor: Mutex::new(None),
+        upgrade: control::upgrade::Upgrade::default(),
+        routing: running.routing(),
         sessions: running.sessions(),
         applied: Mutex::new(Arc::new(applied)),
     })

@@ -69,6 +69,8 @@ fn child() -> Result<ExitCode> {
             admin: None,
             stopping: AtomicBool::new(false),
             predecessor: Mutex::new(None),
+            upgrade: control::upgrade::Upgrade::default(),
+            routing: Arc::default(),
             sessions: running.sessions(),
             applied: Mutex::default(),
         }),

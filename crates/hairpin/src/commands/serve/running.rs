@@ -17,9 +17,10 @@ use server::{
 use super::databases::Databases;
 use super::explain::explain;
 use super::plan::{Listeners, Machine};
-use super::settings::with_databases;
+use super::settings::{snapshot, with_databases};
 use super::sip_tls;
 use crate::config::{self, Config, ExternalIp, PinWorkers, Steering};
+use crate::control::routing::{Routing, Snapshot};
 use crate::events::Events;
 
 /// The addresses of this machine.
@@ -49,6 +50,8 @@ pub(super) struct RunningServer {
     realm: String,
     databases: Databases,
     events: Events,
+    /// How the SIP proxy decides with the settings of the workers.
+    routing: Arc<Routing>,
 }
 
 impl RunningServer {
@@ -62,6 +65,8 @@ impl RunningServer {
         relays: &[IpAddr],
         sources: Sources,
     ) -> Result<Self> {
+        let settings = with_databases(config, &databases, &events);
+        let routes = snapshot(&settings);
         let mut builder = Server::builder()
             .inherited_sockets(sources.inherited)
             .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
@@ -75,7 +80,7 @@ impl RunningServer {
             .send_buffer(config.send_buffer)
             .busy_poll(config.busy_poll_us)
             .nat_discovery(config.nat_discovery.clone())
-            .settings(with_databases(config, &databases, &events));
+            .settings(settings);
         if let Some(limit) = sources.batch_limit {
             builder = builder.batch_limit(limit.into());
         }
@@ -101,12 +106,7 @@ impl RunningServer {
             builder = builder.tls(certificates.server_config(config.only_tls13));
             builder = builder.certificates(certificates);
         }
-        for &listener in &listeners.tls {
-            builder = builder.listen_tls(listener);
-        }
-        for &listener in &listeners.dtls {
-            builder = builder.listen_dtls(listener);
-        }
+        builder = with_encryption(builder, listeners);
         for &network in &config.proxy_protocol_from {
             builder = builder.proxy_protocol_from(network);
         }
@@ -123,12 +123,15 @@ impl RunningServer {
             builder = builder.external_address(external.public, external.private);
         }
         let running = builder.start().map_err(|error| explain(&error, config))?;
-        Ok(Self {
+        let server = Self {
             running,
             realm: config.realm.clone(),
             databases,
             events,
-        })
+            routing: Arc::default(),
+        };
+        server.set_routing(routes);
+        Ok(server)
     }
 
     /// A server that runs already.
@@ -141,6 +144,7 @@ impl RunningServer {
             realm,
             databases,
             events: Events::default(),
+            routing: Arc::default(),
         }
     }
 
@@ -152,6 +156,20 @@ impl RunningServer {
     /// The stores, to replace them.
     pub(super) fn databases_mut(&mut self) -> &mut Databases {
         &mut self.databases
+    }
+
+    /// How the SIP proxy decides, for explanations.
+    pub(super) fn routing(&self) -> Arc<Routing> {
+        Arc::clone(&self.routing)
+    }
+
+    fn set_routing(&self, mut snapshot: Snapshot) {
+        let listeners = [
+            self.running.sip_listeners(),
+            self.running.sip_tls_listeners(),
+        ];
+        snapshot.listeners = listeners.concat();
+        self.routing.set(snapshot);
     }
 
     /// The sinks of events.
@@ -338,7 +356,10 @@ impl RunningServer {
         let mut settings = with_databases(config, &self.databases, &self.events);
         // The realm is part of every key and requires a restart; the caller has logged that.
         settings.realm = self.realm.clone();
-        Ok(self.running.reload(settings)?)
+        let routes = snapshot(&settings);
+        self.running.reload(settings)?;
+        self.set_routing(routes);
+        Ok(())
     }
 
     /// Replaces the key of nonces. Nonces of the previous key stay valid.
@@ -375,6 +396,17 @@ impl RunningServer {
         outcome?;
         Ok(())
     }
+}
+
+/// STUN and TURN over TLS and DTLS.
+fn with_encryption(mut builder: Builder, listeners: &Listeners) -> Builder {
+    for &listener in &listeners.tls {
+        builder = builder.listen_tls(listener);
+    }
+    for &listener in &listeners.dtls {
+        builder = builder.listen_dtls(listener);
+    }
+    builder
 }
 
 /// The state directory, and the keys of the cluster.

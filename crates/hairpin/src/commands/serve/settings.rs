@@ -14,7 +14,18 @@ use server::{IpNet, Settings, addresses};
 
 use super::databases::Databases;
 use crate::config::{self, Config, PeerRule, User};
+use crate::control::routing::Snapshot;
 use crate::events::Events;
+
+/// What the decisions of the SIP proxy depend on, without the listeners.
+pub(super) fn snapshot(settings: &Settings) -> Snapshot {
+    let users = settings.users.iter();
+    Snapshot {
+        sip: settings.sip.clone(),
+        users: users.map(|(name, _)| name.clone()).collect(),
+        listeners: Vec::new(),
+    }
+}
 
 /// The settings of the server from the configuration, its stores and its sinks of events.
 pub(super) fn with_databases(config: &Config, databases: &Databases, events: &Events) -> Settings {

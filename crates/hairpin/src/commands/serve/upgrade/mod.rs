@@ -15,6 +15,7 @@
 mod messages;
 mod new;
 mod old;
+mod start;
 
 pub(super) use new::{InheritedProcess, Link};
 pub(super) use old::Successor;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::{Value, json};
 use server::handover::Joining;
 use server::passing::{self, Message};
@@ -102,17 +102,7 @@ impl Service<'_> {
     }
 
     fn offer(&mut self, stream: &UnixStream) -> Result<()> {
-        if self.successor.is_some() {
-            bail!("another process is taking over");
-        }
-        if self.predecessor.is_some() {
-            bail!(
-                "the process before this one still has clients (hairpin status): wait until it has ended, or end it"
-            );
-        }
-        if self.shared.stopping.load(Ordering::Relaxed) {
-            bail!("the server is about to stop");
-        }
+        self.check_hand_over()?;
         let offer = self.running.offer()?;
         let (copies, listeners) = self.endpoints.copies()?;
         stream.set_write_timeout(Some(TIME))?;
@@ -206,6 +196,7 @@ impl Service<'_> {
         if let Some(successor) = &mut self.successor {
             successor.serving = Some(Instant::now());
         }
+        self.shared.upgrade.set_serving(pid);
         self.manager.main_process(pid);
         tracing::info!(
             pid,
