@@ -206,10 +206,17 @@ impl Settings {
         workers: usize,
         earlier: &Table,
     ) -> Result<SipConfig, SettingsError> {
+        let domains = Domains::new(self.sip.domains.clone())?;
+        let settings = SipSettings {
+            // Workers share the table.
+            aliases: Vec::new(),
+            ..self.sip.clone()
+        };
         Ok(SipConfig {
             routes: Arc::new(self.sip.table(Some(earlier))?),
             forwards: Arc::new(Forwards::new(self.sip.forwards.clone())),
-            settings: self.sip.clone(),
+            aliases: Arc::new(self.sip.usable_aliases(&domains)),
+            settings,
             realm: self.realm.clone(),
             users: self.users.clone(),
             sources: (!self.credentials.is_empty())

@@ -69,5 +69,7 @@ pub use error::StoreError;
 pub use keys::Keys;
 pub use kinds::{Kind, Options, open};
 pub use source::{Source, Status};
-pub use store::{Change, Directory, Found, RealmOption, Shared, Store, StoreFuture, TokenKeyRow};
+pub use store::{
+    Change, Directory, Found, RealmOption, Shared, SipRouteRow, Store, StoreFuture, TokenKeyRow,
+};
 pub use stores::{Notice, OpenError, StoreList, StoreSettings, Stores};

@@ -1,16 +1,17 @@
 //! The tables of coturn, in any SQL database.
 //!
-//! hairpin reads and writes them as coturn does. `hairpin_key` is an additional table, which may be missing. It has the
-//! SHA-256 key of a user beside the MD5 key that it was made with. When another program changes the MD5 key, the
-//! SHA-256 key no longer counts.
+//! hairpin reads and writes them as coturn does. Further tables may be missing. `hairpin_key` has the SHA-256 key of a
+//! user beside the MD5 key that it was made with. When another program changes the MD5 key, the SHA-256 key no longer
+//! counts. `hairpin_sip_alias` and `hairpin_sip_route` are for SIP; hairpin only reads them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::StoreError;
 use crate::keys::{Keys, hex};
 use crate::store::{
-    Directory, Found, OnChange, RealmOption, Shared, Store, StoreFuture, TokenKeyRow,
+    Directory, Found, OnChange, RealmOption, Shared, SipRouteRow, Store, StoreFuture, TokenKeyRow,
 };
 
 /// Rows of each small table that are read: a bound for the memory.
@@ -28,10 +29,19 @@ pub const SCHEMA: &[&str] = &[
     "CREATE TABLE oauth_key (kid varchar(128), ikm_key varchar(256), timestamp bigint default 0, lifetime integer default 0, as_rs_alg varchar(64) default '', realm varchar(127) default '', PRIMARY KEY (kid))",
     "CREATE TABLE admin_user (name varchar(32), realm varchar(127), password varchar(127), PRIMARY KEY (name))",
     KEYS_TABLE,
+    ALIASES_TABLE,
+    ROUTES_TABLE,
 ];
 
 /// The table with SHA-256 keys.
 pub const KEYS_TABLE: &str = "CREATE TABLE hairpin_key (realm varchar(127), name varchar(512), hmackey char(128), sha256 char(64), PRIMARY KEY (realm, name))";
+
+/// The table with SIP aliases.
+pub const ALIASES_TABLE: &str =
+    "CREATE TABLE hairpin_sip_alias (alias varchar(254), aor varchar(254), PRIMARY KEY (alias))";
+
+/// The table with routes of SIP requests: a column for each key of a route.
+pub const ROUTES_TABLE: &str = "CREATE TABLE hairpin_sip_route (name varchar(64), priority integer default 0, prefixes varchar(512), domains varchar(512), from_trunks varchar(512), from_users varchar(512), from_networks varchar(512), headers varchar(512), strip integer default 0, \"replace\" varchar(64), \"add\" varchar(64), trunks varchar(512), to_domain varchar(254), reject varchar(80), hunt varchar(8), on_busy varchar(16), on_no_answer varchar(16), on_unreachable varchar(16), ring_time varchar(16), PRIMARY KEY (name))";
 
 /// The values of a row as text.
 pub type Row = Vec<Option<String>>;
@@ -69,6 +79,16 @@ const PRESENT: u8 = 2;
 pub struct Tables<S> {
     sql: S,
     keys_table: AtomicU8,
+    /// The SIP tables as they were last read.
+    sip: Mutex<SipTables>,
+}
+
+/// The tables of SIP, and why they could not be read the last time.
+#[derive(Clone, Debug, Default)]
+struct SipTables {
+    aliases: Vec<(String, String)>,
+    routes: Vec<SipRouteRow>,
+    error: Option<String>,
 }
 
 impl<S: Sql> Tables<S> {
@@ -77,6 +97,7 @@ impl<S: Sql> Tables<S> {
         Tables {
             sql,
             keys_table: AtomicU8::new(UNKNOWN),
+            sip: Mutex::default(),
         }
     }
 
@@ -134,6 +155,13 @@ impl<S: Sql> Tables<S> {
                 tracing::debug!(reason, "a table of a store is missing");
                 Ok(Vec::new())
             }
+            Ok(rows) if rows.len() >= MAX_ROWS => {
+                tracing::warn!(
+                    query = text,
+                    "a table of a store has more than {MAX_ROWS} rows: the others have no effect"
+                );
+                Ok(rows)
+            }
             result => result,
         }
     }
@@ -176,6 +204,62 @@ impl<S: Sql> Tables<S> {
         Ok(keys)
     }
 
+    async fn sip_routes(&self) -> Result<Vec<SipRouteRow>, StoreError> {
+        // SQLite takes a name between quotation marks for a text if there is no such column, but not behind a table.
+        let columns = SipRouteRow::KEYS
+            .map(|key| format!("r.\"{key}\""))
+            .join(", ");
+        let text = format!("SELECT r.name, {columns} FROM hairpin_sip_route r");
+        let rows = self.small_table(&text).await?;
+        let route = |row: &Row| {
+            let value = |(place, key): (usize, &&str)| {
+                let value = text_at(row, place + 1);
+                (!value.is_empty()).then(|| ((*key).to_owned(), value.to_owned()))
+            };
+            let keys = SipRouteRow::KEYS.iter().enumerate();
+            SipRouteRow {
+                name: text_at(row, 0).to_owned(),
+                keys: keys.filter_map(value).collect(),
+            }
+        };
+        let mut routes: Vec<_> = rows.iter().map(route).collect();
+        routes.sort();
+        Ok(routes)
+    }
+
+    /// The tables of SIP. If the database rejects the query, the rows that were read last stay, so that a change of a
+    /// table does not take users away.
+    async fn sip_tables(&self) -> Result<SipTables, StoreError> {
+        let read = async {
+            let aliases = self
+                .pairs("SELECT alias, aor FROM hairpin_sip_alias")
+                .await?;
+            Ok((aliases, self.sip_routes().await?))
+        };
+        let outcome = read.await;
+        let mut known = self.sip.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok((aliases, routes)) => {
+                *known = SipTables {
+                    aliases,
+                    routes,
+                    error: None,
+                };
+            }
+            Err(StoreError::Query(reason)) => {
+                if known.error.as_ref() != Some(&reason) {
+                    tracing::warn!(
+                        reason,
+                        "the SIP tables of a store cannot be read, the rows that were read last stay"
+                    );
+                    known.error = Some(reason);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(known.clone())
+    }
+
     async fn read_shared(&self) -> Result<Shared, StoreError> {
         // The table may have been made meanwhile.
         self.keys_table.store(UNKNOWN, Ordering::Relaxed);
@@ -183,6 +267,7 @@ impl<S: Sql> Tables<S> {
             .sql
             .rows("SELECT realm FROM turnusers_lt LIMIT 1", &[])
             .await?;
+        let sip = self.sip_tables().await?;
         Ok(Shared {
             has_users: !user.is_empty(),
             secrets: self.pairs("SELECT realm, value FROM turn_secret").await?,
@@ -197,6 +282,8 @@ impl<S: Sql> Tables<S> {
                 .pairs("SELECT realm, ip_range FROM denied_peer_ip")
                 .await?,
             token_keys: self.token_keys().await?,
+            sip_aliases: sip.aliases,
+            sip_routes: sip.routes,
         })
     }
 
@@ -394,5 +481,20 @@ impl<S: Sql> Directory for Tables<S> {
             let deleted = self.replace(delete, insert).await?;
             Ok(deleted > 0 || realm.is_some())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALIASES_TABLE, KEYS_TABLE, ROUTES_TABLE};
+
+    #[test]
+    fn the_page_has_the_tables_that_coturn_does_not_have() {
+        let page = include_str!("../../../docs/stores.md");
+        let page: Vec<&str> = page.split_whitespace().collect();
+        let page = page.join(" ");
+        for table in [KEYS_TABLE, ALIASES_TABLE, ROUTES_TABLE] {
+            assert!(page.contains(&format!("{table};")), "{table}");
+        }
     }
 }

@@ -82,6 +82,40 @@ impl fmt::Debug for TokenKeyRow {
     }
 }
 
+/// A route of SIP requests, as the store has it: the keys of a `[[sip.route]]` with their values as text. A list is
+/// separated by commas, or is a JSON array.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SipRouteRow {
+    /// Its name.
+    pub name: String,
+    /// Keys and values, without those that are empty.
+    pub keys: Vec<(String, String)>,
+}
+
+impl SipRouteRow {
+    /// The keys of a route, besides its name.
+    pub const KEYS: [&str; 18] = [
+        "priority",
+        "prefixes",
+        "domains",
+        "from_trunks",
+        "from_users",
+        "from_networks",
+        "headers",
+        "strip",
+        "replace",
+        "add",
+        "trunks",
+        "to_domain",
+        "reject",
+        "hunt",
+        "on_busy",
+        "on_no_answer",
+        "on_unreachable",
+        "ring_time",
+    ];
+}
+
 /// The small tables of a store, which are read as a whole. In pairs with a realm, the realm comes first (in `origins`,
 /// second); an empty realm is the default one.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -100,6 +134,10 @@ pub struct Shared {
     pub denied: Vec<(String, String)>,
     /// Keys of access tokens.
     pub token_keys: Vec<TokenKeyRow>,
+    /// SIP aliases: the alias and its address of record.
+    pub sip_aliases: Vec<(String, String)>,
+    /// Routes of SIP requests.
+    pub sip_routes: Vec<SipRouteRow>,
 }
 
 /// Secrets stay out of logs.
@@ -113,6 +151,8 @@ impl fmt::Debug for Shared {
             .field("allowed", &self.allowed)
             .field("denied", &self.denied)
             .field("token_keys", &self.token_keys)
+            .field("sip_aliases", &self.sip_aliases.len())
+            .field("sip_routes", &self.sip_routes)
             .finish()
     }
 }

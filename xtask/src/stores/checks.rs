@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use super::databases::{Database, Kind, finish};
+use super::databases::{Database, Kind, finish, sql_of_the_page};
 use crate::interop::free_ports;
 use crate::process::{self, Process};
 use crate::tally::Tally;
@@ -21,6 +21,9 @@ const SECRET: &str = "a-secret-of-the-store-tests";
 /// How long a change may take until clients see it: the longest is the time of the cache, which the configuration sets
 /// to a second.
 const SOON: Duration = Duration::from_secs(15);
+
+/// How long the tables of a database may take that tells no change: they are read every 30 s.
+const TABLES: Duration = Duration::from_secs(60);
 
 /// The server, and the database that it asks.
 struct Bench<'a> {
@@ -42,11 +45,12 @@ pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally
         Err(error) => return tally.record(&format!("{name}: hairpin starts"), &Err(error)),
     };
     type Check = fn(&mut Bench<'_>) -> Result<String>;
-    let checks: [(&str, Check); 9] = [
+    let checks: [(&str, Check); 10] = [
         ("users of turnadmin", users_of_turnadmin),
         ("secrets of turnadmin", secrets_of_turnadmin),
         ("realms by origin of turnadmin", realms_of_turnadmin),
         ("peers that the table denies", denied_peers),
+        ("aliases and routes of SIP", sip_tables),
         ("a user is added and deleted while the server runs", changes),
         ("hairpin user, and coturn serves them", verbs),
         ("metrics and /readyz", health),
@@ -76,7 +80,7 @@ fn prepare<'a>(
     let (port, admin) = (free_ports(2)?, free_ports(1)?);
     let config = logs.join(format!("{}.toml", database.kind.name()));
     let text = format!(
-        "[auth]\nrealm = \"{REALM}\"\n\n[[auth.stores]]\nurl = \"{}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\ntimeout = \"1s\"\n",
+        "[auth]\nrealm = \"{REALM}\"\n\n[[auth.stores]]\nurl = \"{}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\ntimeout = \"1s\"\n\n[sip]\nlisten = [\"127.0.0.1:0\"]\n\n[[sip.domain]]\nname = \"example.org\"\n",
         database.url
     );
     std::fs::write(&config, text).with_context(|| config.display().to_string())?;
@@ -274,42 +278,11 @@ fn realms_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
 
 /// The table is written by SQL, or by a command of Redis: turnadmin has no option for it.
 fn denied_peers(bench: &mut Bench<'_>) -> Result<String> {
-    let url = bench.database.url.clone();
     let insert =
         format!("INSERT INTO denied_peer_ip (realm, ip_range) VALUES ('{REALM}', '127.0.0.1')");
     let delete = "DELETE FROM denied_peer_ip";
-    let port = url
-        .rsplit(':')
-        .next()
-        .and_then(|rest| rest.split('/').next());
-    let port = port.unwrap_or_default().to_owned();
     let key = format!("turn/realm/{REALM}/denied-peer-ip");
-    let write = |sql: &str, redis: &[&str]| match bench.database.kind {
-        Kind::Sqlite => finish(Command::new("sqlite3").args([&url["sqlite:".len()..], sql])),
-        Kind::Postgres => finish(Command::new("psql").args([
-            &*url,
-            "-q",
-            "-c",
-            &format!("{sql}; NOTIFY hairpin"),
-        ])),
-        Kind::Mariadb => finish(Command::new("mariadb").args([
-            "--no-defaults",
-            "-h127.0.0.1",
-            "-P",
-            &port,
-            "-uturn",
-            "-pturn",
-            "turn",
-            "-e",
-            sql,
-        ])),
-        Kind::Redis => finish(
-            Command::new("redis-cli")
-                .args(["-e", "-n", "2", "-p", &port])
-                .args(redis)
-                .env("REDISCLI_AUTH", "turn"),
-        ),
-    };
+    let write = |sql: &str, redis: &[&str]| write(&bench.database, sql, redis);
     if bench.database.kind == Kind::Mariadb {
         // It tells nothing, and the tables are read every 30 s: a reload reads the configuration only.
         return Ok("MariaDB tells no change of the small tables: not waited for".to_owned());
@@ -322,6 +295,114 @@ fn denied_peers(bench: &mut Bench<'_>) -> Result<String> {
         .wait_for_login("alice:wonderland", true)
         .context("after the deletion")?;
     Ok("rows of denied_peer_ip apply while the server runs".to_owned())
+}
+
+/// Executes SQL, or a command of Redis.
+fn write(database: &Database, sql: &str, redis: &[&str]) -> Result<String> {
+    let url = &*database.url;
+    let port = url
+        .rsplit(':')
+        .next()
+        .and_then(|rest| rest.split('/').next());
+    let port = port.unwrap_or_default();
+    match database.kind {
+        Kind::Sqlite => finish(Command::new("sqlite3").args([&url["sqlite:".len()..], sql])),
+        Kind::Postgres => finish(Command::new("psql").args([
+            url,
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-c",
+            &format!("{sql}; NOTIFY hairpin"),
+        ])),
+        Kind::Mariadb => finish(Command::new("mariadb").args([
+            "--no-defaults",
+            "-h127.0.0.1",
+            "-P",
+            port,
+            "-uturn",
+            "-pturn",
+            "turn",
+            "-e",
+            // Names between quotation marks.
+            &sql.replace('"', "`"),
+        ])),
+        Kind::Redis => finish(
+            Command::new("redis-cli")
+                .args(["-e", "-n", "2", "-p", port])
+                .args(redis)
+                .env("REDISCLI_AUTH", "turn"),
+        ),
+    }
+}
+
+/// The tables of the page, filled by another program while the server runs. The server explains its decisions.
+fn sip_tables(bench: &mut Bench<'_>) -> Result<String> {
+    let database = &bench.database;
+    write(
+        database,
+        sql_of_the_page("hairpin_sip_alias")?
+            .trim()
+            .trim_end_matches(';'),
+        &[
+            "hset",
+            "sip/aliases",
+            "info@example.org",
+            "alice@example.org",
+        ],
+    )?;
+    let own = "INSERT INTO hairpin_sip_route (name, prefixes, \"replace\", to_domain) VALUES ('desk', '+43', 'alice', 'example.org')";
+    let desk = [
+        "hset",
+        "sip/route/desk",
+        "prefixes",
+        "+43",
+        "replace",
+        "alice",
+        "to_domain",
+        "example.org",
+    ];
+    write(database, own, &desk)?;
+    let broken = "INSERT INTO hairpin_sip_route (name, trunks) VALUES ('broken', 'nowhere')";
+    write(
+        database,
+        broken,
+        &["hset", "sip/route/broken", "trunks", "nowhere"],
+    )?;
+    let explain = |to: &str| {
+        let mut command = Command::new(bench.binary);
+        command.args([
+            "sip",
+            "route",
+            "--api",
+            &format!("http://127.0.0.1:{}", bench.admin),
+        ]);
+        command.args(["--from", "sip:alice@example.org", "--to", to]);
+        // The status says whether the call would be refused.
+        let output = command.output().context("hairpin runs")?;
+        Ok::<_, anyhow::Error>(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let begun = Instant::now();
+    loop {
+        let alias = explain("sip:info@example.org")?;
+        let route = explain("sip:+4316@example.org")?;
+        let is_there = alias.contains("info@example.org is an alias of alice@example.org")
+            && route.contains("route `desk` (prefix `+43`) matches");
+        if is_there {
+            break;
+        }
+        ensure!(begun.elapsed() < TABLES, "not applied: {alias}{route}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let log = bench.server.output();
+    ensure!(
+        log.contains("there is no trunk `nowhere`"),
+        "no line about the broken row: {log}"
+    );
+    Ok(format!(
+        "applied within {:.1} s",
+        begun.elapsed().as_secs_f32()
+    ))
 }
 
 fn changes(bench: &mut Bench<'_>) -> Result<String> {

@@ -120,8 +120,7 @@ fn start_postgres(database: &mut Database, log: PathBuf) -> Result<()> {
     })?;
     finish(Command::new("psql").args([&database.url, "-q", "-f", SCHEMA]))?;
     // The trigger that the page has for changes of other programs.
-    let (_, trigger) = PAGE.split_once("```sql\n").context("no SQL")?;
-    let (trigger, _) = trigger.split_once("```").context("no end of the SQL")?;
+    let trigger = sql_of_the_page("CREATE FUNCTION")?;
     finish(Command::new("psql").args([
         &*database.url,
         "-q",
@@ -132,6 +131,14 @@ fn start_postgres(database: &mut Database, log: PathBuf) -> Result<()> {
     ]))?;
     database.coturn = ["--psql-userdb".to_owned(), database.url.clone()];
     Ok(())
+}
+
+/// The SQL in the page with these words.
+pub(super) fn sql_of_the_page(words: &str) -> Result<&'static str> {
+    let blocks = PAGE.split("```sql\n").skip(1);
+    let mut blocks = blocks.filter_map(|block| Some(block.split_once("```")?.0));
+    let found = blocks.find(|block| block.contains(words));
+    found.with_context(|| format!("docs/stores.md has no SQL with {words}"))
 }
 
 fn start_mariadb(database: &mut Database, log: PathBuf) -> Result<()> {

@@ -90,6 +90,14 @@ impl Diagnostic {
         format!("{}: {}{help}", sources.describe(&self.at), self.message)
     }
 
+    /// The same without a place: `message (help)`.
+    pub(crate) fn without_place(&self) -> String {
+        match self.help.first() {
+            Some(help) => format!("{} ({help})", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     fn group<'a>(&'a self, sources: &'a Sources) -> Group<'a> {
         let level = match self.severity {
             Severity::Error => Level::ERROR,

@@ -24,7 +24,7 @@ use sip_server::proxy::{
     Inbound, IsUser, LookedUp, Lookup, NewCall, Proxy, PushConfig, PushRequest, Pushes, Routing,
     SessionTimer, Trunks,
 };
-use sip_server::routes::{Call, Decision, DivertReason, Forwards, Hop, Outcome, Table};
+use sip_server::routes::{Aliases, Call, Decision, DivertReason, Forwards, Hop, Outcome, Table};
 use sip_server::{Aor, AorKey};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -52,6 +52,7 @@ pub(super) struct Forwarder {
     trunks: Vec<Vec<IpNet>>,
     routes: Arc<Table>,
     forwards: Arc<Forwards>,
+    aliases: Arc<Aliases>,
     /// The other nodes of a cluster.
     nodes: Option<NodesHook>,
     /// Counts requests that hunt by weight.
@@ -80,6 +81,7 @@ impl Forwarder {
             advertised: sip_config.settings.advertise.clone(),
             routes: Arc::clone(&sip_config.routes),
             forwards: Arc::clone(&sip_config.forwards),
+            aliases: Arc::clone(&sip_config.aliases),
             nodes: sip_config.settings.nodes.clone(),
             draws: key
                 .derive(u64::from_le_bytes(*b"hunting "))
@@ -103,6 +105,7 @@ impl Forwarder {
         self.trunks = trunks(sip_config);
         self.routes = Arc::clone(&sip_config.routes);
         self.forwards = Arc::clone(&sip_config.forwards);
+        self.aliases = Arc::clone(&sip_config.aliases);
         self.nodes = sip_config.settings.nodes.clone();
     }
 
@@ -134,6 +137,7 @@ impl Forwarder {
             pusher: &mut self.pusher,
             routes: &self.routes,
             forwards: &self.forwards,
+            aliases: &self.aliases,
             nodes: self.nodes.as_ref(),
             draws: &mut self.draws,
             registrations,
@@ -185,6 +189,7 @@ pub(super) struct ServerPolicy<'p> {
     trunks: &'p [Vec<IpNet>],
     routes: &'p Table,
     forwards: &'p Forwards,
+    aliases: &'p Aliases,
     nodes: Option<&'p NodesHook>,
     draws: &'p mut u64,
     registrations: &'p mut Registrations,
@@ -437,6 +442,14 @@ impl Pushes for ServerPolicy<'_> {
 }
 
 impl Lookup for ServerPolicy<'_> {
+    fn has_aliases(&self) -> bool {
+        !self.aliases.is_empty()
+    }
+
+    fn alias(&mut self, aor: &Aor) -> Option<Box<[u8]>> {
+        self.aliases.of(aor).map(Box::from)
+    }
+
     fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation {
         self.registrations.bindings_location(uri)
     }

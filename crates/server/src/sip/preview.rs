@@ -17,7 +17,9 @@ use sip_server::proxy::{
 };
 pub use sip_server::proxy::{Preview, PreviewTarget};
 use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUser};
-use sip_server::routes::{Call, CallSender, Decision, DivertReason, Forwards, Table, TableError};
+use sip_server::routes::{
+    Aliases, Call, CallSender, Decision, DivertReason, Forwards, Table, TableError,
+};
 use std::net::{IpAddr, SocketAddr};
 
 /// A request that is not sent.
@@ -82,8 +84,10 @@ pub fn preview(
     request: &PreviewRequest<'_>,
 ) -> Result<Previewed, PreviewError> {
     let table = settings.table(None)?;
+    let domains = Domains::new(settings.domains.clone())?;
     let mut policy = SettingsPolicy {
-        domains: Domains::new(settings.domains.clone())?,
+        aliases: settings.usable_aliases(&domains),
+        domains,
         users: users.iter().map(|name| name.as_bytes()).collect(),
         credentials: &settings.credentials,
         trunks: settings
@@ -165,6 +169,7 @@ impl PreviewRequest<'_> {
 /// A policy that uses only the settings.
 struct SettingsPolicy<'p> {
     domains: Domains,
+    aliases: Aliases,
     users: Vec<&'p [u8]>,
     credentials: &'p [DomainCredentials],
     trunks: Vec<&'p [IpNet]>,
@@ -304,6 +309,17 @@ impl Calls for SettingsPolicy<'_> {
 }
 
 impl Lookup for SettingsPolicy<'_> {
+    fn has_aliases(&self) -> bool {
+        !self.aliases.is_empty()
+    }
+
+    fn alias(&mut self, aor: &Aor) -> Option<Box<[u8]>> {
+        let address: Box<[u8]> = self.aliases.of(aor)?.into();
+        let text = String::from_utf8_lossy(&address).into_owned();
+        self.add_step(format!("{} is an alias of {text}", text_of(aor)));
+        Some(address)
+    }
+
     fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation {
         match self.aor(uri) {
             Some(aor) => BindingsLocation::Here(aor, None),

@@ -13,8 +13,8 @@ use sip_server::calls::Limit;
 use sip_server::proxy::Forking;
 use sip_server::registrar::{Config as RegistrarConfig, Domain, Domains};
 use sip_server::routes::{
-    Credentials, Forward, Forwards, NextHop, ProbeConfig, RegisterConfig, Route, Table, TableError,
-    Trunk as RouteTrunk,
+    Alias, Aliases, Credentials, Forward, Forwards, NextHop, ProbeConfig, RegisterConfig, Route,
+    Table, TableError, Trunk as RouteTrunk,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,6 +51,9 @@ pub struct SipSettings {
     pub routes: Vec<Route>,
     /// Where calls go that users of the domains do not take. Default: nowhere.
     pub forwards: Vec<Forward>,
+    /// Other addresses of users of the domains. Entries that cannot be used have no effect: [`Aliases::new`] names
+    /// them. Default: none.
+    pub aliases: Vec<Alias>,
     /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests
     /// within the dialog do not reach phones behind a NAT. Default: yes.
     pub record_route: bool,
@@ -165,6 +168,7 @@ impl Default for SipSettings {
             local_networks: Vec::new(),
             routes: Vec::new(),
             forwards: Vec::new(),
+            aliases: Vec::new(),
             record_route: true,
             forking: Forking::default(),
             recurse: false,
@@ -323,6 +327,11 @@ impl Trunk {
 }
 
 impl SipSettings {
+    /// The aliases that can be used.
+    pub(crate) fn usable_aliases(&self, domains: &Domains) -> Aliases {
+        Aliases::new(&self.aliases, domains).0
+    }
+
     /// The table of routes and trunks. A trunk keeps its health if `earlier` has it with the same name, addresses and
     /// probes.
     ///
@@ -423,6 +432,8 @@ pub(crate) struct SipConfig {
     pub(crate) routes: Arc<Table>,
     /// Where calls go that users do not take. All workers share it.
     pub(crate) forwards: Arc<Forwards>,
+    /// Other addresses of users. All workers share it.
+    pub(crate) aliases: Arc<Aliases>,
     /// The realm of all credentials.
     pub(crate) realm: String,
     /// Names and passwords of those who may answer a challenge.

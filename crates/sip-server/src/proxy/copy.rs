@@ -87,7 +87,7 @@ impl Proxy {
             begun: now,
             from: *from,
             loop_check: arrival.loop_check,
-class: class_of(method, in_dialog, || stack.engine.has_priority(message)),
+            class: class_of(method, in_dialog, || stack.engine.has_priority(message)),
             recorded,
             caller,
             callee,

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use sip::dispatch::AllowedDestination;
 use sip::uri::{SipUri, Uri};
-use sip::{Message, Mono, Now};
+use sip::{Message, Method, Mono, Now};
 
 use super::best::Best;
 use super::context::{Context, ContextKey};
 use super::policy::Policy;
+use super::request::ReceivedRequest;
 use super::target::Target;
 use super::uris::request_uri;
-use super::{Proxy, Stack};
+use super::{Proxy, Refusal, Stack};
 use crate::Aor;
 use crate::flow::FlowId;
 use crate::routes::{Call, CallSender, Decision, DivertReason};
@@ -71,6 +72,30 @@ pub(super) fn targets(
         target.diversion = diversion(aor, missed);
     }
     targets
+}
+
+/// The targets of a call for a user without a registered phone.
+///
+/// # Errors
+/// 480 if there are none.
+pub(super) fn not_registered(
+    asked: &ReceivedRequest<'_, '_>,
+    aor: &Aor,
+    called: &[u8],
+    policy: &mut dyn Policy,
+) -> Result<Vec<Target>, Refusal> {
+    let is_gruu =
+        matches!(Uri::parse(called), Ok(Uri::Sip(uri)) if uri.params.get(b"gr").is_some());
+    let is_call = asked.message.method() == Some(Method::Invite) && !is_gruu;
+    let call = (asked.message, asked.from);
+    let targets = match is_call {
+        true => targets(asked.now, policy, call, aor, DivertReason::NotRegistered),
+        false => Vec::new(),
+    };
+    match targets.is_empty() {
+        true => Err(Refusal::of(480, "")),
+        false => Ok(targets),
+    }
 }
 
 /// RFC 5806 §4: a gateway or a voicemail server sees whom the caller has called, and why the call goes on.

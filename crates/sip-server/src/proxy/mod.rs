@@ -25,6 +25,7 @@
 //! there, and gives the results to [`Proxy::media_answered`].
 
 mod ack;
+mod alias;
 mod best;
 mod calls;
 mod config;

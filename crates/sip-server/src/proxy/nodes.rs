@@ -71,7 +71,7 @@ impl Proxy {
         (routed, breadth): (Routed<'m>, u32),
     ) -> Result<Decision<'m>, Refusal> {
         let flow = &asked.from.flow;
-        let (aor, number) = match named_by(&routed, policy) {
+        let (aor, number) = match named_by(&routed.uri, &routed, policy) {
             Named::Address { aor, number, .. } => (aor, number),
             Named::Elsewhere(worker) => return Ok(Decision::Elsewhere(worker)),
             _ => return Err(Refusal::of(404, "")),

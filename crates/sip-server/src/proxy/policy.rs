@@ -84,6 +84,17 @@ pub enum LookedUp<'l> {
 
 /// The location service, as a proxy sees it (RFC 3261 §16.5).
 pub trait Lookup {
+    /// Whether any address here is an alias of another one.
+    fn has_aliases(&self) -> bool {
+        false
+    }
+
+    /// The address that this one is an alias of, as a URI has it behind the scheme: `alice@example.org`. Requests go
+    /// there instead, and the bindings of the alias itself are not used.
+    fn alias(&mut self, _aor: &Aor) -> Option<Box<[u8]>> {
+        None
+    }
+
     /// Where the bindings are of the address that a URI of a domain names.
     fn place(&mut self, uri: &SipUri<'_>) -> BindingsLocation;
 

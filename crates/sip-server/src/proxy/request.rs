@@ -14,11 +14,11 @@ use super::route::{Reader, Routed};
 use super::sender::Sender;
 use super::target::{Selection, Target};
 use super::uris::request_uri;
-use super::{Proxy, Refusal, divert, push};
+use super::{Proxy, Refusal, alias, divert, push};
 use crate::Aor;
 use crate::flow::FlowId;
 use crate::location::Binding;
-use crate::routes::{self, Call, CallSender, DivertReason};
+use crate::routes::{self, Call, CallSender};
 
 /// A request that may be forwarded.
 #[derive(Debug)]
@@ -260,22 +260,22 @@ impl Proxy {
     ) -> Result<Decision<'m>, Refusal> {
         let reach = AllowedDestination::Near(asked.from.flow.remote.ip());
         let now = asked.now;
-        let mut named = named_by(&routed, policy);
-        let inbound = inbound_of(&named, &routed.uri, policy);
-        let is_open = inbound == Some(Inbound::Anyone);
-        let may_route = may_route(&named, &asked, &routed, policy);
+        let alias = alias::of(&routed, policy);
+        let local;
+        let mut called = alias.as_deref().unwrap_or(&routed.uri);
+        let mut named = named_by(called, &routed, policy);
+        let is_open = inbound_of(&named, called, policy) == Some(Inbound::Anyone);
+        let may_route = may_route((&named, called), &asked, &routed, policy);
         // The worker that has the bindings looks up the user.
         if let (MayRoute::Pending, Named::Elsewhere(worker)) = (may_route, &named) {
             return Ok(Decision::Elsewhere(*worker));
         }
         let routes = match may_route {
-            MayRoute::Yes => route(&asked, &routed.uri, is_open, policy),
+            MayRoute::Yes => route(&asked, called, is_open, policy),
             _ => routes::Decision::NoRoute,
         };
-        let local;
-        let mut called = &routed.uri[..];
         if let routes::Decision::Local(uri) = &routes {
-            local = uri.clone();
+            local = alias::resolve(uri, policy).unwrap_or_else(|| uri.clone());
             called = &local;
             named = self::named(called, policy);
         }
@@ -315,7 +315,7 @@ impl Proxy {
                 };
                 match self.bindings_of(now, &aor, &wanted, policy)? {
                     Some(contacts) if contacts.is_empty() => {
-                        let targets = not_registered(&asked, &aor, called, policy)?;
+                        let targets = divert::not_registered(&asked, &aor, called, policy)?;
                         (targets.into(), Some(aor))
                     }
                     Some(contacts) => (contacts, Some(aor)),
@@ -488,9 +488,10 @@ pub(super) fn is_within(message: &Message<'_>, is_known: bool) -> bool {
     is_known && (has_tag || message.method() != Some(Method::Invite))
 }
 
-pub(super) fn named_by(routed: &Routed<'_>, policy: &mut dyn Policy) -> Named {
+/// What the URI of a request names that has these Route values left.
+pub(super) fn named_by(called: &[u8], routed: &Routed<'_>, policy: &mut dyn Policy) -> Named {
     match routed.routes.is_empty() {
-        true => named(&routed.uri, policy),
+        true => named(called, policy),
         // The next element on the route knows what the Request-URI means.
         false => Named::Foreign,
     }
@@ -573,7 +574,7 @@ const fn unavailable(sender: &Sender) -> Refusal {
 /// Whether routes apply to a request. They do not if it is for the server itself or for a user here, or if Route values
 /// are left.
 fn may_route(
-    named: &Named,
+    (named, called): (&Named, &[u8]),
     asked: &ReceivedRequest<'_, '_>,
     routed: &Routed<'_>,
     policy: &mut dyn Policy,
@@ -581,7 +582,7 @@ fn may_route(
     if !routed.routes.is_empty() || !policy.has_routes() {
         return MayRoute::No;
     }
-    match (named, Uri::parse(&routed.uri)) {
+    match (named, Uri::parse(called)) {
         (Named::Server, _) => MayRoute::No,
         (Named::Address { .. } | Named::Elsewhere(_), Ok(Uri::Sip(uri))) => {
             match policy.is_user(asked.now, &uri, &asked.from.flow) {
@@ -619,30 +620,6 @@ fn route(
         draw: policy.draw(),
     };
     policy.route(asked.now, &call)
-}
-
-/// The targets of a call for a user without a registered phone.
-///
-/// # Errors
-/// 480 if there are none.
-fn not_registered(
-    asked: &ReceivedRequest<'_, '_>,
-    aor: &Aor,
-    called: &[u8],
-    policy: &mut dyn Policy,
-) -> Result<Vec<Target>, Refusal> {
-    let is_gruu =
-        matches!(Uri::parse(called), Ok(Uri::Sip(uri)) if uri.params.get(b"gr").is_some());
-    let is_call = asked.message.method() == Some(Method::Invite) && !is_gruu;
-    let call = (asked.message, asked.from);
-    let targets = match is_call {
-        true => divert::targets(asked.now, policy, call, aor, DivertReason::NotRegistered),
-        false => Vec::new(),
-    };
-    match targets.is_empty() {
-        true => Err(Refusal::of(480, "")),
-        false => Ok(targets),
-    }
 }
 
 /// Which bindings are looked for.

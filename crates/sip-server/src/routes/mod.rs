@@ -13,6 +13,7 @@
 //! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`.
 //! So a missing condition in a route never makes an open relay.
 
+mod aliases;
 mod call;
 mod config;
 mod decide;
@@ -27,6 +28,7 @@ mod registrations;
 mod rewrite;
 mod table;
 
+pub use aliases::{Alias, AliasError, Aliases};
 pub use call::{Call, CallSender};
 pub use config::{
     Action, Credentials, Failures, HeaderRule, Hunt, Network, Next, NextHop, NextHopError,

@@ -4,7 +4,11 @@
 //! POST /path                                                  200 {"md5": "7da2..", "sha256": "53.."}, Cache-Control: max-age=60
 //! {"realm": "north.gov", "username": "gorst"}                 404: there is no such user
 //! ```
+//!
+//! The response to the empty name in the empty realm, which no user has, can have the tables of SIP.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,10 +25,14 @@ use super::Options;
 use super::tls::client_config;
 use crate::error::StoreError;
 use crate::keys::Keys;
-use crate::store::{Found, Shared, Store, StoreFuture};
+use crate::store::{Found, Shared, SipRouteRow, Store, StoreFuture};
 
 /// Two keys and some white space.
 const MAX_BODY: usize = 16 << 10;
+/// The tables of SIP.
+const MAX_TABLES: usize = 8 << 20;
+/// Entries of each of them.
+const MAX_ENTRIES: usize = 65_536;
 /// A connection that is not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -70,6 +78,8 @@ pub(super) struct Http {
     uri: Uri,
     authorization: Option<String>,
     client: HttpClient,
+    /// The tables of SIP as they were last read.
+    tables: Mutex<SipTables>,
 }
 
 impl Http {
@@ -78,20 +88,28 @@ impl Http {
             uri: uri(options)?,
             authorization: bearer(options),
             client: client(options)?,
+            tables: Mutex::default(),
         })
     }
 
     async fn find(&self, realm: &str, name: &str) -> Result<Found, StoreError> {
+        let (ttl, body) = self.ask(realm, name, MAX_BODY).await?;
+        let keys = body.map(|body| parse(&body)).transpose()?;
+        Ok(Found { keys, ttl })
+    }
+
+    /// The lifetime and the body of the response; no body for 404.
+    async fn ask(&self, realm: &str, name: &str, most: usize) -> Result<Answer, StoreError> {
         let question = serde_json::json!({ "realm": realm, "username": name }).to_string();
-        let mut outcome = self.post(&question).await;
+        let mut outcome = self.post(&question, most).await;
         // Retry on a new connection: the service may have restarted, or a load balancer may have closed the first one.
         if matches!(outcome, Err(StoreError::Connect(_))) {
-            outcome = self.post(&question).await;
+            outcome = self.post(&question, most).await;
         }
         outcome
     }
 
-    async fn post(&self, question: &str) -> Result<Found, StoreError> {
+    async fn post(&self, question: &str, most: usize) -> Result<Answer, StoreError> {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(self.uri.clone())
@@ -108,7 +126,7 @@ impl Http {
         let ttl = cache.and_then(|value| max_age(value.to_str().ok()?));
         match head.status {
             StatusCode::OK => {}
-            StatusCode::NOT_FOUND => return Ok(Found { keys: None, ttl }),
+            StatusCode::NOT_FOUND => return Ok((ttl, None)),
             // RFC 9110 §15.6: these say that another attempt may succeed.
             StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
@@ -124,14 +142,89 @@ impl Http {
                 )));
             }
         }
-        let body = Limited::new(body, MAX_BODY).collect().await;
+        let body = Limited::new(body, most).collect().await;
         let body = body.map_err(|error| StoreError::Connect(error.to_string()))?;
-        let keys = parse(&body.to_bytes())?;
-        Ok(Found {
-            keys: Some(keys),
-            ttl,
-        })
+        Ok((ttl, Some(body.to_bytes())))
     }
+
+    /// Asks for the empty name. A response that cannot be read leaves the tables as they were.
+    async fn read_tables(&self) -> Result<SipTables, StoreError> {
+        let outcome = match self.ask("", "", MAX_TABLES).await {
+            Ok((_, None)) => Ok(SipTables::default()),
+            Ok((_, Some(body))) => tables(&body),
+            // The service responds, and does not have them.
+            Err(StoreError::Query(_)) => Ok(self.tables().clone()),
+            Err(error) => return Err(error),
+        };
+        let mut known = self.tables();
+        match outcome {
+            Ok(read) => *known = read,
+            Err(reason) if known.error.as_ref() == Some(&reason) => {}
+            Err(reason) => {
+                tracing::warn!(
+                    reason,
+                    "the SIP tables of a store cannot be read, the entries that were read last stay"
+                );
+                known.error = Some(reason);
+            }
+        }
+        Ok(known.clone())
+    }
+
+    fn tables(&self) -> MutexGuard<'_, SipTables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The lifetime and the body of a response.
+type Answer = (Option<Duration>, Option<Bytes>);
+
+/// The tables of SIP, and why they could not be read the last time.
+#[derive(Clone, Debug, Default)]
+struct SipTables {
+    aliases: Vec<(String, String)>,
+    routes: Vec<SipRouteRow>,
+    error: Option<String>,
+}
+
+/// The tables as the service writes them.
+#[derive(Deserialize)]
+struct WrittenTables {
+    #[serde(default)]
+    sip_aliases: BTreeMap<String, String>,
+    #[serde(default)]
+    sip_routes: Vec<BTreeMap<String, serde_json::Value>>,
+}
+
+/// The tables of a body. Other keys have no effect.
+fn tables(body: &[u8]) -> Result<SipTables, String> {
+    let written: WrittenTables = serde_json::from_slice(body)
+        .map_err(|error| format!("the response to the empty name is malformed: {error}"))?;
+    let aliases = written.sip_aliases.into_iter().take(MAX_ENTRIES);
+    let routes = written.sip_routes.into_iter().take(MAX_ENTRIES);
+    Ok(SipTables {
+        aliases: aliases.collect(),
+        routes: routes.map(route).collect(),
+        error: None,
+    })
+}
+
+fn route(keys: BTreeMap<String, serde_json::Value>) -> SipRouteRow {
+    let mut row = SipRouteRow::default();
+    for (key, value) in keys {
+        let text = match value {
+            serde_json::Value::String(text) => text,
+            serde_json::Value::Null => continue,
+            // A number, or an array, which the reader of the row knows.
+            other => other.to_string(),
+        };
+        match &*key {
+            "name" => row.name = text,
+            _ if text.is_empty() => {}
+            _ => row.keys.push((key, text)),
+        }
+    }
+    row
 }
 
 /// The keys of a user, in hexadecimal.
@@ -183,17 +276,17 @@ impl Store for Http {
         Box::pin(self.find(realm, name))
     }
 
-    /// The service has users only. This looks up the empty name, which no user has, to find out whether the service
-    /// responds.
+    /// The service has users, and can have tables of SIP. This looks up the empty name, which no user has, to know
+    /// whether the service responds.
     fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(async {
-            match self.find("", "").await {
-                Ok(_) | Err(StoreError::Query(_)) => Ok(Shared {
-                    has_users: true,
-                    ..Shared::default()
-                }),
-                Err(error) => Err(error),
-            }
+            let tables = self.read_tables().await?;
+            Ok(Shared {
+                has_users: true,
+                sip_aliases: tables.aliases,
+                sip_routes: tables.routes,
+                ..Shared::default()
+            })
         })
     }
 }
@@ -214,6 +307,40 @@ mod tests {
             ("max-age=soon", None),
         ] {
             assert_eq!(max_age(text), ttl, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_response_to_the_empty_name_can_have_tables() {
+        let body = br#"{"sip_aliases": {"info@a.org": "ann@a.org"},
+            "sip_routes": [{"name": "out", "prefixes": ["+49", "+43"], "priority": 7, "trunks": "carrier", "add": "", "hunt": null}],
+            "more": 1}"#;
+        let read = tables(body).unwrap();
+        assert_eq!(
+            read.aliases,
+            [("info@a.org".to_owned(), "ann@a.org".to_owned())]
+        );
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let keys = vec![
+            pair("prefixes", "[\"+49\",\"+43\"]"),
+            pair("priority", "7"),
+            pair("trunks", "carrier"),
+        ];
+        assert_eq!(
+            read.routes,
+            [SipRouteRow {
+                name: "out".to_owned(),
+                keys
+            }]
+        );
+        let empty = tables(b"{}").unwrap();
+        assert!(empty.aliases.is_empty() && empty.routes.is_empty());
+        for wrong in [
+            &b"hero"[..],
+            b"{\"sip_aliases\": []}",
+            b"{\"sip_routes\": {}}",
+        ] {
+            assert!(tables(wrong).is_err());
         }
     }
 

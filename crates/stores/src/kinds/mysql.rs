@@ -61,6 +61,7 @@ impl Mysql {
     async fn query(&self, text: &str, values: &[&str]) -> Result<Vec<Row>, StoreError> {
         let mut connection = self.connection().await?;
         let values = parameters(values);
+        let text = quoted(text);
         let rows: Result<Vec<mysql_async::Row>, _> = connection.exec(text, values).await;
         let rows = rows.map_err(|error| failed(&error))?;
         Ok(rows.into_iter().map(columns).collect())
@@ -87,6 +88,11 @@ impl Mysql {
 /// connection uses utf8mb4.
 fn exact(text: &str) -> String {
     text.replace(" = ?", " = ? COLLATE utf8mb4_bin")
+}
+
+/// Names between quotation marks (such as `replace`, which is a word of SQL) as MySQL has them.
+fn quoted(text: &str) -> String {
+    text.replace('"', "`")
 }
 
 fn failed(error: &mysql_async::Error) -> StoreError {
@@ -136,7 +142,12 @@ impl Sql for Mysql {
 
 #[cfg(test)]
 mod tests {
-    use super::exact;
+    use super::{exact, quoted};
+
+    #[test]
+    fn names_have_the_quotation_marks_of_mysql() {
+        assert_eq!(quoted("SELECT \"add\" FROM a"), "SELECT `add` FROM a");
+    }
 
     #[test]
     fn changes_compare_texts_with_their_case() {

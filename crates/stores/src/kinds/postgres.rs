@@ -188,6 +188,9 @@ fn columns(row: &tokio_postgres::Row) -> Result<Row, StoreError> {
             Type::INT8 => row
                 .try_get::<_, Option<i64>>(place)
                 .map(|number| number.map(|number| number.to_string())),
+            Type::INT2 => row
+                .try_get::<_, Option<i16>>(place)
+                .map(|number| number.map(|number| number.to_string())),
             Type::INT4 => row
                 .try_get::<_, Option<i32>>(place)
                 .map(|number| number.map(|number| number.to_string())),

@@ -6,6 +6,7 @@
 //! turn/realm/REALM/user/NAME/hairpin-sha256   MD5 key ":" SHA-256 key
 //! turn/realm/REALM/secret                     set of secrets         turn/oauth/kid/KID     hash
 //! turn/realm/REALM/allowed-peer-ip, denied-peer-ip   sets of ranges  turn/realm/REALM/max-bps, total-quota, user-quota
+//! sip/aliases                                 hash: alias -> address sip/route/NAME         hash of the keys of a route
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,13 +24,18 @@ use super::Options;
 use crate::error::StoreError;
 use crate::keys::{Keys, hex};
 use crate::store::{
-    Change, Directory, Found, OnChange, RealmOption, Shared, Store, StoreFuture, TokenKeyRow,
+    Change, Directory, Found, OnChange, RealmOption, Shared, SipRouteRow, Store, StoreFuture,
+    TokenKeyRow,
 };
 
 /// A connection, and a command.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Keys that are asked for at once when all are listed.
 const PAGE: usize = 1_000;
+/// The hash with all SIP aliases.
+const ALIASES: &str = "sip/aliases";
+/// Entries of each table of SIP that are read: a bound for the memory.
+const MAX_ENTRIES: usize = 65_536;
 
 pub(crate) fn info(options: &Options) -> Result<ConnectionInfo, StoreError> {
     let wrong = |error| StoreError::Url(format!("redis: {error}"));
@@ -195,10 +201,54 @@ impl Redis {
                     let fields = self.ask(cmd("HGETALL").arg(&key)).await?;
                     shared.token_keys.push(token_key(kid, &fields));
                 }
-                None => {}
+                Some(Key::Aliases | Key::Route(_)) | None => {}
+            }
+        }
+        shared.sip_aliases = self.fields(ALIASES).await?;
+        for key in self.scan("sip/route/*").await?.iter().take(MAX_ENTRIES) {
+            if let Some(Key::Route(name)) = Key::of(key) {
+                shared.sip_routes.push(SipRouteRow {
+                    name: name.to_owned(),
+                    keys: self.fields(key).await?,
+                });
             }
         }
         Ok(shared)
+    }
+
+    /// The fields of a hash of SIP, in order. A key of another type has none.
+    async fn fields(&self, key: &str) -> Result<Vec<(String, String)>, StoreError> {
+        let (mut cursor, mut all) = (0u64, Vec::new());
+        loop {
+            let command = cmd("HSCAN")
+                .arg(key)
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(PAGE)
+                .take();
+            let page: Result<(u64, Vec<(String, String)>), _> = self.ask(&command).await;
+            let (next, fields) = match page {
+                Ok(page) => page,
+                Err(StoreError::Query(reason)) => {
+                    tracing::warn!(
+                        key,
+                        reason,
+                        "a key of SIP in a store is ignored: it is no hash"
+                    );
+                    return Ok(Vec::new());
+                }
+                Err(error) => return Err(error),
+            };
+            all.extend(fields);
+            cursor = next;
+            if cursor == 0 || all.len() >= MAX_ENTRIES {
+                break;
+            }
+        }
+        // A field may come more than once.
+        all.sort_unstable();
+        all.dedup_by(|one, other| one.0 == other.0);
+        Ok(all)
     }
 
     async fn members(&self, key: &str, realm: &str) -> Result<Vec<(String, String)>, StoreError> {
@@ -213,8 +263,10 @@ impl Redis {
         let connected = connecting.map_err(|_| StoreError::Timeout(TIMEOUT))?;
         let mut events = connected.map_err(|error| StoreError::connect(&error))?;
         let prefix = format!("__keyspace@{}__:", self.db);
-        let subscribed = events.psubscribe(format!("{prefix}turn/*")).await;
-        subscribed.map_err(|error| StoreError::connect(&error))?;
+        for keys in ["turn/*", "sip/*"] {
+            let subscribed = events.psubscribe(format!("{prefix}{keys}")).await;
+            subscribed.map_err(|error| StoreError::connect(&error))?;
+        }
         // Earlier changes are not reported.
         on_change(Change::Everything);
         let mut messages = events.into_on_message();
@@ -299,7 +351,7 @@ fn token_key(kid: &str, fields: &BTreeMap<String, String>) -> TokenKeyRow {
     }
 }
 
-/// What a key of coturn is for.
+/// What a key is for.
 #[derive(Debug, PartialEq, Eq)]
 enum Key<'a> {
     User { realm: &'a str, name: &'a str },
@@ -309,10 +361,18 @@ enum Key<'a> {
     Option(&'a str, RealmOption),
     Origin(&'a str),
     Token(&'a str),
+    Aliases,
+    Route(&'a str),
 }
 
 impl<'a> Key<'a> {
     fn of(key: &'a str) -> Option<Key<'a>> {
+        if key == ALIASES {
+            return Some(Key::Aliases);
+        }
+        if let Some(name) = key.strip_prefix("sip/route/") {
+            return Some(Key::Route(name));
+        }
         let rest = key.strip_prefix("turn/")?;
         if let Some(origin) = rest.strip_prefix("origin/") {
             return Some(Key::Origin(origin));
@@ -449,6 +509,9 @@ mod tests {
                 Some(Key::Origin("https://bligh.edu:443")),
             ),
             ("turn/oauth/kid/union", Some(Key::Token("union"))),
+            ("sip/aliases", Some(Key::Aliases)),
+            ("sip/route/out/1", Some(Key::Route("out/1"))),
+            ("sip/other", None),
             ("turn/admin_user/bayaz", None),
             ("turn/realm/north.gov/user/gorst/hairpin-sha256", None),
             (
@@ -458,5 +521,54 @@ mod tests {
         ] {
             assert_eq!(Key::of(key), of, "{key}");
         }
+    }
+
+    #[test]
+    fn aliases_and_routes_are_hashes() {
+        let redis = crate::test_redis::TestRedis::start();
+        let store = Redis::new(&redis.options()).unwrap();
+        redis.ask(&[
+            "hset",
+            "sip/aliases",
+            "info@a.org",
+            "ann@a.org",
+            "+4930@a.org",
+            "bob@a.org",
+        ]);
+        redis.ask(&[
+            "hset",
+            "sip/route/out",
+            "prefixes",
+            "+49, +43",
+            "trunks",
+            "carrier",
+        ]);
+        // Not a hash: it is named in the log, and the rest is read.
+        redis.ask(&["set", "sip/route/wrong", "carrier"]);
+        let shared = redis.wait(store.shared()).unwrap();
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let aliases = [
+            pair("+4930@a.org", "bob@a.org"),
+            pair("info@a.org", "ann@a.org"),
+        ];
+        assert_eq!(shared.sip_aliases, aliases);
+        let names: Vec<_> = shared.sip_routes.iter().map(|route| &*route.name).collect();
+        assert_eq!(names, ["out", "wrong"]);
+        let keys = [pair("prefixes", "+49, +43"), pair("trunks", "carrier")];
+        assert_eq!(
+            (
+                &shared.sip_routes[0].keys[..],
+                shared.sip_routes[1].keys.len()
+            ),
+            (&keys[..], 0)
+        );
+        let many: Vec<String> = (0..3_000)
+            .flat_map(|n| [format!("{n}@a.org"), "ann@a.org".to_owned()])
+            .collect();
+        for part in many.chunks(1_000) {
+            let words: Vec<&str> = part.iter().map(String::as_str).collect();
+            redis.ask(&[&["hset", "sip/aliases"], &words[..]].concat());
+        }
+        assert_eq!(redis.wait(store.shared()).unwrap().sip_aliases.len(), 3_002);
     }
 }

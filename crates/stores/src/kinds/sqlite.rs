@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, params_from_iter};
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
-use crate::sql::{Row, SCHEMA, Sql, Statement};
+use crate::sql::{ALIASES_TABLE, ROUTES_TABLE, Row, SCHEMA, Sql, Statement};
 use crate::store::{Change, OnChange, StoreFuture};
 
 /// Jobs that wait for the thread. The look-ups that run at once are fewer.
@@ -20,8 +20,8 @@ const JOBS: usize = 256;
 const BUSY: Duration = Duration::from_secs(2);
 /// How often the file is looked at for changes of other processes.
 const LOOK: Duration = Duration::from_millis(500);
-/// The version of the tables in files that hairpin has made.
-const VERSION: i64 = 1;
+/// The version of the tables in files that hairpin has made. Version 1 has no tables of SIP.
+const VERSION: i64 = 2;
 
 type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
@@ -116,7 +116,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 fn make_tables(connection: &mut Connection) -> rusqlite::Result<()> {
     let tables = "SELECT count(*) FROM sqlite_master";
     if connection.query_row(tables, [], |row| row.get::<_, i64>(0))? > 0 {
-        return Ok(());
+        return migrate(connection);
     }
     // Readers do not wait for a writer.
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -126,6 +126,27 @@ fn make_tables(connection: &mut Connection) -> rusqlite::Result<()> {
     if transaction.query_row(tables, [], |row| row.get::<_, i64>(0))? == 0 {
         for table in SCHEMA {
             transaction.execute(table, [])?;
+        }
+        transaction.pragma_update(None, "user_version", VERSION)?;
+    }
+    transaction.commit()
+}
+
+/// Adds the tables that an earlier version did not have. Files of other programs have version 0.
+fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+    let version = |connection: &Connection| {
+        connection.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))
+    };
+    if version(connection)? != 1 || connection.is_readonly(rusqlite::MAIN_DB)? {
+        return Ok(());
+    }
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    // Another process may have been faster.
+    if version(&transaction)? == 1 {
+        for table in [ALIASES_TABLE, ROUTES_TABLE] {
+            let table = table.replacen("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1);
+            transaction.execute(&table, [])?;
         }
         transaction.pragma_update(None, "user_version", VERSION)?;
     }
@@ -302,6 +323,76 @@ mod tests {
         assert_eq!(coturn.execute(update, [new]).expect("updated"), 1);
         let found = block_on(tables.find_user("a.org", "ann")).expect("found");
         assert_eq!(found.keys, Keys::from_hex(new));
+    }
+
+    /// What another program writes into the tables of SIP.
+    const ROWS: [&str; 3] = [
+        "INSERT INTO hairpin_sip_alias VALUES ('info@a.org', 'ann@a.org')",
+        "INSERT INTO hairpin_sip_route (name, prefixes, trunks, strip) VALUES ('out', '+49, +43', 'carrier', 1)",
+        "INSERT INTO hairpin_sip_route (name, \"replace\", to_domain) VALUES ('desk', 'ann', 'a.org')",
+    ];
+
+    #[test]
+    fn aliases_and_routes_are_read_and_a_broken_table_keeps_the_rows_of_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("hairpin.db");
+        let tables = Tables::new(Sqlite::open(path.clone()).expect("it is made"));
+        let other = Connection::open(path).expect("opened");
+        assert_eq!(block_on(tables.shared()).expect("read").sip_routes, []);
+        for row in ROWS {
+            assert_eq!(other.execute(row, []).expect(row), 1);
+        }
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let shared = block_on(tables.shared()).expect("read");
+        assert_eq!(shared.sip_aliases, [pair("info@a.org", "ann@a.org")]);
+        let [desk, out] = &shared.sip_routes[..] else {
+            panic!("{:?}", shared.sip_routes);
+        };
+        assert_eq!((&*desk.name, &*out.name), ("desk", "out"));
+        let keys = [
+            pair("priority", "0"),
+            pair("strip", "0"),
+            pair("replace", "ann"),
+            pair("to_domain", "a.org"),
+        ];
+        assert_eq!(desk.keys, keys);
+        let keys = [
+            pair("priority", "0"),
+            pair("prefixes", "+49, +43"),
+            pair("strip", "1"),
+            pair("trunks", "carrier"),
+        ];
+        assert_eq!(out.keys, keys);
+        // The table of another version, say: users of the store stay, and so do the routes.
+        let rename = "ALTER TABLE hairpin_sip_route RENAME COLUMN trunks TO gateways";
+        other.execute(rename, []).expect("renamed");
+        let broken = block_on(tables.shared()).expect("read");
+        assert_eq!(broken.sip_routes, shared.sip_routes);
+        other
+            .execute("DROP TABLE hairpin_sip_route", [])
+            .expect("dropped");
+        let missing = block_on(tables.shared()).expect("read");
+        assert_eq!(
+            (missing.sip_routes.len(), missing.sip_aliases.len()),
+            (0, 1)
+        );
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_version_gets_the_tables_of_sip() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("hairpin.db");
+        let old = Connection::open(&path).expect("made");
+        old.execute(SCHEMA[0], []).expect("a table");
+        old.pragma_update(None, "user_version", 1).expect("set");
+        let tables = Tables::new(Sqlite::open(path.clone()).expect("it is opened"));
+        old.execute(ROWS[0], []).expect("the table is there");
+        assert_eq!(
+            block_on(tables.shared()).expect("read").sip_aliases.len(),
+            1
+        );
+        let again = Tables::new(Sqlite::open(path).expect("it is opened again"));
+        assert_eq!(block_on(again.shared()).expect("read").sip_aliases.len(), 1);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use stores::{
 
 use super::Service;
 use super::cluster::Peers;
+use super::sip_tables;
 use crate::config::{self, Config, token_key};
 
 /// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are
@@ -182,6 +183,7 @@ impl Databases {
             add_secrets(settings, &shared);
             add_options(settings, &shared);
             add_peers(settings, &shared);
+            sip_tables::add_to(&mut settings.sip, &shared);
         }
         // After all realms are known: a user of the second store may be of a realm of the first.
         for source in self.sources() {
@@ -470,7 +472,7 @@ mod tests {
                 pair("", "203.0.113.0-203.0.113.255"),
                 pair("", "nonsense"),
             ],
-            token_keys: Vec::new(),
+            ..Shared::default()
         }
     }
 

@@ -18,6 +18,7 @@ mod registrations;
 mod reload;
 mod running;
 mod settings;
+mod sip_tables;
 mod sip_tls;
 mod upgrade;
 

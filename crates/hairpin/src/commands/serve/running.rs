@@ -1,6 +1,7 @@
 //! The running server: it starts from a configuration, and commands and the main thread reach it here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;

@@ -1,0 +1,214 @@
+//! SIP aliases and routes of a store. A row that cannot be used is named in the log; the others apply.
+
+use std::collections::HashSet;
+
+use server::sip::routes::{Action, Alias, Aliases, Route};
+use server::sip::{Domains, Host, SipSettings};
+use stores::Shared;
+
+use crate::config::route_of_store;
+
+/// Rows of one table that the log names. A table can have many more.
+const NAMED: usize = 20;
+
+/// Adds the aliases and routes. Those of the configuration and of earlier stores win.
+pub(super) fn add_to(sip: &mut SipSettings, shared: &Shared) {
+    if shared.sip_aliases.is_empty() && shared.sip_routes.is_empty() {
+        return;
+    }
+    if sip.domains.is_empty() {
+        tracing::warn!("SIP aliases and routes of a store have no effect: there is no sip.domain");
+        return;
+    }
+    // The settings are refused later if they cannot be served.
+    let Ok(domains) = Domains::new(sip.domains.clone()) else {
+        return;
+    };
+    add_aliases(sip, shared, &domains);
+    add_routes(sip, shared, &domains);
+}
+
+fn add_aliases(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
+    let alias = |(alias, aor): &(String, String)| Alias {
+        alias: alias.clone(),
+        aor: aor.clone(),
+    };
+    let own = sip.aliases.iter().cloned();
+    let all: Vec<Alias> = own.chain(shared.sip_aliases.iter().map(alias)).collect();
+    let (_, wrong) = Aliases::new(&all, domains);
+    for (place, why) in wrong.iter().take(NAMED) {
+        let alias = all.get(*place).map_or("", |alias| &alias.alias);
+        tracing::warn!(alias, "a SIP alias of a store is ignored: {why}");
+    }
+    if wrong.len() > NAMED {
+        let more = wrong.len() - NAMED;
+        tracing::warn!(more, "more SIP aliases of a store are ignored");
+    }
+    let mut wrong = wrong.into_iter().map(|(place, _)| place).peekable();
+    // Both are in order.
+    let is_used = |(place, alias)| wrong.next_if_eq(&place).is_none().then_some(alias);
+    sip.aliases = all.into_iter().enumerate().filter_map(is_used).collect();
+}
+
+fn add_routes(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
+    let mut ignored = 0;
+    let mut names: HashSet<String> = sip.routes.iter().map(|route| route.name.clone()).collect();
+    for row in &shared.sip_routes {
+        let route = route_of_store(row).and_then(|route| {
+            check(sip, &route, domains)?;
+            match names.insert(route.name.clone()) {
+                true => Ok(route),
+                false => Err(format!(
+                    "the configuration or an earlier store has a route `{}`",
+                    route.name
+                )),
+            }
+        });
+        match route {
+            Ok(route) => sip.routes.push(route),
+            Err(why) => {
+                ignored += 1;
+                if ignored <= NAMED {
+                    tracing::warn!(route = row.name, "a SIP route of a store is ignored: {why}");
+                }
+            }
+        }
+    }
+    if ignored > NAMED {
+        let more = ignored - NAMED;
+        tracing::warn!(more, "more SIP routes of a store are ignored");
+    }
+}
+
+/// Whether a route can be used with the settings.
+fn check(sip: &SipSettings, route: &Route, domains: &Domains) -> Result<(), String> {
+    let trunk = |name: &String| {
+        let found = sip.trunks.iter().find(|trunk| trunk.name == *name);
+        found.ok_or_else(|| format!("there is no trunk `{name}` in the configuration"))
+    };
+    for name in &route.from_trunks {
+        trunk(name)?;
+    }
+    match &route.action {
+        Action::Trunks(names) => {
+            for name in names {
+                if trunk(name)?.to.is_empty() {
+                    return Err(format!("the trunk `{name}` has no address in `to`"));
+                }
+            }
+        }
+        Action::Domain(name) => {
+            let host = Host::new(name.as_bytes());
+            if host.and_then(|host| domains.of(host)).is_none() {
+                return Err(format!("`{name}` is not the name of a sip.domain"));
+            }
+        }
+        Action::Reject { .. } => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::sip::routes::NextHop;
+    use server::sip::{Domain, Trunk};
+    use stores::SipRouteRow;
+
+    fn settings() -> SipSettings {
+        let mut sip = SipSettings::default();
+        let domain = |name: &str| Domain {
+            name: name.to_owned(),
+            ..Domain::default()
+        };
+        sip.domains = vec![domain("a.org"), domain("b.org")];
+        let trunk = |name: &str, to: &[&str]| Trunk {
+            name: name.to_owned(),
+            to: to
+                .iter()
+                .map(|to| NextHop::new(to).expect("a hop"))
+                .collect(),
+            ..Trunk::default()
+        };
+        sip.trunks = vec![trunk("carrier", &["sip:192.0.2.7"]), trunk("deaf", &[])];
+        sip.routes = vec![Route {
+            name: "own".to_owned(),
+            action: Action::Domain("a.org".to_owned()),
+            ..Route::default()
+        }];
+        sip
+    }
+
+    fn shared(aliases: &[(&str, &str)], routes: &[(&str, &[(&str, &str)])]) -> Shared {
+        let pair = |(one, other): &(&str, &str)| ((*one).to_owned(), (*other).to_owned());
+        Shared {
+            sip_aliases: aliases.iter().map(pair).collect(),
+            sip_routes: routes
+                .iter()
+                .map(|(name, keys)| SipRouteRow {
+                    name: (*name).to_owned(),
+                    keys: keys.iter().map(pair).collect(),
+                })
+                .collect(),
+            ..Shared::default()
+        }
+    }
+
+    #[test]
+    fn what_can_be_used_is_added_and_the_configuration_and_earlier_stores_win() {
+        let mut sip = settings();
+        let first = shared(
+            &[
+                ("info@a.org", "ann@a.org"),
+                ("loop@a.org", "loop@a.org"),
+                ("nobody", "ann@a.org"),
+                ("x@a.org", "ann@c.org"),
+            ],
+            &[
+                ("own", &[("trunks", "carrier")]),
+                ("out", &[("prefixes", "+49"), ("trunks", "carrier")]),
+                ("deaf", &[("trunks", "deaf")]),
+                ("none", &[("trunks", "nowhere")]),
+                ("from", &[("from_trunks", "nowhere"), ("reject", "403")]),
+                ("domain", &[("to_domain", "c.org")]),
+                ("wrong", &[("priority", "high"), ("reject", "403")]),
+                ("last", &[("reject", "603 No")]),
+            ],
+        );
+        add_to(&mut sip, &first);
+        let second = shared(
+            &[("info@a.org", "bob@a.org"), ("desk@b.org", "bob@a.org")],
+            &[
+                ("out", &[("reject", "403")]),
+                ("more", &[("to_domain", "b.org")]),
+            ],
+        );
+        add_to(&mut sip, &second);
+        let aliases: Vec<_> = sip
+            .aliases
+            .iter()
+            .map(|it| (&*it.alias, &*it.aor))
+            .collect();
+        assert_eq!(
+            aliases,
+            [("info@a.org", "ann@a.org"), ("desk@b.org", "bob@a.org")]
+        );
+        let names: Vec<_> = sip.routes.iter().map(|route| &*route.name).collect();
+        assert_eq!(names, ["own", "out", "last", "more"]);
+        assert_eq!(sip.routes[0].action, Action::Domain("a.org".to_owned()));
+        assert!(sip.table(None).is_ok(), "the workers can use it");
+    }
+
+    #[test]
+    fn without_a_domain_nothing_is_added() {
+        let mut sip = SipSettings::default();
+        add_to(
+            &mut sip,
+            &shared(
+                &[("info@a.org", "ann@a.org")],
+                &[("last", &[("reject", "603")])],
+            ),
+        );
+        assert_eq!(sip, SipSettings::default());
+    }
+}

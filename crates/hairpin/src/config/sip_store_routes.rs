@@ -1,0 +1,183 @@
+//! Routes of the SIP proxy in a store: the keys of `[[sip.route]]` as text, read as a configuration file is.
+
+use server::sip::routes::Route;
+use stores::SipRouteRow;
+
+use super::diagnostics::{Report, Severity};
+use super::schema::Settings;
+use super::setting::quote;
+use super::source::{Layer, Sources};
+use super::suggest::nearest;
+use super::{sip_routes, walk};
+
+/// Keys whose values are lists: separated by commas, or a JSON array.
+const LISTS: [&str; 7] = [
+    "prefixes",
+    "domains",
+    "from_trunks",
+    "from_users",
+    "from_networks",
+    "headers",
+    "trunks",
+];
+/// Keys whose values are numbers.
+const NUMBERS: [&str; 2] = ["priority", "strip"];
+
+/// The route of a row.
+///
+/// # Errors
+/// What is wrong with the row, and what to do.
+pub(crate) fn route_of_store(row: &SipRouteRow) -> Result<Route, String> {
+    let mut text = format!("[[sip.route]]\nname = {}\n", quote(&row.name));
+    for (key, value) in &row.keys {
+        let value = value.trim();
+        // The default of a column is like no value.
+        if value.is_empty() || key == "strip" && value == "0" {
+            continue;
+        }
+        let value = match &**key {
+            list if LISTS.contains(&list) => array(value).map_err(|why| format!("{key}: {why}"))?,
+            number if NUMBERS.contains(&number) && is_number(value) => value.to_owned(),
+            known if SipRouteRow::KEYS.contains(&known) => quote(value),
+            unknown => return Err(unknown_key(unknown)),
+        };
+        text += &format!("{key} = {value}\n");
+    }
+    let mut sources = Sources::default();
+    let source = sources.add(Layer::File, "row", &text);
+    let (mut settings, mut report) = (Settings::default(), Report::default());
+    walk::document(source, &text, &mut settings, &mut report);
+    let diagnostics = report.sorted();
+    let mut errors = diagnostics
+        .iter()
+        .filter(|it| it.severity == Severity::Error);
+    if let Some(error) = errors.next() {
+        return Err(error.without_place());
+    }
+    let routes = sip_routes::resolve(&settings).unwrap_or_default();
+    routes
+        .into_iter()
+        .next()
+        .ok_or_else(|| "the row has no keys".to_owned())
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn unknown_key(key: &str) -> String {
+    match nearest(key, SipRouteRow::KEYS.into_iter()) {
+        Some(near) => format!("there is no key `{key}` (did you mean {near}?)"),
+        None => format!("there is no key `{key}`"),
+    }
+}
+
+/// A list as TOML has it.
+fn array(text: &str) -> Result<String, &'static str> {
+    let items: Vec<String> = match text.starts_with('[') {
+        true => {
+            let items: Vec<serde_json::Value> = serde_json::from_str(text)
+                .map_err(|_| "it begins with [, but is no JSON array like [\"+49\", \"+43\"]")?;
+            let text = |item: serde_json::Value| match item {
+                serde_json::Value::String(text) => text,
+                other => other.to_string(),
+            };
+            items.into_iter().map(text).collect()
+        }
+        false => {
+            let items = text.split(',').map(str::trim);
+            items
+                .filter(|item| !item.is_empty())
+                .map(str::to_owned)
+                .collect()
+        }
+    };
+    let quoted: Vec<String> = items.iter().map(|item| quote(item)).collect();
+    Ok(format!("[{}]", quoted.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use server::sip::routes::{Action, Hunt, Next};
+    use std::time::Duration;
+
+    fn row(name: &str, keys: &[(&str, &str)]) -> SipRouteRow {
+        let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        SipRouteRow {
+            name: name.to_owned(),
+            keys: keys.iter().map(pair).collect(),
+        }
+    }
+
+    #[test]
+    fn a_row_is_read_like_a_route_of_the_configuration() {
+        let route = route_of_store(&row(
+            "out",
+            &[
+                ("priority", "7"),
+                ("prefixes", "+49, +43,"),
+                ("from_networks", "192.0.2.0/24"),
+                ("headers", "[\"X-Tenant: 7, 8\"]"),
+                ("strip", "0"),
+                ("replace", "reception"),
+                ("trunks", "[\"a\", \"b\"]"),
+                ("hunt", "weight"),
+                ("on_busy", "next_route"),
+                ("ring_time", "20s"),
+            ],
+        ));
+        let route = route.expect("a route");
+        assert_eq!((&*route.name, route.priority), ("out", 7));
+        assert_eq!(route.prefixes, ["+49", "+43"]);
+        assert_eq!(
+            (route.from_networks.len(), route.from_networks[0].prefix),
+            (1, 24)
+        );
+        assert_eq!(route.headers[0].value, "7, 8");
+        assert_eq!(route.replace.as_deref(), Some("reception"));
+        assert_eq!(
+            route.action,
+            Action::Trunks(vec!["a".to_owned(), "b".to_owned()])
+        );
+        assert_eq!(
+            (route.hunt, route.failures.busy),
+            (Hunt::Weight, Next::NextRoute)
+        );
+        assert_eq!(route.ring_time, Duration::from_secs(20));
+        let keys = SipRouteRow::KEYS;
+        assert!(LISTS.iter().chain(&NUMBERS).all(|key| keys.contains(key)));
+    }
+
+    #[test]
+    fn a_wrong_row_says_what_is_wrong() {
+        for (keys, part) in [
+            (&[][..], "leads nowhere"),
+            (&[("trunks", "a"), ("reject", "403 No")], "several places"),
+            (&[("reject", "200 OK")], "not a response"),
+            (&[("trunks", "a"), ("priority", "high")], "whole number"),
+            (&[("trunks", "a"), ("priority", "5000")], "out of range"),
+            (
+                &[("trunks", "a"), ("prefixes", "[\"+49\"")],
+                "no JSON array",
+            ),
+            (&[("trunks", "a"), ("from_networks", "all")], "all"),
+            (
+                &[("trunks", "a"), ("strip", "2"), ("replace", "b")],
+                "no effect",
+            ),
+            (&[("trunk", "a")], "did you mean trunks?"),
+            (&[("trunks", "a"), ("ring_time", "${SECRET}")], "SECRET"),
+        ] {
+            let error = route_of_store(&row("out", keys)).expect_err(part);
+            assert!(error.contains(part), "{keys:?}: {error}");
+        }
+        assert!(route_of_store(&row("", &[("trunks", "a")])).is_err());
+        // A value cannot add a key.
+        let error = route_of_store(&row(
+            "out",
+            &[("trunks", "a"), ("hunt", "order\"\npriority = 9 #")],
+        ));
+        assert!(error.expect_err("a refusal").contains("unknown value"));
+    }
+}
