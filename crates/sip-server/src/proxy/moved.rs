@@ -21,8 +21,8 @@ use std::cmp::Reverse;
 use sip::{HashKey, Message, Now, Uri};
 
 use super::policy::{BindingsLocation, LookedUp, Policy};
-use super::request::Sender;
 use super::route::{Routed, is_same};
+use super::sender::Sender;
 use super::target::Target;
 use super::token::{Phone, RouteTokens};
 use super::uris::are_equal;

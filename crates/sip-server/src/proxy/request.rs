@@ -180,10 +180,10 @@ impl Proxy {
             match self.moved(asked.now, policy, (message, &routed)) {
                 Moved::Here(aor, target) => {
                     let contacts = (target.into(), Some(aor));
-                    return Ok(forward(sender, routed, contacts, breadth));
+                    return Ok(forward(sender(), routed, contacts, breadth));
                 }
                 Moved::Elsewhere(worker) => return Ok(Decision::Elsewhere(worker)),
-                Moved::Pending => return Ok(Decision::Pending(Some(sender))),
+                Moved::Pending => return Ok(Decision::Pending(Some(sender()))),
                 Moved::No => {}
             }
         }

@@ -59,8 +59,7 @@ impl Proxy {
         routed: &Routed<'_>,
         from: &Flow,
     ) -> Sender {
-        let is_source_proven = true
-            || from.connection.is_some()
+        let is_source_proven = from.connection.is_some()
             || self.first_token(message, routed).is_some_and(|token| {
                 matches!(token, Token::Flow(id) | Token::Near(id) | Token::Node(id)
                     if id.flow.remote == from.remote)
