@@ -209,21 +209,35 @@ fn the_tus_own_requests_are_refused_and_retransmissions_put_off() {
     let now = world.now;
     let refused = world.uac().engine.request(now, &out);
     assert_eq!(refused, Err(RequestError::Congested));
-    // Admission control has accepted what a proxy forwards when it came in.
-    let mut spans = Spans::new();
-    let message = Message::parse(&bytes, &mut spans).unwrap();
-    let loop_check = Some(world.uac().engine.loop_check(&message, b""));
-    let forwarded = world
-        .uac()
-        .engine
-        .request(now, &Outgoing { loop_check, ..out });
-    assert!(forwarded.is_ok(), "{forwarded:?}");
     congest(&mut world, UAC, 0);
     world.run_until(4_000);
     assert_eq!(world.times(UAC, "OPTIONS"), [0, 3500], "the timers went on");
     let shed = world.uac().engine.stats().shed;
     assert_eq!((shed.from_tu, shed.deferred), (1, 2));
     world.nothing_is_left();
+}
+
+#[test]
+fn what_a_proxy_forwards_was_judged_when_it_came_in() {
+    let mut world = world();
+    world.run_until(2_000);
+    congest(&mut world, UAC, 5_000);
+    let bytes = request("OPTIONS", 1, "");
+    let mut spans = Spans::new();
+    let message = Message::parse(&bytes, &mut spans).unwrap();
+    let loop_check = Some(world.uac().engine.loop_check(&message, b""));
+    let out = Outgoing {
+        to: Destination::new(Transport::Udp, address(UAS), ListenerKey(0)),
+        connection: None,
+        pieces: &[&bytes],
+        class: Class::New,
+        mark: None,
+        loop_check,
+    };
+    let now = world.now;
+    let forwarded = world.uac().engine.request(now, &out);
+    assert!(forwarded.is_ok(), "{forwarded:?}");
+    assert_eq!(world.uac().engine.stats().shed.from_tu, 0);
 }
 
 #[test]
