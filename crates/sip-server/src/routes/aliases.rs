@@ -41,12 +41,15 @@ pub enum AliasError {
 #[derive(Debug, Default)]
 pub struct Aliases(HashMap<Box<[u8]>, Box<[u8]>>);
 
+/// Where each alias leads, with the place of its entry in the list.
+type Steps = HashMap<Box<[u8]>, (usize, Box<[u8]>)>;
+
 impl Aliases {
     /// Those of a list that can be used, and what is wrong with the others, by their places in the list.
     #[must_use]
     pub fn new(list: &[Alias], domains: &Domains) -> (Aliases, Vec<(usize, AliasError)>) {
         let mut wrong = Vec::new();
-        let mut next: HashMap<Box<[u8]>, (usize, Box<[u8]>)> = HashMap::new();
+        let mut next = Steps::new();
         for (place, Alias { alias, aor }) in list.iter().enumerate() {
             let pair =
                 canonical(alias, domains).and_then(|alias| Ok((alias, canonical(aor, domains)?)));
@@ -106,10 +109,7 @@ fn canonical(text: &str, domains: &Domains) -> Result<Box<[u8]>, AliasError> {
 }
 
 /// The address at the end of a chain of aliases; `None` if there is none.
-fn end_of<'a>(
-    first: &'a [u8],
-    next: &'a HashMap<Box<[u8]>, (usize, Box<[u8]>)>,
-) -> Option<&'a [u8]> {
+fn end_of<'a>(first: &'a [u8], next: &'a Steps) -> Option<&'a [u8]> {
     let mut aor = first;
     for _ in 0..MOST_STEPS {
         match next.get(aor) {
