@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::api_client::{ApiUrl, Client};
 
@@ -32,10 +32,23 @@ impl Remote {
         let Some(url) = &self.api else {
             return Ok(None);
         };
+        if let Some(flag) = local_flag(std::env::args()) {
+            bail!("--api (or HAIRPIN_API) and {flag} name different servers: use one of them");
+        }
         if let Some(client) = self.client.get() {
             return Ok(Some(client));
         }
         let client = Client::new(url, self.token_file.as_deref(), self.ca.as_deref())?;
         Ok(Some(self.client.get_or_init(|| client)))
     }
+}
+
+/// The flag on the command line that names a server on this machine. The variables for the same do not count.
+fn local_flag(mut words: impl Iterator<Item = String>) -> Option<&'static str> {
+    words.find_map(|word| {
+        let name = word.split('=').next().unwrap_or_default();
+        ["--socket", "--config", "-c"]
+            .into_iter()
+            .find(|flag| *flag == name)
+    })
 }

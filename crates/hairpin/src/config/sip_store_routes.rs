@@ -28,7 +28,7 @@ const NUMBERS: [&str; 2] = ["priority", "strip"];
 /// # Errors
 /// What is wrong with the row, and what to do.
 pub(crate) fn route_of_store(row: &SipRouteRow) -> Result<Route, String> {
-    let mut text = format!("[[sip.route]]\nname = {}\n", quote(&row.name));
+    let mut text = format!("[[sip.route]]\nname = {}\n", literal(&row.name));
     for (key, value) in &row.keys {
         let value = value.trim();
         // The default of a column is like no value.
@@ -38,7 +38,7 @@ pub(crate) fn route_of_store(row: &SipRouteRow) -> Result<Route, String> {
         let value = match &**key {
             list if LISTS.contains(&list) => array(value).map_err(|why| format!("{key}: {why}"))?,
             number if NUMBERS.contains(&number) && is_number(value) => value.to_owned(),
-            known if SipRouteRow::KEYS.contains(&known) => quote(value),
+            known if SipRouteRow::KEYS.contains(&known) => literal(value),
             unknown => return Err(unknown_key(unknown)),
         };
         text += &format!("{key} = {value}\n");
@@ -59,6 +59,11 @@ pub(crate) fn route_of_store(row: &SipRouteRow) -> Result<Route, String> {
         .into_iter()
         .next()
         .ok_or_else(|| "the row has no keys".to_owned())
+}
+
+/// A text as TOML has it. Its `${` is no reference: who writes rows must not read files of this machine.
+fn literal(text: &str) -> String {
+    quote(&text.replace("${", "$${"))
 }
 
 fn is_number(text: &str) -> bool {
@@ -92,7 +97,7 @@ fn array(text: &str) -> Result<String, &'static str> {
                 .collect()
         }
     };
-    let quoted: Vec<String> = items.iter().map(|item| quote(item)).collect();
+    let quoted: Vec<String> = items.iter().map(|item| literal(item)).collect();
     Ok(format!("[{}]", quoted.join(", ")))
 }
 
@@ -173,6 +178,20 @@ mod tests {
             assert!(error.contains(part), "{keys:?}: {error}");
         }
         assert!(route_of_store(&row("", &[("trunks", "a")])).is_err());
+        // References to files and the environment are texts here.
+        let reject = "403 ${file:/etc/hostname} ${HOME}";
+        let route = route_of_store(&row("${file:/etc/hostname}", &[("reject", reject)]));
+        let route = format!("{:?}", route.expect("a route"));
+        assert!(route.contains("${file:/etc/hostname} ${HOME}"), "{route}");
+        for key in ["prefixes", "add"] {
+            let keys = [("trunks", "a"), (key, "${file:/etc/hostname}")];
+            let outcome = route_of_store(&row("out", &keys));
+            let outcome = format!("{outcome:?}");
+            assert!(
+                outcome.contains("${file:/etc/hostname}"),
+                "{key}: {outcome}"
+            );
+        }
         // A value cannot add a key.
         let error = route_of_store(&row(
             "out",

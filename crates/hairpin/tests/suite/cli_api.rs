@@ -374,6 +374,8 @@ fn arguments_that_exclude_each_other(server: &Server, [token, ca]: [&str; 2]) {
         "sqlite:/nowhere/a.db",
     ];
     fails(&run(&both), 1, "use one of them");
+    let both = ["drain", "--api", &server.api, "--socket", "/nowhere"];
+    fails(&run(&both), 1, "use one of them");
     fails(
         &server.remote(&["reload", "--or-upgrade"]),
         1,

@@ -182,7 +182,7 @@ struct Notice {
 fn expire(notices: &mut Vec<Notice>, is_current: bool, since_last: Duration) -> usize {
     if !is_current {
         for notice in notices.iter_mut() {
-            notice.since += since_last;
+            notice.since = (notice.since + since_last).min(Instant::now());
         }
     }
     let before = notices.len();
@@ -249,18 +249,21 @@ impl Tasks {
     async fn tell(&self, mut waiting: mpsc::Receiver<Notice>) {
         let mut backoff = Backoff(FIRST_PAUSE_MS);
         let mut notices = Vec::new();
-        let mut last = Instant::now();
+        let mut last = None;
         loop {
             if notices.is_empty() && waiting.recv_many(&mut notices, BATCH).await == 0 {
                 return std::future::pending().await;
             }
+            // The time without notices is no time of an attempt.
+            let started = *last.get_or_insert_with(Instant::now);
             let is_current = self.send_notices(&mut notices).await;
-            let since_last = std::mem::replace(&mut last, Instant::now()).elapsed();
             if notices.is_empty() {
                 backoff.reset();
+                last = None;
                 continue;
             }
-            let failed = expire(&mut notices, is_current, since_last);
+            last = Some(Instant::now());
+            let failed = expire(&mut notices, is_current, started.elapsed());
             self.bindings
                 .count_notices(|it| &mut it.notices_failed, failed);
             sleep(backoff.next()).await;
