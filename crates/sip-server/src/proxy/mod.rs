@@ -74,7 +74,7 @@ use best::Best;
 use calls::Admitted;
 use context::{Arrival, Base, Context, Contexts, WaitingRequest};
 use refusal::{Refusal, rejection, without_room};
-use request::{Decision, Plan, ReceivedRequest};
+use request::{Decision, Plan, ReceivedRequest, is_within};
 use sender::{Sender, trust};
 use session::SessionChanges;
 use token::RouteTokens;
@@ -649,6 +649,7 @@ impl Proxy {
         // RFC 5627 §6.1: a call for one instance, or within a dialog, does not go on to another user.
         // The node that has asked for these phones sees what the others do.
         let is_for_user = !matches!(plan.sender, Sender::Dialog { .. } | Sender::Node)
+            && !is_within(message, plan.routed.is_known_dialog)
             && !plan.routed.is_gruu(stack.policy);
         let is_call =
             context.is_invite && is_for_user && context.targets.iter().all(|it| it.is_binding);

@@ -181,7 +181,9 @@ impl<'w> WantedPhone<'w> {
         };
         let age = now.mono.since(only.updated()).as_secs();
         let is_new = now.unix_s.saturating_sub(age) >= self.phone.since(now.unix_s);
-        let is_it = is_new && self.may_be_phone(only) && self.at_flow().is_none();
+        // Datagrams to the old flow would show no error. So the binding must not name another phone.
+        let is_likely = self.flow.flow.connection.is_some() || only.instance().is_empty();
+        let is_it = is_new && is_likely && self.may_be_phone(only) && self.at_flow().is_none();
         is_it.then_some(only)
     }
 }

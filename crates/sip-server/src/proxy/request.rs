@@ -176,7 +176,8 @@ impl Proxy {
                 },
             );
         }
-        if within {
+        let has_to_tag = message.to().is_ok_and(|to| to.tag.is_some());
+        if within && has_to_tag {
             match self.moved(asked.now, policy, (message, &routed)) {
                 Moved::Here(aor, target) => {
                     let contacts = (target.into(), Some(aor));

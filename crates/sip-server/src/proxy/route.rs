@@ -20,6 +20,8 @@ const MOST_ROUTES: usize = 64;
 
 /// Clocks of nodes differ by less. It bounds how long a token between nodes can be repeated.
 const NODE_S: u64 = 180;
+/// Most passes of a request within a dialog through this server.
+const MOST_PASSES: u32 = 4;
 
 /// A request behind its own Route values.
 #[derive(Debug)]
@@ -228,11 +230,11 @@ impl Reader<'_> {
         Ok((removed, None))
     }
 
-    /// A call passes this server twice at most, and one other node. With the tokens of these passes in turns, a request
-    /// would come back as often as there are tokens.
+    /// A call passes this server [`MOST_PASSES`] times at most, and one other node. With the tokens of these passes in
+    /// turns, a request would come back as often as there are tokens.
     ///
     /// # Errors
-    /// 482 if the Route values that are left lead through this server a third time, or back to it from another node.
+    /// 482 if the Route values that are left lead through this server more often, or back to it from another node.
     fn check_later_passes(
         &self,
         left: &[NameAddr<'_>],
@@ -255,7 +257,7 @@ impl Reader<'_> {
             }
             before.push(own);
         }
-        match nodes > 1 || sessions > 1 {
+        match nodes > 1 || sessions >= MOST_PASSES {
             true => Err(Refusal::of(482, "")),
             false => Ok(()),
         }
@@ -352,16 +354,15 @@ fn is_of_next_session(before: &[Signed], next: Signed) -> bool {
     session.is_some() && next.is_some() && session != next
 }
 
-/// Nodes of a cluster read each other's tokens. A value behind one that leads to another node is that node's, if
-/// another run has written it.
+/// Nodes of a cluster read each other's tokens. A value behind one that leads to another node is that node's, if it
+/// leads back and another run has written it. The run in a token that leads to a phone may be an earlier one, of before
+/// an upgrade or a restart.
 fn is_of_next_node(before: &[Signed], next: Signed) -> bool {
     let run_of = |signed: &Signed| match signed.token {
-        Token::Flow(id) | Token::Near(id) | Token::Node(id) => Some(id.run),
-        Token::Pass | Token::FromNode(_) => None,
+        Token::Node(id) => Some(id.run),
+        _ => None,
     };
-    let mut nodes = before.iter();
-    let node = nodes.find(|signed| matches!(signed.token, Token::Node(_)));
-    match (node.and_then(run_of), run_of(&next)) {
+    match (before.iter().find_map(run_of), run_of(&next)) {
         (Some(node), Some(next)) => node != next,
         _ => false,
     }

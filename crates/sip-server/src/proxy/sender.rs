@@ -7,7 +7,7 @@ use sip::uri::Uri;
 
 use super::Proxy;
 use super::route::Routed;
-use super::token::Token;
+use super::token::{Signed, Token};
 
 /// Who has sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ impl Proxy {
     ///
     /// The tokens of a dialog are bound to its Call-ID, not to an address. Both sides know them, so either can send them
     /// with the source address of somebody else, who would get the responses. The source is proven only if the first
-    /// token, which is that of the sender's side, names it.
+    /// token, which is that of the sender's side, names it, and the server has authenticated the phone there. Without an
+    /// authenticated phone, the address in the token may itself be forged.
     pub(super) fn sender_in_dialog(
         &self,
         message: &Message<'_>,
@@ -60,16 +61,20 @@ impl Proxy {
         from: &Flow,
     ) -> Sender {
         let is_source_proven = from.connection.is_some()
-            || self.first_token(message, routed).is_some_and(|token| {
-                matches!(token, Token::Flow(id) | Token::Near(id) | Token::Node(id)
-                    if id.flow.remote == from.remote)
+            || self.first_token(message, routed).is_some_and(|signed| {
+                let id = match signed.token {
+                    Token::Node(id) => Some(id),
+                    Token::Flow(id) | Token::Near(id) => signed.phone.map(|_| id),
+                    Token::Pass | Token::FromNode(_) => None,
+                };
+                id.is_some_and(|id| id.flow.remote == from.remote)
             });
         Sender::Dialog { is_source_proven }
     }
 
     /// The first token of the values that are removed, if it belongs to the dialog. A strict router sends it as the
     /// Request-URI.
-    fn first_token(&self, message: &Message<'_>, routed: &Routed<'_>) -> Option<Token> {
+    fn first_token(&self, message: &Message<'_>, routed: &Routed<'_>) -> Option<Signed> {
         let call_id = message.call_id().unwrap_or_default();
         let strict = message.request_uri().filter(|_| routed.was_strict);
         let routes = message.routes().filter_map(Result::ok);
@@ -79,6 +84,6 @@ impl Proxy {
             self.tokens.read(uri.as_sip()?.user?, call_id)
         });
         let first = signed.next()?;
-        (!first.is_path).then_some(first.token)
+        (!first.is_path).then_some(first)
     }
 }

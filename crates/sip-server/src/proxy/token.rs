@@ -179,7 +179,7 @@ impl RouteTokens {
             put(&side.session.to_be_bytes());
         }
         if let Some(phone) = said.phone {
-            put(&(phone.aor.0 ^ self.mask(call)).to_be_bytes());
+            put(&(phone.aor.0 ^ self.mask(call, flow)).to_be_bytes());
             put(&phone.identity.to_be_bytes());
             put(&phone.since.to_be_bytes());
         }
@@ -192,9 +192,9 @@ impl RouteTokens {
         &buffer[..=written.unwrap_or_default()]
     }
 
-    /// What hides the address of record in the tokens of a call.
-    fn mask(&self, call: u64) -> u64 {
-        self.phones.mac(&call.to_be_bytes())
+    /// What hides the address of record in a token. It differs between the two sides of a call, who see both tokens.
+    fn mask(&self, call: u64, flow: &[u8]) -> u64 {
+        self.phones.mac(&[&call.to_be_bytes(), flow].concat())
     }
 
     /// What a token of the call with this Call-ID says of a phone with this hash, which is not 0.
@@ -293,7 +293,7 @@ impl RouteTokens {
                 let (since, behind) = behind.split_first_chunk::<2>()?;
                 rest = behind;
                 Some(Phone {
-                    aor: AorKey(u64::from_be_bytes(*aor) ^ self.mask(call)),
+                    aor: AorKey(u64::from_be_bytes(*aor) ^ self.mask(call, behind)),
                     identity: u16::from_be_bytes(*identity),
                     since: u16::from_be_bytes(*since),
                 })
