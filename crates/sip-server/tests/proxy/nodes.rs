@@ -353,8 +353,11 @@ fn a_route_to_another_node_and_back_is_a_loop_rfc3261_16_3() {
             .collect::<String>()
     };
     let (own, others) = (routes_of(RUN), routes_of(RUN + 1));
-    // The values of the other node have another address.
+    // The values of the other node have another address. The one that leads back to this node comes first.
     let others = others.replace(&address(PROXY).to_string(), &address(UAS).to_string());
+    let mut others: Vec<_> = others.split_inclusive("\r\n").collect();
+    others.reverse();
+    let others = others.concat();
     for (routes, code) in [
         ([&own[..], &others].concat(), "200"),
         ([&own[..], &others, &own].concat(), "482"),
