@@ -62,7 +62,7 @@ pub(crate) enum Command {
     /// Replace the server on this machine by a new process, without the loss of an allocation
     Upgrade(control::Upgrade),
     /// List and end the allocations of the server on this machine
-    Sessions(sessions::Sessions),
+    Sessions(Box<sessions::Sessions>),
     /// List the nodes of the cluster of the server on this machine
     Nodes(nodes::Nodes),
     /// Add, delete and list users in a database
@@ -75,7 +75,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Realm(directory::Realm),
     /// Explain routing decisions of the SIP proxy, and show bindings, calls and trunks
-    Sip(sip::Args),
+    Sip(Box<sip::Args>),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),
     /// Send requests to a STUN or TURN server as a client does, and print its responses

@@ -71,7 +71,7 @@ fn is_number(text: &str) -> bool {
 }
 
 fn unknown_key(key: &str) -> String {
-    match nearest(key, SipRouteRow::KEYS.into_iter()) {
+    match nearest(key, SipRouteRow::KEYS) {
         Some(near) => format!("there is no key `{key}` (did you mean {near}?)"),
         None => format!("there is no key `{key}`"),
     }

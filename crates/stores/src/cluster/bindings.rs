@@ -254,6 +254,9 @@ impl Default for ClusterBindings {
     }
 }
 
+/// Changes by the address of record.
+type Changes = Vec<(Box<[u8]>, Change)>;
+
 impl ClusterBindings {
     /// On the time of a simulator, in milliseconds.
     #[must_use]
@@ -392,7 +395,7 @@ impl ClusterBindings {
         requests.collect()
     }
 
-    fn pop_changes(&self, most: usize) -> (Vec<(Box<[u8]>, Change)>, ClockSteps) {
+    fn pop_changes(&self, most: usize) -> (Changes, ClockSteps) {
         let mut state = self.state();
         let mut popped = Vec::new();
         while popped.len() < most

@@ -416,7 +416,7 @@ mod needs_packages {
         let given = [("1", "c", 1, 0, most.as_str())];
         redis.ask(&["del", key]);
         assert_eq!(bind(&redis, &engine, "a", &given), 0);
-        assert_eq!(found(&redis, &engine), [most.clone()]);
+        assert_eq!(found(&redis, &engine), std::slice::from_ref(&most));
         let long = "x".repeat(2_048);
         let entry = |field: &str, text: &str| BindEntry {
             field: field.to_owned(),
