@@ -217,7 +217,7 @@ fn table(report: &Value) -> Result<String> {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "\nMedians of {rounds} rounds; {}, Linux {}; `{}`.\n",
+        "\nMedians of {rounds} rounds; {}, Linux {}:\n\n```sh\n{}\n```\n",
         report["processor"].as_str().unwrap_or_default().trim(),
         report["kernel"].as_str().unwrap_or_default(),
         command(report)
