@@ -180,7 +180,7 @@ mod tests {
         assert!(route_of_store(&row("", &[("trunks", "a")])).is_err());
         // References to files and the environment are texts here.
         let reject = "403 ${file:/etc/hostname} ${HOME}";
-        let route = route_of_store(&row("${file:/etc/hostname}", &[("reject", reject)]));
+        let route = route_of_store(&row("out", &[("reject", reject)]));
         let route = format!("{:?}", route.expect("a route"));
         assert!(route.contains("${file:/etc/hostname} ${HOME}"), "{route}");
         for key in ["prefixes", "add"] {
