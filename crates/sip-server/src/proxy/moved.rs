@@ -14,7 +14,7 @@
 //! 2. If there is none, and no binding has the flow of the token: their Contact is the Request-URI. The phone has said
 //!    so in the dialog.
 //! 3. If there is none of these either: the only binding whose Contact has the user of the Request-URI, if the phone
-//!    has refreshed it since the dialog began.
+//!    has refreshed it since the dialog began. If the token has a UDP flow, this binding must not have an instance.
 
 use std::cmp::Reverse;
 
