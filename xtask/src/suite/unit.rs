@@ -6,7 +6,7 @@
 //! Most tests wait for timers and packets, so two processes share two processors well. Those that measure time or
 //! memory run alone, after the others.
 //!
-//! A test that failed runs once more, alone. If it passes then, it is counted as passed and named as unsteady. With two
+//! If at most five tests failed, each runs once more, alone. If it passes then, it is counted as passed and named as unsteady. With two
 //! busy processors, one or two of 3,500 tests fail in many runs because they get no processor time.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -285,7 +285,8 @@ fn run_one(binary: &Binary, logs: &Path, skipped: &Path) -> Result<Results> {
         file.to_string_lossy(),
         started.elapsed().as_secs_f32()
     );
-    // A binary that aborts or hangs fails without any line that says so.
+    let mut failed_tests = failed_tests(binary, &output);
+    // A process that did not end by itself has failed, whatever its tests do alone. They do not run again.
     let failed = match ended {
         Ok(Ended::Exited(status)) if status.success() => None,
         Ok(Ended::Exited(status)) => Some(status.to_string()),
@@ -297,12 +298,13 @@ fn run_one(binary: &Binary, logs: &Path, skipped: &Path) -> Result<Results> {
     {
         report += &format!("  FAIL  {}: {reason}\n", binary.name);
         tally.failed = 1;
+        failed_tests.clear();
     }
     // One write, so that the lines of two lanes do not mix.
     print!("{report}");
     Ok(Results {
         tally,
-        failed: failed_tests(binary, &output),
+        failed: failed_tests,
     })
 }
 

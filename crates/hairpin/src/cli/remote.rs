@@ -46,6 +46,10 @@ impl Remote {
 /// The flag on the command line that names a server on this machine. The variables for the same do not count.
 fn local_flag(mut words: impl Iterator<Item = String>) -> Option<&'static str> {
     words.find_map(|word| {
+        // `-cFILE` is `-c FILE`.
+        if word.starts_with("-c") {
+            return Some("-c");
+        }
         let name = word.split('=').next().unwrap_or_default();
         ["--socket", "--config", "-c"]
             .into_iter()

@@ -31,7 +31,7 @@ pub(crate) fn route_of_store(row: &SipRouteRow) -> Result<Route, String> {
     let mut text = format!("[[sip.route]]\nname = {}\n", literal(&row.name));
     for (key, value) in &row.keys {
         let value = value.trim();
-        // The default of a column is like no value.
+        // 0 is the default of the column `strip`, which must not stand beside `replace`.
         if value.is_empty() || key == "strip" && value == "0" {
             continue;
         }
@@ -166,7 +166,7 @@ mod tests {
                 &[("trunks", "a"), ("prefixes", "[\"+49\"")],
                 "no JSON array",
             ),
-            (&[("trunks", "a"), ("from_networks", "all")], "all"),
+            (&[("trunks", "a"), ("from_networks", "all")], "`all`"),
             (
                 &[("trunks", "a"), ("strip", "2"), ("replace", "b")],
                 "no effect",

@@ -18,8 +18,8 @@ pub(super) struct Refreshes {
     /// Which phones are woken; none without push services.
     config: RefreshConfig,
     schedule: RefreshSchedule,
-    /// The bindings from this place on are not read yet. As long as there are such, no phone is woken: some may have
-    /// been.
+    /// The bindings from this place on are not read yet. While there are such, no phone is woken: an earlier run may
+    /// have woken some.
     unread: Option<usize>,
     /// Another process wakes them.
     is_paused: bool,

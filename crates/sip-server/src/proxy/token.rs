@@ -2,15 +2,17 @@
 //! leaves, and proves that this server wrote it for this dialog.
 //!
 //! ```text
-//! d  base64 of: side (4 bits)  has a phone (1 bit)  kind (3 bits)                     MAC over these and Call-ID (64 bits)
+//! d  base64 of: side (4 bits)  has a phone (1 bit)  kind (3 bits)
 //!               session (32 bits), unless side is 0
 //!               address of record (64 bits)  phone (16 bits)  time (16 bits), if it has a phone
 //!               flow, if kind is 1, 2 or 3; time and hash of the request, if kind is 4
+//!               MAC over all of this and the Call-ID (64 bits)
 //! ```
 //!
 //! The side is 0 unless the media of the call go through a relay. A token with a phone says whose flow it names, so that
 //! requests find the phone at a later flow ([`super::moved`]). Of the address of record and of the phone, it has keyed
-//! hashes. They are others in each call, so that nobody learns from two tokens that they belong to one user.
+//! hashes. They are others in each call, so these hashes do not show that two tokens belong to one user. The flow is
+//! readable, and shows the address of the phone.
 //!
 //! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
 
@@ -85,7 +87,8 @@ impl Phone {
         (unix_s / TIME_UNIT_S) as u16
     }
 
-    /// The latest Unix time that it may be; at most 16 s too early.
+    /// The Unix time, rounded down to 16 s. Of the times that are 12 days apart, it is the latest that is not in the
+    /// future.
     pub(super) const fn since(&self, now_unix_s: u64) -> u64 {
         let now = now_unix_s / TIME_UNIT_S;
         let age = (now as u16).wrapping_sub(self.since) as u64;
@@ -433,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tokens_of_two_calls_do_not_show_that_a_user_has_both() {
+    fn the_hashes_in_the_tokens_of_two_calls_differ() {
         let written = |call: &[u8]| {
             let identity = tokens().identity(7, call);
             let said = Said {

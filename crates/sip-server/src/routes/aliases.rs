@@ -33,7 +33,7 @@ pub enum AliasError {
     #[error("there is an earlier entry for this alias")]
     Twice,
     /// The alias leads to itself, or by too many others.
-    #[error("it leads back to itself, or by more than {MOST_STEPS} other aliases")]
+    #[error("it leads back to itself, or by more than {MOST_STEPS} steps")]
     Loop,
 }
 

@@ -104,7 +104,7 @@ pub struct Counts {
     pub unavailable: u64,
     /// Notices to other nodes that they must remove a binding, because its phone has registered here.
     pub notices_sent: u64,
-    /// Those that the engine has not accepted for a minute.
+    /// Those that were given up after a minute: the engine has not accepted them, or the other node was not alive.
     pub notices_failed: u64,
     /// Those that were lost, because too many waited.
     pub notices_dropped: u64,

@@ -13,7 +13,7 @@ struct Step {
     by_ms: i64,
 }
 
-/// The steps since the start.
+/// The last [`MOST`] steps. Earlier ones are added to the oldest of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClockSteps {
     /// The monotonic and the wall clock.
@@ -53,7 +53,8 @@ impl ClockSteps {
         }
     }
 
-    /// How much older something is whose monotonic time is this one. A clock that was set back makes nothing younger.
+    /// How much older something is whose monotonic time is this one: the sum of later steps, or 0 if the clock was set
+    /// back on the whole.
     pub(super) fn missed_ms(&self, monotonic_ms: u64) -> u64 {
         let later = self.steps.iter().filter(|step| monotonic_ms < step.at_ms);
         let sum = later.fold(0i64, |sum, step| sum.saturating_add(step.by_ms));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::seal::Seal;
 
 /// Longest age of a notice. Clocks of nodes must differ by less. An attacker without the secret can replay a notice
-/// only for this time.
+/// until its time is this far in the past.
 const VALID_S: u64 = 180;
 const PURPOSE: &str = "moved";
 /// With one Call-ID, a request that came more than this time before the other one never replaces it.
