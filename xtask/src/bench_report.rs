@@ -440,7 +440,7 @@ mod tests {
             "{table}"
         );
         assert!(
-            table.contains("`hairpin bench --a hairpin`") && !table.contains("where"),
+            table.contains("```sh\nhairpin bench --a hairpin\n```") && !table.contains("where"),
             "{table}"
         );
     }
