@@ -9,6 +9,7 @@
 | `hold`, `resume` | `held` and `active`, of the other side as well |
 | `transfer URI` | `transferred CODE`; at the other side `refer` |
 | `listen` | `heard` when a second of audio has come since |
+| `end` | `idle` when there is no call any more |
 | `network` | its addresses have changed: `registered CODE`, then `active` after a second INVITE |
 """
 
@@ -87,6 +88,8 @@ class Phone(pj.Account):
         self.endpoint = endpoint
         # The latest one is the one of the commands.
         self.calls = []
+        # It says so when there is no call.
+        self.ends = False
         self.tone = pj.ToneGenerator()
         self.tone.createToneGenerator()
         tone = pj.ToneDesc()
@@ -115,6 +118,10 @@ class Phone(pj.Account):
         prm = pj.CallOpParam(True)
         if command == "dial":
             self.add(Call(self)).makeCall(argument, prm)
+            return
+        if command == "end":
+            self.endpoint.hangupAllCalls()
+            self.ends = True
             return
         if command == "network":
             self.endpoint.handleIpChange(pj.IpChangeParam())
@@ -187,6 +194,9 @@ def main():
     phone = register(endpoint, *account)
     while True:
         endpoint.libHandleEvents(20)
+        if phone.ends and not phone.calls:
+            phone.ends = False
+            say("idle")
         for call in list(phone.calls):
             if call.isActive() and call.hasMedia():
                 call.look()

@@ -18,6 +18,8 @@
 //! - [`sip_trace`], with sngrep and tshark: the messages of a call by HEP and pcap.
 //! - [`sip_phones`], with baresip: phones that register and call each other, also after a restart, with a second phone
 //!   that is dead.
+//! - [`desk_phones`], with PJSIP for Python, Linphone and baresip: phones of different projects that call each other:
+//!   hold, busy, transfer.
 //! - [`roaming_phone`], with PJSIP for Python and baresip: a phone whose address changes in mid-call: one binding, and
 //!   requests of both sides.
 //! - [`sip_media`], with baresip at both ends, rtpengine from Debian: calls between a phone with ICE and a trunk
@@ -49,6 +51,7 @@ mod browser_phone;
 pub(crate) mod certificate;
 mod console;
 mod coturn;
+mod desk_phones;
 mod domain;
 mod live_page;
 mod migration;
@@ -118,6 +121,7 @@ enum Client {
     TrunkStates,
     SipTrace,
     SipPhones,
+    DeskPhones,
     RoamingPhone,
     SipMedia,
     NetSip,
@@ -213,13 +217,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own, and what each tries.
-const APART: [(Client, &str); 15] = [
+const APART: [(Client, &str); 16] = [
     (Client::Sip, "SIP"),
     (Client::SipProxy, "SIP through the proxy"),
     (Client::SipTrunk, "SIP with a trunk"),
     (Client::TrunkStates, "SIP trunks that come and go"),
     (Client::SipTrace, "a SIP call as sngrep and tshark see it"),
     (Client::SipPhones, "phones that call each other"),
+    (Client::DeskPhones, "desk phones of three projects"),
     (Client::RoamingPhone, "a phone that changes its network"),
     (Client::SipMedia, "calls through rtpengine"),
     (Client::NetSip, "Net::SIP"),
@@ -290,6 +295,7 @@ impl Apart<'_> {
             Client::TrunkStates => trunk_states::run(binary, root, logs),
             Client::SipTrace => sip_trace::run(binary, root, logs),
             Client::SipPhones => sip_phones::run(binary, logs),
+            Client::DeskPhones => desk_phones::run(binary, root, logs),
             Client::RoamingPhone => roaming_phone::run(binary, root, logs),
             Client::SipMedia => sip_media::run(binary, logs),
             Client::NetSip => net_sip::run(binary, root, logs),

@@ -54,6 +54,7 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("kamailio", "kamailio"),
     tool(KAMAILIO_TLS, "kamailio-tls-modules"),
     tool("baresip", "baresip-core"),
+    tool("linphone-daemon", "linphone-cli"),
     tool("rtpengine", "rtpengine-daemon"),
     tool(NET_SIP, "libnet-sip-perl"),
     tool("chromium", "chromium"),

@@ -26,6 +26,8 @@ pub(super) struct Phone {
     events: VecDeque<Value>,
     /// To commands.
     responses: VecDeque<Value>,
+    /// How many bytes of its output were looked at.
+    printed: usize,
 }
 
 /// What a phone is like.
@@ -124,6 +126,7 @@ impl Phone {
             unread: Vec::new(),
             events: VecDeque::new(),
             responses: VecDeque::new(),
+            printed: 0,
         })
     }
 
@@ -176,10 +179,41 @@ impl Phone {
         }
     }
 
+    /// Waits for an event of this type, and removes it. Other events stay for later calls.
+    pub(super) fn take(&mut self, kind: &str) -> Result<Value> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let place = self.events.iter().position(|event| event["type"] == kind);
+            if let Some(event) = place.and_then(|place| self.events.remove(place)) {
+                return Ok(event);
+            }
+            self.process.assert_running()?;
+            ensure!(
+                Instant::now() < deadline,
+                "no {kind}: {}",
+                self.process.tail()
+            );
+            self.read()?;
+        }
+    }
+
+    /// Waits until it has printed one of these texts. What it has printed before is forgotten.
+    pub(super) fn wait_printed(&mut self, texts: &[&str]) -> Result<()> {
+        let from = self.printed;
+        let end = |output: &str| {
+            let new = output.get(from..)?;
+            let end = |text: &&str| new.find(*text).map(|at| from + at + text.len());
+            texts.iter().find_map(end)
+        };
+        self.printed = self.process.wait_for(LIMIT, end)?;
+        Ok(())
+    }
+
     /// Forgets the events of the past.
     pub(super) fn forget(&mut self) -> Result<()> {
         self.read()?;
         self.events.clear();
+        self.printed = self.process.output().len();
         Ok(())
     }
 

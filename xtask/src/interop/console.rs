@@ -1,5 +1,6 @@
 //! Programs that read commands and print events, a line each, until they are stopped.
 
+use std::collections::VecDeque;
 use std::io::{PipeWriter, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -20,6 +21,8 @@ pub(super) struct Console {
     input: PipeWriter,
     /// How many bytes of its output were looked at.
     read: usize,
+    /// Lines that [`Console::take`] has not returned yet.
+    kept: VecDeque<String>,
 }
 
 impl Console {
@@ -31,6 +34,7 @@ impl Console {
             process,
             input,
             read: 0,
+            kept: VecDeque::new(),
         })
     }
 
@@ -65,8 +69,40 @@ impl Console {
         }
     }
 
+    /// The lines that it has printed since they were last read.
+    pub(super) fn new_lines(&mut self) -> Result<Vec<String>> {
+        let output = self.process.output();
+        let new = output.get(self.read..).unwrap_or_default();
+        let lines = new.split_inclusive('\n');
+        let whole: Vec<&str> = lines.filter(|line| line.ends_with('\n')).collect();
+        self.read += whole.iter().map(|line| line.len()).sum::<usize>();
+        self.process.assert_running()?;
+        Ok(whole.into_iter().map(str::to_owned).collect())
+    }
+
+    /// Waits for a line that begins like this, and removes it. Returns the rest of it. Other lines stay for later calls.
+    pub(super) fn take(&mut self, start: &str) -> Result<String> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let new = self.new_lines()?;
+            self.kept.extend(new);
+            let place = self.kept.iter().position(|line| line.starts_with(start));
+            if let Some(line) = place.and_then(|place| self.kept.remove(place)) {
+                return Ok(line[start.len()..].trim().to_owned());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "no `{start}` but {:?}: {}",
+                self.kept,
+                self.process.tail()
+            );
+            sleep(POLL);
+        }
+    }
+
     /// Forgets the events of the past.
     pub(super) fn forget(&mut self) {
         self.read = self.process.output().len();
+        self.kept.clear();
     }
 }
