@@ -136,6 +136,7 @@ fn nodes_in_namespaces_share_a_quota_and_phones_and_a_killed_node_comes_back() {
         assert!(took < 2 * HEALED, "{took:?}");
         assert_eq!(of_a(&nodes), 0);
         assert!(lists(&nodes[0], &bob));
+        call(&mut ann, &mut bob, "after");
     });
 }
 

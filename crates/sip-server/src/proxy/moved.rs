@@ -91,6 +91,10 @@ impl Proxy {
         let mut found = found.filter_map(|it| Target::moved(&routed.uri, it, self.runs));
         if let Some(mut first) = found.next() {
             first.others = found.collect();
+            // The flow of the token is the last one to try, if it shows a failure or has a binding.
+            if flow.flow.connection.is_some() || wanted.at_flow().is_some() {
+                first.others.push(Target::by_flow(&routed.uri, flow));
+            }
             return Moved::Here(aor, first);
         }
         let only = wanted.only_one(now);

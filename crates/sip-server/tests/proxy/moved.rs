@@ -303,6 +303,28 @@ fn the_next_binding_of_a_phone_is_tried_if_the_connection_of_the_newest_is_gone(
 }
 
 #[test]
+fn the_flow_of_the_dialog_is_tried_if_the_connection_of_a_later_binding_is_gone() {
+    let mut world = World::new();
+    let mut contact = phone(World::datagrams_of(UAS));
+    contact.instance = "urn:uuid:1".to_owned();
+    call(&mut world, &contact);
+    run_on(&mut world);
+    let later = Contact {
+        flow: Some(world.phone_connects(LATER)),
+        uri: "sip:bob@10.0.0.8".to_owned(),
+        updated: START + world.ms() * 1_000_000,
+        ..contact.clone()
+    };
+    world.policy().bind("bob", &later);
+    world.disconnect(LATER);
+    world.in_dialog(UAC, "BYE");
+    run_on(&mut world);
+    assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
+    assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
+    world.nothing_is_left();
+}
+
+#[test]
 fn the_worker_with_the_bindings_gets_the_request_and_the_ack() {
     let mut world = World::new();
     call(&mut world, &phone(World::datagrams_of(UAS)));
