@@ -36,7 +36,7 @@ pub struct Exchanged {
     /// Entries that no node has written, and that the engine has removed.
     pub removed: u64,
     /// What other nodes have told this one by [`Engine::tell`] since the last exchange.
-    pub on_change: Vec<String>,
+    pub notices: Vec<String>,
 }
 
 /// How many units a holder has, or why the engine has rejected the request for one key.

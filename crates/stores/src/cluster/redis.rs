@@ -213,7 +213,7 @@ impl RedisEngine {
             .arg(crate::keys::hex(&identity));
         let (outcome, losses) = join(self.servers.run_one(call), self.servers.losses()).await;
         let reply: ExchangeReply = outcome?;
-        let (nodes, before, messages, sequence, identity, removed, on_change) = reply;
+        let (nodes, before, messages, sequence, identity, removed, notices) = reply;
         let identity = text(identity);
         Ok(Exchanged {
             nodes: nodes.into_iter().map(text).collect(),
@@ -226,7 +226,7 @@ impl RedisEngine {
                 losses => format!("{identity} {losses}"),
             },
             removed,
-            on_change: on_change.into_iter().map(text).collect(),
+            notices: notices.into_iter().map(text).collect(),
         })
     }
 
@@ -367,16 +367,16 @@ mod needs_packages {
             redis
                 .wait(engine.exchange(&retired))
                 .unwrap()
-                .on_change
+                .notices
                 .is_empty()
         );
         let mut first = exchange(&redis, &engine, None);
-        first.on_change.sort();
+        first.notices.sort();
         assert_eq!(
-            (first.on_change, first.removed),
+            (first.notices, first.removed),
             (vec!["three".to_owned(), "two".to_owned()], 1)
         );
-        assert!(exchange(&redis, &engine, None).on_change.is_empty());
+        assert!(exchange(&redis, &engine, None).notices.is_empty());
         assert_ne!(redis.ask(&["pttl", "{test}:to:62"]), "-1");
     }
 

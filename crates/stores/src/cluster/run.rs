@@ -284,21 +284,21 @@ impl Exchanges {
         for text in &exchanged.messages {
             self.read(text);
         }
-        self.learn_moved(&exchanged.on_change);
+        self.learn_moved(&exchanged.notices);
     }
 
     /// Other nodes say that phones have registered there.
-    fn learn_moved(&mut self, on_change: &[String]) {
+    fn learn_moved(&mut self, notices: &[String]) {
         let Some(bindings) = self
             .shared
             .bindings
             .as_ref()
-            .filter(|_| !on_change.is_empty())
+            .filter(|_| !notices.is_empty())
         else {
             return;
         };
         let read = |text: &String| MovedBinding::read(text, &self.name, &self.seal, unix_s());
-        let (forged, untimely) = bindings.note_received(on_change.iter().map(read));
+        let (forged, untimely) = bindings.note_received(notices.iter().map(read));
         self.shared.forged.fetch_add(forged, Ordering::Relaxed);
         if untimely > 0 && self.warned[3].may() {
             tracing::warn!(
@@ -560,7 +560,7 @@ mod tests {
             moved(id).sign(node, &seal, unix_s).1
         };
         let now = unix_s();
-        let on_change = vec![
+        let notices = vec![
             sign(1, "a", 1, now),
             sign(2, "a", 1, now - 600),
             sign(3, "a", 1, now + 600),
@@ -569,7 +569,7 @@ mod tests {
             "nonsense".to_owned(),
         ];
         let told = Exchanged {
-            on_change,
+            notices,
             ..exchanged(None, &[])
         };
         exchanges.learn(told, None);
