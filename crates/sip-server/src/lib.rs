@@ -31,7 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has a registrar and a proxy with sockets.
+//! [`memory_site::MemorySite`] has all traits of a small server; `examples/` has a registrar and a proxy with sockets.
 //!
 //! # When not to use it
 //!
@@ -45,6 +45,7 @@ mod date;
 pub mod flow;
 pub mod location;
 pub mod log;
+pub mod memory_site;
 pub mod proxy;
 pub mod push;
 pub mod reg_event;

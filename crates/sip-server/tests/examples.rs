@@ -187,7 +187,8 @@ fn every_example_is_short() {
             !line.is_empty() && !line.starts_with("//")
         });
         let lines = code.count();
-        assert!(lines <= 190, "{name} has {lines} lines of code");
+        let most = if name == "proxy" { 100 } else { 190 };
+        assert!(lines <= most, "{name} has {lines} lines of code");
     }
 }
 
