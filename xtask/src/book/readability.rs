@@ -38,6 +38,7 @@ const PLAIN: &[&str] = &[
     "docs/from-coturn.md",
     "docs/from-eturnal.md",
     "docs/from-kamailio.md",
+    "docs/from-opensips.md",
     "docs/from-pion.md",
     "docs/from-repro.md",
     "docs/glossary.md",
