@@ -1,50 +1,170 @@
-//! Licences, banned crates and sources of everything that hairpin is built from, by cargo-deny; and known
-//! vulnerabilities, where its database can be reached. `deny.toml` says what is allowed.
+//! Licences, banned crates and sources of everything that hairpin is built from. `deny.toml` says what is allowed: the
+//! file of cargo-deny, of which this reads a part. To build cargo-deny takes five minutes of a processor, so only
+//! `--advisories` does it, to look for known vulnerabilities.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+use spdx::{Expression, ParseMode};
 
 use crate::built;
 use crate::tally::Tally;
 use crate::workspace;
 
-pub(crate) fn run(root: &Path) -> Result<Tally> {
-    let program = built::CARGO_DENY.ensure(root)?;
-    let cargo_deny = || {
-        let mut command = Command::new(&program);
-        command
-            .arg("--locked")
-            .env("CARGO", workspace::cargo().get_program())
-            .current_dir(root)
-            .stdin(Stdio::null());
-        command
-    };
+/// What is allowed.
+#[derive(Deserialize)]
+struct Rules {
+    graph: Graph,
+    licenses: Licenses,
+    bans: Bans,
+}
+
+#[derive(Deserialize)]
+struct Graph {
+    targets: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Licenses {
+    allow: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct Bans {
+    deny: Vec<Ban>,
+}
+
+#[derive(Deserialize)]
+struct Ban {
+    #[serde(rename = "crate")]
+    name: String,
+    reason: String,
+}
+
+pub(crate) fn run(root: &Path, advisories: bool) -> Result<Tally> {
+    let rules = std::fs::read_to_string(root.join("deny.toml")).context("deny.toml")?;
+    let rules: Rules = toml::from_str(&rules).context("deny.toml")?;
+    let packages = packages(root, &rules.graph)?;
     let mut tally = Tally::default();
-    for (name, fine) in [
-        ("licenses", "no copyleft"),
-        ("bans", "no banned crate"),
-        ("sources", "only the registry"),
-    ] {
-        let outcome = check(cargo_deny().args(["check", name])).map(|()| fine.to_owned());
-        tally.record(name, &outcome);
-    }
-    let database = cargo_deny().args(["fetch", "db"]).output();
-    if database.context("cannot run cargo-deny")?.status.success() {
-        let outcome = check(cargo_deny().args(["check", "--disable-fetch", "advisories"]));
-        tally.record(
-            "advisories",
-            &outcome.map(|()| "no known vulnerability".to_owned()),
-        );
-    } else {
-        tally.skip("advisories", "the database of RustSec cannot be reached");
+    let each = |check: &dyn Fn(&Value) -> Result<()>| {
+        let faults = packages.iter().filter_map(|package| {
+            let error = check(package).err()?;
+            let text = |key: &str| package[key].as_str().unwrap_or_default();
+            Some(format!("{} {}: {error:#}", text("name"), text("version")))
+        });
+        let faults: Vec<String> = faults.collect();
+        ensure!(faults.is_empty(), "{}", faults.join("\n"));
+        Ok(format!("{} crates", packages.len()))
+    };
+    let licence = |package: &Value| check_licence(package, &rules.licenses);
+    tally.record("licences are in the list of deny.toml", &each(&licence));
+    let ban = |package: &Value| check_ban(package, &rules.bans);
+    tally.record("no crate is banned", &each(&ban));
+    tally.record("each crate is from crates.io", &each(&check_source));
+    if advisories {
+        tally.record("no known vulnerability", &check_advisories(root));
     }
     Ok(tally)
 }
 
-fn check(command: &mut Command) -> Result<()> {
+/// The crates that a build for one of the targets uses, with all features, as `cargo metadata` describes them.
+fn packages(root: &Path, graph: &Graph) -> Result<Vec<Value>> {
+    let mut command = workspace::cargo();
+    command.args([
+        "metadata",
+        "--format-version=1",
+        "--locked",
+        "--all-features",
+    ]);
+    for target in &graph.targets {
+        command.args(["--filter-platform", target]);
+    }
+    let output = workspace::output_of(command.current_dir(root))?;
+    let mut metadata: Value = serde_json::from_str(&output)?;
+    let Value::Array(packages) = metadata["packages"].take() else {
+        bail!("cargo metadata has no packages");
+    };
+    ensure!(packages.len() > 100, "{} crates", packages.len());
+    Ok(packages)
+}
+
+fn check_licence(package: &Value, licenses: &Licenses) -> Result<()> {
+    let text = package["license"].as_str().context("it names no licence")?;
+    let expression = Expression::parse_mode(text, ParseMode::LAX);
+    let expression = expression.map_err(|error| anyhow::anyhow!("`{text}`: {error}"))?;
+    let is_allowed = expression.evaluate(|licence| licenses.allow.contains(&licence.to_string()));
+    ensure!(is_allowed, "`{text}` is not in `licenses.allow`");
+    Ok(())
+}
+
+fn check_ban(package: &Value, bans: &Bans) -> Result<()> {
+    let ban = bans.deny.iter().find(|ban| package["name"] == ban.name);
+    ban.map_or(Ok(()), |ban| bail!("{}", ban.reason))
+}
+
+/// Crates of the workspace have no source.
+fn check_source(package: &Value) -> Result<()> {
+    const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
+    let source = package["source"].as_str().unwrap_or(CRATES_IO);
+    ensure!(source == CRATES_IO, "it is from {source}");
+    Ok(())
+}
+
+fn check_advisories(root: &Path) -> Result<String> {
+    let program = built::CARGO_DENY.ensure(root)?;
+    let mut command = Command::new(&program);
+    command
+        .args(["--locked", "check", "advisories"])
+        .env("CARGO", workspace::cargo().get_program())
+        .current_dir(root)
+        .stdin(Stdio::null());
     let status = command.status().context("cannot run cargo-deny")?;
     ensure!(status.success(), "what cargo-deny complains of is above");
-    Ok(())
+    Ok("the database of RustSec has none".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_not_allowed_is_named() {
+        let allow = ["MIT", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned);
+        let licenses = Licenses {
+            allow: BTreeSet::from(allow),
+        };
+        let is_fine = |licence: Value| check_licence(&json!({ "license": licence }), &licenses);
+        for fine in [
+            "MIT",
+            "MIT/Apache-2.0",
+            "GPL-3.0 OR MIT",
+            "Apache-2.0 WITH LLVM-exception",
+        ] {
+            is_fine(fine.into()).unwrap();
+        }
+        for wrong in [
+            "GPL-3.0-only",
+            "MIT AND GPL-2.0",
+            "Apache-2.0",
+            "of its own",
+            "",
+        ] {
+            assert!(is_fine(wrong.into()).is_err(), "{wrong}");
+        }
+        assert!(is_fine(Value::Null).is_err());
+        let (name, reason) = ("ring".to_owned(), "one implementation".to_owned());
+        let bans = Bans {
+            deny: vec![Ban { name, reason }],
+        };
+        assert!(check_ban(&json!({ "name": "ring" }), &bans).is_err());
+        check_ban(&json!({ "name": "string" }), &bans).unwrap();
+        check_source(&json!({ "source": null })).unwrap();
+        let git = json!({ "source": "git+https://example.org/a#0123" });
+        assert!(check_source(&git).is_err());
+    }
 }

@@ -91,8 +91,12 @@ enum Task {
     ///
     /// As root; boots a Debian in a container.
     Packages(packages::Options),
-    /// Check licences, banned crates, sources and known vulnerabilities with cargo-deny.
-    Deny,
+    /// Check licences, banned crates and sources of all dependencies against deny.toml.
+    Deny {
+        /// Look for known vulnerabilities as well, with cargo-deny, which is built for it.
+        #[arg(long)]
+        advisories: bool,
+    },
     /// Count what each operation costs in instructions, allocations and system calls, and hold it against
     /// crates/hairpin/budgets.toml.
     Budgets {
@@ -151,7 +155,7 @@ fn run(chore: Task) -> anyhow::Result<ExitCode> {
         Task::Package { build } => package::run(&root, build)?,
         Task::Dist(options) => dist::run(&root, &options)?,
         Task::Packages(options) => packages::run(&root, &options)?,
-        Task::Deny => deny::run(&root)?,
+        Task::Deny { advisories } => deny::run(&root, advisories)?,
         Task::Budgets { write } => budgets::run(&root, write)?,
         Task::Book => book::run(&root)?,
         Task::Readability => {

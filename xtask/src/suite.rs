@@ -52,7 +52,7 @@ pub(crate) enum Stage {
     Doc,
     /// The manual: mdBook builds it, each link leads somewhere, and its newer pages are easy to read.
     Book,
-    /// cargo-deny: licences, duplicate or banned crates, sources, known vulnerabilities.
+    /// Licences, banned crates and sources of all dependencies.
     Deny,
     /// Unit, integration and documentation tests of the workspace.
     Unit,
@@ -92,7 +92,7 @@ impl Stage {
                 Ok(tally)
             }
             Stage::Package => package::run(root, false),
-            Stage::Deny => deny::run(root),
+            Stage::Deny => deny::run(root, false),
             Stage::Build => {
                 cargo::release(root).and_then(|_| budgets::build(root).map(|_| Tally::ONE))
             }

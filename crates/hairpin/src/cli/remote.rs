@@ -10,8 +10,14 @@ use crate::api_client::{ApiUrl, Client};
 /// The admin API of a server.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Remote {
-    /// Use the admin API of a server, such as https://turn.example.org:9641
-    #[arg(long, value_name = "URL", env = "HAIRPIN_API", value_parser = ApiUrl::read)]
+    // Not a doc comment: rustdoc would require a link, and the help would show its brackets.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "HAIRPIN_API",
+        value_parser = ApiUrl::read,
+        help = "Use the admin API of a server, such as https://turn.example.org:9641"
+    )]
     pub(crate) api: Option<ApiUrl>,
     /// A file with one of admin.tokens, for --api
     #[arg(long, value_name = "FILE", env = "HAIRPIN_TOKEN_FILE")]
