@@ -15,6 +15,9 @@ pub enum StoreError {
     /// A table is missing. Old databases of coturn lack some.
     #[error("{0}")]
     NoTable(String),
+    /// The store refuses to report changes to this user of it.
+    #[error("the store does not permit it: {0}")]
+    Denied(String),
     /// No response in time.
     #[error("no response within {} ms", .0.as_millis())]
     Timeout(Duration),

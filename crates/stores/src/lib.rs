@@ -70,6 +70,7 @@ pub use keys::Keys;
 pub use kinds::{Kind, Options, open};
 pub use source::{Source, Status};
 pub use store::{
-    Change, Directory, Found, RealmOption, Shared, SipRouteRow, Store, StoreFuture, TokenKeyRow,
+    Change, Directory, Found, RealmOption, Shared, SipRouteRow, SipRouteValue, SipTables, Store,
+    StoreFuture, TokenKeyRow,
 };
 pub use stores::{Notice, OpenError, StoreList, StoreSettings, Stores};

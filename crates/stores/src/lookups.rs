@@ -21,8 +21,12 @@ use crate::budget::Budget;
 use crate::cache::{Cached, Id};
 use crate::error::StoreError;
 use crate::source::{Ask, Lookup, Source, Waiter};
-use crate::store::{Change, Found, Shared, Store};
+use crate::store::{Change, Found, Shared, SipTables, Store};
 use crate::stores::Notice;
+
+mod sip_tables;
+
+use sip_tables::SipReading;
 
 /// Queries that run at once.
 pub const RUNNING: usize = 64;
@@ -42,6 +46,8 @@ const PROBES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 const MAX_TTL: Duration = Duration::from_secs(86_400);
 /// Time until a lost connection for change notifications is opened again.
 const WATCH_AGAIN: Duration = Duration::from_secs(2);
+/// The same if the store does not permit it: somebody may change that.
+const WATCH_DENIED: Duration = Duration::from_secs(60);
 /// Change notifications that may wait. If there are more, everything counts as changed.
 const CHANGES: usize = 1_024;
 
@@ -82,6 +88,7 @@ enum Event {
 enum Done {
     User(Id, Result<Found, StoreError>, Duration),
     Shared(Result<Shared, StoreError>),
+    Sip(Result<SipTables, StoreError>),
     /// A library has a fault. The panic has been logged.
     Panicked(task::Id),
 }
@@ -108,6 +115,7 @@ pub(crate) struct Queries {
     is_refreshing: bool,
     /// The small tables have changed while they were read, so they must be read again.
     refresh_again: bool,
+    sip: SipReading,
 }
 
 impl Queries {
@@ -134,6 +142,7 @@ impl Queries {
             refresh_at: now,
             is_refreshing: false,
             refresh_again: false,
+            sip: SipReading::default(),
         }
     }
 
@@ -264,12 +273,14 @@ impl Queries {
                 self.found(id, found);
             }
             Done::Shared(shared) => self.refreshed(shared),
+            Done::Sip(tables) => self.sip_tables_read(tables),
             Done::Panicked(task) => {
                 let mut users = self.in_flight.iter();
                 let user = users.find(|(_, user)| user.task == Some(task));
                 let error = StoreError::Query("the query has panicked".to_owned());
                 match user.map(|(id, _)| *id) {
                     Some(id) => self.found(id, Err(error)),
+                    None if self.sip.is_task(task) => self.sip_tables_read(Err(error)),
                     None => self.refreshed(Err(error)),
                 }
             }
@@ -384,8 +395,12 @@ impl Queries {
 
     fn refreshed(&mut self, shared: Result<Shared, StoreError>) {
         self.is_refreshing = false;
+        let responds = shared.is_ok();
         self.take_shared(shared);
-        self.source.was_tried.store(true, Relaxed);
+        match responds {
+            true => self.read_sip_tables(),
+            false => self.source.was_tried.store(true, Relaxed),
+        }
     }
 
     /// Handles the small tables of a store, or the failure to read them.
@@ -494,10 +509,15 @@ async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
         }
     };
     loop {
-        if let Err(error) = store.watch(&on_change).await {
+        let outcome = store.watch(&on_change).await;
+        if let Err(error) = &outcome {
             tracing::debug!(%error, "cannot watch a store for changes, retrying");
         }
-        tokio::time::sleep(WATCH_AGAIN).await;
+        let wait = match outcome {
+            Err(StoreError::Denied(_)) => WATCH_DENIED,
+            _ => WATCH_AGAIN,
+        };
+        tokio::time::sleep(wait).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::cache::{Cache, Cached, Id};
 use crate::error::StoreError;
 use crate::keys::Keys;
 use crate::kinds::Kind;
-use crate::store::Shared;
+use crate::store::{Shared, SipTables};
 
 /// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(crate) struct Counters {
     pub(crate) queries: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(crate) micros: AtomicU64,
+    pub(crate) sip_failures: AtomicU64,
+    pub(crate) sip_omitted: AtomicUsize,
 }
 
 /// The state and the counters of a store.
@@ -82,6 +84,12 @@ pub struct Status {
     pub time: Duration,
     /// Users in the cache.
     pub cached_users: usize,
+    /// The last reading of the tables of SIP has succeeded. If not, the rows of an earlier reading are in use.
+    pub is_sip_current: bool,
+    /// Readings of the tables of SIP that have failed.
+    pub sip_failures: u64,
+    /// Rows of the tables of SIP that the last reading has omitted, because a table has too many.
+    pub sip_omitted: usize,
 }
 
 /// One store as the workers see it.
@@ -96,8 +104,10 @@ pub struct Source {
     /// query or a probe has a response. A store counts as down only after several failures. A query that the store has
     /// rejected concerns one user, and changes nothing here.
     pub(crate) responds: AtomicBool,
-    /// Whether the small tables have been read, or could not be.
+    /// Whether the small tables and the tables of SIP have been read, or could not be.
     pub(crate) was_tried: AtomicBool,
+    /// Whether the last reading of the tables of SIP has succeeded.
+    pub(crate) is_sip_current: AtomicBool,
     /// The small tables; `None` before the store has responded for the first time.
     shared: Mutex<Option<Arc<Shared>>>,
     /// Why the small tables could not be read the last time that this failed.
@@ -132,6 +142,7 @@ impl Source {
             is_up: AtomicBool::new(false),
             responds: AtomicBool::new(true),
             was_tried: AtomicBool::new(false),
+            is_sip_current: AtomicBool::new(false),
             shared: Mutex::new(None),
             last_error: Mutex::new(None),
         }
@@ -150,14 +161,31 @@ impl Source {
         shared.clone()
     }
 
-    /// Replaces the small tables. Returns whether they differ.
-    pub(crate) fn set_shared(&self, new: Shared) -> bool {
+    /// Replaces the small tables, without those of SIP. Returns whether they differ.
+    pub(crate) fn set_shared(&self, mut new: Shared) -> bool {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.as_ref().is_some_and(|old| **old == new) {
-            return false;
+        if let Some(old) = &*shared {
+            new.sip = Arc::clone(&old.sip);
+            if **old == new {
+                return false;
+            }
         }
         *shared = Some(Arc::new(new));
         true
+    }
+
+    /// Replaces the tables of SIP. Returns whether they differ. The small tables must have been read before.
+    pub(crate) fn set_sip(&self, new: SipTables) -> bool {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*shared {
+            Some(old) if *old.sip != new => {
+                let mut all = Shared::clone(old);
+                all.sip = Arc::new(new);
+                *shared = Some(Arc::new(all));
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn set_last_error(&self, error: &StoreError) {
@@ -227,6 +255,9 @@ impl Source {
             failures: count(&counters.failures),
             time: Duration::from_micros(count(&counters.micros)),
             cached_users: self.cache.len(),
+            is_sip_current: self.is_sip_current.load(Ordering::Relaxed),
+            sip_failures: count(&counters.sip_failures),
+            sip_omitted: counters.sip_omitted.load(Ordering::Relaxed),
         }
     }
 }

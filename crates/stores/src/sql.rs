@@ -6,16 +6,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::error::StoreError;
 use crate::keys::{Keys, hex};
 use crate::store::{
-    Directory, Found, OnChange, RealmOption, Shared, SipRouteRow, Store, StoreFuture, TokenKeyRow,
+    Directory, Found, OnChange, RealmOption, Shared, SipRouteRow, SipTables, Store, StoreFuture,
+    TokenKeyRow,
 };
 
 /// Rows of each small table that are read: a bound for the memory.
-const MAX_ROWS: usize = 65_536;
+const MAX_ROWS: usize = SipTables::MAX_ROWS;
 
 /// The tables, as coturn's own `schema.sql` has them, and `hairpin_key`. For databases that hairpin makes itself, and
 /// for the documentation.
@@ -79,16 +79,6 @@ const PRESENT: u8 = 2;
 pub struct Tables<S> {
     sql: S,
     keys_table: AtomicU8,
-    /// The SIP tables as they were last read.
-    sip: Mutex<SipTables>,
-}
-
-/// The tables of SIP, and why they could not be read the last time.
-#[derive(Clone, Debug, Default)]
-struct SipTables {
-    aliases: Vec<(String, String)>,
-    routes: Vec<SipRouteRow>,
-    error: Option<String>,
 }
 
 impl<S: Sql> Tables<S> {
@@ -97,7 +87,6 @@ impl<S: Sql> Tables<S> {
         Tables {
             sql,
             keys_table: AtomicU8::new(UNKNOWN),
-            sip: Mutex::default(),
         }
     }
 
@@ -147,33 +136,36 @@ impl<S: Sql> Tables<S> {
         })
     }
 
-    /// The rows of a small table; none if the table is missing.
-    async fn small_table(&self, text: &str) -> Result<Vec<Row>, StoreError> {
-        let text = format!("{text} LIMIT {MAX_ROWS}");
-        match self.sql.rows(&text, &[]).await {
+    /// The rows of a table, and whether it has more than [`MAX_ROWS`]. No rows if the table is missing.
+    async fn first_rows(&self, text: &str) -> Result<(Vec<Row>, bool), StoreError> {
+        let text = format!("{text} LIMIT {}", MAX_ROWS + 1);
+        let mut rows = match self.sql.rows(&text, &[]).await {
             Err(StoreError::NoTable(reason)) => {
                 tracing::debug!(reason, "a table of a store is missing");
-                Ok(Vec::new())
+                Vec::new()
             }
-            Ok(rows) if rows.len() >= MAX_ROWS => {
-                tracing::warn!(
-                    query = text,
-                    "a table of a store has more than {MAX_ROWS} rows: the others have no effect"
-                );
-                Ok(rows)
-            }
-            result => result,
+            result => result?,
+        };
+        let has_more = rows.len() > MAX_ROWS;
+        rows.truncate(MAX_ROWS);
+        Ok((rows, has_more))
+    }
+
+    /// The rows of a small table; none if the table is missing.
+    async fn small_table(&self, text: &str) -> Result<Vec<Row>, StoreError> {
+        let (rows, has_more) = self.first_rows(text).await?;
+        if has_more {
+            tracing::warn!(
+                query = text,
+                "a table of a store has more than {MAX_ROWS} rows: the others have no effect"
+            );
         }
+        Ok(rows)
     }
 
     async fn pairs(&self, text: &str) -> Result<Vec<(String, String)>, StoreError> {
         let rows = self.small_table(text).await?;
-        let mut pairs: Vec<_> = rows
-            .iter()
-            .map(|row| (text_at(row, 0).to_owned(), text_at(row, 1).to_owned()))
-            .collect();
-        pairs.sort();
-        Ok(pairs)
+        Ok(pairs_of(&rows))
     }
 
     async fn options(&self) -> Result<Vec<(String, RealmOption, u64)>, StoreError> {
@@ -204,15 +196,30 @@ impl<S: Sql> Tables<S> {
         Ok(keys)
     }
 
-    async fn sip_routes(&self) -> Result<Vec<SipRouteRow>, StoreError> {
+    /// The first rows of a table of SIP, and how many more it has.
+    async fn sip_table(&self, text: &str, table: &str) -> Result<(Vec<Row>, usize), StoreError> {
+        let (rows, has_more) = self.first_rows(text).await?;
+        if !has_more {
+            return Ok((rows, 0));
+        }
+        let count = format!("SELECT COUNT(*) FROM {table}");
+        let counted = self.sql.rows(&count, &[]).await?;
+        let all = counted.first().map_or(0, |row| number_at(row, 0));
+        let all = usize::try_from(all).unwrap_or(usize::MAX);
+        // Somebody may have deleted rows meanwhile.
+        let omitted = all.saturating_sub(rows.len()).max(1);
+        Ok((rows, omitted))
+    }
+
+    async fn sip_routes(&self) -> Result<(Vec<SipRouteRow>, usize), StoreError> {
         // SQLite takes a name between quotation marks for a text if there is no such column, but not behind a table.
         let columns = SipRouteRow::KEYS
-            .map(|key| format!("r.\"{key}\""))
+            .map(|(key, _)| format!("r.\"{key}\""))
             .join(", ");
-        let text = format!("SELECT r.name, {columns} FROM hairpin_sip_route r");
-        let rows = self.small_table(&text).await?;
+        let text = format!("SELECT r.name, {columns} FROM hairpin_sip_route r ORDER BY r.name");
+        let (rows, omitted) = self.sip_table(&text, "hairpin_sip_route").await?;
         let route = |row: &Row| {
-            let value = |(place, key): (usize, &&str)| {
+            let value = |(place, (key, _)): (usize, &(&str, _))| {
                 let value = text_at(row, place + 1);
                 (!value.is_empty()).then(|| ((*key).to_owned(), value.to_owned()))
             };
@@ -224,40 +231,18 @@ impl<S: Sql> Tables<S> {
         };
         let mut routes: Vec<_> = rows.iter().map(route).collect();
         routes.sort();
-        Ok(routes)
+        Ok((routes, omitted))
     }
 
-    /// The tables of SIP. If the database rejects the query, the rows that were read last stay, so that a change of a
-    /// table does not take users away.
-    async fn sip_tables(&self) -> Result<SipTables, StoreError> {
-        let read = async {
-            let aliases = self
-                .pairs("SELECT alias, aor FROM hairpin_sip_alias")
-                .await?;
-            Ok((aliases, self.sip_routes().await?))
-        };
-        let outcome = read.await;
-        let mut known = self.sip.lock().unwrap_or_else(PoisonError::into_inner);
-        match outcome {
-            Ok((aliases, routes)) => {
-                *known = SipTables {
-                    aliases,
-                    routes,
-                    error: None,
-                };
-            }
-            Err(StoreError::Query(reason)) => {
-                if known.error.as_ref() != Some(&reason) {
-                    tracing::warn!(
-                        reason,
-                        "the SIP tables of a store cannot be read, the rows that were read last stay"
-                    );
-                    known.error = Some(reason);
-                }
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(known.clone())
+    async fn read_sip_tables(&self) -> Result<SipTables, StoreError> {
+        let text = "SELECT alias, aor FROM hairpin_sip_alias ORDER BY alias";
+        let (aliases, omitted) = self.sip_table(text, "hairpin_sip_alias").await?;
+        let (routes, more) = self.sip_routes().await?;
+        Ok(SipTables {
+            aliases: pairs_of(&aliases),
+            routes,
+            omitted: omitted.saturating_add(more),
+        })
     }
 
     async fn read_shared(&self) -> Result<Shared, StoreError> {
@@ -267,7 +252,6 @@ impl<S: Sql> Tables<S> {
             .sql
             .rows("SELECT realm FROM turnusers_lt LIMIT 1", &[])
             .await?;
-        let sip = self.sip_tables().await?;
         Ok(Shared {
             has_users: !user.is_empty(),
             secrets: self.pairs("SELECT realm, value FROM turn_secret").await?,
@@ -282,8 +266,7 @@ impl<S: Sql> Tables<S> {
                 .pairs("SELECT realm, ip_range FROM denied_peer_ip")
                 .await?,
             token_keys: self.token_keys().await?,
-            sip_aliases: sip.aliases,
-            sip_routes: sip.routes,
+            ..Shared::default()
         })
     }
 
@@ -371,6 +354,14 @@ impl<S: Sql> Tables<S> {
     }
 }
 
+/// The first two columns of rows, in order.
+fn pairs_of(rows: &[Row]) -> Vec<(String, String)> {
+    let pair = |row: &Row| (text_at(row, 0).to_owned(), text_at(row, 1).to_owned());
+    let mut pairs: Vec<_> = rows.iter().map(pair).collect();
+    pairs.sort();
+    pairs
+}
+
 /// The text in a column; empty if there is none.
 fn text_at(row: &Row, column: usize) -> &str {
     row.get(column)
@@ -390,6 +381,10 @@ impl<S: Sql> Store for Tables<S> {
 
     fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(self.read_shared())
+    }
+
+    fn sip_tables(&self) -> StoreFuture<'_, SipTables> {
+        Box::pin(self.read_sip_tables())
     }
 
     fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {

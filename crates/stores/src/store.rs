@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::StoreError;
@@ -92,28 +93,64 @@ pub struct SipRouteRow {
     pub keys: Vec<(String, String)>,
 }
 
+/// What the value of a key of a route is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SipRouteValue {
+    /// A text.
+    Text,
+    /// A whole number.
+    Number,
+    /// Texts, separated by commas or as a JSON array.
+    List,
+}
+
+use SipRouteValue::{List, Number, Text};
+
 impl SipRouteRow {
-    /// The keys of a route, besides its name.
-    pub const KEYS: [&str; 18] = [
-        "priority",
-        "prefixes",
-        "domains",
-        "from_trunks",
-        "from_users",
-        "from_networks",
-        "headers",
-        "strip",
-        "replace",
-        "add",
-        "trunks",
-        "to_domain",
-        "reject",
-        "hunt",
-        "on_busy",
-        "on_no_answer",
-        "on_unreachable",
-        "ring_time",
+    /// The keys of a route, besides its name, and what their values are.
+    pub const KEYS: [(&str, SipRouteValue); 18] = [
+        ("priority", Number),
+        ("prefixes", List),
+        ("domains", List),
+        ("from_trunks", List),
+        ("from_users", List),
+        ("from_networks", List),
+        ("headers", List),
+        ("strip", Number),
+        ("replace", Text),
+        ("add", Text),
+        ("trunks", List),
+        ("to_domain", Text),
+        ("reject", Text),
+        ("hunt", Text),
+        ("on_busy", Text),
+        ("on_no_answer", Text),
+        ("on_unreachable", Text),
+        ("ring_time", Text),
     ];
+
+    /// What the value of this key is; `None` if a route has no such key.
+    #[must_use]
+    pub fn value_of(key: &str) -> Option<SipRouteValue> {
+        let known = Self::KEYS.iter().find(|(name, _)| *name == key);
+        known.map(|(_, value)| *value)
+    }
+}
+
+/// The tables of SIP of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SipTables {
+    /// Aliases: the alias and its address of record.
+    pub aliases: Vec<(String, String)>,
+    /// Routes of requests.
+    pub routes: Vec<SipRouteRow>,
+    /// Rows that are not among these, because a table has more than [`SipTables::MAX_ROWS`].
+    pub omitted: usize,
+}
+
+impl SipTables {
+    /// The most rows of each table: a bound for the memory.
+    pub const MAX_ROWS: usize = 65_536;
 }
 
 /// The small tables of a store, which are read as a whole. In pairs with a realm, the realm comes first (in `origins`,
@@ -134,10 +171,8 @@ pub struct Shared {
     pub denied: Vec<(String, String)>,
     /// Keys of access tokens.
     pub token_keys: Vec<TokenKeyRow>,
-    /// SIP aliases: the alias and its address of record.
-    pub sip_aliases: Vec<(String, String)>,
-    /// Routes of SIP requests.
-    pub sip_routes: Vec<SipRouteRow>,
+    /// The tables of SIP. [`Store::shared`] leaves them empty, and [`Store::sip_tables`] reads them.
+    pub sip: Arc<SipTables>,
 }
 
 /// Secrets stay out of logs.
@@ -151,8 +186,8 @@ impl fmt::Debug for Shared {
             .field("allowed", &self.allowed)
             .field("denied", &self.denied)
             .field("token_keys", &self.token_keys)
-            .field("sip_aliases", &self.sip_aliases.len())
-            .field("sip_routes", &self.sip_routes)
+            .field("sip_aliases", &self.sip.aliases.len())
+            .field("sip_routes", &self.sip.routes)
             .finish()
     }
 }
@@ -181,8 +216,13 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The user of this name in this realm.
     fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, Found>;
 
-    /// The small tables.
+    /// The small tables, without those of SIP. An error means that the store is down.
     fn shared(&self) -> StoreFuture<'_, Shared>;
+
+    /// The tables of SIP. They can be large, so they are read apart: an error says nothing of the store and its users.
+    fn sip_tables(&self) -> StoreFuture<'_, SipTables> {
+        Box::pin(std::future::ready(Ok(SipTables::default())))
+    }
 
     /// Reports changes until their connection breaks, which is an error. The future of a store that reports no changes
     /// never ends.

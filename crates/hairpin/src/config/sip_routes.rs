@@ -3,6 +3,7 @@
 use server::sip::routes::{
     self, Action, Failures, Finding, HeaderRule, Hunt, Network as RouteNetwork, Next, lint,
 };
+use stores::SipRouteRow;
 
 use super::diagnostics::{Diagnostic, Report};
 use super::network::Network;
@@ -43,27 +44,16 @@ type Priority = Bounded<0, 1000>;
 type Strip = Bounded<0, 64>;
 type RingTime = Seconds<1, 180>;
 
-const FIELDS: [&str; 19] = [
-    "name",
-    "priority",
-    "prefixes",
-    "domains",
-    "from_trunks",
-    "from_users",
-    "from_networks",
-    "headers",
-    "strip",
-    "replace",
-    "add",
-    "trunks",
-    "to_domain",
-    "reject",
-    "hunt",
-    "on_busy",
-    "on_no_answer",
-    "on_unreachable",
-    "ring_time",
-];
+/// The name, and the keys that a row of a store has as well.
+const FIELDS: [&str; 1 + SipRouteRow::KEYS.len()] = {
+    let mut fields = ["name"; 1 + SipRouteRow::KEYS.len()];
+    let mut place = 0;
+    while place < SipRouteRow::KEYS.len() {
+        fields[place + 1] = SipRouteRow::KEYS[place].0;
+        place += 1;
+    }
+    fields
+};
 
 const EXAMPLE: &str = "write it like { prefixes = [\"+49\"], trunks = [\"carrier\"] }";
 

@@ -1,7 +1,7 @@
 //! Routes of the SIP proxy in a store: the keys of `[[sip.route]]` as text, read as a configuration file is.
 
 use server::sip::routes::Route;
-use stores::SipRouteRow;
+use stores::{SipRouteRow, SipRouteValue};
 
 use super::diagnostics::{Report, Severity};
 use super::schema::Settings;
@@ -9,19 +9,6 @@ use super::setting::quote;
 use super::source::{Layer, Sources};
 use super::suggest::nearest;
 use super::{sip_routes, walk};
-
-/// Keys whose values are lists: separated by commas, or a JSON array.
-const LISTS: [&str; 7] = [
-    "prefixes",
-    "domains",
-    "from_trunks",
-    "from_users",
-    "from_networks",
-    "headers",
-    "trunks",
-];
-/// Keys whose values are numbers.
-const NUMBERS: [&str; 2] = ["priority", "strip"];
 
 /// The route of a row.
 ///
@@ -35,11 +22,11 @@ pub(crate) fn route_of_store(row: &SipRouteRow) -> Result<Route, String> {
         if value.is_empty() || key == "strip" && value == "0" {
             continue;
         }
-        let value = match &**key {
-            list if LISTS.contains(&list) => array(value).map_err(|why| format!("{key}: {why}"))?,
-            number if NUMBERS.contains(&number) && is_number(value) => value.to_owned(),
-            known if SipRouteRow::KEYS.contains(&known) => literal(value),
-            unknown => return Err(unknown_key(unknown)),
+        let value = match SipRouteRow::value_of(key) {
+            Some(SipRouteValue::List) => array(value).map_err(|why| format!("{key}: {why}"))?,
+            Some(SipRouteValue::Number) if is_number(value) => value.to_owned(),
+            Some(SipRouteValue::Number | SipRouteValue::Text) => literal(value),
+            None => return Err(unknown_key(key)),
         };
         text += &format!("{key} = {value}\n");
     }
@@ -71,7 +58,7 @@ fn is_number(text: &str) -> bool {
 }
 
 fn unknown_key(key: &str) -> String {
-    match nearest(key, SipRouteRow::KEYS) {
+    match nearest(key, SipRouteRow::KEYS.map(|(name, _)| name)) {
         Some(near) => format!("there is no key `{key}` (did you mean {near}?)"),
         None => format!("there is no key `{key}`"),
     }
@@ -83,11 +70,12 @@ fn array(text: &str) -> Result<String, &'static str> {
         true => {
             let items: Vec<serde_json::Value> = serde_json::from_str(text)
                 .map_err(|_| "it begins with [, but is no JSON array like [\"+49\", \"+43\"]")?;
+            let items = items.into_iter().filter(|item| !item.is_null());
             let text = |item: serde_json::Value| match item {
                 serde_json::Value::String(text) => text,
                 other => other.to_string(),
             };
-            items.into_iter().map(text).collect()
+            items.map(text).collect()
         }
         false => {
             let items = text.split(',').map(str::trim);
@@ -150,8 +138,35 @@ mod tests {
             (Hunt::Weight, Next::NextRoute)
         );
         assert_eq!(route.ring_time, Duration::from_secs(20));
-        let keys = SipRouteRow::KEYS;
-        assert!(LISTS.iter().chain(&NUMBERS).all(|key| keys.contains(key)));
+        let null = route_of_store(&row(
+            "out",
+            &[("trunks", "a"), ("prefixes", "[\"+49\", null]")],
+        ));
+        assert_eq!(null.expect("a route").prefixes, ["+49"]);
+    }
+
+    /// A list that is written as a text would be an error, and the other way round.
+    #[test]
+    fn each_key_has_the_values_that_the_configuration_knows() {
+        for (key, value) in SipRouteRow::KEYS {
+            let value = match (key, value) {
+                (_, SipRouteValue::List) if key == "from_networks" => "192.0.2.0/24",
+                (_, SipRouteValue::List) if key == "headers" => "X-Tenant: 7",
+                (_, SipRouteValue::List) => "a",
+                (_, SipRouteValue::Number) => "7",
+                ("hunt", _) => "order",
+                ("on_busy" | "on_no_answer" | "on_unreachable", _) => "next_route",
+                ("reject", _) => "403 No",
+                ("ring_time", _) => "20s",
+                ("to_domain", _) => "a.example",
+                _ => "a",
+            };
+            let is_action = ["trunks", "to_domain", "reject"].contains(&key);
+            let action = (!is_action).then_some(("trunks", "a"));
+            let keys: Vec<_> = [(key, value)].into_iter().chain(action).collect();
+            let route = route_of_store(&row("out", &keys));
+            assert!(route.is_ok(), "{key}: {route:?}");
+        }
     }
 
     #[test]

@@ -30,6 +30,16 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
         "Users of a store in the cache.",
         |status| status.cached_users,
     );
+    gauge(
+        "hairpin_store_sip_tables_current",
+        "1 if the last reading of the SIP tables of a store has succeeded, else 0.",
+        |status| usize::from(status.is_sip_current),
+    );
+    gauge(
+        "hairpin_store_sip_omitted_rows",
+        "Rows of SIP tables of a store that have no effect, because a table has too many.",
+        |status| status.sip_omitted,
+    );
     let mut lookups = page.family(
         "hairpin_store_lookups_total",
         Kind::Counter,
@@ -62,6 +72,11 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
         "hairpin_store_query_failures_total",
         "Queries for users to a store that failed or had no response in time.",
         |status| status.failures,
+    );
+    counter(
+        "hairpin_store_sip_failures_total",
+        "Readings of the SIP tables of a store that have failed.",
+        |status| status.sip_failures,
     );
     let mut seconds = page.family(
         "hairpin_store_query_seconds_total",

@@ -206,6 +206,42 @@ fn the_keys_of_redis_apply_at_once() {
     });
 }
 
+#[test]
+fn a_user_of_redis_without_permissions_keeps_the_store_up_and_the_log_says_so_once() {
+    let redis = Redis::start();
+    redis.ask(&["hset", "sip/aliases", "info@example.com", "bob@example.com"]);
+    let rule = ["on", ">secret", "~turn/*", "resetchannels", "+@all"];
+    redis.ask(&[&["acl", "setuser", "limited"], &rule[..]].concat());
+    let store = format!(
+        "[[auth.stores]]\nurl = \"redis://limited:secret@127.0.0.1:{}\"\n",
+        redis.port
+    );
+    let server = Server::start("", &store);
+    let metric = |name: &str| server.serve.metric(name, "store=\"1\"");
+    eventually("the tables of SIP could not be read", || {
+        metric("hairpin_store_sip_failures_total").is_some_and(|count| count >= 1.0)
+    });
+    assert_eq!(metric("hairpin_store_up"), Some(1.0));
+    assert_eq!(metric("hairpin_store_sip_tables_current"), Some(0.0));
+    // With the permission, they are read within half a minute.
+    redis.ask(&["acl", "setuser", "limited", "~sip/*"]);
+    eventually("the alias applies", || {
+        server
+            .explain("info")
+            .contains("is an alias of bob@example.com")
+    });
+    assert_eq!(metric("hairpin_store_sip_tables_current"), Some(1.0));
+    server.serve.signal("TERM");
+    let (_, log) = server.serve.wait();
+    for part in [
+        "a store may not report changes of keys",
+        "the SIP tables of a store cannot be read",
+    ] {
+        let lines = log.lines().filter(|line| line.contains(part));
+        assert_eq!(lines.count(), 1, "{part}: {log}");
+    }
+}
+
 /// A service that has tables of SIP, and no user.
 fn service(tables: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

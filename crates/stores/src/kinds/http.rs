@@ -8,11 +8,13 @@
 //! The response to the empty name in the empty realm, which no user has, can have the tables of SIP.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
@@ -25,14 +27,12 @@ use super::Options;
 use super::tls::client_config;
 use crate::error::StoreError;
 use crate::keys::Keys;
-use crate::store::{Found, Shared, SipRouteRow, Store, StoreFuture};
+use crate::store::{Found, Shared, SipRouteRow, SipTables, Store, StoreFuture};
 
 /// Two keys and some white space.
 const MAX_BODY: usize = 16 << 10;
 /// The tables of SIP.
 const MAX_TABLES: usize = 8 << 20;
-/// Entries of each of them.
-const MAX_ENTRIES: usize = 65_536;
 /// A connection that is not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -78,8 +78,10 @@ pub(super) struct Http {
     uri: Uri,
     authorization: Option<String>,
     client: HttpClient,
-    /// The tables of SIP as they were last read.
-    tables: Mutex<SipTables>,
+    /// The response to the empty name whose body, with the tables of SIP, has not been read.
+    unread: Mutex<Option<Result<Head, StoreError>>>,
+    /// Whether it has had tables of SIP.
+    has_had_tables: AtomicBool,
 }
 
 impl Http {
@@ -88,28 +90,31 @@ impl Http {
             uri: uri(options)?,
             authorization: bearer(options),
             client: client(options)?,
-            tables: Mutex::default(),
+            unread: Mutex::default(),
+            has_had_tables: AtomicBool::new(false),
         })
     }
 
     async fn find(&self, realm: &str, name: &str) -> Result<Found, StoreError> {
-        let (ttl, body) = self.ask(realm, name, MAX_BODY).await?;
-        let keys = body.map(|body| parse(&body)).transpose()?;
+        let Head { ttl, body } = self.ask(realm, name).await?;
+        let keys = match body {
+            Some(body) => Some(parse(&whole(body, MAX_BODY).await?)?),
+            None => None,
+        };
         Ok(Found { keys, ttl })
     }
 
-    /// The lifetime and the body of the response; no body for 404.
-    async fn ask(&self, realm: &str, name: &str, most: usize) -> Result<Answer, StoreError> {
+    async fn ask(&self, realm: &str, name: &str) -> Result<Head, StoreError> {
         let question = serde_json::json!({ "realm": realm, "username": name }).to_string();
-        let mut outcome = self.post(&question, most).await;
+        let mut outcome = self.post(&question).await;
         // Retry on a new connection: the service may have restarted, or a load balancer may have closed the first one.
         if matches!(outcome, Err(StoreError::Connect(_))) {
-            outcome = self.post(&question, most).await;
+            outcome = self.post(&question).await;
         }
         outcome
     }
 
-    async fn post(&self, question: &str, most: usize) -> Result<Answer, StoreError> {
+    async fn post(&self, question: &str) -> Result<Head, StoreError> {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(self.uri.clone())
@@ -124,89 +129,108 @@ impl Http {
         let (head, body) = response.into_parts();
         let cache = head.headers.get(CACHE_CONTROL);
         let ttl = cache.and_then(|value| max_age(value.to_str().ok()?));
+        let said = || format!("the service responds with {}", head.status);
         match head.status {
-            StatusCode::OK => {}
-            StatusCode::NOT_FOUND => return Ok((ttl, None)),
+            StatusCode::OK => Ok(Head {
+                ttl,
+                body: Some(body),
+            }),
+            StatusCode::NOT_FOUND => Ok(Head { ttl, body: None }),
             // RFC 9110 §15.6: these say that another attempt may succeed.
             StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => {
-                return Err(StoreError::Connect(format!(
-                    "the service responds with {}",
-                    head.status
-                )));
-            }
-            other => {
-                return Err(StoreError::Query(format!(
-                    "the service responds with {other}"
-                )));
-            }
+            | StatusCode::GATEWAY_TIMEOUT => Err(StoreError::Connect(said())),
+            _ => Err(StoreError::Query(said())),
         }
-        let body = Limited::new(body, most).collect().await;
-        let body = body.map_err(|error| StoreError::Connect(error.to_string()))?;
-        Ok((ttl, Some(body.to_bytes())))
     }
 
-    /// Asks for the empty name. A response that cannot be read leaves the tables as they were.
-    async fn read_tables(&self) -> Result<SipTables, StoreError> {
-        let outcome = match self.ask("", "", MAX_TABLES).await {
-            Ok((_, None)) => Ok(SipTables::default()),
-            Ok((_, Some(body))) => tables(&body),
-            // The service responds, and does not have them.
-            Err(StoreError::Query(_)) => Ok(self.tables().clone()),
+    /// Asks for the empty name, and leaves the body unread. A status that rejects this question shows, too, that the
+    /// service responds.
+    async fn probe(&self) -> Result<Shared, StoreError> {
+        let outcome = match self.ask("", "").await {
+            Err(error) if !matches!(error, StoreError::Query(_)) => return Err(error),
+            outcome => outcome,
+        };
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        *unread = Some(outcome);
+        Ok(Shared {
+            has_users: true,
+            ..Shared::default()
+        })
+    }
+
+    async fn read_sip_tables(&self) -> Result<SipTables, StoreError> {
+        let unread = self.unread.lock();
+        let unread = unread.unwrap_or_else(PoisonError::into_inner).take();
+        let outcome = match unread {
+            Some(outcome) => outcome,
+            None => self.ask("", "").await,
+        };
+        let body = match outcome {
+            Ok(head) => head.body,
+            // A service of users alone need not know the empty name.
+            Err(StoreError::Query(_)) if !self.has_had_tables.load(Ordering::Relaxed) => None,
             Err(error) => return Err(error),
         };
-        let mut known = self.tables();
-        match outcome {
-            Ok(read) => *known = read,
-            Err(reason) if known.error.as_ref() == Some(&reason) => {}
-            Err(reason) => {
-                tracing::warn!(
-                    reason,
-                    "the SIP tables of a store cannot be read, the entries that were read last stay"
-                );
-                known.error = Some(reason);
-            }
+        let Some(body) = body else {
+            return Ok(SipTables::default());
+        };
+        let body = whole(body, MAX_TABLES).await?;
+        // Megabytes of JSON: look-ups of users go on meanwhile.
+        let reading = tokio::task::spawn_blocking(move || tables(&body));
+        let read = reading.await.map_err(|error| error.to_string()).flatten();
+        let read = read.map_err(StoreError::Query)?;
+        if !read.aliases.is_empty() || !read.routes.is_empty() {
+            self.has_had_tables.store(true, Ordering::Relaxed);
         }
-        Ok(known.clone())
-    }
-
-    fn tables(&self) -> MutexGuard<'_, SipTables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(read)
     }
 }
 
-/// The lifetime and the body of a response.
-type Answer = (Option<Duration>, Option<Bytes>);
-
-/// The tables of SIP, and why they could not be read the last time.
-#[derive(Clone, Debug, Default)]
-struct SipTables {
-    aliases: Vec<(String, String)>,
-    routes: Vec<SipRouteRow>,
-    error: Option<String>,
+/// The lifetime of a response, and its body; no body for 404.
+#[derive(Debug)]
+struct Head {
+    ttl: Option<Duration>,
+    body: Option<Incoming>,
 }
 
-/// The tables as the service writes them.
+/// A body of at most so many bytes.
+async fn whole(body: Incoming, most: usize) -> Result<Bytes, StoreError> {
+    match Limited::new(body, most).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        // The service works; this response cannot be used.
+        Err(error) if error.is::<LengthLimitError>() => Err(StoreError::Query(format!(
+            "the response has more than {most} bytes"
+        ))),
+        Err(error) => Err(StoreError::Connect(error.to_string())),
+    }
+}
+
+/// The tables as the service writes them. `null` stands for nothing.
 #[derive(Deserialize)]
 struct WrittenTables {
-    #[serde(default)]
-    sip_aliases: BTreeMap<String, String>,
-    #[serde(default)]
-    sip_routes: Vec<BTreeMap<String, serde_json::Value>>,
+    sip_aliases: Option<BTreeMap<String, Option<String>>>,
+    sip_routes: Option<Vec<Option<BTreeMap<String, serde_json::Value>>>>,
 }
 
 /// The tables of a body. Other keys have no effect.
 fn tables(body: &[u8]) -> Result<SipTables, String> {
     let written: WrittenTables = serde_json::from_slice(body)
         .map_err(|error| format!("the response to the empty name is malformed: {error}"))?;
-    let aliases = written.sip_aliases.into_iter().take(MAX_ENTRIES);
-    let routes = written.sip_routes.into_iter().take(MAX_ENTRIES);
-    Ok(SipTables {
+    let aliases = written.sip_aliases.unwrap_or_default().into_iter();
+    let aliases = aliases.filter_map(|(alias, aor)| Some((alias, aor?)));
+    let routes = written.sip_routes.unwrap_or_default().into_iter();
+    let mut tables = SipTables {
         aliases: aliases.collect(),
-        routes: routes.map(route).collect(),
-        error: None,
-    })
+        routes: routes.flatten().map(route).collect(),
+        omitted: 0,
+    };
+    for count in [tables.aliases.len(), tables.routes.len()] {
+        tables.omitted += count.saturating_sub(SipTables::MAX_ROWS);
+    }
+    tables.aliases.truncate(SipTables::MAX_ROWS);
+    tables.routes.truncate(SipTables::MAX_ROWS);
+    Ok(tables)
 }
 
 fn route(keys: BTreeMap<String, serde_json::Value>) -> SipRouteRow {
@@ -215,7 +239,11 @@ fn route(keys: BTreeMap<String, serde_json::Value>) -> SipRouteRow {
         let text = match value {
             serde_json::Value::String(text) => text,
             serde_json::Value::Null => continue,
-            // A number, or an array, which the reader of the row knows.
+            serde_json::Value::Array(mut items) => {
+                items.retain(|item| !item.is_null());
+                serde_json::Value::Array(items).to_string()
+            }
+            // A number, say.
             other => other.to_string(),
         };
         match &*key {
@@ -276,18 +304,13 @@ impl Store for Http {
         Box::pin(self.find(realm, name))
     }
 
-    /// The service has users, and can have tables of SIP. This looks up the empty name, which no user has, to know
-    /// whether the service responds.
+    /// The service has users. This looks up the empty name, which no user has, to know whether the service responds.
     fn shared(&self) -> StoreFuture<'_, Shared> {
-        Box::pin(async {
-            let tables = self.read_tables().await?;
-            Ok(Shared {
-                has_users: true,
-                sip_aliases: tables.aliases,
-                sip_routes: tables.routes,
-                ..Shared::default()
-            })
-        })
+        Box::pin(self.probe())
+    }
+
+    fn sip_tables(&self) -> StoreFuture<'_, SipTables> {
+        Box::pin(self.read_sip_tables())
     }
 }
 
@@ -342,6 +365,103 @@ mod tests {
         ] {
             assert!(tables(wrong).is_err());
         }
+    }
+
+    /// A service that has this body for the empty name, and knows no user.
+    fn service(body: String) -> Options {
+        use std::io::{Read as _, Write as _};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let (mut text, mut part) = (String::new(), [0; 4096]);
+                while !text.ends_with('}') {
+                    match stream.read(&mut part) {
+                        Ok(length @ 1..) => {
+                            text.push_str(&String::from_utf8_lossy(&part[..length]))
+                        }
+                        _ => break,
+                    }
+                }
+                let (status, body) = match text.contains("\"username\":\"\"") {
+                    true => ("200 OK", &*body),
+                    false => ("404 Not Found", ""),
+                };
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+                );
+                // Who has seen enough ends the connection.
+                let _ = stream.write_all(head.as_bytes());
+                let _ = stream.write_all(body.as_bytes());
+            }
+        });
+        Options {
+            url,
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn tables_that_are_too_large_leave_the_users() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let tables = "{\"sip_aliases\": {\"info@a.org\": \"ann@a.org\"}}";
+        for (space, fits) in [(MAX_TABLES - tables.len(), true), (MAX_TABLES, false)] {
+            let options = service(format!("{}{tables}", " ".repeat(space)));
+            runtime.block_on(async {
+                let store = Http::new(&options).unwrap();
+                assert!(store.shared().await.unwrap().has_users);
+                let read = store.sip_tables().await;
+                match fits {
+                    true => assert_eq!(read.unwrap().aliases.len(), 1),
+                    false => assert!(matches!(read, Err(StoreError::Query(_))), "{read:?}"),
+                }
+                assert_eq!(
+                    store.find_user("a.org", "ann").await.unwrap(),
+                    Found::default()
+                );
+            });
+        }
+    }
+
+    #[test]
+    fn null_is_nothing() {
+        let body = br#"{"sip_aliases": {"a@a.org": null, "b@a.org": "ann@a.org"},
+            "sip_routes": [null, {"name": "out", "prefixes": ["+49", null], "trunks": ["carrier"], "reject": null}]}"#;
+        let read = tables(body).unwrap();
+        assert_eq!(
+            read.aliases,
+            [("b@a.org".to_owned(), "ann@a.org".to_owned())]
+        );
+        assert_eq!(read.routes.len(), 1);
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let keys = [
+            pair("prefixes", "[\"+49\"]"),
+            pair("trunks", "[\"carrier\"]"),
+        ];
+        assert_eq!(read.routes[0].keys, keys);
+        let none = tables(b"{\"sip_aliases\": null, \"sip_routes\": null}").unwrap();
+        assert_eq!(none, SipTables::default());
+    }
+
+    #[test]
+    fn entries_beyond_the_bound_are_counted() {
+        let entries = (0..SipTables::MAX_ROWS + 3).map(|n| format!("\"{n}@a.org\": \"ann@a.org\""));
+        let entries: Vec<String> = entries.collect();
+        let routes = vec!["{}"; SipTables::MAX_ROWS + 4].join(",");
+        let body = format!(
+            "{{\"sip_aliases\": {{{}}}, \"sip_routes\": [{routes}]}}",
+            entries.join(",")
+        );
+        let read = tables(body.as_bytes()).unwrap();
+        let most = SipTables::MAX_ROWS;
+        assert_eq!(
+            (read.aliases.len(), read.routes.len(), read.omitted),
+            (most, most, 7)
+        );
     }
 
     #[test]

@@ -9,14 +9,17 @@
 //! sip/aliases                                 hash: alias -> address sip/route/NAME         hash of the keys of a route
 //! ```
 
-use std::collections::BTreeMap;
+mod tables;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
-    Pipeline, RedisError, TlsCertificates, cmd,
+    Pipeline, RedisError, RedisResult, TlsCertificates, Value, cmd,
 };
 use tokio::sync::Mutex;
 
@@ -24,18 +27,19 @@ use super::Options;
 use crate::error::StoreError;
 use crate::keys::{Keys, hex};
 use crate::store::{
-    Change, Directory, Found, OnChange, RealmOption, Shared, SipRouteRow, Store, StoreFuture,
-    TokenKeyRow,
+    Change, Directory, Found, OnChange, RealmOption, Shared, SipTables, Store, StoreFuture,
 };
 
 /// A connection, and a command.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Keys that are asked for at once when all are listed.
 const PAGE: usize = 1_000;
+/// Commands that are sent at once. A look-up of a user waits for one such part at most.
+const PART: usize = 128;
 /// The hash with all SIP aliases.
 const ALIASES: &str = "sip/aliases";
-/// Entries of each table of SIP that are read: a bound for the memory.
-const MAX_ENTRIES: usize = 65_536;
+/// Keys whose changes are reported.
+const WATCHED: [&str; 2] = ["turn/*", "sip/*"];
 
 pub(crate) fn info(options: &Options) -> Result<ConnectionInfo, StoreError> {
     let wrong = |error| StoreError::Url(format!("redis: {error}"));
@@ -54,6 +58,10 @@ pub(crate) struct Redis {
     client: Client,
     connection: Mutex<Option<MultiplexedConnection>>,
     db: i64,
+    /// The log says that a change is not reported.
+    is_denied: AtomicBool,
+    /// Keys of SIP that were of the wrong type when they were last read. The log names each once.
+    no_hashes: std::sync::Mutex<HashSet<String>>,
 }
 
 /// What connects, without a connection yet.
@@ -80,6 +88,8 @@ impl Redis {
             client: client(options)?,
             connection: Mutex::new(None),
             db,
+            is_denied: AtomicBool::new(false),
+            no_hashes: std::sync::Mutex::default(),
         })
     }
 
@@ -104,6 +114,23 @@ impl Redis {
         let mut connection = self.connection().await?;
         self.checked(command.query_async(&mut connection).await)
             .await
+    }
+
+    /// What each of these commands gets. They are sent in parts: thousands of them, one after the other, would take
+    /// seconds if the database is far away.
+    async fn ask_all(&self, commands: &[Cmd]) -> Result<Vec<RedisResult<Value>>, StoreError> {
+        let mut all = Vec::with_capacity(commands.len());
+        for part in commands.chunks(PART) {
+            let mut pipeline = Pipeline::with_capacity(part.len());
+            for command in part {
+                pipeline.add_command(command.clone());
+            }
+            let mut connection = self.connection().await?;
+            let outcome = pipeline.ignore_errors().query_async(&mut connection).await;
+            let results: Vec<RedisResult<Value>> = self.checked(outcome).await?;
+            all.extend(results);
+        }
+        Ok(all)
     }
 
     /// Sends commands at once, whose results nobody reads. The next ones connect again after any error: a master that
@@ -153,8 +180,12 @@ impl Redis {
         })
     }
 
-    /// All keys that match, in order.
-    async fn scan(&self, pattern: &str) -> Result<Vec<String>, StoreError> {
+    /// The keys that match and that are wanted, in order.
+    async fn scan(
+        &self,
+        pattern: &str,
+        mut is_wanted: impl FnMut(&str) -> bool,
+    ) -> Result<Vec<String>, StoreError> {
         let (mut cursor, mut all) = (0u64, Vec::new());
         loop {
             let command = cmd("SCAN")
@@ -165,7 +196,7 @@ impl Redis {
                 .arg(PAGE)
                 .take();
             let (next, keys): (u64, Vec<String>) = self.ask(&command).await?;
-            all.extend(keys);
+            all.extend(keys.into_iter().filter(|key| is_wanted(key)));
             cursor = next;
             if cursor == 0 {
                 break;
@@ -177,95 +208,26 @@ impl Redis {
         Ok(all)
     }
 
-    async fn read_shared(&self) -> Result<Shared, StoreError> {
-        let mut shared = Shared::default();
-        for key in self.scan("turn/*").await? {
-            match Key::of(&key) {
-                Some(Key::User { .. }) => shared.has_users = true,
-                Some(Key::Secret(realm)) => shared.secrets.extend(self.members(&key, realm).await?),
-                Some(Key::Allowed(realm)) => {
-                    shared.allowed.extend(self.members(&key, realm).await?);
-                }
-                Some(Key::Denied(realm)) => shared.denied.extend(self.members(&key, realm).await?),
-                Some(Key::Option(realm, option)) => {
-                    let value: Option<u64> = self.ask(cmd("GET").arg(&key)).await?;
-                    let option = value.map(|value| (realm.to_owned(), option, value));
-                    shared.options.extend(option);
-                }
-                Some(Key::Origin(origin)) => {
-                    let realm: Option<String> = self.ask(cmd("GET").arg(&key)).await?;
-                    let pair = realm.map(|realm| (origin.to_owned(), realm));
-                    shared.origins.extend(pair);
-                }
-                Some(Key::Token(kid)) => {
-                    let fields = self.ask(cmd("HGETALL").arg(&key)).await?;
-                    shared.token_keys.push(token_key(kid, &fields));
-                }
-                Some(Key::Aliases | Key::Route(_)) | None => {}
-            }
-        }
-        shared.sip_aliases = self.fields(ALIASES).await?;
-        for key in self.scan("sip/route/*").await?.iter().take(MAX_ENTRIES) {
-            if let Some(Key::Route(name)) = Key::of(key) {
-                shared.sip_routes.push(SipRouteRow {
-                    name: name.to_owned(),
-                    keys: self.fields(key).await?,
-                });
-            }
-        }
-        Ok(shared)
-    }
-
-    /// The fields of a hash of SIP, in order. A key of another type has none.
-    async fn fields(&self, key: &str) -> Result<Vec<(String, String)>, StoreError> {
-        let (mut cursor, mut all) = (0u64, Vec::new());
-        loop {
-            let command = cmd("HSCAN")
-                .arg(key)
-                .arg(cursor)
-                .arg("COUNT")
-                .arg(PAGE)
-                .take();
-            let page: Result<(u64, Vec<(String, String)>), _> = self.ask(&command).await;
-            let (next, fields) = match page {
-                Ok(page) => page,
-                Err(StoreError::Query(reason)) => {
-                    tracing::warn!(
-                        key,
-                        reason,
-                        "a key of SIP in a store is ignored: it is no hash"
-                    );
-                    return Ok(Vec::new());
-                }
-                Err(error) => return Err(error),
-            };
-            all.extend(fields);
-            cursor = next;
-            if cursor == 0 || all.len() >= MAX_ENTRIES {
-                break;
-            }
-        }
-        // A field may come more than once.
-        all.sort_unstable();
-        all.dedup_by(|one, other| one.0 == other.0);
-        Ok(all)
-    }
-
-    async fn members(&self, key: &str, realm: &str) -> Result<Vec<(String, String)>, StoreError> {
-        let mut members: Vec<String> = self.ask(cmd("SMEMBERS").arg(key)).await?;
-        members.sort_unstable();
-        let pair = |member| (realm.to_owned(), member);
-        Ok(members.into_iter().map(pair).collect())
-    }
-
     async fn listen(&self, on_change: OnChange<'_>) -> Result<(), StoreError> {
         let connecting = tokio::time::timeout(TIMEOUT, self.client.get_async_pubsub()).await;
         let connected = connecting.map_err(|_| StoreError::Timeout(TIMEOUT))?;
         let mut events = connected.map_err(|error| StoreError::connect(&error))?;
         let prefix = format!("__keyspace@{}__:", self.db);
-        for keys in ["turn/*", "sip/*"] {
-            let subscribed = events.psubscribe(format!("{prefix}{keys}")).await;
-            subscribed.map_err(|error| StoreError::connect(&error))?;
+        let (mut denied, mut reason) = (Vec::new(), String::new());
+        for keys in WATCHED {
+            let pattern = format!("{prefix}{keys}");
+            match events.psubscribe(&pattern).await {
+                Ok(()) => {}
+                Err(error) if error.code() == Some("NOPERM") => {
+                    reason = error.to_string();
+                    denied.push(pattern);
+                }
+                Err(error) => return Err(StoreError::connect(&error)),
+            }
+        }
+        self.note_denied(&denied, &reason);
+        if denied.len() == WATCHED.len() {
+            return Err(StoreError::Denied(reason));
         }
         // Earlier changes are not reported.
         on_change(Change::Everything);
@@ -284,6 +246,18 @@ impl Redis {
         }
         let closed = "the database has closed the connection".to_owned();
         Err(StoreError::Connect(closed))
+    }
+
+    /// Says once that changes are not reported, until they are.
+    fn note_denied(&self, denied: &[String], reason: &str) {
+        let is_denied = !denied.is_empty();
+        if !self.is_denied.swap(is_denied, Ordering::Relaxed) && is_denied {
+            tracing::warn!(
+                channels = denied.join(", "),
+                reason,
+                "a store may not report changes of keys: users apply after their ttl, tables after 30 s"
+            );
+        }
     }
 
     async fn put(&self, realm: &str, name: &str, keys: Keys) -> Result<(), StoreError> {
@@ -317,7 +291,8 @@ impl Redis {
         after: Option<(&str, &str)>,
         limit: usize,
     ) -> Result<Vec<(String, String)>, StoreError> {
-        let keys = self.scan("turn/realm/*/user/*/key").await?;
+        let is_user = |key: &str| matches!(Key::of(key), Some(Key::User { .. }));
+        let keys = self.scan("turn/realm/*/user/*/key", is_user).await?;
         let user = |key: &String| match Key::of(key) {
             Some(Key::User { realm, name }) => Some((realm.to_owned(), name.to_owned())),
             _ => None,
@@ -336,19 +311,6 @@ impl Redis {
 /// Where the keys of a user are.
 fn keys_of(realm: &str, name: &str) -> [String; 2] {
     ["key", "hairpin-sha256"].map(|last| format!("turn/realm/{realm}/user/{name}/{last}"))
-}
-
-fn token_key(kid: &str, fields: &BTreeMap<String, String>) -> TokenKeyRow {
-    let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
-    let number = |name: &str| text(name).parse().unwrap_or(0);
-    TokenKeyRow {
-        kid: kid.to_owned(),
-        key: text("ikm_key"),
-        algorithm: text("as_rs_alg"),
-        since_unix_s: number("timestamp"),
-        lifetime_s: number("lifetime"),
-        realm: text("realm"),
-    }
 }
 
 /// What a key is for.
@@ -402,6 +364,10 @@ impl Store for Redis {
 
     fn shared(&self) -> StoreFuture<'_, Shared> {
         Box::pin(self.read_shared())
+    }
+
+    fn sip_tables(&self) -> StoreFuture<'_, SipTables> {
+        Box::pin(self.read_sip_tables())
     }
 
     fn watch<'a>(&'a self, on_change: OnChange<'a>) -> StoreFuture<'a, ()> {
@@ -524,51 +490,30 @@ mod tests {
     }
 
     #[test]
-    fn aliases_and_routes_are_hashes() {
+    fn a_user_that_may_not_listen_is_told_so_and_the_rest_works() {
         let redis = crate::test_redis::TestRedis::start();
+        redis.ask(&["acl", "setuser", "default", "resetchannels"]);
         let store = Redis::new(&redis.options()).unwrap();
-        redis.ask(&[
-            "hset",
-            "sip/aliases",
-            "info@a.org",
-            "ann@a.org",
-            "+4930@a.org",
-            "bob@a.org",
-        ]);
-        redis.ask(&[
-            "hset",
-            "sip/route/out",
-            "prefixes",
-            "+49, +43",
-            "trunks",
-            "carrier",
-        ]);
-        // Not a hash: it is named in the log, and the rest is read.
-        redis.ask(&["set", "sip/route/wrong", "carrier"]);
-        let shared = redis.wait(store.shared()).unwrap();
-        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let aliases = [
-            pair("+4930@a.org", "bob@a.org"),
-            pair("info@a.org", "ann@a.org"),
-        ];
-        assert_eq!(shared.sip_aliases, aliases);
-        let names: Vec<_> = shared.sip_routes.iter().map(|route| &*route.name).collect();
-        assert_eq!(names, ["out", "wrong"]);
-        let keys = [pair("prefixes", "+49, +43"), pair("trunks", "carrier")];
-        assert_eq!(
-            (
-                &shared.sip_routes[0].keys[..],
-                shared.sip_routes[1].keys.len()
-            ),
-            (&keys[..], 0)
-        );
-        let many: Vec<String> = (0..3_000)
-            .flat_map(|n| [format!("{n}@a.org"), "ann@a.org".to_owned()])
-            .collect();
-        for part in many.chunks(1_000) {
-            let words: Vec<&str> = part.iter().map(String::as_str).collect();
-            redis.ask(&[&["hset", "sip/aliases"], &words[..]].concat());
-        }
-        assert_eq!(redis.wait(store.shared()).unwrap().sip_aliases.len(), 3_002);
+        let refused = redis.wait(store.watch(&|_| panic!("nothing is reported")));
+        assert!(matches!(refused, Err(StoreError::Denied(_))), "{refused:?}");
+        assert!(store.is_denied.load(Ordering::Relaxed), "the log says it");
+        assert!(!redis.wait(store.shared()).unwrap().has_users);
+        // One of the two patterns: its changes are reported.
+        let users = "&__keyspace@0__:turn/*";
+        redis.ask(&["acl", "setuser", "default", users]);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let changed = |change| sender.send(change).unwrap();
+        let has_changed = redis.wait(async {
+            let first = async {
+                while receiver.try_recv().is_err() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let watching = store.watch(&changed);
+            let both = futures_util::future::select(watching, Box::pin(first));
+            let ended = tokio::time::timeout(Duration::from_secs(20), both).await;
+            matches!(ended, Ok(futures_util::future::Either::Right(_)))
+        });
+        assert!(has_changed, "it listens to what it may listen to");
     }
 }

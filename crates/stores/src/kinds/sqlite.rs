@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use crate::keys::Keys;
     use crate::sql::Tables;
-    use crate::store::{Directory as _, RealmOption, Store as _};
+    use crate::store::{Directory as _, RealmOption, SipTables, Store as _};
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -333,20 +333,20 @@ mod tests {
     ];
 
     #[test]
-    fn aliases_and_routes_are_read_and_a_broken_table_keeps_the_rows_of_before() {
+    fn aliases_and_routes_are_read_and_a_broken_table_does_not_affect_users() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("hairpin.db");
         let tables = Tables::new(Sqlite::open(path.clone()).expect("it is made"));
         let other = Connection::open(path).expect("opened");
-        assert_eq!(block_on(tables.shared()).expect("read").sip_routes, []);
+        assert_eq!(block_on(tables.sip_tables()).expect("read").routes, []);
         for row in ROWS {
             assert_eq!(other.execute(row, []).expect(row), 1);
         }
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let shared = block_on(tables.shared()).expect("read");
-        assert_eq!(shared.sip_aliases, [pair("info@a.org", "ann@a.org")]);
-        let [desk, out] = &shared.sip_routes[..] else {
-            panic!("{:?}", shared.sip_routes);
+        let sip = block_on(tables.sip_tables()).expect("read");
+        assert_eq!(sip.aliases, [pair("info@a.org", "ann@a.org")]);
+        let [desk, out] = &sip.routes[..] else {
+            panic!("{:?}", sip.routes);
         };
         assert_eq!((&*desk.name, &*out.name), ("desk", "out"));
         let keys = [
@@ -363,19 +363,42 @@ mod tests {
             pair("trunks", "carrier"),
         ];
         assert_eq!(out.keys, keys);
-        // The table of another version, say: users of the store stay, and so do the routes.
+        // The table of another version, say: this reading fails, and the small tables are read as before.
         let rename = "ALTER TABLE hairpin_sip_route RENAME COLUMN trunks TO gateways";
         other.execute(rename, []).expect("renamed");
-        let broken = block_on(tables.shared()).expect("read");
-        assert_eq!(broken.sip_routes, shared.sip_routes);
+        let broken = block_on(tables.sip_tables());
+        assert!(matches!(broken, Err(StoreError::Query(_))), "{broken:?}");
+        block_on(tables.shared()).expect("read");
         other
             .execute("DROP TABLE hairpin_sip_route", [])
             .expect("dropped");
-        let missing = block_on(tables.shared()).expect("read");
-        assert_eq!(
-            (missing.sip_routes.len(), missing.sip_aliases.len()),
-            (0, 1)
-        );
+        let missing = block_on(tables.sip_tables()).expect("read");
+        assert_eq!((missing.routes.len(), missing.aliases.len()), (0, 1));
+    }
+
+    #[test]
+    fn rows_beyond_the_bound_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("hairpin.db");
+        let tables = Tables::new(Sqlite::open(path.clone()).expect("it is made"));
+        let other = Connection::open(path).expect("opened");
+        let fill = |count: usize| {
+            let numbers = format!(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+            );
+            let rows = "SELECT printf('%06d@a.org', i), 'ann@a.org' FROM n";
+            let insert = format!("{numbers} INSERT OR IGNORE INTO hairpin_sip_alias {rows}");
+            other.execute(&insert, []).expect("inserted");
+        };
+        for (rows, omitted) in [(SipTables::MAX_ROWS, 0), (SipTables::MAX_ROWS + 7, 7)] {
+            fill(rows);
+            let sip = block_on(tables.sip_tables()).expect("read");
+            assert_eq!(
+                (sip.aliases.len(), sip.omitted),
+                (SipTables::MAX_ROWS, omitted)
+            );
+            assert_eq!(sip.aliases[0].0, "000001@a.org");
+        }
     }
 
     #[test]
@@ -388,11 +411,11 @@ mod tests {
         let tables = Tables::new(Sqlite::open(path.clone()).expect("it is opened"));
         old.execute(ROWS[0], []).expect("the table is there");
         assert_eq!(
-            block_on(tables.shared()).expect("read").sip_aliases.len(),
+            block_on(tables.sip_tables()).expect("read").aliases.len(),
             1
         );
         let again = Tables::new(Sqlite::open(path).expect("it is opened again"));
-        assert_eq!(block_on(again.shared()).expect("read").sip_aliases.len(), 1);
+        assert_eq!(block_on(again.sip_tables()).expect("read").aliases.len(), 1);
     }
 
     #[test]

@@ -19,6 +19,10 @@ struct Fake {
     is_silent: AtomicBool,
     /// It rejects queries for `odd`.
     is_strict: bool,
+    /// It has no tables of SIP any more.
+    is_sip_broken: AtomicBool,
+    /// It never gives tables of SIP.
+    is_sip_silent: bool,
     /// What it tells when it is watched.
     changes: Mutex<Option<mpsc::UnboundedReceiver<Change>>>,
     delay: Duration,
@@ -50,6 +54,21 @@ impl Store for Fake {
             match self.is_silent.load(Relaxed) {
                 true => Err(StoreError::Down),
                 false => Ok(Shared::default()),
+            }
+        })
+    }
+
+    fn sip_tables(&self) -> StoreFuture<'_, SipTables> {
+        Box::pin(async move {
+            if self.is_sip_silent {
+                return std::future::pending().await;
+            }
+            match self.is_sip_broken.load(Relaxed) {
+                true => Err(StoreError::Connect("it ended in the middle".to_owned())),
+                false => Ok(SipTables {
+                    aliases: vec![("info@a.org".to_owned(), "ann@a.org".to_owned())],
+                    ..SipTables::default()
+                }),
             }
         })
     }
@@ -306,5 +325,57 @@ fn a_change_during_a_query_is_not_cached() {
             tokio::time::sleep(Duration::from_millis(10)).await;
             assert_eq!(world.source.find("realm", "ann"), None);
         }
+    });
+}
+
+/// Waits until a condition holds.
+async fn until(mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "it does not happen");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn tables_of_sip_that_cannot_be_read_leave_the_users_and_the_rows_of_before() {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let store = Fake {
+        changes: Mutex::new(Some(receiver)),
+        ..Fake::default()
+    };
+    run(store, MINUTE, async |world| {
+        let source = &world.source;
+        let aliases = || source.shared().map_or(0, |shared| shared.sip.aliases.len());
+        until(|| source.status().is_sip_current).await;
+        assert_eq!(aliases(), 1);
+        world.store.is_sip_broken.store(true, Relaxed);
+        for failures in 1..=4 {
+            sender.send(Change::Shared).unwrap();
+            until(|| source.status().sip_failures == failures).await;
+            let status = source.status();
+            assert!(status.is_up && !status.is_sip_current, "{status:?}");
+            assert!(source.is_available());
+            assert_eq!(aliases(), 1);
+        }
+        assert_eq!(world.begin("bob", EVE).await, Lookup::Unknown);
+        world.store.is_sip_broken.store(false, Relaxed);
+        sender.send(Change::Shared).unwrap();
+        until(|| source.status().is_sip_current).await;
+        assert_eq!(aliases(), 1);
+    });
+}
+
+#[test]
+fn users_do_not_wait_for_tables_of_sip() {
+    let store = Fake {
+        is_sip_silent: true,
+        ..Fake::default()
+    };
+    run(store, MINUTE, async |world| {
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(..)));
+        until(|| world.source.status().is_up).await;
+        assert!(world.source.is_available());
+        assert!(!world.source.status().is_sip_current);
     });
 }

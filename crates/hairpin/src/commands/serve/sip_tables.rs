@@ -13,7 +13,7 @@ const NAMED: usize = 20;
 
 /// Adds the aliases and routes. Those of the configuration and of earlier stores win.
 pub(super) fn add_to(sip: &mut SipSettings, shared: &Shared) {
-    if shared.sip_aliases.is_empty() && shared.sip_routes.is_empty() {
+    if shared.sip.aliases.is_empty() && shared.sip.routes.is_empty() {
         return;
     }
     if sip.domains.is_empty() {
@@ -34,7 +34,7 @@ fn add_aliases(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
         aor: aor.clone(),
     };
     let own = sip.aliases.iter().cloned();
-    let all: Vec<Alias> = own.chain(shared.sip_aliases.iter().map(alias)).collect();
+    let all: Vec<Alias> = own.chain(shared.sip.aliases.iter().map(alias)).collect();
     let (_, wrong) = Aliases::new(&all, domains);
     for (place, why) in wrong.iter().take(NAMED) {
         let alias = all.get(*place).map_or("", |alias| &alias.alias);
@@ -53,7 +53,7 @@ fn add_aliases(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
 fn add_routes(sip: &mut SipSettings, shared: &Shared, domains: &Domains) {
     let mut ignored = 0;
     let mut names: HashSet<String> = sip.routes.iter().map(|route| route.name.clone()).collect();
-    for row in &shared.sip_routes {
+    for row in &shared.sip.routes {
         let route = route_of_store(row).and_then(|route| {
             check(sip, &route, domains)?;
             match names.insert(route.name.clone()) {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use server::sip::routes::NextHop;
     use server::sip::{Domain, Trunk};
-    use stores::SipRouteRow;
+    use stores::{SipRouteRow, SipTables};
 
     fn settings() -> SipSettings {
         let mut sip = SipSettings::default();
@@ -141,15 +141,17 @@ mod tests {
 
     fn shared(aliases: &[(&str, &str)], routes: &[(&str, &[(&str, &str)])]) -> Shared {
         let pair = |(one, other): &(&str, &str)| ((*one).to_owned(), (*other).to_owned());
+        let route = |(name, keys): &(&str, &[(&str, &str)])| SipRouteRow {
+            name: (*name).to_owned(),
+            keys: keys.iter().map(pair).collect(),
+        };
+        let sip = SipTables {
+            aliases: aliases.iter().map(pair).collect(),
+            routes: routes.iter().map(route).collect(),
+            omitted: 0,
+        };
         Shared {
-            sip_aliases: aliases.iter().map(pair).collect(),
-            sip_routes: routes
-                .iter()
-                .map(|(name, keys)| SipRouteRow {
-                    name: (*name).to_owned(),
-                    keys: keys.iter().map(pair).collect(),
-                })
-                .collect(),
+            sip: sip.into(),
             ..Shared::default()
         }
     }
@@ -197,6 +199,20 @@ mod tests {
         assert_eq!(names, ["own", "out", "last", "more"]);
         assert_eq!(sip.routes[0].action, Action::Domain("a.org".to_owned()));
         assert!(sip.table(None).is_ok(), "the workers can use it");
+    }
+
+    #[test]
+    fn an_alias_of_a_later_store_takes_nothing_from_an_earlier_store() {
+        let mut sip = settings();
+        add_to(&mut sip, &shared(&[("desk@a.org", "bob@a.org")], &[]));
+        let second = [("bob@a.org", "desk@a.org"), ("info@a.org", "desk@a.org")];
+        add_to(&mut sip, &shared(&second, &[]));
+        let aliases = sip.aliases.iter().map(|it| (&*it.alias, &*it.aor));
+        let aliases: Vec<_> = aliases.collect();
+        assert_eq!(
+            aliases,
+            [("desk@a.org", "bob@a.org"), ("info@a.org", "desk@a.org")]
+        );
     }
 
     #[test]
