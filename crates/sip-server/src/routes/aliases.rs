@@ -32,44 +32,112 @@ pub enum AliasError {
     /// There is another entry for the alias, which applies.
     #[error("there is an earlier entry for this alias")]
     Twice,
-    /// The alias leads to itself, or by too many others.
-    #[error("it leads back to itself, or by more than {MOST_STEPS} steps")]
-    Loop,
+    /// The alias leads to itself.
+    #[error("it leads to itself")]
+    Itself,
+    /// The alias leads back to itself by others, the last of which is this earlier one.
+    #[error("it leads back to itself by the earlier alias `{0}`, which applies")]
+    Loop(String),
+    /// The alias makes a chain with this earlier one that has too many steps.
+    #[error(
+        "it makes a chain of more than {MOST_STEPS} steps with the earlier alias `{0}`, which applies"
+    )]
+    TooLong(String),
 }
 
 /// All aliases, ready to be looked up.
 #[derive(Debug, Default)]
 pub struct Aliases(HashMap<Box<[u8]>, Box<[u8]>>);
 
-/// Where each alias leads, with the place of its entry in the list.
-type Steps = HashMap<Box<[u8]>, (usize, Box<[u8]>)>;
+/// The aliases of a list that can be used together. An alias never changes what an earlier one does.
+struct Chains<'l> {
+    list: &'l [Alias],
+    /// Where each alias leads, with the place of its entry in the list.
+    next: HashMap<Box<[u8]>, (usize, Box<[u8]>)>,
+    /// The steps of the longest chain that leads to an address, and the place of the last alias in this chain.
+    longest: HashMap<Box<[u8]>, (usize, usize)>,
+}
+
+impl Chains<'_> {
+    /// Adds the entry at this place, if it can be used with those before.
+    fn add(&mut self, place: usize, domains: &Domains) -> Result<(), AliasError> {
+        let Alias { alias, aor } = &self.list[place];
+        let (alias, aor) = (canonical(alias, domains)?, canonical(aor, domains)?);
+        if self.next.contains_key(&alias) {
+            return Err(AliasError::Twice);
+        }
+        if alias == aor {
+            return Err(AliasError::Itself);
+        }
+        let mut after = 0;
+        for (place, further) in self.chain(&aor) {
+            if *further == alias {
+                return Err(AliasError::Loop(self.list[*place].alias.clone()));
+            }
+            after += 1;
+        }
+        let before = self.longest.get(&alias);
+        let steps = before.map_or(0, |(steps, _)| *steps) + 1;
+        if steps + after > MOST_STEPS {
+            let below = self.next.get(&aor).map(|(place, _)| *place);
+            let other = below.or_else(|| before.map(|(_, place)| *place));
+            let other = other.map_or_else(String::new, |place| self.list[place].alias.clone());
+            return Err(AliasError::TooLong(other));
+        }
+        self.note_steps(steps, &aor, place);
+        self.next.insert(alias, (place, aor));
+        Ok(())
+    }
+
+    /// The chain that begins at an address: where each of its aliases leads.
+    fn chain<'c>(&'c self, aor: &[u8]) -> impl Iterator<Item = &'c (usize, Box<[u8]>)> {
+        std::iter::successors(self.next.get(aor), |(_, aor)| self.next.get(aor))
+    }
+
+    /// Notes a chain to this address, and from there to all that follow. The alias at `place` is its last one.
+    fn note_steps(&mut self, mut steps: usize, aor: &[u8], mut place: usize) {
+        let mut aor: Box<[u8]> = aor.into();
+        loop {
+            let known = self.longest.get(&aor);
+            if known.is_some_and(|(known, _)| *known >= steps) {
+                return;
+            }
+            let next = self.next.get(&aor).cloned();
+            self.longest.insert(aor, (steps, place));
+            match next {
+                Some(next) => (place, aor) = next,
+                None => return,
+            }
+            steps += 1;
+        }
+    }
+
+    /// The address at the end of the chain that begins with this one.
+    fn end_of<'c>(&'c self, first: &'c [u8]) -> &'c [u8] {
+        self.chain(first).last().map_or(first, |(_, aor)| aor)
+    }
+}
 
 impl Aliases {
-    /// Those of a list that can be used, and what is wrong with the others, by their places in the list.
+    /// Those of a list that can be used, and what is wrong with the others, by their places in the list. An earlier
+    /// entry wins: one that contradicts it, or makes a loop or too long a chain with it, is left out.
     #[must_use]
     pub fn new(list: &[Alias], domains: &Domains) -> (Aliases, Vec<(usize, AliasError)>) {
         let mut wrong = Vec::new();
-        let mut next = Steps::new();
-        for (place, Alias { alias, aor }) in list.iter().enumerate() {
-            let pair =
-                canonical(alias, domains).and_then(|alias| Ok((alias, canonical(aor, domains)?)));
-            match pair {
-                Ok((alias, _)) if next.contains_key(&alias) => {
-                    wrong.push((place, AliasError::Twice))
-                }
-                Ok((alias, aor)) => drop(next.insert(alias, (place, aor))),
-                Err(error) => wrong.push((place, error)),
+        let mut chains = Chains {
+            list,
+            next: HashMap::with_capacity(list.len()),
+            longest: HashMap::new(),
+        };
+        for place in 0..list.len() {
+            if let Err(error) = chains.add(place, domains) {
+                wrong.push((place, error));
             }
         }
-        let mut all = HashMap::with_capacity(next.len());
-        for (alias, (place, aor)) in &next {
-            match end_of(aor, &next) {
-                Some(aor) => drop(all.insert(alias.clone(), written(aor))),
-                None => wrong.push((*place, AliasError::Loop)),
-            }
-        }
-        wrong.sort_by_key(|(place, _)| *place);
-        (Aliases(all), wrong)
+        let end = |(alias, (_, aor)): (&Box<[u8]>, &(usize, Box<[u8]>))| {
+            (alias.clone(), written(chains.end_of(aor)))
+        };
+        (Aliases(chains.next.iter().map(end).collect()), wrong)
     }
 
     /// Whether there are none.
@@ -106,18 +174,6 @@ fn canonical(text: &str, domains: &Domains) -> Result<Box<[u8]>, AliasError> {
     let domain = domain.ok_or_else(|| AliasError::OtherDomain(text.to_owned()))?;
     let aor = Aor::of(&uri, domain.name.as_bytes()).ok_or_else(wrong)?;
     Ok(aor.as_bytes().into())
-}
-
-/// The address at the end of a chain of aliases; `None` if there is none.
-fn end_of<'a>(first: &'a [u8], next: &'a Steps) -> Option<&'a [u8]> {
-    let mut aor = first;
-    for _ in 0..MOST_STEPS {
-        match next.get(aor) {
-            Some((_, further)) => aor = further,
-            None => return Some(aor),
-        }
-    }
-    None
 }
 
 /// An address in canonical form as a URI has it.
@@ -206,23 +262,79 @@ mod tests {
             target(&all, "good@example.org").as_deref(),
             Some("alice@example.org")
         );
-        assert_eq!(all.0.len(), 1);
+        assert_eq!(all.0.len(), 2);
         let places: Vec<_> = wrong.iter().map(|(place, _)| *place).collect();
-        assert_eq!(places, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        assert_eq!(wrong[0].1, AliasError::Twice);
+        assert_eq!(places, [1, 3, 4, 5, 6, 7, 8, 9]);
+        let loops = AliasError::Loop("a@example.org".to_owned());
         assert_eq!(
-            (&wrong[1].1, &wrong[3].1),
-            (&AliasError::Loop, &AliasError::Loop)
+            [&wrong[0].1, &wrong[1].1, &wrong[2].1],
+            [&AliasError::Twice, &loops, &AliasError::Itself]
         );
         assert_eq!(
-            wrong[6].1,
+            wrong[5].1,
             AliasError::OtherDomain("alice@example.com".to_owned())
         );
-        let chain: Vec<(String, String)> = (0..10)
-            .map(|n| (format!("{n}@example.org"), format!("{}@example.org", n + 1)))
-            .collect();
+    }
+
+    /// A chain of this many steps from `x0`, each the alias of the next.
+    fn chain(steps: usize) -> Vec<(String, String)> {
+        let step = |n: usize| {
+            (
+                format!("x{n}@example.org"),
+                format!("x{}@example.org", n + 1),
+            )
+        };
+        (0..steps).map(step).collect()
+    }
+
+    fn in_order(chain: &[(String, String)]) -> (Aliases, Vec<(usize, AliasError)>) {
         let pairs: Vec<_> = chain.iter().map(|(a, b)| (&**a, &**b)).collect();
-        let (all, wrong) = aliases(&pairs);
-        assert_eq!((all.0.len(), wrong.len()), (8, 2), "{wrong:?}");
+        aliases(&pairs)
+    }
+
+    #[test]
+    fn a_later_alias_takes_nothing_from_an_earlier_one() {
+        // All of a loop but the entry that closes it.
+        let (all, wrong) = aliases(&[
+            ("a@example.org", "b@example.org"),
+            ("b@example.org", "c@example.org"),
+            ("c@example.org", "a@example.org"),
+        ]);
+        let loops = AliasError::Loop("b@example.org".to_owned());
+        assert_eq!(wrong, [(2, loops)]);
+        for alias in ["a@example.org", "b@example.org"] {
+            assert_eq!(target(&all, alias).as_deref(), Some("c@example.org"));
+        }
+        // Nine steps: the entry that makes the chain too long, at its end, at its beginning and in the middle.
+        let too_long = |n: usize| AliasError::TooLong(format!("x{n}@example.org"));
+        let nine = chain(9);
+        let (all, wrong) = in_order(&nine);
+        assert_eq!(wrong, [(8, too_long(7))]);
+        assert_eq!(
+            target(&all, "x0@example.org").as_deref(),
+            Some("x8@example.org")
+        );
+        let mut backwards = nine.clone();
+        backwards.reverse();
+        let (all, wrong) = in_order(&backwards);
+        assert_eq!(wrong, [(8, too_long(1))]);
+        assert_eq!(
+            target(&all, "x1@example.org").as_deref(),
+            Some("x9@example.org")
+        );
+        let mut middle = nine;
+        let last = middle.remove(4);
+        middle.push(last);
+        let (all, wrong) = in_order(&middle);
+        assert_eq!(wrong, [(8, too_long(5))]);
+        assert_eq!(
+            target(&all, "x0@example.org").as_deref(),
+            Some("x4@example.org")
+        );
+        assert_eq!(
+            target(&all, "x5@example.org").as_deref(),
+            Some("x9@example.org")
+        );
+        assert_eq!(in_order(&chain(8)).1, []);
     }
 }
