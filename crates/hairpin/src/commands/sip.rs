@@ -45,6 +45,7 @@ fn route(args: &Route) -> Result<ExitCode> {
         sip: super::serve::sip_settings(sip),
         users: config.users.iter().map(|user| user.name.clone()).collect(),
         listeners: [&sip.listen[..], &sip.listen_tls].concat(),
+        ..Snapshot::default()
     };
     let query = RouteQuery {
         from: args.from.clone(),

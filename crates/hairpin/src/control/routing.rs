@@ -2,11 +2,11 @@
 //! server.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use server::sip::{Preview, PreviewRequest, Previewed, SipSettings, preview};
+use server::sip::{Preview, PreviewRequest, Previewed, Previewer, SipSettings};
 
 /// A request that is not sent.
 #[derive(Clone, Debug)]
@@ -28,8 +28,8 @@ impl RouteQuery {
     pub(crate) const CALL_ID: &str = "1@preview";
 }
 
-/// What a decision depends on.
-#[derive(Clone, Debug, Default)]
+/// What a decision depends on. Each reload, and each change of the tables of stores, makes a new one.
+#[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     /// How SIP is served.
     pub(crate) sip: SipSettings,
@@ -37,6 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) users: Vec<String>,
     /// The SIP listeners.
     pub(crate) listeners: Vec<SocketAddr>,
+    /// The tables of these, made for the first decision: a store can have many routes.
+    pub(crate) previewer: OnceLock<Previewer>,
 }
 
 /// The settings that the workers have now.
@@ -70,9 +72,17 @@ impl Snapshot {
             call_id: &request.call_id,
             draw: draw()?,
         };
+        Ok(Report::of(&self.previewer()?.preview(&request)?))
+    }
+
+    fn previewer(&self) -> Result<&Previewer> {
+        if let Some(previewer) = self.previewer.get() {
+            return Ok(previewer);
+        }
         let users: Vec<&str> = self.users.iter().map(String::as_str).collect();
-        let previewed = preview(&self.sip, &users, &self.listeners, &request)?;
-        Ok(Report::of(&previewed))
+        let previewer = Previewer::new(&self.sip, &users, &self.listeners)?;
+        // Another thread may have been faster.
+        Ok(self.previewer.get_or_init(|| previewer))
     }
 }
 
@@ -140,5 +150,46 @@ impl Report {
         };
         (report.result, report.code) = (result, code);
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use server::sip::Domain;
+
+    use super::*;
+
+    #[test]
+    fn the_tables_of_one_snapshot_are_made_once() {
+        let routing = Routing::default();
+        let of = |domain: &str| {
+            let mut snapshot = Snapshot::default();
+            snapshot.sip.domains = vec![Domain {
+                name: domain.to_owned(),
+                ..Domain::default()
+            }];
+            snapshot.users = vec!["ann".to_owned()];
+            snapshot
+        };
+        let query = RouteQuery {
+            from: "sip:ann@a.org".to_owned(),
+            to: "sip:ann@a.org".to_owned(),
+            source: [192, 0, 2, 1].into(),
+            headers: Vec::new(),
+            method: "INVITE".to_owned(),
+            call_id: RouteQuery::CALL_ID.to_owned(),
+        };
+        routing.set(of("a.org"));
+        let first = routing.get();
+        let before = first.explain(&query).expect("a decision");
+        let tables = first.previewer().expect("tables");
+        let again = routing.get();
+        assert!(std::ptr::eq(tables, again.previewer().expect("tables")));
+        let after = again.explain(&query).expect("a decision");
+        assert_eq!(before.steps, after.steps);
+        // Another snapshot has its own.
+        routing.set(of("b.org"));
+        let other = routing.get().explain(&query).expect("a decision");
+        assert_ne!(other.steps, before.steps);
     }
 }

@@ -77,7 +77,7 @@ pub use names::{LocateError, NameResolver};
 pub use node_tls::{Fingerprint, NoFingerprint, NodeFingerprints, NodeTls, NodeTlsError};
 pub use nodes::{MovedBinding, NodesHook, NodesReply, OtherNodes, SharedBinding};
 pub(crate) use peer::Peer;
-pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
+pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, Previewer};
 pub use push::{Push, PushHook, PushReason, PushSettings};
 pub(crate) use reading::now;
 pub(crate) use report::Reporter;

@@ -20,6 +20,7 @@ use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUs
 use sip_server::routes::{
     Aliases, Call, CallSender, Decision, DivertReason, Forwards, Table, TableError,
 };
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 /// A request that is not sent.
@@ -72,69 +73,94 @@ pub struct Previewed {
     pub user: Option<String>,
 }
 
-/// What the proxy would do with a request, if its sender proved to be the user that From names. `users` are the names
-/// of all users.
-///
-/// # Errors
-/// [`PreviewError`].
-pub fn preview(
-    settings: &SipSettings,
-    users: &[&str],
-    listeners: &[SocketAddr],
-    request: &PreviewRequest<'_>,
-) -> Result<Previewed, PreviewError> {
-    let table = settings.table(None)?;
-    let domains = Domains::new(settings.domains.clone())?;
-    let mut policy = SettingsPolicy {
-        aliases: settings.usable_aliases(&domains),
-        domains,
-        users: users.iter().map(|name| name.as_bytes()).collect(),
-        credentials: &settings.credentials,
-        trunks: settings
-            .trunks
-            .iter()
-            .map(|trunk| &trunk.addresses[..])
-            .collect(),
-        table: &table,
-        listeners,
-        advertised: &settings.advertise,
-        numbers: Numbers::new(
-            &settings.calls.forbidden_prefixes,
-            &settings.calls.allowed_prefixes,
-        ),
-        user: Vec::new(),
-        called: None,
-        draw: request.draw,
-        steps: Vec::new(),
-    };
-    let bytes = request.bytes()?;
-    let mut spans = Spans::new();
-    let message = Message::parse(bytes.as_bytes(), &mut spans);
-    let message = message.map_err(|_| PreviewError::Malformed)?;
-    let local = listeners.first().copied();
-    let from = FlowId {
-        worker: 0,
-        run: 0,
-        flow: Flow {
-            transport: Transport::Udp,
-            listener: ListenerKey(0),
-            connection: None,
-            local: local.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5060))),
-            remote: request.source,
-        },
-    };
-    let mut proxy = Proxy::new(Config::default(), HashKey::new([0; 16]), 0, 0);
-    let outcome = proxy.preview(Now::default(), &mut policy, &message, &from);
-    if let Some(aor) = policy.called.filter(|_| request.method == "INVITE") {
-        policy.explain_forwards(settings, &aor, (&message, request));
+/// Shows decisions with the same settings. It has the tables that the proxy makes of them. A store can have many
+/// routes and aliases, so make it once for many requests.
+#[derive(Debug)]
+pub struct Previewer {
+    domains: Domains,
+    aliases: Aliases,
+    users: HashSet<Vec<u8>>,
+    credentials: Vec<DomainCredentials>,
+    /// The addresses of each trunk.
+    trunks: Vec<Vec<IpNet>>,
+    table: Table,
+    forwards: Forwards,
+    listeners: Vec<SocketAddr>,
+    advertised: Vec<Advertised>,
+    numbers: Numbers,
+}
+
+impl Previewer {
+    /// With these settings. `users` are the names of all users.
+    ///
+    /// # Errors
+    /// [`PreviewError::Domains`] and [`PreviewError::Table`].
+    pub fn new(
+        settings: &SipSettings,
+        users: &[&str],
+        listeners: &[SocketAddr],
+    ) -> Result<Previewer, PreviewError> {
+        let table = settings.table(None)?;
+        let domains = Domains::new(settings.domains.clone())?;
+        let trunks = settings.trunks.iter();
+        Ok(Previewer {
+            aliases: settings.usable_aliases(&domains),
+            domains,
+            users: users.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            credentials: settings.credentials.clone(),
+            trunks: trunks.map(|trunk| trunk.addresses.clone()).collect(),
+            table,
+            forwards: Forwards::new(settings.forwards.clone()),
+            listeners: listeners.to_vec(),
+            advertised: settings.advertise.clone(),
+            numbers: Numbers::new(
+                &settings.calls.forbidden_prefixes,
+                &settings.calls.allowed_prefixes,
+            ),
+        })
     }
-    let trunks = table.trunks();
-    Ok(Previewed {
-        steps: std::mem::take(&mut policy.steps),
-        user: policy.called.as_ref().map(text_of),
-        trunks: trunks.map(|(trunk, _)| trunk.name.clone()).collect(),
-        outcome,
-    })
+
+    /// What the proxy would do with a request, if its sender proved to be the user that From names.
+    ///
+    /// # Errors
+    /// [`PreviewError::Uri`] and [`PreviewError::Malformed`].
+    pub fn preview(&self, request: &PreviewRequest<'_>) -> Result<Previewed, PreviewError> {
+        let mut policy = SettingsPolicy {
+            settings: self,
+            user: Vec::new(),
+            called: None,
+            draw: request.draw,
+            steps: Vec::new(),
+        };
+        let bytes = request.bytes()?;
+        let mut spans = Spans::new();
+        let message = Message::parse(bytes.as_bytes(), &mut spans);
+        let message = message.map_err(|_| PreviewError::Malformed)?;
+        let local = self.listeners.first().copied();
+        let from = FlowId {
+            worker: 0,
+            run: 0,
+            flow: Flow {
+                transport: Transport::Udp,
+                listener: ListenerKey(0),
+                connection: None,
+                local: local.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5060))),
+                remote: request.source,
+            },
+        };
+        let mut proxy = Proxy::new(Config::default(), HashKey::new([0; 16]), 0, 0);
+        let outcome = proxy.preview(Now::default(), &mut policy, &message, &from);
+        if let Some(aor) = policy.called.filter(|_| request.method == "INVITE") {
+            policy.explain_forwards(&aor, (&message, request));
+        }
+        let trunks = self.table.trunks();
+        Ok(Previewed {
+            steps: std::mem::take(&mut policy.steps),
+            user: policy.called.as_ref().map(text_of),
+            trunks: trunks.map(|(trunk, _)| trunk.name.clone()).collect(),
+            outcome,
+        })
+    }
 }
 
 fn text_of(aor: &Aor) -> String {
@@ -168,15 +194,7 @@ impl PreviewRequest<'_> {
 
 /// A policy that uses only the settings.
 struct SettingsPolicy<'p> {
-    domains: Domains,
-    aliases: Aliases,
-    users: Vec<&'p [u8]>,
-    credentials: &'p [DomainCredentials],
-    trunks: Vec<&'p [IpNet]>,
-    table: &'p Table,
-    listeners: &'p [SocketAddr],
-    advertised: &'p [Advertised],
-    numbers: Numbers,
+    settings: &'p Previewer,
     /// The user that From names.
     user: Vec<u8>,
     /// The user whose bindings were asked for.
@@ -188,36 +206,34 @@ struct SettingsPolicy<'p> {
 impl SettingsPolicy<'_> {
     fn trunk_at(&self, ip: IpAddr) -> Option<u16> {
         let ip = ip.to_canonical();
-        let is_there = |networks: &&[IpNet]| networks.iter().any(|it| it.contains(&ip));
-        let trunk = self.trunks.iter().position(is_there);
+        let is_there = |networks: &Vec<IpNet>| networks.iter().any(|it| it.contains(&ip));
+        let trunk = self.settings.trunks.iter().position(is_there);
         trunk.and_then(|trunk| u16::try_from(trunk).ok())
     }
 
     fn has_user(&self, aor: &Aor) -> bool {
         let is_its = |own: &&DomainCredentials| {
             let host = Host::new(own.domain.as_bytes());
-            let domain = host.and_then(|host| self.domains.of(host));
+            let domain = host.and_then(|host| self.settings.domains.of(host));
             own.users.is_some() && domain.is_some_and(|it| it.name.as_bytes() == aor.domain())
         };
-        if let Some(own) = self.credentials.iter().find(is_its) {
+        if let Some(own) = self.settings.credentials.iter().find(is_its) {
             let mut users = own.users.iter().flatten();
             return users.any(|user| Some(user.name.as_bytes()) == aor.user());
         }
-        let whole = aor.as_bytes();
-        self.users
-            .iter()
-            .any(|user| Some(*user) == aor.user() || *user == whole)
+        let users = &self.settings.users;
+        let is_user = |name: &[u8]| users.contains(name);
+        aor.user().is_some_and(is_user) || is_user(aor.as_bytes())
     }
 
     /// Says where the call goes if the user does not take it, as the proxy does it.
     fn explain_forwards(
         &mut self,
-        settings: &SipSettings,
         aor: &Aor,
         (message, request): (&Message<'_>, &PreviewRequest<'_>),
     ) {
-        let forwards = Forwards::new(settings.forwards.clone());
-        let Some(forward) = forwards.of(aor) else {
+        let settings = self.settings;
+        let Some(forward) = settings.forwards.of(aor) else {
             return;
         };
         for missed in DivertReason::ALL {
@@ -232,7 +248,7 @@ impl SettingsPolicy<'_> {
                 "{}{after}: the call goes on to {uri}",
                 missed.name()
             ));
-            if !self.table.has_routes() {
+            if !settings.table.has_routes() {
                 continue;
             }
             let call = Call {
@@ -244,7 +260,7 @@ impl SettingsPolicy<'_> {
             };
             let steps = &mut self.steps;
             let explain = |step| steps.push(format!("  {step}"));
-            let decision = self.table.explain(Mono::default(), &call, explain);
+            let decision = settings.table.explain(Mono::default(), &call, explain);
             if decision == Decision::NoRoute {
                 self.add_step("  no route matches: it goes to the host of the URI".to_owned());
             }
@@ -258,11 +274,12 @@ impl SettingsPolicy<'_> {
 
 impl Routing for SettingsPolicy<'_> {
     fn domain(&self, host: Host<'_>) -> Option<Inbound> {
-        self.domains.of(host).map(|domain| domain.inbound)
+        let domain = self.settings.domains.of(host);
+        domain.map(|domain| domain.inbound)
     }
 
     fn aor(&self, uri: &SipUri<'_>) -> Option<Aor> {
-        let domain = self.domains.of(uri.host)?;
+        let domain = self.settings.domains.of(uri.host)?;
         Aor::of(uri, domain.name.as_bytes())
     }
 
@@ -271,11 +288,12 @@ impl Routing for SettingsPolicy<'_> {
             Some(port) => own.port() == port,
             None => matches!(own.port(), 5060 | 5061),
         };
-        let mut advertised = self.advertised.iter();
-        if advertised.any(|it| it.is(host, port, self.listeners)) {
+        let listeners = &self.settings.listeners;
+        let mut advertised = self.settings.advertised.iter();
+        if advertised.any(|it| it.is(host, port, listeners)) {
             return true;
         }
-        let mut own = self.listeners.iter().filter(ports);
+        let mut own = listeners.iter().filter(ports);
         match host.ip() {
             Some(ip) => own.any(|own| own.ip() == ip.to_canonical()),
             None => self.domain(host).is_some() && own.next().is_some(),
@@ -298,7 +316,7 @@ impl Routing for SettingsPolicy<'_> {
 impl Calls for SettingsPolicy<'_> {
     fn admit(&mut self, _now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
         // As in the running server, which has the numbers of calls besides.
-        match call.user.is_some() && call.is_forbidden(&self.numbers) {
+        match call.user.is_some() && call.is_forbidden(&self.settings.numbers) {
             true => {
                 self.add_step("the number is in sip.forbidden_prefixes".to_owned());
                 Err(Denied::Number)
@@ -310,11 +328,11 @@ impl Calls for SettingsPolicy<'_> {
 
 impl Lookup for SettingsPolicy<'_> {
     fn has_aliases(&self) -> bool {
-        !self.aliases.is_empty()
+        !self.settings.aliases.is_empty()
     }
 
     fn alias(&mut self, aor: &Aor) -> Option<Box<[u8]>> {
-        let address: Box<[u8]> = self.aliases.of(aor)?.into();
+        let address: Box<[u8]> = self.settings.aliases.of(aor)?.into();
         let text = String::from_utf8_lossy(&address).into_owned();
         self.add_step(format!("{} is an alias of {text}", text_of(aor)));
         Some(address)
@@ -361,7 +379,7 @@ impl Authentication for SettingsPolicy<'_> {
                     text_of(&aor)
                 ));
                 self.user = aor.user().unwrap_or_default().to_vec();
-                if self.users.contains(&aor.as_bytes()) {
+                if self.settings.users.contains(aor.as_bytes()) {
                     self.user = aor.as_bytes().to_vec();
                 }
                 Authenticated::User(&self.user)
@@ -387,7 +405,7 @@ impl Pushes for SettingsPolicy<'_> {}
 
 impl Trunks for SettingsPolicy<'_> {
     fn has_routes(&self) -> bool {
-        self.table.has_routes()
+        self.settings.table.has_routes()
     }
 
     fn is_user(&mut self, _now: Now, uri: &SipUri<'_>, _flow: &Flow) -> IsUser {
@@ -408,7 +426,7 @@ impl Trunks for SettingsPolicy<'_> {
 
     fn route(&mut self, _now: Now, call: &Call<'_>) -> Decision {
         let steps = &mut self.steps;
-        self.table
-            .explain(Mono::default(), call, |step| steps.push(step))
+        let table = &self.settings.table;
+        table.explain(Mono::default(), call, |step| steps.push(step))
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::sip_client::phone::{PASSWORD, Phone, value, values};
 use hairpin_server::sip::routes::{Action, HeaderRule, Hunt, NextHop, ProbeConfig, Route};
-use hairpin_server::sip::{Domain, Preview, PreviewRequest, SipSettings, Trunk, preview};
+use hairpin_server::sip::{Domain, Preview, PreviewRequest, Previewer, SipSettings, Trunk};
 use hairpin_server::{Running, Server};
 use sip::Method;
 use std::collections::{HashMap, HashSet};
@@ -464,6 +464,7 @@ fn the_preview_and_the_running_server_agree_on_10000_requests() {
     std::thread::sleep(Duration::from_millis(50));
     let peers = [("x", "127.0.0.31"), ("y", "127.0.0.32")].map(|(_, ip)| Peer::new(ip, &server));
     let listeners = server.sip_listeners().to_vec();
+    let previewer = Previewer::new(&settings, &["user1"], &listeners).expect("settings");
     let mut state = 0xfeed_beef_u64;
     let mut buffer = vec![0; 65_536];
     let mut forwarded = 0;
@@ -481,20 +482,15 @@ fn the_preview_and_the_running_server_agree_on_10000_requests() {
             false => ("", Vec::new()),
         };
         let source = peer.0.local_addr().expect("an address");
-        let expected = preview(
-            &settings,
-            &["user1"],
-            &listeners,
-            &PreviewRequest {
-                method: "MESSAGE",
-                from: "sip:+4930@peer.example",
-                to: &uri,
-                source,
-                headers: &headers,
-                call_id: &call_id,
-                draw: 0,
-            },
-        );
+        let expected = previewer.preview(&PreviewRequest {
+            method: "MESSAGE",
+            from: "sip:+4930@peer.example",
+            to: &uri,
+            source,
+            headers: &headers,
+            call_id: &call_id,
+            draw: 0,
+        });
         let expected = match expected.expect("a preview").outcome {
             Preview::Forwarded(targets) => targets[0].uri.clone(),
             Preview::Refused(code, _) => code.to_string(),

@@ -79,7 +79,7 @@ pub(super) struct RouteRequest {
 }
 
 /// Where the proxy would send a request.
-pub(super) fn explain_route(shared: &Shared, body: RouteRequest) -> Result<Value, Problem> {
+pub(super) async fn explain_route(shared: &Shared, body: RouteRequest) -> Result<Value, Problem> {
     let request = RouteQuery {
         from: body.from,
         to: body.to,
@@ -90,10 +90,13 @@ pub(super) fn explain_route(shared: &Shared, body: RouteRequest) -> Result<Value
             .call_id
             .unwrap_or_else(|| RouteQuery::CALL_ID.to_owned()),
     };
-    let report = shared.routing.get().explain(&request);
+    let routing = shared.routing.get();
+    // The first decision after a change makes the tables, so it must not block this thread.
+    let report = tokio::task::spawn_blocking(move || routing.explain(&request)).await;
+    let failed = |text: String| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text);
+    let report = report.map_err(|error| failed(error.to_string()))?;
     let report = report.map_err(|error| Problem::bad_request(format!("{error:#}")))?;
-    serde_json::to_value(report)
-        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+    serde_json::to_value(report).map_err(|error| failed(error.to_string()))
 }
 
 fn wanted(query: &Query) -> Result<PageQuery, Problem> {

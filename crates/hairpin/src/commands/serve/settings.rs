@@ -23,7 +23,7 @@ pub(super) fn snapshot(settings: &Settings) -> Snapshot {
     Snapshot {
         sip: settings.sip.clone(),
         users: users.map(|(name, _)| name.clone()).collect(),
-        listeners: Vec::new(),
+        ..Snapshot::default()
     }
 }
 
