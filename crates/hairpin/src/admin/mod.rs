@@ -20,6 +20,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use hyper::header::{ALLOW, HeaderValue};
@@ -30,6 +31,7 @@ use server::rustls::ServerConfig;
 use tokio::sync::oneshot;
 
 use crate::config::AdminListen;
+use crate::control::tasks::Tasks;
 use crate::control::{ChangeSender, Shared};
 use crate::metrics;
 use api::Api;
@@ -37,6 +39,9 @@ pub(crate) use api::Applied;
 use health::Health;
 use history::History;
 use http::{Body, Incoming, METRICS, Peer, Respond, response, text};
+
+/// How long a server that ends waits for changes of stores, each of which has a timeout.
+const FINISH: Duration = Duration::from_secs(5);
 
 /// A socket that listens, and that no thread serves yet.
 #[derive(Debug)]
@@ -124,11 +129,13 @@ impl Bound {
         certificates: Option<&Certificates>,
     ) -> Result<Serving> {
         let tls = certificates.map(tls);
-        Serving::start("hairpin-admin", move || {
+        let tasks = Tasks::default();
+        let of_api = tasks.clone();
+        Serving::start("hairpin-admin", tasks, move || {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             let history = Arc::new(History::default());
             let admin = Admin {
-                api: Api::new(Arc::clone(&shared), changes, Arc::clone(&history)),
+                api: Api::new(Arc::clone(&shared), changes, Arc::clone(&history), of_api),
                 shared: Arc::clone(&shared),
             };
             Ok(async move {
@@ -199,12 +206,14 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Runs a task for ever, on a separate thread. `make` makes the task, within the runtime that will run it.
+    /// Runs a task for ever, on a separate thread. `make` makes the task, within the runtime that will run it. The
+    /// changes that run in the end have [`FINISH`] to end as well.
     ///
     /// # Errors
     /// If the thread or its runtime cannot be made, and what `make` returns.
     pub(crate) fn start<F: Future<Output = ()> + Send + 'static>(
         name: &str,
+        changes: Tasks,
         make: impl FnOnce() -> std::io::Result<F>,
     ) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -219,8 +228,10 @@ impl Serving {
         let body = move || {
             // Leaving the runtime ends what it runs.
             runtime.block_on(async {
-                tokio::spawn(task);
+                let task = tokio::spawn(task);
                 let _ = stopped.await;
+                task.abort();
+                changes.finish(FINISH).await;
             });
         };
         let thread = std::thread::Builder::new()

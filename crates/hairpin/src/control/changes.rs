@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::protocol::{Refusal, Reply};
+use crate::audit::Audit;
 
 /// Changes that may wait. They come by hand or from a service manager, one at a time.
 const WAITING: usize = 16;
@@ -103,6 +104,20 @@ impl ChangeSender {
         let told = self.sender.send(PendingChange { change, reply }).is_ok();
         self.waker.wake();
         told
+    }
+
+    /// Makes a change for a caller, waits for the outcome, and writes the audit line. If this future is dropped, because
+    /// the caller has gone, the line is written all the same.
+    pub(crate) async fn make(&self, change: Change, action: &'static str, by: String) -> Reply {
+        let sender = self.clone();
+        let task = tokio::spawn(async move {
+            let reply = sender.send(change).await;
+            let outcome = if reply.is_ok() { "ok" } else { "refused" };
+            Audit::new(action).with("outcome", outcome).log(&by);
+            reply
+        });
+        let ended = |_| Err(Refusal::new("the server has ended"));
+        task.await.unwrap_or_else(ended)
     }
 
     /// Asks the main thread for a change, and waits for its reply.

@@ -14,6 +14,7 @@ pub(crate) mod sessions;
 pub(crate) mod sip;
 mod socket;
 pub(crate) mod status;
+pub(crate) mod tasks;
 pub(crate) mod upgrade;
 
 pub(crate) use changes::{Change, ChangeSender, Inbox, channel};

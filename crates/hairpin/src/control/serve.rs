@@ -15,10 +15,10 @@ use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
 use super::routing::Routing;
+use super::tasks::Tasks;
 use super::upgrade::Upgrade;
 use super::{Bound, Change, ChangeSender, nodes, sessions, sip, status};
 use crate::admin::{Applied, Serving};
-use crate::audit::Audit;
 use crate::metrics::Source;
 
 /// Connections at once. One more closes the oldest.
@@ -74,7 +74,7 @@ impl Bound {
     /// If the thread or its runtime cannot be made.
     pub(crate) fn serve(self, shared: Arc<Shared>, changes: ChangeSender) -> Result<Serving> {
         let Bound { listener, file } = self;
-        Serving::start("hairpin-control", move || {
+        Serving::start("hairpin-control", Tasks::default(), move || {
             let listener = UnixListener::from_std(listener)?;
             Ok(async move {
                 let owner = file.owner;
@@ -162,14 +162,6 @@ async fn request(stream: &UnixStream, owner: u32) -> Result<(Command, Value, u32
     }
 }
 
-/// Sends a change to the main thread, waits for the outcome, and writes an audit line.
-async fn change(changes: &ChangeSender, change: Change, action: &'static str, by: &str) -> Reply {
-    let reply = changes.send(change).await;
-    let outcome = if reply.is_ok() { "ok" } else { "refused" };
-    Audit::new(action).with("outcome", outcome).log(by);
-    reply
-}
-
 async fn respond(
     command: Command,
     arguments: Value,
@@ -180,9 +172,9 @@ async fn respond(
     match command {
         Command::Status => Ok(status::status(shared)),
         Command::Nodes => nodes::list(shared),
-        Command::Reload => change(changes, Change::Reload, "server.reload", &by).await,
-        Command::Drain => change(changes, Change::Drain, "server.drain", &by).await,
-        Command::EndDrain => change(changes, Change::EndDrain, "server.end_drain", &by).await,
+        Command::Reload => changes.make(Change::Reload, "server.reload", by).await,
+        Command::Drain => changes.make(Change::Drain, "server.drain", by).await,
+        Command::EndDrain => changes.make(Change::EndDrain, "server.end_drain", by).await,
         Command::Describe => changes.send(Change::Describe).await,
         Command::SipBindings
         | Command::SipTrunks

@@ -113,6 +113,22 @@ impl Open {
         audit.with("realm", realm)
     }
 
+    /// Makes a change, and writes its audit line.
+    async fn change<T>(&self, audit: Audit<'_>, change: StoreFuture<'_, T>) -> Result<T, Problem> {
+        let outcome = self.wait(change).await;
+        self.log(audit, outcome.is_ok());
+        outcome
+    }
+
+    /// Writes an audit line. A store that fails, or that does not respond in time, may have made the change.
+    fn log(&self, audit: Audit<'_>, is_made: bool) {
+        let audit = match is_made {
+            true => audit,
+            false => audit.with("outcome", "failed"),
+        };
+        audit.log(&self.caller.0);
+    }
+
     pub(super) async fn users(&self, query: &Query) -> Result<Value, Problem> {
         let limit = super::limit(query)?;
         let (realm, after) = (query.get("realm"), query.get("after"));
@@ -161,11 +177,10 @@ impl Open {
         let keys = keys.ok_or_else(|| {
             Problem::bad_request("RFC 8265 forbids this name, realm or password: each must be non-empty and without control characters")
         })?;
-        self.wait(directory.put_user(realm, name, keys)).await?;
         let action = if is_new { "user.add" } else { "user.passwd" };
-        self.audit(action, realm)
-            .with("user", name)
-            .log(&self.caller.0);
+        let audit = self.audit(action, realm).with("user", name);
+        self.change(audit, directory.put_user(realm, name, keys))
+            .await?;
         Ok(json!({ "is_new": is_new, "password": made }))
     }
 
@@ -197,25 +212,34 @@ impl Open {
                     "the store is slow: send fewer users in one request",
                 ));
             }
-            let outcome = self.wait(directory.put_user(realm, name, *keys)).await;
+            let audit = self.audit("user.import", realm).with("user", name);
+            let outcome = self.change(audit, directory.put_user(realm, name, *keys));
+            let outcome = outcome.await;
             outcome.map_err(|problem| stopped(problem.detail()))?;
-            self.audit("user.import", realm)
-                .with("user", name)
-                .log(&self.caller.0);
         }
         Ok(json!({ "imported": users.found.len() }))
     }
 
     pub(super) async fn delete_user(&self, realm: &str, name: &str) -> Result<Value, Problem> {
         let deleted = self.directory()?.delete_user(realm, name);
-        if !self.wait(deleted).await? {
-            let message = format!("the realm {realm} has no user {name}");
-            return Err(Problem::not_found(message));
+        let audit = self.audit("user.del", realm).with("user", name);
+        let message = format!("the realm {realm} has no user {name}");
+        self.delete(audit, deleted, message).await
+    }
+
+    /// Makes a deletion, and writes its audit line unless there was nothing to delete.
+    async fn delete(
+        &self,
+        audit: Audit<'_>,
+        deleted: StoreFuture<'_, bool>,
+        missing: String,
+    ) -> Result<Value, Problem> {
+        let outcome = self.wait(deleted).await;
+        if let Ok(false) = outcome {
+            return Err(Problem::not_found(missing));
         }
-        self.audit("user.del", realm)
-            .with("user", name)
-            .log(&self.caller.0);
-        Ok(json!({}))
+        self.log(audit, outcome.is_ok());
+        outcome.map(|_| json!({}))
     }
 
     pub(super) async fn secrets(&self, realm: &str) -> Result<Value, Problem> {
@@ -234,9 +258,9 @@ impl Open {
                 "the secret is empty: send another one, or none to get a random one",
             )
         })?;
-        self.wait(self.directory()?.put_secret(realm, secret))
-            .await?;
-        self.audit("secret.add", realm).log(&self.caller.0);
+        let audit = self.audit("secret.add", realm);
+        let put = self.directory()?.put_secret(realm, secret);
+        self.change(audit, put).await?;
         Ok(json!({ "secret": made }))
     }
 
@@ -245,12 +269,9 @@ impl Open {
             Problem::bad_request("the body has no secret: send {\"secret\": \"..\"}")
         })?;
         let deleted = self.directory()?.delete_secret(realm, &secret);
-        if !self.wait(deleted).await? {
-            let message = format!("the realm {realm} has no such secret");
-            return Err(Problem::not_found(message));
-        }
-        self.audit("secret.del", realm).log(&self.caller.0);
-        Ok(json!({}))
+        let message = format!("the realm {realm} has no such secret");
+        self.delete(self.audit("secret.del", realm), deleted, message)
+            .await
     }
 
     pub(super) async fn realms(&self) -> Result<Value, Problem> {
@@ -291,18 +312,16 @@ impl Open {
         }
         let directory = self.directory()?;
         for origin in &body.origins {
-            self.wait(directory.set_origin(origin, Some(name))).await?;
-            self.audit("realm.set", name)
-                .with("origin", origin)
-                .log(&self.caller.0);
+            let audit = self.audit("realm.set", name).with("origin", origin);
+            self.change(audit, directory.set_origin(origin, Some(name)))
+                .await?;
         }
         for (option, value) in options {
             let kept = Some(value).filter(|value| *value > 0);
-            self.wait(directory.set_option(name, option, kept)).await?;
             let audit = self.audit("realm.set", name);
-            audit
-                .with(option.name(), &value.to_string())
-                .log(&self.caller.0);
+            let audit = audit.with(option.name(), &value.to_string());
+            self.change(audit, directory.set_option(name, option, kept))
+                .await?;
         }
         Ok(json!({}))
     }
@@ -310,21 +329,24 @@ impl Open {
     pub(super) async fn delete_realm(&self, name: &str) -> Result<Value, Problem> {
         let directory = self.directory()?;
         let shared = self.wait(self.store.shared()).await?;
-        let mut found = false;
-        for (origin, _) in shared.origins.iter().filter(|(_, of)| of == name) {
-            found = true;
-            self.wait(directory.set_origin(origin, None)).await?;
-        }
-        for (_, option, _) in shared.options.iter().filter(|(of, ..)| of == name) {
-            found = true;
-            self.wait(directory.set_option(name, *option, None)).await?;
-        }
-        if !found {
-            let message = format!("the store has no origins and no limits of the realm {name}");
-            return Err(Problem::not_found(message));
-        }
-        self.audit("realm.del", name).log(&self.caller.0);
-        Ok(json!({}))
+        let origins = shared.origins.iter().filter(|(_, of)| of == name);
+        let options = shared.options.iter().filter(|(of, ..)| of == name);
+        let deletion = async {
+            let mut found = false;
+            for (origin, _) in origins {
+                found = true;
+                directory.set_origin(origin, None).await?;
+            }
+            for (_, option, _) in options {
+                found = true;
+                directory.set_option(name, *option, None).await?;
+            }
+            Ok::<bool, StoreError>(found)
+        };
+        let message = format!("the store has no origins and no limits of the realm {name}");
+        // One line for all of them, also if only some were deleted.
+        self.delete(self.audit("realm.del", name), Box::pin(deletion), message)
+            .await
     }
 }
 

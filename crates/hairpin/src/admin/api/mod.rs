@@ -26,8 +26,8 @@ use tokio::sync::{Semaphore, mpsc};
 use super::failures;
 use super::history::History;
 use super::http::{Body, Incoming, Peer, response};
-use crate::audit::Audit;
 use crate::config::{AdminTokens, InForce};
+use crate::control::tasks::Tasks;
 use crate::control::{Change, ChangeSender, Shared, nodes, status};
 use access::Caller;
 use directory::Open;
@@ -77,16 +77,24 @@ struct Inner {
     history: Arc<History>,
     bucket: ice::Bucket,
     streams: Arc<Semaphore>,
+    tasks: Tasks,
 }
 
 impl Api {
-    pub(super) fn new(shared: Arc<Shared>, changes: ChangeSender, history: Arc<History>) -> Self {
+    /// `tasks` makes the changes of stores.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        changes: ChangeSender,
+        history: Arc<History>,
+        tasks: Tasks,
+    ) -> Self {
         Self(Arc::new(Inner {
             shared,
             changes,
             history,
             bucket: ice::Bucket::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
+            tasks,
         }))
     }
 
@@ -134,72 +142,70 @@ impl Api {
         if !found.route.body.is_empty() {
             check_type(head.headers.get(CONTENT_TYPE), &body)?;
         }
-        let result = self.perform(found, &query, body, caller, &applied).await?;
+        let result = self.perform(found, query, body, caller, applied).await?;
         Ok(response(StatusCode::OK, JSON, result))
     }
 
     async fn perform(
         &self,
         found: Match<'_>,
-        query: &Query,
+        query: Query,
         body: hyper::body::Incoming,
         caller: Caller,
-        applied: &Applied,
+        applied: Arc<Applied>,
     ) -> Result<String, Problem> {
         let inner = &self.0;
+        let name = values::decode(found.name.unwrap_or_default())?;
         let observer = &inner.shared.source.observer;
         let result = match found.route.operation {
             Operation::Status => status::status(&inner.shared),
             Operation::History => return Ok(inner.history.json(observer.threads().len())),
             Operation::Failures => failures::list(&observer.stats()),
-            Operation::Configuration => configuration(applied),
-            Operation::Sessions => sessions::list(&inner.shared, query).await?,
-            Operation::EndSession => {
-                let id = values::decode(found.name.unwrap_or_default())?;
-                sessions::end(&inner.shared, &id, &caller).await?
-            }
-            Operation::EndUser => sessions::end_user(&inner.shared, query, &caller).await?,
+            Operation::Configuration => configuration(&applied),
+            Operation::Sessions => sessions::list(&inner.shared, &query).await?,
+            Operation::EndSession => sessions::end(&inner.shared, &name, &caller).await?,
+            Operation::EndUser => sessions::end_user(&inner.shared, &query, &caller).await?,
             Operation::Nodes => nodes(&inner.shared)?,
-            Operation::Bindings => sip::bindings(&inner.shared, query).await?,
-            Operation::RemoveBindings => sip::remove(&inner.shared, query, caller).await?,
-            Operation::Calls => sip::calls(&inner.shared, query).await?,
+            Operation::Bindings => sip::bindings(&inner.shared, &query).await?,
+            Operation::RemoveBindings => sip::remove(&inner.shared, &query, caller).await?,
+            Operation::Calls => sip::calls(&inner.shared, &query).await?,
             Operation::Trunks => sip::trunks(&inner.shared),
-            Operation::Trace => sip::trace(&inner.shared, query).await?,
+            Operation::Trace => sip::trace(&inner.shared, &query).await?,
             Operation::ExplainRoute => {
-                sip::explain_route(&inner.shared, values::json(body).await?)?
+                sip::explain_route(&inner.shared, values::json(body).await?).await?
             }
             Operation::Upgrade => {
                 let timeout = upgrade_timeout(&values::json(body).await?)?;
                 let change = Change::Upgrade(timeout);
-                self.change(change, "server.upgrade", &caller).await?
+                self.change(change, "server.upgrade", caller).await?
             }
             Operation::OpenApi => openapi::document(),
-            Operation::IceServers => ice::servers(inner, query)?,
-            Operation::Reload => {
-                self.change(Change::Reload, "server.reload", &caller)
-                    .await?
-            }
-            Operation::Drain => self.change(Change::Drain, "server.drain", &caller).await?,
+            Operation::IceServers => ice::servers(inner, &query)?,
+            Operation::Reload => self.change(Change::Reload, "server.reload", caller).await?,
+            Operation::Drain => self.change(Change::Drain, "server.drain", caller).await?,
             Operation::EndDrain => {
-                self.change(Change::EndDrain, "server.end_drain", &caller)
+                self.change(Change::EndDrain, "server.end_drain", caller)
                     .await?
             }
-            _ => in_store(found, query, body, caller, applied).await?,
+            operation => {
+                let work = in_store(operation, name, query, body, caller, applied);
+                let outcome = inner.tasks.run(work).await;
+                outcome.map_err(|error| {
+                    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+                })??
+            }
         };
         Ok(format!("{result}\n"))
     }
 
-    /// Sends a change to the main thread, waits for the outcome, and logs it.
+    /// Has the main thread make a change, and waits for the outcome.
     async fn change(
         &self,
         change: Change,
         action: &'static str,
-        caller: &Caller,
+        caller: Caller,
     ) -> Result<Value, Problem> {
-        let outcome = self.0.changes.send(change).await;
-        let word = if outcome.is_ok() { "ok" } else { "refused" };
-        Audit::new(action).with("outcome", word).log(&caller.0);
-        Ok(outcome?)
+        Ok(self.0.changes.make(change, action, caller.0).await?)
     }
 
     /// A stream of server-sent events, one per sample.
@@ -261,19 +267,19 @@ fn check_type(kind: Option<&HeaderValue>, body: &hyper::body::Incoming) -> Resul
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
-/// Operations on the store.
+/// Operations on the store. All that they need is theirs, because they run to their end when the client has gone.
 async fn in_store(
-    found: Match<'_>,
-    query: &Query,
+    operation: Operation,
+    name: String,
+    query: Query,
     body: hyper::body::Incoming,
     caller: Caller,
-    applied: &Applied,
+    applied: Arc<Applied>,
 ) -> Result<Value, Problem> {
     let open = Open::of(applied.store.as_ref(), caller)?;
     let realm = query.get("realm").unwrap_or(&applied.realm);
-    let name = values::decode(found.name.unwrap_or_default())?;
-    match found.route.operation {
-        Operation::Users => open.users(query).await,
+    match operation {
+        Operation::Users => open.users(&query).await,
         Operation::ImportUsers => {
             let body = values::json_up_to(IMPORT, body).await?;
             open.import_users(realm, body).await
