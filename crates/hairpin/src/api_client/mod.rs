@@ -6,7 +6,7 @@ mod url;
 pub(crate) mod verbs;
 
 use std::fmt;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,15 +25,18 @@ use server::rustls::{CertificateError, ClientConfig, Error as TlsError, RootCert
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 pub(crate) use url::ApiUrl;
 
-use crate::commands::percent_encode;
+use crate::commands::{percent_encode, printable};
 use crate::control::protocol::{Refusal, Reply};
 
 /// A reload reads files, and a store has its own timeout: both take less.
 const TIME: Duration = Duration::from_secs(90);
+/// The connect timeout, with the name server and the TLS handshake.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// The longest page of a list has less.
 const MAX_REPLY: usize = 16 << 20;
 /// A longer file is no token.
@@ -50,7 +53,17 @@ pub(crate) struct Client {
     authorization: Option<HeaderValue>,
     token_file: Option<PathBuf>,
     tls: Option<Arc<ClientConfig>>,
-    runtime: Runtime,
+    /// `None` once it is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // A name server that is silent would hold up the command.
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// The token stays out of logs.
@@ -82,7 +95,7 @@ impl Client {
             authorization,
             token_file: token_file.map(Path::to_owned),
             tls,
-            runtime,
+            runtime: Some(runtime),
         })
     }
 
@@ -100,9 +113,8 @@ impl Client {
     ) -> Result<Reply> {
         let target = target(path, parameters);
         let exchange = self.exchange(method, &target, body);
-        let outcome = self
-            .runtime
-            .block_on(async { tokio::time::timeout(TIME, exchange).await });
+        let runtime = self.runtime.as_ref().context("the client has ended")?;
+        let outcome = runtime.block_on(async { tokio::time::timeout(TIME, exchange).await });
         let no_reply = || anyhow!("{} does not respond within {} s", self.url, TIME.as_secs());
         let (status, is_problem, body) = outcome.map_err(|_| no_reply())??;
         self.read((method, path), status, is_problem, &body)
@@ -123,6 +135,8 @@ impl Client {
         let value: Option<Value> = serde_json::from_slice(body).ok();
         let problem = value.as_ref().filter(|_| is_problem);
         let detail = problem.map_or("", |problem| problem["detail"].as_str().unwrap_or_default());
+        // Nothing that another machine sends may drive the terminal.
+        let detail = &*printable(detail);
         match status {
             StatusCode::OK if value.is_some() => return Ok(Ok(value.unwrap_or_default())),
             StatusCode::UNAUTHORIZED => return Err(self.refused_token(detail)),
@@ -147,7 +161,7 @@ impl Client {
             );
         };
         let mistakes = problem["mistakes"].as_array().into_iter().flatten();
-        let mistakes = mistakes.filter_map(Value::as_str).map(str::to_owned);
+        let mistakes = mistakes.filter_map(Value::as_str).map(printable);
         Ok(Err(Refusal {
             error: detail.to_owned(),
             mistakes: mistakes.collect(),
@@ -188,15 +202,23 @@ impl Client {
         let bytes = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
         let request = request.body(Full::new(bytes))?;
         let (host, port) = (&*self.url.host, self.url.port);
-        let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.map_err(|error| self.unreachable(&error))?;
+        let deadline = Instant::now() + CONNECT_TIME;
+        let connecting = timeout_at(deadline, TcpStream::connect((host, port))).await;
+        let connecting = connecting.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+        let stream = connecting.map_err(|error| self.unreachable(&error))?;
         let response = match &self.tls {
             None => self.send(stream, request).await?,
             Some(tls) => {
                 let name = ServerName::try_from(host.to_owned())
                     .with_context(|| format!("{host} cannot be the name of a server"))?;
                 let connecting = TlsConnector::from(Arc::clone(tls)).connect(name, stream);
-                let stream = connecting.await.map_err(|error| self.untrusted(&error))?;
+                let silent = || {
+                    let (url, time) = (&self.url, CONNECT_TIME.as_secs());
+                    anyhow!("no TLS with {url} within {time} s: is it the address of admin.listen?")
+                };
+                let connecting = timeout_at(deadline, connecting).await;
+                let stream = connecting.map_err(|_| silent())?;
+                let stream = stream.map_err(|error| self.untrusted(&error))?;
                 self.send(stream, request).await?
             }
         };
@@ -236,14 +258,17 @@ impl Client {
     }
 
     fn unreachable(&self, error: &std::io::Error) -> anyhow::Error {
-        use std::io::ErrorKind::{ConnectionRefused, TimedOut};
+        use ErrorKind::{ConnectionRefused, TimedOut};
         let url = &self.url;
         match error.kind() {
             ConnectionRefused => anyhow!(
                 "cannot reach {url}: nobody listens there; is it the address of admin.listen, and is admin.allow_remote set?"
             ),
             TimedOut => {
-                anyhow!("cannot reach {url}: no response; does a firewall drop the packets?")
+                let time = CONNECT_TIME.as_secs();
+                anyhow!(
+                    "cannot reach {url}: no connection within {time} s; is the machine on, and does a firewall drop the packets?"
+                )
             }
             _ => anyhow!("cannot reach {url}: {error}"),
         }

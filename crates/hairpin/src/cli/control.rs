@@ -9,7 +9,7 @@ use crate::config::{ControlSocket, FromText, parse_seconds};
 const STATUS: &str = "\
 Examples:
   hairpin status
-        what the server on this machine does: state, allocations, listeners
+        what the server does: state, allocations, listeners
   hairpin status --json | jq .allocations
         the same for programs
   hairpin status --api https://turn.example.org:9641 --token-file token.txt

@@ -53,17 +53,17 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     /// Convert the configuration of another server into one of hairpin
     Import(import::Args),
-    /// Show the state of the server on this machine
+    /// Show the state of a running server
     Status(control::Status),
-    /// Make the server on this machine read its configuration again
+    /// Make a running server read its configuration again
     Reload(control::Reload),
-    /// Make the server on this machine admit no new clients
+    /// Make a running server admit no new clients
     Drain(control::Drain),
-    /// Replace the server on this machine by a new process, without the loss of an allocation
+    /// Replace a running server by a new process, without the loss of an allocation
     Upgrade(control::Upgrade),
-    /// List and end the allocations of the server on this machine
+    /// List and end the allocations of a running server
     Sessions(Box<sessions::Sessions>),
-    /// List the nodes of the cluster of the server on this machine
+    /// List the nodes of the cluster of a running server
     Nodes(nodes::Nodes),
     /// Add, delete and list users in a database
     #[command(subcommand)]

@@ -5,7 +5,7 @@ use super::control::Target;
 const EXAMPLES: &str = "\
 Examples:
   hairpin nodes
-        the nodes of the cluster, as the server on this machine knows them
+        the nodes of the cluster, as the server knows them
   hairpin nodes --json | jq -r '.nodes[] | select(.state == \"serving\") | .name'
         the names of those that admit clients
 

@@ -97,11 +97,11 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Explain where the proxy would send a request, step by step, without sending it
     Route(Route),
-    /// List registration bindings of the server on this machine
+    /// List registration bindings of a running server
     Bindings(Bindings),
     /// Remove registration bindings of one address of record
     Remove(Remove),
-    /// List the calls in progress of the server on this machine
+    /// List the calls in progress of a running server
     Calls(Calls),
     /// Show the state of each address of trunks, and counters of trunks
     Trunks(Trunks),

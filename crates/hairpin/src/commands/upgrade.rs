@@ -83,9 +83,12 @@ fn over_api(client: &Client, args: &Upgrade) -> Result<ExitCode> {
     // The server itself ends a process that does not serve in time.
     let deadline = Instant::now() + args.timeout + MARGIN;
     loop {
-        // Neither process may answer while the listener changes hands.
-        let status = ask(&args.target, Command::Status);
-        let status = status.ok().and_then(Result::ok).unwrap_or_default();
+        // Neither process may answer while the listener changes hands, so an error counts only in the end.
+        let (status, error) = match ask(&args.target, Command::Status) {
+            Ok(Ok(status)) => (status, None),
+            Ok(Err(refusal)) => (Value::Null, Some(output::printable(&refusal.error))),
+            Err(error) => (Value::Null, Some(format!("{error:#}"))),
+        };
         if status["pid"] == pid {
             output::print(&format!(
                 "process {pid} serves; process {before} ends when its last client has gone\n"
@@ -98,9 +101,14 @@ fn over_api(client: &Client, args: &Upgrade) -> Result<ExitCode> {
             bail!("{why}; process {before} serves as before");
         }
         if Instant::now() >= deadline {
-            bail!(
-                "the new process does not serve within the time: hairpin status --api shows the state"
-            );
+            match error {
+                Some(error) => {
+                    bail!("process {pid} was started, but its state is not known: {error}")
+                }
+                None => bail!(
+                    "the new process does not serve within the time: hairpin status --api shows the state"
+                ),
+            }
         }
         std::thread::sleep(LOOK_OVER_API);
     }

@@ -17,6 +17,7 @@ mod api_remote;
 mod bench_cli;
 mod check;
 mod cli_api;
+mod cli_api_errors;
 mod cluster;
 mod cluster_calls;
 mod cluster_cost;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -102,18 +103,25 @@ impl Service<'_> {
                 bail!("another process is starting");
             }
             let program = installed_program()?;
+            // The thread first: nobody would end a process that no thread watches.
+            let (sender, started) = sync_channel::<Child>(1);
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("hairpin-start".to_owned());
+            let watched = thread.spawn(move || {
+                if let Ok(child) = started.recv() {
+                    watch(child, &shared, timeout);
+                }
+            });
+            watched.context("no thread can watch the new process")?;
             let child = command(&program).spawn();
-            child.with_context(|| format!("{} does not start", program.display()))
+            let child = child.with_context(|| format!("{} does not start", program.display()))?;
+            let pid = child.id();
+            self.shared.upgrade.set(pid, State::Starting);
+            // The thread waits for it.
+            let _ = sender.send(child);
+            Ok(pid)
         });
-        let child = started.map_err(|error| Refusal::new(format!("no upgrade: {error:#}")))?;
-        let pid = child.id();
-        self.shared.upgrade.set(pid, State::Starting);
-        let shared = Arc::clone(&self.shared);
-        let thread = std::thread::Builder::new().name("hairpin-start".to_owned());
-        let watched = thread.spawn(move || watch(child, &shared, timeout));
-        if let Err(why) = watched {
-            tracing::warn!("upgrade failed, this process continues: {why}");
-        }
+        let pid = started.map_err(|error| Refusal::new(format!("no upgrade: {error:#}")))?;
         Ok(json!({ "pid": pid }))
     }
 }
