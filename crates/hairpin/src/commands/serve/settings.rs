@@ -17,6 +17,13 @@ use crate::config::{self, Config, PeerRule, User};
 use crate::control::routing::Snapshot;
 use crate::events::Events;
 
+/// Copies the fields that have the same name and type on both sides.
+macro_rules! copy {
+    ($from:ident => $to:ident, $($field:ident),+) => {
+        $($to.$field.clone_from(&$from.$field);)+
+    };
+}
+
 /// What the decisions of the SIP proxy depend on, without the listeners.
 pub(super) fn snapshot(settings: &Settings) -> Snapshot {
     let users = settings.users.iter();
@@ -56,43 +63,35 @@ fn access_tokens(config: &Config) -> Option<Arc<dyn AccessTokens>> {
 /// The part of the configuration that can change while the server runs.
 fn settings(config: &Config) -> Settings {
     let mut settings = Settings::default();
-    settings.realm.clone_from(&config.realm);
-    settings.software.clone_from(&config.software);
+    copy!(config => settings, realm, software, nonce_lifetime, strict_expiry, rfc5766_channels, short_token_keys);
+    copy!(config => settings, channel_keeps_permission, classic_stun, draft_dual_allocation);
+    let limits = &config.limits;
+    copy!(limits => settings, strict_amplification, unverified_responses, allocation_rate);
     settings.users = passwords(&config.users);
     settings.secrets = bytes(&config.secrets);
-    settings.strict_amplification = config.limits.strict_amplification;
-    settings.unverified_responses = config.limits.unverified_responses;
     settings.access_tokens = access_tokens(config);
     settings.alternates = config.alternate.settings();
     settings.realms = config.realms.iter().map(realm).collect();
     settings.peers = peers(config);
     settings.quota = QuotaLimits::default()
-        .per_user(config.limits.allocations_per_user)
-        .per_source(config.limits.allocations_per_source)
-        .total(config.limits.allocations);
-    settings.nonce_lifetime = config.nonce_lifetime;
-    settings.strict_expiry = config.strict_expiry;
-    settings.rfc5766_channels = config.rfc5766_channels;
-    settings.short_token_keys = config.short_token_keys;
-    settings.channel_keeps_permission = config.channel_keeps_permission;
-    settings.classic_stun = config.classic_stun;
-    settings.draft_dual_allocation = config.draft_dual_allocation;
+        .per_user(limits.allocations_per_user)
+        .per_source(limits.allocations_per_source)
+        .total(limits.allocations);
     settings.kernel_binding = kernel_binding(config);
     settings.sip = sip_settings(&config.sip);
     settings.sip.push = crate::push::settings(config.sip.push.as_ref());
-    settings.streams = streams(&config.limits);
-    settings.default_lifetime = config.limits.lifetime_default;
-    settings.max_lifetime = config.limits.lifetime_max;
-    settings.max_permissions = config.limits.permissions as usize;
-    settings.max_channels = config.limits.channels as usize;
+    settings.streams = streams(limits);
+    settings.default_lifetime = limits.lifetime_default;
+    settings.max_lifetime = limits.lifetime_max;
+    settings.max_permissions = limits.permissions as usize;
+    settings.max_channels = limits.channels as usize;
     settings.tcp_relay = config.relay_tcp;
     settings.mobility = config.relay_mobility;
-    settings.max_peer_connections = config.limits.peer_connections as usize;
-    settings.allocation_rate = config.limits.allocation_rate;
-    settings.rates.per_user = config.limits.rate_per_user;
-    settings.rates.per_source = config.limits.rate_per_source;
-    settings.rates.total = config.limits.rate_total;
-    settings.rates.directions_apart = config.limits.rate_directions_apart;
+    settings.max_peer_connections = limits.peer_connections as usize;
+    settings.rates.per_user = limits.rate_per_user;
+    settings.rates.per_source = limits.rate_per_source;
+    settings.rates.total = limits.rate_total;
+    settings.rates.directions_apart = limits.rate_directions_apart;
     settings
 }
 
@@ -140,48 +139,16 @@ fn streams(limits: &config::Limits) -> StreamSettings {
 /// How SIP is served.
 pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     let mut sip = SipSettings::default();
-    sip.test_uas = config.test_uas;
-    sip.challenge = config.challenge;
-    sip.domains.clone_from(&config.domains);
-    sip.credentials.clone_from(&config.credentials);
-    sip.trunks.clone_from(&config.trunks);
-    sip.advertise.clone_from(&config.advertise);
-    sip.local_networks.clone_from(&config.local_networks);
-    sip.routes.clone_from(&config.routes);
-    sip.forwards.clone_from(&config.forwards);
-    sip.record_route = config.record_route;
-    sip.forking = config.forking;
-    sip.recurse = config.recurse;
-    sip.calls.clone_from(&config.calls);
-    sip.trace.clone_from(&config.trace);
-    sip.deny.clone_from(&config.deny);
-    sip.allow.clone_from(&config.allow);
-    sip.ban = config.ban;
-    sip.scanners.clone_from(&config.scanners);
-    sip.ice_servers.clone_from(&config.ice_servers);
-    sip.rtpengine = config.rtpengine;
-    sip.registrar.clone_from(&config.registrar);
-    sip.bindings = config.bindings;
-    sip.bindings_per_user = config.bindings_per_user;
-    sip.digest_algorithms.clone_from(&config.digest_algorithms);
-    sip.auth_int = config.auth_int;
-    sip.digest_any_uri = config.digest_any_uri;
-    sip.userhash = config.userhash;
-    sip.tolerance = config.tolerance;
-    sip.service_time = config.service_time;
-    sip.t1 = config.t1;
-    sip.resolvers.clone_from(&config.resolvers);
+    copy!(config => sip, test_uas, challenge, domains, credentials, trunks, advertise, local_networks, routes);
+    copy!(config => sip, forwards, record_route, forking, recurse, calls, trace, deny, allow, ban, scanners);
+    copy!(config => sip, ice_servers, rtpengine, registrar, bindings, bindings_per_user, digest_algorithms);
+    copy!(config => sip, auth_int, digest_any_uri, userhash, tolerance, service_time, t1, resolvers);
+    copy!(config => sip, transactions, connections, connections_per_source, headers, message_deadline, idle);
     sip.targets = rules(&config.targets);
-    sip.transactions = config.transactions;
-    sip.connections = config.connections;
-    sip.connections_per_source = config.connections_per_source;
     sip.websocket_paths.clone_from(&config.ws_paths);
     sip.websocket_origins.clone_from(&config.ws_origins);
-    sip.headers = config.headers;
     sip.head_bytes = config.head_size;
     sip.body_bytes = config.body_size;
-    sip.message_deadline = config.message_deadline;
-    sip.idle = config.idle;
     sip
 }
 
