@@ -3,9 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use crate::common::api::TOKEN;
 use crate::common::{Serve, TEST_TIMEOUT, file};
-
-const TOKEN: &str = "0123456789abcdef0123456789";
 
 /// A server with a store, and its admin address.
 struct Admin {

@@ -2,16 +2,16 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::api::{CREDENTIAL_TOKEN, SECRET, TOKEN, TwoClients, config};
+use crate::common::controlled::eventually;
 use crate::common::{Serve, TEST_TIMEOUT, file, run, stderr, stdout};
 use base64::Engine as _;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
-
-const TOKEN: &str = "0123456789abcdef0123456789";
-const CREDENTIAL_TOKEN: &str = "fedcba9876543210fedcba9876";
-const SECRET: &str = "a shared secret of this test";
 
 /// A server with both kinds of tokens and a store.
 struct Api {
@@ -51,12 +51,9 @@ impl Answer {
 impl Api {
     fn start() -> Self {
         let (directory, path) = file("");
-        let state = directory.path().join("state");
         let socket = directory.path().join("control.sock");
-        let config = format!(
-            "[server]\nstate_dir = {state:?}\ncontrol_socket = {socket:?}\nworkers = 2\n[auth]\nrealm = \"api.example\"\nsecrets = [{SECRET:?}]\n\
-             [admin]\ntokens = [{TOKEN:?}]\ncredential_tokens = [{CREDENTIAL_TOKEN:?}]\n"
-        );
+        let admin = format!("credential_tokens = [{CREDENTIAL_TOKEN:?}]\n");
+        let config = config(directory.path(), "api.example", ["", &admin]);
         std::fs::write(&path, config).expect("a file can be written");
         let set = format!("server.control_socket={}", socket.display());
         let more = ["--dev", "--admin", "127.0.0.1:0", "--set", &set];
@@ -345,23 +342,7 @@ fn users_secrets_and_realms_of_the_store_can_be_changed() {
 fn a_session_is_found_and_ended_and_the_log_says_by_whom() {
     let api = Api::start();
     let target = api.serve.address().to_string();
-    let args = [
-        "load",
-        "turn",
-        &target,
-        "--secret",
-        SECRET,
-        "--clients",
-        "2",
-        "--rate",
-        "100",
-        "--duration",
-        "20s",
-    ];
-    let mut load = crate::common::hairpin(&args);
-    load.stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null());
-    let mut load = load.spawn().expect("it starts");
+    let load = TwoClients::start(&target);
     let start = Instant::now();
     let sessions = loop {
         let page = api.result("GET", "/sessions?limit=1&peer=127.0.0.1", None);
@@ -386,8 +367,7 @@ fn a_session_is_found_and_ended_and_the_log_says_by_whom() {
         !left["sessions"].to_string().contains(&format!("\"{id}\"")),
         "{left}"
     );
-    load.kill().expect("it can be ended");
-    load.wait().expect("it ends");
+    drop(load);
     api.result("POST", "/drain", None);
     assert_eq!(api.read("/status").json()["state"], "draining");
     api.result("DELETE", "/drain", None);
@@ -501,4 +481,74 @@ fn the_configuration_says_where_each_value_comes_from_and_shows_no_secret() {
         (&of("sip.t1_ms")["is_default"], &of("sip.t1_ms")["is_live"]),
         (&json!(true), &json!(false))
     );
+}
+
+/// Another process that writes into the file of a store, and does not end.
+struct Writer(Child);
+
+impl Writer {
+    fn begin(path: &Path) -> Self {
+        let mut command = Command::new("sqlite3");
+        command.args(["-cmd", ".timeout 10000"]).arg(path);
+        let process = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut writer = Self(process.spawn().expect("cargo xtask tools installs sqlite3"));
+        let said = "BEGIN IMMEDIATE;\n.shell echo begun\n";
+        let input = writer.0.stdin.as_mut().expect("a pipe");
+        input.write_all(said.as_bytes()).expect("it reads");
+        let output = writer.0.stdout.as_mut().expect("a pipe");
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        assert_eq!(line, "begun\n");
+        writer
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Begins to add a user while the store waits for another process. Returns whether the server has ended the connection
+/// of the client before there was a response.
+fn add_and_be_cut_off(api: &Api, name: &str) -> bool {
+    let writer = Writer::begin(&api.directory.path().join("state/hairpin.db"));
+    let mut client = TcpStream::connect(&api.address).expect("it listens");
+    let request = format!(
+        "PUT /api/v1/users/{name} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n\r\n",
+        api.address
+    );
+    client.write_all(request.as_bytes()).expect("it leaves");
+    // The server has begun the first request when it responds to the second one.
+    assert_eq!(api.read("/status").status, 200);
+    // One connection too many closes the oldest.
+    let connect = |_| TcpStream::connect(&api.address).expect("it listens");
+    let others: Vec<TcpStream> = (0..40).map(connect).collect();
+    client
+        .set_read_timeout(Some(TEST_TIMEOUT))
+        .expect("a timeout can be set");
+    let mut response = Vec::new();
+    let _ = client.read_to_end(&mut response);
+    drop((writer, others));
+    response.is_empty()
+}
+
+#[test]
+fn a_change_whose_client_is_gone_is_made_and_has_its_audit_line() {
+    let api = Api::start();
+    api.result("PUT", "/users/ann", None);
+    // A busy machine can be so slow that the store gives up first.
+    let mut names = (0..20).map(|number| format!("bob{number}"));
+    let name = names.find(|name| add_and_be_cut_off(&api, name));
+    let name = name.expect("the connection ends before the change");
+    eventually("the change is made", || {
+        let users = api.call("GET", "/users?limit=1000", None);
+        users.status == 200 && users.body.contains(&format!("\"{name}\""))
+    });
+    api.serve.signal("TERM");
+    let (_, log) = api.serve.wait();
+    let lines = log.lines().filter(|line| line.contains("audit: user.add"));
+    let of_it = lines.filter(|line| line.contains(&format!("\\\"{name}\\\"")));
+    assert_eq!(of_it.count(), 1, "{log}");
 }

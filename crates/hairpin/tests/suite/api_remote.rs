@@ -5,12 +5,10 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::api::{CREDENTIAL_TOKEN, TOKEN};
 use crate::common::{Serve, TEST_TIMEOUT, file};
 use server::rustls::pki_types::ServerName;
 use server::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto};
-
-const TOKEN: &str = "0123456789abcdef0123456789";
-const CREDENTIAL_TOKEN: &str = "fedcba9876543210fedcba9876";
 
 /// A server whose admin address other hosts can reach.
 struct Remote {

@@ -2,12 +2,10 @@
 
 use std::process::Output;
 
+use crate::common::api::{SECRET, TOKEN, TwoClients, config};
 use crate::common::controlled::{eventually, free_port, is_alive, kill, may_load_programs};
 use crate::common::{Serve, fails, file, hairpin, json, run, stderr, stdout};
 use crate::sip_client::phone::{PASSWORD, Phone};
-
-const TOKEN: &str = "0123456789abcdef0123456789";
-const SECRET: &str = "a shared secret of this test";
 
 /// A server with a certificate, a control socket, a store and SIP.
 struct Server {
@@ -34,14 +32,13 @@ impl Server {
         write("cert.pem", &made.cert.pem());
         write("key.pem", &made.signing_key.serialize_pem());
         write("token", &format!("{TOKEN}\n"));
+        let users = format!("users = [{{ name = \"user0\", password = {PASSWORD:?} }}]\n");
+        let listen = "listen = \"127.0.0.1:0\"\n";
         let config = format!(
-            "[server]\nstate_dir = {:?}\ncontrol_socket = {:?}\nworkers = 2\n[listen]\nudp = [\"127.0.0.1:0\"]\ntls = []\ndtls = []\n\
+            "{}[listen]\nudp = [\"127.0.0.1:0\"]\ntls = []\ndtls = []\n\
              [relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n[offload]\nmode = \"off\"\n\
-             [tls]\ncertificates = [{{ certificate = {:?}, key = {:?} }}]\n\
-             [auth]\nrealm = \"example.com\"\nsecrets = [{SECRET:?}]\nusers = [{{ name = \"user0\", password = {PASSWORD:?} }}]\n\
-             [admin]\nlisten = \"127.0.0.1:0\"\ntokens = [{TOKEN:?}]\n{more}",
-            at("state"),
-            at("control.sock"),
+             [tls]\ncertificates = [{{ certificate = {:?}, key = {:?} }}]\n{more}",
+            config(folder.path(), "example.com", [&users, listen]),
             at("cert.pem"),
             at("key.pem"),
         );
@@ -185,23 +182,7 @@ fn decisions_are_the_same(server: &Server) {
 fn sessions_are_listed_and_ended_over_https() {
     let server = Server::start();
     let target = server.serve.address().to_string();
-    let args = [
-        "load",
-        "turn",
-        &target,
-        "--secret",
-        SECRET,
-        "--clients",
-        "2",
-        "--rate",
-        "50",
-        "--duration",
-        "60s",
-    ];
-    let mut load = hairpin(&args);
-    load.stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null());
-    let mut load = load.spawn().expect("it starts");
+    let _load = TwoClients::start(&target);
     let ids = || -> Vec<String> {
         let text = server.done(&["sessions", "--json"]);
         let id = |line: &str| {
@@ -215,8 +196,6 @@ fn sessions_are_listed_and_ended_over_https() {
     assert_eq!(server.done(&["sessions", "kill", &id]), "1 session ended\n");
     fails(&server.remote(&["sessions", "kill", &id]), 1, "has ended");
     assert!(!ids().contains(&id));
-    load.kill().expect("it can be ended");
-    load.wait().expect("it ends");
 }
 
 #[test]

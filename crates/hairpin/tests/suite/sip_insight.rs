@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
+use crate::common::api::TOKEN;
 use crate::common::{Serve, fails, hairpin, run, stderr, stdout};
 use crate::sip_client::phone::{PASSWORD, Phone, credentials_of};
 use serde_json::{Value, json};
@@ -13,8 +14,6 @@ use sip::{HeaderKind, Method};
 
 /// Longer than anything here takes, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-
-const TOKEN: &str = "0123456789abcdef0123456789";
 
 /// A server with SIP, a control socket and the API.
 struct Server {

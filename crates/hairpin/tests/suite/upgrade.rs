@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::controlled::{
     Controlled, eventually, free_port, is_alive, kill, may_load_programs,
 };
-use crate::common::{Background, hairpin, run, stderr, stdout};
+use crate::common::{Background, run, stderr, stdout};
 
 const SECRET: &str = "0123456789abcdef";
 
@@ -226,30 +226,7 @@ fn the_old_process_serves_again_when_the_new_one_is_killed() {
         expect_nothing_lost(server.load("20", "1k/s", "500ms"));
     }
     // In the middle: as soon as there is another process.
-    let socket = server.socket();
-    let mut command = hairpin(&["upgrade", "--socket", socket.to_str().unwrap()]);
-    let mut upgrade = command
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let child = || {
-        let path = format!("/proc/{0}/task/{0}/children", upgrade.id());
-        let children = std::fs::read_to_string(path).unwrap_or_default();
-        children
-            .split_whitespace()
-            .next()
-            .and_then(|pid| pid.parse().ok())
-    };
-    let mut pid = None;
-    eventually("there is another process", || {
-        pid = child();
-        pid.is_some()
-    });
-    std::thread::sleep(Duration::from_millis(60));
-    kill(pid.unwrap(), "-KILL");
-    // It may have seen the new process serve.
-    upgrade.wait().unwrap();
+    server.upgrade_and_kill_after(Duration::from_millis(60));
     eventually("the first process has the control socket", || {
         server.pid() == first
     });

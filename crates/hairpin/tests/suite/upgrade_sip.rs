@@ -14,7 +14,6 @@ use std::time::Duration;
 use crate::common::controlled::{
     Controlled, eventually, free_port, is_alive, kill, may_load_programs,
 };
-use crate::common::hairpin;
 use crate::sip_client::phone::{PASSWORD, Phone, Wire, value, values};
 use crate::tls_peer::{Authority, Link};
 use hairpin_server::rustls::RootCertStore;
@@ -377,30 +376,8 @@ fn the_old_process_has_all_bindings_when_the_new_one_is_killed() {
 
 /// Begins upgrades and kills the new process, sooner and later.
 fn kill_in_the_middle(server: &Server, first: u64) {
-    let socket = server.socket();
     for wait in [20, 60, 120, 250] {
-        let mut command = hairpin(&["upgrade", "--socket", socket.to_str().unwrap()]);
-        let mut upgrade = command
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        let path = format!("/proc/{0}/task/{0}/children", upgrade.id());
-        let child = || {
-            let children = std::fs::read_to_string(&path).unwrap_or_default();
-            children
-                .split_whitespace()
-                .next()
-                .and_then(|pid| pid.parse().ok())
-        };
-        let mut pid = None;
-        eventually("there is another process", || {
-            pid = child();
-            pid.is_some()
-        });
-        std::thread::sleep(Duration::from_millis(wait));
-        kill(pid.unwrap(), "-KILL");
-        upgrade.wait().unwrap();
+        server.upgrade_and_kill_after(Duration::from_millis(wait));
         eventually("the first process serves", || {
             server.pid() == first && server.writers() == [first]
         });

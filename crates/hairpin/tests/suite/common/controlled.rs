@@ -2,7 +2,7 @@
 
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,26 @@ impl Controlled {
             stderr(&output)
         );
         self.pid()
+    }
+
+    /// Lets a new process take over, and kills it this time after it has begun. The command may have seen it serve.
+    pub(crate) fn upgrade_and_kill_after(&self, time: Duration) {
+        let socket = self.socket();
+        let mut command = hairpin(&["upgrade", "--socket"]);
+        let command = command.arg(&socket);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut upgrade = command.spawn().unwrap();
+        let path = format!("/proc/{0}/task/{0}/children", upgrade.id());
+        let mut pid = None;
+        eventually("there is another process", || {
+            let children = std::fs::read_to_string(&path).unwrap_or_default();
+            let first = children.split_whitespace().next();
+            pid = first.and_then(|pid| pid.parse().ok());
+            pid.is_some()
+        });
+        std::thread::sleep(time);
+        kill(pid.unwrap(), "-KILL");
+        upgrade.wait().unwrap();
     }
 
     /// Waits until the process before has ended, because it has nothing left.

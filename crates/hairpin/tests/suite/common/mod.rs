@@ -3,6 +3,7 @@
 // Every test binary uses a part of this.
 
 pub(crate) mod admin;
+pub(crate) mod api;
 pub(crate) mod controlled;
 pub(crate) mod nodes;
 pub(crate) mod places;
