@@ -370,8 +370,9 @@ mod tests {
     /// A service that has this body for the empty name, and knows no user.
     fn service(body: String) -> Options {
         use std::io::{Read as _, Write as _};
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let url = format!("http://{address}/");
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let (mut text, mut part) = (String::new(), [0; 4096]);
