@@ -4,6 +4,7 @@
 extern crate hairpin_sip_server as sip_server;
 
 mod agreement;
+mod call_ends;
 mod calls;
 mod conformance;
 mod dialogs;
