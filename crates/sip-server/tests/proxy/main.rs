@@ -29,6 +29,7 @@ mod push;
 mod races;
 mod record_route;
 mod relay;
+mod rung;
 mod spirals;
 mod transparent;
 mod trunk_credentials;
