@@ -181,6 +181,7 @@ fn a_recorded_call_costs_at_most_512_bytes() {
             let counted = Counted {
                 tickets: Vec::new(),
                 record: Some(Box::new(record)),
+                ..Counted::default()
             };
             assert!(dialogs.begin(now.mono, id, span, counted).is_none());
         }

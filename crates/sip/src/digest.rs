@@ -24,7 +24,7 @@ mod nonce;
 mod replay;
 mod server;
 
-pub use client::{Challenge, DigestResponse, choose};
+pub use client::{Challenge, DigestResponse, choose, choose_in};
 pub use confirmation::Confirmation;
 pub use hash::{Algorithm, Ha1, Hex, Proof, Qop};
 pub use nonce::{NONCE_LEN, NonceCheck, NonceKeys};

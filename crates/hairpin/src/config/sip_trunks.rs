@@ -35,6 +35,7 @@ pub(crate) struct Written {
     slow_start: Option<SlowStart>,
     user: Option<User>,
     password: Option<Password>,
+    realm: Option<Realm>,
     register: Option<Aor>,
     register_contact: Option<Aor>,
     register_expires: Option<RegisterExpires>,
@@ -52,7 +53,7 @@ type ProbeCount = Bounded<1, 100>;
 type SlowStart = Seconds<0, 3600>;
 type RegisterExpires = Seconds<60, 86_400>;
 
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "name",
     "addresses",
     "to",
@@ -68,6 +69,7 @@ const FIELDS: [&str; 19] = [
     "slow_start",
     "user",
     "password",
+    "realm",
     "register",
     "register_contact",
     "register_expires",
@@ -98,6 +100,7 @@ impl Setting for Written {
             .one("slow_start", self.slow_start.as_ref())
             .one("user", self.user.as_ref())
             .one("password", self.password.as_ref())
+            .one("realm", self.realm.as_ref())
             .one("register", self.register.as_ref())
             .one("register_contact", self.register_contact.as_ref())
             .one("register_expires", self.register_expires.as_ref())
@@ -134,6 +137,7 @@ impl Table for Written {
             "slow_start" => self.slow_start = SlowStart::read(value, report),
             "user" => self.user = User::read(value, report),
             "password" => self.password = Password::read(value, report),
+            "realm" => self.realm = Realm::read(value, report),
             "register" => self.register = Aor::read(value, report),
             "register_contact" => self.register_contact = Aor::read(value, report),
             "register_expires" => self.register_expires = RegisterExpires::read(value, report),
@@ -157,6 +161,17 @@ impl Table for Written {
         if self.user.is_some() != self.password.is_some() {
             let message = "the trunk has only one of user and password";
             report.push(Diagnostic::error(at, message).help("set both, or none"));
+        }
+        if self.realm.is_some() && self.password.is_none() {
+            let message = "the trunk has a realm and no password";
+            report.push(Diagnostic::error(at, message).help("add user and password"));
+        }
+        if self.realm.is_none() && self.password.is_some() {
+            let message = "the trunk has a password and no realm; without one, the server answers challenges only if \
+                           their realm is a host of the trunk";
+            let help =
+                "add realm = \"carrier.example\": the realm in a WWW-Authenticate of the trunk";
+            report.push(Diagnostic::warning(at, message).help(help));
         }
         if self.register.is_some() && self.register_contact.is_none() {
             let message = "the registration has no URI by which the trunk reaches this server";
@@ -183,7 +198,23 @@ impl Written {
         media.is_some_and(|media| media.value == Media::Relay)
     }
 
+    /// The realms of its credentials: the configured one, or else the hosts of the trunk.
+    fn realms(&self) -> Vec<String> {
+        if let Some(realm) = &self.realm {
+            return vec![realm.0.clone()];
+        }
+        let domain = self.domain.iter().map(Host::to_text);
+        let registrar = self.register.iter().map(|aor| aor.host());
+        let to = self.to.iter().map(|to| to.value.0.host());
+        let mut realms: Vec<String> = domain.chain(registrar).chain(to).collect();
+        realms.retain(|realm| !realm.is_empty());
+        realms.sort_unstable();
+        realms.dedup();
+        realms
+    }
+
     fn resolve(self) -> Trunk {
+        let realms = self.realms();
         let relays_media = self.relays_media();
         let unprobed = ProbeConfig::default();
         let default = Trunk::default();
@@ -220,6 +251,7 @@ impl Written {
                 .map(|(user, password)| Credentials {
                     user: user.0,
                     password: password.0,
+                    realms,
                 }),
             register: self
                 .register
@@ -258,6 +290,28 @@ impl FromText for User {
     }
 }
 
+/// The realm of the credentials at a trunk (RFC 3261 §22.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Realm(String);
+
+impl FromText for Realm {
+    const EXPECTED: &'static str = "the realm in the challenges of the trunk";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let is_quoted = |char: char| char.is_control() || char == '"' || char == '\\';
+        match text.is_empty() || text.contains(is_quoted) {
+            false => Ok(Self(text.to_owned())),
+            true => Err(Mistake::new(
+                "the realm is empty, or has a quotation mark, a backslash or a control character",
+            )),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
 /// The password of this server at a trunk.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Password(String);
@@ -287,6 +341,15 @@ impl FromText for Password {
 /// A SIP URI with a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Aor(String);
+
+impl Aor {
+    /// Its host.
+    fn host(&self) -> String {
+        let rest = self.0.rsplit_once('@').map_or("", |(_, rest)| rest);
+        let uri = NextHop::new(&format!("sip:{rest}"));
+        uri.map(|uri| uri.host()).unwrap_or_default()
+    }
+}
 
 impl FromText for Aor {
     const EXPECTED: &'static str = "a URI like \"sip:+4930@carrier.example\"";

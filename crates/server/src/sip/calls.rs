@@ -5,8 +5,8 @@ use super::settings::{CallSettings, SipConfig};
 use sip::{Method, Mono};
 use sip_server::Aor;
 use sip_server::calls::{
-    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, DialogsCursor, EndedBy, Exceeded,
-    Numbers, Span, Ticket,
+    Bye, CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, DialogsCursor, EndedBy,
+    Exceeded, Numbers, Span, Ticket,
 };
 use sip_server::proxy::{Denied, NewCall, SessionTimer};
 use std::sync::Arc;
@@ -319,8 +319,8 @@ impl CallControl {
         });
     }
 
-    pub(super) fn ended(&self, dialog: DialogId) -> Option<Box<CallRecord>> {
-        self.shared.dialogs.end(dialog)
+    pub(super) fn ended(&self, dialog: DialogId, bye: &Bye) -> Option<Box<CallRecord>> {
+        self.shared.dialogs.end(dialog, bye)
     }
 
     fn span(&self, session: Option<Duration>) -> Span {

@@ -17,14 +17,16 @@ use sip::flow::{Flow, ListenerKey, Transport};
 use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
 use sip::{Host, Message, Method, Mono, Now};
-use sip_server::calls::{CallEnd, CallRecord, Counted, DialogId, Ticket};
+use sip_server::calls::{Bye, CallEnd, CallRecord, Counted, DialogId, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
     AtNodes, Authenticated, Authentication, BindingsLocation, Calls, Config, Denied, HopFull,
     Inbound, IsUser, LookedUp, Lookup, NewCall, Proxy, PushConfig, PushRequest, Pushes, Routing,
     SessionTimer, Trunks,
 };
-use sip_server::routes::{Aliases, Call, Decision, DivertReason, Forwards, Hop, Outcome, Table};
+use sip_server::routes::{
+    Aliases, Call, Credentials, Decision, DivertReason, Forwards, Hop, Outcome, Table,
+};
 use sip_server::{Aor, AorKey};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -397,10 +399,9 @@ impl Trunks for ServerPolicy<'_> {
         }
     }
 
-    fn credentials(&self, hop: &Hop) -> Option<(&[u8], &[u8])> {
+    fn credentials(&self, hop: &Hop) -> Option<&Credentials> {
         let (trunk, _) = self.routes.trunk_of(hop)?;
-        let credentials = trunk.credentials.as_ref()?;
-        Some((credentials.user.as_bytes(), credentials.password.as_bytes()))
+        trunk.credentials.as_ref()
     }
 
     fn has_relays(&self) -> bool {
@@ -569,8 +570,8 @@ impl Calls for ServerPolicy<'_> {
         self.calls.refreshed(now, dialog, session);
     }
 
-    fn ended(&mut self, dialog: DialogId) -> Option<Box<CallRecord>> {
-        self.calls.ended(dialog)
+    fn ended(&mut self, dialog: DialogId, bye: &Bye) -> Option<Box<CallRecord>> {
+        self.calls.ended(dialog, bye)
     }
 
     fn records_calls(&self) -> bool {

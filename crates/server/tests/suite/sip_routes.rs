@@ -320,6 +320,8 @@ fn a_trunk_that_dies_under_200_calls_per_second_loses_only_calls_that_rang() {
     assert!(failed.is_empty(), "{failed:?}");
     // 300 ms of ringing at 200 calls per second, and some more on a busy machine.
     assert!(lost_after_ringing <= 200, "{lost_after_ringing}");
+    // 2 s without an answer, and 300 ms of ringing. Without `answer_timeout` it would be 32 s (Timer B).
+    assert!(slowest < Duration::from_secs(20), "{slowest:?}");
     assert!(trunks["a"].moved_on >= 1);
     assert!(b.requests() >= 700, "{}", b.requests());
     // Three calls without a response are enough: the trunk is left alone then.

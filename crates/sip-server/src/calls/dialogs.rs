@@ -9,6 +9,7 @@ use sip::{HashKey, Mono};
 
 use super::counters::Ticket;
 use super::record::CallRecord;
+use super::sides::{Bye, Sides};
 
 /// Parts with a lock of their own.
 const PARTS: usize = 64;
@@ -50,11 +51,20 @@ pub struct Span {
 /// One dialog. Times are whole seconds, rounded up.
 #[derive(Debug)]
 struct Dialog {
-    began_s: u64,
-    ends_s: u64,
+    began_s: u32,
+    ends_s: u32,
+    sides: Sides,
     /// The tickets end with the dialog.
-    tickets: Box<[Ticket]>,
+    tickets: Box<[HeldTicket]>,
     record: Option<Box<CallRecord>>,
+}
+
+/// A ticket of a call, and the sides of that call. Several calls may have the same identifier.
+#[derive(Debug)]
+struct HeldTicket {
+    sides: Sides,
+    /// Dropped at the end of the call.
+    _ticket: Ticket,
 }
 
 /// What the table stores of a dialog until the dialog ends.
@@ -64,6 +74,8 @@ pub struct Counted {
     pub tickets: Vec<Ticket>,
     /// The record of its call, if calls are recorded.
     pub record: Option<Box<CallRecord>>,
+    /// Where its sides are.
+    pub sides: Sides,
 }
 
 /// Where the next part of a list of dialogs begins.
@@ -79,7 +91,7 @@ pub struct DialogsCursor {
 struct Shard {
     dialogs: BTreeMap<DialogId, Dialog>,
     /// Their ends, the first in front.
-    ends: BTreeSet<(u64, DialogId)>,
+    ends: BTreeSet<(u32, DialogId)>,
 }
 
 /// The dialogs of all workers.
@@ -108,8 +120,8 @@ impl Dialogs {
     /// A dialog begins: its first 2xx was forwarded. It ends these calls when it ends.
     ///
     /// Two calls may have the same identifier: user agents choose Call-ID and tags, and an RFC 2543 user agent has no
-    /// tag. Both calls count until the dialog ends, so that nobody evades a limit this way. The record of the earlier
-    /// call is returned, because its end cannot be distinguished from that of the later one.
+    /// tag. Each of them counts until a BYE ends it, so that nobody evades a limit this way. The record of the earlier
+    /// call is returned, because its end cannot always be distinguished from that of the later one.
     pub fn begin(
         &self,
         now: Mono,
@@ -119,7 +131,14 @@ impl Dialogs {
     ) -> Option<Box<CallRecord>> {
         let began_s = seconds(now);
         let ends_s = end_of(began_s, began_s, span);
-        let mut tickets = counted.tickets;
+        let sides = counted.sides;
+        let tickets = counted.tickets.into_iter();
+        let mut tickets: Vec<HeldTicket> = tickets
+            .map(|ticket| HeldTicket {
+                sides,
+                _ticket: ticket,
+            })
+            .collect();
         let mut part = self.part(id);
         let mut earlier = None;
         if let Some(old) = part.dialogs.remove(&id) {
@@ -132,12 +151,13 @@ impl Dialogs {
         let dialog = Dialog {
             began_s,
             ends_s,
+            sides,
             tickets: tickets.into(),
             record: counted.record,
         };
         part.dialogs.insert(id, dialog);
         part.ends.insert((ends_s, id));
-        self.next_s.fetch_min(ends_s, Ordering::Relaxed);
+        self.next_s.fetch_min(ends_s.into(), Ordering::Relaxed);
         earlier
     }
 
@@ -149,23 +169,35 @@ impl Dialogs {
             return;
         };
         let old = dialog.ends_s;
-        let new = end_of(dialog.began_s, seconds(now), span);
+        // Of a refresh, nobody knows who has responded. So it ends no call earlier.
+        let new = end_of(dialog.began_s, seconds(now), span).max(old);
         dialog.ends_s = new;
         if let Some(record) = dialog.record.as_deref() {
             report(record);
         }
         part.ends.remove(&(old, id));
         part.ends.insert((new, id));
-        self.next_s.fetch_min(new, Ordering::Relaxed);
+        self.next_s.fetch_min(new.into(), Ordering::Relaxed);
     }
 
-    /// A dialog has ended with a BYE. Returns the record of its call, if the dialog was known and has one.
-    pub fn end(&self, id: DialogId) -> Option<Box<CallRecord>> {
+    /// A BYE within a dialog has its final response. If it ends the call ([`Bye`]), returns the record of the call, if
+    /// there is one.
+    pub fn end(&self, id: DialogId, bye: &Bye) -> Option<Box<CallRecord>> {
         let mut part = self.part(id);
-        let dialog = part.dialogs.remove(&id)?;
-        part.ends.remove(&(dialog.ends_s, id));
-        self.len.fetch_sub(1, Ordering::Relaxed);
-        dialog.record
+        let dialog = part.dialogs.get_mut(&id)?;
+        let record = dialog.record.take_if(|_| bye.ends(&dialog.sides));
+        if dialog.tickets.iter().any(|it| bye.ends(&it.sides)) {
+            let held = std::mem::take(&mut dialog.tickets).into_iter();
+            dialog.tickets = held.filter(|it| !bye.ends(&it.sides)).collect();
+        }
+        // Calls with the same identifier may go on.
+        if dialog.tickets.is_empty() && dialog.record.is_none() {
+            let ends_s = dialog.ends_s;
+            part.dialogs.remove(&id);
+            part.ends.remove(&(ends_s, id));
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+        record
     }
 
     /// Examines at most `most` dialogs of one part of the table, and calls `list` with each record and the time until
@@ -181,7 +213,7 @@ impl Dialogs {
         let part = part.unwrap_or_else(PoisonError::into_inner);
         let mut rest = part.dialogs.range(DialogId(place.from)..);
         for (_, dialog) in rest.by_ref().take(most) {
-            let left = Mono(dialog.ends_s.saturating_mul(SECOND_NS)).since(now);
+            let left = Mono(u64::from(dialog.ends_s).saturating_mul(SECOND_NS)).since(now);
             if let Some(record) = &dialog.record {
                 list(record, left);
             }
@@ -216,8 +248,8 @@ impl Dialogs {
                     self.next_s.fetch_min(now_s, Ordering::Relaxed);
                     return records;
                 }
-                if ends_s > now_s {
-                    self.next_s.fetch_min(ends_s, Ordering::Relaxed);
+                if u64::from(ends_s) > now_s {
+                    self.next_s.fetch_min(ends_s.into(), Ordering::Relaxed);
                     break;
                 }
                 part.ends.remove(&(ends_s, id));
@@ -282,19 +314,22 @@ impl Dialogs {
     }
 }
 
-fn seconds(now: Mono) -> u64 {
-    now.0.div_ceil(SECOND_NS)
+fn seconds(now: Mono) -> u32 {
+    u32::try_from(now.0.div_ceil(SECOND_NS)).unwrap_or(u32::MAX)
 }
 
-fn end_of(began_s: u64, now_s: u64, span: Span) -> u64 {
-    let most = began_s.saturating_add(span.most.as_secs());
-    let session = span.session.map(|it| now_s.saturating_add(it.as_secs()));
+fn end_of(began_s: u32, now_s: u32, span: Span) -> u32 {
+    let after = |begin: u32, time: Duration| {
+        begin.saturating_add(u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
+    };
+    let most = after(began_s, span.most);
+    let session = span.session.map(|session| after(now_s, session));
     session.map_or(most, |session| session.min(most))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Counters, Limit};
+    use super::super::{Counters, Limit, Seen};
     use super::*;
 
     fn at(s: u64) -> Mono {
@@ -313,10 +348,29 @@ mod tests {
         }
     }
 
-    fn ticket(counters: &Counters<&'static str>) -> Counted {
+    fn seen(place: &str) -> Seen {
+        Seen::at(HashKey::new([1; 16]), place.parse().unwrap())
+    }
+
+    /// A call to this place, by a caller with the tag 7.
+    fn ticket_at(counters: &Counters<&'static str>, place: &str) -> Counted {
         Counted {
             tickets: vec![counters.begin(at(0), &"alice", Limit::default()).unwrap()],
             record: None,
+            sides: Sides::to_server(7, &seen(place)),
+        }
+    }
+
+    fn ticket(counters: &Counters<&'static str>) -> Counted {
+        ticket_at(counters, "192.0.2.1:5060")
+    }
+
+    /// The called party at this place has responded to a BYE of the caller.
+    fn bye_to(place: &str) -> Bye {
+        Bye {
+            tag: 7,
+            reached: Some(seen(place)),
+            ..Bye::default()
         }
     }
 
@@ -337,11 +391,14 @@ mod tests {
         assert!(earlier.is_none());
         // A repeated 2xx changes nothing.
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
-        assert!(dialogs.end(id(2)).is_none());
+        let bye = bye_to("192.0.2.1:5060");
+        assert!(dialogs.end(id(2), &bye).is_none());
         assert_eq!(dialogs.len(), 1);
-        assert!(dialogs.end(id(1)).is_none());
+        assert!(dialogs.end(id(1), &bye_to("192.0.2.9:5060")).is_none());
+        assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
+        assert!(dialogs.end(id(1), &bye).is_none());
         assert_eq!(dialogs.len(), 0);
-        assert!(dialogs.end(id(1)).is_none(), "a repeated BYE");
+        assert!(dialogs.end(id(1), &bye).is_none(), "a repeated BYE");
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
         dialogs.expire(at(1000));
         assert_eq!(dialogs.expired(), 0);
@@ -354,10 +411,33 @@ mod tests {
             let _ = dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
         }
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 2));
-        assert!(dialogs.end(id(1)).is_none());
+        assert!(dialogs.end(id(1), &bye_to("192.0.2.1:5060")).is_none());
         assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
         assert!(dialogs.expire(at(1000)).is_empty());
         assert_eq!(dialogs.expired(), 0);
+    }
+
+    #[test]
+    fn of_two_calls_with_the_same_identifier_a_bye_ends_only_those_of_its_called_party() {
+        let places = ["192.0.2.1:5060", "192.0.2.2:5060"];
+        for (first, second) in [(0, 1), (1, 0)] {
+            let (counters, dialogs) = (Counters::default(), Dialogs::default());
+            for place in places {
+                let counted = ticket_at(&counters, place);
+                let _ = dialogs.begin(at(0), id(1), span(None, 60), counted);
+            }
+            assert!(dialogs.end(id(1), &bye_to(places[first])).is_none());
+            assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
+            assert!(dialogs.end(id(1), &bye_to(places[second])).is_none());
+            assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
+            assert_eq!(
+                dialogs
+                    .next_deadline()
+                    .map(|_| dialogs.expire(at(99)).len()),
+                Some(0)
+            );
+            assert_eq!(dialogs.expired(), 0);
+        }
     }
 
     #[test]

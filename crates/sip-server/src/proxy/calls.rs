@@ -14,7 +14,7 @@ use super::request::{Plan, is_within};
 use super::sender::Sender;
 use super::session::{self, RefreshRequest, SessionChanges};
 use super::{Proxy, Refusal, Stack};
-use crate::calls::{CallAccount, CallEnd, CallRecord, Counted, DialogId, Ticket, tag_hash};
+use crate::calls::{Bye, CallAccount, CallEnd, CallRecord, Counted, DialogId, Sides, Ticket};
 
 /// The most dialogs of one INVITE that count. Further phones of one user that answer at the same time do not count.
 const MOST_DIALOGS: usize = 32;
@@ -28,8 +28,8 @@ pub(super) struct Admitted {
     pub(super) dialog: Option<DialogId>,
     /// It refreshes a session.
     pub(super) session: Option<RefreshRequest>,
-    /// The hash of the From tag, if the request is a BYE or refreshes a session.
-    pub(super) tag: u64,
+    /// If it is a BYE: where it came from, and where it went.
+    pub(super) bye: Option<Box<Bye>>,
 }
 
 impl Admitted {
@@ -67,7 +67,7 @@ impl Call {
 
     /// The tickets and the record of a dialog, if this is its first 2xx. All dialogs of a forked request count. Only
     /// the first one has the record.
-    fn begin(&mut self, dialog: DialogId) -> Option<Counted> {
+    fn begin(&mut self, dialog: DialogId, sides: Sides) -> Option<Counted> {
         if self.dialogs.contains(&dialog) || self.dialogs.len() >= MOST_DIALOGS {
             return None;
         }
@@ -78,6 +78,7 @@ impl Call {
                 true => self.payers.iter().map(CallAccount::ticket).collect(),
             },
             record: self.record.take(),
+            sides,
         })
     }
 }
@@ -159,8 +160,7 @@ impl Proxy {
             if policy.counts_calls() && (session::is_refresh(method) || method == Some(Method::Bye))
             {
                 admitted.dialog = dialog_of(self.calls_key, message);
-                let tag = message.from().ok().and_then(|from| from.tag);
-                admitted.tag = tag_hash(self.calls_key, tag.unwrap_or_default());
+                admitted.bye = self.new_bye(now, (message, flow), plan, policy);
             }
             return Ok((admitted, changes));
         }
@@ -310,15 +310,17 @@ impl Proxy {
         Some(first + places)
     }
 
-    /// A 2xx is about to be forwarded. Returns the lines that are added to it (RFC 4028 §8.2).
+    /// A 2xx that came by this flow is about to be forwarded. Returns the lines that are added to it (RFC 4028 §8.2).
     pub(super) fn count_success(
         &mut self,
         now: Mono,
         stack: &mut Stack<'_>,
         (key, branch): (ContextKey, usize),
-        message: &Message<'_>,
+        (message, flow): (&Message<'_>, &Flow),
     ) -> Vec<u8> {
         let calls_key = self.calls_key;
+        let counts = stack.policy.counts_calls();
+        let sides = counts.then(|| self.sides_of(stack, (key, branch), (message, flow)));
         let Some(context) = self.contexts.get(key) else {
             return Vec::new();
         };
@@ -335,7 +337,7 @@ impl Proxy {
         }
         if let Some(call) = &mut admitted.call
             && let Some(dialog) = dialog_of(calls_key, message)
-            && let Some(mut counted) = call.begin(dialog)
+            && let Some(mut counted) = call.begin(dialog, sides.unwrap_or_default())
         {
             counted.tickets.extend(of_trunk.map(TrunkCall::answered));
             stack.policy.answered(now, dialog, session, counted);
@@ -348,6 +350,7 @@ impl Proxy {
     }
 
     /// A BYE has a final response. A 401 or 407 does not end the call, because the BYE is sent again with credentials.
+    /// After another one, the policy decides whether the BYE proves that the call has ended.
     pub(super) fn count_bye(
         &mut self,
         now: Mono,
@@ -360,12 +363,11 @@ impl Proxy {
             && context.is_bye
             && !matches!(code, 401 | 407)
             && let Some(dialog) = context.admitted.dialog.take()
+            && let Some(bye) = context.admitted.bye.take()
+            && let Some(record) = stack.policy.ended(dialog, &bye)
         {
-            let tag = context.admitted.tag;
-            if let Some(record) = stack.policy.ended(dialog) {
-                let by = record.sender_of_bye(tag);
-                stack.policy.call_ended(now, &record, by.into());
-            }
+            let by = record.sender_of_bye(bye.tag);
+            stack.policy.call_ended(now, &record, by.into());
         }
     }
 }

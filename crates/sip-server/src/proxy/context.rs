@@ -81,6 +81,8 @@ pub(super) struct Branch {
     pub(super) hop: Option<Hop>,
     /// It went to another node of the cluster.
     pub(super) is_node: bool,
+    /// It went to a binding with a flow: to a phone.
+    pub(super) is_phone: bool,
     /// If it is an INVITE to another node: when that must have responded.
     pub(super) node_until: Option<Mono>,
     /// If its media go through a relay.
@@ -111,6 +113,7 @@ impl Branch {
             hop: target.hop,
             media: None,
             is_node: target.is_node,
+            is_phone: target.is_phone(),
             node_until: None,
             is_heard: false,
             has_rung: false,

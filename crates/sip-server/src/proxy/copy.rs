@@ -247,8 +247,7 @@ impl Proxy {
                 near => near.map_or(Token::Pass, Token::Near),
             };
             let token = flow.map_or(without_flow, Token::Flow);
-            let is_phone = target.is_binding && !target.is_node && target.near.is_some();
-            let phone = base.callee.filter(|_| is_phone);
+            let phone = base.callee.filter(|_| target.is_phone());
             let phone = phone.map(|aor| self.phone_of((aor, target.phone), base, call_id));
             let said = |token| Said { token, side, phone };
             // One value is enough, unless it has to say what each side needs.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use sip::Mono;
-use sip::dispatch::DispatchError;
+use sip::dispatch::{DispatchError, Failure};
 
 use super::config::Forking;
 use super::context::{Base, Branch, ContextKey};
@@ -208,6 +208,7 @@ impl Proxy {
     ) -> Option<Target> {
         let mut others = std::mem::take(&mut target.others);
         let mark = (key.mark_of(number), breadth);
+        self.note_bye_sent(stack, key, base, &target);
         let sent = match &relayed {
             Ok(relayed) => self.send_copy(now, stack, (base, relayed.as_ref()), &target, mark),
             Err(_) => Err(CopyError::NoMedia),
@@ -230,6 +231,11 @@ impl Proxy {
             Err(error) => {
                 branch.is_done = true;
                 branch.call = None;
+                if error == CopyError::FlowGone {
+                    self.note_bye_failure(key, &Failure::TransportFailed);
+                }
+                let context = self.contexts.get(key)?;
+                let branch = context.branches.get_mut(number)?;
                 if let Some(hop) = branch.hop {
                     trunk::not_sent(stack, context, &hop);
                 }

@@ -27,6 +27,7 @@
 mod ack;
 mod alias;
 mod best;
+mod bye;
 mod calls;
 mod config;
 mod context;

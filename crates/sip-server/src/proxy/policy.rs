@@ -12,10 +12,10 @@ use sip::{Host, Message, Method, Mono, Now};
 use super::nodes::AtNodes;
 use super::push::Pushes;
 use super::session::SessionTimer;
-use crate::calls::{CallEnd, CallRecord, Counted, DialogId, Numbers, Ticket};
+use crate::calls::{Bye, CallEnd, CallRecord, Counted, DialogId, Numbers, Ticket};
 use crate::flow::FlowId;
 use crate::location::Binding;
-use crate::routes::{Call, Decision, DivertReason, Hop, Outcome};
+use crate::routes::{Call, Credentials, Decision, DivertReason, Hop, Outcome};
 use crate::{Aor, AorKey};
 
 /// Who may send requests to the users of a domain.
@@ -240,8 +240,10 @@ pub trait Calls {
     /// The session of a dialog was refreshed. It may be a dialog that does not count.
     fn refreshed(&mut self, _now: Mono, _dialog: DialogId, _session: Option<Duration>) {}
 
-    /// A dialog has ended. It may be a dialog that does not count. Returns the record of its call, if it has one.
-    fn ended(&mut self, _dialog: DialogId) -> Option<Box<CallRecord>> {
+    /// A BYE within a dialog has its final response. It may be a dialog that does not count, and the dialog may go on:
+    /// [`Dialogs::end`](crate::calls::Dialogs::end) decides. Returns the record of the call, if the call has ended and
+    /// has a record.
+    fn ended(&mut self, _dialog: DialogId, _bye: &Bye) -> Option<Box<CallRecord>> {
         None
     }
 }
@@ -344,8 +346,8 @@ pub trait Trunks {
     /// The outcome of a request that was admitted.
     fn concluded(&mut self, _now: Mono, _hop: &Hop, _outcome: Outcome) {}
 
-    /// The user and the password that this server has at a trunk, if it answers the trunk's challenges.
-    fn credentials(&self, _hop: &Hop) -> Option<(&[u8], &[u8])> {
+    /// The credentials that this server has at a trunk, if it answers the trunk's challenges.
+    fn credentials(&self, _hop: &Hop) -> Option<&Credentials> {
         None
     }
 

@@ -66,12 +66,13 @@ impl Proxy {
         {
             return;
         }
+        self.note_bye_response(stack, key, (code, flow));
         let is_late = self.has_moved_on(key, number);
         if code < 300 || !is_late {
             self.note_final(now.mono, stack, (key, number), (code, flow));
         }
         self.trunk_answered(now.mono, stack, key, number, message);
-        let is_for_us = matches!(code, 401 | 407) && self.has_credentials(stack, key, number);
+        let is_for_us = self.is_own_challenge(stack, (key, number), message);
         let Some(context) = self.contexts.get(key) else {
             return;
         };
@@ -91,11 +92,14 @@ impl Proxy {
             // The request went on long ago.
             300.. if is_late => {}
             // The trunk does not take this server's credentials: the caller has no others.
-            401 | 407 if is_for_us && !context.is_answered => {
+            _ if is_for_us && !context.is_answered => {
                 context.best.add_own(500);
                 self.branch_ended(now.mono, stack, key);
             }
-            200..=299 => self.success(now.mono, stack, (key, number), message, drops_identity),
+            200..=299 => {
+                let received = (message, flow);
+                self.success(now.mono, stack, (key, number), received, drops_identity);
+            }
             _ if context.is_answered => {}
             430 => self.flow_failed(now, stack, key, number, Some(message)),
             300..=399 if self.config.recurses => {
@@ -180,11 +184,11 @@ impl Proxy {
         now: Mono,
         stack: &mut Stack<'_>,
         (key, branch): (ContextKey, usize),
-        message: &Message<'_>,
+        (message, flow): (&Message<'_>, &Flow),
         drops_identity: bool,
     ) {
         self.note_media_success(key, branch, message);
-        let lines = self.count_success(now, stack, (key, branch), message);
+        let lines = self.count_success(now, stack, (key, branch), (message, flow));
         self.count_bye(now, stack, key, message.status_code().unwrap_or(0));
         self.forward_response(now, stack, key, message, (drops_identity, &lines));
         let Some(context) = self.contexts.get(key) else {
@@ -308,6 +312,7 @@ impl Proxy {
             return;
         }
         self.branch_media_ended(key, number);
+        self.note_bye_failure(key, failure);
         let Some(context) = self.contexts.get(key) else {
             return;
         };

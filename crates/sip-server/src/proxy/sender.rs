@@ -74,7 +74,7 @@ impl Proxy {
 
     /// The first token of the values that are removed, if it belongs to the dialog. A strict router sends it as the
     /// Request-URI.
-    fn first_token(&self, message: &Message<'_>, routed: &Routed<'_>) -> Option<Signed> {
+    pub(super) fn first_token(&self, message: &Message<'_>, routed: &Routed<'_>) -> Option<Signed> {
         let call_id = message.call_id().unwrap_or_default();
         let strict = message.request_uri().filter(|_| routed.was_strict);
         let routes = message.routes().filter_map(Result::ok);

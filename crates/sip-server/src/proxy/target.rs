@@ -111,6 +111,11 @@ impl Target {
         }
     }
 
+    /// Whether it is a binding of a phone that has registered by a flow.
+    pub(super) const fn is_phone(&self) -> bool {
+        self.is_binding && !self.is_node && self.near.is_some()
+    }
+
     /// The same contact, reached by the Route of the request instead of the Path and the flow of the binding.
     pub(super) fn by_routes(self, reach: AllowedDestination) -> Target {
         let others = self.others.into_iter();

@@ -7,9 +7,8 @@
 use std::time::Duration;
 
 use sip::build::Builder;
-use sip::digest::{DigestResponse, choose};
+use sip::digest::DigestResponse;
 use sip::dispatch::Failure;
-use sip::header::HeaderKind;
 use sip::{HashKey, Message, Mono, Spans};
 
 use super::calls::TrunkCall;
@@ -76,15 +75,9 @@ impl ChallengeResponder {
         bytes: &[u8],
         response: &Message<'_>,
     ) -> Option<Box<[u8]>> {
-        let (challenges, answers) = match response.status_code() {
-            Some(407) => (
-                HeaderKind::ProxyAuthenticate,
-                HeaderKind::ProxyAuthorization,
-            ),
-            _ => (HeaderKind::WwwAuthenticate, HeaderKind::Authorization),
-        };
-        let challenge = choose(response, challenges)?;
-        let (user, password) = stack.policy.credentials(&target.hop?)?;
+        let credentials = stack.policy.credentials(&target.hop?)?;
+        let (challenge, answers) = credentials.challenge_in(response)?;
+        let (user, password) = (credentials.user.as_bytes(), credentials.password.as_bytes());
         let mut spans = Box::<Spans>::default();
         let request = Message::parse(bytes, &mut spans).ok()?;
         self.count += 1;
@@ -249,9 +242,10 @@ impl Proxy {
         if code < 300 {
             return;
         }
-        let has_credentials = stack.policy.credentials(&hop).is_some();
+        let credentials = stack.policy.credentials(&hop);
+        let is_for_us = credentials.is_some_and(|it| it.challenge_in(message).is_some());
         let why = match code {
-            401 | 407 if has_credentials => FailureReason::Unreachable,
+            401 | 407 if is_for_us => FailureReason::Unreachable,
             code => FailureReason::of(code, is_unanswered),
         };
         let goes_on = keep_following_targets(stack, context, &hop, why);
@@ -260,16 +254,18 @@ impl Proxy {
         }
     }
 
-    /// Whether this server has credentials at the trunk of a branch.
-    pub(super) fn has_credentials(
+    /// Whether a response to a branch asks for the credentials of this server at the trunk. A challenge of another realm
+    /// is for the caller.
+    pub(super) fn is_own_challenge(
         &mut self,
         stack: &Stack<'_>,
-        key: ContextKey,
-        branch: usize,
+        (key, branch): (ContextKey, usize),
+        response: &Message<'_>,
     ) -> bool {
         let context = self.contexts.get(key);
         let hop = context.and_then(|it| it.branches.get(branch)?.hop);
-        hop.is_some_and(|hop| stack.policy.credentials(&hop).is_some())
+        let credentials = hop.and_then(|hop| stack.policy.credentials(&hop));
+        credentials.is_some_and(|it| it.challenge_in(response).is_some())
     }
 
     /// A trunk asks for credentials, and this server has some: sends the request again, in a transaction of its own.

@@ -3,6 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use sip::Message;
+use sip::digest::{Challenge, choose_in};
+use sip::header::HeaderKind;
 use sip::uri::Uri;
 
 /// Whether and how the addresses of a trunk are probed with OPTIONS.
@@ -75,6 +78,12 @@ impl NextHop {
         &self.0
     }
 
+    /// Its host, as it is written.
+    #[must_use]
+    pub fn host(&self) -> String {
+        host_of(&self.0)
+    }
+
     /// Its address, if the host is one.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
@@ -85,6 +94,14 @@ impl NextHop {
     }
 }
 
+/// The host of a SIP URI, as it is written; empty if the URI is not one.
+fn host_of(uri: &str) -> String {
+    match Uri::parse(uri.as_bytes()) {
+        Ok(Uri::Sip(uri)) => String::from_utf8_lossy(uri.host.as_bytes()).into_owned(),
+        _ => String::new(),
+    }
+}
+
 /// The credentials of this server at a trunk.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -92,6 +109,32 @@ pub struct Credentials {
     pub user: String,
     /// The password.
     pub password: String,
+    /// The realms that they are for (RFC 3261 §22.1). A response to a challenge lets its sender try passwords. Behind
+    /// a trunk that forwards challenges, the called party may be the sender. So no challenge of another realm gets a
+    /// response.
+    pub realms: Vec<String>,
+}
+
+impl Credentials {
+    /// The challenge in a 401 or 407 that these credentials answer, and the header field of the answer.
+    pub(crate) fn challenge_in<'m>(
+        &self,
+        response: &Message<'m>,
+    ) -> Option<(Challenge<'m>, HeaderKind)> {
+        let (challenges, answers) = match response.status_code()? {
+            401 => (HeaderKind::WwwAuthenticate, HeaderKind::Authorization),
+            407 => (
+                HeaderKind::ProxyAuthenticate,
+                HeaderKind::ProxyAuthorization,
+            ),
+            _ => return None,
+        };
+        let challenge = choose_in(response, challenges, |realm| {
+            let mut ours = self.realms.iter();
+            ours.any(|it| it.as_bytes().eq_ignore_ascii_case(realm))
+        })?;
+        Some((challenge, answers))
+    }
 }
 
 impl std::fmt::Debug for Credentials {

@@ -359,3 +359,88 @@ impl std::fmt::Display for Hunt {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sip::{Message, Mono, Spans};
+
+    use super::*;
+    use crate::routes::{Action, CallSender, NextHop, Outcome, ProbeConfig, Route, Trunk};
+
+    /// Two trunks, of which the first one has become available at this time.
+    fn table(now: Mono, slow_start: Duration) -> Table {
+        let trunk = |name: &str, host: &str| Trunk {
+            name: name.to_owned(),
+            to: vec![NextHop::new(&format!("sip:{host}")).unwrap()],
+            probe: ProbeConfig {
+                failures: 1,
+                successes: 1,
+                slow_start,
+                ..ProbeConfig::default()
+            },
+            ..Trunk::default()
+        };
+        let route = Route {
+            action: Action::Trunks(vec!["a".to_owned(), "b".to_owned()]),
+            ..Route::default()
+        };
+        let trunks = vec![trunk("a", "192.0.2.7"), trunk("b", "192.0.2.8")];
+        let table = Table::new(vec![route], trunks, None).unwrap();
+        let health = &table.trunks[0].health;
+        assert!(health.probed(0, now, Outcome::Silent));
+        assert!(health.probed(0, now, Outcome::Response(200, None)));
+        table
+    }
+
+    /// The trunks that the call with this number is sent to, in order.
+    fn trunks_of(table: &Table, now: Mono, call: u32) -> Vec<u16> {
+        let text = format!(
+            "INVITE sip:+4930@example.com SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\n\
+             From: <sip:alice@example.com>;tag=1\r\nTo: <sip:+4930@example.com>\r\n\
+             Call-ID: {call}@192.0.2.1\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n"
+        );
+        let mut spans = Spans::new();
+        let message = Message::parse(text.as_bytes(), &mut spans).unwrap();
+        let call = Call {
+            message: &message,
+            uri: b"sip:+4930@example.com",
+            sender: CallSender::User(b"alice", b"example.com"),
+            source: "192.0.2.1".parse().unwrap(),
+            draw: 0,
+        };
+        match table.decide(now, &call) {
+            Decision::Trunks(steps) => steps.iter().map(|step| step.hop.trunk).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn in_slow_start_a_trunk_gets_its_share_of_calls_first_and_the_others_last() {
+        let slow_start = Duration::from_secs(30);
+        let begun = Mono::default().plus_secs(1_000);
+        let table = table(begun, slow_start);
+        let first = |passed: Duration| {
+            let now = begun.plus(passed);
+            let calls = (0..1_000).map(|call| trunks_of(&table, now, call));
+            let mut firsts = 0;
+            for trunks in calls {
+                assert!(trunks == [0, 1] || trunks == [1, 0], "{trunks:?}");
+                firsts += usize::from(trunks == [0, 1]);
+            }
+            firsts
+        };
+        assert_eq!(first(Duration::ZERO), 0);
+        let quarter = first(slow_start / 4);
+        assert!((200..=300).contains(&quarter), "{quarter}");
+        let half = first(slow_start / 2);
+        assert!((440..=560).contains(&half), "{half}");
+        assert_eq!(first(slow_start), 1_000);
+        // A call that was sent again has the same order.
+        let now = begun.plus(slow_start / 2);
+        for call in 0..50 {
+            assert_eq!(trunks_of(&table, now, call), trunks_of(&table, now, call));
+        }
+    }
+}

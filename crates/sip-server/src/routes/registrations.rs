@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use sip::build::Builder;
-use sip::digest::{DigestResponse, choose};
-use sip::header::{Contact, HeaderKind};
+use sip::digest::DigestResponse;
+use sip::header::Contact;
 use sip::{HashKey, Message, Method, Mono};
 
 use super::config::{Credentials, RegisterConfig};
@@ -67,6 +67,17 @@ struct Registration {
     is_corrected: bool,
     failures: u32,
     is_registered: bool,
+    removal: Removal,
+}
+
+/// Whether a registration is no longer configured. The trunk may have its contact still, until the server removes it
+/// (RFC 3261 §10.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    No,
+    /// The REGISTER that removes the contact was not sent yet.
+    Due,
+    Sent,
 }
 
 /// All registrations.
@@ -90,14 +101,34 @@ impl Registrations {
             key: key.derive(seed),
             seed,
         };
+        registrations.renew(now, table);
+        registrations
+    }
+
+    /// The trunks have changed. Registrations that have not changed go on. The contacts of others are removed at their
+    /// trunks. Numbers of requests go on, too: a late response to an earlier request is for no other one.
+    pub fn renew(&mut self, now: Mono, table: &Table) {
+        self.changes.clear();
+        let mut earlier = std::mem::take(&mut self.all);
         for (trunk, (config, _)) in (0..).zip(table.trunks()) {
             let (Some(register), Some(to)) = (&config.register, config.to.first()) else {
                 continue;
             };
+            let is_it = |it: &Registration| {
+                it.removal == Removal::No
+                    && it.target == to.as_str()
+                    && it.config == *register
+                    && it.credentials == config.credentials
+            };
+            if let Some(place) = earlier.iter().position(is_it) {
+                let known = earlier.swap_remove(place);
+                self.all.push(Registration { trunk, ..known });
+                continue;
+            }
             // So that many servers that restart together do not register at the same moment.
-            let first = registrations.jitter(Duration::from_secs(1));
-            let call_id = registrations.random();
-            registrations.all.push(Registration {
+            let first = self.jitter(Duration::from_secs(1));
+            let call_id = self.random();
+            self.all.push(Registration {
                 trunk,
                 target: to.as_str().to_owned(),
                 config: register.clone(),
@@ -111,9 +142,16 @@ impl Registrations {
                 is_corrected: false,
                 failures: 0,
                 is_registered: false,
+                removal: Removal::No,
             });
         }
-        registrations
+        for old in earlier {
+            let mut others = self.all.iter();
+            let is_kept = others.any(|it| it.has_contact_of(&old));
+            if !is_kept && (old.is_registered || old.waits_for.is_some()) {
+                self.all.push(old.removed(now));
+            }
+        }
     }
 
     fn random(&mut self) -> u64 {
@@ -141,6 +179,9 @@ impl Registrations {
         self.next_number = number.wrapping_add(1);
         registration.waits_for = Some(number);
         registration.cseq += 1;
+        if registration.removal == Removal::Due {
+            registration.removal = Removal::Sent;
+        }
         Some(Register {
             number,
             target: registration.target.clone(),
@@ -156,7 +197,8 @@ impl Registrations {
     /// Whether the trunk of this number accepts the registration now; `None` if it has none.
     #[must_use]
     pub fn is_registered(&self, trunk: u16) -> Option<bool> {
-        let registration = self.all.iter().find(|it| it.trunk == trunk)?;
+        let mut all = self.all.iter();
+        let registration = all.find(|it| it.trunk == trunk && it.removal == Removal::No)?;
         Some(registration.is_registered)
     }
 
@@ -172,6 +214,14 @@ impl Registrations {
         registration.waits_for = None;
         let code = response.status_code().unwrap_or(0);
         let was_corrected = std::mem::replace(&mut registration.is_corrected, false);
+        if registration.removal != Removal::No {
+            let is_challenge = matches!(code, 401 | 407) && !was_corrected;
+            if is_challenge && registration.answer_challenge(response, &cnonce).is_some() {
+                registration.is_corrected = true;
+                registration.removal = Removal::Due;
+            }
+            return self.removal_ended(now, place);
+        }
         match code {
             200..=299 => return self.accepted(now, place, response),
             401 | 407 => {
@@ -209,8 +259,21 @@ impl Registrations {
         if let Some(registration) = self.all.get_mut(place) {
             registration.waits_for = None;
             registration.is_corrected = false;
+            if registration.removal != Removal::No {
+                return self.removal_ended(now, place);
+            }
         }
         self.refused(now, place, 0, None);
+    }
+
+    /// A registration that is no longer configured has a final response, or none. If the REGISTER that removes the
+    /// contact was sent, nothing more is tried: the contact expires at the trunk.
+    fn removal_ended(&mut self, now: Mono, place: usize) {
+        match self.all.get_mut(place) {
+            Some(registration) if registration.removal == Removal::Due => registration.due = now,
+            Some(_) => drop(self.all.swap_remove(place)),
+            None => {}
+        }
     }
 
     fn accepted(&mut self, now: Mono, place: usize, response: &Message<'_>) {
@@ -266,6 +329,28 @@ impl Registrations {
 }
 
 impl Registration {
+    /// Whether both are the same contact of the same address of record.
+    fn has_contact_of(&self, other: &Registration) -> bool {
+        let names = |it: &Registration| {
+            let RegisterConfig { aor, contact, .. } = &it.config;
+            (it.target.clone(), aor.clone(), contact.clone())
+        };
+        names(self) == names(other)
+    }
+
+    /// The same, when it is no longer configured.
+    fn removed(self, now: Mono) -> Registration {
+        Registration {
+            removal: match self.removal {
+                Removal::No => Removal::Due,
+                removal => removal,
+            },
+            due: now,
+            is_corrected: false,
+            ..self
+        }
+    }
+
     /// The domain of the registration is the host of its address of record (§10.2).
     fn domain(&self) -> String {
         let (scheme, rest) = self.config.aor.split_once(':').unwrap_or(("sip", ""));
@@ -275,7 +360,11 @@ impl Registration {
 
     fn text(&self) -> String {
         let (aor, contact) = (&self.config.aor, &self.config.contact);
-        let (call_id, cseq, expires) = (self.call_id, self.cseq, self.expires);
+        let (call_id, cseq) = (self.call_id, self.cseq);
+        let expires = match self.removal {
+            Removal::No => self.expires,
+            Removal::Due | Removal::Sent => 0,
+        };
         let (domain, answer) = (self.domain(), &self.answer);
         format!(
             "REGISTER {domain} SIP/2.0\r\nFrom: <{aor}>;tag={:08x}\r\nTo: <{aor}>\r\nCall-ID: {call_id:016x}\r\n\
@@ -289,14 +378,7 @@ impl Registration {
     /// `None` if it cannot be answered.
     fn answer_challenge(&mut self, response: &Message<'_>, cnonce: &str) -> Option<bool> {
         let credentials = self.credentials.as_ref()?;
-        let (challenges, answers) = match response.status_code() {
-            Some(407) => (
-                HeaderKind::ProxyAuthenticate,
-                HeaderKind::ProxyAuthorization,
-            ),
-            _ => (HeaderKind::WwwAuthenticate, HeaderKind::Authorization),
-        };
-        let challenge = choose(response, challenges)?;
+        let (challenge, answers) = credentials.challenge_in(response)?;
         let (user, password) = (credentials.user.as_bytes(), credentials.password.as_bytes());
         let ha1 = challenge.ha1(user, password);
         let domain = self.domain();
@@ -341,6 +423,7 @@ mod tests {
             credentials: Some(Credentials {
                 user: "office".to_owned(),
                 password: "secret".to_owned(),
+                realms: vec!["r".to_owned()],
             }),
             register: Some(RegisterConfig {
                 aor: "sip:+4930@carrier.example".to_owned(),
@@ -425,6 +508,113 @@ mod tests {
         assert!((450..=510).contains(&waited.as_secs()), "{waited:?}");
         let call_id = |text: &str| text.split("Call-ID: ").nth(1).unwrap()[..16].to_owned();
         assert_eq!(call_id(&first.text), call_id(&third.text));
+    }
+
+    #[test]
+    fn a_challenge_of_another_realm_gets_no_credentials_rfc3261_22_1() {
+        let mut pair = Pair::new();
+        let (_, first) = pair.request();
+        pair.respond(&first, 401, &CHALLENGE.replace("\"r\"", "\"other\""));
+        let (waited, second) = pair.request();
+        assert!(waited >= Duration::from_secs(2), "{waited:?}");
+        assert!(!second.text.contains("Authorization"), "{}", second.text);
+    }
+
+    /// A table with these trunks: the user of the registration, and the host of the trunk.
+    fn table_of(trunks: &[(&str, &str)]) -> Table {
+        let base = table();
+        let (base, _) = base.trunk(0).unwrap();
+        let trunks = trunks.iter().map(|(user, host)| Trunk {
+            name: format!("{user} at {host}"),
+            to: vec![NextHop::new(&format!("sip:{host}")).unwrap()],
+            register: Some(RegisterConfig {
+                aor: format!("sip:{user}@carrier.example"),
+                ..base.register.clone().unwrap()
+            }),
+            ..base.clone()
+        });
+        Table::new(Vec::new(), trunks.collect(), None).unwrap()
+    }
+
+    #[test]
+    fn a_late_response_after_a_reload_is_for_no_other_trunk() {
+        let mut pair = Pair::new();
+        let (_, old) = pair.request();
+        pair.registrations.renew(pair.now, &table_of(&[("b", "h")]));
+        let (_, new) = pair.request();
+        assert_ne!(old.number, new.number);
+        pair.respond(&old, 200, "");
+        assert_eq!(pair.registrations.is_registered(0), Some(false));
+        assert_eq!(pair.registrations.poll_change(), None);
+        pair.respond(&new, 200, "");
+        assert_eq!(pair.registrations.is_registered(0), Some(true));
+    }
+
+    #[test]
+    fn a_registration_that_is_configured_still_goes_on() {
+        let (a, b) = (("a", "192.0.2.7"), ("b", "192.0.2.8"));
+        let mut pair = Pair::new();
+        pair.registrations.renew(pair.now, &table_of(&[a]));
+        let (_, first) = pair.request();
+        pair.respond(&first, 200, "Expires: 600\r\n");
+        assert!(pair.registrations.poll_change().is_some());
+        // It has another number now.
+        pair.registrations.renew(pair.now, &table_of(&[b, a]));
+        assert_eq!(pair.registrations.is_registered(0), Some(false));
+        assert_eq!(pair.registrations.is_registered(1), Some(true));
+        let (_, other) = pair.request();
+        assert!(other.text.contains("sip:b@"));
+        pair.respond(&other, 200, "Expires: 6000\r\n");
+        let (waited, refresh) = pair.request();
+        assert!((440..=510).contains(&waited.as_secs()), "{waited:?}");
+        assert!(refresh.text.contains("sip:a@") && refresh.text.contains("CSeq: 2 REGISTER"));
+    }
+
+    #[test]
+    fn the_contact_of_a_registration_that_is_no_longer_configured_is_removed_rfc3261_10_2_2() {
+        let mut pair = Pair::new();
+        let (_, first) = pair.request();
+        pair.respond(&first, 401, CHALLENGE);
+        let (_, second) = pair.request();
+        pair.respond(&second, 200, "");
+        pair.registrations.renew(pair.now, &table_of(&[]));
+        assert_eq!(pair.registrations.is_registered(0), None);
+        let (waited, third) = pair.request();
+        assert_eq!(waited, Duration::ZERO);
+        assert!(third.text.contains("Expires: 0\r\n") && third.text.contains("CSeq: 3 "));
+        assert!(
+            third
+                .text
+                .contains("Contact: <sip:+4930@203.0.113.9:5060>\r\n")
+        );
+        pair.respond(&third, 401, &CHALLENGE.replace("n1", "n2"));
+        let (_, fourth) = pair.request();
+        assert!(fourth.text.contains("Expires: 0\r\n") && fourth.text.contains("\"n2\""));
+        pair.respond(&fourth, 401, CHALLENGE);
+        assert_eq!(pair.registrations.poll_timeout(), None, "it is tried once");
+        // While a REGISTER waits for its response, no other one is sent (RFC 3261 §10.2).
+        let mut pair = Pair::new();
+        let (_, first) = pair.request();
+        pair.registrations.renew(pair.now, &table_of(&[]));
+        assert_eq!(pair.registrations.poll_timeout(), None);
+        pair.respond(&first, 200, "");
+        let (_, second) = pair.request();
+        assert!(second.text.contains("Expires: 0\r\n"));
+        pair.registrations.failed(pair.now, second.number);
+        assert_eq!(pair.registrations.poll_timeout(), None);
+        // Another password: the contact is the same, and stays.
+        let mut pair = Pair::new();
+        let (_, first) = pair.request();
+        pair.respond(&first, 200, "");
+        let mut trunk = table().trunk(0).unwrap().0.clone();
+        trunk.credentials = None;
+        let table = Table::new(Vec::new(), vec![trunk], None).unwrap();
+        pair.registrations.renew(pair.now, &table);
+        let (_, second) = pair.request();
+        assert!(second.text.contains("Expires: 3600\r\n"));
+        pair.respond(&second, 200, "");
+        let (waited, _) = pair.request();
+        assert!(waited > Duration::from_secs(60), "{waited:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 extern crate hairpin_sip_server as sip_server;
 
 mod agreement;
+mod call_ends;
 mod calls;
 mod conformance;
 mod dialogs;
@@ -28,6 +29,7 @@ mod push;
 mod races;
 mod record_route;
 mod relay;
+mod rung;
 mod spirals;
 mod transparent;
 mod trunk_credentials;

@@ -453,7 +453,7 @@ fn each_address_of_a_call_that_hunts_has_a_session_and_the_credentials_fit() {
         carrier.relays_media = true;
         vec![carrier]
     });
-    world.policy().credentials = Some(("office", "secret"));
+    world.policy().credentials = Some(crate::trunk_credentials::office());
     world.dead = vec![UAS];
     let challenge =
         "WWW-Authenticate: Digest realm=\"c\", nonce=\"n1\", algorithm=MD5, qop=\"auth-int\"\r\n";

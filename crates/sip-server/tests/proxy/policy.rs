@@ -8,8 +8,8 @@ use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{HashKey, Host, Message, Mono, Now};
 use sip_server::calls::{
-    CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Limit, Numbers,
-    Span, Ticket,
+    Bye, CallEnd, CallRecord, Counted, Counters, DialogId, Dialogs, EndedBy, Exceeded, Limit,
+    Numbers, Span, Ticket,
 };
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
@@ -50,8 +50,8 @@ pub(crate) struct TestPolicy {
     pub(crate) inputs_asked: std::cell::Cell<u32>,
     /// The result of `is_user` for users without bindings.
     pub(crate) other_users: IsUser,
-    /// At all trunks: a user and a password.
-    pub(crate) credentials: Option<(&'static str, &'static str)>,
+    /// At all trunks.
+    pub(crate) credentials: Option<sip_server::routes::Credentials>,
     pub(crate) forwards: sip_server::routes::Forwards,
     pub(crate) push: Option<PushConfig>,
     /// Whom the proxy has woken, and how.
@@ -139,8 +139,8 @@ impl Calls for TestPolicy {
         }
     }
 
-    fn ended(&mut self, dialog: DialogId) -> Option<Box<CallRecord>> {
-        self.calls.as_ref()?.dialogs.end(dialog)
+    fn ended(&mut self, dialog: DialogId, bye: &Bye) -> Option<Box<CallRecord>> {
+        self.calls.as_ref()?.dialogs.end(dialog, bye)
     }
 
     fn records_calls(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Trunks that ask for credentials, and what the caller hears of it.
 
 use sip::flow::Transport;
-use sip_server::routes::{Failures, Trunk};
+use sip_server::routes::{Credentials, Failures, Trunk};
 
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
 use crate::policy::CallPolicy;
@@ -11,10 +11,19 @@ use crate::world::World;
 const CHALLENGE: &str =
     "WWW-Authenticate: Digest realm=\"carrier\", nonce=\"n1\", algorithm=MD5, qop=\"auth\"\r\n";
 
+/// The credentials of this server at its trunks.
+pub(crate) fn office() -> Credentials {
+    Credentials {
+        user: "office".to_owned(),
+        password: "secret".to_owned(),
+        realms: vec!["carrier".to_owned(), "Carrier.Example".to_owned()],
+    }
+}
+
 /// A world whose first trunk asks for credentials with this code, and then answers with another one.
 fn challenged(code: u16, then: u16) -> World {
     let mut world = world(Failures::default());
-    world.policy().credentials = Some(("office", "secret"));
+    world.policy().credentials = Some(office());
     world.nodes[UAS + 1].script = answers(&[(20, 200)]);
     let lines = match code {
         407 => CHALLENGE.replace("WWW", "Proxy"),
@@ -72,13 +81,49 @@ fn wrong_credentials_do_not_reach_the_caller_as_a_challenge() {
     );
     world.nothing_is_left();
     let mut world = world_of(vec![route("+49", &["a"])], vec![trunk("a", &[UAS])]);
-    world.policy().credentials = Some(("office", "secret"));
+    world.policy().credentials = Some(office());
     world.nodes[UAS].script.invite = vec![(20, 401, CHALLENGE.to_owned())];
     call(&mut world);
     world.run_until(1_000);
     assert_eq!(caller(&world), ["500 INVITE"]);
     assert_eq!(world.sent(PROXY, "INVITE").len(), 2);
     world.nothing_is_left();
+}
+
+#[test]
+fn a_challenge_of_another_realm_is_for_the_caller_rfc3261_22_1() {
+    for code in [401, 407] {
+        let mut world = world(Failures::default());
+        world.policy().credentials = Some(office());
+        // The trunk forwards the challenge of the called party.
+        let name = if code == 401 { "WWW" } else { "Proxy" };
+        let lines = CHALLENGE.replace("carrier", "called").replace("WWW", name);
+        world.nodes[UAS].script.invite = vec![(20, code, lines)];
+        call(&mut world);
+        world.run_until(1_000);
+        assert_eq!(caller(&world), [format!("{code} INVITE")]);
+        assert!(world.last(UAC).contains("realm=\"called\""));
+        assert_eq!(world.sent(PROXY, "INVITE").len(), 1);
+        world.nothing_is_left();
+    }
+    // Of two challenges, only that of the trunk gets a response. Realms that are host names have no case.
+    let mut world = world(Failures::default());
+    world.policy().credentials = Some(office());
+    let lines = [("called", "n0"), ("carrier.example", "n1")];
+    let lines = lines.map(|(realm, nonce)| {
+        let line = CHALLENGE.replace("\"carrier\"", &format!("\"{realm}\""));
+        line.replace("n1", nonce)
+    });
+    world.nodes[UAS].script.invite = vec![(400, 401, lines.concat())];
+    call(&mut world);
+    world.run_until(300);
+    world.nodes[UAS].script.invite = vec![(20, 200, String::new())];
+    world.run_until(1_500);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    let mut invites = world.nodes[UAS].texts.iter();
+    let second = invites.rfind(|it| it.starts_with("INVITE")).unwrap();
+    let credentials = value(second, "Authorization").unwrap();
+    assert!(credentials.contains("realm=\"carrier.example\", nonce=\"n1\""));
 }
 
 #[test]
@@ -114,7 +159,7 @@ fn a_call_that_a_trunk_asks_credentials_for_is_one_call() {
     };
     let mut world = world_of(vec![route("+49", &["a"])], vec![limited]);
     world.policy().calls = Some(CallPolicy::default());
-    world.policy().credentials = Some(("office", "secret"));
+    world.policy().credentials = Some(office());
     world.nodes[UAS].script.invite = vec![(400, 401, CHALLENGE.to_owned())];
     call(&mut world);
     world.run_until(300);

@@ -10,7 +10,7 @@ use sip::uri::SipUri;
 use sip_server::Aor;
 use sip_server::calls::Ticket;
 use sip_server::proxy::{HopFull, IsUser, Routing as _, Trunks};
-use sip_server::routes::{Call, Decision, DivertReason, Hop, Outcome, Table};
+use sip_server::routes::{Call, Credentials, Decision, DivertReason, Hop, Outcome, Table};
 
 use crate::policy::{DOMAIN, TestPolicy};
 
@@ -66,6 +66,17 @@ impl Trunks for TestPolicy {
         trunks.find(is_at).map(|(number, _)| number)
     }
 
+    fn source_name(&self, flow: &Flow) -> &[u8] {
+        let trunk = self.trunk_of(flow);
+        let trunk = trunk.and_then(|number| self.table.trunk(number));
+        trunk.map_or(b"", |(trunk, _)| trunk.name.as_bytes())
+    }
+
+    fn trunk_name(&self, hop: &Hop) -> &[u8] {
+        let trunk = self.table.trunk_of(hop);
+        trunk.map_or(b"", |(trunk, _)| trunk.name.as_bytes())
+    }
+
     fn draw(&mut self) -> u64 {
         self.draws += 1;
         self.draws
@@ -112,10 +123,9 @@ impl Trunks for TestPolicy {
         }
     }
 
-    fn credentials(&self, hop: &Hop) -> Option<(&[u8], &[u8])> {
+    fn credentials(&self, hop: &Hop) -> Option<&Credentials> {
         self.table.trunk_of(hop)?;
-        let (user, password) = self.credentials?;
-        Some((user.as_bytes(), password.as_bytes()))
+        self.credentials.as_ref()
     }
 
     fn moved_on(&mut self, hop: &Hop) {

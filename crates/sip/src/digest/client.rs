@@ -96,10 +96,21 @@ fn best(offered: &[u8]) -> Option<Qop> {
 /// The challenge to answer: the topmost for a realm that is supported (RFC 8760 §2.4).
 #[must_use]
 pub fn choose<'a>(response: &Message<'a>, kind: HeaderKind) -> Option<Challenge<'a>> {
+    choose_in(response, kind, |_| true)
+}
+
+/// The same, among the challenges of these realms.
+#[must_use]
+pub fn choose_in<'a>(
+    response: &Message<'a>,
+    kind: HeaderKind,
+    has_realm: impl Fn(&[u8]) -> bool,
+) -> Option<Challenge<'a>> {
     response
         .authorizations(kind)
         .filter_map(Result::ok)
-        .find_map(|challenge| Challenge::of(&challenge))
+        .filter_map(|challenge| Challenge::of(&challenge))
+        .find(|challenge| has_realm(challenge.realm))
 }
 
 /// The credentials that answer a challenge.

@@ -174,6 +174,48 @@ fn limits_of_sip_calls_are_read_and_checked() {
 }
 
 #[test]
+fn the_credentials_of_a_trunk_are_for_its_realm_or_else_for_its_hosts() {
+    let load = |lines: &str| {
+        load_file(&format!(
+            "[[sip.trunk]]\nname = \"carrier\"\nto = [\"sip:192.0.2.7:5060\", \"sip:SBC.example.net;transport=tls\"]\n{lines}"
+        ))
+    };
+    let password = "user = \"office\"\npassword = \"secret\"\n";
+    let realms = |lines: &str| {
+        let trunks = load(lines).config.expect("no fault").sip.trunks;
+        let credentials = trunks[0].credentials.clone().expect("credentials");
+        credentials.realms
+    };
+    let named = format!("{password}realm = \"asterisk\"\n");
+    assert_eq!(realms(&named), ["asterisk"]);
+    assert!(load(&named).one_line_each().is_empty());
+    let hosts = format!(
+        "{password}domain = \"carrier.example\"\nregister = \"sip:+4930@reg.example:5070;transport=tls\"\n\
+         register_contact = \"sip:a@192.0.2.1\"\n"
+    );
+    assert_eq!(
+        realms(&hosts),
+        [
+            "192.0.2.7",
+            "SBC.example.net",
+            "carrier.example",
+            "reg.example"
+        ]
+    );
+    let lines = load(&hosts).one_line_each();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("a password and no realm"), "{lines:?}");
+    for (lines, why) in [
+        (format!("{password}realm = \"\"\n"), "the realm is empty"),
+        (format!("{password}realm = 'a\"b'\n"), "a quotation mark"),
+        ("realm = \"a\"\n".to_owned(), "a realm and no password"),
+    ] {
+        let lines = load(&lines).one_line_each();
+        assert!(lines.iter().any(|line| line.contains(why)), "{lines:?}");
+    }
+}
+
+#[test]
 fn a_domain_of_sip_can_have_users_of_its_own() {
     let text = "\
 [sip]

@@ -20,6 +20,8 @@ pub(super) struct TrunkRegistrations {
     routes: Arc<Table>,
     /// There is none before the time is known.
     all: Option<Registrations>,
+    /// The trunks have changed, and `all` is still for the earlier ones.
+    is_outdated: bool,
     key: HashKey,
     seed: u64,
 }
@@ -35,20 +37,34 @@ impl TrunkRegistrations {
             is_registrant: worker == REGISTERS,
             routes: Arc::clone(&sip_config.routes),
             all: None,
+            is_outdated: false,
             key: key.derive(u64::from_le_bytes(*b"register")),
             seed,
         }
     }
 
-    /// Takes new settings. If any trunk has changed, all registrations begin anew.
+    /// Takes new settings. Registrations that have not changed go on.
     pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         let is_same = {
             let trunks = self.routes.trunks().map(|(trunk, _)| trunk);
             trunks.eq(sip_config.routes.trunks().map(|(trunk, _)| trunk))
         };
         self.routes = Arc::clone(&sip_config.routes);
-        if !is_same {
-            self.all = None;
+        self.is_outdated |= !is_same;
+    }
+
+    /// Takes over the trunks of the last reload. A trunk of the new table has what was known of the earlier one with its
+    /// name, which may have had another registration.
+    fn renew(&mut self, now: Mono) {
+        if !std::mem::take(&mut self.is_outdated) {
+            return;
+        }
+        let Some(all) = &mut self.all else {
+            return;
+        };
+        all.renew(now, &self.routes);
+        for (number, (_, health)) in (0..).zip(self.routes.trunks()) {
+            health.set_registered(all.is_registered(number).unwrap_or(false));
         }
     }
 
@@ -59,6 +75,7 @@ impl TrunkRegistrations {
 
     pub(super) fn poll_timeout(&self) -> Option<Mono> {
         match &self.all {
+            Some(_) if self.is_outdated => Some(Mono(0)),
             Some(all) => all.poll_timeout(),
             None => self.has_any().then_some(Mono(0)),
         }
@@ -66,10 +83,11 @@ impl TrunkRegistrations {
 
     /// Sends what is due.
     pub(super) fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
-        if !self.has_any() {
+        if self.all.is_none() && !self.has_any() {
             return;
         }
         let now = transactions.now.mono;
+        self.renew(now);
         self.seed = self.seed.wrapping_add(1 << 40);
         let (routes, key, seed) = (&self.routes, self.key, self.seed);
         let all = self
@@ -98,6 +116,7 @@ impl TrunkRegistrations {
         if response.status_code().unwrap_or(0) < 200 {
             return;
         }
+        self.renew(now);
         if let Some(all) = &mut self.all {
             all.response(now, mark.number() as u32, response);
         }
@@ -105,6 +124,7 @@ impl TrunkRegistrations {
     }
 
     pub(super) fn failed(&mut self, now: Mono, mark: Mark) {
+        self.renew(now);
         if let Some(all) = &mut self.all {
             all.failed(now, mark.number() as u32);
         }
@@ -128,7 +148,7 @@ impl TrunkRegistrations {
                 false => tracing::warn!(
                     trunk,
                     code,
-                    "not registered at the trunk; check its user and password, and whether it responds"
+                    "not registered at the trunk; check its user, password and realm, and whether it responds"
                 ),
             }
         }

@@ -1,0 +1,201 @@
+//! Where the called party of a dialog is, so that no BYE ends a call without that party.
+//!
+//! The caller knows the Call-ID, both tags and the Route values of the dialog. With these, the caller can send a BYE
+//! that goes back to the caller, and respond to it. If such a BYE freed the place of the call, the call could go on
+//! although it counts no longer. So a BYE ends a call that counts in two cases only:
+//!
+//! 1. It has come from where the called party is. The sender of a BYE regards its session as terminated (RFC 3261
+//!    §15.1.1).
+//! 2. The caller has sent it, and it went to where the called party is. There it got a 2xx, a 481 or a 408, or no
+//!    response at all (RFC 3261 §12.2.1.2).
+//!
+//! Otherwise, the call counts until its session expires (RFC 4028) or its longest time is over.
+//!
+//! If a trunk or another server took the call, it is recognized by the name of the trunk or by its IP address. A phone
+//! is recognized by the address of its flow with the port, because several users may share an IP address. If the phone
+//! has another flow meanwhile, its address of record is enough. Another worker may have the bindings of that phone. Then a
+//! Route value that names the phone proves that it has sent the BYE.
+
+use std::net::SocketAddr;
+
+use sip::HashKey;
+
+use crate::AorKey;
+
+/// What is known of an element at the other end of a flow, as keyed hashes; 0 for what is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    ip: u32,
+    /// The IP address and the port.
+    address: u32,
+    /// The name of a trunk.
+    trunk: u32,
+    /// The address of record of a phone.
+    aor: u32,
+}
+
+impl Seen {
+    /// An element at this address.
+    pub(crate) fn at(key: HashKey, remote: SocketAddr) -> Seen {
+        let ip = remote.ip().to_canonical().to_string();
+        let address = format!("{ip} {}", remote.port());
+        Seen {
+            ip: mark(key, b'i', ip.as_bytes()),
+            address: mark(key, b'p', address.as_bytes()),
+            ..Seen::default()
+        }
+    }
+
+    /// The same element, if it belongs to the trunk with this name. Without a name, it is no trunk.
+    pub(crate) fn of_trunk(self, key: HashKey, name: &[u8]) -> Seen {
+        match name {
+            b"" => self,
+            name => Seen {
+                trunk: mark(key, b't', name),
+                ..self
+            },
+        }
+    }
+
+    /// The same element, if it is a phone of this address of record.
+    pub(crate) fn of_phone(self, key: HashKey, aor: Option<AorKey>) -> Seen {
+        Seen {
+            aor: aor.map_or(0, |aor| mark(key, b'a', &aor.0.to_be_bytes())),
+            ..self
+        }
+    }
+}
+
+/// A value that is not 0, of a key that nobody else knows.
+fn mark(key: HashKey, kind: u8, text: &[u8]) -> u32 {
+    (key.derive(u64::from(kind) << 8).mac(text) as u32).max(1)
+}
+
+/// Both sides of a dialog.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sides {
+    /// The hash of the caller's tag.
+    caller: u32,
+    /// The called party: its address, and its trunk or address of record.
+    called: [u32; 2],
+}
+
+impl Sides {
+    /// The called party is a server.
+    pub(crate) const fn to_server(caller_tag: u64, called: &Seen) -> Sides {
+        Sides {
+            caller: caller_tag as u32,
+            called: [
+                called.ip,
+                match called.trunk {
+                    0 => called.aor,
+                    trunk => trunk,
+                },
+            ],
+        }
+    }
+
+    /// The called party is a phone that is reached by its flow.
+    pub(crate) const fn to_phone(caller_tag: u64, called: &Seen) -> Sides {
+        Sides {
+            caller: caller_tag as u32,
+            called: [called.address, called.aor],
+        }
+    }
+
+    /// Whether this is the called party.
+    fn are_called_at(&self, seen: &Seen) -> bool {
+        let seen = [seen.ip, seen.address, seen.trunk, seen.aor];
+        let mut known = self.called.iter().filter(|mark| **mark != 0);
+        known.any(|mark| seen.contains(mark))
+    }
+}
+
+/// A BYE, and what has become of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bye {
+    /// The hash of the tag in its From.
+    pub(crate) tag: u64,
+    /// Where it came from.
+    pub(crate) from: Seen,
+    /// Where it went last.
+    pub(crate) sent_to: Option<Seen>,
+    /// It went there by a flow.
+    pub(crate) is_by_flow: bool,
+    /// Where it got a response that ends the dialog, or none in time.
+    pub(crate) reached: Option<Seen>,
+}
+
+impl Bye {
+    /// Whether it ends the dialog with these sides.
+    pub(crate) fn ends(&self, sides: &Sides) -> bool {
+        let has_reached = || {
+            let reached = self.reached.as_ref();
+            reached.is_some_and(|it| sides.are_called_at(it))
+        };
+        // A BYE with the tag of the called party in From gets a 481 from that party.
+        sides.are_called_at(&self.from) || (self.tag as u32 == sides.caller && has_reached())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALLER: u64 = 7;
+
+    fn key() -> HashKey {
+        HashKey::new([1; 16])
+    }
+
+    fn at(address: &str) -> Seen {
+        Seen::at(key(), address.parse().expect("an address"))
+    }
+
+    fn bye(tag: u64, from: Seen, reached: Option<Seen>) -> Bye {
+        Bye {
+            tag,
+            from,
+            reached,
+            ..Bye::default()
+        }
+    }
+
+    #[test]
+    fn a_bye_needs_the_called_party_at_one_of_its_ends() {
+        let trunk = at("192.0.2.1:5060").of_trunk(key(), b"carrier");
+        let sides = Sides::to_server(CALLER, &trunk);
+        let (caller, other) = (at("192.0.2.9:5060"), at("192.0.2.8:5060"));
+        // The trunk has another address, or another port of the same address.
+        let sibling = at("192.0.2.2:5060").of_trunk(key(), b"carrier");
+        for place in [trunk, sibling, at("192.0.2.1:40000")] {
+            assert!(bye(CALLER, caller, Some(place)).ends(&sides));
+            assert!(bye(1, place, None).ends(&sides));
+            // With the tags exchanged, the called party knows no such dialog.
+            assert!(!bye(1, caller, Some(place)).ends(&sides));
+        }
+        assert!(!bye(CALLER, caller, None).ends(&sides));
+        for place in [caller, other, other.of_trunk(key(), b"another")] {
+            assert!(!bye(CALLER, caller, Some(place)).ends(&sides));
+            assert!(!bye(1, place, Some(caller)).ends(&sides));
+        }
+    }
+
+    #[test]
+    fn a_phone_is_known_by_its_port_or_its_address_of_record() {
+        let (bob, alice) = (Some(AorKey(1)), Some(AorKey(2)));
+        let phone = at("192.0.2.1:40000").of_phone(key(), bob);
+        let sides = Sides::to_phone(CALLER, &phone);
+        let ends = |place: Seen| bye(CALLER, at("192.0.2.1:40001"), Some(place)).ends(&sides);
+        assert!(ends(at("192.0.2.1:40000")));
+        assert!(ends(at("192.0.2.7:1").of_phone(key(), bob)));
+        assert!(!ends(at("192.0.2.1:40001")), "another phone behind its NAT");
+        assert!(!ends(at("192.0.2.7:1").of_phone(key(), alice)));
+    }
+
+    #[test]
+    fn nothing_that_is_unknown_is_equal() {
+        let sides = Sides::to_server(CALLER, &Seen::default());
+        assert!(!bye(CALLER, Seen::default(), Some(Seen::default())).ends(&sides));
+    }
+}

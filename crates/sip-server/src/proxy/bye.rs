@@ -1,0 +1,195 @@
+//! Where a BYE came from and where it went, so that it ends no call that goes on ([`crate::calls::Bye`]).
+
+use std::net::{IpAddr, SocketAddr};
+
+use sip::dispatch::Failure;
+use sip::flow::Flow;
+use sip::header::NameAddr;
+use sip::uri::Uri;
+use sip::{Message, Method, Now, Spans};
+
+use super::context::{Base, Context, ContextKey};
+use super::policy::{BindingsLocation, LookedUp, Policy};
+use super::request::Plan;
+use super::route::is_same;
+use super::target::Target;
+use super::{Proxy, Stack};
+use crate::calls::{Bye, Seen, Sides, tag_hash};
+use crate::location::Binding;
+
+/// Whether a user agent regards a dialog as terminated that has sent this final response to a BYE (RFC 3261 §15.1.2,
+/// §12.2.1.2). It may have sent another one because the request was not right: 420 and 500, for example.
+const fn has_ended(code: u16) -> bool {
+    matches!(code, 200..=299 | 408 | 481)
+}
+
+impl Proxy {
+    /// What is known of the element at the other end of a flow.
+    fn seen_at(&self, policy: &dyn Policy, flow: &Flow) -> Seen {
+        let seen = Seen::at(self.calls_key, flow.remote);
+        seen.of_trunk(self.calls_key, policy.source_name(flow))
+    }
+
+    /// A BYE within a dialog that counts: who may have sent it.
+    pub(super) fn new_bye(
+        &self,
+        now: Now,
+        (message, flow): (&Message<'_>, &Flow),
+        plan: &Plan<'_>,
+        policy: &mut dyn Policy,
+    ) -> Option<Box<Bye>> {
+        if message.method() != Some(Method::Bye) {
+            return None;
+        }
+        let tag = message.from().ok().and_then(|from| from.tag);
+        let mut from = self.seen_at(&*policy, flow);
+        // The sender may be a phone that has another flow than the one of its token.
+        let first = self.first_token(message, &plan.routed);
+        if let Some(phone) = first.and_then(|it| it.phone) {
+            let has_moved = match policy.moved_phone(phone.aor, phone.since(now.unix_s)) {
+                BindingsLocation::Here(aor, _) => match policy.find(now, &aor) {
+                    LookedUp::Known(bindings) => bindings
+                        .iter()
+                        .filter_map(Binding::flow)
+                        .any(|at| is_same(&at.flow, flow)),
+                    LookedUp::Unknown | LookedUp::Pending => false,
+                },
+                BindingsLocation::Elsewhere(_) => true,
+                BindingsLocation::Nowhere => false,
+            };
+            from = from.of_phone(self.calls_key, has_moved.then_some(phone.aor));
+        }
+        Some(Box::new(Bye {
+            tag: tag_hash(self.calls_key, tag.unwrap_or_default()),
+            from,
+            ..Bye::default()
+        }))
+    }
+
+    /// A copy of a BYE was sent: where it goes, as far as that is known before a response comes.
+    pub(super) fn note_bye_sent(
+        &mut self,
+        stack: &Stack<'_>,
+        key: ContextKey,
+        base: &Base,
+        target: &Target,
+    ) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if context.admitted.bye.is_none() {
+            return;
+        }
+        let aor = context.aor.as_deref().filter(|_| target.is_phone());
+        let aor = aor.and_then(|aor| stack.policy.phone_key(aor));
+        let remote = match target.flow {
+            Some(flow) => Some(flow.flow.remote),
+            None => address_of(&base.bytes, target),
+        };
+        let seen = remote.map(|remote| {
+            let flow = Flow {
+                remote,
+                ..base.from.flow
+            };
+            let seen = self.seen_at(&*stack.policy, &flow);
+            seen.of_phone(self.calls_key, aor)
+        });
+        let context = self.contexts.get(key);
+        if let Some(bye) = context.and_then(|context| context.admitted.bye.as_mut()) {
+            bye.sent_to = seen;
+            bye.is_by_flow = target.flow.is_some();
+        }
+    }
+
+    /// A copy of a BYE has this final response, which came by this flow.
+    pub(super) fn note_bye_response(
+        &mut self,
+        stack: &Stack<'_>,
+        key: ContextKey,
+        (code, flow): (u16, &Flow),
+    ) {
+        if !has_ended(code) || !self.is_bye(key) {
+            return;
+        }
+        let responded = self.seen_at(&*stack.policy, flow);
+        self.note_bye_reached(key, |bye| match bye.is_by_flow {
+            true => bye.sent_to.unwrap_or(responded),
+            false => responded,
+        });
+    }
+
+    /// A copy of a BYE has no response.
+    pub(super) fn note_bye_failure(&mut self, key: ContextKey, failure: &Failure) {
+        if matches!(failure, Failure::TimedOut | Failure::TransportFailed) && self.is_bye(key) {
+            self.note_bye_reached(key, |bye| bye.sent_to.unwrap_or_default());
+        }
+    }
+
+    fn is_bye(&mut self, key: ContextKey) -> bool {
+        let context = self.contexts.get(key);
+        context.is_some_and(|context| context.admitted.bye.is_some())
+    }
+
+    fn note_bye_reached(&mut self, key: ContextKey, reached: impl FnOnce(&Bye) -> Seen) {
+        let context = self.contexts.get(key);
+        if let Some(bye) = context.and_then(|context| context.admitted.bye.as_mut()) {
+            bye.reached = Some(reached(bye));
+        }
+    }
+
+    /// The sides of the dialog that this 2xx to an INVITE begins. It came by this flow.
+    pub(super) fn sides_of(
+        &mut self,
+        stack: &Stack<'_>,
+        (key, branch): (ContextKey, usize),
+        (message, flow): (&Message<'_>, &Flow),
+    ) -> Sides {
+        let tag = message.from().ok().and_then(|from| from.tag);
+        let tag = tag_hash(self.calls_key, tag.unwrap_or_default());
+        let mut called = self.seen_at(&*stack.policy, flow);
+        let calls_key = self.calls_key;
+        let Some(context) = self.contexts.get(key) else {
+            return Sides::to_server(tag, &called);
+        };
+        let Context { branches, aor, .. } = context;
+        let Some(branch) = branches.get(branch) else {
+            return Sides::to_server(tag, &called);
+        };
+        if let Some(hop) = &branch.hop {
+            called = called.of_trunk(calls_key, stack.policy.trunk_name(hop));
+        }
+        let aor = aor.as_deref().filter(|_| branch.is_phone);
+        let aor = aor.and_then(|aor| stack.policy.phone_key(aor));
+        called = called.of_phone(calls_key, aor);
+        match branch.binding_flow.as_deref().filter(|_| branch.is_phone) {
+            Some(at) => {
+                let called = Seen::at(calls_key, at.flow.remote).of_phone(calls_key, aor);
+                Sides::to_phone(tag, &called)
+            }
+            None => Sides::to_server(tag, &called),
+        }
+    }
+}
+
+/// The address that a copy of this request goes to, if its next URI has one.
+fn address_of(request: &[u8], target: &Target) -> Option<SocketAddr> {
+    let in_uri = |uri: &[u8]| match Uri::parse(uri) {
+        Ok(Uri::Sip(sip)) => {
+            let ip: Option<IpAddr> = sip.maddr().unwrap_or(sip.host).ip();
+            Some(SocketAddr::new(ip?, sip.port.unwrap_or(5060)))
+        }
+        _ => None,
+    };
+    if let Some(next_hop) = &target.next_hop {
+        return in_uri(next_hop);
+    }
+    if let Some(first) = NameAddr::list(&target.path).first() {
+        return in_uri(first.uri);
+    }
+    let mut spans = Box::<Spans>::default();
+    let message = Message::parse(request, &mut spans).ok()?;
+    match message.routes().next() {
+        Some(route) => in_uri(route.ok()?.uri),
+        None => in_uri(&target.uri),
+    }
+}
