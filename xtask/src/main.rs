@@ -17,6 +17,7 @@ mod deny;
 mod dist;
 mod fuzz;
 mod gate;
+mod image_files;
 mod interop;
 mod lints;
 mod package;
