@@ -110,6 +110,36 @@ fn the_examples_of_an_installed_coturn_pass_check() {
     }
 }
 
+#[test]
+fn the_configuration_of_an_installed_kamailio_is_understood_with_each_feature() {
+    // Only where Debian's package is installed.
+    let Ok(text) = fs::read_to_string("/etc/kamailio/kamailio.cfg") else {
+        return;
+    };
+    let mut features: Vec<&str> = text
+        .split("#!ifdef WITH_")
+        .skip(1)
+        .filter_map(|rest| rest.split_whitespace().next())
+        .collect();
+    features.sort_unstable();
+    features.dedup();
+    let defines: String = features
+        .iter()
+        .map(|name| format!("#!define WITH_{name}\n"))
+        .collect();
+    let expressions = "#!substdef \"!LISTEN_IP!192.0.2.7!g\"\n#!ifexp A && B\n#!endif\n";
+    let everything = format!("#!KAMAILIO\n{defines}{text}");
+    let unread = format!("#!KAMAILIO\n{expressions}{text}");
+    for (text, is_understood) in [(&text, true), (&everything, true), (&unread, false)] {
+        let folder = folder();
+        let (output, made) = import(folder.path(), text, &[]);
+        let report = stderr(&output);
+        assert_eq!(output.status.success(), is_understood, "{report}");
+        assert!(report.contains("request_route: replaced"), "{report}");
+        accepted(&made);
+    }
+}
+
 /// A port that is free now.
 fn free_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("it exists");
