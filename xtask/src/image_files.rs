@@ -37,7 +37,7 @@ fn of_stage(text: &str) -> Result<BTreeMap<String, Value>> {
     let start = lines.iter().rposition(|line| line.starts_with("FROM "));
     let start = start.context("no FROM")?;
     let mut settings = BTreeMap::new();
-    for line in &lines[start..] {
+    for line in lines[start..].iter().copied() {
         let (instruction, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = || rest.split_whitespace();
         let (name, value) = match instruction {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alerts;
 mod arrows;
 mod bench_report;
 mod book;
