@@ -21,6 +21,7 @@ eventually() {
     done
     fail "$name" "$("$@" 2>&1; systemctl status --no-pager hairpin; journalctl --no-pager -u hairpin -n 20)"
 }
+install_file() { command install "$@"; }
 install() { dpkg --force-confold -i "$1"; }
 active() { systemctl is-active hairpin; }
 gone() { ! test -d "/proc/$1"; }
@@ -66,6 +67,17 @@ check "others cannot read the configuration" sh -c '[ "$(stat -c %a:%U:%G /etc/h
 before=$(main_pid)
 check "a reload keeps the process" systemctl reload hairpin
 [ "$(main_pid)" = "$before" ] && ok "the same process after a reload" || fail "the same process after a reload" "$before $(main_pid)"
+
+# docs/from-coturn.md, step 1.
+printf 'listening-ip=127.0.0.1\nlistening-port=3478\nallow-loopback-peers\nuse-auth-secret\nstatic-auth-secret=%s\nrealm=example.org\n' $SECRET > /tmp/turnserver.conf
+cp -p /etc/hairpin/hairpin.toml /tmp/before.toml
+check import hairpin import /tmp/turnserver.conf --output /tmp/hairpin.toml
+check "install the imported file" install_file -m 640 -g hairpin /tmp/hairpin.toml /etc/hairpin/hairpin.toml
+check "restart with the imported file" systemctl restart hairpin
+check "relays with the imported file" probe
+cat /tmp/before.toml > /etc/hairpin/hairpin.toml
+check "restart with the file before" systemctl restart hairpin
+before=$(main_pid)
 
 load 12s /tmp/upgrade.json > /tmp/load.txt 2>&1 &
 loading=$!

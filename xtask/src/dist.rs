@@ -84,6 +84,24 @@ pub(crate) fn debian(root: &Path, program: &Path, out: &Path, version: &str) -> 
     deb::make(root, &package)
 }
 
+/// The tarball, the bill of materials, and the .rpm if `rpmbuild` is installed.
+pub(crate) struct Others {
+    pub(crate) tarball: PathBuf,
+    pub(crate) bill: PathBuf,
+    pub(crate) rpm: Option<PathBuf>,
+}
+
+/// Makes the other packages of a program of this machine, for tests.
+pub(crate) fn others(root: &Path, program: &Path, out: &Path, version: &str) -> Result<Others> {
+    let package = Package::new(root, program, out, version)?;
+    tree::make(root, &package, program)?;
+    Ok(Others {
+        tarball: tree::archive(&package)?,
+        bill: sbom::make(root, &package)?,
+        rpm: rpm::make(root, &package)?,
+    })
+}
+
 impl Package {
     fn new(root: &Path, program: &Path, out: &Path, version: &str) -> Result<Self> {
         std::fs::create_dir_all(out)?;

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alerts;
 mod arrows;
 mod bench_report;
 mod book;
@@ -17,6 +18,7 @@ mod deny;
 mod dist;
 mod fuzz;
 mod gate;
+mod image_files;
 mod interop;
 mod lints;
 mod package;

@@ -1,5 +1,6 @@
 //! The packages, tried where they are meant for: a Debian that systemd has booted in a container.
 
+mod archives;
 mod containers;
 mod helm;
 
@@ -66,6 +67,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         "promtool: each alert fires",
         &promtool(root, &["test", "rules", "alerts_test.yml"]),
     );
+    archives::run(root, &folder, &program, &mut tally);
     helm::run(root, &folder, &mut tally);
     containers::run(root, &folder, &program, &mut tally);
     for line in booted(root, &folder, &packages)? {

@@ -1,12 +1,15 @@
 //! `cargo xtask tidy`: checks that no common tool makes. It shows the longest files. It refuses files over [`FILE_MAX`]
 //! lines, unless `// long file: WHY` is among the first 30. It also refuses words that must not be committed, links of
-//! pages that lead nowhere, and pages that the manual does not list. clippy checks long functions and `todo!`.
+//! pages that lead nowhere, and pages that the manual does not list. The two files that make the container image must
+//! agree, and each alert needs a test and a section of the runbook. clippy checks long functions and `todo!`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::alerts;
 use crate::book;
+use crate::image_files;
 use crate::tally::Tally;
 use crate::workspace;
 
@@ -42,6 +45,8 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
     tally.record("forbidden words", &judge_words(root)?);
     tally.record("links of pages", &book::markdown::check(root));
     tally.record("chapters", &book::check_chapters(root));
+    tally.record("alerts", &alerts::check(root));
+    tally.record("container image", &image_files::check(root));
     Ok(tally)
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::{Package, output};
 
 /// Files of the source tree: where from, where to, and the mode.
-const FILES: [(&str, &str, u32); 10] = [
+const FILES: [(&str, &str, u32); 12] = [
     (
         "deploy/debian/lintian-overrides",
         "usr/share/lintian/overrides/hairpin",
@@ -31,6 +31,14 @@ const FILES: [(&str, &str, u32); 10] = [
     (
         "deploy/prometheus/alerts.yml",
         "usr/share/doc/hairpin/alerts.yml",
+        0o644,
+    ),
+    // The alert rules refer to it.
+    ("docs/runbook.md", "usr/share/doc/hairpin/runbook.md", 0o644),
+    // systemd-sysusers makes the user, for those who unpack the tarball.
+    (
+        "deploy/hairpin.sysusers",
+        "usr/lib/sysusers.d/hairpin.conf",
         0o644,
     ),
     (

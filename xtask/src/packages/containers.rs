@@ -16,6 +16,13 @@ const IMAGE: &str = "localhost/hairpin:test";
 /// How long a server may take to start on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
+/// The health check of the image. podman ignores it in an OCI image, so it is an option; without an interval, only
+/// `podman healthcheck run` starts it.
+const HEALTH: [&str; 2] = [
+    r#"--health-cmd=["/usr/bin/hairpin", "status"]"#,
+    "--health-interval=disable",
+];
+
 /// Capabilities that a container may have, and what relays then on its loopback interface.
 const CASES: [(&str, &[&str], &str); 3] = [
     ("without capabilities", &["--cap-drop=all"], "user"),
@@ -111,6 +118,7 @@ fn relays(podman: &Podman<'_>, folder: &Path, options: &[&str], means: &str) -> 
         // podman would raise limits, which a confined root may not do.
         .args(["--ulimit=nofile=20000:20000", "--ulimit=nproc=10000:10000"])
         .args(options)
+        .args(HEALTH)
         .args([
             IMAGE,
             "serve",
@@ -132,7 +140,9 @@ fn relays(podman: &Podman<'_>, folder: &Path, options: &[&str], means: &str) -> 
         ]);
         finish(&mut probe)
     };
-    let outcome = eventually(probe);
+    let healthy =
+        |_| finish(podman.command().args(["healthcheck", "run", NAME])).context("the health check");
+    let outcome = eventually(probe).and_then(healthy);
     let log = fs::read_to_string(folder.join("container.log")).unwrap_or_default();
     let stopped = finish(podman.command().args(["stop", "--time=5", NAME]));
     drop(server);
@@ -140,7 +150,7 @@ fn relays(podman: &Podman<'_>, folder: &Path, options: &[&str], means: &str) -> 
     stopped?;
     let wanted = format!("\"means\":\"{means}\"");
     ensure!(log.contains(&wanted), "no {wanted} in the log: {log}");
-    Ok(format!("relays ({means})"))
+    Ok(format!("relays ({means}) and is healthy"))
 }
 
 fn eventually(mut work: impl FnMut() -> Result<String>) -> Result<String> {

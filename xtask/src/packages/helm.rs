@@ -19,13 +19,16 @@ struct Case {
     name: &'static str,
     values: &'static [&'static str],
     kinds: &'static [&'static str],
+    /// Parts of the manifests.
+    texts: &'static [&'static str],
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 4] = [
     Case {
         name: "helm: DaemonSet",
         values: &["podMonitor.enabled=true", "tlsSecret=tls"],
         kinds: &["Secret", "DaemonSet", "PodMonitor"],
+        texts: &[],
     },
     Case {
         name: "helm: StatefulSet",
@@ -49,6 +52,7 @@ const CASES: [Case; 3] = [
             "Service",
             "StatefulSet",
         ],
+        texts: &[],
     },
     Case {
         name: "helm: StatefulSet with a Secret of the user",
@@ -65,6 +69,26 @@ const CASES: [Case; 3] = [
             "Service",
             "StatefulSet",
         ],
+        texts: &[],
+    },
+    Case {
+        name: "helm: a database at a private address",
+        values: &[
+            "mode=StatefulSet",
+            "existingSecret=mine",
+            "statefulset.services=2",
+            "networkPolicy.egress[0].to[0].ipBlock.cidr=10.0.0.7/32",
+            "networkPolicy.egress[0].ports[0].port=6379",
+        ],
+        kinds: &[
+            "NetworkPolicy",
+            "PodDisruptionBudget",
+            "Service",
+            "Service",
+            "Service",
+            "StatefulSet",
+        ],
+        texts: &["cidr: 10.0.0.7/32", "port: 6379"],
     },
 ];
 
@@ -137,7 +161,11 @@ impl Helm {
 
     fn decodes(&self, folder: &Path, case: &Case) -> Result<String> {
         let manifests = folder.join("manifests.yaml");
-        fs::write(&manifests, finish(&mut self.template(case.values))?)?;
+        let text = finish(&mut self.template(case.values))?;
+        for part in case.texts {
+            ensure!(text.contains(part), "the manifests have no `{part}`");
+        }
+        fs::write(&manifests, text)?;
         let from = fs::File::open(&manifests)?;
         let mut decoder = Command::new(&self.decoder);
         let said = finish(decoder.args(case.kinds).stdin(Stdio::from(from)))?;

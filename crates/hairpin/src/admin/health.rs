@@ -6,7 +6,7 @@ use std::time::Duration;
 use server::Observer;
 use server::observer::WorkerFault;
 use stores::Source;
-use stores::cluster::Handle;
+use stores::cluster::{Handle, Status};
 
 /// A worker turns its loop at least once per second. A worker that has not turned it for this time hangs.
 const LOOP_DEADLINE: Duration = Duration::from_secs(10);
@@ -65,13 +65,7 @@ pub(crate) fn ready(
     let down = stores.iter().position(|store| !store.status().is_up);
     match (alive(observer), down) {
         (Health { well: true, .. }, None) => {
-            let status = cluster.map(Handle::status).filter(|status| !status.is_up);
-            Health::well(&status.map_or("ready".to_owned(), |status| {
-                format!(
-                    "ready; the engine of the cluster has not responded for {} s: limits and nodes are those last known",
-                    status.since.as_secs()
-                )
-            }))
+            Health::well(&describe(cluster.map(Handle::status).as_ref()))
         }
         (Health { well: true, .. }, Some(place)) => {
             let (number, kind) = (place + 1, stores[place].kind().name());
@@ -80,5 +74,20 @@ pub(crate) fn ready(
             ))
         }
         (ill, _) => ill,
+    }
+}
+
+/// That clients can come, and what the cluster lacks.
+fn describe(cluster: Option<&Status>) -> String {
+    match cluster {
+        Some(status) if !status.is_up => format!(
+            "ready; the engine of the cluster has not responded for {} s: limits and nodes are those last known",
+            status.since.as_secs()
+        ),
+        Some(status) if !status.grants_leases => {
+            "ready; the engine of the cluster grants no leases: this node applies its own limits"
+                .to_owned()
+        }
+        _ => "ready".to_owned(),
     }
 }

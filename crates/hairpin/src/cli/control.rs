@@ -54,7 +54,7 @@ A new process starts in the background, with the arguments and the HAIRPIN_* var
 of the running server, and reads the configuration. New clients come to the new process.
 The old one keeps its clients, and ends when they have gone. Status 0 if the new process
 serves. Else 1, with the reason, and the old one serves as before. Requires CAP_BPF and
-CAP_NET_ADMIN for the new process. Refused with relay.shared_ports or server.state_dir.";
+CAP_NET_ADMIN for the new process. Refused with relay.shared_ports.";
 
 /// Which server is meant.
 #[derive(Debug, clap::Args)]

@@ -37,10 +37,12 @@ pub(crate) struct Man {
     pub(crate) folder: PathBuf,
 }
 
-/// Version, commit, target and features. Only the build of a package knows its commit (`HAIRPIN_COMMIT`).
+/// Version, commit, target and features. Only the build of a package or of a container image knows its commit
+/// (`HAIRPIN_COMMIT`): otherwise each commit would build the program again.
 pub(crate) fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let commit = option_env!("HAIRPIN_COMMIT").map(|commit| format!("{commit}, "));
+        let commit = option_env!("HAIRPIN_COMMIT").filter(|commit| !commit.is_empty());
+        let commit = commit.map(|commit| format!("{commit}, "));
         format!(
             "{} ({}{}-{}-{ENVIRONMENT}, features: {FEATURES})",
             env!("CARGO_PKG_VERSION"),

@@ -6,7 +6,7 @@ use crate::import::Format;
 
 const EXAMPLES: &str = "\
 Examples:
-  hairpin import /etc/turnserver.conf --output /etc/hairpin/hairpin.toml
+  hairpin import /etc/turnserver.conf --output hairpin.toml
         write a configuration of hairpin, and report the result for each line of the old one
   hairpin import turnserver.conf --database sqlite:/var/lib/hairpin/hairpin.db > hairpin.toml
         write users and secrets into a database

@@ -33,6 +33,10 @@ fn describe(result: &Value) -> String {
         .map(line)
         .collect();
     let engine = &result["engine"];
+    // Older servers do not say it.
+    if engine["is_up"] == Value::Bool(true) && engine["grants_leases"] == Value::Bool(false) {
+        text += "the engine grants no leases: this node applies its own limits\n";
+    }
     if engine["is_up"] != Value::Bool(true) {
         let since = write_seconds(engine["since_s"].as_u64().unwrap_or(0));
         text += &format!("the engine has not responded for {since}: this is what was known last\n");
@@ -85,6 +89,8 @@ mod tests {
         );
         assert_eq!(text.lines().count(), 2);
         assert!(!text.contains('\u{1b}'), "{text}");
+        result["engine"]["grants_leases"] = json!(false);
+        assert!(describe(&result).contains("grants no leases"));
         result["engine"]["is_up"] = json!(false);
         assert!(describe(&result).ends_with("this is what was known last\n"));
     }

@@ -42,7 +42,7 @@ fn nodes_to_json(nodes: &[KnownNode], status: &Status) -> Value {
         },
     );
     json!({
-        "engine": { "is_up": status.is_up, "since_s": status.since.as_secs() },
+        "engine": { "is_up": status.is_up, "since_s": status.since.as_secs(), "grants_leases": status.grants_leases },
         "nodes": nodes.collect::<Vec<_>>(),
     })
 }
@@ -58,10 +58,12 @@ mod tests {
         let status = Status {
             is_up: true,
             since: Duration::from_secs(3),
+            grants_leases: true,
             answered: 0,
             failed: 0,
             nodes: 1,
             forged: 0,
+            unknown: 0,
             twins: 0,
             orders: 0,
             restarts: 0,

@@ -19,6 +19,11 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
         u64::from(status.is_up),
     );
     gauge(
+        "hairpin_cluster_leases_granted",
+        "0 while the engine of the cluster responds to no request for leases with one, else 1.",
+        u64::from(status.grants_leases),
+    );
+    gauge(
         "hairpin_cluster_nodes",
         "Other nodes of the cluster that are alive.",
         status.nodes as u64,
@@ -67,6 +72,11 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
         "hairpin_cluster_forged_texts_total",
         "Entries in the engine of the cluster (nodes, orders and bindings) that no node with the secret has written.",
         status.forged,
+    );
+    counter(
+        "hairpin_cluster_unknown_orders_total",
+        "Orders of nodes with another version that this version does not know.",
+        status.unknown,
     );
     counter(
         "hairpin_cluster_twins_total",

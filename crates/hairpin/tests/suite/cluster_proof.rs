@@ -21,6 +21,10 @@ const BLOCK: usize = 8;
 const REDIS: u16 = 6379;
 /// Proof: after a fault, each node has the state of all others again.
 const HEALED: Duration = Duration::from_secs(10);
+/// Proof: a user at the limit is refused this long after the first attempt at another node, at most.
+const REFUSED: Duration = Duration::from_secs(1);
+/// Other tests run on the same processors. What takes too long is measured again, at most so often.
+const MEASURED: usize = 3;
 
 fn sip_at(place: &Place) -> SocketAddr {
     SocketAddr::from((place.address, 5060))
@@ -120,20 +124,30 @@ fn nodes_in_namespaces_share_a_quota_and_phones_and_a_killed_node_comes_back() {
         let mut nodes = three(&places, &url(engine.address, REDIS));
         let (mut held, over, took) = use_up(&nodes);
         eprintln!("refused {took:?} after the first attempt there, with {over} more");
-        assert!(took < HEALED, "{took:?}");
+        if took >= REFUSED {
+            let first = Instant::now();
+            soon("the third node refuses", || {
+                nodes[2].fill(1, &mut held) == 0
+            });
+            let took = first.elapsed();
+            assert!(took < REFUSED, "{took:?} at the third node");
+        }
         refresh_all(&mut held);
         let (mut bob, mut ann) = bob_and_ann(&places, &nodes);
         call(&mut ann, &mut bob, "before");
         let of_a = |nodes: &[Node; 3]| nodes[1].nodes()["nodes"][0]["allocations"].clone();
         soon("B knows the load of A", || of_a(&nodes) == LIMIT);
-        nodes[0].kill();
-        soon("B misses A", || nodes[1].names("serving") == ["b", "c"]);
-        let again = Instant::now();
-        nodes[0].start_again();
-        all_know(&nodes);
-        let took = again.elapsed();
-        eprintln!("all nodes know it {took:?} after its start");
-        assert!(took < 2 * HEALED, "{took:?}");
+        let mut restarted = || {
+            nodes[0].kill();
+            soon("B misses A", || nodes[1].names("serving") == ["b", "c"]);
+            let again = Instant::now();
+            nodes[0].start_again();
+            all_know(&nodes);
+            let took = again.elapsed();
+            eprintln!("all nodes know it {took:?} after its start");
+            took
+        };
+        assert!((0..MEASURED).any(|_| restarted() < HEALED));
         assert_eq!(of_a(&nodes), 0);
         assert!(lists(&nodes[0], &bob));
         call(&mut ann, &mut bob, "after");

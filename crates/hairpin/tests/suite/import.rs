@@ -1,7 +1,7 @@
 //! `hairpin import`: what it makes of whole files is accepted, starts, and serves the users of the old file.
 
 use std::fs::{self, Permissions};
-use std::net::UdpSocket;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -110,6 +110,36 @@ fn the_examples_of_an_installed_coturn_pass_check() {
     }
 }
 
+#[test]
+fn the_configuration_of_an_installed_kamailio_is_understood_with_each_feature() {
+    // Only where Debian's package is installed.
+    let Ok(text) = fs::read_to_string("/etc/kamailio/kamailio.cfg") else {
+        return;
+    };
+    let mut features: Vec<&str> = text
+        .split("#!ifdef WITH_")
+        .skip(1)
+        .filter_map(|rest| rest.split_whitespace().next())
+        .collect();
+    features.sort_unstable();
+    features.dedup();
+    let defines: String = features
+        .iter()
+        .map(|name| format!("#!define WITH_{name}\n"))
+        .collect();
+    let expressions = "#!substdef \"!LISTEN_IP!192.0.2.7!g\"\n#!ifexp A && B\n#!endif\n";
+    let everything = format!("#!KAMAILIO\n{defines}{text}");
+    let unread = format!("#!KAMAILIO\n{expressions}{text}");
+    for (text, is_understood) in [(&text, true), (&everything, true), (&unread, false)] {
+        let folder = folder();
+        let (output, made) = import(folder.path(), text, &[]);
+        let report = stderr(&output);
+        assert_eq!(output.status.success(), is_understood, "{report}");
+        assert!(report.contains("request_route: replaced"), "{report}");
+        accepted(&made);
+    }
+}
+
 /// A port that is free now.
 fn free_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("it exists");
@@ -169,6 +199,104 @@ fn a_user_with_a_key_gets_a_relay_from_the_database() {
     let text = "realm=north.gov\nuser=gorst:0x7da2270ccfa49786e0115366d3a3d14d\nuser=bob:s3cret\n";
     serves(text, &["--database", "@STORE@"], &["--user", "gorst:hero"]);
     serves(text, &["--database", "@STORE@"], &["--user", "bob:s3cret"]);
+}
+
+/// Moves the addresses of a configuration to this machine, and its ports to free ones.
+fn moved_here(value: &mut toml::Value) {
+    match value {
+        toml::Value::String(text) if text.parse::<SocketAddr>().is_ok() => {
+            *text = "127.0.0.1:0".to_owned();
+        }
+        toml::Value::String(text) if text.parse::<IpAddr>().is_ok() => {
+            *text = "127.0.0.1".to_owned();
+        }
+        toml::Value::Array(list) => {
+            list.iter_mut().for_each(moved_here);
+            // Addresses of several networks are now the same.
+            let mut known = Vec::new();
+            list.retain(|value| {
+                let is_new = !known.contains(value);
+                known.push(value.clone());
+                is_new
+            });
+        }
+        toml::Value::Table(table) => table.iter_mut().for_each(|(_, value)| moved_here(value)),
+        _ => {}
+    }
+}
+
+/// The same for the whole text. Peers of this machine are allowed, and databases of other machines are not used.
+fn made_local(made: &str) -> String {
+    let mut made: toml::Table = made.parse().expect("it is TOML");
+    // They need servers and addresses that this machine has not.
+    for name in ["alternate", "nat_discovery"] {
+        made.remove(name);
+    }
+    let mut section = |name: &str| {
+        let section = made.entry(name).or_insert(toml::Table::new().into());
+        section.as_table().cloned().expect("a section is a table")
+    };
+    let (mut auth, mut relay, mut peers) = (section("auth"), section("relay"), section("peers"));
+    auth.remove("stores");
+    relay.remove("external_ip");
+    relay.insert("addresses".to_owned(), vec!["127.0.0.1"].into());
+    peers.insert("allow_local".to_owned(), true.into());
+    peers.insert("allow".to_owned(), vec!["127.0.0.1/32"].into());
+    for (name, section) in [("auth", auth), ("relay", relay), ("peers", peers)] {
+        made.insert(name.to_owned(), section.into());
+    }
+    made.iter_mut().for_each(|(_, value)| moved_here(value));
+    made.to_string()
+}
+
+/// What a client of the old file has: a user, or the secret.
+fn credentials(text: &str) -> Option<[&str; 2]> {
+    let find = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+    let user = find("user=").map(|user| ["--user", user]);
+    user.or_else(|| find("static-auth-secret=").map(|secret| ["--secret", secret]))
+}
+
+/// Starts a server with the imported example. A client of the old file gets a relay; returns whether there is one.
+fn starts_and_relays(name: &str) -> bool {
+    let text = fs::read_to_string(format!("{EXAMPLES}/{name}")).expect("it exists");
+    let folder = folder();
+    let (output, made) = import(folder.path(), &text, &[]);
+    assert!(output.status.success(), "{name}: {}", stderr(&output));
+    let local = made_local(&fs::read_to_string(&made).expect("it exists"));
+    fs::write(&made, local).expect("a file can be written");
+    let made = made.display().to_string();
+    let server = Serve::start(&["--config", &made, "--offload", "off", "--workers", "1"]);
+    let Some(credentials) = credentials(&text) else {
+        return false;
+    };
+    let mut probe = vec!["probe", "turn"];
+    let target = server.address().to_string();
+    probe.push(&target);
+    probe.extend(credentials);
+    let output = run(&probe);
+    let (said, why) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{name}: {said}{why}");
+    true
+}
+
+#[test]
+fn some_examples_start_and_relay_for_clients_of_the_old_file() {
+    for name in ["two-families.conf", "cloud-nat.conf", "tls-only.conf"] {
+        assert!(starts_and_relays(name), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "starts 21 servers"]
+fn every_example_starts_and_relays_for_clients_of_the_old_file() {
+    let names = fs::read_dir(EXAMPLES).expect("it exists");
+    let names: Vec<_> = names
+        .map(|entry| entry.expect("it exists").file_name())
+        .filter_map(|name| name.into_string().ok())
+        .collect();
+    let relays = names.iter().filter(|name| starts_and_relays(name)).count();
+    // The users of the others are in databases.
+    assert!(names.len() >= 20 && relays >= 15, "{relays} of {names:?}");
 }
 
 #[test]

@@ -418,4 +418,18 @@ mod tests {
         own.learn(&[seal.sign(PURPOSE, &later)], 0, 0);
         assert_eq!(names(&own, 0), ["z"]);
     }
+
+    #[test]
+    fn entries_of_adjacent_versions_are_read() {
+        let mut own = node("a", 1);
+        let seal = Seal::new(&[1; 32]);
+        let text = |json: &str| {
+            let value: serde_json::Value = serde_json::from_str(json).unwrap();
+            seal.sign(PURPOSE, &value)
+        };
+        let older = text(r#"{"name":"b","run":2,"sequence":1,"unix_s":1000}"#);
+        let newer = text(r#"{"name":"c","run":3,"sequence":1,"unix_s":1000,"colour":"red"}"#);
+        own.learn(&[older, newer], 0, 1_000);
+        assert_eq!((names(&own, 0).len(), own.strange()), (2, (0, 0)));
+    }
 }

@@ -94,6 +94,8 @@ pub struct Status {
     pub is_up: bool,
     /// Since when.
     pub since: Duration,
+    /// It has granted a lease in the last response to a request for leases, or there was no request since it is up.
+    pub grants_leases: bool,
     /// Requests that it has responded to.
     pub answered: u64,
     /// Requests that failed.
@@ -102,6 +104,8 @@ pub struct Status {
     pub nodes: usize,
     /// Texts in the engine that no node has written.
     pub forged: u64,
+    /// Orders of nodes with another version, which this version does not know.
+    pub unknown: u64,
     /// How often another process had the name of this node.
     pub twins: u64,
     /// Orders of other nodes.
@@ -121,11 +125,14 @@ pub(crate) struct Shared {
     is_up: AtomicBool,
     /// When that changed, in milliseconds after the start.
     changed_ms: AtomicU64,
+    /// The last request for leases had no success. An engine can respond to exchanges and reject leases.
+    has_no_leases: AtomicBool,
     answered: AtomicU64,
     failed: AtomicU64,
     orders: AtomicU64,
     /// Orders, and entries that cannot be read, that no node has written.
     forged: AtomicU64,
+    unknown: AtomicU64,
     restarts: AtomicU64,
     /// The node is not published any more: another process has its place.
     is_retired: AtomicBool,
@@ -144,10 +151,12 @@ impl Shared {
             started: Instant::now(),
             is_up: AtomicBool::new(true),
             changed_ms: AtomicU64::new(0),
+            has_no_leases: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             orders: AtomicU64::new(0),
             forged: AtomicU64::new(0),
+            unknown: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
         }
@@ -178,6 +187,13 @@ impl Shared {
             Err(_) => false,
         };
         self.count(has_leased);
+        let had_none = self.has_no_leases.swap(!has_leased, Ordering::Relaxed);
+        if let (Err(error), false, true) = (outcome, had_none, self.is_up.load(Ordering::Relaxed)) {
+            tracing::warn!(
+                %error,
+                "the engine of the cluster grants no leases: this node applies its own limits"
+            );
+        }
         if has_leased {
             self.quota.set_engine_up(true);
         } else if outcome.is_err() {
@@ -198,6 +214,10 @@ impl Shared {
             return;
         }
         self.changed_ms.store(self.now_ms(), Ordering::Relaxed);
+        if error.is_none() {
+            // Requests failed because it was away. The next one shows whether there are leases.
+            self.has_no_leases.store(false, Ordering::Relaxed);
+        }
         match error {
             Some(error) => tracing::warn!(
                 %error,
@@ -313,10 +333,12 @@ impl Handle {
         Status {
             is_up: shared.is_up.load(Ordering::Relaxed),
             since: Duration::from_millis(now.saturating_sub(load(&shared.changed_ms))),
+            grants_leases: !shared.has_no_leases.load(Ordering::Relaxed),
             answered: load(&shared.answered),
             failed: load(&shared.failed),
             nodes,
             forged: forged + load(&shared.forged),
+            unknown: load(&shared.unknown),
             twins,
             orders: load(&shared.orders),
             restarts: load(&shared.restarts),
@@ -354,18 +376,25 @@ mod tests {
         let shared = Shared::new(directory, Arc::default(), None);
         let refused = || StoreError::Query("NOPERM".to_owned());
         assert!(shared.quota.is_engine_up());
+        let has_leases = || !shared.has_no_leases.load(Ordering::Relaxed);
+        assert!(has_leases());
         shared.note_leases(&Err(refused()));
+        assert!(!has_leases());
         assert!(!shared.quota.is_engine_up());
         shared.note_exchange(None);
         assert!(!shared.quota.is_engine_up(), "an exchange is no lease");
+        assert!(!has_leases(), "an exchange is no lease");
         // One key of many is of another type.
         shared.note_leases(&Ok(vec![Err(refused()), Ok(1)]));
-        assert!(shared.quota.is_engine_up());
+        assert!(shared.quota.is_engine_up() && has_leases());
         shared.note_leases(&Ok(vec![Err(refused())]));
+        assert!(!has_leases());
         assert!(shared.quota.is_engine_up(), "other keys keep their limit");
         shared.note_exchange(Some(&refused()));
         assert!(!shared.quota.is_engine_up());
+        shared.note_exchange(None);
+        assert!(has_leases(), "it was away, so the next request shows it");
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        assert_eq!((load(&shared.answered), load(&shared.failed)), (2, 3));
+        assert_eq!((load(&shared.answered), load(&shared.failed)), (3, 3));
     }
 }

@@ -330,6 +330,9 @@ impl Exchanges {
                 (self.hear)(Event::Order(message));
             }
             Read::Known => {}
+            Read::Unknown => {
+                self.shared.unknown.fetch_add(1, Ordering::Relaxed);
+            }
             Read::Forged => {
                 self.shared.forged.fetch_add(1, Ordering::Relaxed);
             }
@@ -625,7 +628,8 @@ mod tests {
         let text = exchanges.publication("a").text;
         exchanges.learn(exchanged(None, &[order(1)]), Some(0));
         let _ = exchanges.publication("a");
-        exchanges.learn(exchanged(text, &["nonsense".to_owned()]), Some(0));
+        let unknown = Seal::new(&[1; 32]).sign("message", &["of another version"]);
+        exchanges.learn(exchanged(text, &["nonsense".to_owned(), unknown]), Some(0));
         assert_eq!(exchanges.after, Some(7));
         let _ = exchanges.publication("a");
         exchanges.learn(exchanged(None, &[]), Some(0));
@@ -637,5 +641,6 @@ mod tests {
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         let shared = &exchanges.shared;
         assert_eq!((load(&shared.forged), load(&shared.restarts)), (1, 1));
+        assert_eq!(load(&shared.unknown), 1);
     }
 }

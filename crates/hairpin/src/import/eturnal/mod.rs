@@ -1,6 +1,7 @@
 //! eturnal.yml: one row per option of the mapping `eturnal`.
 
 mod listeners;
+mod modules;
 mod rows;
 mod yaml;
 
@@ -17,8 +18,8 @@ pub(super) fn is_recognized(text: &str) -> bool {
 
 /// Finds the verdict of every option, and makes the configuration.
 pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
-    let entries = match yaml::entries(text) {
-        Ok(entries) => entries,
+    let file = match yaml::file(text) {
+        Ok(file) => file,
         Err((line, why)) => {
             let verdict = Verdict::wrong(why);
             let name = "YAML".to_owned();
@@ -30,10 +31,15 @@ pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
             return;
         }
     };
+    let entries = file.options;
+    for (line, name) in file.others {
+        let verdict = Verdict::wrong("the import reads the mapping `eturnal` only");
+        push(imported, line, &name, verdict);
+    }
     for entry in &entries {
         match &*entry.name {
             "listen" => listeners::read(entry, imported),
-            "modules" => rows::modules(entry, imported),
+            "modules" => modules::read(entry, imported),
             _ => {
                 let verdict = judge(entry, &entries, has_database, imported);
                 push(imported, entry.line, &entry.name, verdict);
@@ -44,6 +50,7 @@ pub(super) fn read(text: &str, has_database: bool, imported: &mut Imported) {
         listeners::default(&mut imported.draft);
     }
     finish(&entries, imported);
+    imported.lines.sort_by_key(|judged| judged.line);
 }
 
 fn push(imported: &mut Imported, line: usize, name: &str, verdict: Verdict) {
@@ -93,6 +100,9 @@ fn finish(entries: &[Entry<'_>], imported: &mut Imported) {
     }
     if !has("max_allocations") {
         draft.set("limits.allocations_per_user", 10);
+    }
+    if !has("max_permissions") {
+        draft.set("limits.permissions_per_allocation", 10);
     }
     if !has("secret") && !has("credentials") {
         imported.notes.push("the file has no secret: eturnal reads it from its environment (ETURNAL_SECRET), or makes a random one at each start. Set auth.secrets".to_owned());

@@ -4,7 +4,6 @@ use ipnet::IpNet;
 
 use super::super::verdict::Fixed;
 use super::super::{Account, Imported, Proof, Verdict};
-use super::push;
 use super::yaml::{self, Entry};
 
 /// How the verdict about an option is found.
@@ -163,6 +162,9 @@ fn secrets(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
 }
 
 fn users(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
+    if !yaml::is_mapping(&context.entry.value) {
+        return Verdict::wrong("write names with passwords");
+    }
     for user in yaml::children(context.entry.value.clone()) {
         let Some(password) = yaml::text(&user.value) else {
             return Verdict::wrong(format!("the user {} has no password", user.name));
@@ -331,59 +333,4 @@ fn level(context: &Context<'_, '_>, imported: &mut Imported) -> Verdict {
     };
     imported.draft.set("log.level", level);
     Verdict::carried("log.level")
-}
-
-/// Finds the verdict of each module.
-pub(super) fn modules(entry: &Entry<'_>, imported: &mut Imported) {
-    for module in yaml::children(entry.value.clone()) {
-        let verdict = match &*module.name {
-            "mod_log_stun" => Verdict::replaced("metrics: packets are not logged"),
-            "mod_stats_influx" => Verdict::replaced("metrics for Prometheus (admin.listen)"),
-            "mod_stats_prometheus" => prometheus(&module, imported),
-            _ => Verdict::unsupported("eturnal has no such module"),
-        };
-        push(imported, module.line, &module.name, verdict);
-    }
-}
-
-fn prometheus(module: &Entry<'_>, imported: &mut Imported) -> Verdict {
-    let fields = yaml::children(module.value.clone());
-    let text = |name: &str| {
-        fields
-            .iter()
-            .find(|field| field.name == name)
-            .and_then(|field| yaml::text(&field.value))
-    };
-    let port: u16 = text("port")
-        .and_then(|port| port.parse().ok())
-        .unwrap_or(8081);
-    if text("tls").as_deref() == Some("true") {
-        return Verdict::unsupported(
-            "the import does not carry over TLS of this module: set admin.listen; it accepts HTTPS with the certificate of tls.certificates",
-        );
-    }
-    match text("ip")
-        .as_deref()
-        .unwrap_or("any")
-        .parse::<std::net::IpAddr>()
-    {
-        Ok(ip) => {
-            imported.draft.set(
-                "admin.listen",
-                std::net::SocketAddr::new(ip, port).to_string(),
-            );
-            if !ip.is_loopback() {
-                imported.draft.set("admin.allow_remote", true);
-            }
-            Verdict::carried("admin.listen")
-        }
-        Err(_) => {
-            imported
-                .draft
-                .set("admin.listen", format!("127.0.0.1:{port}"));
-            Verdict::carried(
-                "admin.listen on loopback: to serve other hosts, set its address and admin.allow_remote",
-            )
-        }
-    }
 }

@@ -12,16 +12,51 @@ pub(super) struct Entry<'a> {
     pub(super) value: Node<'a>,
 }
 
-/// The entries of the mapping `eturnal`, or the line and text of a mistake.
-pub(super) fn entries(text: &str) -> Result<Vec<Entry<'_>>, (usize, String)> {
+/// The options of a file.
+#[derive(Default)]
+pub(super) struct File<'a> {
+    /// The entries of the mapping `eturnal`.
+    pub(super) options: Vec<Entry<'a>>,
+    /// The line and the name of everything that is not in this mapping.
+    pub(super) others: Vec<(usize, String)>,
+}
+
+/// Reads a file; or the line and text of a mistake.
+pub(super) fn file(text: &str) -> Result<File<'_>, (usize, String)> {
     let documents = MarkedYaml::load_from_str(text)
         .map_err(|error| (error.marker().line(), error.info().to_owned()))?;
-    let document = documents.into_iter().next();
-    let top = document.map(children).unwrap_or_default();
-    match top.into_iter().find(|entry| entry.name == "eturnal") {
-        Some(eturnal) => Ok(children(eturnal.value)),
-        None => Err((1, "the file has no mapping `eturnal`".to_owned())),
+    let mut file = File::default();
+    let mut has_options = false;
+    for (number, document) in documents.into_iter().enumerate() {
+        if number > 0 {
+            let line = document.span.start.line();
+            file.others.push((line, "another YAML document".to_owned()));
+            continue;
+        }
+        for entry in children(document) {
+            if entry.name != "eturnal" {
+                file.others.push((entry.line, entry.name));
+                continue;
+            }
+            has_options = true;
+            if !is_mapping(&entry.value) {
+                return Err((entry.line, "`eturnal` has no options".to_owned()));
+            }
+            file.options = children(entry.value);
+        }
     }
+    match has_options {
+        true => Ok(file),
+        false => Err((1, "the file has no mapping `eturnal`".to_owned())),
+    }
+}
+
+/// Whether the node is a mapping. An empty value is an empty mapping.
+pub(super) fn is_mapping(node: &Node<'_>) -> bool {
+    matches!(
+        node.data,
+        YamlData::Mapping(_) | YamlData::Value(Scalar::Null)
+    )
 }
 
 /// The entries of a mapping; none if the node is something else.

@@ -1,6 +1,7 @@
 //! Kamailio's default configuration with its `#!define`s: parameters, modules and their parameters, and the routing
 //! blocks.
 
+mod directives;
 mod parameters;
 mod statements;
 
@@ -8,7 +9,7 @@ mod statements;
 mod tests;
 
 use super::{Imported, Judged, Verdict};
-use statements::{Kind, Statement};
+use statements::{Kind, Script, Statement};
 
 /// Whether the text is a script of Kamailio.
 pub(super) fn is_recognized(text: &str) -> bool {
@@ -48,7 +49,7 @@ const BLOCKS: &[&str] = &[
 /// Finds the verdict of every statement that the `#!define`s select, and makes the configuration.
 pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
     let script = statements::read(text);
-    for statement in &script {
+    for statement in &script.statements {
         let verdict = judge(statement, &script, imported);
         imported.lines.push(Judged {
             line: statement.line,
@@ -56,16 +57,24 @@ pub(super) fn read(text: &str, _: bool, imported: &mut Imported) {
             verdict,
         });
     }
-    parameters::finish(&script, imported);
+    imported.lines.sort_by_key(|judged| judged.line);
+    parameters::finish(&script.statements, imported);
     imported.notes.extend([
         "hairpin does not run scripts, and the import does not detect changes inside routing blocks: write your changes as sip.route, sip.trunk or other keys".to_owned(),
         "the users are in Kamailio's database: replace the user `placeholder` of [[sip.domain]] with them. Write the column ha1 as ha1s = { MD5 = \"...\" }, and set digest_algorithms = [\"MD5\"]".to_owned(),
     ]);
 }
 
-fn judge(statement: &Statement, script: &[Statement], imported: &mut Imported) -> Verdict {
+fn judge(statement: &Statement, script: &Script, imported: &mut Imported) -> Verdict {
     match &statement.kind {
-        Kind::Define(name, value) => parameters::define(name, value, script),
+        Kind::Define(name, value) => match parameters::define(name, value, &script.statements) {
+            Verdict::NotUnderstood(_) if script.used.contains(name) => {
+                Verdict::unnecessary("only other lines of the file use it")
+            }
+            verdict => verdict,
+        },
+        Kind::Substitution(_) => Verdict::unnecessary("the import has replaced the word"),
+        Kind::NotRead(_, why) => Verdict::wrong(&**why),
         Kind::Set(name, value) => parameters::set(name, value, imported),
         Kind::Module(name) => parameters::module(name),
         Kind::Parameter(module, name, value) => {

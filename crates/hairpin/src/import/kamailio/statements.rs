@@ -1,12 +1,18 @@
 //! Reads a script as statements, without comments and without lines that `#!ifdef` excludes.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
+
+use super::directives::{self, Directives};
 
 /// The kind of a statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `#!define NAME VALUE`
     Define(String, String),
+    /// `#!subst` and its relatives, which the import has applied.
+    Substitution(String),
+    /// A directive that the import does not evaluate, and why.
+    NotRead(String, String),
     /// `name = value`
     Set(String, String),
     /// `loadmodule "name.so"`
@@ -36,40 +42,60 @@ impl Statement {
             Kind::Set(name, _) => name.clone(),
             Kind::Module(name) => format!("loadmodule {name}"),
             Kind::Parameter(module, name, _) => format!("modparam {module} {name}"),
-            Kind::Block(name) | Kind::Include(name) | Kind::Other(name) => name.clone(),
+            Kind::Substitution(name)
+            | Kind::NotRead(name, _)
+            | Kind::Block(name)
+            | Kind::Include(name)
+            | Kind::Other(name) => name.clone(),
         }
     }
 }
 
+/// A script without its conditions.
+pub(super) struct Script {
+    pub(super) statements: Vec<Statement>,
+    /// Names of `#!define` whose values are in a statement.
+    pub(super) used: HashSet<String>,
+}
+
 /// Reads a script.
-pub(super) fn read(text: &str) -> Vec<Statement> {
+pub(super) fn read(text: &str) -> Script {
     let mut reader = Reader::default();
     for (line, text) in (1..).zip(text.lines()) {
         reader.line(line, text);
     }
+    reader.end_directive();
     reader.end();
-    reader.statements
+    let (open, used) = reader.directives.end();
+    let mut statements = reader.statements;
+    for (line, kind) in open {
+        statements.push(Statement { line, kind });
+    }
+    Script { statements, used }
 }
 
 #[derive(Default)]
 struct Reader {
     statements: Vec<Statement>,
-    defined: HashMap<String, String>,
-    /// For each open `#!ifdef`: whether its lines are included.
-    conditions: Vec<bool>,
+    directives: Directives,
     in_comment: bool,
+    /// A directive over several lines: its first line and its text.
+    open_directive: Option<(usize, String)>,
     /// A statement over several lines: its first line and its text.
     open: Option<(usize, String)>,
 }
 
 impl Reader {
     fn line(&mut self, line: usize, text: &str) {
-        if let Some(directive) = text.trim_start().strip_prefix("#!")
-            && self.directive(line, directive)
-        {
-            return;
+        let directive = match &self.open_directive {
+            Some(_) => Some(text),
+            None if self.in_comment => None,
+            None => directives::start(text),
+        };
+        if let Some(directive) = directive {
+            return self.directive(line, directive);
         }
-        if self.conditions.contains(&false) {
+        if self.directives.excludes() {
             return;
         }
         let text = self.without_comments(text);
@@ -91,36 +117,27 @@ impl Reader {
         }
     }
 
-    /// Whether the line was a preprocessor directive.
-    fn directive(&mut self, line: usize, directive: &str) -> bool {
-        let mut words = directive.split_whitespace();
-        let command = words.next().unwrap_or_default();
-        let name = words.next().unwrap_or_default().to_owned();
-        match command {
-            "ifdef" => self.conditions.push(self.defined.contains_key(&name)),
-            "ifndef" => self.conditions.push(!self.defined.contains_key(&name)),
-            "else" => {
-                if let Some(last) = self.conditions.last_mut() {
-                    *last = !*last;
-                }
-            }
-            "endif" => {
-                self.conditions.pop();
-            }
-            "define" | "trydef" | "redef" if !self.conditions.contains(&false) => {
-                let value: Vec<_> = words.collect();
-                let value = value.join(" ").trim_matches('"').to_owned();
-                if command != "trydef" || !self.defined.contains_key(&name) {
-                    self.defined.insert(name.clone(), value.clone());
-                }
-                let kind = Kind::Define(name, value);
-                self.statements.push(Statement { line, kind });
-            }
-            "define" | "trydef" | "redef" | "KAMAILIO" | "SER" | "OPENSER" | "MAXCOMPAT"
-            | "ALL" => {}
-            _ => return false,
+    /// A line of a directive. A backslash at its end continues it.
+    fn directive(&mut self, line: usize, text: &str) {
+        let text = text.trim_end();
+        let (part, is_continued) = match text.strip_suffix('\\') {
+            Some(part) => (part, true),
+            None => (text, false),
+        };
+        let open = &mut self.open_directive.get_or_insert((line, String::new())).1;
+        open.push_str(part);
+        if !is_continued {
+            self.end_directive();
         }
-        true
+    }
+
+    fn end_directive(&mut self) {
+        let Some((line, text)) = self.open_directive.take() else {
+            return;
+        };
+        if let Some(kind) = self.directives.read(line, &text) {
+            self.statements.push(Statement { line, kind });
+        }
     }
 
     fn without_comments(&mut self, text: &str) -> String {
@@ -159,8 +176,7 @@ impl Reader {
         let Some((line, text)) = self.open.take() else {
             return;
         };
-        let defined = &self.defined;
-        let kind = kind(&text, &|word: &str| defined.get(word).cloned());
+        let kind = kind(&text, &mut self.directives);
         self.statements.push(Statement { line, kind });
     }
 }
@@ -189,14 +205,13 @@ fn block_name(text: &str) -> Option<String> {
     (kind == "route" || kind.ends_with("_route")).then_some(name)
 }
 
-fn kind(text: &str, defined: &dyn Fn(&str) -> Option<String>) -> Kind {
+fn kind(text: &str, directives: &mut Directives) -> Kind {
     if let Some(name) = block_name(text).filter(|_| text.contains('{')) {
         return Kind::Block(name);
     }
-    let value = |text: &str| {
-        let text = text.trim().trim_end_matches(';').trim();
-        let bare = text.trim_matches('"').to_owned();
-        defined(&bare).unwrap_or(bare)
+    let mut value = |text: &str| {
+        let text = directives.expand(text.trim().trim_end_matches(';').trim());
+        text.trim_matches('"').to_owned()
     };
     let words = text.split_once(char::is_whitespace);
     match words {
@@ -215,7 +230,7 @@ fn kind(text: &str, defined: &dyn Fn(&str) -> Option<String>) -> Kind {
         .and_then(|rest| rest.trim().strip_prefix('('))
     {
         let inside = inside.trim_end_matches([';', ' ']).trim_end_matches(')');
-        let mut parts = inside.splitn(3, ',').map(value);
+        let mut parts = inside.splitn(3, ',').map(&mut value);
         if let (Some(module), Some(name), Some(value)) = (parts.next(), parts.next(), parts.next())
         {
             return Kind::Parameter(module, name, value);

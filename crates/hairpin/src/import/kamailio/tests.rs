@@ -57,7 +57,7 @@ route[RELAY] { exit; }
 
 #[test]
 fn defines_choose_the_statements() {
-    let script = statements::read(USUAL);
+    let script = statements::read(USUAL).statements;
     assert!(
         !script
             .iter()
@@ -123,4 +123,91 @@ fn unknown_statements_are_shown() {
     let (imported, _) = accepted("#!KAMAILIO\n#!define WITH_TEA\nfoo=1\nsome words\n");
     let wrong = |line: &&super::Judged| matches!(line.verdict, Verdict::NotUnderstood(_));
     assert_eq!(imported.lines.iter().filter(wrong).count(), 3);
+}
+
+/// The lines that are not understood.
+fn not_understood(imported: &Imported) -> Vec<(usize, String)> {
+    let lines = imported.lines.iter();
+    lines
+        .filter(|line| matches!(line.verdict, Verdict::NotUnderstood(_)))
+        .map(|line| (line.line, format!("{}: {}", line.name, line.verdict)))
+        .collect()
+}
+
+#[test]
+fn substitutions_replace_words_and_regular_expressions_are_shown() {
+    let text = r##"#!KAMAILIO
+#!substdef "!MY_ADDRESS!192.0.2.10!g"
+#!subst "/MY_DOMAIN/example.org/"
+#!define MY_PORT 5070
+listen=udp:MY_ADDRESS:MY_PORT
+alias="sip.MY_DOMAIN"
+#!subst "/a.*b/c/"
+#!substdef "!OTHER!\1!g"
+loadmodule "tm.so"
+request_route { exit; }
+"##;
+    let (imported, made) = accepted(text);
+    assert_eq!(made["sip"]["listen"].to_string(), r#"["192.0.2.10:5070"]"#);
+    assert_eq!(
+        made["sip"]["domain"][0]["name"].as_str(),
+        Some("sip.example.org")
+    );
+    let lines: Vec<_> = not_understood(&imported)
+        .into_iter()
+        .map(|(line, _)| line)
+        .collect();
+    assert_eq!(lines, [7, 8]);
+}
+
+#[test]
+fn conditions_that_cannot_be_evaluated_are_shown_and_end_where_they_end() {
+    let text = r##"#!KAMAILIO
+#!ifdef WITH_TLS
+#!ifexp KAMAILIO_VERSION >= 5006000
+enable_tls=yes
+#!else
+enable_sctp=yes
+#!endif
+tls_max_connections=7
+#!endif
+#!ifexp defined(A) && B
+children=8
+#!else
+fork=no
+#!endif
+#!defenv HOST=HOSTNAME
+#!defexp SIZE 2 + 3
+#!ifdeff WITH_TLS
+/*
+#!endif
+*/
+#!define IDLE \
+    exit
+#!endif
+#!ifndef WITH_TLS
+debug=2
+"##;
+    let (imported, _) = accepted(text);
+    let names: Vec<_> = imported
+        .lines
+        .iter()
+        .map(|line| (line.line, &*line.name))
+        .collect();
+    let expected = [
+        (10, "#!ifexp defined(A) && B"),
+        (11, "children"),
+        (15, "#!defenv HOST=HOSTNAME"),
+        (16, "#!defexp SIZE 2 + 3"),
+        (17, "#!ifdeff WITH_TLS"),
+        (21, "#!define IDLE"),
+        (23, "#!endif"),
+        (24, "#!ifndef WITH_TLS"),
+        (25, "debug"),
+    ];
+    assert_eq!(names, expected);
+    let shown = not_understood(&imported);
+    let lines: Vec<_> = shown.iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [10, 15, 16, 17, 21, 23, 24], "{shown:?}");
+    assert!(shown[3].1.contains("did you mean `#!ifdef`?"), "{shown:?}");
 }
