@@ -27,7 +27,7 @@ pub struct Churn {
     pub busy: f64,
     /// Share of it that went elsewhere.
     pub foreign: f64,
-    /// Cycles that failed, whose request had to be sent again, or that had no response at the end.
+    /// Cycles that failed, whose request was dropped, or that had no response at the end.
     pub errors: u64,
     /// Messages to the clients that were of no use: malformed, not to be trusted, or not from the server.
     pub wrong: u64,

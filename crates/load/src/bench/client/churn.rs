@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use turn::client::{ClientConfig, Event};
 
-use super::{allocate_options, config, driver, io_error};
+use super::{RETRANSMIT, allocate_options, config, driver, io_error};
 use crate::bench::error::{IoContext, SideError};
 use crate::bench::layout::{self, server_address};
 use crate::bench::topology::Topology;
@@ -19,7 +19,7 @@ use crate::client::{ClientId, Data, Driver, Handler};
 pub(crate) struct Churned {
     /// Allocations made and deleted.
     pub(crate) cycles: u64,
-    /// Cycles that failed or timed out, whose request had to be sent again, or that had no response at the end.
+    /// Cycles that failed or timed out, whose request was dropped, or that had no response at the end.
     pub(crate) errors: u64,
     /// Messages from the server, or from others, that are of no use to any client.
     pub(crate) wrong: u64,
@@ -39,6 +39,7 @@ pub(crate) fn churn(
         cycles: 0,
         errors: 0,
         in_flight: 0,
+        clients: in_flight.into(),
         asked: Vec::new(),
         is_ending: false,
         failed: None,
@@ -65,9 +66,6 @@ pub(crate) fn churn(
     }
 }
 
-/// A client sends a request again after 500 ms (RFC 8489 §6.2.1). A response that takes so long was dropped, or its
-/// request was: the links of the harness lose nothing.
-const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// How long the harness waits at the end for what is in flight.
 const DRAIN: Duration = Duration::from_millis(450);
 
@@ -76,8 +74,9 @@ struct Churn {
     cycles: u64,
     errors: u64,
     in_flight: u64,
-    /// When the current request of each client left first, by the client's number.
-    asked: Vec<Instant>,
+    /// The number of clients, and when the current request of each left first, with the cycles that were over then.
+    clients: u64,
+    asked: Vec<(Instant, u64)>,
     /// No cycle begins any more.
     is_ending: bool,
     failed: Option<io::Error>,
@@ -97,12 +96,14 @@ impl Churn {
         }
     }
 
-    /// A client sends its next request. Returns whether the response to the one before came late.
+    /// A client sends its next request. Returns whether the one before was dropped: the client has sent it again, and
+    /// meanwhile the server has served others, twice as many as there are clients. In a stall, all wait.
     fn ask(&mut self, id: ClientId) -> bool {
-        let now = Instant::now();
-        self.asked.resize(self.asked.len().max(id.index() + 1), now);
-        let before = std::mem::replace(&mut self.asked[id.index()], now);
-        now.duration_since(before) >= FIRST_RETRY
+        let now = (Instant::now(), self.cycles);
+        let count = self.asked.len().max(id.index() + 1);
+        self.asked.resize(count, now);
+        let (at, cycles) = std::mem::replace(&mut self.asked[id.index()], now);
+        now.0.duration_since(at) >= RETRANSMIT && self.cycles - cycles >= 2 * self.clients
     }
 
     /// A cycle is over; the client's socket is closed, and another one begins, unless this is the end.
