@@ -51,6 +51,7 @@ fn entry_of_the_bare_relay() {
         [_, kind, _] if kind == "damage" => damage(),
         [_, kind, _] if kind == "repeat" => repeat(),
         [_, kind, _] if kind == "forward" => forward(),
+        [_, kind, _] if kind == "forget" => forget(),
         arguments => panic!("{:?}", floor::main(arguments)),
     }
 }
@@ -114,6 +115,52 @@ fn forward() {
         if let Some(relay) = relays.get(usize::from(flow)) {
             let _ = relay.send_to(&buffer[..length], ("10.99.2.2", 9_000 + flow));
         }
+    }
+}
+
+/// A TURN server that allocates without credentials. It drops every 20th Allocate request without a word, and says
+/// something malformed before every 50th response.
+fn forget() {
+    let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
+    let mut buffer = [0; 2048];
+    let mut allocates = 0u64;
+    loop {
+        let (_, client) = listener.recv_from(&mut buffer).unwrap();
+        let id: [u8; 12] = buffer[8..20].try_into().unwrap();
+        let address = |kind: u8, port: u16, ip: [u8; 4]| {
+            let cookie = [0x21, 0x12, 0xA4, 0x42];
+            let port = (port ^ 0x2112).to_be_bytes();
+            let ip: Vec<u8> = ip.iter().zip(cookie).map(|(a, b)| a ^ b).collect();
+            [&[0, kind, 0, 8, 0, 1][..], &port, &ip].concat()
+        };
+        let lifetime = |low: [u8; 2]| [&[0, 0x0D, 0, 4, 0, 0][..], &low].concat();
+        let mapped = address(0x20, client.port(), [10, 99, 1, 2]);
+        let attributes = match buffer[1] {
+            3 => {
+                allocates += 1;
+                if allocates.is_multiple_of(20) {
+                    continue;
+                }
+                if allocates % 50 == 1 {
+                    let _ = listener.send_to(&[0x40, 0, 0, 9, 1], client);
+                }
+                let relayed = address(0x16, 20_000, [10, 99, 2, 1]);
+                [relayed, lifetime([2, 88]), mapped].concat()
+            }
+            4 => lifetime([0, 0]),
+            _ => mapped,
+        };
+        let head = [
+            1,
+            buffer[1],
+            0,
+            attributes.len() as u8,
+            0x21,
+            0x12,
+            0xA4,
+            0x42,
+        ];
+        let _ = listener.send_to(&[&head[..], &id, &attributes].concat(), client);
     }
 }
 
@@ -277,6 +324,23 @@ fn bare_relays_over_tcp_and_tls_pass_both_ways() {
         assert!(packets.at_60.verified > 0, "{cell:?}");
         assert!(packets.at_60.cost_ns > 100.0, "{cell:?}");
     }
+}
+
+#[test]
+fn dropped_requests_and_malformed_messages_of_a_churn_are_counted() {
+    let _turn = in_turn();
+    let forgetful = format!("liar=turn:{} forget 1", entry().join(" "));
+    let report = measure(
+        vec![side(&forgetful)],
+        vec![Scenario::Churn { in_flight: 8 }],
+    );
+    let Outcome::Churn(churn) = &report.cells[0].outcome else {
+        panic!("{:?}", report.cells)
+    };
+    assert!(churn.rate > 0.0 && churn.errors > 0, "{churn:?}");
+    assert!(churn.wrong > 0, "{churn:?}");
+    let damage = report.damage();
+    assert!(damage[0].contains("malformed"), "{damage:?}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use common::{PASSWORD, RunRequest, TestServer, USER};
 use hairpin_load::generator::{
-    BindingOptions, Lane, Plan, ReceiveSocket, RelayOptions, Run, Stamping, Stopper, Stream,
-    Target, TurnClients, binding, relay,
+    BindingOptions, Direction, Lane, Path, Plan, ReceiveSocket, RelayOptions, Run, Stamping,
+    Stopper, Stream, Target, TurnClients, binding, relay,
 };
 use hairpin_load::measure::{Payload, Rate, Schedule};
 use hairpin_load::probe::Credentials;
@@ -80,6 +80,8 @@ struct Account {
     misdelivered: u64,
     foreign: u64,
     unknown_ids: u64,
+    untrusted: u64,
+    unbound: u64,
     wrong_addresses: u64,
 }
 
@@ -97,6 +99,8 @@ fn told(total: &Totals) -> Account {
         misdelivered: total.misdelivered,
         foreign: total.foreign,
         unknown_ids: total.unknown_ids,
+        untrusted: total.untrusted,
+        unbound: total.unbound,
         wrong_addresses: total.wrong_addresses,
     }
 }
@@ -175,6 +179,57 @@ fn two_thirds_are_lost_and_the_rest_comes_again_300_and_5000_numbers_later() {
     let total = &report.total;
     assert!(total.duplicates > 2_000 && total.sent > 6_000, "{report}");
     assert_eq!(total.lost, total.sent - total.received, "{report}");
+}
+
+#[test]
+fn what_comes_after_its_number_was_forgotten_is_late() {
+    let mut held: Vec<Vec<u8>> = Vec::new();
+    let liar = Liar::<Account>::start(move |number, bytes, from, account, sends| {
+        match number % 50 {
+            0 if number < 400 => held.push(bytes.to_vec()),
+            // A gap in each piece of 4,096 numbers, so that each needs memory.
+            0 => {}
+            _ => {
+                account.passed += 1;
+                sends.now(from, bytes);
+            }
+        }
+        // The first two pieces with gaps were forgotten at 8,192 and 12,288.
+        if number == 9_000 {
+            for old in held.drain(..) {
+                account.late += 1;
+                sends.now(from, &old);
+            }
+        }
+    });
+    let mut plan = echo(liar.address, 1, 6_000.0);
+    plan.duration = Duration::from_secs(2);
+    plan.memory = Some(2);
+    let report = run(plan);
+    agrees(&report, &liar.account());
+    assert_eq!(report.total.late, 8, "{report}");
+    assert!(report.to_string().contains("late 8"), "{report}");
+}
+
+#[test]
+fn a_second_without_arrivals_has_no_percentiles() {
+    // The stall begins just before the end of the first second.
+    let liar = Liar::<Account>::start(|number, bytes, from, account, sends| {
+        if number < 1_940 {
+            account.passed += 1;
+            sends.now(from, bytes);
+        }
+    });
+    let mut plan = echo(liar.address, 1, 2_000.0);
+    plan.duration = Duration::from_secs(3);
+    let report = run(plan);
+    let seconds = &report.seconds;
+    let silent = seconds.iter().filter(|second| second.recv_pps == 0.0);
+    assert!(silent.clone().count() > 0, "{seconds:?}");
+    for second in silent {
+        assert_eq!((second.p50_us, second.p99_us), (None, None), "{seconds:?}");
+    }
+    assert!(seconds[0].p50_us.is_some(), "{seconds:?}");
 }
 
 #[test]
@@ -448,4 +503,84 @@ fn a_middlebox_before_a_turn_server_is_found_out() {
         "{report}"
     );
     assert!(account.data > 900, "{report}");
+}
+
+/// ChannelData that a TURN server sends to its client.
+fn changed_channel_data(
+    number: u64,
+    bytes: &[u8],
+    client: SocketAddr,
+    account: &mut Account,
+    sends: &mut liar::Sends,
+) {
+    let mut changed = bytes.to_vec();
+    match number % 8 {
+        0 => {
+            account.truncated += 1;
+            changed.truncate(4 + number as usize % SIZE);
+        }
+        1 => {
+            account.truncated += 1;
+            changed.extend_from_slice(&[9; 9]);
+        }
+        2 => {
+            account.unbound += 1;
+            // A channel number that no client binds first (RFC 8656 §12: 0x4000 to 0x4FFF).
+            changed[..2].copy_from_slice(&[0x4F, 0xFD]);
+        }
+        3 => {
+            // A response to no request, and then the truth.
+            account.unknown_ids += 1;
+            account.passed += 1;
+            sends.now(client, &answer(&[7; 12], Some(client)));
+        }
+        4 => {
+            // A Data indication that is cut.
+            account.truncated += 1;
+            changed = [&[0, 0x17, 0, 80, 0x21, 0x12, 0xA4, 0x42][..], &[3; 60]].concat();
+        }
+        5 => {
+            // Padding is allowed (RFC 8656 §12.5).
+            account.passed += 1;
+            changed.resize(changed.len().next_multiple_of(4), 0);
+        }
+        _ => account.passed += 1,
+    }
+    sends.now(client, &changed);
+}
+
+#[test]
+fn a_middlebox_behind_a_turn_server_is_found_out() {
+    const ODD_SIZE: usize = SIZE - 1;
+    let server = TestServer::start(&RunRequest::default());
+    let far = server.address;
+    let (mut client, mut number) = (far, 0);
+    let liar = Liar::<Account>::start(move |_, bytes, from, account, sends| {
+        if from != far {
+            client = from;
+            return sends.now(far, bytes);
+        }
+        if !(64..80).contains(&bytes[0]) {
+            return sends.now(client, bytes);
+        }
+        number += 1;
+        changed_channel_data(number, bytes, client, account, sends);
+    });
+    let mut turn = TurnClients::new(Target::admit(liar.address, false).unwrap());
+    turn.credentials = Some(Credentials::new(USER, PASSWORD));
+    let mut options = RelayOptions::new(turn);
+    (options.clients, options.size) = (1, ODD_SIZE);
+    options.path = Path::Peers {
+        direction: Direction::Down,
+        ip: None,
+        sockets: 1,
+    };
+    let mut plan = relay(&options, &Stopper::new()).unwrap();
+    shape(&mut plan, 1_000.0);
+    let report = run(plan);
+    agrees(&report, &liar.account());
+    let total = &report.total;
+    assert!(total.truncated > 300 && total.unbound > 100, "{report}");
+    let text = report.to_string();
+    assert!(text.contains("data on no channel"), "{text}");
 }

@@ -90,6 +90,48 @@ fn a_sink_counts_good_corrupt_duplicate_and_foreign_separately() {
 }
 
 #[test]
+fn a_sink_counts_cut_payloads_and_other_runs_apart() {
+    let mut options = PeerOptions::echo(loopback());
+    options.mode = Mode::Sink;
+    let (peer, address) = start(options);
+    let socket = client();
+    let mut datagram = vec![0; 120];
+    Payload::new().fill(&mut datagram, 3);
+    let mut send = |run, sequence, length: usize| {
+        Payload::stamp(&mut datagram, run, sequence, 0);
+        let longer = [&datagram[..], &[0; 40]].concat();
+        socket.send_to(&longer[..length], address).unwrap();
+    };
+    // Each is still a prefix of the pattern.
+    for (sequence, length) in [(0, 120), (1, 60), (2, 24), (3, 125), (4, 120)] {
+        send(1, sequence, length);
+    }
+    // What another run has sent comes again.
+    for sequence in 5..8 {
+        send(2, sequence, 120);
+    }
+    let wanted = [
+        (Counter::Received, 2),
+        (Counter::Truncated, 3),
+        (Counter::OtherRun, 3),
+    ];
+    let seen = || {
+        let now = peer.snapshot();
+        wanted.map(|(counter, _)| (counter, now.get(counter)))
+    };
+    for _ in 0..500 {
+        if seen() == wanted {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(seen(), wanted);
+    let report = peer.stop();
+    assert_eq!(report.to_json()["total"]["other_run"], 3);
+    assert!(report.to_string().contains("of another run 3"), "{report}");
+}
+
+#[test]
 fn a_source_streams_to_whoever_has_spoken() {
     let mut options = PeerOptions::echo(loopback());
     options.mode = Mode::Source {

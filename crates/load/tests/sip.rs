@@ -248,3 +248,63 @@ fn a_server_that_is_always_busy_is_counted_as_such() {
         "{report}"
     );
 }
+
+/// A request of one call over UDP; the transaction of a CANCEL is that of its INVITE.
+fn call_request(method: &str, branch: &str, from: SocketAddr) -> String {
+    format!(
+        "{method} sip:bob@127.0.0.1 SIP/2.0\r\nVia: SIP/2.0/UDP {from};branch=z9hG4bK{branch}\r\nMax-Forwards: 70\r\n\
+         From: <sip:alice@127.0.0.1>;tag=a\r\nTo: <sip:bob@127.0.0.1>\r\nCall-ID: {branch}@127.0.0.1\r\n\
+         CSeq: 1 {method}\r\nContact: <sip:alice@{from}>\r\nContent-Length: 0\r\n\r\n"
+    )
+}
+
+/// RFC 3261 §9.2.
+#[test]
+fn the_answering_side_ends_a_call_that_rings_on_a_cancel() {
+    let mut ringing = UasOptions::new(vec!["127.0.0.1:0".parse().unwrap()]);
+    ringing.ring = Duration::from_secs(60);
+    let uas = Uas::start(&ringing).unwrap();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let own = socket.local_addr().unwrap();
+    let send = |method, branch| {
+        let request = call_request(method, branch, own);
+        socket
+            .send_to(request.as_bytes(), uas.addresses()[0])
+            .unwrap();
+    };
+    let next = || {
+        let mut buffer = [0; 2048];
+        let length = socket.recv(&mut buffer).unwrap();
+        let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        let cseq = text.lines().find(|line| line.starts_with("CSeq:"));
+        (text[8..11].to_owned(), cseq.unwrap()[6..].to_owned())
+    };
+    let response = |status: &str, cseq: &str| (status.to_owned(), cseq.to_owned());
+    // There is no such call.
+    send("CANCEL", "unknown");
+    assert_eq!(next(), response("481", "1 CANCEL"));
+    send("INVITE", "known");
+    let mut ringing = next();
+    while ringing.0 == "100" {
+        ringing = next();
+    }
+    assert_eq!(ringing, response("180", "1 INVITE"));
+    send("CANCEL", "known");
+    let mut ends = [next(), next()];
+    ends.sort();
+    let wanted = [response("200", "1 CANCEL"), response("487", "1 INVITE")];
+    assert_eq!(ends, wanted);
+    send("ACK", "known");
+    let told = uas.stop();
+    assert_eq!((told.cancel, told.cancelled), (2, 1), "{told:?}");
+}
+
+/// Real callers heed Retry-After (RFC 3261 §21.5.4).
+#[test]
+fn callers_heed_retry_after_unless_they_are_told_otherwise() {
+    let target = Target::admit("127.0.0.1:5060".parse().unwrap(), false).unwrap();
+    assert!(SipOptions::new(target).obey);
+}

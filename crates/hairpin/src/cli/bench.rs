@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAMES")]
     pub(crate) scenarios: Option<String>,
     /// Of the relay scenarios, only those with these payloads, in bytes, separated by commas
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = value::payload)]
     pub(crate) sizes: Vec<u16>,
     /// Length of one step of the search for the best goodput [default: 250ms, with --quick 120ms]
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]

@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// Receive and send datagrams one by one: no GRO, no GSO
     #[arg(long)]
     pub(crate) no_offload: bool,
-    /// Receive and send buffer of each socket, in KiB
-    #[arg(long, value_name = "KIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(4..=1_048_576))]
+    /// Receive and send buffer of each socket; a number alone is in KiB
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = value::kibibytes)]
     pub(crate) buffer: u32,
     /// Stop after this long; else on Ctrl-C or SIGTERM
     #[arg(long, value_name = "TIME", value_parser = value::duration)]

@@ -34,6 +34,33 @@ pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Reads a lifetime in whole seconds: `600`, `600s` or `10m`.
+pub(crate) fn seconds(text: &str) -> Result<u32, String> {
+    let time = duration(text)?;
+    if time.subsec_nanos() > 0 {
+        return Err("must be whole seconds".to_owned());
+    }
+    u32::try_from(time.as_secs()).map_err(|_| "must be at most 4294967295s".to_owned())
+}
+
+/// Reads the size of a socket buffer in KiB: `4096` or `4MiB`.
+pub(crate) fn kibibytes(text: &str) -> Result<u32, String> {
+    const ALLOWED: std::ops::RangeInclusive<usize> = 4..=1 << 20;
+    let size = match text.parse::<usize>() {
+        Ok(kibibytes) => kibibytes,
+        Err(_) => size(text)? / 1024,
+    };
+    if !ALLOWED.contains(&size) {
+        return Err("must be from 4KiB to 1GiB; a number alone is in KiB".to_owned());
+    }
+    u32::try_from(size).map_err(|error| error.to_string())
+}
+
+/// Reads the size of a payload in bytes: `120`, `120B` or `1KiB`.
+pub(crate) fn payload(text: &str) -> Result<u16, String> {
+    u16::try_from(size(text)?).map_err(|_| "must be at most 65535 bytes".to_owned())
+}
+
 /// Reads an idle time of a NAT's binding. No NAT should end one after less than 2 minutes (RFC 4787 §4.3); nobody waits
 /// for more than an hour.
 pub(crate) fn idle_time(text: &str) -> Result<Duration, String> {
@@ -169,6 +196,24 @@ fn split(text: &str) -> Option<(IpAddr, Option<&str>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lifetimes_buffers_and_payloads_have_the_grammar_of_all_times_and_sizes() {
+        for text in ["600", "600s", "10m"] {
+            assert_eq!(seconds(text), Ok(600), "{text}");
+        }
+        for text in ["1.5s", "-1", "soon", "4294967296s"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+        for text in ["4096", "4MiB", "4096KiB"] {
+            assert_eq!(kibibytes(text), Ok(4096), "{text}");
+        }
+        for text in ["3", "3KiB", "2GiB", "1048577", "x", ""] {
+            assert!(kibibytes(text).is_err(), "{text}");
+        }
+        assert_eq!((payload("120"), payload("1KiB")), (Ok(120), Ok(1024)));
+        assert!(payload("64KiB").is_err() && payload("x").is_err());
+    }
 
     #[test]
     fn times_are_read_as_people_write_them() {

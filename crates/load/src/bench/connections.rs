@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use bpf::count::Totals;
+use bpf::count;
 use bpf::inject::Injected;
 
 use super::certificate;
@@ -20,10 +20,11 @@ use super::sip;
 use super::topology::Topology;
 use crate::Via;
 use crate::generator::{
-    self, ChurnOptions, Path, Plan, RelayOptions, Run, SetupError, Stopper, Target, TurnClients,
-    connect, relay,
+    self, ChurnOptions, Path, Plan, RelayOptions, Run, SetupError, SipWorkload, Stopper, Target,
+    TurnClients, connect, relay,
 };
 use crate::measure::{Rate, Schedule};
+use crate::report::{SipReport, Totals};
 use crate::sip::Transport::Udp;
 use client::Tls;
 use turn::client::Credentials;
@@ -138,9 +139,46 @@ pub(super) fn handshakes(
         .map_err(failed)?;
     Ok(Churned {
         cycles: report.total.received,
-        errors: report.total.lost + report.errors.values().sum::<u64>(),
+        // A cycle that failed has not come back: its error is why.
+        errors: report.total.lost,
+        wrong: corrupt(&report.total),
         elapsed: started.elapsed(),
     })
+}
+
+/// What arrived and is nothing that the server was asked for. Payloads of another run are left out: what an overload
+/// has left in the buffers of connections arrives in the next measurement.
+fn corrupt(total: &Totals) -> u64 {
+    total.corrupt
+        + total.truncated
+        + total.damaged
+        + total.foreign
+        + total.unknown_ids
+        + total.untrusted
+        + total.unbound
+        + total.wrong_addresses
+}
+
+/// Responses of a SIP server that no request has asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Odd {
+    wrong: u64,
+    second: u64,
+}
+
+impl Odd {
+    fn of(sip: &SipReport, workload: &str) -> Odd {
+        // A request that was sent again may be answered again (RFC 3261 §17.2.2). The 200 to an INVITE is sent again
+        // until its ACK arrives (§13.3.1.4), so nothing is known of calls.
+        let is_call = ![SipWorkload::Options, SipWorkload::Register]
+            .iter()
+            .any(|one| one.name() == workload);
+        let unasked = sip.second.saturating_sub(sip.retransmissions);
+        Odd {
+            wrong: sip.wrong(),
+            second: if is_call { 0 } else { unasked },
+        }
+    }
 }
 
 fn failed(error: impl std::error::Error) -> SideError {
@@ -175,19 +213,22 @@ impl Meter<'_> {
             .finish_and_keep()
             .ok_or_else(|| SideError::Connections("the run was over".into()))?;
         self.plan = Some(plan);
-        let mut after = self.read()?;
+        let (total, mut after) = (&report.total, self.read()?);
+        let workload = &report.run.workload;
+        let sip = report.sip.as_deref();
+        let sip = sip.map_or(Odd::default(), |sip| Odd::of(sip, workload));
         after.delivered = before.delivered
-            + Totals {
-                datagrams: report.total.received,
-                packets: report.total.received,
-                corrupt: report.total.corrupt + report.total.truncated + report.total.damaged,
-                misdirected: report.total.misdelivered,
-                duplicated: report.total.duplicates,
-                reordered: report.total.reordered,
-                verified: report.total.received,
+            + count::Totals {
+                datagrams: total.received,
+                packets: total.received,
+                corrupt: corrupt(total) + sip.wrong,
+                misdirected: total.misdelivered,
+                duplicated: total.duplicates + sip.second,
+                reordered: total.reordered,
+                verified: total.received,
                 // What arrives after the last send takes time, too, and only this is known of it.
                 last_ns: ::io::clock::monotonic_ns() - linger.as_nanos() as u64,
-                ..Totals::default()
+                ..count::Totals::default()
             };
         let sent = Injected {
             frames: report.total.sent + report.total.not_sent,
@@ -219,5 +260,29 @@ impl Meter<'_> {
             last = now;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sip_server_that_answers_twice_is_named_unless_it_was_asked_twice() {
+        let mut sip = SipReport::default();
+        (sip.second, sip.retransmissions, sip.wrong_cseq) = (9, 4, 2);
+        let odd = |workload: SipWorkload| Odd::of(&sip, workload.name());
+        let found = odd(SipWorkload::Options);
+        assert_eq!((found.wrong, found.second), (2, 5));
+        assert_eq!(odd(SipWorkload::Register).second, 5);
+        assert_eq!(odd(SipWorkload::Call).second, 0);
+    }
+
+    #[test]
+    fn what_no_client_asked_for_is_damage() {
+        let mut total = Totals::default();
+        (total.foreign, total.unknown_ids, total.untrusted) = (1, 20, 300);
+        (total.unbound, total.truncated) = (4_000, 50_000);
+        assert_eq!(corrupt(&total), 54_321);
     }
 }

@@ -36,6 +36,7 @@ mod certificate;
 mod client;
 mod connections;
 mod error;
+mod fairness;
 pub mod floor;
 mod gates;
 mod generator;

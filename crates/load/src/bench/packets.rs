@@ -21,10 +21,12 @@ use super::topology::ServerCpu;
 use crate::generator::Plan;
 
 /// Frames that leave together: what interrupt coalescing makes of steady traffic.
-const BURST: u32 = 32;
+pub(super) const BURST: u32 = 32;
 /// A point is repeated when others had more than this share of one of the two processors.
-const FOREIGN_SHARE: f64 = 0.05;
-const MAX_TRIES: u32 = 3;
+pub(super) const FOREIGN_SHARE: f64 = 0.05;
+pub(super) const MAX_TRIES: u32 = 3;
+/// The load that lets each flow settle, in datagrams per second.
+pub(super) const FLOW_WARM_UP_RATE: f64 = 100_000.0;
 /// Where the search begins when nothing is known, in datagrams per second.
 pub(super) const FIRST_RATE: f64 = 50_000.0;
 /// More than one processor can generate; from here on it sends unpaced.
@@ -72,6 +74,31 @@ pub struct Point {
     pub verified: u64,
     /// Measurements it took.
     pub tries: u32,
+}
+
+/// Datagrams that arrived as none should, in all measurements of a scenario: those of the search, those that were
+/// repeated, and those that warm up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    pub(crate) wrong: u64,
+    pub(crate) duplicated: u64,
+    pub(crate) reordered: u64,
+}
+
+impl Faults {
+    pub(crate) fn add(&mut self, more: Faults) {
+        self.wrong += more.wrong;
+        self.duplicated += more.duplicated;
+        self.reordered += more.reordered;
+    }
+
+    fn of(got: &Totals) -> Faults {
+        Faults {
+            wrong: got.wrong(),
+            duplicated: got.duplicated,
+            reordered: got.reordered,
+        }
+    }
 }
 
 /// How long the points of a search last.
@@ -149,6 +176,8 @@ pub(crate) struct Meter<'a> {
     pub(crate) first_rate: f64,
     /// How long the harness waits for datagrams that are in transit after the last send.
     pub(crate) linger: Duration,
+    /// What all its measurements found, and those before it that have no report of their own.
+    pub(crate) faults: Faults,
 }
 
 /// The sockets of a socket load, and their payload's length.
@@ -163,9 +192,6 @@ pub(crate) struct Senders<'a> {
 #[derive(Default)]
 struct Ramp {
     steps: Vec<(f64, f64)>,
-    wrong: u64,
-    duplicated: u64,
-    reordered: u64,
 }
 
 impl Meter<'_> {
@@ -194,9 +220,9 @@ impl Meter<'_> {
             at_60,
             at_90,
             at_double,
-            wrong: ramp.wrong,
-            duplicated: ramp.duplicated,
-            reordered: ramp.reordered,
+            wrong: self.faults.wrong,
+            duplicated: self.faults.duplicated,
+            reordered: self.faults.reordered,
             ramp: ramp.steps,
         })
     }
@@ -239,8 +265,8 @@ impl Meter<'_> {
         Err(SideError::NotHeld {
             from,
             to: rate,
-            wrong: ramp.wrong,
-            duplicated: ramp.duplicated,
+            wrong: self.faults.wrong,
+            duplicated: self.faults.duplicated,
         })
     }
 
@@ -264,11 +290,13 @@ impl Meter<'_> {
     /// A server that relays in the kernel relays the first datagrams of a new flow in user space, so that none is
     /// overtaken. So each flow slowly sends a few first.
     fn warm_up_flows(&mut self) -> Result<(), SideError> {
-        const RATE: f64 = 100_000.0;
         const LENGTH: Duration = Duration::from_millis(300);
         if self.settles {
-            self.send(Some(RATE), LENGTH)?;
+            let before = self.bed.delivered()?;
+            self.send(Some(FLOW_WARM_UP_RATE), LENGTH)?;
             self.wait_until_quiet()?;
+            let got = self.bed.delivered()? - before;
+            self.faults.add(Faults::of(&got));
         }
         Ok(())
     }
@@ -325,22 +353,20 @@ impl Meter<'_> {
     fn system_calls(&mut self, rate: f64, step: Duration) -> Result<f64, SideError> {
         let threads = self.bed.topology.server_threads();
         let threads = threads.doing("find the server's threads")?;
-        let before = self.bed.delivered()?.datagrams;
+        let before = self.bed.delivered()?;
         let counter =
             SystemCallCounter::start(&threads).doing("count the server's system calls")?;
         self.send((rate < HIGHEST_RATE).then_some(rate), step)?;
         self.wait_until_quiet()?;
         let calls = counter.total().doing("count the server's system calls")?;
-        let delivered = self.bed.delivered()?.datagrams - before;
-        Ok(rounded(calls as f64 / delivered.max(1) as f64, 4))
+        let got = self.bed.delivered()? - before;
+        self.faults.add(Faults::of(&got));
+        Ok(rounded(calls as f64 / got.datagrams.max(1) as f64, 4))
     }
 
     fn record(&mut self, rate: f64, step: Duration, ramp: &mut Ramp) -> Result<Point, SideError> {
         let point = self.point((rate < HIGHEST_RATE).then_some(rate), step)?;
         ramp.steps.push((point.offered, point.delivered));
-        ramp.wrong += point.wrong;
-        ramp.duplicated += point.duplicated;
-        ramp.reordered += point.reordered;
         Ok(point)
     }
 
@@ -352,6 +378,12 @@ impl Meter<'_> {
                 tries,
                 ..self.measure_point(rate, duration)?
             };
+            // Only one try is kept, but no fault of the others is forgotten.
+            self.faults.add(Faults {
+                wrong: point.wrong,
+                duplicated: point.duplicated,
+                reordered: point.reordered,
+            });
             if best.is_none_or(|best| point.foreign < best.foreign) {
                 best = Some(point);
             }

@@ -19,6 +19,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use super::bed::TestBed;
 use super::certificate::Certificate;
 use super::error::{BenchError, IoContext, SideError};
+use super::fairness;
 use super::layout;
 use super::napi::Cpus;
 use super::options::{BenchOptions, LoadKind};
@@ -208,7 +209,11 @@ impl<'a> Bench<'a> {
             if let (Ok(running), Some(scenario)) = (running, first) {
                 let meter = running.meter(scenario, &mut self.beds[side], &self.spinner, false);
                 // If it fails, it will fail again where it is reported.
-                let _ = meter.and_then(|mut meter| meter.estimate(self.options.step));
+                let faults = meter.map(|mut meter| {
+                    let _ = meter.estimate(self.options.step);
+                    meter.faults
+                });
+                running.faults.add(faults.unwrap_or_default());
             }
         }
     }
@@ -393,6 +398,7 @@ fn empty_report(options: &BenchOptions) -> Report {
         step_ms: u64::try_from(options.step.as_millis()).unwrap_or(u64::MAX),
         hold_ms: u64::try_from(options.hold.as_millis()).unwrap_or(u64::MAX),
         rounds: options.rounds,
+        fairness: fairness::settings(),
         gate: options.gate,
         stopped: false,
         started_unix_s: SystemTime::now()

@@ -8,7 +8,7 @@ use super::client::{self, Allocations, HELD_SOCKETS};
 use super::connections;
 use super::error::{IoContext, SideError};
 use super::layout;
-use super::packets::{self, Meter, Senders};
+use super::packets::{self, Faults, Meter, Senders};
 use super::scenario::{Direction, Scenario};
 use super::server::Server;
 use super::side::Side;
@@ -31,6 +31,8 @@ pub(crate) struct Running {
     turn: bool,
     /// Clients send no ChannelData.
     raw: bool,
+    /// What was found while nothing was recorded; the next meter goes on from there.
+    pub(crate) faults: Faults,
     /// The clients of a server without allocations, while a socket load runs.
     clients: Vec<UdpSocket>,
 }
@@ -55,6 +57,7 @@ impl Running {
             relays,
             turn,
             raw: side.abilities.raw,
+            faults: Faults::default(),
             clients: Vec::new(),
         };
         if flows == 0 {
@@ -100,8 +103,10 @@ impl Running {
         if plan.is_none() {
             bed.prepare(scenario, &self.relays, self.raw)?;
         }
+        let faults = std::mem::take(&mut self.faults);
         Ok(Meter {
             bed,
+            faults,
             spinner,
             train: scenario.train(),
             settles: self.turn && matches!(scenario, Scenario::Relay { .. }),

@@ -27,8 +27,10 @@ pub struct Churn {
     pub busy: f64,
     /// Share of it that went elsewhere.
     pub foreign: f64,
-    /// Cycles that failed.
+    /// Cycles that failed, whose request was dropped, or that had no response at the end.
     pub errors: u64,
+    /// Messages to the clients that were of no use: malformed, not to be trusted, or not from the server.
+    pub wrong: u64,
 }
 
 /// What an allocation with one channel holds, in bytes.
@@ -73,7 +75,7 @@ fn cycles(
     duration: Duration,
     work: impl Fn(Duration) -> Result<Churned, SideError>,
 ) -> Result<Churn, SideError> {
-    work(WARM_UP)?;
+    let warm_up = work(WARM_UP)?;
     let clock = Instant::now();
     let (spun, before) = (
         spinner.cpu_ns(),
@@ -91,6 +93,7 @@ fn cycles(
         busy: used / (seconds * 1e9),
         foreign: (1.0 - (used + spun as f64) / wall).max(0.0),
         errors: churned.errors,
+        wrong: warm_up.wrong + churned.wrong,
     })
 }
 

@@ -11,7 +11,7 @@ use io::{
     Datagrams, Events, Flushed, Interest, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions,
     UdpSocket,
 };
-use turn::client::{Client, ClientConfig, Event};
+use turn::client::{Client, ClientConfig, Event, Ignored};
 use turn::{Mono, Now};
 
 use super::sender::Sender;
@@ -474,6 +474,7 @@ fn deliver_one(
             return true;
         }
         // A response that cannot be trusted ends the request over a stream; over UDP it changes nothing.
+        Input::Ignored(Ignored::Malformed | Ignored::Untrusted) => stats.malformed += 1,
         Input::Ignored(_) => stats.ignored += 1,
         Input::NotMine => stats.foreign += 1,
         Input::UnknownSource => stats.strangers += 1,

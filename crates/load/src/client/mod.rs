@@ -97,7 +97,7 @@ fn descriptors_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// What a driver has seen. Every datagram from the network is in exactly one of the first six.
+/// What a driver has seen. Every datagram from the network is in exactly one of the first seven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverStats {
@@ -107,6 +107,8 @@ pub struct DriverStats {
     pub handled: u64,
     /// Of no use to the client: late second responses, mostly.
     pub ignored: u64,
+    /// From the server, and of no use: malformed, or a response that cannot be trusted (RFC 8489 §9.2.5).
+    pub malformed: u64,
     /// Neither STUN nor ChannelData.
     pub foreign: u64,
     /// Not from the client's server.
@@ -117,4 +119,12 @@ pub struct DriverStats {
     pub unsent: u64,
     /// Datagrams that the kernel dropped because a receive buffer was full.
     pub overflow: u64,
+}
+
+impl DriverStats {
+    /// Datagrams that no honest server sends.
+    #[must_use]
+    pub fn wrong(&self) -> u64 {
+        self.malformed + self.foreign + self.strangers + self.truncated
+    }
 }

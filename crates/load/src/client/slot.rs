@@ -14,7 +14,7 @@ pub(super) type Wheel = timers::Wheel<1_000_000>;
 pub struct ClientId(pub u32);
 
 impl ClientId {
-    pub(super) fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }

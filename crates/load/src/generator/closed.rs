@@ -8,12 +8,13 @@ use io::{Events, SendQueue, clock};
 
 use super::Lane;
 use super::end::{End, SendStats};
+use super::live::LiveSecond;
 use super::plan::Closed;
 use super::receiver::Receiver;
 use super::sender::{self, BURST};
 use super::shared::Shared;
 use crate::gather::Gather;
-use crate::measure::{Counters, Latency};
+use crate::measure::Counters;
 
 /// How often requests are given up that were not answered in time.
 const SWEEP: Duration = Duration::from_millis(10);
@@ -85,7 +86,7 @@ impl Loop {
         mut self,
         shared: &Shared,
         counters: &Counters,
-        live: &Mutex<Latency>,
+        live: &Mutex<LiveSecond>,
     ) -> End {
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
         let slots = BURST as usize / self.lanes.len().max(1) + 2;
@@ -104,8 +105,9 @@ impl Loop {
             if !self.receive(&mut events, shared, counters, &mut sweep_ns) {
                 break;
             }
-            self.receiver.hand_over(live, false);
+            self.receiver.hand_over(live, shared, false);
         }
+        self.receiver.hand_over(live, shared, true);
         let stopped_ns = clock::monotonic_ns();
         let linger_ns = stopped_ns + shared.linger.as_nanos() as u64;
         while self.in_flight > 0 && clock::monotonic_ns() < linger_ns {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use io::Flushed;
 
 use super::receive_socket::ClientErrors;
-use super::unexpected::UnexpectedCounts;
+use super::shared::Shared;
+use super::unexpected::{UnexpectedCounts, UnexpectedDatagram};
 use super::{Lane, ReceiveSocket};
-use crate::measure::{Arrival, Latency};
+use crate::measure::{Arrival, Counter, Counters, Latency};
 use crate::report::SipReport;
 
 /// What one thread did.
@@ -19,6 +20,7 @@ pub(super) struct End {
     pub(super) left: SendStats,
     pub(super) came: ReceiveStats,
     pub(super) client_errors: ClientErrors,
+    pub(super) warm_up_errors: ClientErrors,
     /// Mean deviation of each flow, RFC 3550 §6.4.1.
     pub(super) jitter_ns: Vec<f64>,
     pub(super) cpu_ns: u64,
@@ -101,6 +103,22 @@ impl ReceiveStats {
     pub(super) fn record_part(&mut self, part: usize, latency_ns: u64) {
         if let Some(latency) = self.parts.get_mut(part) {
             latency.record_ns(latency_ns);
+        }
+    }
+
+    /// A datagram arrived that does not count as received. `at_ns` is its intended time, if that is known, or else the
+    /// time of its arrival.
+    pub(super) fn note_unexpected(
+        &mut self,
+        odd: UnexpectedDatagram,
+        at_ns: u64,
+        shared: &Shared,
+        counters: &Counters,
+    ) {
+        // A malformed message also shows that the server is there.
+        counters.add(Counter::Heard, 1);
+        if at_ns >= shared.measure_ns {
+            self.odd.add(odd);
         }
     }
 

@@ -231,13 +231,15 @@ impl Lane {
                 })
             };
             match *stamping {
-                Stamping::Payload { at, .. } => {
-                    Payload::stamp(&mut frame[at..], stamps.run, sequence, intended_ns)
+                Stamping::Payload { at, padding } => {
+                    let end = frame.len() - padding;
+                    Payload::stamp(&mut frame[at..end], stamps.run, sequence, intended_ns)
                 }
-                Stamping::Indication { at, v6, .. } => {
+                Stamping::Indication { at, padding, v6 } => {
+                    let end = frame.len() - padding;
                     // RFC 8489 §5: the ID of an indication is as unique as that of a request.
                     change_id(frame, &id(), v6);
-                    Payload::stamp(&mut frame[at..], stamps.run, sequence, intended_ns);
+                    Payload::stamp(&mut frame[at..end], stamps.run, sequence, intended_ns);
                 }
                 Stamping::TransactionId => {
                     frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id());

@@ -42,6 +42,9 @@ pub struct Plan {
     /// The server's process on this machine: the report says what it and its children spend. SIP has an option of its
     /// own.
     pub server_pid: Option<u32>,
+    /// Pieces of 4,096 numbers that are remembered of each flow, at least 2, to tell a late datagram from a duplicate.
+    /// `None`: the flows share 272 MB.
+    pub memory: Option<usize>,
     /// Ends the run, from anywhere.
     pub stopper: Stopper,
     pub(super) work: Work,
@@ -179,6 +182,7 @@ impl Plan {
             gso: false,
             silence: Duration::from_secs(3),
             server_pid: None,
+            memory: None,
             stopper: Stopper::new(),
             work,
             closed: None,

@@ -11,7 +11,7 @@ use turn::client::{Client, Event, Loss, Received, RequestError};
 use turn::{Mono, Now};
 
 use super::stamps::{IdStamp, Stamps};
-use super::unexpected::UnexpectedDatagram;
+use super::unexpected::{UnexpectedDatagram, is_cut};
 use crate::Socket;
 use crate::client::ClientParts;
 use crate::measure::{Payload, PayloadError, Stamp};
@@ -77,6 +77,14 @@ pub(super) enum Decoded {
     Control,
     /// A datagram that no sender of this run has sent.
     Odd(UnexpectedDatagram),
+}
+
+impl Decoded {
+    /// Whether a client may have something to send now: its own business, or a response that ended a request.
+    #[inline]
+    pub(super) fn may_change_client(self) -> bool {
+        matches!(self, Decoded::Control | Decoded::Odd(_))
+    }
 }
 
 /// What befell the clients of a receiver during a run.
@@ -179,8 +187,22 @@ impl ReceiveSocket {
             Decoder::Binding { mapped, .. } => binding(stamps, mapped, datagram),
             Decoder::Answers => Decoded::Answer(datagram.len()),
             Decoder::Turn { client, .. } => match client.handle_input(now, datagram) {
-                Received::Data { payload: range, .. } => measured(payload, &datagram[range], now),
-                Received::Handled | Received::Ignored(_) => Decoded::Control,
+                Received::Data {
+                    payload: range,
+                    channel,
+                    ..
+                } => {
+                    // RFC 8656 §12.5: padding may follow. The lengths of STUN messages have been compared.
+                    let behind = datagram.len() - range.end;
+                    if channel.is_some() && behind > stun::padding(range.len()) {
+                        return Decoded::Odd(UnexpectedDatagram::Truncated);
+                    }
+                    measured(payload, &datagram[range], now)
+                }
+                Received::Handled => Decoded::Control,
+                Received::Ignored(why) => {
+                    Decoded::Odd(UnexpectedDatagram::of_ignored(why, datagram))
+                }
                 Received::NotMine => Decoded::Odd(UnexpectedDatagram::Foreign),
             },
         }
@@ -343,13 +365,4 @@ fn binding(stamps: &Stamps, mapped: &mut Mapped, datagram: &[u8]) -> Decoded {
         },
         _ => Decoded::Odd(UnexpectedDatagram::WrongAddress),
     }
-}
-
-/// Whether a datagram has the first bits of STUN and another length than its header says (RFC 8489 §5).
-fn is_cut(datagram: &[u8]) -> bool {
-    let Some(&[first, _, high, low]) = datagram.first_chunk::<4>() else {
-        return true;
-    };
-    let said = usize::from(u16::from_be_bytes([high, low]));
-    first < 64 && said.is_multiple_of(4) && datagram.len() != stun::HEADER_LEN + said
 }

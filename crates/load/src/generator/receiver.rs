@@ -11,12 +11,12 @@ use turn::{Mono, Now};
 use super::ReceiveSocket;
 use super::end::{End, ReceiveStats};
 use super::expected::{self, ExpectedFlows};
-use super::live::LatencyFeed;
+use super::live::{LatencyFeed, LiveSecond};
 use super::receive_socket::{ClientErrors, Decoded};
 use super::shared::Shared;
 use super::stamps::{IdStamp, SEQUENCE_BITS};
 use super::unexpected::UnexpectedDatagram;
-use crate::measure::{Arrival, Counter, Counters, FlowTracker, Latency, Payload};
+use crate::measure::{Arrival, Counter, Counters, FlowTracker, Payload};
 use crate::socket::{CHUNK, Connection, Socket};
 
 /// How soon a stop is noticed.
@@ -38,6 +38,9 @@ pub(super) struct Receiver {
     full: Vec<usize>,
     book: ReceiveLog,
     client_errors: ClientErrors,
+    /// The same of the warm-up.
+    warm_up_errors: ClientErrors,
+    measure_ns: u64,
 }
 
 /// What has arrived.
@@ -57,6 +60,7 @@ impl Receiver {
         receive_sockets: Vec<ReceiveSocket>,
         ledger: ExpectedFlows,
         starts: Vec<u32>,
+        memory: Option<usize>,
     ) -> stdio::Result<Receiver> {
         let poller = Poller::new()?;
         for (index, receive_socket) in receive_sockets.iter().enumerate() {
@@ -80,8 +84,10 @@ impl Receiver {
             batch: RecvBatch::new(64, slot),
             chunk: vec![0; if streams { CHUNK } else { 0 }].into(),
             full: Vec::new(),
-            book: ReceiveLog::new(ledger, starts),
+            book: ReceiveLog::new(ledger, starts, memory),
             client_errors: ClientErrors::default(),
+            warm_up_errors: ClientErrors::default(),
+            measure_ns: 0,
         })
     }
 
@@ -89,7 +95,7 @@ impl Receiver {
         mut self,
         shared: &Shared,
         counters: &Counters,
-        live: &Mutex<Latency>,
+        live: &Mutex<LiveSecond>,
     ) -> End {
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
         let mut events = Events::with_capacity(256);
@@ -98,9 +104,9 @@ impl Receiver {
             if !self.receive(&mut events, NAP, shared, counters, |_, _| ()) {
                 break;
             }
-            self.hand_over(live, false);
+            self.hand_over(live, shared, false);
         }
-        self.hand_over(live, true);
+        self.hand_over(live, shared, true);
         End {
             cpu_ns: clock::thread_cpu_ns() - cpu,
             wall_ns: clock::monotonic_ns() - started,
@@ -111,6 +117,7 @@ impl Receiver {
     /// Sets the clients' timers. If the delay on the server's side must be distinguished from ours, makes the kernel
     /// add timestamps.
     pub(super) fn begin(&mut self, shared: &Shared) {
+        self.measure_ns = shared.measure_ns;
         for receive_socket in &self.receive_sockets {
             if let Socket::Udp(socket) = &receive_socket.socket {
                 // Without stamps a datagram has come when it is read.
@@ -156,6 +163,7 @@ impl Receiver {
             jitter_ns: self.book.flows.iter().filter_map(jitter).collect(),
             came: self.book.came,
             client_errors: self.client_errors,
+            warm_up_errors: self.warm_up_errors,
             receive_sockets: self.receive_sockets,
             ..End::default()
         }
@@ -200,7 +208,7 @@ impl Receiver {
                 if run.truncated {
                     decoded = Decoded::Odd(UnexpectedDatagram::Truncated);
                 }
-                control |= decoded == Decoded::Control;
+                control |= decoded.may_change_client();
                 let here = ArrivalInfo {
                     identity,
                     now_ns: now.mono.0 - unread_ns.unwrap_or(0),
@@ -213,7 +221,7 @@ impl Receiver {
             }
         }
         if control {
-            receive_socket.service(&mut self.client_errors);
+            self.serve(index, now);
             self.schedule(index);
         }
     }
@@ -234,7 +242,7 @@ impl Receiver {
             let now = *came_at.get_or_insert_with(now);
             let decoded =
                 receive_socket.decode_message(&book.payload, &shared.stamps, now, message);
-            control |= decoded == Decoded::Control;
+            control |= decoded.may_change_client();
             let here = ArrivalInfo {
                 identity,
                 now_ns: now.mono.0,
@@ -246,20 +254,28 @@ impl Receiver {
             }
         });
         if let Err(error) = read {
-            self.client_errors.disconnected(&error);
+            let errors = match clock::monotonic_ns() < self.measure_ns {
+                true => &mut self.warm_up_errors,
+                false => &mut self.client_errors,
+            };
+            errors.disconnected(&error);
             // It is watched, so this can only fail for lack of memory; its next event then says the same.
             let _ = self.poller.remove(connection);
         }
         if control {
-            self.serve(index);
+            self.serve(index, now());
             self.schedule(index);
         }
     }
 
     /// Sends what the client of a tap wants sent, later if there is no room for it.
-    fn serve(&mut self, index: usize) {
+    fn serve(&mut self, index: usize, now: Now) {
+        let errors = match now.mono.0 < self.measure_ns {
+            true => &mut self.warm_up_errors,
+            false => &mut self.client_errors,
+        };
         let receive_socket = &mut self.receive_sockets[index];
-        receive_socket.service(&mut self.client_errors);
+        receive_socket.service(errors);
         if receive_socket.socket.connection().is_some()
             && receive_socket.is_full()
             && !self.full.contains(&index)
@@ -276,7 +292,7 @@ impl Receiver {
         while let Some(index) = self.wheel.pop_due(now.mono) {
             let index = index as usize;
             self.receive_sockets[index].handle_timeout(now);
-            self.serve(index);
+            self.serve(index, now);
             self.schedule(index);
         }
     }
@@ -290,8 +306,8 @@ impl Receiver {
     }
 
     /// Gives latencies to the live display.
-    pub(super) fn hand_over(&mut self, live: &Mutex<Latency>, last: bool) {
-        self.book.live.hand_over(live, last);
+    pub(super) fn hand_over(&mut self, live: &Mutex<LiveSecond>, shared: &Shared, last: bool) {
+        self.book.live.hand_over(live, shared, last);
     }
 }
 
@@ -308,8 +324,9 @@ struct ArrivalInfo {
 }
 
 impl ReceiveLog {
-    fn new(ledger: ExpectedFlows, starts: Vec<u32>) -> ReceiveLog {
-        let tracker = FlowTracker::with_memory(expected::memory(ledger.len()));
+    fn new(ledger: ExpectedFlows, starts: Vec<u32>, memory: Option<usize>) -> ReceiveLog {
+        let memory = memory.unwrap_or_else(|| expected::memory(ledger.len()));
+        let tracker = FlowTracker::with_memory(memory);
         ReceiveLog {
             payload: Payload::new(),
             flows: vec![tracker; ledger.len()],
@@ -340,7 +357,9 @@ impl ReceiveLog {
                 let odd = match () {
                     () if stamp.run != shared.stamps.run => UnexpectedDatagram::OtherRun,
                     () if expected.arrives != here.identity => UnexpectedDatagram::Misdelivered,
-                    () if bytes != expected.length => UnexpectedDatagram::Truncated,
+                    () if bytes != expected.length || bytes != stamp.length => {
+                        UnexpectedDatagram::Truncated
+                    }
                     () if !intact => UnexpectedDatagram::Corrupt,
                     () => {
                         let id = (stamp.flow, stamp.sequence, stamp.intended_ns);
@@ -352,11 +371,11 @@ impl ReceiveLog {
                     UnexpectedDatagram::OtherRun => here.now_ns,
                     _ => stamp.intended_ns,
                 };
-                self.count_unexpected(odd, at_ns, shared, counters);
+                self.came.note_unexpected(odd, at_ns, shared, counters);
             }
             Decoded::Bound { stamp, bytes } => match self.answers(stamp, here) {
                 Some(id) => return self.arrived(id, bytes, here, shared, counters),
-                None => self.count_unexpected(
+                None => self.came.note_unexpected(
                     UnexpectedDatagram::UnknownId,
                     here.now_ns,
                     shared,
@@ -365,7 +384,7 @@ impl ReceiveLog {
             },
             Decoded::Refused { stamp, code } => {
                 let Some((flow, sequence, intended_ns)) = self.answers(stamp, here) else {
-                    self.count_unexpected(
+                    self.came.note_unexpected(
                         UnexpectedDatagram::UnknownId,
                         here.now_ns,
                         shared,
@@ -388,7 +407,9 @@ impl ReceiveLog {
                 }
             }
             Decoded::Control => {}
-            Decoded::Odd(odd) => self.count_unexpected(odd, here.now_ns, shared, counters),
+            Decoded::Odd(odd) => self
+                .came
+                .note_unexpected(odd, here.now_ns, shared, counters),
         }
         None
     }
@@ -400,20 +421,6 @@ impl ReceiveLog {
         let sequence = tracker.nearest(stamp.sequence, SEQUENCE_BITS);
         let is_ours = expected.arrives == here.identity && stamp.intended_ns <= here.read_ns;
         is_ours.then_some((stamp.flow, sequence, stamp.intended_ns))
-    }
-
-    fn count_unexpected(
-        &mut self,
-        odd: UnexpectedDatagram,
-        at_ns: u64,
-        shared: &Shared,
-        counters: &Counters,
-    ) {
-        // A malformed message also shows that the server is there.
-        counters.add(Counter::Heard, 1);
-        if at_ns >= shared.measure_ns {
-            self.came.odd.add(odd);
-        }
     }
 
     fn arrived(
@@ -428,7 +435,8 @@ impl ReceiveLog {
         let arrival = tracker.arrived(sequence, intended_ns, here.now_ns);
         if arrival == Arrival::Late {
             if shared.measured(intended_ns) {
-                self.count_unexpected(UnexpectedDatagram::Late, intended_ns, shared, counters);
+                self.came
+                    .note_unexpected(UnexpectedDatagram::Late, intended_ns, shared, counters);
             }
             return None;
         }

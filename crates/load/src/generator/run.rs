@@ -12,8 +12,8 @@ use super::release::release;
 use super::run_threads::RunThreads;
 use super::watch::Watch;
 use super::watched::Watched;
-use super::{ReceiveSocket, Stopper, kernel, sum};
-use crate::measure::{Counter, Latency, Snapshot};
+use super::{ReceiveSocket, Stopper, kernel, live, sum};
+use crate::measure::{Counter, Snapshot};
 use crate::report::{Ending, KernelDrops, LoadReport, Second};
 
 /// Why a run could not start.
@@ -136,15 +136,10 @@ impl Run {
 
     fn sample(&mut self, at_ns: u64) -> Second {
         let now = Snapshot::of(self.threads.counters.iter());
+        let over = self.threads.shared.end_second();
         let change = now.since(&self.last);
         let seconds = (at_ns - self.last_ns) as f64 / 1e9;
-        let mut latency = Latency::new();
-        for live in self.threads.live.iter() {
-            if let Ok(mut live) = live.lock() {
-                latency.merge(&live);
-                live.clear();
-            }
-        }
+        let latency = live::collect(&self.threads.live, over);
         (self.last, self.last_ns) = (now, at_ns);
         let kernel_now = kernel::drops();
         let dropped = kernel_now.since(self.kernel_last).send;
@@ -154,13 +149,18 @@ impl Run {
             self.threads.shared.quit();
         }
         let (sent, received) = (change.get(Counter::Sent), change.get(Counter::Received));
+        // What arrived between the counters and the end of the second belongs to the next one.
+        let percentile = |percentile| {
+            let value = latency.percentile_us(percentile);
+            value.filter(|_| received > 0)
+        };
         Second {
             at_s: (at_ns - self.threads.shared.origin_ns) as f64 / 1e9,
             send_pps: sent as f64 / seconds,
             recv_pps: received as f64 / seconds,
             missing: sent as i64 - received as i64,
-            p50_us: latency.percentile_us(50.0),
-            p99_us: latency.percentile_us(99.0),
+            p50_us: percentile(50.0),
+            p99_us: percentile(99.0),
             warm_up: at_ns <= self.threads.shared.measure_ns,
         }
     }

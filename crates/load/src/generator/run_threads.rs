@@ -9,6 +9,7 @@ use io::Offloads;
 use super::churn::Churn;
 use super::closed::Loop;
 use super::end::End;
+use super::live::LiveSecond;
 use super::plan::{Closed, Flows, Plan, Work, distribute};
 use super::receiver::Receiver;
 use super::sender::{Sender, Track};
@@ -16,7 +17,7 @@ use super::share::Share;
 use super::shared::Shared;
 use super::sip::Sip;
 use super::{Lane, ReceiveSocket};
-use crate::measure::{Counters, Latency};
+use crate::measure::Counters;
 
 /// The threads of a run, and what they write.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct RunThreads {
     pub(super) shared: Arc<Shared>,
     /// The counters of each thread.
     pub(super) counters: Arc<[Counters]>,
-    pub(super) live: Arc<[Mutex<Latency>]>,
+    pub(super) live: Arc<[Mutex<LiveSecond>]>,
     /// The threads that end by themselves when the time is up.
     pub(super) senders: Vec<JoinHandle<End>>,
     /// The threads that must be notified.
@@ -47,17 +48,19 @@ impl RunThreads {
     /// Starts all threads; lanes and sockets move from the plan to the threads.
     pub(super) fn start(&mut self, plan: &mut Plan) -> stdio::Result<()> {
         let senders = plan.senders;
-        let timing = plan.timing();
+        let (timing, memory) = (plan.timing(), plan.memory);
         match (&mut plan.work, plan.closed) {
             (Work::Flows(flows), None) => {
                 let offloads = Offloads::probe();
                 // UDP_SEGMENT is for datagrams.
                 let gso = plan.gso && offloads.gso && !flows.via.has_connections();
                 let gso = gso.then_some(offloads.max_segments);
-                self.start_receivers(flows, plan.receivers)?;
+                self.start_receivers(flows, plan.receivers, memory)?;
                 self.start_senders(flows, senders, gso)
             }
-            (Work::Flows(flows), Some(closed)) => self.start_loops(flows, senders, closed),
+            (Work::Flows(flows), Some(closed)) => {
+                self.start_loops(flows, senders, (closed, memory))
+            }
             (Work::Churn(churn), closed) => self.start_churn(churn, senders, closed),
             (Work::Sip(sip), closed) => {
                 sip.gso = plan.gso;
@@ -94,12 +97,17 @@ impl RunThreads {
         Ok(())
     }
 
-    fn start_receivers(&mut self, flows: &mut Flows, receivers: usize) -> stdio::Result<()> {
+    fn start_receivers(
+        &mut self,
+        flows: &mut Flows,
+        receivers: usize,
+        memory: Option<usize>,
+    ) -> stdio::Result<()> {
         let (ledger, starts) = (flows.expected_flows(), flows.starts());
         let receive_sockets = std::mem::take(&mut flows.receive_sockets);
         let hands = receivers.min(receive_sockets.len());
         for (index, receive_sockets) in distribute(receive_sockets, hands).into_iter().enumerate() {
-            let receiver = Receiver::new(receive_sockets, ledger.clone(), starts.clone())?;
+            let receiver = Receiver::new(receive_sockets, ledger.clone(), starts.clone(), memory)?;
             let thread = self.spawn(format!("receiver-{index}"), |shared, counters, live| {
                 receiver.run(shared, counters, live)
             })?;
@@ -112,7 +120,7 @@ impl RunThreads {
         &mut self,
         flows: &mut Flows,
         workers: usize,
-        closed: Closed,
+        (closed, memory): (Closed, Option<usize>),
     ) -> stdio::Result<()> {
         let (count, starts, streams) = (flows.count(), flows.starts(), flows.streams.len());
         let ledger = flows.expected_flows();
@@ -124,7 +132,7 @@ impl RunThreads {
         let mut lanes = lanes_by_socket(flows, &hands);
         lanes.retain(|lanes| !lanes.is_empty());
         for (index, (receive_sockets, lanes)) in hands.into_iter().zip(lanes).enumerate() {
-            let receiver = Receiver::new(receive_sockets, ledger.clone(), starts.clone())?;
+            let receiver = Receiver::new(receive_sockets, ledger.clone(), starts.clone(), memory)?;
             let settings = closed.part(index, workers);
             let worker = Loop::new(receiver, lanes, streams, count, settings);
             let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {
@@ -172,7 +180,7 @@ impl RunThreads {
     fn spawn(
         &mut self,
         name: String,
-        work: impl FnOnce(&Shared, &Counters, &Mutex<Latency>) -> End + Send + 'static,
+        work: impl FnOnce(&Shared, &Counters, &Mutex<LiveSecond>) -> End + Send + 'static,
     ) -> stdio::Result<JoinHandle<End>> {
         let place = self.senders.len() + self.receivers.len();
         let (shared, counters) = (self.shared.clone(), self.counters.clone());

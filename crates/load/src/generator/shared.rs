@@ -1,6 +1,6 @@
 //! What every thread of a run reads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use io::clock;
@@ -32,6 +32,8 @@ pub(super) struct Shared {
     /// The run's own: it has seen enough.
     quit: AtomicBool,
     receivers_off: AtomicBool,
+    /// Seconds of the run that are over.
+    second: AtomicU64,
 }
 
 /// What the times of a run are made of.
@@ -42,6 +44,19 @@ pub(super) struct RunTiming {
     linger: Duration,
     stamp_arrivals: bool,
     stopper: Stopper,
+}
+
+#[cfg(test)]
+impl RunTiming {
+    pub(super) fn sample(stopper: Stopper) -> RunTiming {
+        RunTiming {
+            warm_up: Duration::ZERO,
+            duration: Duration::from_secs(10),
+            linger: Duration::ZERO,
+            stamp_arrivals: false,
+            stopper,
+        }
+    }
 }
 
 /// Up to this rate, per second, the kernel stamps arrivals: above, a receiver seldom sleeps, and each stamp costs time.
@@ -79,7 +94,19 @@ impl Shared {
             stopper: timing.stopper.clone(),
             quit: AtomicBool::new(false),
             receivers_off: AtomicBool::new(false),
+            second: AtomicU64::new(0),
         }
+    }
+
+    /// The number of the current second, from 0.
+    #[inline]
+    pub(super) fn second(&self) -> u64 {
+        self.second.load(Ordering::Relaxed)
+    }
+
+    /// Begins the next second, and returns the number of the one that is over.
+    pub(super) fn end_second(&self) -> u64 {
+        self.second.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether what was meant to leave at this time is measured.

@@ -42,10 +42,12 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     let mut came = ReceiveStats::default();
     let mut left = SendStats::default();
     let mut client_errors = ClientErrors::default();
+    let mut warm_up_errors = ClientErrors::default();
     for end in ends {
         came.add(&end.came);
         left.add(&end.left);
         client_errors.add(&end.client_errors);
+        warm_up_errors.add(&end.warm_up_errors);
     }
     let all = Snapshot::of(counters);
     totals(report, plan, &came, &left, &all);
@@ -103,7 +105,7 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
         }
     }
     report.ended_early = ended_early(report);
-    report.warnings = warnings::of(report, &client_errors);
+    report.warnings = warnings::of(report, &client_errors, &warm_up_errors);
 }
 
 fn totals(

@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use turn::client::Ignored;
+
 use crate::report::Totals;
 
 /// Kinds of datagrams that arrived and do not count as received.
@@ -19,12 +21,44 @@ pub(super) enum UnexpectedDatagram {
     Misdelivered,
     /// From an address that is not the server, or nothing that a sender of this run sends.
     Foreign,
-    /// A response to a request that was never made.
+    /// A response to a request that was never made, or that has its response.
     UnknownId,
+    /// A response that cannot be trusted (RFC 8489 §9.2.5).
+    Untrusted,
+    /// Data on a channel that is not bound, or from a peer without a permission.
+    Unbound,
     /// A response with another mapped address, or none.
     WrongAddress,
     /// It arrived after its number was forgotten, so it may be a duplicate.
     Late,
+}
+
+impl UnexpectedDatagram {
+    /// Of a datagram from the server that is of no use to a TURN client.
+    pub(super) fn of_ignored(why: Ignored, datagram: &[u8]) -> UnexpectedDatagram {
+        match why {
+            Ignored::UnknownTransaction => UnexpectedDatagram::UnknownId,
+            Ignored::Untrusted => UnexpectedDatagram::Untrusted,
+            Ignored::UnboundChannel | Ignored::NotPermitted => UnexpectedDatagram::Unbound,
+            _ if is_cut(datagram) => UnexpectedDatagram::Truncated,
+            _ => UnexpectedDatagram::Corrupt,
+        }
+    }
+}
+
+/// Whether a datagram has the first bits of STUN and another length than its header says (RFC 8489 §5), or those of
+/// ChannelData and fewer bytes than its header says (RFC 8656 §12.4).
+pub(super) fn is_cut(datagram: &[u8]) -> bool {
+    const CHANNEL_HEADER: usize = 4;
+    let Some(&[first, _, high, low]) = datagram.first_chunk::<4>() else {
+        return true;
+    };
+    let said = usize::from(u16::from_be_bytes([high, low]));
+    match first {
+        0..64 => said.is_multiple_of(4) && datagram.len() != stun::HEADER_LEN + said,
+        64..80 => datagram.len() < CHANNEL_HEADER + said,
+        _ => false,
+    }
 }
 
 const KINDS: usize = UnexpectedDatagram::Late as usize + 1;
@@ -51,6 +85,8 @@ impl UnexpectedCounts {
         total.misdelivered = self.get(UnexpectedDatagram::Misdelivered);
         total.foreign = self.get(UnexpectedDatagram::Foreign);
         total.unknown_ids = self.get(UnexpectedDatagram::UnknownId);
+        total.untrusted = self.get(UnexpectedDatagram::Untrusted);
+        total.unbound = self.get(UnexpectedDatagram::Unbound);
         total.wrong_addresses = self.get(UnexpectedDatagram::WrongAddress);
         total.late = self.get(UnexpectedDatagram::Late);
     }

@@ -9,15 +9,28 @@ pub(super) const STREAMS: &str = "send, gathered";
 pub(super) const DTLS: &str = "send";
 /// Why a unit of work of SIP does not begin.
 pub(super) const WITHHELD: &str = "every server said Retry-After";
+/// The workload whose datagrams are not answered one by one.
+const GARBAGE: &str = "garbage";
 /// A generator thread above this share of a processor is itself the limit.
 const BUSY: f64 = 0.9;
 
 /// All warnings about a finished report.
-pub(super) fn of(report: &LoadReport, client_errors: &ClientErrors) -> Vec<String> {
+pub(super) fn of(
+    report: &LoadReport,
+    client_errors: &ClientErrors,
+    warm_up_errors: &ClientErrors,
+) -> Vec<String> {
     let mut found = Vec::new();
     generator(report, &mut found);
     sending(report, &mut found);
     let total = &report.total;
+    let came = total.received + total.late;
+    if came > total.sent && report.run.workload != GARBAGE {
+        found.push(format!(
+            "{} more came back than left: the server, or something before it, makes datagrams; its loss is unknown",
+            came - total.sent
+        ));
+    }
     if total.overflow > 0 {
         found.push(format!(
             "the generator's own receive buffers dropped {} datagrams: they are not the server's loss; raise net.core.rmem_max, \
@@ -38,26 +51,32 @@ pub(super) fn of(report: &LoadReport, client_errors: &ClientErrors) -> Vec<Strin
             "nothing came back: is the server there, and does it admit these peers?".to_owned(),
         );
     }
-    if client_errors.lost > 0 {
-        found.push(format!(
-            "{} allocations were lost during the run: the server forgot them, or did not refresh them",
-            client_errors.lost
-        ));
-    }
-    if client_errors.disconnected > 0 {
-        found.push(format!(
-            "{} connections to the server ended during the run: {}",
-            client_errors.disconnected,
-            client_errors.why.as_deref().unwrap_or("no reason known")
-        ));
-    }
-    if client_errors.refused > 0 {
-        found.push(format!(
-            "{} requests to keep allocations, permissions or channels alive failed",
-            client_errors.refused
-        ));
-    }
+    clients("during the run", client_errors, &mut found);
+    clients("in the warm-up", warm_up_errors, &mut found);
     found
+}
+
+/// What befell the clients; `when` says in which part of the run.
+fn clients(when: &str, errors: &ClientErrors, found: &mut Vec<String>) {
+    if errors.lost > 0 {
+        found.push(format!(
+            "{} allocations were lost {when}: the server forgot them, or did not refresh them",
+            errors.lost
+        ));
+    }
+    if errors.disconnected > 0 {
+        found.push(format!(
+            "{} connections to the server ended {when}: {}",
+            errors.disconnected,
+            errors.why.as_deref().unwrap_or("no reason known")
+        ));
+    }
+    if errors.refused > 0 {
+        found.push(format!(
+            "{} requests to keep allocations, permissions or channels alive failed {when}",
+            errors.refused
+        ));
+    }
 }
 
 /// The generator is the limit.
@@ -128,17 +147,35 @@ mod tests {
     use super::*;
     use crate::report::{ThreadUse, sample};
 
+    /// All warnings, if nothing befell the clients.
+    fn of(report: &LoadReport) -> Vec<String> {
+        let calm = ClientErrors::default();
+        super::of(report, &calm, &calm)
+    }
+
     #[test]
     fn a_busy_sender_is_named() {
         let mut report = sample(1.0);
-        let calm = ClientErrors::default();
-        assert!(of(&report, &calm).is_empty());
+        assert!(of(&report).is_empty());
         report.threads.push(ThreadUse {
             name: "sender-0".into(),
             cpu: 0.97,
             ..ThreadUse::default()
         });
-        assert!(of(&report, &calm)[0].contains("sender-0"));
+        assert!(of(&report)[0].contains("sender-0"));
+    }
+
+    #[test]
+    fn more_that_came_back_than_left_is_named() {
+        let mut report = sample(1.0);
+        report.total.late = 20;
+        let found = of(&report);
+        assert!(
+            found[0].starts_with("10 more came back than left"),
+            "{found:?}"
+        );
+        report.total.late = 10;
+        assert!(of(&report).is_empty());
     }
 
     #[test]
@@ -147,7 +184,7 @@ mod tests {
         report.kernel.send = 7;
         report.kernel.receive = 8;
         report.total.overflow = 9;
-        let found = of(&report, &ClientErrors::default());
+        let found = of(&report);
         let has = |part: &str| found.iter().any(|warning| warning.contains(part));
         assert!(
             has("dropped 7 datagrams on their way out") && has("dropped 8") && has("dropped 9"),
@@ -160,10 +197,22 @@ mod tests {
         let mut report = sample(1.0);
         report.sending.gso_asked = true;
         report.sending.datagrams = 100;
-        assert!(of(&report, &ClientErrors::default())[0].contains("not used"));
+        assert!(of(&report)[0].contains("not used"));
         report.sending.gso_refused = 3;
-        assert!(of(&report, &ClientErrors::default())[0].contains("refused 3"));
+        assert!(of(&report)[0].contains("refused 3"));
         report.sending.gso_segments = 50;
-        assert!(of(&report, &ClientErrors::default()).is_empty());
+        assert!(of(&report).is_empty());
+    }
+    #[test]
+    fn what_befell_clients_in_the_warm_up_is_told_apart() {
+        let lost = ClientErrors {
+            lost: 3,
+            ..ClientErrors::default()
+        };
+        let found = super::of(&sample(1.0), &ClientErrors::default(), &lost);
+        assert!(
+            found[0].starts_with("3 allocations were lost in the warm-up"),
+            "{found:?}"
+        );
     }
 }

@@ -46,9 +46,11 @@ pub enum Counter {
     Damaged,
     /// Datagrams that arrived after their numbers were forgotten.
     TooLate,
+    /// Whole payloads of another run.
+    OtherRun,
 }
 
-const COUNT: usize = Counter::TooLate as usize + 1;
+const COUNT: usize = Counter::OtherRun as usize + 1;
 
 /// The counters of one thread. Aligned so that a neighbour's are never on the same cache line, nor on the line the
 /// prefetcher brings along with it.

@@ -24,11 +24,30 @@ pub enum Arrival {
     Late,
 }
 
-/// A piece of the memory: which of its numbers have come.
+/// Which numbers of a piece of the memory have come.
 #[derive(Clone, Debug)]
 struct Piece {
     seen: [u64; (PIECE / 64) as usize],
     count: u16,
+}
+
+/// A piece of the memory. Only one that has both gaps and numbers needs memory of its own.
+#[derive(Clone, Debug)]
+enum Slot {
+    Empty,
+    Partial(Box<Piece>),
+    Complete,
+}
+
+impl Slot {
+    /// Numbers that have not come.
+    fn gaps(&self) -> u64 {
+        match self {
+            Slot::Empty => PIECE,
+            Slot::Partial(piece) => PIECE - u64::from(piece.count),
+            Slot::Complete => 0,
+        }
+    }
 }
 
 /// Follows the sequence numbers of one flow.
@@ -39,10 +58,10 @@ struct Piece {
 pub struct FlowTracker {
     /// One more than the highest sequence seen; 0 before the first.
     next: u64,
-    /// From piece `first` on; `None` is complete.
-    pieces: VecDeque<Option<Box<Piece>>>,
+    /// From piece `first` on.
+    pieces: VecDeque<Slot>,
     first: u64,
-    /// Pieces in memory, and how many there may be.
+    /// Pieces with gaps, and how many there may be.
     held: usize,
     most: usize,
     /// Pieces below this were forgotten, with this many gaps that nothing has come for.
@@ -96,6 +115,17 @@ impl FlowTracker {
             last_transit_ns: 0,
             jitter_ns: 0.0,
         }
+    }
+
+    /// Pieces with gaps that it remembers.
+    #[must_use]
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Remembers at most this many pieces with gaps from the next arrival on; at least 2.
+    pub(crate) fn limit(&mut self, pieces: usize) {
+        self.most = pieces.max(2);
     }
 
     /// The whole number of which `low` are the last `bits`: the one nearest to what comes next.
@@ -156,11 +186,20 @@ impl FlowTracker {
             return Arrival::Late;
         }
         self.reach(index);
-        let Some(Some(piece)) = self.pieces.get_mut((index - self.first) as usize) else {
-            return match index < self.first {
-                true => Arrival::Late,
-                false => Arrival::Duplicate,
-            };
+        if index < self.first {
+            return Arrival::Late;
+        }
+        let Some(slot) = self.pieces.get_mut((index - self.first) as usize) else {
+            return Arrival::Duplicate;
+        };
+        if matches!(slot, Slot::Empty) {
+            *slot = Slot::Partial(Box::new(Piece {
+                seen: [0; (PIECE / 64) as usize],
+                count: 0,
+            }));
+        }
+        let Slot::Partial(piece) = slot else {
+            return Arrival::Duplicate;
         };
         let (word, bit) = position(sequence);
         if piece.seen[word] & bit != 0 {
@@ -181,23 +220,30 @@ impl FlowTracker {
 
     /// Makes room for the pieces up to `index`, and forgets the oldest if there are too many.
     fn reach(&mut self, index: u64) {
+        let end = self.first + self.pieces.len() as u64;
+        let oldest = (index + 1).saturating_sub(self.most as u64);
+        if oldest > end {
+            // All that it remembers is too old. The pieces between were never entered, so no loop goes over them.
+            self.gaps += self.pieces.iter().map(Slot::gaps).sum::<u64>();
+            self.gaps += (oldest - end) * PIECE;
+            self.pieces.clear();
+            self.held = 0;
+            (self.first, self.forgotten) = (oldest, oldest);
+        }
         while self.first + self.pieces.len() as u64 <= index {
-            let piece = Piece {
-                seen: [0; (PIECE / 64) as usize],
-                count: 0,
-            };
-            self.pieces.push_back(Some(Box::new(piece)));
+            self.pieces.push_back(Slot::Empty);
             self.held += 1;
-            if self.held > self.most {
-                self.forget();
-            }
+        }
+        while self.held > self.most {
+            self.forget();
         }
     }
 
+    /// Forgets the oldest piece. The first one always has gaps.
     fn forget(&mut self) {
-        if let Some(Some(oldest)) = self.pieces.pop_front() {
+        if let Some(oldest) = self.pieces.pop_front() {
             self.held -= 1;
-            self.gaps += PIECE - u64::from(oldest.count);
+            self.gaps += oldest.gaps();
         }
         self.first += 1;
         self.forgotten = self.first;
@@ -205,13 +251,13 @@ impl FlowTracker {
     }
 
     fn complete(&mut self, index: u64) {
-        self.pieces[(index - self.first) as usize] = None;
+        self.pieces[(index - self.first) as usize] = Slot::Complete;
         self.held -= 1;
         self.skip();
     }
 
     fn skip(&mut self) {
-        while matches!(self.pieces.front(), Some(None)) {
+        while matches!(self.pieces.front(), Some(Slot::Complete)) {
             self.pieces.pop_front();
             self.first += 1;
         }
@@ -300,6 +346,38 @@ mod tests {
         assert_eq!(report.received + report.late, sent);
         assert_eq!(tracker.arrived(0, 0, 0), Arrival::Duplicate);
         assert_eq!(tracker.arrived(u64::MAX, 0, 0), Arrival::Late);
+    }
+
+    #[test]
+    fn a_great_leap_costs_little_memory_and_forgets_what_lies_between() {
+        let mut tracker = FlowTracker::with_memory(1 << 18);
+        tracker.arrived(0, 0, 0);
+        let far = LEAP;
+        assert_eq!(tracker.arrived(far, 0, 0), Arrival::InOrder);
+        let is_partial = |slot: &&Slot| matches!(slot, Slot::Partial(_));
+        assert_eq!(tracker.pieces.iter().filter(is_partial).count(), 1);
+        assert!(tracker.held() <= 1 << 18);
+        assert_eq!(tracker.arrived(1, 0, 0), Arrival::Late);
+        assert_eq!(tracker.arrived(far, 0, 0), Arrival::Duplicate);
+        assert_eq!(tracker.arrived(far - 1, 0, 0), Arrival::Reordered);
+        let first = (far / PIECE + 1 - (1 << 18)) * PIECE;
+        assert_eq!(tracker.arrived(first, 0, 0), Arrival::Reordered);
+        assert_eq!(tracker.arrived(first - 1, 0, 0), Arrival::Late);
+        assert_eq!(tracker.gaps, first - 3, "0 came, 1 and the last were late");
+    }
+
+    #[test]
+    fn a_lower_limit_applies_from_the_next_arrival_on() {
+        let mut tracker = FlowTracker::with_memory(256);
+        for piece in 0..200 {
+            tracker.arrived(piece * PIECE, 0, 0);
+        }
+        assert_eq!(tracker.held(), 200);
+        tracker.limit(2);
+        tracker.arrived(200 * PIECE, 0, 0);
+        assert_eq!(tracker.held(), 2);
+        assert_eq!(tracker.arrived(1, 0, 0), Arrival::Late);
+        assert_eq!(tracker.arrived(199 * PIECE, 0, 0), Arrival::Duplicate);
     }
 
     #[test]

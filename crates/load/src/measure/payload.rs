@@ -7,7 +7,8 @@
 //!  +----+------+-----+---------+--------+------+---------------------- - -
 //! ```
 //! All big-endian. `run` differs from run to run, so that payloads of another run or another program are recognised.
-//! `sent at` are the low 48 bits of a time in nanoseconds: the reader takes the time next to its own. `check` covers
+//! `check` also depends on the length of the payload: a receiver that expects no particular length notices a payload
+//! that was cut or that grew. `sent at` are the low 48 bits of a time in nanoseconds: the reader takes the time next to its own. `check` covers
 //! everything between it and the magic: a damaged head displaces no datagram and ages none. The pattern is a slice of
 //! one fixed table at an offset that depends on the flow. So checking it is one comparison, and a payload of another
 //! flow does not match.
@@ -29,6 +30,8 @@ pub struct Stamp {
     /// When it should have left, in nanoseconds of the monotonic clock. Latency from the *intended* time is what keeps
     /// a stalled server from hiding its stall.
     pub intended_ns: u64,
+    /// Bytes of the whole payload as it was sent.
+    pub length: usize,
 }
 
 /// Why a payload is not one of ours.
@@ -37,8 +40,8 @@ pub enum PayloadError {
     /// Neither magic nor check are right.
     #[error("not a measured payload")]
     Foreign,
-    /// Cut within its head.
-    #[error("payload was cut short on its way")]
+    /// Shorter or longer than it was sent.
+    #[error("payload was cut or grew on its way")]
     Truncated,
     /// The head was changed: nothing that it says can be believed.
     #[error("the head of the payload was changed on its way")]
@@ -94,13 +97,15 @@ impl Payload {
         buffer[2..6].copy_from_slice(&run.to_be_bytes());
         buffer[9..14].copy_from_slice(&sequence.to_be_bytes()[3..]);
         buffer[14..20].copy_from_slice(&intended_ns.to_be_bytes()[2..]);
+        let length = buffer.len();
         if let Some(head) = buffer.first_chunk::<{ Payload::MIN }>() {
-            let check = check(head);
+            let check = check(head) ^ mark(length);
             buffer[20..24].copy_from_slice(&check.to_be_bytes());
         }
     }
 
-    /// Reads the head without looking at the rest; `now_ns` is a time within 39 hours of the one in it.
+    /// Reads the head without looking at the rest; `now_ns` is a time within 39 hours of the one in it. The caller
+    /// compares [`Stamp::length`] with what it has.
     ///
     /// # Errors
     /// [`PayloadError`], but not [`PayloadError::Corrupt`].
@@ -113,7 +118,10 @@ impl Payload {
                 false => PayloadError::Foreign,
             });
         };
-        let is_whole = check(head).to_be_bytes() == head[20..24];
+        let mut found = [0; 4];
+        found.copy_from_slice(&head[20..24]);
+        let length = length_of(u32::from_be_bytes(found) ^ check(head));
+        let is_whole = (Payload::MIN..=Payload::MAX).contains(&length);
         match (is_ours, is_whole) {
             (true, true) => {}
             (false, false) => return Err(PayloadError::Foreign),
@@ -130,6 +138,7 @@ impl Payload {
             flow: number(6, 9) as u32,
             sequence: number(9, 14),
             intended_ns: now_ns.wrapping_add_signed(since),
+            length,
         })
     }
 
@@ -147,6 +156,9 @@ impl Payload {
     /// [`PayloadError`].
     pub fn check(&self, payload: &[u8], now_ns: u64) -> Result<Stamp, PayloadError> {
         let stamp = Payload::peek(payload, now_ns)?;
+        if stamp.length != payload.len() {
+            return Err(PayloadError::Truncated);
+        }
         match self.is_intact(payload, stamp.flow) {
             true => Ok(stamp),
             false => Err(PayloadError::Corrupt),
@@ -172,6 +184,32 @@ fn check(head: &[u8; Payload::MIN]) -> u32 {
     let rest = u64::from(head[18]) << 8 | u64::from(head[19]);
     sum = ((sum ^ sum >> 29) ^ rest).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     (sum >> 32) as u32
+}
+
+/// Odd, so that each length has its own mark, and none but a length has one that is read as a length.
+const MARK: u32 = 0x9E37_79B1;
+const MARK_INVERSE: u32 = inverse(MARK);
+
+/// The inverse modulo 2^32 of an odd number, by Newton's method.
+const fn inverse(odd: u32) -> u32 {
+    let mut found = odd;
+    let mut step = 0;
+    while step < 5 {
+        found = found.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(found)));
+        step += 1;
+    }
+    found
+}
+
+/// What the length of a payload changes in its check.
+#[inline]
+fn mark(length: usize) -> u32 {
+    (length as u32).wrapping_mul(MARK)
+}
+
+#[inline]
+fn length_of(mark: u32) -> usize {
+    mark.wrapping_mul(MARK_INVERSE) as usize
 }
 
 impl Default for Payload {
@@ -203,6 +241,7 @@ mod tests {
                 flow: 77,
                 sequence: 5,
                 intended_ns: NOW - 123_456,
+                length,
             };
             for now in [NOW, NOW - 1_000_000, NOW + (1 << 46)] {
                 assert_eq!(payload.check(&buffer, now), Ok(stamp));
@@ -231,6 +270,13 @@ mod tests {
             payload.check(&buffer[..23], NOW),
             Err(PayloadError::Truncated)
         );
+        // What is left is a prefix of the pattern.
+        for end in [24, 25, 63] {
+            let cut = payload.check(&buffer[..end], NOW);
+            assert_eq!(cut, Err(PayloadError::Truncated));
+        }
+        let longer = [&buffer[..], &[0; 5]].concat();
+        assert_eq!(payload.check(&longer, NOW), Err(PayloadError::Truncated));
         assert_eq!(payload.check(b"h", NOW), Err(PayloadError::Foreign));
         assert_eq!(payload.check(&[0; 64], NOW), Err(PayloadError::Foreign));
     }

@@ -3,10 +3,12 @@
 //! Every thread has its own socket for every listening address (SO_REUSEPORT), its own event loop and its own counters.
 //! Trains come in by GRO and leave by GSO, so that an echo costs a fraction of what the relay under test costs.
 //!
-//! Modes: [`Mode::Echo`] returns each datagram. [`Mode::Sink`] checks and counts it. [`Mode::Source`] sends a measured
+//! Modes: [`Mode::Echo`] returns each datagram. [`Mode::Sink`] checks and counts it, one run at a
+//! time. [`Mode::Source`] sends a measured
 //! stream to each address that has sent it a datagram within the last ten seconds.
 
 mod report;
+mod runs;
 mod worker;
 
 use std::io as stdio;
@@ -125,8 +127,10 @@ impl Peer {
             threads: Vec::new(),
             started: Instant::now(),
         };
+        let runs = Arc::new(runs::Runs::default());
         for (index, sockets) in groups.into_iter().enumerate() {
-            let worker = worker::Worker::new(sockets, options).map_err(PeerError::Thread)?;
+            let worker = worker::Worker::new(sockets, options, Arc::clone(&runs));
+            let worker = worker.map_err(PeerError::Thread)?;
             let (counters, stop) = (peer.counters.clone(), peer.stop.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("peer-{index}"))

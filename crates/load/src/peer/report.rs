@@ -23,7 +23,7 @@ pub struct PeerReport {
 }
 
 /// The counters of the report under the names of its JSON.
-const FIELDS: [(&str, Counter); 14] = [
+const FIELDS: [(&str, Counter); 15] = [
     ("received", Counter::Received),
     ("received_bytes", Counter::ReceivedBytes),
     ("sent", Counter::Sent),
@@ -36,6 +36,7 @@ const FIELDS: [(&str, Counter); 14] = [
     ("duplicate", Counter::Duplicate),
     ("reordered", Counter::Reordered),
     ("foreign", Counter::Foreign),
+    ("other_run", Counter::OtherRun),
     ("overflow", Counter::Overflow),
     ("gso_segments", Counter::GsoSegments),
 ];
@@ -82,7 +83,7 @@ impl fmt::Display for PeerReport {
         let sent = self.total.get(Counter::Sent);
         write!(
             f,
-            "received {received} ({:.0}/s), sent {sent} ({:.0}/s), corrupt {}, damaged {}, truncated {}, duplicate {}, reordered {}, late {}, foreign {}, not sent {}, overflow {}",
+            "received {received} ({:.0}/s), sent {sent} ({:.0}/s), corrupt {}, damaged {}, truncated {}, duplicate {}, reordered {}, late {}, of another run {}, foreign {}, not sent {}, overflow {}",
             received as f64 / seconds,
             sent as f64 / seconds,
             self.total.get(Counter::Corrupt),
@@ -91,6 +92,7 @@ impl fmt::Display for PeerReport {
             self.total.get(Counter::Duplicate),
             self.total.get(Counter::Reordered),
             self.total.get(Counter::TooLate),
+            self.total.get(Counter::OtherRun),
             self.total.get(Counter::Foreign),
             self.total.get(Counter::NotSent),
             self.total.get(Counter::Overflow),

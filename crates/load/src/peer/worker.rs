@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,12 +12,16 @@ use ::io::{
     UdpSocket, clock,
 };
 
+use super::runs::{CurrentRun, Runs};
 use super::{Mode, PeerOptions};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Payload, PayloadError, Schedule};
 
 /// Pieces of 4,096 numbers with gaps that a sink remembers of each flow.
 const MEMORY: usize = 256;
-/// Flows a sink follows by number, and addresses a source serves: 65,536 trackers are 5 MiB.
+/// The same of all flows of a thread, at most 68 MB. When there are so many, each flow keeps two on its next arrival.
+const ALL_MEMORY: usize = 1 << 17;
+/// Flows a sink follows by number, and addresses a source serves: 65,536 trackers are 8 MB, and their last two pieces
+/// another 68 MB.
 const MAX_FLOWS: usize = 65_536;
 /// A source stops sending to an address that has been silent for this long.
 const SILENCE_NS: u64 = 10_000_000_000;
@@ -33,13 +38,17 @@ pub(super) struct Worker {
     mode: Mode,
     send_options: SendOptions,
     offload: bool,
+    runs: Arc<Runs>,
 }
 
 /// What a thread learns while it runs.
 struct State {
     payload: Payload,
+    current: CurrentRun,
     /// By run and flow.
     flows: HashMap<(u32, u32), FlowTracker>,
+    /// Pieces with gaps that they remember.
+    pieces: usize,
     streams: HashMap<(usize, SocketAddr), Stream>,
     buffer: Vec<u8>,
     /// In what a source sends.
@@ -56,7 +65,11 @@ struct Stream {
 }
 
 impl Worker {
-    pub(super) fn new(sockets: Vec<UdpSocket>, options: &PeerOptions) -> io::Result<Worker> {
+    pub(super) fn new(
+        sockets: Vec<UdpSocket>,
+        options: &PeerOptions,
+        runs: Arc<Runs>,
+    ) -> io::Result<Worker> {
         let poller = Poller::new()?;
         for (index, socket) in sockets.iter().enumerate() {
             poller.add(socket, index as u64, Interest::Read)?;
@@ -72,6 +85,7 @@ impl Worker {
                 ..SendOptions::default()
             },
             offload: options.offload,
+            runs,
         })
     }
 
@@ -86,7 +100,9 @@ impl Worker {
         let mut events = Events::with_capacity(64);
         let mut state = State {
             payload: Payload::new(),
+            current: CurrentRun::default(),
             flows: HashMap::new(),
+            pieces: 0,
             streams: HashMap::new(),
             buffer: Vec::new(),
             run: run_number(),
@@ -126,9 +142,9 @@ impl Worker {
                     to.tos = run.tos;
                     out.push_strided(&to, run.bytes, run.stride, 0..usize::MAX);
                 }
-                Mode::Sink => state.examine(&run, counters),
+                Mode::Sink => state.examine(&run, &self.runs, counters),
                 Mode::Source { .. } => {
-                    state.examine(&run, counters);
+                    state.examine(&run, &self.runs, counters);
                     state.remember(socket, &run);
                 }
             }
@@ -176,8 +192,13 @@ impl Worker {
 }
 
 impl State {
-    fn examine(&mut self, run: &Datagrams<'_>, counters: &Counters) {
+    fn examine(&mut self, run: &Datagrams<'_>, runs: &Runs, counters: &Counters) {
         let now = clock::monotonic_ns();
+        if run.truncated {
+            // The rest was longer than the slot: no payload that can be measured is.
+            counters.add(Counter::Truncated, run.segments().count() as u64);
+            return;
+        }
         for datagram in run.segments() {
             let stamp = match self.payload.check(datagram, now) {
                 Ok(stamp) => stamp,
@@ -186,6 +207,10 @@ impl State {
                     continue;
                 }
             };
+            if !self.current.admits(stamp.run, now, runs) {
+                counters.add(Counter::OtherRun, 1);
+                continue;
+            }
             let flow = (stamp.run, stamp.flow);
             if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&flow) {
                 counters.add(Counter::Foreign, 1);
@@ -193,7 +218,14 @@ impl State {
             }
             let tracker = || FlowTracker::with_memory(MEMORY);
             let flow = self.flows.entry(flow).or_insert_with(tracker);
-            match flow.arrived(stamp.sequence, stamp.intended_ns, now) {
+            flow.limit(match self.pieces < ALL_MEMORY {
+                true => MEMORY,
+                false => 2,
+            });
+            let before = flow.held();
+            let arrival = flow.arrived(stamp.sequence, stamp.intended_ns, now);
+            self.pieces = self.pieces + flow.held() - before;
+            match arrival {
                 Arrival::Duplicate => counters.add(Counter::Duplicate, 1),
                 Arrival::Late => counters.add(Counter::TooLate, 1),
                 arrival => {

@@ -164,8 +164,14 @@ pub struct Totals {
     pub misdelivered: u64,
     /// From an address that is not the server, or nothing that was ever sent.
     pub foreign: u64,
-    /// Answers with a transaction ID that no request had.
+    /// Answers with a transaction ID that no open request had.
     pub unknown_ids: u64,
+    /// Answers to TURN clients that cannot be trusted: MESSAGE-INTEGRITY is wrong or missing.
+    #[serde(default)]
+    pub untrusted: u64,
+    /// Data for TURN clients on a channel that is not bound, or from a peer without a permission.
+    #[serde(default)]
+    pub unbound: u64,
     /// Answers with another mapped address, or none.
     pub wrong_addresses: u64,
     /// Left more than a millisecond after the intended time.

@@ -111,4 +111,33 @@ mod tests {
         assert!(own.parts().ends_with("later 16.67 %"));
         assert_eq!(Pace::Open.excluded_latencies(), None);
     }
+
+    #[test]
+    fn only_an_open_loop_counts_from_the_intended_time_and_the_others_say_what_is_missing() {
+        let text = |pace| {
+            let mut report = crate::report::sample(100.0);
+            report.run.pace = pace;
+            report.to_string()
+        };
+        let open = text(Pace::Open);
+        assert!(open.contains("from the intended time"), "{open}");
+        assert!(
+            !open.contains("closed loop:") && !open.contains("flat out:"),
+            "{open}"
+        );
+        for (pace, missing) in [
+            (Pace::Closed, "closed loop: while the server stalls"),
+            (
+                Pace::FlatOut,
+                "flat out: these are the latencies of full buffers",
+            ),
+        ] {
+            let text = text(pace);
+            assert!(!text.contains("intended"), "{text}");
+            assert!(
+                text.contains("from when it left") && text.contains(missing),
+                "{text}"
+            );
+        }
+    }
 }

@@ -80,6 +80,14 @@ pub struct Callees {
     pub answered: UasReport,
 }
 
+impl SipReport {
+    /// Messages that no correct server sends: broken ones, and responses with another CSeq.
+    #[must_use]
+    pub fn wrong(&self) -> u64 {
+        self.broken + self.wrong_cseq
+    }
+}
+
 impl fmt::Display for Callees {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let came = &self.answered;
@@ -181,6 +189,9 @@ pub struct SweepStep {
     pub offered: f64,
     /// That did begin: less if the generator is the limit.
     pub begun: f64,
+    /// Messages that no correct server sends.
+    #[serde(default)]
+    pub wrong: u64,
     /// Messages per second that left, retransmissions among them.
     pub messages: f64,
     /// Units of work per second that succeeded within the step.

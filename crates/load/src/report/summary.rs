@@ -76,6 +76,11 @@ impl LoadReport {
             ("of another client", total.misdelivered),
             ("from nobody that was asked", total.foreign),
             ("answers to no request (transaction ID)", total.unknown_ids),
+            (
+                "answers that cannot be trusted (integrity)",
+                total.untrusted,
+            ),
+            ("data on no channel or permission", total.unbound),
             ("wrong or missing mapped address", total.wrong_addresses),
         ];
         for (name, count) in odd.into_iter().filter(|(_, count)| *count > 0) {

@@ -76,7 +76,7 @@ const fn metric(name: &'static str, unit: Unit, read: fn(&LoadReport) -> Option<
     Metric { name, unit, read }
 }
 
-const METRICS: [Metric; 29] = [
+const METRICS: [Metric; 31] = [
     metric("p50", Unit::Time, |r| r.latency.p50_us),
     metric("p90", Unit::Time, |r| r.latency.p90_us),
     metric("p99", Unit::Time, |r| r.latency.p99_us),
@@ -101,6 +101,8 @@ const METRICS: [Metric; 29] = [
     }),
     metric("foreign", Unit::Number, |r| count(r.total.foreign)),
     metric("unknown-ids", Unit::Number, |r| count(r.total.unknown_ids)),
+    metric("untrusted", Unit::Number, |r| count(r.total.untrusted)),
+    metric("unbound", Unit::Number, |r| count(r.total.unbound)),
     metric("wrong-addresses", Unit::Number, |r| {
         count(r.total.wrong_addresses)
     }),

@@ -157,8 +157,11 @@ pub(crate) struct Results {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// End with status 99 if this is true at the end (repeatable): 'p99>5ms', 'loss>0.1%', 'recv_pps<50k'; times in us,
-    /// ms or s; metrics: p50 p90 p99 p99.9 p99.99 max mean jitter loss late reordered duplicates corrupt overflow
-    /// failed errors goodput retransmissions 503 send_pps recv_pps
+    /// ms or s
+    ///
+    /// Metrics: p50 p90 p99 p99.9 p99.99 max mean jitter loss sent-late late reordered duplicates truncated corrupt
+    /// damaged other-run misdelivered foreign unknown-ids untrusted unbound wrong-addresses overflow failed errors
+    /// goodput retransmissions 503 send_pps recv_pps
     #[arg(long, value_name = "EXPR")]
     pub(crate) fail_if: Vec<Threshold>,
     /// A line a second instead of the live view

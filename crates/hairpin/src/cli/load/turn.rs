@@ -131,8 +131,8 @@ pub(crate) struct Setup {
     /// Use HMAC-SHA1 and MD5, as clients of RFC 5389 do
     #[arg(long)]
     pub(crate) classic: bool,
-    /// Lifetime to ask for, in seconds [default: the server's]
-    #[arg(long, value_name = "SECONDS")]
+    /// Lifetime to ask for [default: the server's]
+    #[arg(long, value_name = "TIME", value_parser = value::seconds)]
     pub(crate) lifetime: Option<u32>,
     /// Allocations in flight at once: while the clients are set up; allocate: cycles, and what is due beyond that
     /// counts as not sent [default: 64; allocate 8192]

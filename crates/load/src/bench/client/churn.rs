@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use turn::client::{ClientConfig, Event};
 
-use super::{allocate_options, config, driver, io_error};
+use super::{RETRANSMIT, allocate_options, config, driver, io_error};
 use crate::bench::error::{IoContext, SideError};
 use crate::bench::layout::{self, server_address};
 use crate::bench::topology::Topology;
@@ -19,8 +19,10 @@ use crate::client::{ClientId, Data, Driver, Handler};
 pub(crate) struct Churned {
     /// Allocations made and deleted.
     pub(crate) cycles: u64,
-    /// Cycles that failed or timed out.
+    /// Cycles that failed or timed out, whose request was dropped, or that had no response at the end.
     pub(crate) errors: u64,
+    /// Messages from the server, or from others, that are of no use to any client.
+    pub(crate) wrong: u64,
     /// How long it took.
     pub(crate) elapsed: Duration,
 }
@@ -36,29 +38,47 @@ pub(crate) fn churn(
         config: config(),
         cycles: 0,
         errors: 0,
+        in_flight: 0,
+        clients: in_flight.into(),
+        asked: Vec::new(),
+        is_ending: false,
         failed: None,
     };
     let work = || {
         (0..in_flight).for_each(|_| churn.begin(&mut driver));
         let start = Instant::now();
         driver.run_until(duration, &mut churn, |_, churn| churn.failed.is_some())?;
-        Ok(start.elapsed())
+        let (elapsed, cycles) = (start.elapsed(), churn.cycles);
+        churn.is_ending = true;
+        driver.run_until(DRAIN, &mut churn, |_, churn| churn.in_flight == 0)?;
+        Ok((elapsed, cycles))
     };
-    let elapsed = topology.in_client(work).doing("wait for responses")?;
+    let (elapsed, cycles) = topology.in_client(work).doing("wait for responses")?;
     match churn.failed {
         Some(error) => Err(error).doing("open a client socket"),
         None => Ok(Churned {
-            cycles: churn.cycles,
-            errors: churn.errors,
+            cycles,
+            // What a server drops without a word is no success.
+            errors: churn.errors + churn.in_flight,
+            wrong: driver.stats().wrong(),
             elapsed,
         }),
     }
 }
 
+/// How long the harness waits at the end for what is in flight.
+const DRAIN: Duration = Duration::from_millis(450);
+
 struct Churn {
     config: Arc<ClientConfig>,
     cycles: u64,
     errors: u64,
+    in_flight: u64,
+    /// The number of clients, and when the current request of each left first, with the cycles that were over then.
+    clients: u64,
+    asked: Vec<(Instant, u64)>,
+    /// No cycle begins any more.
+    is_ending: bool,
     failed: Option<io::Error>,
 }
 
@@ -67,6 +87,8 @@ impl Churn {
     fn begin(&mut self, driver: &mut Driver) {
         match fresh_client(driver, &self.config) {
             Ok(id) => {
+                self.in_flight += 1;
+                self.ask(id);
                 // A client that cannot even ask has no cycle, which shows.
                 driver.with(id, |client, now| client.allocate(now, allocate_options()));
             }
@@ -74,10 +96,23 @@ impl Churn {
         }
     }
 
-    /// A cycle is over; the client's socket is closed, and another one begins.
+    /// A client sends its next request. Returns whether the one before was dropped: the client has sent it again, and
+    /// meanwhile the server has served others, twice as many as there are clients. In a stall, all wait.
+    fn ask(&mut self, id: ClientId) -> bool {
+        let now = (Instant::now(), self.cycles);
+        let count = self.asked.len().max(id.index() + 1);
+        self.asked.resize(count, now);
+        let (at, cycles) = std::mem::replace(&mut self.asked[id.index()], now);
+        now.0.duration_since(at) >= RETRANSMIT && self.cycles - cycles >= 2 * self.clients
+    }
+
+    /// A cycle is over; the client's socket is closed, and another one begins, unless this is the end.
     fn next(&mut self, driver: &mut Driver, id: ClientId) {
         drop(driver.release(id));
-        self.begin(driver);
+        self.in_flight -= 1;
+        if !self.is_ending {
+            self.begin(driver);
+        }
     }
 }
 
@@ -85,10 +120,12 @@ impl Handler for Churn {
     fn event(&mut self, driver: &mut Driver, id: ClientId, event: Event) {
         match event {
             Event::Allocated(_) => {
+                self.errors += u64::from(self.ask(id));
                 driver.with(id, |client, now| client.release(now, None));
             }
             Event::Released { .. } => {
                 self.cycles += 1;
+                self.errors += u64::from(self.ask(id));
                 self.next(driver, id);
             }
             Event::AllocateFailed { .. } | Event::RefreshFailed(_) | Event::Lost(_) => {

@@ -137,6 +137,9 @@ impl Report {
         if churn.errors > 0 {
             found.push(format!("{} cycles failed", churn.errors));
         }
+        if churn.wrong > 0 {
+            found.push(format!("{} messages were of no use", churn.wrong));
+        }
         let is_turn = matches!(cell.scenario, Scenario::Churn { .. });
         let most = gate.cycle_in_datagrams().filter(|_| is_turn);
         if let (Some(most), Some(datagram)) = (most, self.floor_cost(cell.round))
@@ -277,6 +280,7 @@ mod tests {
                 busy: 1.0,
                 foreign: 0.0,
                 errors,
+                wrong: 0,
             })
         };
         report.cells[5].scenario = Scenario::Churn { in_flight: 64 };

@@ -58,7 +58,7 @@ impl Report {
         let family = if self.ipv6 { ", over IPv6" } else { "" };
         let mut text = format!(
             "<p><code>{}</code><br>hairpin {}, Linux {}, {}; generator on processor {}, servers on processor {}; load: {load}{family}; \
-             {} rounds, steps of {} ms, rates held for {} ms, {:.0} s in all.</p><table><tr><th>server<th>version<th>counted by<th>command</tr>",
+             {} rounds, steps of {} ms, rates held for {} ms, {:.0} s in all. Set by the harness: {}.</p><table><tr><th>server<th>version<th>counted by<th>command</tr>",
             escape(&self.argv.join(" ")),
             escape(&self.hairpin),
             escape(&self.kernel),
@@ -69,6 +69,7 @@ impl Report {
             self.step_ms,
             self.hold_ms,
             self.elapsed_s,
+            escape(&self.fairness_line()),
         );
         for (number, side) in self.sides.iter().enumerate() {
             let _ = write!(
@@ -271,6 +272,7 @@ mod tests {
                 || page.matches("<b>").count() == page.matches("<\\/script><b>").count()
         );
         assert_eq!(page.matches("</script>").count(), 1);
+        assert!(page.contains("burst 32 &lt; 33"));
         assert!(page.contains("it &lt;died&gt;") && page.contains("&lt;serve&gt;"));
         assert_eq!(
             page.matches("<svg").count(),

@@ -50,6 +50,8 @@ pub struct Report {
     pub step_ms: u64,
     /// For how long a rate had to be held, in milliseconds.
     pub hold_ms: u64,
+    /// Constants of the harness that may favour some servers, with their values.
+    pub fairness: Vec<(String, String)>,
     /// Rounds asked for.
     pub rounds: u32,
     /// The gates, if there are any.
@@ -336,6 +338,13 @@ impl Report {
         })
     }
 
+    /// The constants that may favour some servers, in one line.
+    fn fairness_line(&self) -> String {
+        let all = self.fairness.iter();
+        let all: Vec<String> = all.map(|(name, value)| format!("{name} {value}")).collect();
+        all.join("; ")
+    }
+
     /// The sides that changed, misdirected or repeated datagrams, and where. Figures of such a side do not measure
     /// relaying.
     pub fn damage(&self) -> Vec<String> {
@@ -344,6 +353,16 @@ impl Report {
                 Outcome::Packets(packets) if packets.wrong + packets.duplicated > 0 => format!(
                     "{} datagrams arrived changed or in the wrong place, {} arrived again",
                     packets.wrong, packets.duplicated
+                ),
+                Outcome::Overload(overload) if overload.wrong + overload.duplicated > 0 => {
+                    format!(
+                        "{} messages arrived changed or unasked, {} arrived again",
+                        overload.wrong, overload.duplicated
+                    )
+                }
+                Outcome::Churn(churn) if churn.wrong > 0 => format!(
+                    "{} messages were malformed, not to be trusted, or not from the server",
+                    churn.wrong
                 ),
                 Outcome::Failed {
                     reason,
@@ -544,6 +563,7 @@ pub(crate) mod tests {
             ipv6: false,
             preferred: false,
             step_ms: 250,
+            fairness: vec![("burst".to_owned(), "32 < 33".to_owned())],
             hold_ms: 2000,
             rounds: 2,
             gate: Some(Gate::Share(0.5)),
@@ -620,6 +640,7 @@ pub(crate) mod tests {
     fn the_json_has_the_raw_rounds_and_the_summary() {
         let json: serde_json::Value = serde_json::from_str(&report().to_json()).unwrap();
         assert_eq!(json["schema_version"], 2);
+        assert_eq!(json["fairness"][0][1], "32 < 33");
         assert_eq!(json["summary"][1]["delivery"]["held_twice"], 320e3);
         assert_eq!(json["summary"][1]["delivery"]["at_double"]["median"], 0.5);
         assert_eq!(json["argv"][1], "bench");

@@ -20,6 +20,7 @@ impl Report {
             self.elapsed_s,
             self.sides.first().map_or("the first", |side| &side.name)
         );
+        let _ = writeln!(text, "set by the harness: {}", self.fairness_line());
         let rows = self.rows();
         for scenario in &self.scenarios {
             // Writing to a string cannot fail.
@@ -136,6 +137,7 @@ mod tests {
         );
         assert!(line("floor").contains("325k/s ±2%"), "{table}");
         assert!(line("floor").contains("x1.05 [1.00-1.10]"), "{table}");
+        assert!(table.contains("burst 32 < 33"), "{table}");
         assert!(table.contains("round 1: it <died>"), "{table}");
         assert!(
             table.contains("duplicated 0, reordered 0, damaged 0; held in two rounds: 320k/s; 50 % of it at 2.0x"),

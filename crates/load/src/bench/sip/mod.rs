@@ -32,7 +32,7 @@ use crate::sip::Transport;
 const DOMAIN: &str = "bench.test";
 /// Users that register, and users that call each other. The latter register before each load, so they are few.
 const REGISTERED: u32 = 10_000;
-const CALLING: u32 = 20;
+pub(super) const CALLING: u32 = 20;
 /// Sockets of the clients, and their connections where a transport has some.
 const SOCKETS: u32 = 10;
 const CONNECTIONS: u32 = 64;

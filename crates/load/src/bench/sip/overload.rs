@@ -30,6 +30,11 @@ const RECOVERY: Duration = Duration::from_secs(5);
 pub struct Overload {
     /// The highest load that it held: loads are multiples of this.
     pub best: Point,
+    /// Messages that arrived changed, in the wrong place, or with no request of ours, while the best load was searched
+    /// and in the overload.
+    pub wrong: u64,
+    /// Responses that arrived again without a request that was sent again, while the best load was searched.
+    pub duplicated: u64,
     /// All loads, and the recovery from the highest.
     pub sweep: Sweep,
 }
@@ -98,7 +103,13 @@ impl Meter<'_> {
             .map_err(failed)?;
         let sweep = report.sip.and_then(|sip| sip.sweep);
         let sweep = sweep.ok_or_else(|| SideError::Connections("no load was offered".into()))?;
-        Ok(Overload { best, sweep })
+        let wrong = sweep.steps.iter().map(|step| step.wrong).sum::<u64>();
+        Ok(Overload {
+            best,
+            wrong: self.faults.wrong + wrong,
+            duplicated: self.faults.duplicated,
+            sweep,
+        })
     }
 }
 
@@ -136,7 +147,12 @@ pub(in crate::bench) mod tests {
             delivered: 100.0,
             ..Point::default()
         };
-        Overload { best, sweep }
+        Overload {
+            best,
+            wrong: 0,
+            duplicated: 0,
+            sweep,
+        }
     }
 
     #[test]

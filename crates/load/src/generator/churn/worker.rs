@@ -13,11 +13,12 @@ use super::CycleSettings;
 use super::cycle::{Cycle, Step, Stepped};
 use super::ports::Ports;
 use crate::generator::end::{End, ReceiveStats, SendStats};
-use crate::generator::live::LatencyFeed;
+use crate::generator::live::{LatencyFeed, LiveSecond};
 use crate::generator::receiver::now;
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
-use crate::measure::{Arrival, Counter, Counters, Latency, Schedule};
+use crate::generator::unexpected::UnexpectedDatagram;
+use crate::measure::{Arrival, Counter, Counters, Schedule};
 use crate::socket::{CHUNK, Connection, Socket};
 
 /// Resolution of the timers: the shortest is 500 ms.
@@ -84,6 +85,17 @@ fn reason(error: &stdio::Error) -> &'static str {
     }
 }
 
+/// Why a datagram is of no use to its client; `None` if it is.
+fn unexpected(input: &Input, datagram: &[u8]) -> Option<UnexpectedDatagram> {
+    match *input {
+        Input::Handled => None,
+        Input::Ignored(why) => Some(UnexpectedDatagram::of_ignored(why, datagram)),
+        // No client of a churn has a channel or a permission.
+        Input::Data { .. } => Some(UnexpectedDatagram::Unbound),
+        Input::NotMine | Input::UnknownSource => Some(UnexpectedDatagram::Foreign),
+    }
+}
+
 impl Worker {
     /// Worker `index` of `count`, with `limit` cycles at once; without a schedule it begins one as another ends.
     pub(super) fn new(
@@ -124,7 +136,7 @@ impl Worker {
         mut self,
         shared: &Shared,
         counters: &Counters,
-        live: &Mutex<Latency>,
+        live: &Mutex<LiveSecond>,
     ) -> End {
         clock::sleep_precisely();
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
@@ -134,11 +146,11 @@ impl Worker {
             if !self.turn(&mut events, wait_ns, shared, counters) {
                 break;
             }
-            self.live.hand_over(live, false);
+            self.live.hand_over(live, shared, false);
         }
+        self.live.hand_over(live, shared, true);
         let stopped_ns = clock::monotonic_ns();
         self.drain(&mut events, shared, counters);
-        self.live.hand_over(live, true);
         End {
             left: self.left,
             came: self.came,
@@ -190,8 +202,10 @@ impl Worker {
         counters.add(Counter::Late, late);
         if let Err(error) = opened {
             counters.add(Counter::NotSent, 1);
-            self.left.not_sent += u64::from(measured);
-            *self.left.not_begun.entry(reason(&error)).or_default() += 1;
+            if measured {
+                self.left.not_sent += 1;
+                *self.left.not_begun.entry(reason(&error)).or_default() += 1;
+            }
             return false;
         }
         counters.add(Counter::Sent, 1);
@@ -273,9 +287,11 @@ impl Worker {
             Socket::Connection(connection) => {
                 let server = cycle.endpoint.server();
                 let endpoint = &mut cycle.endpoint;
+                let came = &mut self.came;
                 let read = connection.read(&mut self.chunk, |message| {
-                    if endpoint.input(now, server, message) != Input::Handled {
-                        counters.add(Counter::Foreign, 1);
+                    let input = endpoint.input(now, server, message);
+                    if let Some(odd) = unexpected(&input, message) {
+                        came.note_unexpected(odd, now.mono.0, shared, counters);
                     }
                 });
                 let done = read.and_then(|()| connection.advance(&self.poller, place as u64));
@@ -290,8 +306,13 @@ impl Worker {
             return;
         }
         for answer in self.batch.iter() {
-            if cycle.endpoint.input(now, answer.from, answer.bytes) != Input::Handled {
-                counters.add(Counter::Foreign, 1);
+            let input = cycle.endpoint.input(now, answer.from, answer.bytes);
+            let odd = match answer.truncated {
+                true => Some(UnexpectedDatagram::Truncated),
+                false => unexpected(&input, answer.bytes),
+            };
+            if let Some(odd) = odd {
+                self.came.note_unexpected(odd, now.mono.0, shared, counters);
             }
         }
         self.advance(place, now, shared, counters);

@@ -431,7 +431,8 @@ impl Core {
 
     /// A link is gone, and with it all that was out on it.
     pub(super) fn link_lost(&mut self, link: u16, around: WorkContext<'_>) {
-        self.tally.report.connections_lost += 1;
+        let is_measured = around.now_ns >= around.shared.measure_ns;
+        self.tally.report.connections_lost += u64::from(is_measured);
         for place in self.slots.over(link) {
             self.unanswered(place, around);
         }

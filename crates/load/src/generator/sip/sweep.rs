@@ -177,6 +177,7 @@ fn step(multiple: f64, offered: f64, report: &LoadReport) -> SweepStep {
         begun: total.sent as f64 / seconds,
         messages: report.sending.datagrams as f64 / whole,
         goodput: sip.goodput,
+        wrong: sip.wrong(),
         unavailable: sip.unavailable as f64 / seconds,
         retransmissions: sip.retransmissions as f64 / seconds,
         unanswered: 1.0 - answered as f64 / total.sent.max(1) as f64,

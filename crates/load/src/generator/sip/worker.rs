@@ -14,11 +14,12 @@ use super::tally::Tally;
 use super::tcp::Connections;
 use super::udp::{BURST, Datagrams};
 use crate::generator::end::{End, SendStats};
+use crate::generator::live::LiveSecond;
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
 use crate::generator::warnings::WITHHELD;
 use crate::generator::watched::Watched;
-use crate::measure::{Counter, Counters, Latency, Schedule};
+use crate::measure::{Counter, Counters, Schedule};
 use crate::report::{Callees, ServerUse};
 use crate::sip::uas::Answerer;
 
@@ -55,6 +56,8 @@ pub(in crate::generator) struct Worker {
     next: u64,
     left: SendStats,
     overflow: u64,
+    /// ICMP errors that say that nothing listens, since the worker began.
+    unreachable: u64,
 }
 
 /// The server's process, watched while the measured part lasts.
@@ -127,6 +130,7 @@ impl Worker {
             next: 0,
             left: SendStats::default(),
             overflow: 0,
+            unreachable: 0,
         }
     }
 
@@ -159,7 +163,7 @@ impl Worker {
             wanted: self.core.setting.own_aors().into(),
             succeeded: self.core.enrolment.succeeded,
             failed: std::mem::take(&mut self.core.enrolment.failed),
-            unreachable: std::mem::take(&mut self.core.tally.report.unreachable),
+            unreachable: std::mem::take(&mut self.unreachable),
         }
     }
 
@@ -167,7 +171,7 @@ impl Worker {
         mut self,
         shared: &Shared,
         counters: &Counters,
-        live: &Mutex<Latency>,
+        live: &Mutex<LiveSecond>,
     ) -> End {
         clock::sleep_precisely();
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
@@ -180,7 +184,7 @@ impl Worker {
             if !self.turn(&mut events, wait_ns, shared, counters) {
                 break;
             }
-            self.core.live.hand_over(live, false);
+            self.core.live.hand_over(live, shared, false);
             stopped_ns = clock::monotonic_ns();
             self.server.watch(stopped_ns, shared);
             self.runs.put_back(std::mem::take(&mut self.core.anew));
@@ -191,8 +195,8 @@ impl Worker {
         }
         let completed = self.core.tally.report.completed;
         let server = self.server.end(completed, stopped_ns);
+        self.core.live.hand_over(live, shared, true);
         self.drain(&mut events, stopped_ns, shared, counters);
-        self.core.live.hand_over(live, true);
         self.core.tally.report.unfinished = self.core.slots.measured as u64;
         self.leave(shared);
         let Core {
@@ -362,7 +366,11 @@ impl Worker {
             match &mut self.wire {
                 Wire::Udp(datagrams) => {
                     let refused = datagrams.receive(event, &mut take);
-                    core.tally.report.unreachable += refused;
+                    // Callees register before the warm-up, and their errors are not the run's.
+                    if around.now_ns >= shared.measure_ns {
+                        core.tally.report.unreachable += refused;
+                    }
+                    self.unreachable += refused;
                 }
                 Wire::Tcp(connections) => {
                     connections.receive(event, around.now_ns, &mut take);
