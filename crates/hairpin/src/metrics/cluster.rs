@@ -1,8 +1,8 @@
 //! The cluster: its engine, its nodes, and what was acquired beyond leases. Nodes have names of the configuration, so
 //! they are no labels.
 
-use stores::cluster::Handle;
 use stores::cluster::bindings::Counts;
+use stores::cluster::{Handle, Status};
 
 use super::text::{Kind, Page};
 
@@ -56,6 +56,11 @@ pub(super) fn write(page: &mut Page, cluster: Option<&Handle>) {
     if let Some(bindings) = cluster.bindings() {
         write_bindings(page, &bindings.counts());
     }
+    write_events(page, &status);
+}
+
+/// What this node has noticed.
+fn write_events(page: &mut Page, status: &Status) {
     let mut counter =
         |name, help, value: u64| page.family(name, Kind::Counter, help).put(&[], value);
     counter(

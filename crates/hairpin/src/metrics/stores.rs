@@ -40,23 +40,7 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
         "Rows of SIP tables of a store that have no effect, because a table has too many.",
         |status| status.sip_omitted,
     );
-    let mut lookups = page.family(
-        "hairpin_store_lookups_total",
-        Kind::Counter,
-        "Look-ups of users in a store, by outcome.",
-    );
-    for (number, _, status) in &all {
-        for (outcome, count) in [
-            ("cached", status.cached),
-            ("known", status.known),
-            ("unknown", status.unknown),
-            ("stale", status.stale),
-            ("failed", status.failed),
-            ("refused", status.refused),
-        ] {
-            lookups.put(&[("store", number), ("outcome", &outcome)], count);
-        }
-    }
+    write_lookups(page, &all);
     let mut counter = |name, help, value: fn(&Status) -> u64| {
         let mut family = page.family(name, Kind::Counter, help);
         for (number, _, status) in &all {
@@ -85,5 +69,25 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
     );
     for (number, _, status) in &all {
         seconds.put(&[("store", number)], status.time.as_secs_f64());
+    }
+}
+
+fn write_lookups(page: &mut Page, all: &[(usize, &str, Status)]) {
+    let mut lookups = page.family(
+        "hairpin_store_lookups_total",
+        Kind::Counter,
+        "Look-ups of users in a store, by outcome.",
+    );
+    for (number, _, status) in all {
+        for (outcome, count) in [
+            ("cached", status.cached),
+            ("known", status.known),
+            ("unknown", status.unknown),
+            ("stale", status.stale),
+            ("failed", status.failed),
+            ("refused", status.refused),
+        ] {
+            lookups.put(&[("store", number), ("outcome", &outcome)], count);
+        }
     }
 }
