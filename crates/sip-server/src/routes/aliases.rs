@@ -49,13 +49,16 @@ pub enum AliasError {
 #[derive(Debug, Default)]
 pub struct Aliases(HashMap<Box<[u8]>, Box<[u8]>>);
 
+/// The canonical form of an address.
+type Address = Box<[u8]>;
+
 /// The aliases of a list that can be used together. An alias never changes what an earlier one does.
 struct Chains<'l> {
     list: &'l [Alias],
     /// Where each alias leads, with the place of its entry in the list.
-    next: HashMap<Box<[u8]>, (usize, Box<[u8]>)>,
+    next: HashMap<Address, (usize, Address)>,
     /// The steps of the longest chain that leads to an address, and the place of the last alias in this chain.
-    longest: HashMap<Box<[u8]>, (usize, usize)>,
+    longest: HashMap<Address, (usize, usize)>,
 }
 
 impl Chains<'_> {
@@ -134,10 +137,11 @@ impl Aliases {
                 wrong.push((place, error));
             }
         }
-        let end = |(alias, (_, aor)): (&Box<[u8]>, &(usize, Box<[u8]>))| {
-            (alias.clone(), written(chains.end_of(aor)))
-        };
-        (Aliases(chains.next.iter().map(end).collect()), wrong)
+        let ends = chains.next.iter().map(|(alias, next)| {
+            let end = written(chains.end_of(&next.1));
+            (alias.clone(), end)
+        });
+        (Aliases(ends.collect()), wrong)
     }
 
     /// Whether there are none.
