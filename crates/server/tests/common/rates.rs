@@ -53,15 +53,6 @@ impl Caller {
 }
 
 impl Limit {
-    pub(crate) const ALL: [Limit; 6] = [
-        Limit::Allocation,
-        Limit::User,
-        Limit::Source,
-        Limit::Realm,
-        Limit::UserOfRealm,
-        Limit::Total,
-    ];
-
     /// Sets this limit alone. Listeners with this port are those of the further realm.
     pub(crate) fn set(self, settings: &mut Settings, shop_port: u16, apart: bool) {
         let named = |(name, password): (&str, &str)| (name.to_owned(), password.to_owned());

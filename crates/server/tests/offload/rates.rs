@@ -155,7 +155,6 @@ fn the_rate_of_a_realm_holds_in_the_kernel() {
 
 #[test]
 fn the_rate_of_a_user_of_a_further_realm_holds_in_the_kernel() {
-    holds(Limit::UserOfRealm, false);
     holds(Limit::UserOfRealm, true);
 }
 
