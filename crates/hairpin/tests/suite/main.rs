@@ -15,6 +15,7 @@ mod amplification;
 mod api;
 mod api_remote;
 mod bench_cli;
+mod binding_credentials;
 mod check;
 mod cli_api;
 mod cli_api_errors;
@@ -68,6 +69,8 @@ mod systemd;
 mod tls_files;
 #[path = "../../../server/tests/tls_peer/mod.rs"]
 mod tls_peer;
+mod token_rotation;
 mod tutorials;
 mod upgrade;
 mod upgrade_sip;
+mod upgrade_unprivileged;

@@ -64,7 +64,7 @@ fn access_tokens(config: &Config) -> Option<Arc<dyn AccessTokens>> {
 fn settings(config: &Config) -> Settings {
     let mut settings = Settings::default();
     copy!(config => settings, realm, software, nonce_lifetime, strict_expiry, rfc5766_channels, short_token_keys);
-    copy!(config => settings, channel_keeps_permission, classic_stun, draft_dual_allocation);
+    copy!(config => settings, authenticate_binding, channel_keeps_permission, classic_stun, draft_dual_allocation);
     let limits = &config.limits;
     copy!(limits => settings, strict_amplification, unverified_responses, allocation_rate);
     settings.users = passwords(&config.users);
@@ -209,6 +209,7 @@ mod tests {
         assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.rates, library.rates);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
+        assert_eq!(ours.authenticate_binding, library.authenticate_binding);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
         assert_eq!(ours.short_token_keys, library.short_token_keys);
         assert_eq!(ours.classic_stun, library.classic_stun);
