@@ -39,6 +39,7 @@ mod doctor;
 #[path = "../../../stores/src/test_engines.rs"]
 mod engines;
 mod events;
+mod forged_sources;
 mod import;
 mod inherited;
 mod killed;
@@ -66,6 +67,7 @@ mod stores;
 mod stores_reload;
 mod stores_slow;
 mod systemd;
+mod tcp_sessions;
 mod tls_files;
 #[path = "../../../server/tests/tls_peer/mod.rs"]
 mod tls_peer;
