@@ -166,6 +166,7 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     sip.digest_algorithms.clone_from(&config.digest_algorithms);
     sip.auth_int = config.auth_int;
     sip.digest_any_uri = config.digest_any_uri;
+    sip.digest_without_qop = config.digest_without_qop;
     sip.userhash = config.userhash;
     sip.tolerance = config.tolerance;
     sip.service_time = config.service_time;
