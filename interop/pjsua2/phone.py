@@ -6,7 +6,7 @@
 | `dial URI` | `ringing`, `established`, `ended CODE` |
 | | `incoming` |
 | `answer`, `refuse CODE`, `hangup` | |
-| `hold`, `resume` | `held` and `active`, of the other side as well |
+| `hold`, `resume` | `holding` and `active`; at the other side `held` and `active` |
 | `transfer URI` | `transferred CODE`; at the other side `refer` |
 | `listen` | `heard` when a second of audio has come since |
 | `end` | `idle` when there is no call any more |
@@ -57,6 +57,8 @@ class Call(pj.Call):
                 say("active")
             elif media.status == pj.PJSUA_CALL_MEDIA_REMOTE_HOLD:
                 say("held")
+            elif media.status == pj.PJSUA_CALL_MEDIA_LOCAL_HOLD:
+                say("holding")
 
     def onCallTransferRequest(self, prm):
         say("refer")

@@ -15,6 +15,8 @@
 //! - [`sip_proxy`], with SIPp on both sides of the proxy: calls, also with loss. BYE of either side, CANCEL, second
 //!   INVITE, 302, busy, forking.
 //! - [`sip_trunk`], with Kamailio as a trunk, SIPp at both ends: calls of users to the trunk, over UDP and TCP.
+//! - [`sip_peers`], with Kamailio as a registrar beside hairpin, PJSIP and baresip as their phones: calls both ways,
+//!   re-INVITEs and BYE of either side.
 //! - [`trunk_states`], with SIPp and Kamailio as trunks: probes with hysteresis, slow start, Retry-After.
 //! - [`sip_trace`], with sngrep and tshark: the messages of a call by HEP and pcap.
 //! - [`sip_phones`], with baresip: phones that register and call each other, also after a restart, with a second phone
@@ -27,6 +29,7 @@
 //!   without. RTP in both directions.
 //! - [`net_sip`], with a Perl program on Net::SIP (`interop/net-sip`): user agents that register and call each other
 //!   over UDP and TCP.
+//! - [`sip_libraries`], with a Go program on sipgo and a node program on the npm package `sip`: the same.
 //! - [`aioice`], with a Python program on aioice's client (`interop/aioice`): echo and relay to relay over TCP and TLS,
 //!   certificates verified.
 //! - [`wrtc`], with a node program on @roamhq/wrtc (`interop/wrtc`): libwebrtc over UDP and TCP, relay only.
@@ -66,7 +69,9 @@ mod program;
 mod roaming_phone;
 mod server;
 mod sip;
+mod sip_libraries;
 mod sip_media;
+mod sip_peers;
 mod sip_phones;
 mod sip_proxy;
 mod sip_tls;
@@ -120,6 +125,7 @@ enum Client {
     Sip,
     SipProxy,
     SipTrunk,
+    SipPeers,
     TrunkStates,
     SipTrace,
     SipPhones,
@@ -127,6 +133,7 @@ enum Client {
     RoamingPhone,
     SipMedia,
     NetSip,
+    SipLibraries,
     SipTls,
     BrowserPhone,
     LivePage,
@@ -220,10 +227,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Clients with a server of their own, and what each tries.
-const APART: [(Client, &str); 16] = [
+const APART: [(Client, &str); 19] = [
     (Client::Sip, "SIP"),
     (Client::SipProxy, "SIP through the proxy"),
     (Client::SipTrunk, "SIP with a trunk"),
+    (Client::SipPeers, "SIP beside Kamailio"),
     (Client::TrunkStates, "SIP trunks that come and go"),
     (Client::SipTrace, "a SIP call as sngrep and tshark see it"),
     (Client::SipPhones, "phones that call each other"),
@@ -231,6 +239,7 @@ const APART: [(Client, &str); 16] = [
     (Client::RoamingPhone, "a phone that changes its network"),
     (Client::SipMedia, "calls through rtpengine"),
     (Client::NetSip, "Net::SIP"),
+    (Client::SipLibraries, "SIP libraries of other languages"),
     (Client::SipTls, "SIP over TLS and WSS"),
     (Client::BrowserPhone, "phones in web pages"),
     (Client::LivePage, "the live page"),
@@ -296,6 +305,7 @@ impl Apart<'_> {
             Client::Sip => sip::run(binary, root, logs),
             Client::SipProxy => sip_proxy::run(binary, root, logs),
             Client::SipTrunk => sip_trunk::run(binary, root, logs),
+            Client::SipPeers => sip_peers::run(binary, root, logs),
             Client::TrunkStates => trunk_states::run(binary, root, logs),
             Client::SipTrace => sip_trace::run(binary, root, logs),
             Client::SipPhones => sip_phones::run(binary, logs),
@@ -303,6 +313,7 @@ impl Apart<'_> {
             Client::RoamingPhone => roaming_phone::run(binary, root, logs),
             Client::SipMedia => sip_media::run(binary, logs),
             Client::NetSip => net_sip::run(binary, root, logs),
+            Client::SipLibraries => sip_libraries::run(binary, root, logs),
             Client::SipTls => {
                 let packages = sip_tls::install(&sources, &tools)?;
                 sip_tls::run(binary, root, logs, certificate, &packages)

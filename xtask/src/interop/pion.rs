@@ -16,7 +16,7 @@ const CASES: usize = 19;
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(bench: &Bench) -> Result<Tally> {
-    let program = build(&bench.sources.join("pion"), &bench.logs)?;
+    let program = build("pion-client", &bench.sources.join("pion"), &bench.logs)?;
     let credentials = bench.server.static_credentials()?;
     let mut command = process::command(&program);
     let [v4, v6] = [
@@ -39,9 +39,9 @@ pub(crate) fn run(bench: &Bench) -> Result<Tally> {
     program::record("pion", process, CASES, LIMIT)
 }
 
-/// Builds the program; `go.sum` pins every module.
-fn build(source: &Path, logs: &Path) -> Result<PathBuf> {
-    let program = logs.join("pion-client");
+/// Builds a Go program of this name; `go.sum` pins every module.
+pub(super) fn build(name: &str, source: &Path, logs: &Path) -> Result<PathBuf> {
+    let program = logs.join(name);
     let status = Command::new("timeout")
         .args(["--signal=KILL", "300", "go", "build", "-mod=readonly", "-o"])
         .arg(&program)

@@ -125,14 +125,19 @@ pub(super) fn start_kamailio(
     ] {
         text = text.replace(place, &value);
     }
-    let file = bench.logs.join(format!("kamailio-{name}.cfg"));
-    std::fs::write(&file, text)?;
-    let run = bench.logs.join(format!("kamailio-{name}-run"));
+    run_kamailio(bench.logs, name, &text, port)
+}
+
+/// Starts Kamailio with this configuration, which listens on this port of [`TRUNK`].
+pub(super) fn run_kamailio(logs: &Path, name: &str, config: &str, port: u16) -> Result<Process> {
+    let file = logs.join(format!("kamailio-{name}.cfg"));
+    std::fs::write(&file, config)?;
+    let run = logs.join(format!("kamailio-{name}-run"));
     std::fs::create_dir_all(&run)?;
     let mut command = process::command("kamailio");
     command.args(["-DD", "-E", "-m", "32", "-M", "4", "-f"]);
     command.arg(&file).arg("-Y").arg(&run);
-    let log = bench.logs.join(format!("kamailio-{name}.log"));
+    let log = logs.join(format!("kamailio-{name}.log"));
     let mut kamailio = Process::start("Kamailio", command, log)?;
     // It listens over TCP when all its children are there.
     let deadline = Instant::now() + START;

@@ -357,6 +357,8 @@ pub(crate) struct Settings {
     pub(crate) sip_auth_int: Entry<bool>,
     /// `sip.digest_any_uri`
     pub(crate) sip_digest_any_uri: Entry<bool>,
+    /// `sip.digest_without_qop`
+    pub(crate) sip_digest_without_qop: Entry<bool>,
     /// `sip.userhash`
     pub(crate) sip_userhash: Entry<bool>,
     /// `sip.tolerance_ms`
@@ -608,6 +610,9 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "digest_algorithms", |s| &mut s.sip_digest_algorithms),
     Key::new("sip", "auth_int", |s| &mut s.sip_auth_int),
     Key::new("sip", "digest_any_uri", |s| &mut s.sip_digest_any_uri),
+    Key::new("sip", "digest_without_qop", |s| {
+        &mut s.sip_digest_without_qop
+    }),
     Key::new("sip", "userhash", |s| &mut s.sip_userhash),
     Key::new("sip", "tolerance_ms", |s| &mut s.sip_tolerance_ms),
     Key::new("sip", "service_time_us", |s| &mut s.sip_service_time_us),

@@ -108,6 +108,8 @@ pub(crate) struct Sip {
     pub(crate) auth_int: bool,
     /// The `uri` of credentials may be another one than the Request-URI.
     pub(crate) digest_any_uri: bool,
+    /// Credentials may lack `qop`.
+    pub(crate) digest_without_qop: bool,
     /// Whether it is to hash the user's name.
     pub(crate) userhash: bool,
     /// How long a message may wait before new work is refused; zero: nothing is.
@@ -195,6 +197,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         digest_algorithms: values(s.sip_digest_algorithms?.value.0),
         auth_int: s.sip_auth_int?.value,
         digest_any_uri: s.sip_digest_any_uri?.value,
+        digest_without_qop: s.sip_digest_without_qop?.value,
         userhash: s.sip_userhash?.value,
         tolerance: Duration::from_millis(s.sip_tolerance_ms?.value.0.into()),
         service_time: Duration::from_micros(s.sip_service_time_us?.value.0.into()),

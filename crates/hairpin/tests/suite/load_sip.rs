@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::process::Output;
 
-use crate::common::{Background, Serve, fails, json, run, stderr};
+use crate::common::{Background, Serve, fails, file, json, run, stderr};
 use serde_json::Value;
 
 const TRANSPORTS: [&str; 2] = ["udp", "tcp"];
@@ -141,6 +141,76 @@ fn every_workload_over_tls_and_websockets() {
     fails(&output, 1, "during the handshake");
     let output = load(&plain, &["--transport", "tcp", "--insecure"]);
     fails(&output, 2, "--insecure has no effect over TCP");
+}
+
+/// A registrar and proxy of users `u0` to `u5`, with every transport.
+fn proxy() -> (tempfile::TempDir, Serve) {
+    let users: String = (0..6)
+        .map(|number| format!("{{ name = \"u{number}\", password = \"s3cret\" }},"))
+        .collect();
+    let listen: String = ["listen", "listen_tls", "listen_ws", "listen_wss"]
+        .iter()
+        .map(|key| format!("{key} = [\"127.0.0.1:0\"]\n"))
+        .collect();
+    let (folder, config) = file(&format!(
+        "[auth]\nrealm = \"example.org\"\nusers = [{users}]\n[sip]\n{listen}tolerance_ms = 0\n\
+         [[sip.domain]]\nname = \"example.org\"\n"
+    ));
+    let config = format!("--config={}", config.display());
+    let args = [
+        "--dev",
+        &config,
+        "--listen=127.0.0.1:0",
+        "--relay-address=127.0.0.1",
+    ];
+    let more = ["--offload=off", "--set=server.workers=2"];
+    (folder, Serve::start(&[&args[..], &more].concat()))
+}
+
+#[test]
+fn proxied_calls_over_udp_tls_and_wss() {
+    let (_folder, server) = proxy();
+    for (transport, scheme) in [("udp", "sip:"), ("tls", "sips:"), ("wss", "wss://")] {
+        let uri = format!("sip:{}", address_of(&server, scheme));
+        let mut arguments = vec!["--workload", "proxy", "--transport", transport];
+        arguments.extend(["--aors", "6", "--clients", "3", "--domain", "example.org"]);
+        arguments.extend(["--user", "u{n}:s3cret", "--rate", "100"]);
+        arguments.extend(["--duration", "500ms", "--warm-up", "100ms"]);
+        if ["tls", "wss"].contains(&transport) {
+            arguments.push("--insecure");
+        }
+        let report = report(&uri, &arguments);
+        // Each INVITE is challenged.
+        adds_up(&report, 3);
+        let callees = &report["sip"]["callees"];
+        assert_eq!(number(&callees["registered"]), 6, "{report}");
+        assert_eq!(number(&callees["left"]), 6, "{report}");
+        let answered = &callees["answered"];
+        // Those of the warm-up included.
+        assert!(number(&answered["invite"]) >= number(&report["total"]["sent"]));
+        assert_eq!(answered["invite"], answered["ack"], "{report}");
+        assert_eq!(answered["invite"], answered["bye"], "{report}");
+    }
+    // With another password nobody is there to be called.
+    let uri = format!("sip:{}", address_of(&server, "wss://"));
+    let more = [
+        "--user",
+        "u{n}:guess",
+        "--aors",
+        "2",
+        "--rate",
+        "10",
+        "--insecure",
+    ];
+    let common = [
+        "--workload",
+        "proxy",
+        "--transport",
+        "wss",
+        "--domain",
+        "example.org",
+    ];
+    fails(&load(&uri, &[&common[..], &more].concat()), 1, "callees");
 }
 
 #[test]

@@ -460,10 +460,9 @@ impl Scenario {
     /// What the set of `--sip` leaves out, to be asked for by name: connections, overload, finished calls.
     pub fn sip_extra() -> Vec<Scenario> {
         let over = [SipTransport::Tcp, SipTransport::Tls, SipTransport::Wss];
-        let connections = over.map(|over| Scenario::Sip {
-            work: SipWork::Register,
-            over,
-        });
+        let connections = [SipWork::Register, SipWork::ProxiedCall]
+            .into_iter()
+            .flat_map(|work| over.map(|over| Scenario::Sip { work, over }));
         let overload = [
             (SipWork::Options, 0),
             (SipWork::Register, 0),
@@ -476,8 +475,7 @@ impl Scenario {
             work: SipWork::Call,
             count: 10_000,
         };
-        let all = connections.into_iter().chain(overload);
-        all.chain([finished]).collect()
+        connections.chain(overload).chain([finished]).collect()
     }
 
     /// The set of the quick mode: as the standard set, but large payloads only where they differ,
@@ -594,6 +592,8 @@ mod tests {
             "tls-handshakes-full",
             "sip-register",
             "sip-register-tls",
+            "sip-proxied-call-tls",
+            "sip-proxied-call-wss",
             "sip-overload-call-50us",
             "sip-overload-proxied-call",
             "sip-memory-call-10000",

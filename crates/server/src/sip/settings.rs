@@ -100,6 +100,8 @@ pub struct SipSettings {
     /// Whether the `uri` of credentials may be another one than the Request-URI, for a server behind an edge that
     /// rewrites that. Default: no.
     pub digest_any_uri: bool,
+    /// Whether credentials without `qop` (RFC 2069) are accepted; each nonce is then valid once. Default: no.
+    pub digest_without_qop: bool,
     /// Whether clients are asked to hash the names of their users. Default: no, for From and To say them anyway.
     pub userhash: bool,
     /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 200
@@ -191,6 +193,7 @@ impl Default for SipSettings {
             digest_algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
             auth_int: false,
             digest_any_uri: false,
+            digest_without_qop: false,
             userhash: false,
             tolerance: Duration::from_millis(200),
             peers: Vec::new(),

@@ -228,6 +228,36 @@ fn malformed_credentials_get_400_and_foreign_ones_a_challenge_rfc7616_3_4() {
 }
 
 #[test]
+fn credentials_without_qop_are_accepted_once_if_the_operator_allows_them_rfc8760_2_6() {
+    // As a client of RFC 2069 answers: it does not read `qop`.
+    let old = |unauthorized: &str| unauthorized.replace(", qop=\"auth\"", "");
+    for allows in [false, true] {
+        let mut settings = challenging();
+        settings.digest_algorithms = vec![DigestAlgorithm::Md5];
+        settings.digest_without_qop = allows;
+        let mut world = World::new(settings);
+        let challenge = world.ask("");
+        assert_ne!(old(&challenge), challenge, "qop is asked for in any case");
+        let line = credentials(&old(&challenge), ("ann", "secret"), 1);
+        assert!(!line.contains("qop") && !line.contains("nc="), "{line}");
+        let first = world.ask(&line);
+        if !allows {
+            assert!(first.starts_with("SIP/2.0 400 Missing qop"), "{first}");
+            continue;
+        }
+        assert_eq!(status(&first), 200, "{first}");
+        // Without a count nobody could tell a repetition from a new request.
+        let second = world.ask(&line);
+        assert_eq!(status(&second), 401, "{second}");
+        assert!(second.contains("stale=true"), "{second}");
+        let line = credentials(&old(&second), ("ann", "guessed"), 1);
+        assert_eq!(status(&world.ask(&line)), 401);
+        let line = credentials(&old(&world.ask("")), ("ann", "secret"), 1);
+        assert_eq!(status(&world.ask(&line)), 200);
+    }
+}
+
+#[test]
 fn nonces_that_are_not_ours_or_of_another_address_are_stale_rfc7616_3_3() {
     let mut world = World::new(challenging());
     let other = World::new(challenging());

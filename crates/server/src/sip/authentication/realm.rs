@@ -34,6 +34,7 @@ pub(super) struct RealmUsers {
     /// Their names by the hashes of them (RFC 7616 §3.4.4), by each of the algorithms.
     hashed: HashMap<Vec<u8>, Vec<u8>>,
     takes_any_uri: bool,
+    takes_no_qop: bool,
     /// The domain whose own users these are, as addresses of record have it.
     pub(super) domain: Option<String>,
     /// Sources of credentials for users that are not in `users`.
@@ -87,6 +88,7 @@ impl RealmUsers {
             hashed: HashMap::new(),
             offers_integrity: settings.auth_int,
             takes_any_uri: settings.digest_any_uri,
+            takes_no_qop: settings.digest_without_qop,
             hashes_usernames: settings.userhash,
             domain: None,
             sources: None,
@@ -169,7 +171,7 @@ impl RealmUsers {
             realm: self.realm.as_bytes(),
             algorithms: &self.algorithms,
             nonce_lifetime_s: NONCE_LIFETIME_S,
-            takes_no_qop: false,
+            takes_no_qop: self.takes_no_qop,
             takes_any_uri: self.takes_any_uri,
             offers_integrity: self.offers_integrity,
             hashes_usernames: self.hashes_usernames,
