@@ -143,9 +143,8 @@ pub(crate) struct Sip {
 /// The plain values; `None` only if `defaults.toml` lacks one.
 pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
     let s = settings.clone();
-    let listen = s.sip_listen?.value;
     Some(Sip {
-        listen: values(listen),
+        listen: values(s.sip_listen?.value),
         listen_tls: values(s.sip_listen_tls?.value),
         listen_ws: values(s.sip_listen_ws?.value),
         listen_wss: values(s.sip_listen_wss?.value),
@@ -156,11 +155,11 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         local_networks: networks(s.sip_local_networks?.value),
         ws_paths: values(s.sip_ws_paths?.value)
             .into_iter()
-            .map(|path| path.0)
+            .map(|it| it.0)
             .collect(),
         ws_origins: values(s.sip_ws_origins?.value)
             .into_iter()
-            .map(|origin| origin.0)
+            .map(|it| it.0)
             .collect(),
         client_certificates: s.sip_client_certificates?.value,
         client_ca: paths(s.sip_client_ca?.value),
@@ -184,7 +183,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         ban: s.sip_ban?.value.0,
         scanners: values(s.sip_scanners?.value)
             .into_iter()
-            .map(|agent| agent.0)
+            .map(|it| it.0)
             .collect(),
         calls: sip_calls::resolve(settings)?,
         trace: sip_trace::resolve(settings)?,

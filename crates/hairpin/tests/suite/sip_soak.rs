@@ -340,7 +340,7 @@ impl Lab {
         let other = (one + 1 + random.below(PHONES - 1)) % PHONES;
         let action = match random.below(10) {
             // It is called over UDP.
-            0 | 1 if !plan.is_whole && other % 3 == 0 => 2,
+            0 | 1 if !plan.is_whole && other.is_multiple_of(3) => 2,
             action => action,
         };
         if action == 8 {
