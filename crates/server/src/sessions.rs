@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use turn::AllocationKey;
-pub use turn::server::{Session, SessionFilter};
+pub use turn::server::{Session, SessionDataConnection, SessionFilter};
 
 /// Table places that a worker examines per query. This lasts about 50 microseconds.
 const PLACES: u32 = 512;

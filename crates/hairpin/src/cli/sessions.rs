@@ -54,7 +54,8 @@ pub(crate) struct List {
     /// Only sessions whose user name contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) user: Option<String>,
-    /// Only sessions with this IP address of the client, of a permission or of a channel
+    /// Only sessions with this IP address of the client, of a permission, of a channel or of a data
+    /// connection's peer
     #[arg(long, value_name = "IP")]
     pub(crate) peer: Option<std::net::IpAddr>,
     /// Print at most this number of sessions

@@ -49,7 +49,7 @@ fn line(session: &Value) -> String {
     let relayed = relayed.unwrap_or_default().iter();
     let relayed: Vec<_> = relayed.filter_map(Value::as_str).map(printable).collect();
     format!(
-        "{}  {}  {} {} -> {}  {} B to peers, {} B to client  for {}, expires in {}\n",
+        "{}  {}  {} {} -> {}  {} B to peers, {} B to client  for {}, expires in {}{}\n",
         text("id"),
         text("user"),
         text("transport"),
@@ -59,7 +59,26 @@ fn line(session: &Value) -> String {
         number(&session["to_client"]["bytes"]),
         write_seconds(number(&session["age_s"])),
         write_seconds(number(&session["expires_in_s"])),
+        data_connections(session),
     )
+}
+
+/// How many data connections a TCP allocation has, and for how long no byte has passed; nothing for other allocations.
+fn data_connections(session: &Value) -> String {
+    let connections = session["data_connections"].as_array();
+    let connections = connections.map(Vec::as_slice).unwrap_or_default();
+    let idle = connections
+        .iter()
+        .map(|it| it["idle_s"].as_u64().unwrap_or(0));
+    let (Some(least), Some(most)) = (idle.clone().min(), idle.max()) else {
+        return String::new();
+    };
+    let count = plural(connections.len(), "data connection");
+    let least = write_seconds(least);
+    match write_seconds(most) {
+        most if most == least => format!("  {count}, idle for {least}"),
+        most => format!("  {count}, idle for {least} to {most}"),
+    }
 }
 
 fn kill(args: &Kill) -> Result<ExitCode> {
@@ -102,4 +121,32 @@ fn kill_user(args: &Kill, user: &str) -> Result<ExitCode> {
 fn entries(page: &Value) -> &[Value] {
     let sessions = page["sessions"].as_array();
     sessions.map(Vec::as_slice).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_idle_times_of_data_connections() {
+        let idle = |idle: &[u64]| {
+            let all: Vec<_> = idle.iter().map(|idle| json!({ "idle_s": idle })).collect();
+            line(&json!({ "id": "0-17-3", "expires_in_s": 600, "data_connections": all }))
+        };
+        let text = idle(&[]);
+        assert!(text.ends_with("expires in 10m\n"), "{text}");
+        let text = idle(&[5]);
+        assert!(
+            text.ends_with("expires in 10m  1 data connection, idle for 5s\n"),
+            "{text}"
+        );
+        let text = idle(&[70, 0, 3]);
+        assert!(
+            text.ends_with("  3 data connections, idle for 0s to 1m10s\n"),
+            "{text}"
+        );
+        // A server of an earlier release sends no such list.
+        let text = line(&json!({ "id": "0-17-3" }));
+        assert!(text.ends_with("expires in 0s\n"), "{text}");
+    }
 }

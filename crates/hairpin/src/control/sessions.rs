@@ -2,7 +2,10 @@
 //! same way.
 
 use serde_json::{Value, json};
-use server::sessions::{Session, SessionError, SessionFilter, SessionId, Sessions, SessionsCursor};
+use server::sessions::{
+    Session, SessionDataConnection, SessionError, SessionFilter, SessionId, Sessions,
+    SessionsCursor,
+};
 use stores::cluster::Order;
 
 use super::protocol::{Command, Refusal, Reply};
@@ -165,8 +168,19 @@ fn session_to_json(id: SessionId, session: &Session) -> Value {
         "to_client": { "packets": session.to_client.packets, "bytes": session.to_client.bytes },
         "permissions": permissions[..first(permissions.len())],
         "channels": channels[..first(channels.len())],
+        "data_connections": session.data_connections.iter().map(data_connection_to_json).collect::<Vec<_>>(),
         "peers_omitted": (permissions.len() + channels.len())
             .saturating_sub(first(permissions.len()) + first(channels.len())),
+    })
+}
+
+/// A data connection (RFC 6062).
+fn data_connection_to_json(connection: &SessionDataConnection) -> Value {
+    json!({
+        "peer": connection.peer,
+        "to_peer_bytes": connection.to_peer,
+        "to_client_bytes": connection.to_client,
+        "idle_s": connection.idle.as_secs(),
     })
 }
 

@@ -64,6 +64,7 @@ mod stores;
 mod stores_reload;
 mod stores_slow;
 mod systemd;
+mod tcp_sessions;
 mod tls_files;
 #[path = "../../../server/tests/tls_peer/mod.rs"]
 mod tls_peer;

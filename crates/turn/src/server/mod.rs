@@ -147,7 +147,7 @@ pub use quota::{Quota, QuotaExceeded, QuotaUnit, Unlimited};
 pub use read_ahead::Arrival;
 pub use realms::RealmConfig;
 pub use reservation::{ClaimError, ClaimedRelay};
-pub use sessions::{Session, SessionFilter};
+pub use sessions::{Session, SessionDataConnection, SessionFilter};
 pub use stats::{ERROR_CODES, METHODS, Stats};
 pub use tcp::ConnectError;
 pub use verdict::{ClientVerdict, PeerVerdict};

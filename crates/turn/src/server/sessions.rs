@@ -7,9 +7,11 @@ use super::Server;
 use super::allocation::{Client, Stage};
 use super::output::{CloseReason, RelayedAddresses, Traffic};
 use super::relay::{LiveRelay, Relay};
+use super::tcp::BoundTraffic;
 use crate::{AllocationKey, ClientPath, Mono, Now};
 
-/// Limit of permissions and of channels that a [`Session`] shows. An allocation can have more than a thousand.
+/// Limit of permissions, of channels and of data connections that a [`Session`] shows. An allocation can have more than
+/// a thousand.
 const PEERS: usize = 16;
 
 /// An allocation at one moment.
@@ -38,6 +40,22 @@ pub struct Session {
     pub permissions: Vec<IpAddr>,
     /// Peers that a channel is bound to, at most 16.
     pub channels: Vec<SocketAddr>,
+    /// Connections with peers that have a data connection (RFC 6062), at most 16.
+    pub data_connections: Vec<SessionDataConnection>,
+}
+
+/// A connection with a peer and its data connection (RFC 6062), as a [`Session`] shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionDataConnection {
+    /// The peer.
+    pub peer: SocketAddr,
+    /// Bytes relayed to the peer.
+    pub to_peer: u64,
+    /// Bytes relayed to the client.
+    pub to_client: u64,
+    /// Time since the last bytes in either direction; without any, since the ConnectionBind request.
+    pub idle: Duration,
 }
 
 /// Selects allocations. All conditions must match.
@@ -45,7 +63,7 @@ pub struct Session {
 pub struct SessionFilter {
     /// The user name contains this text.
     pub user: Option<String>,
-    /// The client, a permission or a channel has this IP address.
+    /// The client, a permission, a channel or a data connection's peer has this IP address.
     pub peer: Option<IpAddr>,
 }
 
@@ -88,17 +106,22 @@ impl Server {
                     let mut channels = relay.channels.iter();
                     relay.permissions.contains(ip) || channels.any(|it| it.peer_ip == *ip)
                 })
+                || self
+                    .bound_connections(client)
+                    .any(|(peer, _)| peer.ip() == *ip)
         };
         filter.user.as_ref().is_none_or(of_user) && filter.peer.as_ref().is_none_or(of_peer)
     }
 
     fn live_relays(&self, client: &Client) -> impl Iterator<Item = &LiveRelay> {
-        let allocation = match &client.stage {
-            Stage::Open(allocation) => Some(allocation),
-            Stage::Opening(_) => None,
-        };
-        let relays = allocation.into_iter().flat_map(|it| it.relays());
-        relays.filter_map(|relay| self.relays.get(relay).and_then(Relay::live))
+        relays(client).filter_map(|relay| self.relays.get(relay).and_then(Relay::live))
+    }
+
+    fn bound_connections(
+        &self,
+        client: &Client,
+    ) -> impl Iterator<Item = (SocketAddr, BoundTraffic)> {
+        relays(client).flat_map(|relay| self.tcp.bound_of_relay(relay))
     }
 
     fn session(&self, now: Now, place: u32, client: &Client) -> Option<Session> {
@@ -111,6 +134,13 @@ impl Server {
         let permissions = permissions.filter(|permission| permission.expires > now.mono);
         let channels = relays().flat_map(|relay| relay.channels.iter());
         let channels = channels.filter(|channel| channel.expires > now.mono);
+        let connections = self.bound_connections(client);
+        let connections = connections.map(|(peer, traffic)| SessionDataConnection {
+            peer,
+            to_peer: traffic.to_peer,
+            to_client: traffic.to_client,
+            idle: now.mono.since(traffic.last),
+        });
         Some(Session {
             key: AllocationKey {
                 index: place,
@@ -126,6 +156,16 @@ impl Server {
             to_client: allocation.to_client,
             permissions: permissions.map(|it| it.ip).take(PEERS).collect(),
             channels: channels.map(|it| it.peer()).take(PEERS).collect(),
+            data_connections: connections.take(PEERS).collect(),
         })
     }
+}
+
+/// The indices of a client's relays.
+fn relays(client: &Client) -> impl Iterator<Item = u32> {
+    let allocation = match &client.stage {
+        Stage::Open(allocation) => Some(allocation),
+        Stage::Opening(_) => None,
+    };
+    allocation.into_iter().flat_map(|it| it.relays())
 }

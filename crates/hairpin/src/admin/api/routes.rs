@@ -168,7 +168,7 @@ pub(super) const ROUTES: &[Route] = &[
             text("user", "Sessions whose user name contains this text."),
             text(
                 "peer",
-                "Sessions with this IP address of the client, of a permission or of a channel.",
+                "Sessions with this IP address of the client, of a permission, of a channel or of a data connection's peer.",
             ),
             AFTER,
             LIMIT,
@@ -179,7 +179,7 @@ pub(super) const ROUTES: &[Route] = &[
             Read,
             Operation::Sessions,
             "Allocations of clients.",
-            "Sessions; `next` if there are more.",
+            "Sessions; `data_connections` of a TCP allocation have bytes and idle time. `next` if there are more.",
         )
     },
     plain(

@@ -11,7 +11,7 @@ use super::super::outputs::{ConnectionStep, Queued};
 use super::super::relay::Relay;
 use super::super::request::Source;
 use super::super::request_context::RequestContext;
-use super::Stage;
+use super::{BoundTraffic, Stage};
 use crate::{ClientPath, Now};
 
 impl Server {
@@ -104,7 +104,7 @@ impl Server {
             return Err(ErrorCode::WRONG_CREDENTIALS.into());
         }
         if let Some(connection) = self.tcp.slab.get_mut(index) {
-            connection.stage = Stage::Bound;
+            connection.stage = Stage::Bound(BoundTraffic::new(now.mono));
         }
         self.tcp.deadlines.remove(index);
         self.stats.data_connections += 1;

@@ -64,7 +64,8 @@ impl Server {
         if !self.tcp.has_relay(relay) {
             return;
         }
-        for index in self.tcp.of_relay(relay) {
+        let connections: Vec<u32> = self.tcp.of_relay(relay).collect();
+        for index in connections {
             self.close_connection(index);
         }
         self.tcp.relays.remove(&relay);
@@ -125,7 +126,7 @@ impl Server {
     pub(super) fn forget_connection(&mut self, index: u32) -> Option<PeerConnection> {
         let connection = self.tcp.remove(index)?;
         self.stats.peer_connections -= 1;
-        if matches!(connection.stage, Stage::Bound) {
+        if matches!(connection.stage, Stage::Bound(_)) {
             self.stats.data_connections -= 1;
         }
         Some(connection)

@@ -5,6 +5,7 @@ use super::super::Server;
 use super::super::limiter::RelayDirection;
 use super::super::output::Traffic;
 use super::super::relay::Relay;
+use super::Stage;
 use crate::{ConnectionKey, Mono, Now};
 
 impl Server {
@@ -41,6 +42,13 @@ impl Server {
         let Some(place) = self.client_of(connection) else {
             return;
         };
+        if let Some(found) = self.tcp.get(connection)
+            && let Stage::Bound(traffic) = &mut found.stage
+        {
+            traffic.to_peer += to_peer as u64;
+            traffic.to_client += to_client as u64;
+            traffic.last = now.mono;
+        }
         // What the allowance has let pass is charged even if the bucket is empty by now.
         for (direction, bytes) in [
             (RelayDirection::ToPeer, to_peer),

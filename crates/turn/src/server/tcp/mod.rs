@@ -39,7 +39,26 @@ enum Stage {
     /// It waits for a ConnectionBind.
     Unbound,
     /// It has a data connection.
-    Bound,
+    Bound(BoundTraffic),
+}
+
+/// What a connection and its data connection have relayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BoundTraffic {
+    pub(super) to_peer: u64,
+    pub(super) to_client: u64,
+    /// Time of the last bytes; until there are any, of the ConnectionBind.
+    pub(super) last: Mono,
+}
+
+impl BoundTraffic {
+    const fn new(now: Mono) -> BoundTraffic {
+        BoundTraffic {
+            to_peer: 0,
+            to_client: 0,
+            last: now,
+        }
+    }
 }
 
 /// A connection between a relay and a peer.
@@ -169,13 +188,26 @@ impl PeerConnections {
     }
 
     /// The connections of a relay.
-    fn of_relay(&self, relay: u32) -> Vec<u32> {
+    fn of_relay(&self, relay: u32) -> impl Iterator<Item = u32> {
         let first = (relay, SocketAddr::from(([0, 0, 0, 0], 0)));
         let of_it = self.by_peer.range(first..);
         of_it
-            .take_while(|((of, _), _)| *of == relay)
+            .take_while(move |((of, _), _)| *of == relay)
             .map(|(_, index)| *index)
-            .collect()
+    }
+
+    /// The peers of a relay's bound connections, and what these have relayed.
+    pub(super) fn bound_of_relay(
+        &self,
+        relay: u32,
+    ) -> impl Iterator<Item = (SocketAddr, BoundTraffic)> {
+        self.of_relay(relay).filter_map(|index| {
+            let connection = self.slab.get(index)?;
+            match connection.stage {
+                Stage::Bound(traffic) => Some((connection.peer, traffic)),
+                Stage::Dialling(_) | Stage::Unbound => None,
+            }
+        })
     }
 }
 

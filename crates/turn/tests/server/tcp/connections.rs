@@ -1,7 +1,8 @@
 //! Connections of TCP allocations (RFC 6062 §4.3, §5.2 to §5.5), their timers and their bytes.
 
 use super::*;
-use hairpin_turn::server::RelayDirection;
+use crate::world::SECOND;
+use hairpin_turn::server::{RelayDirection, SessionFilter};
 
 #[test]
 fn a_connect_request_dials_and_its_connection_is_bound_rfc6062_5_2() {
@@ -503,6 +504,89 @@ fn bytes_of_streams_are_counted_and_slowed_but_never_refused() {
         other => panic!("not closed: {other:?}"),
     }
     world.finish();
+}
+
+/// An operator sees the bytes and the idle time of each data connection.
+#[test]
+fn sessions_show_data_connections_with_bytes_and_idle_time() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    let (unbound, _) = connect(&mut client, &mut world, OTHER_PEER);
+    let peer = address(PEER).ip();
+    assert!(shown(&world, None).is_empty(), "none is bound");
+    assert!(!is_found(&world, peer));
+    world.pass(3 * SECOND);
+    bind(&mut world, connection, id);
+    assert!(is_found(&world, peer));
+    assert!(!is_found(&world, address(FORBIDDEN).ip()));
+    let seen = |world: &World| shown(world, Some(peer));
+    assert_eq!(seen(&world), [(address(PEER), 0, 0, 0)]);
+    world.pass(7 * SECOND);
+    assert_eq!(seen(&world), [(address(PEER), 0, 0, 7)], "since the bind");
+    let now = world.now;
+    world.server.add_stream_traffic(now, connection, 500, 0);
+    assert_eq!(seen(&world), [(address(PEER), 500, 0, 0)]);
+    world.pass(2 * SECOND);
+    let now = world.now;
+    world.server.add_stream_traffic(now, connection, 0, 40);
+    // Not bound, so nothing is counted for it.
+    world.server.add_stream_traffic(now, unbound, 1, 1);
+    world.pass(4 * SECOND);
+    assert_eq!(seen(&world), [(address(PEER), 500, 40, 4)]);
+    assert!(world.server.connection_closed(connection));
+    assert!(shown(&world, None).is_empty());
+    client.refresh(&mut world, 0);
+    close(&mut world, &[unbound]);
+    world.finish();
+}
+
+/// A list has a limited length, whatever a client does.
+#[test]
+fn sessions_show_at_most_sixteen_data_connections() {
+    let mut world = World::with(|config| {
+        config.tcp_relay = true;
+        config.max_peer_connections = 20;
+    });
+    let (mut client, _) = allocated(&mut world);
+    let connections: Vec<_> = (0..20)
+        .map(|number| {
+            let peer = format!("198.51.100.200:{}", 700 + number);
+            let (connection, id) = connect(&mut client, &mut world, &peer);
+            let data = format!("198.51.100.1:{}", 5000 + number);
+            let mut data = crate::tcp::client(&mut world, "alice", &data);
+            assert_eq!(ask_to_bind(&mut data, &mut world, id).code(), 0);
+            assert!(matches!(world.event(), Event::BindConnection(..)));
+            connection
+        })
+        .collect();
+    assert_eq!(shown(&world, None).len(), 16);
+    client.refresh(&mut world, 0);
+    close(&mut world, &connections);
+    world.finish();
+}
+
+/// Peer, bytes to the peer, bytes to the client, and idle seconds of the data connections.
+fn shown(world: &World, peer: Option<IpAddr>) -> Vec<(SocketAddr, u64, u64, u64)> {
+    let filter = SessionFilter { user: None, peer };
+    let (sessions, _) = world.server.sessions(world.now, 0, 100, &filter);
+    let connections = sessions.into_iter().flat_map(|it| it.data_connections);
+    connections
+        .map(|it| (it.peer, it.to_peer, it.to_client, it.idle.as_secs()))
+        .collect()
+}
+
+/// Whether a session is found by the address of a peer.
+fn is_found(world: &World, peer: IpAddr) -> bool {
+    let filter = SessionFilter {
+        user: None,
+        peer: Some(peer),
+    };
+    !world
+        .server
+        .sessions(world.now, 0, 100, &filter)
+        .0
+        .is_empty()
 }
 
 #[test]
