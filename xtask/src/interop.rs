@@ -4,6 +4,7 @@
 //!   survived.
 //! - [`nat_discovery`], with coturn's `turnutils_natdiscovery` and `turnutils_stunclient -f`, and coturn's server: RFC
 //!   5780 in both directions.
+//! - [`oauth`], with coturn's `turnutils_oauth`: access tokens (RFC 7635) in both directions.
 //! - [`migration`], with coturn's server and `turnutils_uclient`: docs/from-coturn.md, step by step, while clients
 //!   send.
 //! - [`pion`], with a Go program on pion's client (`interop/pion`): allocate, permissions, channels, relay to relay.
@@ -57,6 +58,7 @@ mod live_page;
 mod migration;
 mod nat_discovery;
 mod net_sip;
+mod oauth;
 mod openssl;
 mod packages;
 mod pion;
@@ -130,6 +132,7 @@ enum Client {
     LivePage,
     Acme,
     NatDiscovery,
+    Oauth,
     Migration,
 }
 
@@ -233,6 +236,7 @@ const APART: [(Client, &str); 16] = [
     (Client::LivePage, "the live page"),
     (Client::Acme, "ACME"),
     (Client::NatDiscovery, "NAT behaviour discovery"),
+    (Client::Oauth, "access tokens of coturn and of hairpin"),
     (Client::Migration, "from coturn to hairpin, and back"),
 ];
 
@@ -313,6 +317,7 @@ impl Apart<'_> {
             }
             Client::Acme => acme::run(binary, root, logs),
             Client::NatDiscovery => nat_discovery::run(binary, logs),
+            Client::Oauth => oauth::run(binary, logs),
             Client::Migration => migration::run(binary, logs),
             Client::Coturn
             | Client::Pion

@@ -44,6 +44,7 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("turnutils_peer", "coturn"),
     tool("turnutils_stunclient", "coturn"),
     tool("turnutils_natdiscovery", "coturn"),
+    tool("turnutils_oauth", "coturn"),
     tool("turnserver", "coturn"),
     tool("turnadmin", "coturn"),
     tool("sqlite3", "sqlite3"),
