@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::common::Serve;
+use crate::common::{Serve, resident_kib};
 use load::garbage::{FloodOptions, FloodReport, flood};
 use load::generator::{Path, RelayOptions, Run, Stopper, Target, TurnClients, relay};
 use load::measure::{Rate, Schedule};
@@ -28,16 +28,6 @@ fn options(server: SocketAddr, count: u64, rate: Option<f64>) -> FloodOptions {
         rate,
         seed: 20_261_121,
     }
-}
-
-/// Resident memory of a process, in KiB.
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number
-        .and_then(|number| number.parse().ok())
-        .expect("a number of kB")
 }
 
 /// Datagrams that found the receive buffers of this port full.

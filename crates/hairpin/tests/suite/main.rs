@@ -37,6 +37,7 @@ mod doctor;
 #[path = "../../../stores/src/test_engines.rs"]
 mod engines;
 mod events;
+mod forged_sources;
 mod import;
 mod inherited;
 mod killed;

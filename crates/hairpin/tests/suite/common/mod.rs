@@ -212,6 +212,16 @@ impl Drop for Serve {
     }
 }
 
+/// Resident memory of a process, in KiB.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number
+        .and_then(|number| number.parse().ok())
+        .expect("a number of kB")
+}
+
 /// A command that runs until it is told to stop; killed if the test fails. Its stderr is read as it comes.
 pub(crate) struct Background {
     child: Child,

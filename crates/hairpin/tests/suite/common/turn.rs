@@ -42,6 +42,8 @@ pub(crate) struct Client {
     challenge: Option<(String, Vec<u8>, HmacKey)>,
     /// Challenges so far.
     pub(crate) challenges: u32,
+    /// Requests that were sent again, because no response came.
+    pub(crate) repeats: u32,
 }
 
 impl Client {
@@ -57,6 +59,7 @@ impl Client {
             server,
             challenge: None,
             challenges: 0,
+            repeats: 0,
         }
     }
 
@@ -124,6 +127,12 @@ impl Client {
         assert_eq!(self.allocate_once().code, 401);
     }
 
+    /// The nonce that it has got.
+    pub(crate) fn nonce(&self) -> &[u8] {
+        let (_, nonce, _) = self.challenge.as_ref().expect("a challenge");
+        nonce
+    }
+
     /// Sends an Allocate request of another user, once.
     pub(crate) fn send_as(&mut self, user: &str) {
         self.user = user.to_owned();
@@ -188,7 +197,8 @@ impl Client {
     ) -> Answer {
         let (id, request) = self.compose(method, attributes);
         let mut buffer = [0; 1024];
-        for _ in 0..SENT {
+        for number in 0..SENT {
+            self.repeats += u32::from(number > 0);
             self.socket.send_to(&request, self.server).expect("sent");
             while let Ok((length, _)) = self.socket.recv_from(&mut buffer) {
                 let Ok(message) = Message::parse(&buffer[..length]) else {
