@@ -111,10 +111,8 @@ impl Field<'_> {
         command.arg(format!("--listen={}", self.server));
         command.arg(format!("--realm={REALM}"));
         command.arg(format!("--set=auth.token_server_name={SERVER_NAME}"));
-        command.args(
-            KEYS.iter()
-                .map(|key| format!("--set=auth.token_keys={key}")),
-        );
+        let keys = KEYS.map(|key| key.to_string()).join(",");
+        command.arg(format!("--set=auth.token_keys={keys}"));
         let process = Process::start("the server", command, self.logs.join("oauth-server.log"))?;
         let answered = stun::wait_until_answered(self.server, Duration::from_secs(10));
         answered.with_context(|| process.tail())?;

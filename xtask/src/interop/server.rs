@@ -241,9 +241,8 @@ fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {
     if let Some(mode) = setup.offload {
         arguments.push(format!("--offload={mode}"));
     }
-    for key in TOKEN_KEYS {
-        arguments.push(format!("--set=auth.token_keys={key}"));
-    }
+    // Of several `--set` of a key, the last one applies.
+    arguments.push(format!("--set=auth.token_keys={}", TOKEN_KEYS.join(",")));
     let Certificate { chain, key, .. } = &*setup.certificate;
     arguments.push(format!(
         "--set=tls.certificates={}:{}",
