@@ -4,6 +4,8 @@
 //! pass.
 
 mod common;
+#[path = "offload/rates.rs"]
+mod rates;
 
 use common::netns::skipped;
 use common::{Client, Got, at, eventually, ip, socket};
@@ -448,40 +450,6 @@ fn both_halves_draw_on_one_rate_limit() {
         let allowed = RATE + RATE * begin.elapsed().as_millis() as u64 / 1000;
         assert!(relayed() >= 100 && (relayed() - 1) * 1000 <= allowed);
         call.client.release();
-    });
-}
-
-#[test]
-fn the_kernel_obeys_the_rate_of_a_user_and_of_a_realm() {
-    const RATE: u64 = 100_000;
-    const SENT: u64 = 300;
-    alone(|| {
-        let mut limited = settings();
-        limited.rates.per_user = RATE;
-        let Some(server) = start(builder().settings(limited)) else {
-            return;
-        };
-        let mut calls = [(); 2].map(|()| Call::new(&server, AddressFamily::V4, AddressFamily::V4));
-        ready(&server);
-        calls.iter().for_each(Call::wait_for_flow);
-        let relayed = || by_kernel(&server)[0] + by_workers(&server)[0];
-        let settled = relayed();
-        let begin = Instant::now();
-        for _ in 0..SENT {
-            for call in &calls {
-                call.client.send(0x4000, &[1; 1000]);
-            }
-        }
-        let dropped = || server.observer().offload().totals.tc.rate_dropped;
-        let in_user_space = || server.stats().dropped(DropReason::OverRate);
-        eventually("all of them", || {
-            relayed() - settled + dropped() + in_user_space() == 2 * SENT
-        });
-        assert!(dropped() > 0, "by the kernel");
-        let allowed = RATE + RATE * begin.elapsed().as_millis() as u64 / 1000;
-        let passed = relayed() - settled;
-        assert!(passed >= 100 && (passed - 4) * 1000 <= allowed, "{passed}");
-        calls.iter_mut().for_each(|call| call.client.release());
     });
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod dtls;
 pub(crate) mod local;
 pub(crate) mod marked;
 pub(crate) mod netns;
+pub(crate) mod rates;
 pub(crate) mod stream;
 pub(crate) mod take_over;
 

@@ -14,6 +14,7 @@ mod call;
 mod network;
 mod paths;
 mod process;
+mod rates;
 mod shared_ports;
 mod upgrade;
 
