@@ -70,3 +70,4 @@ mod tls_peer;
 mod tutorials;
 mod upgrade;
 mod upgrade_sip;
+mod upgrade_unprivileged;
