@@ -7,7 +7,7 @@ use aws_lc_rs::cipher::{
 };
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use stun::AccessToken;
 use turn::server::credentials::AccessTokens;
@@ -69,6 +69,8 @@ pub struct TokenKey {
     pub algorithm: TokenAlgorithm,
     /// [`TokenAlgorithm::key_len`] bytes.
     pub key: Vec<u8>,
+    /// The realm of the holders of its tokens; `None` for the default realm.
+    pub realm: Option<String>,
 }
 
 /// Keys stay out of logs.
@@ -77,6 +79,7 @@ impl fmt::Debug for TokenKey {
         f.debug_struct("TokenKey")
             .field("kid", &self.kid)
             .field("algorithm", &self.algorithm)
+            .field("realm", &self.realm)
             .finish_non_exhaustive()
     }
 }
@@ -103,7 +106,14 @@ pub enum TokenKeyError {
 /// The keys of all authorization servers. All are valid at once, so that a key can be replaced without a gap.
 pub struct TokenKeys {
     server_name: String,
-    keys: BTreeMap<String, Cipher>,
+    keys: BTreeMap<String, Entry>,
+    /// Of all keys.
+    realms: BTreeSet<String>,
+}
+
+struct Entry {
+    cipher: Cipher,
+    realm: Option<String>,
 }
 
 /// Keys stay out of logs.
@@ -126,6 +136,7 @@ impl TokenKeys {
         keys: impl IntoIterator<Item = TokenKey>,
     ) -> Result<TokenKeys, TokenKeyError> {
         let mut by_kid = BTreeMap::new();
+        let mut realms = BTreeSet::new();
         for key in keys {
             let got = key.key.len();
             let Some(cipher) = Cipher::new(key.algorithm, &key.key) else {
@@ -136,21 +147,29 @@ impl TokenKeys {
                     got,
                 });
             };
-            if by_kid.insert(key.kid.clone(), cipher).is_some() {
+            realms.extend(key.realm.clone());
+            let realm = key.realm;
+            if by_kid
+                .insert(key.kid.clone(), Entry { cipher, realm })
+                .is_some()
+            {
                 return Err(TokenKeyError::Twice(key.kid));
             }
         }
         Ok(TokenKeys {
             server_name: server_name.to_owned(),
             keys: by_kid,
+            realms,
         })
     }
 
     /// The value of ACCESS-TOKEN for this content, as an authorization server makes it; `None` if there is no such key.
     #[must_use]
     pub fn seal(&self, kid: &str, content: &TokenContent) -> Option<Vec<u8>> {
-        let cipher = self.keys.get(kid)?;
-        cipher.seal(self.server_name.as_bytes(), content.to_block())
+        let entry = self.keys.get(kid)?;
+        entry
+            .cipher
+            .seal(self.server_name.as_bytes(), content.to_block())
     }
 }
 
@@ -160,10 +179,18 @@ impl AccessTokens for TokenKeys {
     }
 
     fn open(&self, kid: &str, token: &AccessToken<'_>) -> Result<TokenContent, TokenError> {
-        let cipher = self.keys.get(kid).ok_or(TokenError::UnknownKey)?;
-        let block = cipher.open(self.server_name.as_bytes(), token);
+        let entry = self.keys.get(kid).ok_or(TokenError::UnknownKey)?;
+        let block = entry.cipher.open(self.server_name.as_bytes(), token);
         let content = block.and_then(|block| TokenContent::parse(&block));
         content.ok_or(TokenError::Forged)
+    }
+
+    fn realm_of(&self, kid: &str) -> Option<&str> {
+        self.keys.get(kid)?.realm.as_deref()
+    }
+
+    fn has_realm(&self, realm: &str) -> bool {
+        self.realms.contains(realm)
     }
 }
 
@@ -282,6 +309,7 @@ mod tests {
             kid: kid.into(),
             algorithm,
             key: (0..algorithm.key_len() as u8).collect(),
+            realm: None,
         }
     }
 

@@ -17,8 +17,8 @@ use turn::server::{
 /// share.
 ///
 /// The realm of a client is the first one that matches it. A realm matches the ORIGIN of its request, the server name
-/// of its TLS or DTLS handshake, or the listener. Other clients belong to the default realm. Access tokens and SIP
-/// belong to the default realm.
+/// of its TLS or DTLS handshake, or the listener. Other clients belong to the default realm, if the key of their access
+/// token names no other one. SIP belongs to the default realm.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RealmSettings {

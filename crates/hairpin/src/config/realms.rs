@@ -71,6 +71,14 @@ const FIELDS: [&str; 13] = [
 ];
 const EXAMPLE: &str = "write it like { name = \"a.example\", origins = [\"https://a.example\"], secrets = [\"SECRET\"] }";
 
+impl Written {
+    /// The name of the realm.
+    pub(super) fn name(&self) -> &str {
+        let name = self.name.as_ref();
+        name.map_or("", |name| &name.value.0)
+    }
+}
+
 impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
@@ -226,14 +234,18 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
                 report.push(Diagnostic::error(at, message).see(earlier, "used here first"));
             }
         }
-        check_use(realm, report);
+        let keys = settings.token_keys.iter().flat_map(|keys| &keys.value);
+        let mut of_keys = keys.filter_map(|key| key.value.0.realm.as_deref());
+        if !of_keys.any(|of| of == realm.value.name()) {
+            check_use(realm, report);
+        }
     }
 }
 
-/// Reports a realm that no client can choose, or that nobody can authenticate in.
+/// Reports a realm without token keys that no client can choose, or that nobody can authenticate in.
 fn check_use(realm: &Located<Written>, report: &mut Report) {
     let written = &realm.value;
-    let name = written.name.as_ref().map_or("", |name| &name.value.0);
+    let name = written.name();
     if written.marks().count() < 2 {
         let message = format!("no client can choose the realm `{name}`");
         let help = "give it origins, server_names or listeners";

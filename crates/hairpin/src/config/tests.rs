@@ -519,6 +519,29 @@ users = [{ name = \"alice\", password = \"other\" }]
 }
 
 #[test]
+fn a_key_of_access_tokens_can_be_of_a_realm() {
+    let key = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+    let text = |realm: &str| {
+        format!(
+            "[auth]\nrealm = \"a\"\nrealms = [{{ name = \"shop\" }}]\ntoken_keys = [\n{{ kid = \"k\", key = \"{key}\", realm = \"{realm}\" }},\n]\n"
+        )
+    };
+    // A key alone makes the realm useful.
+    let loaded = load_file(&text("shop"));
+    assert_eq!(loaded.one_line_each(), [""; 0]);
+    let keys = loaded.config.as_ref().expect("no fault").token_keys.clone();
+    assert_eq!(keys[0].realm.as_deref(), Some("shop"));
+    let again = load_file(&loaded.effective(true));
+    assert_eq!(again.config.expect("no fault").token_keys, keys);
+    let complaints = complaints(&text("bank"));
+    let missing = "hairpin.toml:5:1: there is no realm `bank` for this key (name auth.realm or one of auth.realms)";
+    assert!(
+        complaints.iter().any(|one| one == missing),
+        "{complaints:?}"
+    );
+}
+
+#[test]
 fn realms_that_cannot_work_are_named() {
     let realm = |fields: &str| format!("[auth]\nrealm = \"a\"\nrealms = [{{ {fields} }}]\n");
     let users = "users = [{ name = \"x\", password = \"y\" }]";

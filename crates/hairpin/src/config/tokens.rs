@@ -26,7 +26,7 @@ impl fmt::Debug for Key {
     }
 }
 
-const FIELDS: [&str; 3] = ["kid", "key", "algorithm"];
+const FIELDS: [&str; 4] = ["kid", "key", "algorithm", "realm"];
 const EXAMPLE: &str = "write it like { kid = \"2026-11\", key = \"BASE64\", algorithm = \"A256GCM\" }; make a key with: openssl rand -base64 32";
 
 impl Setting for Key {
@@ -34,16 +34,15 @@ impl Setting for Key {
         let fields = match &node.raw {
             Raw::Toml(toml::de::DeValue::Table(_)) => read_table(node, report)?,
             Raw::Plain(text) => {
-                let mut parts = text.splitn(3, ':').map(str::to_owned);
-                [parts.next(), parts.next(), parts.next()]
+                let mut parts = text.splitn(4, ':').map(str::to_owned);
+                [(); 4].map(|()| parts.next())
             }
             _ => {
                 report.push(wrong_type(node, "a key of access tokens").help(EXAMPLE));
                 return None;
             }
         };
-        let [kid, key, algorithm] = fields;
-        make(kid, key, algorithm)
+        make(fields)
             .map_err(|mistake| report.push(mistake.at(&node.at)))
             .ok()
     }
@@ -53,20 +52,22 @@ impl Setting for Key {
             true => STANDARD.encode(&self.0.key),
             false => "***".to_owned(),
         };
+        let realm = self.0.realm.as_deref().map(quote);
+        let realm = realm.map_or(String::new(), |realm| format!(", realm = {realm}"));
         format!(
-            "{{ kid = {}, key = \"{key}\", algorithm = \"{}\" }}",
+            "{{ kid = {}, key = \"{key}\", algorithm = \"{}\"{realm} }}",
             quote(&self.0.kid),
             self.0.algorithm.name()
         )
     }
 }
 
-fn read_table(node: &Node<'_>, report: &mut Report) -> Option<[Option<String>; 3]> {
+fn read_table(node: &Node<'_>, report: &mut Report) -> Option<[Option<String>; 4]> {
     let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
         return None;
     };
     let source = node.at.source;
-    let mut fields = [None, None, None];
+    let mut fields = [None, None, None, None];
     let mut is_complete = true;
     for (name, value) in table.iter() {
         let value = Node::toml(source, value);
@@ -86,11 +87,8 @@ fn read_table(node: &Node<'_>, report: &mut Report) -> Option<[Option<String>; 3
     is_complete.then_some(fields)
 }
 
-fn make(
-    kid: Option<String>,
-    key: Option<String>,
-    algorithm: Option<String>,
-) -> Result<Key, Mistake> {
+/// From the values of [`FIELDS`].
+fn make([kid, key, algorithm, realm]: [Option<String>; 4]) -> Result<Key, Mistake> {
     let missing = |field| Mistake::new(format!("the key has no {field}")).help(EXAMPLE);
     let kid = kid.filter(|kid| !kid.is_empty());
     let kid = kid.ok_or_else(|| missing("kid"))?;
@@ -125,12 +123,18 @@ fn make(
         kid,
         algorithm,
         key: bytes,
+        realm: realm.filter(|realm| !realm.is_empty()),
     }))
 }
 
 /// A key of a database of coturn: its example has longer keys than the algorithm, and coturn uses as many bytes as that
 /// needs.
-pub(crate) fn token_key(kid: &str, key: &str, algorithm: &str) -> Result<TokenKey, Mistake> {
+pub(crate) fn token_key(
+    kid: &str,
+    key: &str,
+    algorithm: &str,
+    realm: &str,
+) -> Result<TokenKey, Mistake> {
     let named = Some(algorithm.to_owned()).filter(|name| !name.is_empty());
     let known = TokenAlgorithm::ALL.into_iter();
     let length = known
@@ -142,7 +146,8 @@ pub(crate) fn token_key(kid: &str, key: &str, algorithm: &str) -> Result<TokenKe
         Ok(bytes) if bytes.len() > length => STANDARD.encode(&bytes[..length]),
         _ => key.to_owned(),
     };
-    make(Some(kid.to_owned()), Some(key), named).map(|key| key.0)
+    let realm = Some(realm.to_owned());
+    make([Some(kid.to_owned()), Some(key), named, realm]).map(|key| key.0)
 }
 
 /// The name by which authorization servers know this server; the realm if it is empty.
@@ -167,13 +172,16 @@ impl FromText for ServerName {
 
 /// Reports a name that does not fit a challenge, and keys with the same kid.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
-    let (Some(keys), Some(name), Some(realm)) = (
+    let (Some(keys), Some(name), Some(realm), Some(further)) = (
         &settings.token_keys,
         &settings.token_server_name,
         &settings.realm,
+        &settings.realms,
     ) else {
         return;
     };
+    let further = further.value.iter();
+    let further: Vec<&str> = further.map(|realm| realm.value.name()).collect();
     for (number, key) in keys.value.iter().enumerate() {
         let before = &keys.value[..number];
         if let Some(first) = before
@@ -183,8 +191,22 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
             let message = format!("two keys have the kid `{}`", key.value.0.kid);
             report.push(Diagnostic::error(&key.at, message).see(&first.at, "the first one"));
         }
+        if let Some(of) = &key.value.0.realm
+            && *of != realm.value.0
+            && !further.contains(&of.as_str())
+        {
+            let message = format!("there is no realm `{of}` for this key");
+            let help = "name auth.realm or one of auth.realms";
+            report.push(Diagnostic::error(&key.at, message).help(help));
+        }
     }
-    let room = max_server_name_bytes(realm.value.0.len());
+    let of_keys = keys
+        .value
+        .iter()
+        .filter_map(|key| key.value.0.realm.as_deref());
+    let known = of_keys.filter(|realm| further.contains(realm));
+    let longest = known.map(str::len).chain([realm.value.0.len()]).max();
+    let room = max_server_name_bytes(longest.unwrap_or(0));
     let length = match name.value.0.len() {
         0 => realm.value.0.len(),
         length => length,
@@ -202,12 +224,9 @@ mod tests {
     use super::*;
 
     fn text(kid: &str, key: &str, algorithm: Option<&str>) -> Result<Key, String> {
-        make(
-            Some(kid.into()),
-            Some(key.into()),
-            algorithm.map(Into::into),
-        )
-        .map_err(|mistake| mistake.one_line())
+        let algorithm = algorithm.map(Into::into);
+        make([Some(kid.into()), Some(key.into()), algorithm, None])
+            .map_err(|mistake| mistake.one_line())
     }
 
     #[test]

@@ -67,6 +67,7 @@ mod systemd;
 mod tls_files;
 #[path = "../../../server/tests/tls_peer/mod.rs"]
 mod tls_peer;
+mod token_rotation;
 mod tutorials;
 mod upgrade;
 mod upgrade_sip;

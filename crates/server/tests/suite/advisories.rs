@@ -169,6 +169,7 @@ fn cve_2026_43994_access_tokens_of_any_length_are_refused() {
         kid: USER.into(),
         algorithm: TokenAlgorithm::A256Gcm,
         key: vec![1; 32],
+        realm: None,
     };
     let keys = TokenKeys::new("turn.example.org", [key]).expect("a good key");
     let server = start(defaults().access_tokens(Arc::new(keys)));

@@ -138,8 +138,9 @@ impl Server {
             .find(&asked.path.five_tuple)
             .and_then(|place| self.clients.get(place));
         if let Some(client) = holder {
-            let may_stay = !self.config.strict_expiry
-                || client.user.is_fresh(now) && client.user.is_of(self.credentials_epoch);
+            // What a token says does not change with the sources of credentials.
+            let is_current = client.user.is_by_token() || client.user.is_of(self.credentials_epoch);
+            let may_stay = !self.config.strict_expiry || client.user.is_fresh(now) && is_current;
             if may_stay && fits(&client.user) {
                 return Ok(Arc::clone(&client.user));
             }

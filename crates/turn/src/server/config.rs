@@ -43,8 +43,8 @@ pub struct Config {
     pub credentials: Arc<dyn Credentials>,
     /// The realms beside the default one. Default: none.
     pub realms: Vec<RealmConfig>,
-    /// What opens access tokens (RFC 7635) in the default realm; `None` if clients cannot use any. Then ACCESS-TOKEN is
-    /// an unknown attribute.
+    /// What opens access tokens (RFC 7635); `None` if clients cannot use any. Then ACCESS-TOKEN is an unknown attribute,
+    /// as it is in a realm without keys.
     pub access_tokens: Option<Arc<dyn AccessTokens>>,
     /// Which peers are allowed.
     pub policy: Arc<dyn PeerPolicy>,
@@ -266,7 +266,13 @@ impl Config {
 fn server_name_error(config: &Config) -> Option<ConfigError> {
     let tokens = config.access_tokens.as_ref()?;
     let name = tokens.server_name();
-    let room = max_server_name_bytes(config.realm.len());
+    let realms = config.realms.iter().map(|realm| &realm.name);
+    let longest = realms
+        .filter(|realm| tokens.has_realm(realm))
+        .chain([&config.realm])
+        .map(String::len)
+        .max();
+    let room = max_server_name_bytes(longest.unwrap_or(0));
     let is_good = (1..=room).contains(&name.len()) && !name.chars().any(char::is_control);
     (!is_good).then_some(ConfigError::ServerName(room))
 }

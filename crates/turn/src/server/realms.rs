@@ -8,7 +8,8 @@
 //! 4. the server name of the client's TLS or DTLS handshake (SNI, RFC 6066 §3; [`Server::set_server_name`]);
 //! 5. the address of the listener.
 //!
-//! A request with credentials of any other realm gets 401, with the realm that was chosen.
+//! A request with credentials of any other realm gets 401, with the realm that was chosen. If that is the default realm,
+//! an access token may have a key of another one: then its holder is of the key's realm.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -145,6 +146,22 @@ impl Realms {
         self.by_name.get(name).copied()
     }
 
+    /// The realm of the holders of tokens of this kid. A client presents its token in this realm, or in the default
+    /// one.
+    pub(super) fn of_tokens(
+        &self,
+        tokens: &dyn AccessTokens,
+        kid: &str,
+        asked: RealmNumber,
+    ) -> Option<&Arc<str>> {
+        let number = match tokens.realm_of(kid) {
+            Some(name) => self.named(name)?,
+            None => RealmNumber::DEFAULT,
+        };
+        let is_possible = asked == number || asked == RealmNumber::DEFAULT;
+        is_possible.then(|| &self.get(number).name)
+    }
+
     /// The realm that the first known ORIGIN of a request chooses. A request may have several, one for each web page
     /// around another.
     fn of_origins(&self, message: &Message<'_>) -> Option<RealmNumber> {
@@ -253,8 +270,18 @@ impl Server {
         }
         let place = self.holder_of(&path.five_tuple);
         let holder = place.and_then(|place| self.clients.get(place));
-        if let Some(number) = holder.and_then(|client| self.realms.named(client.user.realm())) {
-            return number;
+        if let Some(client) = holder
+            && let Some(number) = self.realms.named(client.user.realm())
+        {
+            // The key of its token has chosen its realm. It may still use the challenge of the default realm.
+            let names_default = || {
+                let realm = message.get::<stun::Realm<'_>>().ok().flatten();
+                realm.is_some_and(|realm| *realm.0 == *self.realms.all[0].name)
+            };
+            return match client.user.is_by_token() && names_default() {
+                true => RealmNumber::DEFAULT,
+                false => number,
+            };
         }
         self.realms
             .of_origins(message)
@@ -273,10 +300,13 @@ impl Config {
         }
     }
 
-    /// What opens the access tokens of a realm. Only the default one takes any.
+    /// What opens access tokens, if clients of this realm may have some. The default one has those of all realms.
     pub(super) fn access_tokens_of(&self, number: RealmNumber) -> Option<&Arc<dyn AccessTokens>> {
-        let tokens = self.access_tokens.as_ref();
-        tokens.filter(|_| number == RealmNumber::DEFAULT)
+        let tokens = self.access_tokens.as_ref()?;
+        let realm = self.further_realm(number);
+        realm
+            .is_none_or(|realm| tokens.has_realm(&realm.name))
+            .then_some(tokens)
     }
 
     /// The rate of an allocation of a user of this realm.

@@ -66,7 +66,7 @@ impl ClaimError {
 fn is_same_client(owner: &ClientIdentity<'_>, client: &ClientIdentity<'_>) -> bool {
     let address = |client: &ClientIdentity<'_>| client.five_tuple.remote.ip();
     match (owner.by_token, client.by_token) {
-        (true, true) => address(owner) == address(client),
+        (true, true) => address(owner) == address(client) && owner.realm == client.realm,
         (one, other) => one == other && owner.user == client.user && owner.realm == client.realm,
     }
 }

@@ -27,8 +27,11 @@ impl Server {
         token: Result<AccessToken<'_>, AttributeError>,
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
+        let holder = || self.token_holder(asked, message, claim);
         let tokens = self.config.access_tokens_of(asked.realm);
-        let tokens = tokens.ok_or(Unauthenticated::UnexpectedToken)?;
+        let Some(tokens) = tokens else {
+            return holder().ok_or(Unauthenticated::UnexpectedToken);
+        };
         let integrity = message
             .has_integrity()
             .ok_or(Unauthenticated::NoIntegrity)?;
@@ -41,19 +44,35 @@ impl Server {
         let Claim::Username(kid) = claim else {
             return Err(AuthFailure::UnknownUser.into());
         };
-        let content = tokens.open(kid, &token).map_err(|error| match error {
-            TokenError::UnknownKey => AuthFailure::UnknownUser,
-            TokenError::Forged => AuthFailure::ForgedToken,
-        })?;
+        let content = match tokens.open(kid, &token) {
+            Ok(content) => content,
+            Err(TokenError::UnknownKey) => return holder().ok_or(AuthFailure::UnknownUser.into()),
+            Err(TokenError::Forged) => return Err(AuthFailure::ForgedToken.into()),
+        };
         let expires = content.expires_unix_s(now.unix_s);
         let expires = expires.ok_or(AuthFailure::ExpiredCredential)?;
-        let realm = &self.realms.get(asked.realm).name;
+        let realm = self.realms.of_tokens(&**tokens, kid, asked.realm);
+        let realm = realm.ok_or(AuthFailure::WrongRealm)?;
         let with = |mac_key| User::by_token(realm, kid, &token, (mac_key, integrity), expires);
         let mut users = self.mac_keys(&content, integrity).map(with);
         let user = users.find(|user| is_signed_with(message, user.key()));
         let user = user.ok_or(AuthFailure::WrongPassword)?;
         self.stats.keys_derived += 1;
         Ok(Arc::new(user.found_at(now, None, self.credentials_epoch)))
+    }
+
+    /// The holder of the allocation of this 5-tuple, if a token of the same kid made it and this request proves the key
+    /// of that token. The server may have the key of the kid no more: the allocation continues until its token ends.
+    fn token_holder(
+        &self,
+        asked: &RequestContext,
+        message: &Message<'_>,
+        claim: Claim<'_>,
+    ) -> Option<Arc<User>> {
+        let place = self.holder_of(&asked.path.five_tuple)?;
+        let user = &self.clients.get(place)?.user;
+        let is_holder = user.has_kid(claim) && is_signed_with(message, user.key());
+        is_holder.then(|| Arc::clone(user))
     }
 
     /// The key in a token; then what coturn's clients make of one for SHA-1: they sign with the first 16 of its 20
@@ -93,6 +112,9 @@ impl Server {
     /// Whether every request may have this attribute.
     pub(super) fn knows_attribute(&self, asked: &RequestContext, attribute: AttributeType) -> bool {
         let takes_tokens = self.config.access_tokens_of(asked.realm).is_some();
-        is_known(attribute) || attribute == AttributeType::ACCESS_TOKEN && takes_tokens
+        // The last key may be gone, but not the allocations that tokens made.
+        let is_by_token = || asked.user.as_ref().is_some_and(|user| user.is_by_token());
+        is_known(attribute)
+            || attribute == AttributeType::ACCESS_TOKEN && (takes_tokens || is_by_token())
     }
 }

@@ -215,13 +215,13 @@ impl User {
 
     /// Whether this is who the request says it is from, with a key of the kind it was made with.
     pub(super) fn is(&self, realm: &str, claim: Claim<'_>, protection: Protection) -> bool {
-        if *self.realm != *realm {
-            return false;
-        }
         if let Some(kid) = &self.kid {
-            // The key was not made from a password.
+            // The key was not made from a password and a realm.
             return claim == Claim::Username(kid)
                 && self.protection.integrity == protection.integrity;
+        }
+        if *self.realm != *realm {
+            return false;
         }
         let same = match claim {
             Claim::Username(name) => self.userhash.is_none() && *self.name == *name,
@@ -230,18 +230,25 @@ impl User {
         same && self.protection == protection
     }
 
-    /// Whether both may manage the same allocations: the same name, or tokens. A client refreshes an allocation with a
+    /// Whether both may manage the same allocations of a realm: the same name, or tokens. A client refreshes an allocation with a
     /// newer token (RFC 7635 §9), which another key may have encrypted, and tokens name nobody.
     pub(super) fn is_same_as(&self, other: &User) -> bool {
-        match (&self.kid, &other.kid) {
-            (None, None) => self.name == other.name && self.realm == other.realm,
+        let is_same = match (&self.kid, &other.kid) {
+            (None, None) => self.name == other.name,
             (one, other) => one.is_some() && other.is_some(),
-        }
+        };
+        is_same && self.realm == other.realm
     }
 
     /// Whether the user has proven an access token.
     pub(super) const fn is_by_token(&self) -> bool {
         self.kid.is_some()
+    }
+
+    /// Whether the user has proven an access token, and this is its kid.
+    pub(super) fn has_kid(&self, claim: Claim<'_>) -> bool {
+        let kid = self.kid.as_deref();
+        kid.is_some_and(|kid| claim == Claim::Username(kid))
     }
 
     /// Whether the credential is past its time.

@@ -1,16 +1,20 @@
 //! Third-party authorization (RFC 7635).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use hairpin_turn::server::credentials::{AccessTokens, TokenContent, TokenError};
-use hairpin_turn::server::{AuthFailure, CloseReason, ConfigError};
+use hairpin_turn::server::credentials::{
+    AccessTokens, StaticCredentials, TokenContent, TokenError,
+};
+use hairpin_turn::server::{
+    AuthFailure, ClientIdentity, CloseReason, ConfigError, Quota, QuotaExceeded, RealmConfig,
+};
 use stun::{
     AccessToken, AttributeType, Builder, Class, ErrorCode, EvenPort, HmacKey, Lifetime, Message,
     Method, PasswordAlgorithms, Realm, RequestedTransport, ReservationToken, Software,
     ThirdPartyAuthorization, TransactionId,
 };
 
-use crate::world::{Client, START_UNIX_S, Signing, World, bare, path};
+use crate::world::{Client, REALM, START_UNIX_S, Signing, World, bare, path};
 
 const NAME: &str = "turn.example.org";
 const KID: &str = "2026-11";
@@ -20,15 +24,38 @@ const TAG: [u8; 4] = *b"tag!";
 
 /// Tokens that are not encrypted and end with a tag.
 #[derive(Debug)]
-struct OpenTokens(&'static str);
+struct OpenTokens {
+    name: &'static str,
+    /// The kids of the keys, each with its realm.
+    kids: Vec<(&'static str, Option<&'static str>)>,
+}
+
+impl OpenTokens {
+    fn new(name: &'static str) -> Arc<OpenTokens> {
+        OpenTokens::with(name, &[(KID, None), ("other", None)])
+    }
+
+    fn with(name: &'static str, kids: &[(&'static str, Option<&'static str>)]) -> Arc<OpenTokens> {
+        let kids = kids.to_vec();
+        Arc::new(OpenTokens { name, kids })
+    }
+}
 
 impl AccessTokens for OpenTokens {
     fn server_name(&self) -> &str {
-        self.0
+        self.name
+    }
+
+    fn realm_of(&self, kid: &str) -> Option<&str> {
+        self.kids.iter().find(|(known, _)| *known == kid)?.1
+    }
+
+    fn has_realm(&self, realm: &str) -> bool {
+        self.kids.iter().any(|(_, of)| *of == Some(realm))
     }
 
     fn open(&self, kid: &str, token: &AccessToken<'_>) -> Result<TokenContent, TokenError> {
-        if kid != KID && kid != "other" {
+        if !self.kids.iter().any(|(known, _)| *known == kid) {
             return Err(TokenError::UnknownKey);
         }
         let block = token.encrypted_block.strip_suffix(&TAG);
@@ -38,7 +65,7 @@ impl AccessTokens for OpenTokens {
 }
 
 fn world() -> World {
-    World::with(|config| config.access_tokens = Some(Arc::new(OpenTokens(NAME))))
+    World::with(|config| config.access_tokens = Some(OpenTokens::new(NAME)))
 }
 
 /// A client that has a token.
@@ -62,6 +89,14 @@ impl TokenClient {
         client.signing.keys = vec![HmacKey::sha1(&content.mac_key)];
         let block = [&content.to_block()[..], &TAG].concat();
         TokenClient { client, block }
+    }
+
+    /// The same for another client of this address.
+    fn at(world: &mut World, kid: &str, key: u8, remote: &str) -> TokenClient {
+        let like = TokenClient::new(world, kid, key);
+        let mut client = Client::new(world, kid, remote);
+        client.signing.keys = like.client.signing.keys;
+        TokenClient { client, ..like }
     }
 
     fn push(block: &[u8], request: &mut Builder<'_>) {
@@ -114,7 +149,7 @@ fn the_longest_server_name_fits_every_challenge_to_an_allocate_request() {
     let longest = hairpin_turn::server::max_server_name_bytes(crate::world::REALM.len());
     let name: &'static str = "n".repeat(longest).leak();
     let mut world = World::with(|config| {
-        config.access_tokens = Some(Arc::new(OpenTokens(name)));
+        config.access_tokens = Some(OpenTokens::new(name));
         config.software = Some("hairpin".into());
     });
     let mut buffer = [0; 64];
@@ -129,7 +164,7 @@ fn the_longest_server_name_fits_every_challenge_to_an_allocate_request() {
     for bad in [&*"n".repeat(longest + 1), "", "a\nb"] {
         let bad: &'static str = bad.to_owned().leak();
         let mut config = world.config.clone();
-        config.access_tokens = Some(Arc::new(OpenTokens(bad)));
+        config.access_tokens = Some(OpenTokens::new(bad));
         let error = config.validate().unwrap_err();
         assert_eq!(error, ConfigError::ServerName(longest), "{bad:?}");
     }
@@ -335,7 +370,7 @@ fn a_key_of_256_bits_signs_with_sha_256_and_gets_message_integrity() {
 fn the_first_16_bytes_of_a_key_sign_too_unless_that_is_off() {
     for short_token_keys in [true, false] {
         let mut world = World::with(|config| {
-            config.access_tokens = Some(Arc::new(OpenTokens(NAME)));
+            config.access_tokens = Some(OpenTokens::new(NAME));
             config.short_token_keys = short_token_keys;
         });
         let mut client = TokenClient::new(&mut world, KID, 1);
@@ -354,7 +389,7 @@ fn the_first_16_bytes_of_a_key_sign_too_unless_that_is_off() {
 #[test]
 fn protected_binding_requests_take_tokens() {
     let mut world = World::with(|config| {
-        config.access_tokens = Some(Arc::new(OpenTokens(NAME)));
+        config.access_tokens = Some(OpenTokens::new(NAME));
         config.authenticate_binding = true;
     });
     let mut client = TokenClient::new(&mut world, KID, 1);
@@ -368,4 +403,146 @@ fn protected_binding_requests_take_tokens() {
         Some(401)
     );
     world.finish();
+}
+
+#[test]
+fn an_allocation_outlives_the_key_of_its_token_and_a_new_token_of_that_key_is_refused() {
+    // Strictly, too: what the token says has not changed.
+    for strict_expiry in [false, true] {
+        let mut world = world();
+        world.reconfigure(|config| config.strict_expiry = strict_expiry);
+        let mut first = TokenClient::new(&mut world, KID, 1);
+        assert_eq!(first.allocate(&mut world).code(), 0);
+        world.expect_opened();
+        world.reconfigure(|config| {
+            config.access_tokens = Some(OpenTokens::with(NAME, &[("other", None)]));
+            config.credentials = Arc::new(StaticCredentials::new(REALM));
+        });
+        assert_eq!(first.refresh(&mut world, 900).granted(), 900);
+        assert_eq!(first.client.refresh(&mut world, 800).granted(), 800);
+        assert_eq!(first.client.permit(&mut world, &[PEER]), 0);
+        assert_eq!(first.client.bind(&mut world, 0x4000, PEER), 0);
+        // Somebody else with a token of that key, and the same client with another one.
+        let mut late = TokenClient::at(&mut world, KID, 1, "198.51.100.7:7");
+        let reply = late.allocate(&mut world);
+        assert_eq!(reply.code(), 401);
+        let name = reply.get::<ThirdPartyAuthorization<'_>>();
+        assert_eq!(name, Some(ThirdPartyAuthorization(NAME)));
+        let mut second = TokenClient::new(&mut world, KID, 2);
+        second.client.next_id = first.client.next_id + 1000;
+        assert_eq!(second.refresh(&mut world, 900).code(), 401);
+        // A key that is there takes over.
+        let mut newer = TokenClient::new(&mut world, "other", 3);
+        newer.client.next_id = second.client.next_id + 1000;
+        assert_eq!(newer.refresh(&mut world, 900).granted(), 900);
+        assert_eq!(newer.client.permit(&mut world, &[PEER]), 0);
+        assert_eq!(first.refresh(&mut world, 900).code(), 401);
+        // The last key goes.
+        world.reconfigure(|config| config.access_tokens = None);
+        assert_eq!(newer.refresh(&mut world, 700).granted(), 700);
+        assert_eq!(late.allocate(&mut world).code(), 420);
+        world.finish();
+    }
+}
+
+/// The realms of the clients that have taken something.
+#[derive(Debug, Default)]
+struct Realms(Mutex<Vec<String>>);
+
+impl Quota for Realms {
+    fn try_acquire(&self, client: &ClientIdentity<'_>) -> Result<(), QuotaExceeded> {
+        self.0.lock().unwrap().push(client.realm.to_owned());
+        Ok(())
+    }
+
+    fn release(&self, client: &ClientIdentity<'_>) {
+        let mut all = self.0.lock().unwrap();
+        let place = all.iter().position(|realm| realm == client.realm);
+        all.swap_remove(place.expect("released what was acquired"));
+    }
+
+    fn transfer(
+        &self,
+        from: &ClientIdentity<'_>,
+        to: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded> {
+        self.release(from);
+        self.try_acquire(to)
+    }
+}
+
+#[test]
+fn a_key_chooses_the_realm_of_the_holders_of_its_tokens() {
+    const SHOP: &str = "shop.example";
+    let quota = Arc::new(Realms::default());
+    let mut world = World::with(|config| {
+        let users = || Arc::new(StaticCredentials::new(SHOP));
+        let mut shop = RealmConfig::new(SHOP, users());
+        shop.origins = vec!["https://shop.example".to_owned()];
+        config.realms = vec![shop, RealmConfig::new("bank.example", users())];
+        config.quota = Arc::clone(&quota) as _;
+        let kids = [(KID, None), ("other", Some(SHOP)), ("gone", Some("gone"))];
+        config.access_tokens = Some(OpenTokens::with(NAME, &kids));
+    });
+    let held = || quota.0.lock().unwrap().clone();
+    let mut shopper = TokenClient::new(&mut world, "other", 1);
+    assert_eq!(shopper.allocate(&mut world).code(), 0);
+    world.expect_opened();
+    assert_eq!(held(), [SHOP]);
+    // With the challenge of the default realm, and with that of the realm.
+    for realm in [REALM, SHOP] {
+        shopper.client.signing.realm = Some(realm.to_owned());
+        assert_eq!(shopper.client.permit(&mut world, &[PEER]), 0, "{realm}");
+        assert_eq!(shopper.refresh(&mut world, 900).granted(), 900, "{realm}");
+    }
+    shopper.client.signing.realm = Some("bank.example".to_owned());
+    assert_eq!(shopper.client.permit(&mut world, &[PEER]), 401);
+    // A token of another realm does not refresh the allocation.
+    let mut other = TokenClient::new(&mut world, KID, 2);
+    other.client.next_id = shopper.client.next_id + 1000;
+    assert_eq!(other.refresh(&mut world, 900).code(), 441);
+    let mut default = TokenClient::at(&mut world, KID, 3, "198.51.100.7:7");
+    assert_eq!(default.allocate(&mut world).code(), 0);
+    world.expect_opened();
+    assert_eq!(held(), [SHOP, REALM]);
+    // Its realm is not there.
+    let mut gone = TokenClient::at(&mut world, "gone", 4, "198.51.100.7:8");
+    assert_eq!(gone.allocate(&mut world).code(), 401);
+    // In the shop's realm, only its tokens count.
+    for (kid, port, code) in [("other", 9, 0), (KID, 10, 401)] {
+        let mut client = TokenClient::at(&mut world, kid, 5, &format!("198.51.100.7:{port}"));
+        client.client.signing.realm = Some(SHOP.to_owned());
+        let block = client.block.clone();
+        let reply = client.client.try_allocate(&mut world, |request| {
+            let origin = stun::Origin("https://shop.example");
+            request.push(&origin).unwrap();
+            TokenClient::push(&block, request);
+        });
+        assert_eq!(reply.code(), code, "{kid}");
+        let name = reply.get::<ThirdPartyAuthorization<'_>>();
+        assert_eq!(name.is_some(), code == 401);
+    }
+    world.expect_opened();
+    assert_eq!(held(), [SHOP, REALM, SHOP]);
+    world.events.clear();
+    world.finish();
+}
+
+#[test]
+fn the_server_name_fits_beside_the_longest_realm_with_keys() {
+    let longest = hairpin_turn::server::max_server_name_bytes(REALM.len());
+    let name: &'static str = "n".repeat(longest).leak();
+    let long: &'static str = "r".repeat(40).leak();
+    let world = World::with(|config| {
+        let users = Arc::new(StaticCredentials::new(long));
+        config.realms = vec![RealmConfig::new(long, users)];
+        config.access_tokens = Some(OpenTokens::new(name));
+    });
+    let mut config = world.config.clone();
+    config.access_tokens = Some(OpenTokens::with(name, &[(KID, Some(long))]));
+    let room = hairpin_turn::server::max_server_name_bytes(long.len());
+    assert_eq!(
+        config.validate().unwrap_err(),
+        ConfigError::ServerName(room)
+    );
 }

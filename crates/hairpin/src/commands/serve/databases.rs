@@ -12,6 +12,7 @@ use server::quota::QuotaLimits;
 use server::realms::RealmSettings;
 use server::signals::SignalWaker;
 use server::turn::server::credentials::AccessTokens;
+use server::turn::server::max_server_name_bytes;
 use server::{MAX_REALM_BYTES, Settings};
 use stores::{
     Notice, OpenError, RealmOption, Shared, Source, StoreList, StoreSettings, Stores, TokenKeyRow,
@@ -207,8 +208,11 @@ impl Databases {
         for source in self.sources() {
             let shared = source.shared().unwrap_or_default();
             for row in &shared.token_keys {
-                // Access tokens are of the default realm.
-                let is_ours = row.realm.is_empty() || row.realm == settings.realm;
+                let is_ours =
+                    is_default(settings, &row.realm) || find(settings, &row.realm).is_some();
+                // A challenge of the realm has to carry both names.
+                let is_ours = is_ours
+                    && config.token_server_name.len() <= max_server_name_bytes(row.realm.len());
                 let is_twice = keys.iter().any(|key| key.kid == row.kid);
                 if is_ours && !is_twice && is_valid(row, now) {
                     keys.extend(key_of(row));
@@ -283,7 +287,8 @@ fn is_valid(row: &TokenKeyRow, now_unix_s: u64) -> bool {
 }
 
 fn key_of(row: &TokenKeyRow) -> Option<TokenKey> {
-    let key = token_key(&row.kid, row.key.trim(), row.algorithm.trim());
+    let key = row.key.trim();
+    let key = token_key(&row.kid, key, row.algorithm.trim(), &row.realm);
     key.map_err(|mistake| {
         tracing::warn!(
             kid = row.kid,

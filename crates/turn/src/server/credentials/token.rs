@@ -29,6 +29,18 @@ pub trait AccessTokens: Debug + Send + Sync {
     /// # Errors
     /// If the key is unknown, or if the token was not made with it for this server.
     fn open(&self, kid: &str, token: &AccessToken<'_>) -> Result<TokenContent, TokenError>;
+
+    /// The realm of the holders of tokens that this key has encrypted; `None` for the default realm.
+    fn realm_of(&self, kid: &str) -> Option<&str> {
+        let _ = kid;
+        None
+    }
+
+    /// Whether [`realm_of`](Self::realm_of) has this realm for some key.
+    fn has_realm(&self, realm: &str) -> bool {
+        let _ = realm;
+        false
+    }
 }
 
 /// Why a token cannot be opened.
