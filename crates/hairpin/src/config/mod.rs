@@ -190,6 +190,8 @@ pub(crate) struct Config {
     pub(crate) nonce_lifetime: Duration,
     /// Whether a Refresh needs a credential that has not expired.
     pub(crate) strict_expiry: bool,
+    /// Whether Binding requests require credentials.
+    pub(crate) authenticate_binding: bool,
     /// Re-admitted peers.
     pub(crate) peers_allow: Vec<PeerRule>,
     /// Denied peers.
@@ -422,6 +424,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         stores: stores::resolve(settings)?,
         nonce_lifetime: s.nonce_lifetime?.value.0,
         strict_expiry: s.strict_expiry?.value,
+        authenticate_binding: s.authenticate_binding?.value,
         peers_allow: values(s.peers_allow?.value),
         peers_deny: values(s.peers_deny?.value),
         peers_deny_files: bare(s.peers_deny_files?.value, |file| file.0),

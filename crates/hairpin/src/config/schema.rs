@@ -149,6 +149,8 @@ pub(crate) struct Settings {
     pub(crate) nonce_lifetime: Entry<NonceLifetime>,
     /// `auth.strict_expiry`
     pub(crate) strict_expiry: Entry<bool>,
+    /// `auth.binding_requests`
+    pub(crate) authenticate_binding: Entry<bool>,
     /// `peers.allow`
     pub(crate) peers_allow: Entry<List<PeerRule>>,
     /// `peers.deny`
@@ -454,6 +456,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("auth", "stores", |s| &mut s.stores).secret(),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
+    Key::new("auth", "binding_requests", |s| &mut s.authenticate_binding),
     Key::new("peers", "allow", |s| &mut s.peers_allow),
     Key::new("peers", "deny", |s| &mut s.peers_deny),
     Key::new("peers", "deny_files", |s| &mut s.peers_deny_files),

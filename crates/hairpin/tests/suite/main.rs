@@ -15,6 +15,7 @@ mod amplification;
 mod api;
 mod api_remote;
 mod bench_cli;
+mod binding_credentials;
 mod check;
 mod cli_api;
 mod cluster;

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     probe::stun(server, target.timeout)
                         .map(|report| Finding::Stun(Box::new(report)))
                 };
-                conclude(args, probe_first_responding(&target, ask))
+                conclude(args, probe_first_responding(&target, ask), ASK_TURN)
             }
             Err(error) => Ok(usage(&error)),
         },
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     probe::nat(&server, &options).map(|report| Finding::Nat(Box::new(report)))
                 };
                 let servers = target.servers_for_nat(args.name_server);
-                conclude(&args.target, first_of(servers, ask))
+                conclude(&args.target, first_of(servers, ask), ASK_TURN)
             }
             Err(error) => Ok(usage(&error)),
         },
@@ -65,7 +65,8 @@ fn turn_once_or_again(turn: &Turn) -> Result<ExitCode> {
                     probe::turn(server, credentials.as_ref(), target.timeout)
                         .map(|report| Finding::Turn(Box::new(report)))
                 };
-                conclude(&turn.target, probe_first_responding(&target, ask))
+                let finding = probe_first_responding(&target, ask);
+                conclude(&turn.target, finding, GIVE_CREDENTIALS)
             }
             Err(error) => Ok(usage(&error)),
         },
@@ -166,15 +167,18 @@ fn may_differ_at_other_address(error: &ProbeError) -> bool {
     )
 }
 
-/// Which flag helps; the rest of what to do is in the text of the error.
-fn advice(error: &ProbeError) -> &'static str {
-    match error.kind() {
-        ProbeErrorKind::CredentialsNeeded => ": give --secret SECRET or --user NAME:PASSWORD",
-        _ => "",
-    }
-}
+/// What to do if a server requires credentials.
+const GIVE_CREDENTIALS: &str = ": give --secret SECRET or --user NAME:PASSWORD";
+/// The same for a command that sends Binding requests only.
+const ASK_TURN: &str =
+    ": this command sends Binding requests without credentials; hairpin probe turn has some";
 
-fn conclude(args: &TargetArgs, finding: Result<Finding, Failure>) -> Result<ExitCode> {
+/// `advice` says what to do if the server requires credentials.
+fn conclude(
+    args: &TargetArgs,
+    finding: Result<Finding, Failure>,
+    advice: &str,
+) -> Result<ExitCode> {
     let finding = match finding {
         Ok(finding) => finding,
         Err(failure) => {
@@ -184,11 +188,11 @@ fn conclude(args: &TargetArgs, finding: Result<Finding, Failure>) -> Result<Exit
             match failure {
                 Failure::NoAddress(error) => eprintln!("error: {error:#}"),
                 Failure::Server(_, error) => {
-                    eprintln!(
-                        "error: {}{}",
-                        output::printable(&error.to_string()),
-                        advice(&error)
-                    );
+                    let advice = match error.kind() {
+                        ProbeErrorKind::CredentialsNeeded => advice,
+                        _ => "",
+                    };
+                    eprintln!("error: {}{advice}", output::printable(&error.to_string()));
                 }
             }
             return Ok(ExitCode::FAILURE);

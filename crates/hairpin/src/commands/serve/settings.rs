@@ -72,6 +72,7 @@ fn settings(config: &Config) -> Settings {
         .total(config.limits.allocations);
     settings.nonce_lifetime = config.nonce_lifetime;
     settings.strict_expiry = config.strict_expiry;
+    settings.authenticate_binding = config.authenticate_binding;
     settings.rfc5766_channels = config.rfc5766_channels;
     settings.short_token_keys = config.short_token_keys;
     settings.channel_keeps_permission = config.channel_keeps_permission;
@@ -242,6 +243,7 @@ mod tests {
         assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.rates, library.rates);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
+        assert_eq!(ours.authenticate_binding, library.authenticate_binding);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
         assert_eq!(ours.short_token_keys, library.short_token_keys);
         assert_eq!(ours.classic_stun, library.classic_stun);

@@ -22,7 +22,10 @@ pub(super) const ROWS: &[Row] = &[
     ),
     flag(
         "secure-stun",
-        unsupported("hairpin responds to Binding requests of all clients"),
+        Rule::Decide(|_, _, draft| {
+            draft.set("auth.binding_requests", true);
+            Verdict::carried("auth.binding_requests")
+        }),
     ),
     flag(
         "fingerprint",

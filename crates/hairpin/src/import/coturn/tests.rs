@@ -264,3 +264,14 @@ fn a_number_may_be_left_out() {
         Verdict::Unnecessary(_)
     ));
 }
+
+#[test]
+fn secure_stun_is_carried_over() {
+    let text = "lt-cred-mech\nuser=ann:secret\nrealm=example.org\nsecure-stun\n";
+    let made = accepted(text);
+    assert_eq!(made["auth"]["binding_requests"].as_bool(), Some(true));
+    let expected = Verdict::carried("auth.binding_requests");
+    assert_eq!(verdicts(text).last(), Some(&expected));
+    let without = accepted("lt-cred-mech\nuser=ann:secret\nrealm=example.org\n");
+    assert!(without["auth"].get("binding_requests").is_none());
+}
