@@ -167,8 +167,8 @@ impl Table for Written {
             report.push(Diagnostic::error(at, message).help("add user and password"));
         }
         if self.realm.is_none() && self.password.is_some() {
-            let message = "the trunk has a password and no realm; without one, the server answers challenges only if \
-                           their realm is a host of the trunk";
+            let message = "the trunk has a password and no realm; without one, the server answers challenges of every \
+                           realm, also of called parties behind the trunk";
             let help =
                 "add realm = \"carrier.example\": the realm in a WWW-Authenticate of the trunk";
             report.push(Diagnostic::warning(at, message).help(help));
@@ -198,23 +198,8 @@ impl Written {
         media.is_some_and(|media| media.value == Media::Relay)
     }
 
-    /// The realms of its credentials: the configured one, or else the hosts of the trunk.
-    fn realms(&self) -> Vec<String> {
-        if let Some(realm) = &self.realm {
-            return vec![realm.0.clone()];
-        }
-        let domain = self.domain.iter().map(Host::to_text);
-        let registrar = self.register.iter().map(|aor| aor.host());
-        let to = self.to.iter().map(|to| to.value.0.host());
-        let mut realms: Vec<String> = domain.chain(registrar).chain(to).collect();
-        realms.retain(|realm| !realm.is_empty());
-        realms.sort_unstable();
-        realms.dedup();
-        realms
-    }
-
     fn resolve(self) -> Trunk {
-        let realms = self.realms();
+        let realms = self.realm.iter().map(|realm| realm.0.clone()).collect();
         let relays_media = self.relays_media();
         let unprobed = ProbeConfig::default();
         let default = Trunk::default();
@@ -341,15 +326,6 @@ impl FromText for Password {
 /// A SIP URI with a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Aor(String);
-
-impl Aor {
-    /// Its host.
-    fn host(&self) -> String {
-        let rest = self.0.rsplit_once('@').map_or("", |(_, rest)| rest);
-        let uri = NextHop::new(&format!("sip:{rest}"));
-        uri.map(|uri| uri.host()).unwrap_or_default()
-    }
-}
 
 impl FromText for Aor {
     const EXPECTED: &'static str = "a URI like \"sip:+4930@carrier.example\"";

@@ -78,12 +78,6 @@ impl NextHop {
         &self.0
     }
 
-    /// Its host, as it is written.
-    #[must_use]
-    pub fn host(&self) -> String {
-        host_of(&self.0)
-    }
-
     /// Its address, if the host is one.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
@@ -91,14 +85,6 @@ impl NextHop {
             Ok(Uri::Sip(uri)) => uri.host.ip().map(|ip| ip.to_canonical()),
             _ => None,
         }
-    }
-}
-
-/// The host of a SIP URI, as it is written; empty if the URI is not one.
-fn host_of(uri: &str) -> String {
-    match Uri::parse(uri.as_bytes()) {
-        Ok(Uri::Sip(uri)) => String::from_utf8_lossy(uri.host.as_bytes()).into_owned(),
-        _ => String::new(),
     }
 }
 
@@ -111,7 +97,7 @@ pub struct Credentials {
     pub password: String,
     /// The realms that they are for (RFC 3261 §22.1). A response to a challenge lets its sender try passwords. Behind
     /// a trunk that forwards challenges, the called party may be the sender. So no challenge of another realm gets a
-    /// response.
+    /// response. An empty list stands for every realm.
     pub realms: Vec<String>,
 }
 
@@ -131,7 +117,7 @@ impl Credentials {
         };
         let challenge = choose_in(response, challenges, |realm| {
             let mut ours = self.realms.iter();
-            ours.any(|it| it.as_bytes().eq_ignore_ascii_case(realm))
+            self.realms.is_empty() || ours.any(|it| it.as_bytes().eq_ignore_ascii_case(realm))
         })?;
         Some((challenge, answers))
     }

@@ -127,6 +127,20 @@ fn a_challenge_of_another_realm_is_for_the_caller_rfc3261_22_1() {
 }
 
 #[test]
+fn without_a_realm_every_challenge_gets_a_response() {
+    let mut world = world(Failures::default());
+    let realms = Vec::new();
+    world.policy().credentials = Some(Credentials { realms, ..office() });
+    let lines = CHALLENGE.replace("carrier", "asterisk");
+    world.nodes[UAS].script.invite = vec![(400, 401, lines)];
+    call(&mut world);
+    world.run_until(300);
+    world.nodes[UAS].script.invite = vec![(20, 200, String::new())];
+    world.run_until(1_500);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+}
+
+#[test]
 fn after_a_reload_a_call_under_way_uses_nothing_of_the_new_trunks() {
     let mut world = challenged(401, 200);
     // The first trunk has another number now, and its challenge comes afterwards.
