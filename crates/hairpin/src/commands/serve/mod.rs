@@ -117,6 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     output::print(&banner.render())?;
     let take = |taken: InheritedProcess| taken.serving(changes.clone(), args.adopt_output);
     let predecessor = taken.map(take).transpose()?;
+    endpoints.own();
     Service {
         args,
         started: loaded,
