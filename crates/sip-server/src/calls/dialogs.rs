@@ -357,7 +357,7 @@ mod tests {
         Counted {
             tickets: vec![counters.begin(at(0), &"alice", Limit::default()).unwrap()],
             record: None,
-            sides: Sides::to_server(7, &seen(place)),
+            sides: Sides::to_server(7, &seen("192.0.2.9:5060"), &seen(place)),
         }
     }
 

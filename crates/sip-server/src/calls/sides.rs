@@ -11,10 +11,13 @@
 //!
 //! Otherwise, the call counts until its session expires (RFC 4028) or its longest time is over.
 //!
-//! If a trunk or another server took the call, it is recognized by the name of the trunk or by its IP address. A phone
-//! is recognized by the address of its flow with the port, because several users may share an IP address. If the phone
-//! has another flow meanwhile, its address of record is enough. Another worker may have the bindings of that phone. Then a
-//! Route value that names the phone proves that it has sent the BYE.
+//! A phone is recognized by the address of its flow with the port, because several users may share an IP address. If
+//! the phone has another flow meanwhile, its address of record is enough. Another worker may have the bindings of that
+//! phone. Then a Route value that names the phone is taken as proof that the phone has sent the BYE.
+//!
+//! A trunk or another server may have many addresses, and a BYE may reach another one than the INVITE. So a BYE also
+//! ends the call if it has come from some trunk, or got a 2xx from some trunk, where the called party is a trunk. If
+//! the called party is another server, each address but the IP address of the caller serves.
 
 use std::net::SocketAddr;
 
@@ -57,6 +60,14 @@ impl Seen {
         }
     }
 
+    /// The same element. If its address belongs to no trunk, it is taken for one of the trunk with this name.
+    pub(crate) fn or_trunk(self, key: HashKey, name: &[u8]) -> Seen {
+        match self.trunk {
+            0 => self.of_trunk(key, name),
+            _ => self,
+        }
+    }
+
     /// The same element, if it is a phone of this address of record.
     pub(crate) fn of_phone(self, key: HashKey, aor: Option<AorKey>) -> Seen {
         Seen {
@@ -66,7 +77,7 @@ impl Seen {
     }
 }
 
-/// A value that is not 0, of a key that nobody else knows.
+/// The keyed hash of a text, 32 bits, never 0: 0 stands for what is not known.
 fn mark(key: HashKey, kind: u8, text: &[u8]) -> u32 {
     (key.derive(u64::from(kind) << 8).mac(text) as u32).max(1)
 }
@@ -78,12 +89,30 @@ pub struct Sides {
     caller: u32,
     /// The called party: its address, and its trunk or address of record.
     called: [u32; 2],
+    kind: Kind,
+}
+
+/// What the called party is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Phone,
+    Trunk,
+    /// Another server.
+    Server {
+        /// The IP address of the caller.
+        caller: u32,
+    },
 }
 
 impl Sides {
-    /// The called party is a server.
-    pub(crate) const fn to_server(caller_tag: u64, called: &Seen) -> Sides {
+    /// The called party is a server: a trunk, if it belongs to one.
+    pub(crate) const fn to_server(caller_tag: u64, caller: &Seen, called: &Seen) -> Sides {
         Sides {
+            kind: match called.trunk {
+                0 => Kind::Server { caller: caller.ip },
+                _ => Kind::Trunk,
+            },
             caller: caller_tag as u32,
             called: [
                 called.ip,
@@ -100,6 +129,7 @@ impl Sides {
         Sides {
             caller: caller_tag as u32,
             called: [called.address, called.aor],
+            kind: Kind::Phone,
         }
     }
 
@@ -108,6 +138,15 @@ impl Sides {
         let seen = [seen.ip, seen.address, seen.trunk, seen.aor];
         let mut known = self.called.iter().filter(|mark| **mark != 0);
         known.any(|mark| seen.contains(mark))
+    }
+
+    /// Whether this may be another address of the called party, and is not the caller.
+    const fn may_be_called_at(&self, seen: &Seen) -> bool {
+        match self.kind {
+            Kind::Phone => false,
+            Kind::Trunk => seen.trunk != 0,
+            Kind::Server { caller } => caller != 0 && seen.ip != 0 && seen.ip != caller,
+        }
     }
 }
 
@@ -122,19 +161,26 @@ pub struct Bye {
     pub(crate) sent_to: Option<Seen>,
     /// It went there by a flow.
     pub(crate) is_by_flow: bool,
-    /// Where it got a response that ends the dialog, or none in time.
+    /// The element that sent a response that ends the dialog, or that did not respond in time. `None`: neither happened.
     pub(crate) reached: Option<Seen>,
+    /// This response was a 2xx.
+    pub(crate) is_accepted: bool,
 }
 
 impl Bye {
     /// Whether it ends the dialog with these sides.
     pub(crate) fn ends(&self, sides: &Sides) -> bool {
-        let has_reached = || {
-            let reached = self.reached.as_ref();
-            reached.is_some_and(|it| sides.are_called_at(it))
-        };
-        // A BYE with the tag of the called party in From gets a 481 from that party.
-        sides.are_called_at(&self.from) || (self.tag as u32 == sides.caller && has_reached())
+        if sides.are_called_at(&self.from) {
+            return true;
+        }
+        // A BYE of the caller with the tag of the called party in From gets a 481 from that party.
+        match (self.tag as u32 == sides.caller, &self.reached) {
+            (true, Some(it)) => {
+                sides.are_called_at(it) || (self.is_accepted && sides.may_be_called_at(it))
+            }
+            (true, None) => false,
+            (false, _) => sides.may_be_called_at(&self.from),
+        }
     }
 }
 
@@ -161,11 +207,18 @@ mod tests {
         }
     }
 
+    fn accepted(tag: u64, from: Seen, reached: Seen) -> Bye {
+        Bye {
+            is_accepted: true,
+            ..bye(tag, from, Some(reached))
+        }
+    }
+
     #[test]
     fn a_bye_needs_the_called_party_at_one_of_its_ends() {
         let trunk = at("192.0.2.1:5060").of_trunk(key(), b"carrier");
-        let sides = Sides::to_server(CALLER, &trunk);
         let (caller, other) = (at("192.0.2.9:5060"), at("192.0.2.8:5060"));
+        let sides = Sides::to_server(CALLER, &caller, &trunk);
         // The trunk has another address, or another port of the same address.
         let sibling = at("192.0.2.2:5060").of_trunk(key(), b"carrier");
         for place in [trunk, sibling, at("192.0.2.1:40000")] {
@@ -175,10 +228,30 @@ mod tests {
             assert!(!bye(1, caller, Some(place)).ends(&sides));
         }
         assert!(!bye(CALLER, caller, None).ends(&sides));
-        for place in [caller, other, other.of_trunk(key(), b"another")] {
+        for place in [caller, other] {
             assert!(!bye(CALLER, caller, Some(place)).ends(&sides));
+            assert!(!accepted(CALLER, caller, place).ends(&sides));
             assert!(!bye(1, place, Some(caller)).ends(&sides));
         }
+        // A carrier may be several trunks. One that does not know the dialog proves nothing.
+        let another = other.of_trunk(key(), b"another");
+        assert!(bye(1, another, None).ends(&sides));
+        assert!(accepted(CALLER, caller, another).ends(&sides));
+        assert!(!bye(CALLER, caller, Some(another)).ends(&sides));
+    }
+
+    #[test]
+    fn a_server_may_have_any_address_but_that_of_the_caller() {
+        let (caller, server) = (at("192.0.2.9:5060"), at("192.0.2.1:5060"));
+        let sides = Sides::to_server(CALLER, &caller, &server);
+        let sibling = at("192.0.2.2:5060");
+        assert!(bye(1, sibling, None).ends(&sides));
+        assert!(accepted(CALLER, caller, sibling).ends(&sides));
+        assert!(bye(CALLER, caller, Some(server)).ends(&sides));
+        assert!(!bye(CALLER, caller, Some(sibling)).ends(&sides), "a 481");
+        let own = at("192.0.2.9:40000");
+        assert!(!bye(1, own, None).ends(&sides));
+        assert!(!accepted(CALLER, caller, own).ends(&sides));
     }
 
     #[test]
@@ -195,7 +268,10 @@ mod tests {
 
     #[test]
     fn nothing_that_is_unknown_is_equal() {
-        let sides = Sides::to_server(CALLER, &Seen::default());
-        assert!(!bye(CALLER, Seen::default(), Some(Seen::default())).ends(&sides));
+        let none = Seen::default();
+        let sides = Sides::to_server(CALLER, &none, &none);
+        assert!(!bye(CALLER, none, Some(none)).ends(&sides));
+        assert!(!accepted(CALLER, none, none).ends(&sides));
+        assert!(!bye(1, none, None).ends(&Sides::default()));
     }
 }

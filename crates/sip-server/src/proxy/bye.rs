@@ -17,9 +17,9 @@ use super::{Proxy, Stack};
 use crate::calls::{Bye, Seen, Sides, tag_hash};
 use crate::location::Binding;
 
-/// Whether a user agent regards a dialog as terminated that has sent this final response to a BYE (RFC 3261 §15.1.2,
-/// §12.2.1.2). It may have sent another one because the request was not right: 420 and 500, for example.
-const fn has_ended(code: u16) -> bool {
+/// Whether this final response to a BYE ends the dialog: a 2xx (RFC 3261 §15.1.2), a 408 or a 481 (§12.2.1.2). Others,
+/// such as 420 or 500, reject the BYE.
+const fn ends_dialog(code: u16) -> bool {
     matches!(code, 200..=299 | 408 | 481)
 }
 
@@ -66,7 +66,7 @@ impl Proxy {
         }))
     }
 
-    /// A copy of a BYE was sent: where it goes, as far as that is known before a response comes.
+    /// A branch of a BYE was sent: where it goes, as far as that is known before a response comes.
     pub(super) fn note_bye_sent(
         &mut self,
         stack: &Stack<'_>,
@@ -101,27 +101,27 @@ impl Proxy {
         }
     }
 
-    /// A copy of a BYE has this final response, which came by this flow.
+    /// A branch of a BYE has this final response, which came by this flow.
     pub(super) fn note_bye_response(
         &mut self,
         stack: &Stack<'_>,
         key: ContextKey,
         (code, flow): (u16, &Flow),
     ) {
-        if !has_ended(code) || !self.is_bye(key) {
+        if !ends_dialog(code) || !self.is_bye(key) {
             return;
         }
         let responded = self.seen_at(&*stack.policy, flow);
-        self.note_bye_reached(key, |bye| match bye.is_by_flow {
+        self.note_bye_reached(key, code / 100 == 2, |bye| match bye.is_by_flow {
             true => bye.sent_to.unwrap_or(responded),
             false => responded,
         });
     }
 
-    /// A copy of a BYE has no response.
+    /// A branch of a BYE has no response.
     pub(super) fn note_bye_failure(&mut self, key: ContextKey, failure: &Failure) {
         if matches!(failure, Failure::TimedOut | Failure::TransportFailed) && self.is_bye(key) {
-            self.note_bye_reached(key, |bye| bye.sent_to.unwrap_or_default());
+            self.note_bye_reached(key, false, |bye| bye.sent_to.unwrap_or_default());
         }
     }
 
@@ -130,10 +130,16 @@ impl Proxy {
         context.is_some_and(|context| context.admitted.bye.is_some())
     }
 
-    fn note_bye_reached(&mut self, key: ContextKey, reached: impl FnOnce(&Bye) -> Seen) {
+    fn note_bye_reached(
+        &mut self,
+        key: ContextKey,
+        is_accepted: bool,
+        reached: impl FnOnce(&Bye) -> Seen,
+    ) {
         let context = self.contexts.get(key);
         if let Some(bye) = context.and_then(|context| context.admitted.bye.as_mut()) {
             bye.reached = Some(reached(bye));
+            bye.is_accepted = is_accepted;
         }
     }
 
@@ -149,14 +155,16 @@ impl Proxy {
         let mut called = self.seen_at(&*stack.policy, flow);
         let calls_key = self.calls_key;
         let Some(context) = self.contexts.get(key) else {
-            return Sides::to_server(tag, &called);
+            return Sides::default();
         };
+        let caller = context.base.as_ref().map(|base| base.from.flow.remote);
+        let caller = caller.map_or_else(Seen::default, |remote| Seen::at(calls_key, remote));
         let Context { branches, aor, .. } = context;
         let Some(branch) = branches.get(branch) else {
-            return Sides::to_server(tag, &called);
+            return Sides::to_server(tag, &caller, &called);
         };
         if let Some(hop) = &branch.hop {
-            called = called.of_trunk(calls_key, stack.policy.trunk_name(hop));
+            called = called.or_trunk(calls_key, stack.policy.trunk_name(hop));
         }
         let aor = aor.as_deref().filter(|_| branch.is_phone);
         let aor = aor.and_then(|aor| stack.policy.phone_key(aor));
@@ -166,12 +174,12 @@ impl Proxy {
                 let called = Seen::at(calls_key, at.flow.remote).of_phone(calls_key, aor);
                 Sides::to_phone(tag, &called)
             }
-            None => Sides::to_server(tag, &called),
+            None => Sides::to_server(tag, &caller, &called),
         }
     }
 }
 
-/// The address that a copy of this request goes to, if its next URI has one.
+/// The address that a branch of this request goes to, if its next URI has one.
 fn address_of(request: &[u8], target: &Target) -> Option<SocketAddr> {
     let in_uri = |uri: &[u8]| match Uri::parse(uri) {
         Ok(Uri::Sip(sip)) => {

@@ -319,8 +319,11 @@ impl Proxy {
         (message, flow): (&Message<'_>, &Flow),
     ) -> Vec<u8> {
         let calls_key = self.calls_key;
-        let counts = stack.policy.counts_calls();
-        let sides = counts.then(|| self.sides_of(stack, (key, branch), (message, flow)));
+        let begins = self.contexts.get(key).is_some_and(|context| {
+            let branch = context.branches.get(branch);
+            context.admitted.call.is_some() || branch.is_some_and(|it| it.call.is_some())
+        });
+        let sides = begins.then(|| self.sides_of(stack, (key, branch), (message, flow)));
         let Some(context) = self.contexts.get(key) else {
             return Vec::new();
         };

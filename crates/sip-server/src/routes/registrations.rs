@@ -329,11 +329,12 @@ impl Registrations {
 }
 
 impl Registration {
-    /// Whether both are the same contact of the same address of record.
+    /// Whether both are the same contact of the same address of record. A binding does not depend on the address that
+    /// the REGISTER went to.
     fn has_contact_of(&self, other: &Registration) -> bool {
         let names = |it: &Registration| {
             let RegisterConfig { aor, contact, .. } = &it.config;
-            (it.target.clone(), aor.clone(), contact.clone())
+            (aor.clone(), contact.clone())
         };
         names(self) == names(other)
     }
