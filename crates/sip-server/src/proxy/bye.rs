@@ -1,4 +1,5 @@
-//! Where a BYE came from and where it went, so that it ends no call that goes on ([`crate::calls::Bye`]).
+//! The sender and the destination of a BYE. They show whether the called party takes part, and so whether the BYE ends
+//! the call ([`crate::calls::Bye`]).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,8 +18,8 @@ use super::{Proxy, Stack};
 use crate::calls::{Bye, Seen, Sides, tag_hash};
 use crate::location::Binding;
 
-/// Whether a user agent regards a dialog as terminated that has sent this final response to a BYE (RFC 3261 §15.1.2,
-/// §12.2.1.2). It may have sent another one because the request was not right: 420 and 500, for example.
+/// Whether this final response to a BYE ends the dialog: 2xx (RFC 3261 §15.1.2), 408 or 481 (§12.2.1.2). Others, such
+/// as 420 or 500, reject the BYE.
 const fn has_ended(code: u16) -> bool {
     matches!(code, 200..=299 | 408 | 481)
 }
@@ -66,7 +67,7 @@ impl Proxy {
         }))
     }
 
-    /// A copy of a BYE was sent: where it goes, as far as that is known before a response comes.
+    /// A branch of a BYE was sent. Stores its destination, as far as it is known before a response arrives.
     pub(super) fn note_bye_sent(
         &mut self,
         stack: &Stack<'_>,
@@ -101,7 +102,7 @@ impl Proxy {
         }
     }
 
-    /// A copy of a BYE has this final response, which came by this flow.
+    /// A branch of a BYE has this final response, which arrived by this flow.
     pub(super) fn note_bye_response(
         &mut self,
         stack: &Stack<'_>,
@@ -118,7 +119,7 @@ impl Proxy {
         });
     }
 
-    /// A copy of a BYE has no response.
+    /// A branch of a BYE has no response.
     pub(super) fn note_bye_failure(&mut self, key: ContextKey, failure: &Failure) {
         if matches!(failure, Failure::TimedOut | Failure::TransportFailed) && self.is_bye(key) {
             self.note_bye_reached(key, |bye| bye.sent_to.unwrap_or_default());
@@ -137,7 +138,7 @@ impl Proxy {
         }
     }
 
-    /// The sides of the dialog that this 2xx to an INVITE begins. It came by this flow.
+    /// The sides of the dialog that this 2xx to an INVITE begins. The 2xx arrived by this flow.
     pub(super) fn sides_of(
         &mut self,
         stack: &Stack<'_>,
