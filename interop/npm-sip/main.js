@@ -120,7 +120,7 @@ class Agent {
     const make = (seq) => described(this.request('INVITE', aor(user), aor(user), id, seq));
     const seen = (response) => {
       if (response.status === 180 && onRinging) onRinging();
-      // The 2xx may come again.
+      // The 2xx may arrive again.
       if (response.status >= 200 && response.status < 300) this.acknowledge(response);
     };
     const response = await this.ask(make, password, seen);

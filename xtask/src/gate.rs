@@ -93,14 +93,14 @@ fn lowest_ratios(report: &Value) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// An option that takes a mechanism away from hairpin, and the gates that then fail.
+/// An option that disables a mechanism of hairpin, and the gates that then must fail.
 struct Removal {
     option: &'static str,
     gates: &'static [(&'static str, Violation)],
 }
 
-/// What a gate says when its mechanism is missing. A server that does not start, or a figure that was not measured,
-/// violates every gate, and shows nothing about any of them.
+/// The kind of violation that a gate reports when its mechanism is disabled. If the server does not start, or a figure
+/// was not measured, every gate fails. Such a failure does not show that a gate detects its mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Violation {
     Goodput,
@@ -172,7 +172,7 @@ pub(crate) fn prove(root: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The violation that shows what the gate is for; what else was said of the scenario is in the error.
+/// The violation of this kind in this scenario. If there is none, the error lists the other violations of the scenario.
 fn proof(found: &[String], scenario: &str, kind: Violation) -> Result<String> {
     let place = format!(" {scenario}: ");
     let of_it: Vec<&str> = found

@@ -118,8 +118,8 @@ fn forward() {
     }
 }
 
-/// A TURN server that allocates without credentials. It drops every 20th Allocate request without a word, and says
-/// something malformed before every 50th response.
+/// A TURN server that allocates without credentials. It drops every 20th Allocate request without a response, and
+/// sends something malformed before every 50th response.
 fn forget() {
     let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
     let mut buffer = [0; 2048];

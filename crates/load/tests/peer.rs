@@ -106,7 +106,7 @@ fn a_sink_counts_cut_payloads_and_other_runs_apart() {
     for (sequence, length) in [(0, 120), (1, 60), (2, 24), (3, 125), (4, 120)] {
         send(1, sequence, length);
     }
-    // What another run has sent comes again.
+    // Payloads of another run arrive again.
     for sequence in 5..8 {
         send(2, sequence, 120);
     }

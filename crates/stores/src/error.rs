@@ -15,7 +15,7 @@ pub enum StoreError {
     /// A table is missing. Old databases of coturn lack some.
     #[error("{0}")]
     NoTable(String),
-    /// The store refuses to report changes to this user of it.
+    /// The database user of the server has no permission to subscribe to changes.
     #[error("the store does not permit it: {0}")]
     Denied(String),
     /// No response in time.

@@ -84,11 +84,11 @@ pub struct Status {
     pub time: Duration,
     /// Users in the cache.
     pub cached_users: usize,
-    /// The last reading of the tables of SIP has succeeded. If not, the rows of an earlier reading are in use.
+    /// The last reading of the SIP tables has succeeded. If not, the rows of an earlier reading are in use.
     pub is_sip_current: bool,
-    /// Readings of the tables of SIP that have failed.
+    /// Readings of the SIP tables that have failed.
     pub sip_failures: u64,
-    /// Rows of the tables of SIP that the last reading has omitted, because a table has too many.
+    /// Rows of the SIP tables that the last reading has omitted, because a table has too many.
     pub sip_omitted: usize,
 }
 
@@ -104,9 +104,9 @@ pub struct Source {
     /// query or a probe has a response. A store counts as down only after several failures. A query that the store has
     /// rejected concerns one user, and changes nothing here.
     pub(crate) responds: AtomicBool,
-    /// Whether the small tables and the tables of SIP have been read, or could not be.
+    /// Whether the small tables and the SIP tables have been read, or could not be.
     pub(crate) was_tried: AtomicBool,
-    /// Whether the last reading of the tables of SIP has succeeded.
+    /// Whether the last reading of the SIP tables has succeeded.
     pub(crate) is_sip_current: AtomicBool,
     /// The small tables; `None` before the store has responded for the first time.
     shared: Mutex<Option<Arc<Shared>>>,
@@ -174,7 +174,7 @@ impl Source {
         true
     }
 
-    /// Replaces the tables of SIP. Returns whether they differ. The small tables must have been read before.
+    /// Replaces the SIP tables. Returns whether they differ. The small tables must have been read before.
     pub(crate) fn set_sip(&self, new: SipTables) -> bool {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         match &*shared {

@@ -89,11 +89,11 @@ impl fmt::Debug for TokenKeyRow {
 pub struct SipRouteRow {
     /// Its name.
     pub name: String,
-    /// Keys and values, without those that are empty.
+    /// Keys and their values as text. Keys with an empty value are absent.
     pub keys: Vec<(String, String)>,
 }
 
-/// What the value of a key of a route is.
+/// The type of the value of a key of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SipRouteValue {
     /// A text.
@@ -107,7 +107,7 @@ pub enum SipRouteValue {
 use SipRouteValue::{List, Number, Text};
 
 impl SipRouteRow {
-    /// The keys of a route, besides its name, and what their values are.
+    /// The keys of a route without its name, and the types of their values.
     pub const KEYS: [(&str, SipRouteValue); 18] = [
         ("priority", Number),
         ("prefixes", List),
@@ -129,7 +129,7 @@ impl SipRouteRow {
         ("ring_time", Text),
     ];
 
-    /// What the value of this key is; `None` if a route has no such key.
+    /// The type of the value of this key; `None` if a route has no such key.
     #[must_use]
     pub fn value_of(key: &str) -> Option<SipRouteValue> {
         let known = Self::KEYS.iter().find(|(name, _)| *name == key);
@@ -137,19 +137,19 @@ impl SipRouteRow {
     }
 }
 
-/// The tables of SIP of a store.
+/// The SIP tables of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SipTables {
     /// Aliases: the alias and its address of record.
     pub aliases: Vec<(String, String)>,
     /// Routes of requests.
     pub routes: Vec<SipRouteRow>,
-    /// Rows that are not among these, because a table has more than [`SipTables::MAX_ROWS`].
+    /// Number of rows that were omitted, because a table has more than [`SipTables::MAX_ROWS`].
     pub omitted: usize,
 }
 
 impl SipTables {
-    /// The most rows of each table: a bound for the memory.
+    /// Maximum number of rows per table. It bounds the memory.
     pub const MAX_ROWS: usize = 65_536;
 }
 
@@ -171,7 +171,7 @@ pub struct Shared {
     pub denied: Vec<(String, String)>,
     /// Keys of access tokens.
     pub token_keys: Vec<TokenKeyRow>,
-    /// The tables of SIP. [`Store::shared`] leaves them empty, and [`Store::sip_tables`] reads them.
+    /// The SIP tables. [`Store::shared`] leaves them empty, and [`Store::sip_tables`] reads them.
     pub sip: Arc<SipTables>,
 }
 
@@ -216,10 +216,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The user of this name in this realm.
     fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> StoreFuture<'a, Found>;
 
-    /// The small tables, without those of SIP. An error means that the store is down.
+    /// The small tables, without the SIP tables. An error means that the store is down.
     fn shared(&self) -> StoreFuture<'_, Shared>;
 
-    /// The tables of SIP. They can be large, so they are read apart: an error says nothing of the store and its users.
+    /// The SIP tables. They can be large, so the server reads them separately. An error here does not mean that the
+    /// store is down.
     fn sip_tables(&self) -> StoreFuture<'_, SipTables> {
         Box::pin(std::future::ready(Ok(SipTables::default())))
     }

@@ -2,9 +2,9 @@
 //! hang up on either side, over UDP and TCP.
 //!
 //! - sipgo, for Go (`interop/sipgo`), with the algorithms that the server offers by default.
-//! - The npm package `sip`, for node (`interop/npm-sip`). It knows MD5 alone.
-//! - pyVoIP, for Python (`interop/pyvoip`), called by PJSIP. It knows RFC 2069 alone, and can neither call nor hang up
-//!   through a proxy: see `interop/README.md`.
+//! - The npm package `sip`, for node (`interop/npm-sip`). It supports only MD5.
+//! - pyVoIP, for Python (`interop/pyvoip`), called by PJSIP. It supports only RFC 2069, and can neither call nor hang
+//!   up through a proxy: see `interop/README.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -77,7 +77,7 @@ pub(crate) fn ready(
     }
 }
 
-/// That clients can come, and what the cluster lacks.
+/// The server is ready; and what does not work in the cluster.
 fn describe(cluster: Option<&Status>) -> String {
     match cluster {
         Some(status) if !status.is_up => format!(

@@ -83,7 +83,8 @@ fn over_api(client: &Client, args: &Upgrade) -> Result<ExitCode> {
     // The server itself ends a process that does not serve in time.
     let deadline = Instant::now() + args.timeout + MARGIN;
     loop {
-        // Neither process may answer while the listener changes hands, so an error counts only in the end.
+        // During the handover of the listener, both processes may fail to respond. So report an error only at the
+        // timeout.
         let (status, error) = match ask(&args.target, Command::Status) {
             Ok(Ok(status)) => (status, None),
             Ok(Err(refusal)) => (Value::Null, Some(output::printable(&refusal.error))),

@@ -1,5 +1,5 @@
 //! Changes that run to their end. A client can end its connection, or its connection can reach a limit, in the middle of
-//! a change: the change goes on, and gets its audit line.
+//! a change: the change continues, and gets its audit line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl Default for Tasks {
 }
 
 impl Tasks {
-    /// Makes a change, and waits for its outcome. If this future is dropped, the change goes on.
+    /// Makes a change, and waits for its outcome. If this future is dropped, the change continues.
     ///
     /// # Errors
     /// If the change panics, or the server ends.

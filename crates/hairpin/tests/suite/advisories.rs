@@ -54,14 +54,14 @@ impl Admin {
     }
 }
 
-/// What comes back for these bytes, until the server closes the connection or says nothing more.
+/// The response to these bytes, until the server closes the connection or sends nothing more.
 fn say(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream
         .set_read_timeout(Some(TEST_TIMEOUT))
         .expect("a timeout can be set");
-    // A server that refuses a request may reset the connection before the rest of it has come. Its response can be read
-    // all the same.
+    // A server that refuses a request may reset the connection before the rest of it has arrived. Its response can
+    // still be read.
     let _ = stream.write_all(request.as_bytes());
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut bytes = Vec::new();

@@ -209,7 +209,7 @@ fn a_classic_request_gets_nothing_while_credentials_are_required() {
         Link::Tcp(_) => panic!("over UDP"),
     };
     send(&link);
-    // Its response would come first: `ask` accepts no message without the cookie.
+    // Its response would arrive first: `ask` accepts no message without the cookie.
     link.challenge();
     reload(&server, "binding_requests = false");
     send(&link);

@@ -1,12 +1,13 @@
-//! Whole Allocate requests from very many forged source addresses, at the default limits. They come over a link, so the
-//! server treats them as those of strangers; on loopback, the limit of responses to unverified sources does not apply.
+//! Whole Allocate requests from very many forged source addresses, at the default limits. They arrive over a link, so
+//! the server treats them as those of strangers; on loopback, the limit of responses to unverified sources does not
+//! apply.
 //!
 //! ```text
 //!  clients 10.99.0.1, newcomers 100.96.0.0/16,                       server
 //!  forged sources 100.64.0.0/12 ------------ veth ------------ 10.99.0.2
 //! ```
 //! The addresses of clients and forged sources are local there (AnyIP), and each datagram says by ancillary data which
-//! is its source. The answers come back to the sockets of the flood, and are read until their buffers are full.
+//! is its source. The responses arrive at the sockets of the flood, and are read until their buffers are full.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -513,7 +513,7 @@ impl Desk {
         panic!("{}: no {start} of {id}", self.phone.user);
     }
 
-    /// The failure response that comes within this time. It has a socket for UDP.
+    /// The failure response that arrives within this time. It has a socket for UDP.
     fn failure(&mut self, id: &str, cseq: &str, limit: Duration) -> String {
         let end = Instant::now() + limit;
         loop {

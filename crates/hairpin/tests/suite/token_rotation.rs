@@ -1,4 +1,5 @@
-//! Keys of access tokens (RFC 7635) that reloads add and remove: sessions go on, and tokens of a removed key get 401.
+//! Keys of access tokens (RFC 7635) that reloads add and remove: sessions continue, and tokens of a removed key get
+//! 401.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -265,7 +266,7 @@ fn keys_are_replaced_by_reloads_without_a_gap() {
         ..other
     };
     assert_eq!(again.allocate(), refused());
-    // The session goes on with a token of the new key (RFC 7635 §9), and not with the old one any more.
+    // The session continues with a token of the new key (RFC 7635 §9), and no longer with the old one.
     let newer = server.client(NEW);
     let mut renewed = Client {
         socket: first.socket.try_clone().expect("a descriptor"),
@@ -302,7 +303,7 @@ fn the_limits_of_a_realm_apply_to_the_holders_of_tokens_of_its_key() {
     let server = Server::start(&[OLD, of_shop]);
     let mut shopper = server.client(of_shop);
     assert_eq!(shopper.allocate(), SUCCESS);
-    // With the challenge of the default realm, whose REALM it goes on to send.
+    // With the challenge of the default realm, whose REALM it continues to send.
     assert_eq!((shopper.permit(), shopper.refresh(true)), (0, 0));
     assert_eq!(server.client(of_shop).allocate().code, 486);
     for _ in 0..2 {

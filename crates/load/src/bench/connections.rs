@@ -139,7 +139,7 @@ pub(super) fn handshakes(
         .map_err(failed)?;
     Ok(Churned {
         cycles: report.total.received,
-        // A cycle that failed has not come back: its error is why.
+        // A failed cycle counts as lost; its error says why.
         errors: report.total.lost,
         wrong: corrupt(&report.total),
         elapsed: started.elapsed(),

@@ -31,7 +31,7 @@ pub(crate) struct Running {
     turn: bool,
     /// Clients send no ChannelData.
     raw: bool,
-    /// What was found while nothing was recorded; the next meter goes on from there.
+    /// Faults that were found while nothing was recorded. The next meter adds its own to these.
     pub(crate) faults: Faults,
     /// The clients of a server without allocations, while a socket load runs.
     clients: Vec<UdpSocket>,

@@ -29,7 +29,7 @@ pub struct Churn {
     pub foreign: f64,
     /// Cycles that failed, whose request was dropped, or that had no response at the end.
     pub errors: u64,
-    /// Messages to the clients that were of no use: malformed, not to be trusted, or not from the server.
+    /// Unusable messages to the clients: malformed, truncated, wrong integrity, or not from the server.
     pub wrong: u64,
 }
 

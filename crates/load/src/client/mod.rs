@@ -105,9 +105,10 @@ pub struct DriverStats {
     pub data: u64,
     /// Responses and indications for the clients themselves.
     pub handled: u64,
-    /// Of no use to the client: late second responses, mostly.
+    /// Unusable for the client: late second responses, mostly.
     pub ignored: u64,
-    /// From the server, and of no use: malformed, or a response that cannot be trusted (RFC 8489 §9.2.5).
+    /// From the server, but unusable: malformed, or a response with a wrong or missing MESSAGE-INTEGRITY (RFC 8489
+    /// §9.2.5).
     pub malformed: u64,
     /// Neither STUN nor ChannelData.
     pub foreign: u64,
@@ -122,7 +123,8 @@ pub struct DriverStats {
 }
 
 impl DriverStats {
-    /// Datagrams that no honest server sends.
+    /// Unusable datagrams: malformed, wrong integrity, neither STUN nor ChannelData, or not from the server. Also those
+    /// that were truncated here.
     #[must_use]
     pub fn wrong(&self) -> u64 {
         self.malformed + self.foreign + self.strangers + self.truncated

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::plan::Flows;
 
-/// Memory for the numbers of all flows of a run, in pieces of 520 bytes: 272 MB.
+/// Memory for the numbers of all flows of a run, in blocks of 520 bytes: 272 MB.
 const PIECES: usize = 1 << 19;
 /// A flow has at most this many: 1 GB of numbers is more than any run sends.
 const MOST_PIECES: usize = 1 << 18;
@@ -36,7 +36,7 @@ impl Flows {
     }
 }
 
-/// How many pieces of memory each of this many flows has.
+/// How many blocks each of this many flows may have.
 pub(super) fn memory(flows: usize) -> usize {
     (PIECES / flows.max(1)).min(MOST_PIECES)
 }

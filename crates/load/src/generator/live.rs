@@ -1,8 +1,8 @@
 //! Latencies for a live display of a run, second by second.
 //!
 //! The thread that watches a run counts its seconds ([`Shared::second`]). A thread that measures looks at that number
-//! once per wake-up. When it has changed, the thread hands over what it has measured, for the second that is over. So
-//! the percentiles of a second are of what arrived in that second, and a silent second has none.
+//! once per wake-up. When it has changed, the thread hands over its latencies for the second that is over. So the
+//! percentiles of a second belong to the datagrams that arrived in that second. A second without arrivals has none.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use io::clock;
 use super::shared::Shared;
 use crate::measure::Latency;
 
-/// How long the watching thread waits for the others at the end of a second. A thread that measures wakes up within
-/// 20 ms.
+/// How long the watching thread waits for the measuring threads at the end of a second. They wake up within 20 ms.
 const MOST_WAIT_NS: u64 = 200_000_000;
 const LOOK: Duration = Duration::from_millis(1);
 

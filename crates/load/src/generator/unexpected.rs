@@ -23,7 +23,7 @@ pub(super) enum UnexpectedDatagram {
     Foreign,
     /// A response to a request that was never made, or that has its response.
     UnknownId,
-    /// A response that cannot be trusted (RFC 8489 §9.2.5).
+    /// A response with a wrong or missing MESSAGE-INTEGRITY (RFC 8489 §9.2.5).
     Untrusted,
     /// Data on a channel that is not bound, or from a peer without a permission.
     Unbound,
@@ -34,7 +34,7 @@ pub(super) enum UnexpectedDatagram {
 }
 
 impl UnexpectedDatagram {
-    /// Of a datagram from the server that is of no use to a TURN client.
+    /// The kind of a datagram from the server that a TURN client ignores.
     pub(super) fn of_ignored(why: Ignored, datagram: &[u8]) -> UnexpectedDatagram {
         match why {
             Ignored::UnknownTransaction => UnexpectedDatagram::UnknownId,
@@ -46,8 +46,8 @@ impl UnexpectedDatagram {
     }
 }
 
-/// Whether a datagram has the first bits of STUN and another length than its header says (RFC 8489 §5), or those of
-/// ChannelData and fewer bytes than its header says (RFC 8656 §12.4).
+/// Whether the length of a datagram does not match its header. STUN: the length differs (RFC 8489 §5). ChannelData: the
+/// datagram is shorter than the header says (RFC 8656 §12.4). The first bits tell which of the two it is.
 pub(super) fn is_cut(datagram: &[u8]) -> bool {
     const CHANNEL_HEADER: usize = 4;
     let Some(&[first, _, high, low]) = datagram.first_chunk::<4>() else {

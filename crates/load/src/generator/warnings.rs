@@ -56,7 +56,7 @@ pub(super) fn of(
     found
 }
 
-/// What befell the clients; `when` says in which part of the run.
+/// Errors of the clients; `when` is the part of the run.
 fn clients(when: &str, errors: &ClientErrors, found: &mut Vec<String>) {
     if errors.lost > 0 {
         found.push(format!(

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-/// Numbers in one piece of the memory.
+/// Sequence numbers per block.
 const PIECE: u64 = 4096;
-/// Pieces of a flow that are remembered while some of their numbers are missing, unless said otherwise: 16 million
-/// numbers, 2 MiB.
+/// Default limit of blocks with gaps per flow: 16 million numbers, 2 MiB.
 const PIECES: usize = 4096;
 /// A number so much higher than the highest so far was never sent.
 const LEAP: u64 = 1 << 32;
@@ -24,14 +23,14 @@ pub enum Arrival {
     Late,
 }
 
-/// Which numbers of a piece of the memory have come.
+/// Which numbers of a block have arrived.
 #[derive(Clone, Debug)]
 struct Piece {
     seen: [u64; (PIECE / 64) as usize],
     count: u16,
 }
 
-/// A piece of the memory. Only one that has both gaps and numbers needs memory of its own.
+/// A block. Only a block that has both gaps and numbers needs memory of its own.
 #[derive(Clone, Debug)]
 enum Slot {
     Empty,
@@ -40,7 +39,7 @@ enum Slot {
 }
 
 impl Slot {
-    /// Numbers that have not come.
+    /// Numbers that have not arrived.
     fn gaps(&self) -> u64 {
         match self {
             Slot::Empty => PIECE,
@@ -52,19 +51,19 @@ impl Slot {
 
 /// Follows the sequence numbers of one flow.
 ///
-/// It remembers each number that has arrived: a complete piece needs no memory. If there are too many pieces with gaps,
+/// It remembers each number that has arrived: a complete block needs no memory. If there are too many blocks with gaps,
 /// it forgets the oldest ones. A datagram for one of these is [`Arrival::Late`].
 #[derive(Clone, Debug)]
 pub struct FlowTracker {
     /// One more than the highest sequence seen; 0 before the first.
     next: u64,
-    /// From piece `first` on.
+    /// From block `first` on.
     pieces: VecDeque<Slot>,
     first: u64,
-    /// Pieces with gaps, and how many there may be.
+    /// Blocks with gaps, and how many there may be.
     held: usize,
     most: usize,
-    /// Pieces below this were forgotten, with this many gaps that nothing has come for.
+    /// Blocks below this were forgotten. `gaps`: missing numbers in these for which no late datagram has arrived.
     forgotten: u64,
     gaps: u64,
     unique: u64,
@@ -97,7 +96,7 @@ impl Default for FlowTracker {
 }
 
 impl FlowTracker {
-    /// A tracker that remembers this many pieces of 4,096 numbers with gaps, 520 bytes each; at least 2.
+    /// A tracker that remembers this many blocks of 4,096 numbers with gaps, 520 bytes each; at least 2.
     #[must_use]
     pub fn with_memory(pieces: usize) -> FlowTracker {
         FlowTracker {
@@ -117,13 +116,13 @@ impl FlowTracker {
         }
     }
 
-    /// Pieces with gaps that it remembers.
+    /// Blocks with gaps that it remembers.
     #[must_use]
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// Remembers at most this many pieces with gaps from the next arrival on; at least 2.
+    /// Remembers at most this many blocks with gaps from the next arrival on; at least 2.
     pub(crate) fn limit(&mut self, pieces: usize) {
         self.most = pieces.max(2);
     }

@@ -186,7 +186,8 @@ fn check(head: &[u8; Payload::MIN]) -> u32 {
     (sum >> 32) as u32
 }
 
-/// Odd, so that each length has its own mark, and none but a length has one that is read as a length.
+/// Multiplier of [`mark`]. It is odd, so multiplication modulo 2^32 is a bijection: each length has its own mark, and
+/// [`length_of`] recovers it. A random mark gives a value outside of the valid lengths, almost always.
 const MARK: u32 = 0x9E37_79B1;
 const MARK_INVERSE: u32 = inverse(MARK);
 

@@ -1,15 +1,15 @@
 //! Which run a peer counts.
 //!
-//! A peer counts one run at a time: payloads of an earlier run that come again are no payloads of this one. It counts
-//! the first run that it hears, until nothing of it has come for a second. Then it counts the next one, but never one
-//! that it has counted before.
+//! A peer counts one run at a time: payloads of an earlier run that arrive again do not belong to this one. It counts
+//! the first run of which a payload arrives. When no payload of it has arrived for a second, it counts the next run. It
+//! never counts an earlier run again.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Nothing has come of a run for this long: it is over.
+/// A run is over when no payload of it has arrived for this long.
 const OVER_NS: u64 = 1_000_000_000;
-/// The time of the last payload is exact to this. It is shared by threads, so it is not written for each batch.
+/// Precision of the time of the last payload. All threads share that time, so no thread writes it for each batch.
 const EXACT_NS: u64 = 50_000_000;
 /// A number that no run has: they have 32 bits.
 const NONE: u64 = u64::MAX;
@@ -63,7 +63,7 @@ impl CurrentRun {
                 heard_ns: now_ns,
             };
         } else if now_ns.saturating_sub(self.heard_ns) > EXACT_NS {
-            // Another thread may have gone on to the next run.
+            // Another thread may already count the next run.
             if !runs.admits(run, now_ns) {
                 self.run = NONE;
                 return false;

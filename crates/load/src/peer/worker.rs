@@ -16,11 +16,11 @@ use super::runs::{CurrentRun, Runs};
 use super::{Mode, PeerOptions};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Payload, PayloadError, Schedule};
 
-/// Pieces of 4,096 numbers with gaps that a sink remembers of each flow.
+/// Limit of blocks (4,096 numbers) with gaps per flow of a sink.
 const MEMORY: usize = 256;
-/// The same of all flows of a thread, at most 68 MB. When there are so many, each flow keeps two on its next arrival.
+/// The same for all flows of a thread: at most 68 MB. At this limit, each flow keeps only two at its next arrival.
 const ALL_MEMORY: usize = 1 << 17;
-/// Flows a sink follows by number, and addresses a source serves: 65,536 trackers are 8 MB, and their last two pieces
+/// Flows a sink follows by number, and addresses a source serves: 65,536 trackers are 8 MB, and their last two blocks
 /// another 68 MB.
 const MAX_FLOWS: usize = 65_536;
 /// A source stops sending to an address that has been silent for this long.

@@ -91,7 +91,7 @@ pub struct Previewer {
 }
 
 impl Previewer {
-    /// With these settings. `users` are the names of all users.
+    /// Makes the tables of these settings once. `users` are the names of all users.
     ///
     /// # Errors
     /// [`PreviewError::Domains`] and [`PreviewError::Table`].
@@ -120,7 +120,7 @@ impl Previewer {
         })
     }
 
-    /// What the proxy would do with a request, if its sender proved to be the user that From names.
+    /// What the proxy does with a request whose sender authenticates as the user in From.
     ///
     /// # Errors
     /// [`PreviewError::Uri`] and [`PreviewError::Malformed`].

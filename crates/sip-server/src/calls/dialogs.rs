@@ -169,7 +169,7 @@ impl Dialogs {
             return;
         };
         let old = dialog.ends_s;
-        // Of a refresh, nobody knows who has responded. So it ends no call earlier.
+        // The proxy does not know who responded to the refresh. So a refresh never makes the session end earlier.
         let new = end_of(dialog.began_s, seconds(now), span).max(old);
         dialog.ends_s = new;
         if let Some(record) = dialog.record.as_deref() {
@@ -190,7 +190,7 @@ impl Dialogs {
             let held = std::mem::take(&mut dialog.tickets).into_iter();
             dialog.tickets = held.filter(|it| !bye.ends(&it.sides)).collect();
         }
-        // Calls with the same identifier may go on.
+        // Calls with the same identifier may continue.
         if dialog.tickets.is_empty() && dialog.record.is_none() {
             let ends_s = dialog.ends_s;
             part.dialogs.remove(&id);

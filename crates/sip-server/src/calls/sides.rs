@@ -1,10 +1,10 @@
 //! Where the called party of a dialog is, so that no BYE ends a call without that party.
 //!
 //! The caller knows the Call-ID, both tags and the Route values of the dialog. With these, the caller can send a BYE
-//! that goes back to the caller, and respond to it. If such a BYE freed the place of the call, the call could go on
-//! although it counts no longer. So a BYE ends a call that counts in two cases only:
+//! that goes back to the caller, and respond to it. If a call stopped counting against the limits after such a BYE, it
+//! could continue uncounted. So a BYE ends a call that counts in two cases only:
 //!
-//! 1. It has come from where the called party is. The sender of a BYE regards its session as terminated (RFC 3261
+//! 1. It was sent from where the called party is. The sender of a BYE regards its session as terminated (RFC 3261
 //!    §15.1.1).
 //! 2. The caller has sent it, and it went to where the called party is. There it got a 2xx, a 481 or a 408, or no
 //!    response at all (RFC 3261 §12.2.1.2).
@@ -77,7 +77,7 @@ impl Seen {
     }
 }
 
-/// The keyed hash of a text, 32 bits, never 0: 0 stands for what is not known.
+/// Keyed hash of `text`, 32 bits, never 0. 0 means unknown.
 fn mark(key: HashKey, kind: u8, text: &[u8]) -> u32 {
     (key.derive(u64::from(kind) << 8).mac(text) as u32).max(1)
 }
@@ -150,18 +150,19 @@ impl Sides {
     }
 }
 
-/// A BYE, and what has become of it.
+/// A BYE, its sender, and its destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bye {
     /// The hash of the tag in its From.
     pub(crate) tag: u64,
-    /// Where it came from.
+    /// The element that sent it.
     pub(crate) from: Seen,
-    /// Where it went last.
+    /// The element that it was last sent to.
     pub(crate) sent_to: Option<Seen>,
-    /// It went there by a flow.
+    /// It was sent there by a known flow of the target.
     pub(crate) is_by_flow: bool,
-    /// The element that sent a response that ends the dialog, or that did not respond in time. `None`: neither happened.
+    /// The element that sent a response that ends the dialog, or that did not respond in time. `None`: neither
+    /// happened.
     pub(crate) reached: Option<Seen>,
     /// This response was a 2xx.
     pub(crate) is_accepted: bool,

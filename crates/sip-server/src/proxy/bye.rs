@@ -1,4 +1,5 @@
-//! Where a BYE came from and where it went, so that it ends no call that goes on ([`crate::calls::Bye`]).
+//! The sender and the destination of a BYE. They show whether the called party takes part, and so whether the BYE ends
+//! the call ([`crate::calls::Bye`]).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -66,7 +67,7 @@ impl Proxy {
         }))
     }
 
-    /// A branch of a BYE was sent: where it goes, as far as that is known before a response comes.
+    /// A branch of a BYE was sent. Stores its destination, as far as it is known before a response arrives.
     pub(super) fn note_bye_sent(
         &mut self,
         stack: &Stack<'_>,
@@ -101,7 +102,7 @@ impl Proxy {
         }
     }
 
-    /// A branch of a BYE has this final response, which came by this flow.
+    /// A branch of a BYE has this final response, which arrived by this flow.
     pub(super) fn note_bye_response(
         &mut self,
         stack: &Stack<'_>,
@@ -143,7 +144,7 @@ impl Proxy {
         }
     }
 
-    /// The sides of the dialog that this 2xx to an INVITE begins. It came by this flow.
+    /// The sides of the dialog that this 2xx to an INVITE begins. The 2xx arrived by this flow.
     pub(super) fn sides_of(
         &mut self,
         stack: &Stack<'_>,

@@ -28,7 +28,7 @@ pub(super) struct Admitted {
     pub(super) dialog: Option<DialogId>,
     /// It refreshes a session.
     pub(super) session: Option<RefreshRequest>,
-    /// If it is a BYE: where it came from, and where it went.
+    /// If it is a BYE: its sender and its destination.
     pub(super) bye: Option<Box<Bye>>,
 }
 
@@ -310,7 +310,8 @@ impl Proxy {
         Some(first + places)
     }
 
-    /// A 2xx that came by this flow is about to be forwarded. Returns the lines that are added to it (RFC 4028 §8.2).
+    /// A 2xx that arrived by this flow is about to be forwarded. Returns the lines that are added to it (RFC 4028
+    /// §8.2).
     pub(super) fn count_success(
         &mut self,
         now: Mono,

@@ -240,7 +240,8 @@ pub trait Calls {
     /// The session of a dialog was refreshed. It may be a dialog that does not count.
     fn refreshed(&mut self, _now: Mono, _dialog: DialogId, _session: Option<Duration>) {}
 
-    /// A BYE within a dialog has its final response. It may be a dialog that does not count, and the dialog may go on:
+    /// A BYE within a dialog has its final response. It may be a dialog that does not count, and the dialog may
+    /// continue:
     /// [`Dialogs::end`](crate::calls::Dialogs::end) decides. Returns the record of the call, if the call has ended and
     /// has a record.
     fn ended(&mut self, _dialog: DialogId, _bye: &Bye) -> Option<Box<CallRecord>> {

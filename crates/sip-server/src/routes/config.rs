@@ -95,9 +95,9 @@ pub struct Credentials {
     pub user: String,
     /// The password.
     pub password: String,
-    /// The realms that they are for (RFC 3261 §22.1). A response to a challenge lets its sender try passwords. Behind
-    /// a trunk that forwards challenges, the called party may be the sender. So no challenge of another realm gets a
-    /// response. An empty list stands for every realm.
+    /// The realms that they are for (RFC 3261 §22.1). A digest response lets its recipient guess the password offline.
+    /// If the trunk forwards challenges of called parties, the recipient may be the called party. So no challenge of
+    /// another realm gets a response. An empty list means every realm.
     pub realms: Vec<String>,
 }
 

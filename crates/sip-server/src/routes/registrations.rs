@@ -105,8 +105,8 @@ impl Registrations {
         registrations
     }
 
-    /// The trunks have changed. Registrations that have not changed go on. The contacts of others are removed at their
-    /// trunks. Numbers of requests go on, too: a late response to an earlier request is for no other one.
+    /// The trunks have changed. Registrations that have not changed continue. The contacts of others are removed at
+    /// their trunks. Request numbers are never reused, so a late response cannot match a request to another trunk.
     pub fn renew(&mut self, now: Mono, table: &Table) {
         self.changes.clear();
         let mut earlier = std::mem::take(&mut self.all);
@@ -266,8 +266,9 @@ impl Registrations {
         self.refused(now, place, 0, None);
     }
 
-    /// A registration that is no longer configured has a final response, or none. If the REGISTER that removes the
-    /// contact was sent, nothing more is tried: the contact expires at the trunk.
+    /// A REGISTER of a registration that is no longer configured has ended, with a final response or without one. If it
+    /// was the REGISTER that removes the contact, the server does not retry: the contact expires at the trunk. If not,
+    /// that REGISTER is due now.
     fn removal_ended(&mut self, now: Mono, place: usize) {
         match self.all.get_mut(place) {
             Some(registration) if registration.removal == Removal::Due => registration.due = now,

@@ -104,7 +104,7 @@ pub struct Status {
     pub nodes: usize,
     /// Texts in the engine that no node has written.
     pub forged: u64,
-    /// Orders of nodes with another version, which this version does not know.
+    /// Orders that this version does not know, from nodes with a newer version.
     pub unknown: u64,
     /// How often another process had the name of this node.
     pub twins: u64,

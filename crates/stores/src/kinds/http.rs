@@ -5,7 +5,7 @@
 //! {"realm": "north.gov", "username": "gorst"}                 404: there is no such user
 //! ```
 //!
-//! The response to the empty name in the empty realm, which no user has, can have the tables of SIP.
+//! The response to the empty name in the empty realm, which no user has, can have the SIP tables.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ use crate::store::{Found, Shared, SipRouteRow, SipTables, Store, StoreFuture};
 
 /// Two keys and some white space.
 const MAX_BODY: usize = 16 << 10;
-/// The tables of SIP.
+/// The SIP tables.
 const MAX_TABLES: usize = 8 << 20;
 /// A connection that is not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
@@ -78,9 +78,9 @@ pub(super) struct Http {
     uri: Uri,
     authorization: Option<String>,
     client: HttpClient,
-    /// The response to the empty name whose body, with the tables of SIP, has not been read.
+    /// The response to the empty name whose body, with the SIP tables, has not been read.
     unread: Mutex<Option<Result<Head, StoreError>>>,
-    /// Whether it has had tables of SIP.
+    /// Whether a response has had SIP tables.
     has_had_tables: AtomicBool,
 }
 
@@ -168,7 +168,7 @@ impl Http {
         };
         let body = match outcome {
             Ok(head) => head.body,
-            // A service of users alone need not know the empty name.
+            // A service that has only users may reject the empty name. So a rejection means: no SIP tables.
             Err(StoreError::Query(_)) if !self.has_had_tables.load(Ordering::Relaxed) => None,
             Err(error) => return Err(error),
         };
@@ -176,7 +176,7 @@ impl Http {
             return Ok(SipTables::default());
         };
         let body = whole(body, MAX_TABLES).await?;
-        // Megabytes of JSON: look-ups of users go on meanwhile.
+        // Megabytes of JSON: look-ups of users continue in that time.
         let reading = tokio::task::spawn_blocking(move || tables(&body));
         let read = reading.await.map_err(|error| error.to_string()).flatten();
         let read = read.map_err(StoreError::Query)?;

@@ -30,15 +30,15 @@ use crate::store::{
     Change, Directory, Found, OnChange, RealmOption, Shared, SipTables, Store, StoreFuture,
 };
 
-/// A connection, and a command.
+/// Limit for connecting, and for each command.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Keys that are asked for at once when all are listed.
 const PAGE: usize = 1_000;
-/// Commands that are sent at once. A look-up of a user waits for one such part at most.
+/// Commands per pipeline. A look-up of a user waits for at most one pipeline.
 const PART: usize = 128;
 /// The hash with all SIP aliases.
 const ALIASES: &str = "sip/aliases";
-/// Keys whose changes are reported.
+/// Keys of which the database reports changes.
 const WATCHED: [&str; 2] = ["turn/*", "sip/*"];
 
 pub(crate) fn info(options: &Options) -> Result<ConnectionInfo, StoreError> {
@@ -58,9 +58,9 @@ pub(crate) struct Redis {
     client: Client,
     connection: Mutex<Option<MultiplexedConnection>>,
     db: i64,
-    /// The log says that a change is not reported.
+    /// The user has no permission to subscribe to some changes, and the log says so.
     is_denied: AtomicBool,
-    /// Keys of SIP that were of the wrong type when they were last read. The log names each once.
+    /// SIP keys that had the wrong type at the last reading. The log names each once.
     no_hashes: std::sync::Mutex<HashSet<String>>,
 }
 
@@ -116,8 +116,8 @@ impl Redis {
             .await
     }
 
-    /// What each of these commands gets. They are sent in parts: thousands of them, one after the other, would take
-    /// seconds if the database is far away.
+    /// The result of each command. Sends them in pipelines: thousands of commands, one after the other, take seconds if
+    /// the database is far away.
     async fn ask_all(&self, commands: &[Cmd]) -> Result<Vec<RedisResult<Value>>, StoreError> {
         let mut all = Vec::with_capacity(commands.len());
         for part in commands.chunks(PART) {
@@ -248,7 +248,8 @@ impl Redis {
         Err(StoreError::Connect(closed))
     }
 
-    /// Says once that changes are not reported, until they are.
+    /// Logs once that the user has no permission to subscribe to these channels. When all are permitted again, a later
+    /// refusal is logged again.
     fn note_denied(&self, denied: &[String], reason: &str) {
         let is_denied = !denied.is_empty();
         if !self.is_denied.swap(is_denied, Ordering::Relaxed) && is_denied {

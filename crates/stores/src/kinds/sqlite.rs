@@ -20,7 +20,7 @@ const JOBS: usize = 256;
 const BUSY: Duration = Duration::from_secs(2);
 /// How often the file is looked at for changes of other processes.
 const LOOK: Duration = Duration::from_millis(500);
-/// The version of the tables in files that hairpin has made. Version 1 has no tables of SIP.
+/// The version of the tables in files that hairpin has made. Version 1 has no SIP tables.
 const VERSION: i64 = 2;
 
 type Job = Box<dyn FnOnce(&mut Connection) + Send>;
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(found.keys, Keys::from_hex(new));
     }
 
-    /// What another program writes into the tables of SIP.
+    /// What another program writes into the SIP tables.
     const ROWS: [&str; 3] = [
         "INSERT INTO hairpin_sip_alias VALUES ('info@a.org', 'ann@a.org')",
         "INSERT INTO hairpin_sip_route (name, prefixes, trunks, strip) VALUES ('out', '+49, +43', 'carrier', 1)",

@@ -1,4 +1,4 @@
-//! The tables of SIP. They are read after the small tables, and apart from them. A store whose tables of SIP are too
+//! The SIP tables. The server reads them after the small tables, and separately. A store whose SIP tables are too
 //! large, too slow or malformed still has its users.
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::error::StoreError;
 use crate::store::SipTables;
 use crate::stores::Notice;
 
-/// How long the reading may take. Look-ups of users go on meanwhile.
+/// How long the reading may take. Look-ups of users continue in that time.
 const TIME: Duration = Duration::from_secs(60);
 
-/// The reading of the tables of SIP.
+/// The reading of the SIP tables.
 #[derive(Debug, Default)]
 pub(super) struct SipReading {
     /// The reading that runs.
@@ -33,7 +33,7 @@ impl SipReading {
 }
 
 impl Queries {
-    /// Begins to read the tables of SIP, or notes that they must be read again.
+    /// Begins to read the SIP tables, or notes that they must be read again.
     pub(super) fn read_sip_tables(&mut self) {
         if self.sip.task.is_some() {
             self.sip.again = true;
@@ -47,8 +47,8 @@ impl Queries {
         self.sip.task = Some(task.id());
     }
 
-    /// Handles the tables of SIP, or the failure to read them. A failure leaves the rows of before in use, and says
-    /// nothing of the health of the store.
+    /// Handles the SIP tables, or the failure to read them. After a failure, the earlier rows stay in use, and the
+    /// store does not count as down.
     pub(super) fn sip_tables_read(&mut self, outcome: Result<SipTables, StoreError>) {
         self.sip.task = None;
         self.source.is_sip_current.store(outcome.is_ok(), Relaxed);

@@ -19,9 +19,9 @@ struct Fake {
     is_silent: AtomicBool,
     /// It rejects queries for `odd`.
     is_strict: bool,
-    /// It has no tables of SIP any more.
+    /// Its SIP tables can no longer be read.
     is_sip_broken: AtomicBool,
-    /// It never gives tables of SIP.
+    /// It never returns SIP tables.
     is_sip_silent: bool,
     /// What it tells when it is watched.
     changes: Mutex<Option<mpsc::UnboundedReceiver<Change>>>,

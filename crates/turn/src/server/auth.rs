@@ -138,7 +138,7 @@ impl Server {
             .find(&asked.path.five_tuple)
             .and_then(|place| self.clients.get(place));
         if let Some(client) = holder {
-            // What a token says does not change with the sources of credentials.
+            // An access token is self-contained, so a new `credentials_epoch` does not invalidate its user.
             let is_current = client.user.is_by_token() || client.user.is_of(self.credentials_epoch);
             let may_stay = !self.config.strict_expiry || client.user.is_fresh(now) && is_current;
             if may_stay && fits(&client.user) {

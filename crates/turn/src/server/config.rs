@@ -43,8 +43,8 @@ pub struct Config {
     pub credentials: Arc<dyn Credentials>,
     /// The realms beside the default one. Default: none.
     pub realms: Vec<RealmConfig>,
-    /// What opens access tokens (RFC 7635); `None` if clients cannot use any. Then ACCESS-TOKEN is an unknown attribute,
-    /// as it is in a realm without keys.
+    /// Decrypts access tokens (RFC 7635). `None`: clients cannot use access tokens. Then ACCESS-TOKEN is an unknown
+    /// attribute. In a realm without keys, it is an unknown attribute, too.
     pub access_tokens: Option<Arc<dyn AccessTokens>>,
     /// Which peers are allowed.
     pub policy: Arc<dyn PeerPolicy>,

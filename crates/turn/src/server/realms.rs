@@ -8,8 +8,9 @@
 //! 4. the server name of the client's TLS or DTLS handshake (SNI, RFC 6066 §3; [`Server::set_server_name`]);
 //! 5. the address of the listener.
 //!
-//! A request with credentials of any other realm gets 401, with the realm that was chosen. If that is the default realm,
-//! an access token may have a key of another one: then its holder is of the key's realm.
+//! A request with credentials of any other realm gets 401, with the realm that was chosen. There is one exception: if
+//! the default realm was chosen, the key of an access token may have another realm. Then the user belongs to the key's
+//! realm.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -146,8 +147,8 @@ impl Realms {
         self.by_name.get(name).copied()
     }
 
-    /// The realm of the holders of tokens of this kid. A client presents its token in this realm, or in the default
-    /// one.
+    /// The realm of users with tokens of this kid: the realm of its key, or else the default realm. Requires that the
+    /// request is in this realm or in the default one.
     pub(super) fn of_tokens(
         &self,
         tokens: &dyn AccessTokens,

@@ -61,8 +61,9 @@ impl Server {
         Ok(Arc::new(user.found_at(now, None, self.credentials_epoch)))
     }
 
-    /// The holder of the allocation of this 5-tuple, if a token of the same kid made it and this request proves the key
-    /// of that token. The server may have the key of the kid no more: the allocation continues until its token ends.
+    /// The user of the allocation of this 5-tuple. Requires that a token with the same kid made the allocation, and
+    /// that the session key of this token signs the request. A reload may have removed the key of the kid: the
+    /// allocation continues until its token ends.
     fn token_holder(
         &self,
         asked: &RequestContext,

@@ -42,7 +42,7 @@ pub(crate) struct Client {
     challenge: Option<(String, Vec<u8>, HmacKey)>,
     /// Challenges so far.
     pub(crate) challenges: u32,
-    /// Requests that were sent again, because no response came.
+    /// Requests that were sent again, because no response arrived.
     pub(crate) repeats: u32,
 }
 

@@ -14,14 +14,14 @@ use crate::bench::layout::{self, server_address};
 use crate::bench::topology::Topology;
 use crate::client::{ClientId, Data, Driver, Handler};
 
-/// What churn came to.
+/// The result of churn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Churned {
     /// Allocations made and deleted.
     pub(crate) cycles: u64,
     /// Cycles that failed or timed out, whose request was dropped, or that had no response at the end.
     pub(crate) errors: u64,
-    /// Messages from the server, or from others, that are of no use to any client.
+    /// Unusable messages: malformed, truncated, wrong integrity, or not from the server.
     pub(crate) wrong: u64,
     /// How long it took.
     pub(crate) elapsed: Duration,
@@ -58,7 +58,7 @@ pub(crate) fn churn(
         Some(error) => Err(error).doing("open a client socket"),
         None => Ok(Churned {
             cycles,
-            // What a server drops without a word is no success.
+            // A cycle that the server drops without a response is an error.
             errors: churn.errors + churn.in_flight,
             wrong: driver.stats().wrong(),
             elapsed,
@@ -74,7 +74,8 @@ struct Churn {
     cycles: u64,
     errors: u64,
     in_flight: u64,
-    /// The number of clients, and when the current request of each left first, with the cycles that were over then.
+    /// The number of clients. `asked`: when each client first sent its current request, and how many cycles had ended
+    /// then.
     clients: u64,
     asked: Vec<(Instant, u64)>,
     /// No cycle begins any more.
@@ -89,15 +90,16 @@ impl Churn {
             Ok(id) => {
                 self.in_flight += 1;
                 self.ask(id);
-                // A client that cannot even ask has no cycle, which shows.
+                // If the client cannot send, its cycle never ends and counts as an error at the end.
                 driver.with(id, |client, now| client.allocate(now, allocate_options()));
             }
             Err(error) => self.failed = Some(error),
         }
     }
 
-    /// A client sends its next request. Returns whether the one before was dropped: the client has sent it again, and
-    /// meanwhile the server has served others, twice as many as there are clients. In a stall, all wait.
+    /// A client sends its next request. Returns whether the server dropped the earlier one: the client had to
+    /// retransmit it, and in that time the server completed at least two cycles per client. If the server stalls, no
+    /// client has cycles, so this is no drop.
     fn ask(&mut self, id: ClientId) -> bool {
         let now = (Instant::now(), self.cycles);
         let count = self.asked.len().max(id.index() + 1);

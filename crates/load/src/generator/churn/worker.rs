@@ -85,7 +85,7 @@ fn reason(error: &stdio::Error) -> &'static str {
     }
 }
 
-/// Why a datagram is of no use to its client; `None` if it is.
+/// Why a client cannot use a datagram; `None` if it can.
 fn unexpected(input: &Input, datagram: &[u8]) -> Option<UnexpectedDatagram> {
     match *input {
         Input::Handled => None,

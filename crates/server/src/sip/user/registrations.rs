@@ -18,9 +18,9 @@ const REGISTERS: u16 = 0;
 pub(super) struct TrunkRegistrations {
     is_registrant: bool,
     routes: Arc<Table>,
-    /// There is none before the time is known.
+    /// `None` before the first call of `handle_timeout`, which has the time.
     all: Option<Registrations>,
-    /// The trunks have changed, and `all` is still for the earlier ones.
+    /// The trunks have changed, and `all` still has the earlier ones.
     is_outdated: bool,
     key: HashKey,
     seed: u64,
@@ -43,7 +43,7 @@ impl TrunkRegistrations {
         }
     }
 
-    /// Takes new settings. Registrations that have not changed go on.
+    /// Takes new settings. Registrations that have not changed continue.
     pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         let is_same = {
             let trunks = self.routes.trunks().map(|(trunk, _)| trunk);
@@ -53,8 +53,8 @@ impl TrunkRegistrations {
         self.is_outdated |= !is_same;
     }
 
-    /// Takes over the trunks of the last reload. A trunk of the new table has what was known of the earlier one with its
-    /// name, which may have had another registration.
+    /// Applies the trunks of the last reload. A trunk of the new table has the health of the earlier trunk of the same
+    /// name. That trunk may have had another registration, so this sets the state of the registration.
     fn renew(&mut self, now: Mono) {
         if !std::mem::take(&mut self.is_outdated) {
             return;

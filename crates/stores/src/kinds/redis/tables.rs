@@ -1,4 +1,4 @@
-//! The small tables and the tables of SIP in Redis: many keys, whose values are read in parts.
+//! The small tables and the SIP tables in Redis: many keys, whose values are read in parts.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -87,7 +87,7 @@ impl Redis {
         }
         let mut all = sorted(all);
         all.truncate(SipTables::MAX_ROWS);
-        // A small hash comes in one page, however many fields it has.
+        // HSCAN returns a small hash in one page, however many fields it has.
         let count: usize = self.ask(cmd("HLEN").arg(ALIASES)).await?;
         let omitted = count.saturating_sub(SipTables::MAX_ROWS);
         Ok((all, omitted))
@@ -169,7 +169,7 @@ fn fields_of(page: RedisResult<Value>) -> Result<Option<Page>, StoreError> {
     }
 }
 
-/// Fields in order. One may come more than once.
+/// Fields in order, each once: HSCAN may return a field several times.
 fn sorted(mut fields: Vec<(String, String)>) -> Vec<(String, String)> {
     fields.sort_unstable();
     fields.dedup_by(|one, other| one.0 == other.0);

@@ -103,7 +103,7 @@ impl Service<'_> {
                 bail!("another process is starting");
             }
             let program = installed_program()?;
-            // The thread first: nobody would end a process that no thread watches.
+            // Create the thread before the process: without it, nothing ends a process that does not serve in time.
             let (sender, started) = sync_channel::<Child>(1);
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("hairpin-start".to_owned());
@@ -117,7 +117,7 @@ impl Service<'_> {
             let child = child.with_context(|| format!("{} does not start", program.display()))?;
             let pid = child.id();
             self.shared.upgrade.set(pid, State::Starting);
-            // The thread waits for it.
+            // The thread waits in `recv`, so this cannot fail.
             let _ = sender.send(child);
             Ok(pid)
         });
