@@ -312,5 +312,6 @@ fn the_limits_of_a_realm_apply_to_the_holders_of_tokens_of_its_key() {
     // The realm can change: the shop's limit is not that of the default realm.
     server.reload(&[OLD, NEW]);
     assert_eq!(server.client(NEW).allocate(), SUCCESS);
-    assert_eq!(shopper.refresh(false), 0);
+    // The allocation keeps its realm, with and without the token in its requests.
+    assert_eq!((shopper.refresh(true), shopper.refresh(false)), (0, 0));
 }

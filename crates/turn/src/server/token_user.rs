@@ -57,6 +57,12 @@ impl Server {
         let mut users = self.mac_keys(&content, integrity).map(with);
         let user = users.find(|user| is_signed_with(message, user.key()));
         let user = user.ok_or(AuthFailure::WrongPassword)?;
+        // A reload may have given the key another realm: the allocation keeps its own.
+        if let Some(own) = holder()
+            && own.realm() != user.realm()
+        {
+            return Ok(own);
+        }
         self.stats.keys_derived += 1;
         Ok(Arc::new(user.found_at(now, None, self.credentials_epoch)))
     }
