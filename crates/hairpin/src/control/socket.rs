@@ -41,9 +41,20 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Another process has the socket from now on, or has it no more.
-    pub(crate) fn set_handed_over(&self, handed_over: bool) {
-        self.is_handed_over.store(handed_over, Ordering::Relaxed);
+    /// Another process has the socket from now on.
+    pub(crate) fn hand_over(&self) {
+        self.is_handed_over.store(true, Ordering::Relaxed);
+    }
+
+    /// This process has it from now on.
+    pub(crate) fn own(&self) {
+        self.is_handed_over.store(false, Ordering::Relaxed);
+        let mut lock = &self.lock;
+        // For the message to a third server.
+        let _ = lock
+            .set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| write!(lock, "{}", std::process::id()));
     }
 }
 
@@ -89,7 +100,8 @@ impl Bound {
         Ok([self.listener.try_clone()?.into(), lock.into()])
     }
 
-    /// The socket at `path`, from the process that had it before this one: [`Bound::copies`].
+    /// The socket at `path`, of the process that has it before this one: [`Bound::copies`]. Its file stays if this
+    /// process ends before [`SocketFile::own`]: then the other process goes on.
     ///
     /// # Errors
     /// If there is no such file any more.
@@ -97,19 +109,13 @@ impl Bound {
         let owner = std::fs::metadata(&path)
             .with_context(|| path.display().to_string())?
             .uid();
-        let mut lock = File::from(lock);
-        // For the message to a third server.
-        let _ = lock
-            .set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| write!(lock, "{}", std::process::id()));
         Ok(Bound {
             listener: listener.into(),
             file: Arc::new(SocketFile {
                 path,
                 owner,
-                lock,
-                is_handed_over: AtomicBool::new(false),
+                lock: lock.into(),
+                is_handed_over: AtomicBool::new(true),
             }),
         })
     }

@@ -98,7 +98,6 @@ impl Endpoints {
             copy.serve(of, Arc::clone(&source.acme))
         });
         let control = self.control.as_ref().map(|control| {
-            control.file().set_handed_over(false);
             let copy = control.try_clone()?;
             copy.serve(Arc::clone(shared), changes.clone())
         });
@@ -110,10 +109,17 @@ impl Endpoints {
         Ok(())
     }
 
+    /// No other process has the control socket.
+    pub(super) fn own(&self) {
+        if let Some(control) = &self.control {
+            control.file().own();
+        }
+    }
+
     /// Another process serves them from now on.
     pub(super) fn hand_over(&mut self) {
         if let Some(control) = &self.control {
-            control.file().set_handed_over(true);
+            control.file().hand_over();
         }
         self.serving = None;
     }

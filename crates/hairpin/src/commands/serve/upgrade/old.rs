@@ -230,6 +230,7 @@ impl Service<'_> {
         if successor.serving.is_some() {
             self.manager.main_process(&std::process::id().to_string());
             let certificates = self.running.certificates();
+            self.endpoints.own();
             let served = self
                 .endpoints
                 .serve(&self.shared, &self.changes, certificates);
