@@ -116,8 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     endpoints.serve(&shared, &changes, running.certificates())?;
     output::print(&banner.render())?;
     let take = |taken: InheritedProcess| taken.serving(changes.clone(), args.adopt_output);
-    let predecessor = taken.map(take).transpose()?;
-    endpoints.own();
+    let predecessor = taken.map(take).transpose().inspect(|_| endpoints.own())?;
     Service {
         args,
         started: loaded,
