@@ -188,7 +188,12 @@ fn the_credentials_of_a_trunk_are_for_its_realm_or_else_for_its_hosts() {
     };
     let named = format!("{password}realm = \"asterisk\"\n");
     assert_eq!(realms(&named), ["asterisk"]);
-    assert!(load(&named).one_line_each().is_empty());
+    let has_warning = |lines: &str| {
+        let lines = load(lines).one_line_each();
+        let mut lines = lines.iter();
+        lines.any(|line| line.contains("a password and no realm"))
+    };
+    assert!(!has_warning(&named));
     let hosts = format!(
         "{password}domain = \"carrier.example\"\nregister = \"sip:+4930@reg.example:5070;transport=tls\"\n\
          register_contact = \"sip:a@192.0.2.1\"\n"
@@ -202,9 +207,7 @@ fn the_credentials_of_a_trunk_are_for_its_realm_or_else_for_its_hosts() {
             "reg.example"
         ]
     );
-    let lines = load(&hosts).one_line_each();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("a password and no realm"), "{lines:?}");
+    assert!(has_warning(&hosts));
     for (lines, why) in [
         (format!("{password}realm = \"\"\n"), "the realm is empty"),
         (format!("{password}realm = 'a\"b'\n"), "a quotation mark"),
