@@ -188,11 +188,14 @@ fn the_credentials_of_a_trunk_are_for_its_realm_or_else_for_every_realm() {
     };
     let named = format!("{password}realm = \"asterisk\"\n");
     assert_eq!(realms(&named), ["asterisk"]);
-    assert!(load(&named).one_line_each().is_empty());
+    let has_warning = |lines: &str| {
+        let lines = load(lines).one_line_each();
+        let mut lines = lines.iter();
+        lines.any(|line| line.contains("a password and no realm"))
+    };
+    assert!(!has_warning(&named));
     assert!(realms(password).is_empty());
-    let lines = load(password).one_line_each();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("a password and no realm"), "{lines:?}");
+    assert!(has_warning(password));
     for (lines, why) in [
         (format!("{password}realm = \"\"\n"), "the realm is empty"),
         (format!("{password}realm = 'a\"b'\n"), "a quotation mark"),
