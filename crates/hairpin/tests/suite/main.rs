@@ -59,6 +59,7 @@ mod sip_media;
 mod sip_memory;
 mod sip_push;
 mod sip_route;
+mod sip_soak;
 mod sip_tables;
 mod stores;
 mod stores_reload;
