@@ -5,7 +5,7 @@
 //! - [`generator`] sends on a fixed schedule, regardless of the server. [`measure`] counts the result, and [`report`]
 //!   writes it.
 //! - [`sip`] is the answering side of SIP. [`peer`] is the other end of a TURN measurement.
-//! - [`garbage`] sends what a server on the Internet must tolerate. [`bench`] compares servers.
+//! - [`garbage`] sends what a server on the Internet must tolerate. [`mod@bench`] compares servers.
 //!
 //! ```
 //! use std::time::Duration;
