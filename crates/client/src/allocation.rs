@@ -75,7 +75,7 @@ impl Allocation {
         &self.held.handle.shared
     }
 
-    /// Its number among those of its client.
+    /// Sequence number of this allocation at its client, from 1. A handle with an older number has ended.
     pub(crate) fn number(&self) -> u64 {
         self.held.number
     }

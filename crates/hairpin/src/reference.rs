@@ -15,8 +15,8 @@ const WIDTH: usize = 100;
 const COMMANDS: &str = "\
 # Commands
 
-For administrators who look up a command or an option. A test generates this page from the program: a section is what
-`hairpin COMMAND --help` prints.
+For administrators who look up a command or an option. Each section is the output of `hairpin COMMAND --help`. A test
+compares this page with the program.
 ";
 
 /// The page of this name in the folder of the manual.

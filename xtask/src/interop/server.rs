@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -281,21 +282,38 @@ fn coturn_arguments(port: u16, setup: &Setup) -> Vec<String> {
     arguments
 }
 
-/// The first of `count` consecutive UDP ports, an even one, free on both loopback addresses a moment ago.
+/// Ports for servers and clients of these tests: below those that the kernel gives to connections (32768 and above on
+/// Linux), so that no connection of a test that runs at the same time takes one.
+const PORTS: RangeInclusive<u16> = 20_000..=29_999;
+
+/// The first of `count` consecutive ports of [`PORTS`], an even one. They are free for UDP and TCP on both loopback
+/// addresses. No second call in this process returns them, until all of [`PORTS`] have been returned.
 pub(crate) fn free_ports(count: u16) -> Result<u16> {
-    for _ in 0..100 {
-        let port = UdpSocket::bind((LOOPBACKS[0], 0))?.local_addr()?.port() & !1;
-        let is_free = |port| {
-            LOOPBACKS.iter().all(|&address| {
-                UdpSocket::bind((address, port)).is_ok()
-                    && TcpListener::bind((address, port)).is_ok()
-            })
-        };
-        if port.checked_add(count).is_some() && (port..port + count).all(is_free) {
+    let is_free = |port| {
+        LOOPBACKS.iter().all(|&address| {
+            UdpSocket::bind((address, port)).is_ok() && TcpListener::bind((address, port)).is_ok()
+        })
+    };
+    for _ in PORTS.step_by(2) {
+        let port = next_ports(count);
+        if (port..port + count).all(is_free) {
             return Ok(port);
         }
     }
-    anyhow::bail!("no {count} free UDP and TCP ports in a row on {LOOPBACKS:?}")
+    anyhow::bail!("no {count} free UDP and TCP ports in a row in {PORTS:?} on {LOOPBACKS:?}")
+}
+
+/// The next `count` ports of [`PORTS`], whether free or not. Each process begins at another place.
+fn next_ports(count: u16) -> u16 {
+    static NEXT: Mutex<Option<u16>> = Mutex::new(None);
+    let pairs = PORTS.end().abs_diff(*PORTS.start()) / 2;
+    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = u16::try_from(std::process::id() % u32::from(pairs)).unwrap_or_default();
+    let port = next.unwrap_or(PORTS.start() + 2 * process);
+    let fits = PORTS.contains(&port) && PORTS.contains(&(port + count));
+    let port = if fits { port } else { *PORTS.start() };
+    *next = Some(port + count.next_multiple_of(2));
+    port
 }
 
 #[cfg(test)]
@@ -307,5 +325,6 @@ mod tests {
         let port = free_ports(2).unwrap();
         assert_eq!(port % 2, 0);
         assert!(UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok());
+        assert_ne!(free_ports(2).unwrap(), port);
     }
 }

@@ -85,7 +85,8 @@ fn prepare<'a>((binary, logs): (&'a Path, &Path)) -> Result<Bench<'a>> {
         &config,
         &format!("--listen=127.0.0.1:{port}"),
         "--relay-address=127.0.0.1",
-        "--port-range=60500-60900",
+        // Above the ports of the servers in `checks`.
+        "--port-range=65000-65400",
         "--set=admin.listen=off",
         "--set=server.control_socket=off",
         "--offload=off",

@@ -36,37 +36,89 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         None => cargo::release(root)?,
     };
     let logs = scratch(root, "stores")?;
-    let wanted = |kind: &Kind| options.only.is_empty() || options.only.contains(kind);
     // They wait for timers most of the time, so they run side by side.
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = Kind::ALL
-            .into_iter()
-            .enumerate()
-            .filter(|(_, kind)| wanted(kind))
-            .map(|(place, kind)| {
-                let (binary, logs) = (&binary, &logs);
-                scope.spawn(move || one(place, kind, binary, logs))
-            })
+    let tallies: Vec<Tally> = std::thread::scope(|scope| {
+        let (binary, logs) = (&binary, &logs);
+        let threads: Vec<_> = parts(options)
+            .map(|part| scope.spawn(move || part.run(binary, logs)))
             .collect();
-        let mut total = Tally::default();
-        if wanted(&Kind::Redis) {
-            events::run((&binary, &logs), &mut total);
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or(Tally::FAILURE))
+            .collect()
+    });
+    let mut total = Tally::default();
+    let mut repeated = 0;
+    for (part, tally) in parts(options).zip(tallies) {
+        if tally.failed == 0 || repeated == MOST_REPEATED {
+            total.add(tally);
+            continue;
         }
-        for thread in threads {
-            total.add(thread.join().unwrap_or(Tally::FAILURE));
-        }
-        Ok(total)
-    })
+        repeated += 1;
+        total.add(part.run_again(&binary, &logs));
+    }
+    Ok(total)
 }
 
-/// The checks of one database, the `place`th.
-fn one(place: usize, kind: Kind, binary: &Path, logs: &Path) -> Tally {
-    let (begun, name) = (Instant::now(), kind.name());
-    let mut tally = Tally::default();
-    match databases::start(kind, logs) {
-        Ok(database) => checks::run(place, (binary, logs), database, &mut tally),
-        Err(error) => tally.record(&format!("{name}: starts"), &Err(error)),
+/// Most parts that run once more, alone, after a failure. If more fail, it is no accident.
+const MOST_REPEATED: usize = 1;
+
+/// What runs beside the others: the checks of one database, or those of events.
+#[derive(Clone, Copy)]
+enum Part {
+    /// The database has this place in [`Kind::ALL`].
+    Database(usize, Kind),
+    Events,
+}
+
+/// The parts that the options want.
+fn parts(options: &Options) -> impl Iterator<Item = Part> {
+    let wanted = |kind: &Kind| options.only.is_empty() || options.only.contains(kind);
+    let databases = Kind::ALL.into_iter().enumerate();
+    let databases = databases.filter(move |(_, kind)| wanted(kind));
+    let events = wanted(&Kind::Redis).then_some(Part::Events);
+    databases
+        .map(|(place, kind)| Part::Database(place, kind))
+        .chain(events)
+}
+
+impl Part {
+    fn run(self, binary: &Path, logs: &Path) -> Tally {
+        let begun = Instant::now();
+        let mut tally = Tally::default();
+        match self {
+            Part::Database(place, kind) => match databases::start(kind, logs) {
+                Ok(database) => checks::run(place, (binary, logs), database, &mut tally),
+                Err(error) => {
+                    tally.record(&format!("{}: starts", kind.name()), &Err(error));
+                }
+            },
+            Part::Events => events::run((binary, logs), &mut tally),
+        }
+        println!(
+            "        {}: {:.1} s",
+            self.name(),
+            begun.elapsed().as_secs_f32()
+        );
+        tally
     }
-    println!("        {name}: {:.1} s", begun.elapsed().as_secs_f32());
-    tally
+
+    fn run_again(self, binary: &Path, logs: &Path) -> Tally {
+        println!("--- {}, once more after a failure", self.name());
+        let tally = self.run(binary, logs);
+        if tally.is_clean() {
+            println!(
+                "  UNSTEADY  {}: failed, and passed when it ran again",
+                self.name()
+            );
+        }
+        tally
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Part::Database(_, kind) => kind.name(),
+            Part::Events => "events",
+        }
+    }
 }

@@ -117,7 +117,8 @@ fn protocol(hello: &ClientHello<'_>, config: &Config) -> Result<Option<Box<[u8]>
         .ok_or(HandshakeError::NoProtocol)
 }
 
-/// Answers a proven ClientHello. `first_sequence` is the sequence number of our first message.
+/// Makes the server's flight for a ClientHello with a valid cookie: ServerHello to ServerHelloDone. `first_sequence` is
+/// the message_seq of the ServerHello (RFC 6347 §4.2.2).
 pub(super) fn answer(
     hello: &Message,
     first_sequence: u16,

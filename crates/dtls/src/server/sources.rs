@@ -57,7 +57,7 @@ impl Sources {
         }
     }
 
-    /// How many connections the source of this address has.
+    /// Number of connections from this IPv4 address, or from the /64 of this IPv6 address.
     pub(super) fn count(&self, address: IpAddr) -> usize {
         let source = Source::of(address);
         let hash = hash(self.seed, &self.shared, source);

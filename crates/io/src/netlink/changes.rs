@@ -77,7 +77,7 @@ impl NetworkChanges {
         })
     }
 
-    /// Passes what has changed since the last call to `each`. Does not wait.
+    /// Calls `each` for every change that the kernel has queued. Does not wait.
     ///
     /// # Errors
     /// What `recv` returns.

@@ -96,12 +96,13 @@ impl Link {
         &self.buffer[payload]
     }
 
-    pub(super) fn call(&mut self, wish: impl FnOnce(&mut Client, Now)) {
-        self.endpoint.with(now(), wish);
+    pub(super) fn call(&mut self, action: impl FnOnce(&mut Client, Now)) {
+        self.endpoint.with(now(), action);
     }
 
-    /// Sends `payload` to `peer` through the relay, by its channel if that is bound, else by a Send indication. False
-    /// if there is neither channel nor permission.
+    /// Sends `payload` to `peer` through the relay, as ChannelData if a channel is bound, else as a Send indication.
+    /// Returns false if there is neither channel nor permission, or if sending fails. With its header, `payload` must
+    /// fit into 256 bytes.
     pub(super) fn send(&mut self, peer: SocketAddr, payload: &[u8]) -> bool {
         let mut out = [0; 256];
         let at = now();

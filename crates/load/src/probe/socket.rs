@@ -48,7 +48,7 @@ impl Socket {
         }
     }
 
-    /// A TCP or TLS connection from `local`, which other connections of this process may have as well.
+    /// Opens a TCP or TLS connection from `local`. Other connections of this process may use `local` at the same time.
     pub(super) fn open_from(
         local: SocketAddr,
         server: &ServerAddress,

@@ -122,8 +122,8 @@ impl Chains<'_> {
 }
 
 impl Aliases {
-    /// Those of a list that can be used, and what is wrong with the others, by their places in the list. An earlier
-    /// entry wins: one that contradicts it, or makes a loop or too long a chain with it, is left out.
+    /// Builds the aliases of `list` that can be used. Also returns the index and error of each entry that cannot.
+    /// Earlier entries apply: a later one that repeats an alias, or makes a loop or too long a chain, is an error.
     #[must_use]
     pub fn new(list: &[Alias], domains: &Domains) -> (Aliases, Vec<(usize, AliasError)>) {
         let mut wrong = Vec::new();

@@ -36,9 +36,9 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Connects to each of `targets`, and waits until that is done. `poller` has the connections by their index. The
-    /// first `needed` must come about; the others lead to servers that may be down, and are tried again when they are
-    /// wanted.
+    /// Connects to each of `targets` and waits for the handshakes, at most 5 s each. Adds each connection to `poller`;
+    /// the token is its index in `targets`. If one of the first `needed` connections fails, returns its error. The
+    /// other servers may be down: `send` tries them again.
     pub(super) fn open(
         targets: &[SocketAddr],
         needed: usize,

@@ -46,7 +46,8 @@ impl<N: Network> Prober<N> {
         }
     }
 
-    /// Runs all tests.
+    /// Tests mapping, filtering and hairpinning. `lifetime` is the longest idle time after which it also tests whether a
+    /// binding still exists; `None` skips this test.
     pub(super) fn probe(mut self, lifetime: Option<Duration>) -> Result<NatReport, ProbeError> {
         let socket = self.open()?;
         let first = self.mapped(socket, self.server)?;
