@@ -31,7 +31,8 @@ impl<'a> Audit<'a> {
         self
     }
 
-    /// Writes the line of a command. The command does not fail if there is no system log.
+    /// Writes the audit line of a command to stderr and to the system log. Without a system log, the command still
+    /// succeeds.
     pub(crate) fn write(self) {
         let line = self.line(&current_user());
         eprintln!("{line}");

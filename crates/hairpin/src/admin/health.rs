@@ -1,4 +1,4 @@
-//! Whether the server lives, and whether it wants clients.
+//! Liveness and readiness: whether every worker runs, and whether new clients should come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use server::observer::WorkerFault;
 use stores::Source;
 use stores::cluster::{Handle, Status};
 
-/// A worker turns its loop at least once per second. A worker that has not turned it for this time hangs.
+/// A worker completes a pass of its loop at least once per second. A worker without a pass for this time hangs.
 const LOOP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The response to a probe: whether the server is healthy, and a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Health {
-    /// All is well.
+    /// Whether the server is healthy.
     pub(crate) well: bool,
-    /// What there is to say.
+    /// The body of the response.
     pub(crate) line: String,
 }
 
@@ -33,12 +33,12 @@ impl Health {
     }
 }
 
-/// Whether the process should go on living: every worker serves. An orderly end is no illness.
+/// Liveness: healthy if every worker runs. A worker may end while the server drains, because that is a normal stop.
 pub(crate) fn alive(observer: &Observer) -> Health {
     check_workers(observer, LOOP_DEADLINE)
 }
 
-/// The same, if a worker hangs that has not turned its loop for `limit`.
+/// Like [`alive`], with another limit: a worker hangs if it has completed no pass of its loop for `limit`.
 pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
     match observer.fault(limit) {
         None => Health::well("ok"),

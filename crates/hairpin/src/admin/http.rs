@@ -182,7 +182,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// No more than [`PER_SECOND`] connections in a second.
+/// The rate limit of accepted connections: [`PER_SECOND`] in each second.
 struct Pace {
     since: Instant,
     count: u32,
@@ -196,7 +196,7 @@ impl Pace {
         }
     }
 
-    /// Waits until another connection may come.
+    /// Waits for the next second if this one has had [`PER_SECOND`] connections. Then counts one connection.
     async fn keep(&mut self) {
         let next = self.since + Duration::from_secs(1);
         if self.count >= PER_SECOND {

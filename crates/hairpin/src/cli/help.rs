@@ -128,7 +128,7 @@ fn at(command: Command, path: &str, change: &dyn Fn(Command) -> Command) -> Comm
     }
 }
 
-/// Hides what belongs to other workloads.
+/// Hides the flags that belong to other workloads only. Without a workload, hides nothing.
 fn limit(command: Command, only: Only, workload: Option<&str>) -> Command {
     let Some(workload) = workload else {
         return command;

@@ -430,8 +430,9 @@ fn log_started(observer: &Observer, workers: usize, relays: &RelayAddresses, por
     );
 }
 
-/// The table of rate limits: the kernel's if it relays, or one of this process if users, sources, realms or directions
-/// have limits.
+/// The table of rate limits. With in-kernel relay, it is the table that the BPF programs share. Otherwise it is one in
+/// this process, if a rate limit covers several allocations or each direction has its own rate. `None`: each engine
+/// keeps the limits of its allocations. `taking`: shares the rates with the process that this one replaces.
 fn rate_table(
     offload: Option<&Prepared>,
     size: TableSize,

@@ -45,7 +45,8 @@ impl Refusal {
     }
 }
 
-/// The response of a route that leads nowhere.
+/// The response for `Decision::Reject`: the route rejects the request, or no trunk of it is available. A 503 has
+/// `Retry-After: 1`.
 pub(super) fn rejection(code: u16, reason: &str) -> Reply<'_> {
     let reply = Reply::new(code).reason(reason.as_bytes());
     match code {

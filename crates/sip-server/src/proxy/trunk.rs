@@ -193,7 +193,8 @@ impl Proxy {
         }
     }
 
-    /// Whether a branch went to an address of a trunk or to another node, and was given up or has ended.
+    /// Whether a branch went to an address of a trunk or to another node, and was given up or has ended. A response of
+    /// such a branch is late.
     pub(super) fn has_moved_on(&mut self, key: ContextKey, branch: usize) -> bool {
         let context = self.contexts.get(key);
         let branch = context.and_then(|it| it.branches.get(branch));

@@ -163,7 +163,7 @@ impl Prober {
         });
     }
 
-    /// The next probe of this address: after its interval, a tenth more or less.
+    /// Sets the time of the next probe of this address: its interval, plus or minus at most 10 % at random.
     fn rest(&mut self, now: Mono, place: usize) {
         let interval = self.all.get(place).map_or(Duration::ZERO, |it| it.interval);
         let jitter = self.jitter(interval / 5);

@@ -79,7 +79,7 @@ pub(super) fn servers(inner: &Inner, query: &Query) -> Result<Value, Problem> {
     }))
 }
 
-/// The first secret of `auth.secrets`, else the first secret of the realm in a store.
+/// The first secret of `auth.secrets`. Without one, the first secret of the default realm in a store.
 fn secret(inner: &Inner, applied: &Applied) -> Option<String> {
     applied.secret.clone().or_else(|| {
         inner.shared.source.stores().iter().find_map(|store| {

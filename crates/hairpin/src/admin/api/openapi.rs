@@ -7,7 +7,7 @@ use super::routes::{Access, Field, ROUTES, Route};
 
 use super::BASE;
 
-/// The document.
+/// The OpenAPI document of all routes, as JSON.
 pub(super) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
