@@ -52,14 +52,15 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
         chosen => list(chosen, "the addresses and ports of udp"),
     };
     lines.line("listen", format!("tcp {tcp}"));
+    let has_certificate = !config.certificates.is_empty() || !config.acme.domains.is_empty();
     let tls = match config.listen_tls.as_deref() {
-        None if config.certificates.is_empty() => "off: there is no certificate".to_owned(),
+        None if !has_certificate => "off: there is no certificate".to_owned(),
         Some([]) => "off".to_owned(),
         chosen => list(chosen, "the addresses and ports of tcp, and port 5349"),
     };
     lines.line("listen", format!("tls {tls}"));
     let dtls = match config.listen_dtls.as_deref() {
-        None if config.certificates.is_empty() => "off: there is no certificate".to_owned(),
+        None if !has_certificate => "off: there is no certificate".to_owned(),
         None if config.only_tls13 => "off: it is 1.2, and tls.min_version is 1.3".to_owned(),
         Some([]) => "off".to_owned(),
         chosen => list(chosen, "the addresses and ports of udp, and port 5349"),

@@ -10,7 +10,7 @@ use super::diagnostics::{Diagnostic, Report};
 use super::key::Entry;
 use super::network::{DEFAULT_PORT, ExternalAddress};
 use super::schema::Settings;
-use super::setting::{AtLeastOne, List, write_seconds};
+use super::setting::{AtLeastOne, List, Workers, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
 use super::{
@@ -20,6 +20,9 @@ use super::{
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
 
+/// The server starts with no more shared relay ports (`hairpin-server`).
+const MAX_SHARED_PORTS: usize = 256;
+
 /// Runs every check; each reports on its own, and none presumes that another one passed.
 pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report) {
     list_items_are_unique(settings, report);
@@ -28,6 +31,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     relay_addresses_can_be_reached(settings, report);
     external_addresses_match(settings, report);
     listeners_are_outside_relay_range(settings, report);
+    shared_ports_fit(settings, report);
     lifetimes_fit(settings, report);
     limits_fit(settings, sources, report);
     secrets_are_long(settings, report);
@@ -299,6 +303,38 @@ fn listeners_are_outside_relay_range(settings: &Settings, report: &mut Report) {
                     .help(help),
             );
         }
+    }
+}
+
+/// Shared relay ports are at most 256, and each worker requires one. The number of cores is not known here: it may be
+/// that of another machine.
+fn shared_ports_fit(settings: &Settings, report: &mut Report) {
+    let (Some(shared), Some(range)) = (&settings.relay_shared_ports, &settings.relay_ports) else {
+        return;
+    };
+    let ports = range.value.0.clone().count();
+    if !shared.value {
+        return;
+    }
+    if ports > MAX_SHARED_PORTS {
+        let message =
+            format!("{ports} relay ports cannot be shared: {MAX_SHARED_PORTS} are the most");
+        let help = format!(
+            "choose at most {MAX_SHARED_PORTS} ports, such as \"60000-60003\", or remove relay.shared_ports"
+        );
+        report.push(Diagnostic::error(&range.at, message).help(help));
+    }
+    if let Some(workers) = &settings.workers
+        && let Workers::Count(count) = workers.value
+        && ports < usize::try_from(count).unwrap_or(usize::MAX)
+    {
+        let message = format!("{count} workers cannot share {ports} relay ports");
+        let help = "each worker requires a relay port: choose more ports, or fewer workers";
+        report.push(
+            Diagnostic::error(&workers.at, message)
+                .see(&range.at, "the range of relay ports")
+                .help(help),
+        );
     }
 }
 

@@ -212,6 +212,20 @@ fn wrong_types_say_what_is_expected() {
 }
 
 #[test]
+fn shared_ports_suffice_for_the_workers() {
+    one_complaint(
+        "[server]\nworkers = 8\n[relay]\nshared_ports = true\nports = \"60000-60003\"",
+        "hairpin.toml:2:11: 8 workers cannot share 4 relay ports (each worker requires a relay port: choose more ports, or fewer workers)",
+    );
+    one_complaint(
+        "[relay]\nshared_ports = true\nports = \"60000-61023\"",
+        "hairpin.toml:3:9: 1024 relay ports cannot be shared: 256 are the most (choose at most 256 ports, such as \"60000-60003\", or remove relay.shared_ports)",
+    );
+    let fits = "[server]\nworkers = 4\n[relay]\nshared_ports = true\nports = \"60000-60003\"";
+    assert_eq!(complaints(fits), [""; 0]);
+}
+
+#[test]
 fn values_out_of_range_are_refused() {
     one_complaint(
         "[server]\nworkers = 0",
