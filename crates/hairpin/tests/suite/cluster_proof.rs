@@ -236,6 +236,10 @@ impl Load {
                 let _ = peer.send_to(&buffer[..length], from);
             }
         });
+        // Another node may still have units that its clients have just released.
+        let mut held = Vec::new();
+        node.fill_slowly(BLOCK, &mut held);
+        release(&mut held);
         let [mut relay, mut other] = [node.client(), node.client()];
         assert_eq!(relay.allocate().code, 0);
         assert_eq!(relay.bind_channel(address).code, 0);
