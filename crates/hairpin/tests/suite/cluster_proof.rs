@@ -1,5 +1,5 @@
 //! Three nodes and their engine, each in a network namespace of its own. `cargo test -p hairpin --test suite --
-//! --ignored --nocapture --test-threads=1 cluster_proof::` takes eight minutes, and prints the table of
+//! --ignored --nocapture --test-threads=1 cluster_proof::` takes nine minutes, and prints the table of
 //! docs/cluster.md: what TURN clients and phones see while something fails.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -372,10 +372,10 @@ fn away_for_a_minute(places: &[Place; 4], nodes: &[Node; 3], phones: [&mut Phone
             seconds(called)
         ),
     );
-    for (what, number) in [("relayed round trip", 0), ("Allocate transaction", 1)] {
+    for (what, number) in [("a relayed round trip", 0), ("an Allocate transaction", 1)] {
         let [before, during, after] = [&before, &during, &after].map(|all| &all[number]);
         row(
-            &format!("the same: time of a {what}"),
+            &format!("the same: time of {what}"),
             &format!(
                 "calm: {before}; engine away: {during}; calm again: {after}; p99 over calm: {:.2} away, {:.2} calm again",
                 during.p99_over(before),
