@@ -494,7 +494,7 @@ impl Builder {
     }
 
     /// Makes this server a node of a cluster. Nodes with the same secret accept the nonces of each other, and recognize
-    /// each other's mobility tickets. Call [`Running::follow_epoch`] once per second. It replaces
+    /// each other's mobility tickets and SIP tokens. Call [`Running::follow_epoch`] once per second. It replaces
     /// [`nonce_key`](Self::nonce_key).
     pub fn cluster(mut self, keys: ClusterKeys) -> Self {
         self.cluster = Some(keys);

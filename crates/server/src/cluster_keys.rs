@@ -3,8 +3,9 @@
 //! | key | label | epoch | why |
 //! |---|---|---|---|
 //! | TURN nonces | `TURN nonce` | yes | A nonce lives for an hour at most. |
-//! | mobility tickets | `mobility ticket` | no | An allocation may live for years, and its ticket as long. |
-//! | GRUUs, tokens in Path and Record-Route | `SIP routes` | no | A dialog has no longest duration. |
+//! | mobility tickets | `mobility ticket` | yes, of a year | An allocation lives as long as its process. |
+//! | tokens in Path and Record-Route | `SIP tokens` | yes, of a year | A dialog or a subscription may last for months. |
+//! | hashes of addresses of record and phones, GRUUs | `SIP identities` | no | Stored ones are compared with later ones. |
 //! | certificates for TLS between nodes | `node certificate` | yes, of 30 days | Fingerprints are published before the epoch begins. |
 //! | what nodes tell each other | `cluster messages` | no | Receivers compare time stamps. |
 //!
@@ -12,8 +13,11 @@
 //! `stale=true`.
 
 use crate::handover::Key;
+use sip::HashKey;
+use sip_server::flow::TokenKeys;
 use stun::HmacKey;
 use stun::nonce::NonceKeys;
+use turn::server::TicketKeys;
 
 /// Seconds of an epoch: longer than the longest lifetime of a nonce (an hour), and than any difference of clocks that
 /// can be tolerated.
@@ -22,13 +26,18 @@ const EPOCH_S: u64 = 86_400;
 /// Seconds of an epoch of certificates: much longer than an engine may be away.
 const NODE_EPOCH_S: u64 = 30 * 86_400;
 
+/// Seconds of an epoch of mobility tickets and SIP tokens. RFC 8656 and RFC 3261 have no longest duration of
+/// allocations and dialogs, so this is longer than any that is known. It ends together with an epoch of nonces.
+const TOKEN_EPOCH_S: u64 = 365 * EPOCH_S;
+
 /// RFC 5869 §3.1: a salt need not be secret. It keeps these keys apart from those of other programs with the same
 /// secret.
 const SALT: &[u8] = b"hairpin cluster 1";
 
 const NONCES: &str = "TURN nonce";
 const TICKETS: &str = "mobility ticket";
-const ROUTES: &str = "SIP routes";
+const SIP_TOKENS: &str = "SIP tokens";
+const SIP_IDENTITIES: &str = "SIP identities";
 const MESSAGES: &str = "cluster messages";
 const NODE: &str = "node certificate";
 
@@ -94,9 +103,14 @@ impl ClusterKeys {
 
     /// The keys of TURN nonces in this epoch.
     pub(crate) fn nonce_keys(&self, epoch: u64) -> NonceKeys {
-        let [previous, current, next] = [epoch.wrapping_sub(1), epoch, epoch.wrapping_add(1)]
-            .map(|epoch| self.of_epoch(NONCES, epoch));
+        let [previous, current, next] = self.around(NONCES, epoch);
         NonceKeys::of_epochs(&previous, &current, &next)
+    }
+
+    /// The keys of the epoch before this one, of this one, and of the next one.
+    fn around(&self, label: &str, epoch: u64) -> [Key; 3] {
+        [epoch.wrapping_sub(1), epoch, epoch.wrapping_add(1)]
+            .map(|epoch| self.of_epoch(label, epoch))
     }
 
     /// What the keys of nonces in this epoch and the one before are made of.
@@ -105,16 +119,21 @@ impl ClusterKeys {
         epochs.map(|epoch| self.of_epoch(NONCES, epoch)).to_vec()
     }
 
-    /// What the keys of mobility tickets are made of.
-    pub(crate) fn tickets(&self) -> Key {
-        self.lasting(TICKETS)
+    /// The keys of mobility tickets at this time, for the allocations of the process that has these random bytes.
+    pub(crate) fn ticket_keys(&self, unix_s: u64, process: &Key) -> TicketKeys {
+        let keys = self.around(TICKETS, unix_s / TOKEN_EPOCH_S);
+        TicketKeys::of_epochs(&keys, process)
     }
 
-    /// The key of GRUUs and of the tokens in routes.
-    pub(crate) fn routes(&self) -> [u8; 16] {
-        let mut key = [0; 16];
-        key.copy_from_slice(&self.lasting(ROUTES)[..16]);
-        key
+    /// The keys of the tokens in Path and Record-Route at this time.
+    pub(crate) fn sip_tokens(&self, unix_s: u64) -> TokenKeys {
+        let keys = self.around(SIP_TOKENS, unix_s / TOKEN_EPOCH_S);
+        TokenKeys::of_epochs(keys.map(|key| HashKey::new(first_half(&key))))
+    }
+
+    /// The key of GRUUs, and of hashes of addresses of record and phones.
+    pub(crate) fn sip_identities(&self) -> [u8; 16] {
+        first_half(&self.lasting(SIP_IDENTITIES))
     }
 
     /// The epoch of certificates for TLS between nodes at this time.
@@ -134,6 +153,12 @@ impl ClusterKeys {
     pub fn messages(&self) -> Key {
         self.lasting(MESSAGES)
     }
+}
+
+fn first_half(key: &Key) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&key[..16]);
+    half
 }
 
 impl std::fmt::Debug for ClusterKeys {
@@ -171,8 +196,12 @@ mod tests {
         assert_eq!(ClusterKeys::new(&SECRET[1..]).err(), Some(ShortSecret));
         let keys = ClusterKeys::new(SECRET).expect("it is long enough");
         let other = ClusterKeys::new(b"another secret of 32 bytes......").expect("likewise");
-        let mut all = vec![keys.tickets(), keys.messages(), keys.lasting(ROUTES)];
-        all.extend([other.tickets(), other.messages()]);
+        let mut all = vec![keys.messages(), keys.lasting(SIP_IDENTITIES)];
+        all.extend([other.lasting(SIP_IDENTITIES), other.messages()]);
+        for label in [TICKETS, SIP_TOKENS] {
+            all.extend(keys.around(label, 7));
+            all.extend(other.around(label, 7));
+        }
         all.extend([keys.node_key("a", 7), keys.node_key("b", 7)]);
         all.extend([keys.node_key("a", 8), keys.node_key("", 7)]);
         all.extend(keys.nonce_seeds(7));

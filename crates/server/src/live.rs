@@ -20,6 +20,7 @@ use crate::realms;
 use crate::settings::{Settings, Surroundings};
 use crate::sip;
 use crate::worker::WorkerMessage;
+use sip_server::flow::TokenKeys;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -120,6 +121,8 @@ pub(crate) struct LiveSettings {
     ticket_seed: Option<Key>,
     /// The keys that other nodes have as well, and the epoch of those of nonces.
     cluster: Option<(ClusterKeys, u64)>,
+    /// The keys of the tokens in SIP routes that other nodes have as well.
+    sip_tokens: Option<TokenKeys>,
     pub(crate) relays: Arc<RelayAddresses>,
     pub(crate) quotas: Arc<Quotas>,
     /// The rate limits that the workers share, and what counts as one source.
@@ -151,6 +154,7 @@ impl LiveSettings {
             ticket_keys: None,
             ticket_seed: None,
             cluster: None,
+            sip_tokens: None,
             relays,
             quotas,
             rates: None,
@@ -172,7 +176,11 @@ impl LiveSettings {
         let epoch = ClusterKeys::epoch(unix_s);
         self.nonce_keys = keys.nonce_keys(epoch);
         self.nonce_seeds = keys.nonce_seeds(epoch);
+        self.sip_tokens = Some(keys.sip_tokens(unix_s));
         self.cluster = Some((keys, epoch));
+        if let Some(seed) = self.ticket_seed {
+            self.set_ticket_seed(seed, unix_s);
+        }
     }
 
     /// Whether the nodes of its cluster have other keys at this time.
@@ -181,17 +189,18 @@ impl LiveSettings {
         cluster.is_some_and(|(_, epoch)| *epoch != ClusterKeys::epoch(unix_s))
     }
 
-    /// Issues nonces with the key that the nodes of its cluster have at this time.
+    /// Issues nonces, tickets and SIP tokens with the keys that the nodes of its cluster have at this time.
     pub(crate) fn follow_epoch(&mut self, unix_s: u64) {
         if let Some((keys, _)) = self.cluster.take() {
             self.join_cluster(keys, unix_s);
         }
     }
 
-    /// Turns mobility tickets (RFC 8016) on. Their keys are derived from this seed.
-    pub(crate) fn set_ticket_seed(&mut self, seed: Key) {
+    /// Turns mobility tickets (RFC 8016) on. Their keys are derived from this seed; in a cluster, from its secret and
+    /// the time.
+    pub(crate) fn set_ticket_seed(&mut self, seed: Key, unix_s: u64) {
         self.ticket_keys = Some(match &self.cluster {
-            Some((keys, _)) => TicketKeys::of_cluster(&keys.tickets(), &seed),
+            Some((keys, _)) => keys.ticket_keys(unix_s, &seed),
             None => TicketKeys::new(&seed),
         });
         self.ticket_seed = Some(seed);
@@ -321,6 +330,7 @@ impl LiveSettings {
         let mut sip = self.settings.sip_config(self.workers, &earlier)?;
         self.sip_routes = Arc::clone(&sip.routes);
         sip.draining = self.draining;
+        sip.tokens = self.sip_tokens;
         Ok(Configuration {
             engine: self.engine_config()?.validate()?,
             sip: Arc::new(sip),

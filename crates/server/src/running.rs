@@ -338,8 +338,8 @@ impl Running {
             .make(|live| live.rotate_nonce_key().map(|()| true))
     }
 
-    /// In a cluster, issues nonces with the key that all nodes have at this time. Call it once per second: an epoch
-    /// lasts a day, and the keys of the epochs before and after it are valid as well. Without a cluster, it does
+    /// In a cluster, issues nonces, tickets and SIP tokens with the keys that all nodes have at this time. Call it once
+    /// per second: an epoch lasts a day or a year, and the keys of the epochs before and after it are valid as well. Without a cluster, it does
     /// nothing.
     ///
     /// # Errors

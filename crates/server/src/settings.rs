@@ -225,6 +225,7 @@ impl Settings {
             reporter: self.hooks.sip.clone(),
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
             draining: false,
+            tokens: None,
         })
     }
 

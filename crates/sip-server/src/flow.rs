@@ -191,29 +191,68 @@ impl Reader<'_> {
     }
 }
 
-/// Makes and reads flow tokens.
-///
-/// Two keys are good at a time, so that a change of keys cuts no flow off; the second change makes all earlier tokens
-/// worthless.
-#[derive(Clone, Copy, Debug)]
-pub struct FlowTokens {
+/// The keys of the MACs in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenKeys {
     current: HashKey,
-    previous: Option<HashKey>,
+    /// Tokens that these have signed are valid as well.
+    others: Option<[HashKey; 2]>,
 }
 
-impl FlowTokens {
-    /// With this key, which must be that of earlier runs if their tokens are to be read.
+impl TokenKeys {
+    /// One key. It must be that of earlier runs if their tokens are to be read.
     #[must_use]
-    pub fn new(key: HashKey) -> FlowTokens {
-        FlowTokens {
-            current: purpose(key),
-            previous: None,
+    pub const fn new(key: HashKey) -> TokenKeys {
+        TokenKeys {
+            current: key,
+            others: None,
         }
     }
 
-    /// Makes tokens with another key from now on; those of the key so far are still read.
-    pub fn rotate(&mut self, key: HashKey) {
-        self.previous = Some(std::mem::replace(&mut self.current, purpose(key)));
+    /// The keys of three consecutive epochs. The middle one signs. So a token is valid for at least one more epoch, and
+    /// also where the next epoch has already begun.
+    #[must_use]
+    pub const fn of_epochs([previous, current, next]: [HashKey; 3]) -> TokenKeys {
+        TokenKeys {
+            current,
+            others: Some([previous, next]),
+        }
+    }
+
+    /// Keys that are derived from these.
+    pub(crate) fn map(&self, derive: impl Fn(HashKey) -> HashKey) -> TokenKeys {
+        TokenKeys {
+            current: derive(self.current),
+            others: self.others.map(|others| others.map(derive)),
+        }
+    }
+
+    pub(crate) fn mac(&self, bytes: &[u8]) -> u64 {
+        self.current.mac(bytes)
+    }
+
+    /// Whether one of the keys has made this MAC.
+    pub(crate) fn is_mac(&self, mac: u64, bytes: &[u8]) -> bool {
+        let others = self.others.iter().flatten();
+        let mut all = std::iter::once(&self.current).chain(others);
+        // The comparison of two numbers takes the same time for all values.
+        all.any(|key| key.mac(bytes) == mac)
+    }
+}
+
+/// Makes and reads flow tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowTokens {
+    keys: TokenKeys,
+}
+
+impl FlowTokens {
+    /// With these keys.
+    #[must_use]
+    pub fn new(keys: TokenKeys) -> FlowTokens {
+        FlowTokens {
+            keys: keys.map(|key| key.derive(5626)),
+        }
     }
 
     /// Writes the token of a flow: the user of a Path or Record-Route URI.
@@ -224,7 +263,7 @@ impl FlowTokens {
         let mut signed = [0; FLOW_LEN + MAC_LEN];
         let end = bytes.len() + MAC_LEN;
         signed[..bytes.len()].copy_from_slice(bytes);
-        signed[bytes.len()..end].copy_from_slice(&self.current.mac(bytes).to_be_bytes());
+        signed[bytes.len()..end].copy_from_slice(&self.keys.mac(bytes).to_be_bytes());
         // The token has room for the longest.
         let written = URL_SAFE_NO_PAD.encode_slice(&signed[..end], token);
         &token[..written.unwrap_or_default()]
@@ -236,17 +275,9 @@ impl FlowTokens {
         let mut signed = [0; MAX_TOKEN];
         let len = URL_SAFE_NO_PAD.decode_slice(token, &mut signed).ok()?;
         let (bytes, mac) = signed.get(..len)?.split_last_chunk::<MAC_LEN>()?;
-        let sent = u64::from_be_bytes(*mac);
-        let keys = [Some(self.current), self.previous];
-        let mut keys = keys.into_iter().flatten();
-        // The comparison of two numbers takes the same time for all values.
-        keys.any(|key| key.mac(bytes) == sent)
-            .then(|| FlowId::read(bytes))?
+        let is_genuine = self.keys.is_mac(u64::from_be_bytes(*mac), bytes);
+        is_genuine.then(|| FlowId::read(bytes))?
     }
-}
-
-fn purpose(key: HashKey) -> HashKey {
-    key.derive(5626)
 }
 
 #[cfg(test)]
@@ -283,7 +314,7 @@ mod tests {
     }
 
     fn tokens() -> FlowTokens {
-        FlowTokens::new(HashKey::new([1; 16]))
+        FlowTokens::new(TokenKeys::new(HashKey::new([1; 16])))
     }
 
     #[test]
@@ -312,19 +343,24 @@ mod tests {
             assert_eq!(tokens().read(&whole[..at]), None, "{at}");
         }
         assert_eq!(tokens().read(&[b'A'; 1000]), None);
-        let other_key = FlowTokens::new(HashKey::new([2; 16]));
+        let other_key = FlowTokens::new(TokenKeys::new(HashKey::new([2; 16])));
         assert_eq!(other_key.read(&whole), None);
     }
 
     #[test]
-    fn one_change_of_keys_keeps_tokens_and_the_second_does_not() {
-        let mut tokens = tokens();
+    fn a_token_is_valid_in_its_own_epoch_and_in_the_ones_around_it() {
+        let epoch = |number: u8| {
+            let around = [number - 1, number, number + 1];
+            FlowTokens::new(TokenKeys::of_epochs(
+                around.map(|it| HashKey::new([it; 16])),
+            ))
+        };
         let mut buffer = [0; MAX_TOKEN];
-        let token = tokens.write(&all()[0], &mut buffer).to_vec();
-        tokens.rotate(HashKey::new([2; 16]));
-        assert_eq!(tokens.read(&token), Some(all()[0]));
-        tokens.rotate(HashKey::new([3; 16]));
-        assert_eq!(tokens.read(&token), None);
+        let token = epoch(5).write(&all()[0], &mut buffer).to_vec();
+        for (number, is_valid) in [(3, false), (4, true), (5, true), (6, true), (7, false)] {
+            let expected = is_valid.then_some(all()[0]);
+            assert_eq!(epoch(number).read(&token), expected, "{number}");
+        }
     }
 
     #[test]

@@ -124,6 +124,14 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
+/// Arguments of a server that others reach at this address, and [`ask`] at 127.0.0.1.
+fn bind(host: &str) -> String {
+    match host {
+        "127.0.0.1" => "--protected-mode no".to_owned(),
+        _ => format!("--protected-mode no --bind 127.0.0.1 {host}"),
+    }
+}
+
 impl Engines {
     /// A master and a replica, and three Sentinels that call it `main`.
     pub(crate) fn sentinel() -> Engines {
@@ -134,10 +142,7 @@ impl Engines {
     pub(crate) fn sentinel_at(host: &str) -> Engines {
         let folder = tempfile::tempdir().expect("a folder");
         let above = folder.path();
-        let bind = match host {
-            "127.0.0.1" => "--protected-mode no".to_owned(),
-            _ => format!("--protected-mode no --bind 127.0.0.1 {host}"),
-        };
+        let bind = bind(host);
         let fast = format!("{bind} --repl-diskless-sync-delay 0");
         let master = Server::start(above, &words(&fast));
         let port = master.port;
@@ -176,17 +181,25 @@ impl Engines {
 
     /// Three masters, each with `replicas` replicas.
     pub(crate) fn cluster(replicas: usize) -> Engines {
+        Engines::cluster_at("127.0.0.1", replicas)
+    }
+
+    /// The same, and nodes reach them at this address.
+    pub(crate) fn cluster_at(host: &str, replicas: usize) -> Engines {
         let folder = tempfile::tempdir().expect("a folder");
-        let arguments = "--cluster-enabled yes --cluster-node-timeout 4000 --cluster-replica-validity-factor 0 \
-                         --cluster-require-full-coverage no --repl-diskless-sync-delay 0";
-        let server = |_| Server::start(folder.path(), &words(arguments));
+        let arguments = format!(
+            "{} --cluster-enabled yes --cluster-announce-ip {host} --cluster-node-timeout 4000 \
+             --cluster-replica-validity-factor 0 --cluster-require-full-coverage no --repl-diskless-sync-delay 0",
+            bind(host)
+        );
+        let server = |_| Server::start(folder.path(), &words(&arguments));
         let servers: Vec<Server> = (0..3 * (replicas + 1)).map(server).collect();
         let mut command = Command::new("redis-cli");
         command.args(["--cluster", "create"]);
         command.args(
             servers
                 .iter()
-                .map(|server| format!("127.0.0.1:{}", server.port)),
+                .map(|server| format!("{host}:{}", server.port)),
         );
         command.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
         let output = command
@@ -215,7 +228,7 @@ impl Engines {
         Engines {
             servers,
             sentinels: Vec::new(),
-            host: "127.0.0.1".to_owned(),
+            host: host.to_owned(),
             _folder: folder,
         }
     }

@@ -32,6 +32,14 @@ fn describe(result: &Value) -> String {
         .iter()
         .map(line)
         .collect();
+    let total = &result["total"];
+    if let Some(count) = total["nodes"].as_u64().filter(|count| *count > 1) {
+        text += &format!(
+            "{count} nodes  {} allocations, {} bindings\n",
+            total["allocations"].as_u64().unwrap_or(0),
+            total["bindings"].as_u64().unwrap_or(0)
+        );
+    }
     let engine = &result["engine"];
     // Older servers do not say it.
     if engine["is_up"] == Value::Bool(true) && engine["grants_leases"] == Value::Bool(false) {
@@ -54,8 +62,11 @@ fn line(node: &Value) -> String {
     } else {
         ""
     };
+    // Older servers do not say it.
+    let bindings = node["bindings"].as_u64();
+    let bindings = bindings.map_or_else(String::new, |count| format!("  {count} bindings"));
     format!(
-        "{}{own}  {}  {} allocations, {} % of its limit  {}  version {}\n",
+        "{}{own}  {}  {} allocations, {} % of its limit{bindings}  {}  version {}\n",
         text("name"),
         text("state"),
         node["allocations"].as_u64().unwrap_or(0),
@@ -89,6 +100,14 @@ mod tests {
         );
         assert_eq!(text.lines().count(), 2);
         assert!(!text.contains('\u{1b}'), "{text}");
+        result["nodes"][0]["bindings"] = json!(7);
+        result["total"] = json!({ "nodes": 2, "allocations": 9, "bindings": 7 });
+        let text = describe(&result);
+        assert!(text.contains("% of its limit  7 bindings  udp "), "{text}");
+        assert!(
+            text.ends_with("\n2 nodes  9 allocations, 7 bindings\n"),
+            "{text}"
+        );
         result["engine"]["grants_leases"] = json!(false);
         assert!(describe(&result).contains("grants no leases"));
         result["engine"]["is_up"] = json!(false);

@@ -16,6 +16,10 @@ pub(crate) fn list(shared: &Shared) -> Reply {
 }
 
 fn nodes_to_json(nodes: &[KnownNode], status: &Status) -> Value {
+    let infos = || nodes.iter().map(|node| &node.info);
+    let allocations: u64 = infos().map(|info| u64::from(info.allocations)).sum();
+    let bindings: u64 = infos().map(|info| info.bindings).sum();
+    let total = json!({ "nodes": nodes.len(), "allocations": allocations, "bindings": bindings });
     let nodes = nodes.iter().map(
         |KnownNode {
              info,
@@ -34,6 +38,7 @@ fn nodes_to_json(nodes: &[KnownNode], status: &Status) -> Value {
                 },
                 "allocations": info.allocations,
                 "load_percent": f64::from(info.load) / 10.0,
+                "bindings": info.bindings,
                 "addresses": addresses.collect::<Vec<_>>(),
                 "version": info.version,
                 "fingerprints": info.fingerprints,
@@ -44,6 +49,7 @@ fn nodes_to_json(nodes: &[KnownNode], status: &Status) -> Value {
     json!({
         "engine": { "is_up": status.is_up, "since_s": status.since.as_secs(), "grants_leases": status.grants_leases },
         "nodes": nodes.collect::<Vec<_>>(),
+        "total": total,
     })
 }
 
@@ -72,6 +78,8 @@ mod tests {
             info: NodeInfo {
                 name: "a".to_owned(),
                 load: 125,
+                allocations: 3,
+                bindings: 5,
                 overloaded: true,
                 ..NodeInfo::default()
             },
@@ -82,6 +90,9 @@ mod tests {
         assert_eq!(shown["nodes"][0]["state"], "overloaded");
         assert_eq!(shown["nodes"][0]["load_percent"], 12.5);
         assert_eq!(shown["engine"]["is_up"], true);
+        let total = nodes_to_json(&[known.clone(), known.clone()], &status);
+        let expected = json!({ "nodes": 2, "allocations": 6, "bindings": 10 });
+        assert_eq!(total["total"], expected);
         known.info.draining = true;
         assert_eq!(
             nodes_to_json(&[known], &status)["nodes"][0]["state"],

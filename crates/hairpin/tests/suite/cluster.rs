@@ -1,9 +1,10 @@
 //! Several servers as one. The engine is a real Redis. `-- --ignored` runs what takes minutes.
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use crate::common::nodes::{Node, Redis, SECRET, soon, three};
-use crate::common::turn::{Answer, USER};
+use crate::common::turn::{Answer, Client, USER};
 use crate::common::{stderr, stdout};
 use serde_json::Value;
 
@@ -164,4 +165,63 @@ fn a_user_at_the_limit_on_one_node_is_refused_on_the_others_within_a_second() {
     assert_eq!(held.len(), LIMIT, "of {most}");
     assert_eq!(b.fill(1, &mut held), 0);
     assert!(b.metric("hairpin_cluster_quota_attempts_total{outcome=\"refused\"}") >= 1.0);
+}
+
+/// A realm with its own users and limit.
+const REALM: &str = "[[auth.realms]]
+name = \"shop.example\"
+origins = [\"https://shop.example\"]
+users = [{ name = \"bob\", password = \"pw of bob\" }, { name = \"eve\", password = \"pw of eve\" }]
+allocations = 16";
+
+/// A new client of a user of this realm tries to allocate at the node.
+fn allocate_in_realm(node: &Node, user: &str, held: &mut Vec<Client>) -> u16 {
+    let password = format!("pw of {user}");
+    let local = Ipv4Addr::LOCALHOST.into();
+    let mut client = Client::of(node.serve.address(), local, user, &password);
+    client.origin = Some("https://shop.example");
+    let code = client.allocate().code;
+    assert!(matches!(code, 0 | 486), "{code}");
+    if code == 0 {
+        held.push(client);
+    }
+    code
+}
+
+/// However long the engine takes to respond, a node without an answer gives at most one block more, and then refuses.
+#[test]
+fn a_realm_at_its_limit_on_one_node_is_refused_on_the_others_and_other_realms_are_not() {
+    let redis = Redis::start();
+    let [a, b, c] = three(&redis, REALM);
+    soon("all nodes", || a.names("serving").len() == 3);
+    let mut held = Vec::new();
+    while held.len() < LIMIT {
+        soon("an allocation", || {
+            allocate_in_realm(&a, "bob", &mut held) == 0
+        });
+    }
+    assert_eq!(allocate_in_realm(&a, "bob", &mut held), 486);
+    for node in [&b, &c] {
+        let (first, before) = (Instant::now(), held.len());
+        // Another user of the realm, who has no allocation.
+        while allocate_in_realm(node, "eve", &mut held) == 0 {
+            assert!(held.len() - before <= BLOCK, "{}", held.len());
+        }
+        let over = held.len() - before;
+        eprintln!(
+            "refused {:?} after the first attempt, with {over} more",
+            first.elapsed()
+        );
+        for user in ["bob", "eve", "bob"] {
+            assert_eq!(allocate_in_realm(node, user, &mut held), 486, "{user}");
+        }
+        assert_eq!(node.client().allocate(), OK, "another realm");
+    }
+    // What is released at one node can be used at another one.
+    for mut client in held.drain(..) {
+        assert_eq!(client.refresh(0), OK);
+    }
+    soon("it is free again", || {
+        allocate_in_realm(&c, "eve", &mut held) == 0
+    });
 }

@@ -96,6 +96,9 @@ fn a_phone_of_one_node_is_called_from_another_over_udp_and_tcp() {
     // Each node lists what it has.
     assert!(crate::common::stdout(&a.run(&["sip", "bindings"])).contains("bob"));
     assert!(!crate::common::stdout(&b.run(&["sip", "bindings"])).contains("bob"));
+    // Each node knows how many bindings the others have.
+    let total = serde_json::json!({ "nodes": 3, "allocations": 0, "bindings": 3 });
+    soon("B knows all bindings", || b.nodes()["total"] == total);
     // A phone on each of two nodes: both ring.
     let mut second = registered(Phone::udp_at(sip_of(&c), "bob"), &c);
     let mut attempts = 0;

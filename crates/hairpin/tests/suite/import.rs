@@ -281,13 +281,20 @@ fn starts_and_relays(name: &str) -> bool {
 
 #[test]
 fn some_examples_start_and_relay_for_clients_of_the_old_file() {
-    for name in ["two-families.conf", "cloud-nat.conf", "tls-only.conf"] {
+    let names = [
+        "two-families.conf",
+        "cloud-nat.conf",
+        "tls-only.conf",
+        "comments.conf",
+        "small-vps.conf",
+    ];
+    for name in names {
         assert!(starts_and_relays(name), "{name}");
     }
 }
 
 #[test]
-#[ignore = "starts 21 servers"]
+#[ignore = "starts 23 servers"]
 fn every_example_starts_and_relays_for_clients_of_the_old_file() {
     let names = fs::read_dir(EXAMPLES).expect("it exists");
     let names: Vec<_> = names

@@ -198,7 +198,9 @@ impl Builder {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
         let shared = taking.map_or(&[][..], |taking| taking.steering.listeners());
         let groups = self.bind_listeners(workers, gro, shared)?;
-        let sip_config = self.settings.sip_config(workers, &Table::default())?;
+        let mut sip_config = self.settings.sip_config(workers, &Table::default())?;
+        let cluster = self.cluster.as_ref();
+        sip_config.tokens = cluster.map(|keys| keys.sip_tokens(now().unix_s));
         let buffers = self.wanted_buffers();
         let state = self.state_dir.as_deref();
         let state = state.map(StateDir::open).transpose()?;
@@ -209,7 +211,7 @@ impl Builder {
                 || Numbering::alone(workers),
                 |taking| taking.steering.numbering(),
             ),
-            cluster: self.cluster.as_ref().map(ClusterKeys::routes),
+            cluster: cluster.map(ClusterKeys::sip_identities),
             taking: taking_sip,
             proxies: &self.proxies,
         };
@@ -345,7 +347,7 @@ impl Builder {
                 Some(seed) => seed,
                 None => random::seed().map_err(StartError::Randomness)?,
             };
-            live.set_ticket_seed(seed);
+            live.set_ticket_seed(seed, now().unix_s);
         }
         Ok(())
     }

@@ -73,6 +73,9 @@ impl Forwarder {
         let key = secrets.lasting;
         let mut proxy = Proxy::new(config(sip_config), key, origin.number, origin.runs.own);
         proxy.set_other_run(origin.runs.other);
+        if let Some(keys) = sip_config.tokens {
+            proxy.set_token_keys(keys);
+        }
         Forwarder {
             proxy,
             calls: CallControl::new(secrets.calls.clone(), sip_config),
@@ -101,6 +104,9 @@ impl Forwarder {
     /// New settings.
     pub(super) fn apply_settings(&mut self, sip_config: &SipConfig) {
         self.proxy.configure(config(sip_config));
+        if let Some(keys) = sip_config.tokens {
+            self.proxy.set_token_keys(keys);
+        }
         self.calls.apply_settings(sip_config);
         self.pusher.apply_settings(sip_config);
         self.media.set_address(sip_config.settings.rtpengine);

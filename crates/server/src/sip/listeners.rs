@@ -70,7 +70,7 @@ pub(crate) struct SetUp {
 pub(crate) struct Surroundings<'a> {
     pub(crate) inherited: &'a InheritedSockets,
     pub(crate) state: Option<StateDir>,
-    /// The key of GRUUs and of the tokens in routes that all nodes of the cluster have.
+    /// The key of addresses of record and GRUUs that all nodes of the cluster have.
     pub(crate) cluster: Option<[u8; 16]>,
     /// The numbers of the workers.
     pub(crate) numbering: Numbering,

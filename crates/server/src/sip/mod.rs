@@ -461,8 +461,8 @@ pub(crate) struct Secrets {
     /// The key of branches, tags, transactions and nonces. It is new in each run: those of an earlier run must not be
     /// valid.
     pub(crate) key: HashKey,
-    /// The key of addresses of record, GRUUs and the tokens in routes. It is the same in all runs that share a state
-    /// directory, and on all nodes of a cluster.
+    /// The key of addresses of record, GRUUs and, without a cluster, the tokens in routes. It is the same in all runs
+    /// that share a state directory, and on all nodes of a cluster.
     pub(crate) lasting: HashKey,
     /// The number of this run, in flow tokens, and of the other process's: flows of earlier runs have others.
     pub(crate) runs: Runs,

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use sip::Host;
 use sip::digest::{Algorithm, Ha1};
 use sip_server::calls::Limit;
+use sip_server::flow::TokenKeys;
 use sip_server::proxy::Forking;
 use sip_server::registrar::{Config as RegistrarConfig, Domain, Domains};
 use sip_server::routes::{
@@ -451,6 +452,8 @@ pub(crate) struct SipConfig {
     pub(crate) workers: u32,
     /// The server is about to end: what begins anew is refused.
     pub(crate) draining: bool,
+    /// The keys of the tokens in Path and Record-Route; `None`: those of this server alone.
+    pub(crate) tokens: Option<TokenKeys>,
 }
 
 impl std::fmt::Debug for SipConfig {

@@ -1,7 +1,9 @@
 //! Nodes of a cluster that exchange nothing: what one server has signed, at another one.
 
 use crate::common::{Client, loopback, start};
+use crate::sip_client::phone::{PASSWORD, Phone};
 use hairpin_server::cluster_keys::ClusterKeys;
+use hairpin_server::sip::Domain;
 use hairpin_server::{Running, Settings};
 use sip::build::Builder;
 use sip::digest::{DigestResponse, choose};
@@ -12,6 +14,8 @@ use stun::{AttributeType, Lifetime, Method, MobilityTicket};
 const SECRET: &[u8] = b"the secret of the cluster of this test";
 const OTHER: &[u8] = b"the secret of another cluster, likewise";
 const DAY: Duration = Duration::from_secs(86_400);
+/// How long the keys of mobility tickets and SIP tokens are in use.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 fn node(secret: &[u8]) -> Running {
     let keys = ClusterKeys::new(secret).expect("it is long enough");
@@ -65,8 +69,8 @@ fn a_nonce_of_another_cluster_is_stale() {
     assert_eq!(challenges(&second), (0, 1));
 }
 
-/// Moves an allocation by its ticket to a node, and returns the response code.
-fn refresh_at(owner: &Running, node: &Running) -> u16 {
+/// An allocation with a ticket.
+fn allocate_with_ticket(owner: &Running) -> (Client, Vec<u8>) {
     let mut client = Client::new(owner.listeners()[0]);
     let allocated = client.allocate_with(&|request| {
         let ticket = AttributeType::MOBILITY_TICKET;
@@ -74,14 +78,73 @@ fn refresh_at(owner: &Running, node: &Running) -> u16 {
     });
     let ticket: Option<MobilityTicket<'_>> = allocated.message().get().expect("well formed");
     let ticket = ticket.expect("a ticket").0.to_vec();
+    (client, ticket)
+}
+
+/// Refreshes an allocation by its ticket from a new address, and returns the response code.
+fn use_ticket(ticket: &[u8], node: &Running) -> u16 {
     let mut elsewhere = Client::new(node.listeners()[0]);
     let refreshed = elsewhere.request(Method::REFRESH, &|request| {
         request.push(&Lifetime(600))?;
-        request.push(&MobilityTicket(&ticket)).map(drop)
+        request.push(&MobilityTicket(ticket)).map(drop)
     });
+    refreshed.code()
+}
+
+/// Moves an allocation by its ticket to a node, and returns the response code.
+fn refresh_at(owner: &Running, node: &Running) -> u16 {
+    let (_client, ticket) = allocate_with_ticket(owner);
+    let code = use_ticket(&ticket, node);
     // Whatever the other node said, the allocation is still there.
     assert_eq!(owner.stats().allocations(), 1);
-    refreshed.code()
+    code
+}
+
+#[test]
+fn tickets_and_their_keys_change_with_the_epoch_and_the_one_before_is_valid() {
+    for (ahead, expected) in [(Duration::ZERO, 0), (YEAR, 0), (2 * YEAR, 400)] {
+        let owner = node(SECRET);
+        let (_client, ticket) = allocate_with_ticket(&owner);
+        owner
+            .follow_epoch(SystemTime::now() + ahead)
+            .expect("it serves");
+        assert_eq!(use_ticket(&ticket, &owner), expected, "{ahead:?}");
+    }
+}
+
+#[test]
+fn the_token_of_a_dialog_is_valid_in_the_epoch_after_its_own() {
+    let mut settings = Settings::default();
+    settings.sip.domains = vec![Domain {
+        name: "example.com".to_owned(),
+        ..Domain::default()
+    }];
+    let users = ["user0", "user1"].map(|name| (name.to_owned(), PASSWORD.to_owned()));
+    settings.users = users.to_vec();
+    let keys = ClusterKeys::new(SECRET).expect("it is long enough");
+    let builder = loopback(1).settings(settings).cluster(keys);
+    let server = start(builder.sip_listen(crate::common::at("127.0.0.1:0")));
+    let [mut caller, mut callee] = ["user0", "user1"].map(|user| Phone::udp(&server, user));
+    caller.register();
+    callee.register();
+    caller.ask(SipMethod::Invite, "sip:user1@example.com", "long");
+    let invite = callee.expect("INVITE ");
+    callee.respond(&invite, "200 OK");
+    let ok = caller.expect("SIP/2.0 200");
+    caller.in_dialog(&ok, "ACK");
+    callee.expect("ACK ");
+    for ahead in [Duration::ZERO, YEAR] {
+        let then = SystemTime::now() + ahead;
+        server.follow_epoch(then).expect("it serves");
+        caller.in_dialog(&ok, "INFO");
+        let info = callee.expect("INFO ");
+        callee.respond(&info, "200 OK");
+        caller.expect("SIP/2.0 200");
+    }
+    let then = SystemTime::now() + 2 * YEAR;
+    server.follow_epoch(then).expect("it serves");
+    caller.in_dialog(&ok, "INFO");
+    caller.expect("SIP/2.0 403");
 }
 
 #[test]

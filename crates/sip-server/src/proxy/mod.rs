@@ -70,7 +70,7 @@ use sip::engine::{AcceptError, Engine, Mark, NewRequest, Reply};
 use sip::{HashKey, Message, Method, Mono, Now, Spans};
 use timers::Wheel;
 
-use crate::flow::{FlowId, Runs};
+use crate::flow::{FlowId, Runs, TokenKeys};
 use best::Best;
 use calls::Admitted;
 use context::{Arrival, Base, Context, Contexts, WaitingRequest};
@@ -206,6 +206,12 @@ impl Proxy {
     /// During an upgrade, the run of the other process, whose connections can be used as well.
     pub fn set_other_run(&mut self, other: Option<u32>) {
         self.runs.other = other;
+    }
+
+    /// Signs the tokens in Path and Record-Route with these keys from now on, instead of the key of all workers. Only
+    /// their tokens are valid then.
+    pub fn set_token_keys(&mut self, keys: TokenKeys) {
+        self.tokens.set_keys(keys);
     }
 
     /// Whether a mark is that of a proxy's transaction.

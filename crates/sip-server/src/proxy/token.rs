@@ -23,7 +23,7 @@ use sip::{HashKey, Message, Method};
 
 use super::media::DialogSide;
 use crate::AorKey;
-use crate::flow::{FLOW_LEN, FlowId, FlowTokens, MAX_TOKEN};
+use crate::flow::{FLOW_LEN, FlowId, FlowTokens, MAX_TOKEN, TokenKeys};
 
 const MARK: u8 = b'd';
 const PASS: u8 = 0;
@@ -131,7 +131,7 @@ pub(super) struct Signed {
 /// Makes and reads them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RouteTokens {
-    key: HashKey,
+    macs: TokenKeys,
     calls: HashKey,
     phones: HashKey,
     /// Those of Path, which belong to no dialog.
@@ -141,13 +141,21 @@ pub(super) struct RouteTokens {
 impl RouteTokens {
     /// With the key of all workers and runs.
     pub(super) fn new(key: HashKey) -> RouteTokens {
-        let own = key.derive(u64::from_le_bytes(*b"dialogs."));
+        let keys = TokenKeys::new(key);
+        let own = of_dialogs(key);
         RouteTokens {
-            key: own.derive(1),
+            macs: macs(keys),
             calls: own.derive(2),
             phones: own.derive(3),
-            paths: FlowTokens::new(key),
+            paths: FlowTokens::new(keys),
         }
+    }
+
+    /// Signs with these keys from now on. The hashes in tokens stay as they are, because they are compared with those
+    /// of later requests.
+    pub(super) fn set_keys(&mut self, keys: TokenKeys) {
+        self.macs = macs(keys);
+        self.paths = FlowTokens::new(keys);
     }
 
     /// The user of a Record-Route URI in a request with this Call-ID.
@@ -187,7 +195,8 @@ impl RouteTokens {
             put(&phone.since.to_be_bytes());
         }
         put(flow);
-        let mac = self.mac(&signed[..end], call);
+        let (behind, with_call) = with_call(&signed[..end], call);
+        let mac = self.macs.mac(&with_call[..behind]);
         signed[end..end + MAC_LEN].copy_from_slice(&mac.to_be_bytes());
         buffer[0] = MARK;
         // The buffer has room for the longest.
@@ -240,15 +249,6 @@ impl RouteTokens {
         self.calls.mac(&all)
     }
 
-    /// `call`: the MAC of the Call-ID.
-    fn mac(&self, bytes: &[u8], call: u64) -> u64 {
-        let mut signed = [0; MAX_SAID + 8];
-        let end = bytes.len().min(MAX_SAID);
-        signed[..end].copy_from_slice(&bytes[..end]);
-        signed[end..end + 8].copy_from_slice(&call.to_be_bytes());
-        self.key.mac(&signed[..end + 8])
-    }
-
     /// What the user of a Route URI says in a request with this Call-ID; `None` if it is not one of ours.
     pub(super) fn read(&self, user: &[u8], call_id: &[u8]) -> Option<Signed> {
         if let [MARK, digits @ ..] = user
@@ -276,7 +276,9 @@ impl RouteTokens {
         let len = URL_SAFE_NO_PAD.decode_slice(digits, &mut signed).ok()?;
         let (bytes, mac) = signed.get(..len)?.split_last_chunk::<MAC_LEN>()?;
         let call = self.calls.mac(call_id);
-        if bytes.len() > MAX_SAID || self.mac(bytes, call) != u64::from_be_bytes(*mac) {
+        let (behind, with_call) = with_call(bytes, call);
+        let is_genuine = |mac| self.macs.is_mac(mac, &with_call[..behind]);
+        if bytes.len() > MAX_SAID || !is_genuine(u64::from_be_bytes(*mac)) {
             return None;
         }
         let (first, mut rest) = bytes.split_first()?;
@@ -318,6 +320,23 @@ impl RouteTokens {
         };
         Some(Said { token, side, phone })
     }
+}
+
+fn of_dialogs(key: HashKey) -> HashKey {
+    key.derive(u64::from_le_bytes(*b"dialogs."))
+}
+
+fn macs(keys: TokenKeys) -> TokenKeys {
+    keys.map(|key| of_dialogs(key).derive(1))
+}
+
+/// What a MAC covers, and its length: the octets of a token, and the MAC of the Call-ID.
+fn with_call(bytes: &[u8], call: u64) -> (usize, [u8; MAX_SAID + 8]) {
+    let mut covered = [0; MAX_SAID + 8];
+    let end = bytes.len().min(MAX_SAID);
+    covered[..end].copy_from_slice(&bytes[..end]);
+    covered[end..end + 8].copy_from_slice(&call.to_be_bytes());
+    (end + 8, covered)
 }
 
 #[cfg(test)]
@@ -433,6 +452,34 @@ mod tests {
             });
             assert_eq!(tokens().read(user, call), read);
         }
+    }
+
+    #[test]
+    fn a_token_is_valid_in_its_own_epoch_and_in_the_ones_around_it() {
+        let epoch = |number: u8| {
+            let around = [number - 1, number, number + 1].map(|it| HashKey::new([it; 16]));
+            let mut tokens = tokens();
+            tokens.set_keys(TokenKeys::of_epochs(around));
+            tokens
+        };
+        let phone = Some(PHONE);
+        for token in all() {
+            let (side, mut buffer) = (None, [0; MAX_USER]);
+            let said = Said { token, side, phone };
+            let user = epoch(5).write(&said, b"1@a", &mut buffer).to_vec();
+            let expected = Signed {
+                token,
+                is_path: false,
+                side,
+                phone,
+            };
+            for (number, is_valid) in [(3, false), (4, true), (5, true), (6, true), (7, false)] {
+                let read = epoch(number).read(&user, b"1@a");
+                assert_eq!(read, is_valid.then_some(expected), "{number}");
+            }
+        }
+        // The same phone has the same hash in all epochs.
+        assert_eq!(epoch(5).identity(7, b"1@a"), epoch(8).identity(7, b"1@a"));
     }
 
     #[test]

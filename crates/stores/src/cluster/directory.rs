@@ -37,6 +37,8 @@ pub struct NodeInfo {
     pub allocations: u32,
     /// These as a share of its limit, in thousandths.
     pub load: u32,
+    /// Registration bindings.
+    pub bindings: u64,
     /// It admits no new work.
     pub draining: bool,
     /// It sends clients away, if it can.

@@ -210,7 +210,7 @@ pub(super) const ROUTES: &[Route] = &[
         Read,
         Operation::Nodes,
         "The nodes of the cluster, as this one knows them.",
-        "Nodes with state, load and addresses; whether the engine responds.",
+        "Nodes with state, load, bindings and addresses; their total; whether the engine responds.",
     ),
     plain(
         "POST",

@@ -392,12 +392,14 @@ const nodes = {
           node.state,
           `${node.allocations}`,
           `${node.load_percent} %`,
+          `${node.bindings}`,
           mono(node.addresses.join(", ")),
           node.version,
         ]);
-        const columns = [["Name"], ["State"], ["Allocations", "number"], ["Of its limit", "number"], ["Addresses"], ["Version"]];
+        const columns = [["Name"], ["State"], ["Allocations", "number"], ["Of its limit", "number"], ["Bindings", "number"], ["Addresses"], ["Version"]];
         const away = known.engine.is_up ? undefined : element("p", { class: "warn" }, `The engine has not responded for ${duration(known.engine.since_s)}: this is what was known last.`);
-        result.replaceChildren(...[away, table("Nodes", columns, rows, "None.")].filter(Boolean));
+        const total = element("p", {}, `${known.total.nodes} nodes: ${known.total.allocations} allocations, ${known.total.bindings} bindings.`);
+        result.replaceChildren(...[away, table("Nodes", columns, rows, "None."), total].filter(Boolean));
       } catch (failure) {
         failed(result, failure);
       }

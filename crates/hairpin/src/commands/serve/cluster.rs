@@ -220,6 +220,7 @@ fn report(observer: &Observer, own: &mut NodeInfo) {
     let (held, limit) = observer.relayed_addresses();
     let thousandths = u64::from(held) * 1_000 / u64::from(limit.max(1));
     own.allocations = held;
+    own.bindings = observer.stats().sip().bindings;
     own.load = u32::try_from(thousandths).unwrap_or(u32::MAX);
     own.draining = observer.is_draining();
     let alternates = observer.alternates();

@@ -54,6 +54,14 @@ pub(super) const ROWS: &[Row] = &[
     ),
 ];
 
+/// Whether coturn allocates without credentials, though `no-auth` does not say so.
+pub(super) fn is_open(file: &File) -> bool {
+    let names = ["user", "static-auth-secret"];
+    let flags = ["lt-cred-mech", "use-auth-secret", "no-auth", "stun-only"];
+    let has_any = names.iter().any(|name| file.last(name).is_some());
+    !has_any && !flags.iter().any(|name| file.flag(name))
+}
+
 /// Name and password or key of a `user` line.
 fn account(line: &Line) -> Option<Account> {
     let (name, rest) = line.value.split_once(':')?;

@@ -272,9 +272,36 @@ fn judge(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
     }
 }
 
+/// Options whose values end at the end of the line.
+const WHOLE_LINE: [&str; 6] = [
+    "realm",
+    "user",
+    "static-auth-secret",
+    "server-name",
+    "cert",
+    "pkey",
+];
+
+/// Values that look like comments or variables, and are neither for coturn.
+fn notes_on_values(file: &File) -> impl Iterator<Item = String> {
+    file.lines.iter().filter_map(|line| {
+        let (number, name) = (line.number, &line.name);
+        let is_whole = WHOLE_LINE.contains(&&**name);
+        if is_whole && (line.value.contains(" #") || line.value.contains("\t#")) {
+            return Some(format!("line {number}: coturn has no comments behind a value, so the text behind # is a part of the value of {name}, here and in the new configuration"));
+        }
+        (row(name).is_some() && line.value.contains("${")).then(|| {
+            format!("line {number}: coturn takes ${{...}} of {name} as it is, and hairpin replaces it by an environment variable. If the file is a template, import the file that is made from it")
+        })
+    })
+}
+
 /// Differences between the servers that no line of the file shows.
 fn notes(file: &File) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<_> = notes_on_values(file).collect();
+    if credentials::is_open(file) {
+        notes.push("the file has no users, no secret and no lt-cred-mech: coturn then relays for everybody. hairpin always requires credentials: set auth.users or auth.secrets".to_owned());
+    }
     if file.last("realm").is_none() {
         notes.push("the file has no realm: coturn uses the domain name of its host. If a database has keys of users, set auth.realm to this name".to_owned());
     }

@@ -275,3 +275,44 @@ fn secure_stun_is_carried_over() {
     let without = accepted("lt-cred-mech\nuser=ann:secret\nrealm=example.org\n");
     assert!(without["auth"].get("binding_requests").is_none());
 }
+
+#[test]
+fn notes_name_values_that_look_like_comments_or_variables_and_open_relays() {
+    let noted = |text: &str, part: &str| {
+        let notes = import(text).notes;
+        notes.iter().filter(|note| note.contains(part)).count()
+    };
+    let secret = "use-auth-secret\nstatic-auth-secret=abcdefghijklmnop #change\n";
+    assert_eq!(noted(secret, "line 2: coturn has no comments"), 1);
+    // The value is as coturn reads it. A number and an address end before the comment.
+    let made = accepted(secret);
+    let [secret] = made["auth"]["secrets"].as_array().unwrap().as_slice() else {
+        panic!("{made:?}");
+    };
+    assert_eq!(secret.as_str(), Some("abcdefghijklmnop #change"));
+    let others = "listening-port=3478 #udp\nexternal-ip=192.0.2.1 #mine\nuser=a:b#c\n";
+    assert_eq!(noted(others, "comments"), 0);
+    assert_eq!(
+        accepted(others)["relay"]["external_ip"][0].as_str(),
+        Some("192.0.2.1")
+    );
+    assert_eq!(
+        noted("realm=${REALM}\nrealms=${NO_OPTION}\n", "${...} of realm "),
+        1
+    );
+    let open = "relays for everybody";
+    assert_eq!(noted("realm=example.org\n", open), 1);
+    for closed in [
+        "lt-cred-mech",
+        "no-auth",
+        "stun-only",
+        "use-auth-secret",
+        "user=a:b",
+    ] {
+        assert_eq!(
+            noted(&format!("realm=example.org\n{closed}\n"), open),
+            0,
+            "{closed}"
+        );
+    }
+}

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use server::stun::channel_data::{self, ChannelData};
 use server::stun::{
     AlternateServer, BuildError, Builder, ChannelNumber, Class, ErrorCode, HmacKey, Lifetime,
-    Message, Method, Nonce, PasswordAlgorithm, Realm, RequestedTransport, TransactionId, Username,
-    XorPeerAddress, long_term_key,
+    Message, Method, Nonce, Origin, PasswordAlgorithm, Realm, RequestedTransport, TransactionId,
+    Username, XorPeerAddress, long_term_key,
 };
 
 use super::TEST_TIMEOUT;
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     socket: UdpSocket,
     user: String,
     password: String,
+    /// The web origin of its requests, which selects the realm.
+    pub(crate) origin: Option<&'static str>,
     pub(crate) server: SocketAddr,
     challenge: Option<(String, Vec<u8>, HmacKey)>,
     /// Challenges so far.
@@ -56,6 +58,7 @@ impl Client {
             socket,
             user: user.to_owned(),
             password: password.to_owned(),
+            origin: None,
             server,
             challenge: None,
             challenges: 0,
@@ -179,6 +182,9 @@ impl Client {
         let mut buffer = [0; 1024];
         let mut request = Builder::new(&mut buffer, Class::Request, method, &id).expect("room");
         attributes(&mut request).expect("room");
+        if let Some(origin) = self.origin {
+            request.push(&Origin(origin)).expect("room");
+        }
         if let Some((realm, nonce, key)) = &self.challenge {
             let signed = request
                 .push(&Username(&self.user))

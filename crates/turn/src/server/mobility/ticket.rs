@@ -10,7 +10,7 @@
 //! So a ticket is the same whenever it is made again, and two tickets differ in all of their bytes. The serial number
 //! makes each ticket of an allocation another one.
 //!
-//! The nodes of a cluster share both keys. The content names the process that has the allocation. So a node recognises
+//! The nodes of a cluster share both keys, which are others in each epoch. The content names the process that has the allocation. So a node recognises
 //! a ticket of another node, and responds that the allocation is not there (437). A ticket that no node has made is
 //! invalid (400; RFC 8016 §3.2.2).
 
@@ -31,10 +31,18 @@ const ORIGIN: usize = 3;
 /// The keys of tickets. Workers that share them accept each other's tickets.
 #[derive(Clone, Debug)]
 pub struct TicketKeys {
-    mac: HmacKey,
-    cipher: HmacKey,
+    current: SealKeys,
+    /// Tickets that these have made are valid as well.
+    others: Option<[SealKeys; 2]>,
     /// The process whose allocations its tickets name.
     origin: [u8; ORIGIN],
+}
+
+/// Both keys of one epoch.
+#[derive(Clone, Debug)]
+struct SealKeys {
+    mac: HmacKey,
+    cipher: HmacKey,
 }
 
 /// What a ticket says.
@@ -53,22 +61,21 @@ impl TicketKeys {
     /// Keys made from 32 secret random bytes.
     #[must_use]
     pub fn new(secret: &[u8; 32]) -> TicketKeys {
-        TicketKeys::of_cluster(secret, secret)
+        TicketKeys {
+            current: SealKeys::new(secret),
+            others: None,
+            origin: origin(secret),
+        }
     }
 
-    /// Keys made from 32 bytes that all nodes of a cluster share, for the allocations of the process that has these 32
-    /// random bytes.
+    /// Keys made from what all nodes of a cluster share: 32 bytes for each of three consecutive epochs. The middle one
+    /// makes tickets. They name allocations of the process that has these 32 random bytes.
     #[must_use]
-    pub fn of_cluster(shared: &[u8; 32], process: &[u8; 32]) -> TicketKeys {
-        let shared = HmacKey::sha256(shared);
-        let derived = |purpose: &[u8]| HmacKey::sha256(shared.tag(purpose).as_bytes());
-        let of_process = HmacKey::sha256(process).tag(b"mobility ticket: process");
-        let mut origin = [0; ORIGIN];
-        origin.copy_from_slice(&of_process.as_bytes()[..ORIGIN]);
+    pub fn of_epochs([previous, current, next]: &[[u8; 32]; 3], process: &[u8; 32]) -> TicketKeys {
         TicketKeys {
-            mac: derived(b"mobility ticket: authenticate"),
-            cipher: derived(b"mobility ticket: encrypt"),
-            origin,
+            current: SealKeys::new(current),
+            others: Some([SealKeys::new(previous), SealKeys::new(next)]),
+            origin: origin(process),
         }
     }
 
@@ -76,11 +83,11 @@ impl TicketKeys {
         let mut content = [0; CONTENT];
         content[..TICKET].copy_from_slice(&ticket.to_bytes());
         content[TICKET..].copy_from_slice(&self.origin);
-        let tag = self.mac.tag(&content);
+        let tag = self.current.mac.tag(&content);
         let mut sealed = [0; TAG + CONTENT];
         let (head, body) = sealed.split_at_mut(TAG);
         head.copy_from_slice(&tag.as_bytes()[..TAG]);
-        body.copy_from_slice(&self.crypt(head, content));
+        body.copy_from_slice(&self.current.crypt(head, content));
         let mut text = [0; LEN];
         // It has exactly the length of the text.
         let _ = URL_SAFE_NO_PAD.encode_slice(sealed, &mut text);
@@ -108,7 +115,33 @@ impl TicketKeys {
             return None;
         }
         let (tag, body) = sealed.split_first_chunk::<TAG>()?;
-        let content = self.crypt(tag, body.try_into().ok()?);
+        let body = body.try_into().ok()?;
+        let others = self.others.iter().flatten();
+        let mut all = std::iter::once(&self.current).chain(others);
+        all.find_map(|keys| keys.decrypt(tag, body))
+    }
+}
+
+/// What tickets call the process that has these random bytes.
+fn origin(process: &[u8; 32]) -> [u8; ORIGIN] {
+    let of_process = HmacKey::sha256(process).tag(b"mobility ticket: process");
+    let mut origin = [0; ORIGIN];
+    origin.copy_from_slice(&of_process.as_bytes()[..ORIGIN]);
+    origin
+}
+
+impl SealKeys {
+    fn new(secret: &[u8; 32]) -> SealKeys {
+        let secret = HmacKey::sha256(secret);
+        let derived = |purpose: &[u8]| HmacKey::sha256(secret.tag(purpose).as_bytes());
+        SealKeys {
+            mac: derived(b"mobility ticket: authenticate"),
+            cipher: derived(b"mobility ticket: encrypt"),
+        }
+    }
+
+    fn decrypt(&self, tag: &[u8; TAG], body: [u8; CONTENT]) -> Option<[u8; CONTENT]> {
+        let content = self.crypt(tag, body);
         let is_genuine = self.mac.tag(&content).starts_with(tag);
         is_genuine.then_some(content)
     }
@@ -169,12 +202,27 @@ mod tests {
 
     #[test]
     fn a_ticket_of_another_node_is_genuine_but_its_allocation_is_not_there_rfc8016_3_2_2() {
-        let node = |process| TicketKeys::of_cluster(&[1; 32], &[process; 32]);
+        let node = |process| epoch(1, process);
         let sealed = node(7).seal(&TICKET);
         assert_eq!(node(7).open(&sealed), Ok(TICKET));
         assert_eq!(node(8).open(&sealed), Err(ErrorCode::ALLOCATION_MISMATCH));
-        let stranger = TicketKeys::of_cluster(&[2; 32], &[7; 32]);
-        assert_eq!(stranger.open(&sealed), Err(ErrorCode::BAD_REQUEST));
+        assert_eq!(epoch(9, 7).open(&sealed), Err(ErrorCode::BAD_REQUEST));
+    }
+
+    /// The keys of a process in an epoch.
+    fn epoch(number: u8, process: u8) -> TicketKeys {
+        let around = [number - 1, number, number + 1];
+        TicketKeys::of_epochs(&around.map(|number| [number; 32]), &[process; 32])
+    }
+
+    #[test]
+    fn a_ticket_is_valid_in_its_own_epoch_and_in_the_ones_around_it() {
+        let sealed = epoch(5, 7).seal(&TICKET);
+        for (number, is_valid) in [(3, false), (4, true), (5, true), (6, true), (7, false)] {
+            let expected = is_valid.then_some(TICKET).ok_or(ErrorCode::BAD_REQUEST);
+            assert_eq!(epoch(number, 7).open(&sealed), expected, "{number}");
+        }
+        assert_ne!(epoch(6, 7).seal(&TICKET), sealed);
     }
 
     #[test]
