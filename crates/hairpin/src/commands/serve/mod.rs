@@ -20,6 +20,7 @@ mod running;
 mod settings;
 mod sip_tables;
 mod sip_tls;
+mod tables;
 mod upgrade;
 
 use std::net::IpAddr;
