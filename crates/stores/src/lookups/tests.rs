@@ -372,6 +372,25 @@ fn tables_of_sip_that_cannot_be_read_leave_the_users_and_the_rows_of_before() {
     });
 }
 
+/// So the log names each realm once, however often the settings are made again.
+#[test]
+fn an_ignored_realm_is_new_once() {
+    let (World { source, .. }, ..) = world(Fake::default(), MINUTE);
+    let note = |rows: &[(&str, usize)]| {
+        let rows = rows
+            .iter()
+            .map(|(realm, rows)| ((*realm).to_owned(), *rows));
+        source.set_ignored_rows(rows.collect())
+    };
+    assert_eq!(note(&[("a", 2), ("b", 3)]), ["a", "b"]);
+    assert_eq!(source.status().ignored_rows, 5);
+    assert_eq!(note(&[("a", 7), ("c", 1)]), ["c"]);
+    assert_eq!(source.status().ignored_rows, 8);
+    // The realm of `a` was there, and has gone again.
+    assert!(note(&[]).is_empty());
+    assert_eq!(note(&[("a", 1)]), ["a"]);
+}
+
 /// A database may restart between two queries.
 #[test]
 fn a_query_whose_connection_was_lost_is_repeated_once() {
