@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -423,11 +423,13 @@ impl Queries {
                     (false, false) => PROBES[0],
                 };
                 self.refresh_at = Instant::now() + wait;
-                if !self.source.is_up.swap(true, Relaxed) {
+                // Who sees that the store is up must see its tables, too.
+                let differ = self.source.set_shared(shared);
+                if !self.source.is_up.swap(true, Release) {
                     tracing::info!(store = self.source.kind.name(), "store up");
                     (self.notify)(Notice::Health);
                 }
-                if self.source.set_shared(shared) {
+                if differ {
                     (self.notify)(Notice::Shared);
                 }
             }

@@ -1,9 +1,10 @@
 //! One store as the workers see it: a cache, and a queue to the control thread.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use stun::PasswordAlgorithm;
@@ -90,6 +91,17 @@ pub struct Status {
     pub sip_failures: u64,
     /// Rows of the SIP tables that the last reading has omitted, because a table has too many.
     pub sip_omitted: usize,
+    /// Rows of the small tables that have no effect because of their realm.
+    pub ignored_rows: usize,
+}
+
+/// The tables of a store as they were last read.
+#[derive(Debug, Default)]
+struct Tables {
+    /// The small tables; `None` before the store has responded for the first time.
+    shared: Option<Arc<Shared>>,
+    /// The SIP tables to use until the first reading: those of the same store with other settings.
+    earlier_sip: Arc<SipTables>,
 }
 
 /// One store as the workers see it.
@@ -108,10 +120,11 @@ pub struct Source {
     pub(crate) was_tried: AtomicBool,
     /// Whether the last reading of the SIP tables has succeeded.
     pub(crate) is_sip_current: AtomicBool,
-    /// The small tables; `None` before the store has responded for the first time.
-    shared: Mutex<Option<Arc<Shared>>>,
+    tables: Mutex<Tables>,
     /// Why the small tables could not be read the last time that this failed.
     last_error: Mutex<Option<String>>,
+    /// Rows of the small tables that have no effect because of their realm, by realm.
+    ignored_rows: Mutex<BTreeMap<String, usize>>,
 }
 
 impl fmt::Debug for Source {
@@ -143,8 +156,9 @@ impl Source {
             responds: AtomicBool::new(true),
             was_tried: AtomicBool::new(false),
             is_sip_current: AtomicBool::new(false),
-            shared: Mutex::new(None),
+            tables: Mutex::default(),
             last_error: Mutex::new(None),
+            ignored_rows: Mutex::default(),
         }
     }
 
@@ -154,30 +168,48 @@ impl Source {
         self.kind
     }
 
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The small tables as they were last read; `None` before the store has responded.
     #[must_use]
     pub fn shared(&self) -> Option<Arc<Shared>> {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.clone()
+        self.tables().shared.clone()
+    }
+
+    /// The SIP tables as they were last read.
+    pub(crate) fn sip(&self) -> Arc<SipTables> {
+        let tables = self.tables();
+        let sip = tables.shared.as_ref().map(|shared| &shared.sip);
+        Arc::clone(sip.unwrap_or(&tables.earlier_sip))
+    }
+
+    /// Sets the SIP tables to use until the first reading.
+    pub(crate) fn set_earlier_sip(&self, sip: Arc<SipTables>) {
+        self.tables().earlier_sip = sip;
     }
 
     /// Replaces the small tables, without those of SIP. Returns whether they differ.
     pub(crate) fn set_shared(&self, mut new: Shared) -> bool {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = &*shared {
-            new.sip = Arc::clone(&old.sip);
-            if **old == new {
-                return false;
+        let mut tables = self.tables();
+        match &tables.shared {
+            Some(old) => {
+                new.sip = Arc::clone(&old.sip);
+                if **old == new {
+                    return false;
+                }
             }
+            None => new.sip = std::mem::take(&mut tables.earlier_sip),
         }
-        *shared = Some(Arc::new(new));
+        tables.shared = Some(Arc::new(new));
         true
     }
 
     /// Replaces the SIP tables. Returns whether they differ. The small tables must have been read before.
     pub(crate) fn set_sip(&self, new: SipTables) -> bool {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*shared {
+        let shared = &mut self.tables().shared;
+        match shared {
             Some(old) if *old.sip != new => {
                 let mut all = Shared::clone(old);
                 all.sip = Arc::new(new);
@@ -197,6 +229,21 @@ impl Source {
     pub(crate) fn last_error(&self) -> Option<String> {
         let last = self.last_error.lock();
         last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn ignored_rows(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        let rows = self.ignored_rows.lock();
+        rows.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how many rows of the small tables have no effect because of their realm, for each realm. Returns the realms
+    /// that had no such rows before, in order.
+    pub fn set_ignored_rows(&self, rows: BTreeMap<String, usize>) -> Vec<String> {
+        let mut noted = self.ignored_rows();
+        let new = rows.keys().filter(|realm| !noted.contains_key(*realm));
+        let new = new.cloned().collect();
+        *noted = rows;
+        new
     }
 
     /// Whether it may have users. A store that has not responded yet may have some.
@@ -258,6 +305,7 @@ impl Source {
             is_sip_current: self.is_sip_current.load(Ordering::Relaxed),
             sip_failures: count(&counters.sip_failures),
             sip_omitted: counters.sip_omitted.load(Ordering::Relaxed),
+            ignored_rows: self.ignored_rows().values().sum(),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::error::StoreError;
 use crate::kinds::{self, Kind, Options, open};
 use crate::lookups::{Notify, Queries, Times};
 use crate::source::Source;
-use crate::store::Store;
+use crate::store::{SipTables, Store};
 
 /// Look-ups that may wait for the control thread. This also bounds the requests that workers keep.
 const ASKS: usize = 8_192;
@@ -29,7 +29,7 @@ const UNKNOWN: usize = 16_384;
 /// Time from the drop of the last list with a store until the store is closed. No look-up waits longer, so each gets
 /// its result.
 const LINGER: Duration = Duration::from_secs(5);
-/// The poll interval of [`StoreList::wait`].
+/// The poll interval of [`StoreList::wait`] and [`StoreList::respond`].
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The settings of one store.
@@ -104,24 +104,25 @@ impl StoreList {
         self.0.iter().any(|own| Arc::ptr_eq(own, store))
     }
 
-    /// Waits until each store has responded or is down, at most until `deadline`.
+    /// Waits until each store has responded and its SIP tables were read, or could not be; at most until `deadline`.
     pub fn wait(&self, deadline: Instant) {
         let was_tried = |source: &Arc<Source>| source.was_tried.load(Ordering::Relaxed);
-        while !self.sources().all(was_tried) && Instant::now() < deadline {
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        wait_until(deadline, || self.sources().all(was_tried));
     }
 
-    /// Waits in the same way for the stores that `before` does not have.
+    /// Waits until each store that `before` does not have has responded or is down; at most until `deadline`. Does not
+    /// wait for SIP tables, which can be large.
     ///
     /// # Errors
     /// The first of them that has not responded.
     pub fn respond(&self, before: &StoreList, deadline: Instant) -> Result<(), OpenError> {
         let begun = Instant::now();
-        let is_new = |store: &&Arc<Open>| !before.has(store);
-        StoreList(self.0.iter().filter(is_new).cloned().collect()).wait(deadline);
-        let is_down =
-            |store: &Arc<Open>| !before.has(store) && !store.source.is_up.load(Ordering::Relaxed);
+        let is_up = |store: &Arc<Open>| store.source.is_up.load(Ordering::Acquire);
+        let is_known = |store: &Arc<Open>| {
+            is_up(store) || store.source.was_tried.load(Ordering::Relaxed) || before.has(store)
+        };
+        wait_until(deadline, || self.0.iter().all(is_known));
+        let is_down = |store: &Arc<Open>| !before.has(store) && !is_up(store);
         let Some(place) = self.0.iter().position(is_down) else {
             return Ok(());
         };
@@ -135,6 +136,12 @@ impl StoreList {
             kind: source.kind().name(),
             reason,
         })
+    }
+}
+
+fn wait_until(deadline: Instant, condition: impl Fn() -> bool) {
+    while !condition() && Instant::now() < deadline {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -241,11 +248,20 @@ async fn open_all(
             kind: Kind::of(&settings.options.url).map_or("", Kind::name),
             reason: error.to_string(),
         })?;
+        let earlier = earlier_sip(known, &settings);
         let store = Arc::new(run(settings, store, notify));
+        store.source.set_earlier_sip(earlier);
         known.push(Arc::downgrade(&store));
         list.0.push(store);
     }
     Ok(list)
+}
+
+/// The SIP tables of a store at the same place with other settings. Without them, a reload would interrupt its routes.
+fn earlier_sip(known: &[Weak<Open>], settings: &StoreSettings) -> Arc<SipTables> {
+    let mut open_ones = known.iter().rev().filter_map(Weak::upgrade);
+    let same = open_ones.find(|store| store.settings.options.url == settings.options.url);
+    same.map(|store| store.source.sip()).unwrap_or_default()
 }
 
 fn run(settings: StoreSettings, store: Arc<dyn Store>, notify: &Notify) -> Open {
@@ -285,6 +301,7 @@ pub fn check(options: &Options) -> Result<Kind, StoreError> {
 mod tests {
     use super::*;
     use crate::source::Lookup;
+    use crate::store::{Found, Shared, StoreFuture};
 
     fn settings(url: String) -> StoreSettings {
         StoreSettings {
@@ -357,6 +374,82 @@ mod tests {
             assert!(Instant::now() < limit, "somebody has its cache");
             std::thread::sleep(POLL_INTERVAL);
         }
+    }
+
+    /// Small tables at once, and SIP tables never.
+    #[derive(Debug)]
+    struct SlowTables;
+
+    impl Store for SlowTables {
+        fn find_user<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Found> {
+            Box::pin(async { Ok(Found::default()) })
+        }
+
+        fn shared(&self) -> StoreFuture<'_, Shared> {
+            Box::pin(async { Ok(Shared::default()) })
+        }
+
+        fn sip_tables(&self) -> StoreFuture<'_, SipTables> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    }
+
+    #[test]
+    fn a_new_store_that_responds_does_not_wait_for_its_sip_tables() {
+        let (sender, lists) = sync_channel(1);
+        let (end, ended) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            runtime().block_on(async {
+                let notify: Notify = Arc::new(|_| {});
+                let settings = settings("file:/unused".to_owned());
+                let open = Arc::new(run(settings, Arc::new(SlowTables), &notify));
+                let list = StoreList(vec![open]);
+                sender.send(list).expect("the test waits for it");
+                let _ = ended.await;
+            });
+        });
+        let list = lists.recv().expect("a list");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let outcome = list.respond(&StoreList::default(), deadline);
+        outcome.expect("the store is up");
+        assert!(Instant::now() < deadline, "it has waited for SIP tables");
+        drop(end);
+        thread.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_store_with_other_settings_keeps_the_sip_tables_until_it_has_read_them() {
+        let aliases = vec![("info@a.org".to_owned(), "ann@a.org".to_owned())];
+        let tables = || SipTables {
+            aliases: aliases.clone(),
+            ..SipTables::default()
+        };
+        let notify: Notify = Arc::new(|_| {});
+        runtime().block_on(async {
+            let url = |name: &str| settings(format!("file:/nonexistent/{name}"));
+            let first = Arc::new(run(url("one"), Arc::new(SlowTables), &notify));
+            first.source.set_shared(Shared::default());
+            first.source.set_sip(tables());
+            let mut known = vec![Arc::downgrade(&first)];
+            let changed = StoreSettings {
+                cache: 10,
+                ..url("one")
+            };
+            let list = open_all(vec![changed, url("two")], &mut known, &notify).await;
+            // The task of a new store has not run yet, because nothing has waited since.
+            let list = list.expect("a file is not opened yet");
+            let sources: Vec<_> = list.sources().collect();
+            assert_eq!(sources[0].sip().aliases, aliases);
+            assert_eq!(sources[1].sip().aliases, []);
+            sources[0].set_shared(Shared::default());
+            let shared = sources[0].shared().expect("they are set");
+            assert_eq!(shared.sip.aliases, aliases, "the first reading keeps them");
+        });
     }
 
     #[test]

@@ -69,6 +69,10 @@ pub(super) fn run(
     tally.record("the live page shows every view", &stage.views(browser));
     tally.record("the live page fits a phone, dark", &stage.phone(browser));
     tally.record("the live page ends a session", &stage.end_session(browser));
+    tally.record(
+        "the live page removes a binding",
+        &stage.remove_binding(browser),
+    );
     let outcome = stage.test_server(browser, ["works"; 3], "live-test.png");
     tally.record("the live page's test finds UDP, TCP and TLS", &outcome);
     let firewall = Firewall::closing_udp(stage.port)?;
@@ -257,31 +261,41 @@ impl Stage {
 
     fn end_session(&self, browser: &Browser) -> Result<String> {
         self.show(browser, "sessions", "End")?;
-        let script = "const [limit, done] = arguments;
+        self.press_first(browser, "has ended.", "session.end")
+    }
+
+    fn remove_binding(&self, browser: &Browser) -> Result<String> {
+        self.show(browser, "sip", "@example.org")?;
+        self.press_first(browser, "is removed.", "sip.binding.remove")
+    }
+
+    /// Presses the first button of the table, and confirms. The row must go, and the page must say so.
+    fn press_first(&self, browser: &Browser, said_at_end: &str, audit: &str) -> Result<String> {
+        let script = "const [limit, end_of_text, done] = arguments;
             const button = document.querySelector('button.danger.small');
-            const session = button.getAttribute('aria-label');
+            const row = button.getAttribute('aria-label');
             button.click();
             document.getElementById('confirm-ok').click();
             const end = Date.now() + limit;
             const look = () => {
                 const said = document.getElementById('message').textContent;
                 const isThere = [...document.querySelectorAll('button.danger.small')]
-                    .some((button) => button.getAttribute('aria-label') === session);
-                if ((said && !isThere) || Date.now() > end) done({ said, isThere });
+                    .some((button) => button.getAttribute('aria-label') === row);
+                if ((said.endsWith(end_of_text) && !isThere) || Date.now() > end) done({ said, isThere });
                 else setTimeout(look, 100);
             };
             look();";
         let limit = u64::try_from(LIMIT.as_millis())?;
-        let outcome = browser.run(script, &json!([limit]))?;
+        let outcome = browser.run(script, &json!([limit, said_at_end]))?;
         let said = outcome["said"].as_str().unwrap_or_default();
         ensure!(
-            said.ends_with("has ended.") && outcome["isThere"] == json!(false),
+            said.ends_with(said_at_end) && outcome["isThere"] == json!(false),
             "{outcome}"
         );
         let log = std::fs::read_to_string(self.logs.join("live-page.log"))?;
         ensure!(
-            log.contains("audit: session.end"),
-            "live-page.log has no line `audit: session.end` for the session that the page has ended"
+            log.contains(&format!("audit: {audit}")),
+            "live-page.log has no line `audit: {audit}` for what the page has changed"
         );
         Ok(said.to_owned())
     }

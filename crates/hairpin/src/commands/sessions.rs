@@ -73,11 +73,18 @@ fn data_connections(session: &Value) -> String {
     let (Some(least), Some(most)) = (idle.clone().min(), idle.max()) else {
         return String::new();
     };
-    let count = plural(connections.len(), "data connection");
+    // A server of an earlier release does not send it.
+    let omitted = session["data_connections_omitted"].as_u64().unwrap_or(0);
+    let omitted = usize::try_from(omitted).unwrap_or(usize::MAX);
+    let count = plural(connections.len().saturating_add(omitted), "data connection");
     let least = write_seconds(least);
-    match write_seconds(most) {
-        most if most == least => format!("  {count}, idle for {least}"),
-        most => format!("  {count}, idle for {least} to {most}"),
+    let idle = match write_seconds(most) {
+        most if most == least => least,
+        most => format!("{least} to {most}"),
+    };
+    match omitted {
+        0 => format!("  {count}, idle for {idle}"),
+        _ => format!("  {count} ({omitted} omitted), idle for {idle}"),
     }
 }
 
@@ -143,6 +150,12 @@ mod tests {
         let text = idle(&[70, 0, 3]);
         assert!(
             text.ends_with("  3 data connections, idle for 0s to 1m10s\n"),
+            "{text}"
+        );
+        let connections = [json!({ "idle_s": 5 }), json!({ "idle_s": 5 })];
+        let text = line(&json!({ "data_connections": connections, "data_connections_omitted": 7 }));
+        assert!(
+            text.ends_with("  9 data connections (7 omitted), idle for 5s\n"),
             "{text}"
         );
         // A server of an earlier release sends no such list.

@@ -12,10 +12,8 @@ use super::protocol::{Command, Refusal, Reply};
 use super::serve::Shared;
 use crate::audit::Audit;
 
-/// Sessions in one reply. With 100 peers each, it stays below the size limit.
+/// Sessions in one reply. The engine bounds the peers of each, so a reply stays below the size limit.
 const PAGE: usize = 250;
-/// Peers of one session that a list shows. An allocation can have many more, and a reply has a size limit.
-const PEERS: usize = 100;
 
 /// Responds to a command about sessions. Blocks until workers respond.
 pub(super) fn respond(command: Command, arguments: &Value, shared: &Shared, by: &str) -> Reply {
@@ -152,8 +150,7 @@ pub(crate) fn place(text: &str) -> Result<SessionsCursor, &'static str> {
 fn session_to_json(id: SessionId, session: &Session) -> Value {
     let path = &session.path.five_tuple;
     let relayed = [session.relayed.v4, session.relayed.v6];
-    let first = |count: usize| count.min(PEERS);
-    let (permissions, channels) = (&session.permissions, &session.channels);
+    let connections = session.data_connections.iter();
     json!({
         "id": id.to_string(),
         "user": session.user,
@@ -166,11 +163,11 @@ fn session_to_json(id: SessionId, session: &Session) -> Value {
         "expires_in_s": session.expires_in.as_secs(),
         "to_peers": { "packets": session.to_peers.packets, "bytes": session.to_peers.bytes },
         "to_client": { "packets": session.to_client.packets, "bytes": session.to_client.bytes },
-        "permissions": permissions[..first(permissions.len())],
-        "channels": channels[..first(channels.len())],
-        "data_connections": session.data_connections.iter().map(data_connection_to_json).collect::<Vec<_>>(),
-        "peers_omitted": (permissions.len() + channels.len())
-            .saturating_sub(first(permissions.len()) + first(channels.len())),
+        "permissions": session.permissions,
+        "channels": session.channels,
+        "peers_omitted": session.peers_omitted,
+        "data_connections": connections.map(data_connection_to_json).collect::<Vec<_>>(),
+        "data_connections_omitted": session.data_connections_omitted,
     })
 }
 

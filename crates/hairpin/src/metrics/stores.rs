@@ -31,6 +31,11 @@ pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
         |status| status.cached_users,
     );
     gauge(
+        "hairpin_store_ignored_rows",
+        "Rows of the small tables of a store that have no effect because of their realm.",
+        |status| status.ignored_rows,
+    );
+    gauge(
         "hairpin_store_sip_tables_current",
         "1 if the last reading of the SIP tables of a store has succeeded, else 0.",
         |status| usize::from(status.is_sip_current),

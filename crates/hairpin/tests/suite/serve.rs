@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Serve, TEST_TIMEOUT, fails, file, hairpin, run, stderr};
+use crate::common::{Background, Serve, TEST_TIMEOUT, fails, file, hairpin, run, stderr};
 
 /// RFC 8489 §5: a Binding request without attributes.
 const BINDING: [u8; 20] = [
@@ -255,6 +255,27 @@ fn the_log_is_text_in_the_journal_and_json_elsewhere() {
         let line = line.expect("a line of the start");
         assert_eq!(line.starts_with('{'), !is_journal, "{line}");
     }
+}
+
+/// Many users of a machine can read its journal.
+#[test]
+fn a_server_whose_stdout_is_the_journal_shows_no_secret_and_says_so() {
+    let (_folder, out) = file("");
+    let about = std::fs::metadata(&out).expect("it exists");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" >>\"$OUT\""]);
+    command.args([env!("CARGO_BIN_EXE_hairpin"), "serve", "--dev"]);
+    command.args(["--listen", "127.0.0.1:0", "--offload", "off"]);
+    command.args(["--set", "server.control_socket=off", "--admin", "off"]);
+    command.env("OUT", &out);
+    command.env("JOURNAL_STREAM", format!("{}:{}", about.dev(), about.ino()));
+    let mut serve = Background::start_command(command);
+    while !serve.wait_for("").contains("serving") {}
+    serve.signal("TERM");
+    let (status, _, log) = serve.wait();
+    assert!(status.success(), "{log}");
+    assert_eq!(std::fs::read_to_string(&out).expect("it exists"), "");
+    assert!(log.contains("no client can authenticate: "), "{log}");
 }
 
 #[test]

@@ -81,8 +81,8 @@ pub(crate) enum WorkerMessage {
 pub(crate) struct PlacedRequest {
     pub(crate) path: ClientPath,
     pub(crate) bytes: Box<[u8]>,
-    /// Who has made the request.
-    pub(crate) user: VerifiedUser,
+    /// Who has made the request; `None` if the other worker does not know.
+    pub(crate) user: Option<VerifiedUser>,
     /// The flow has got an entry for it.
     pub(crate) is_new: bool,
 }

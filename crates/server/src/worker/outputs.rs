@@ -40,7 +40,7 @@ enum DeferredOutput {
 
 impl DeferredOutput {
     fn post(to: u16, path: ClientPath, message: &[u8], user: &VerifiedUser) -> DeferredOutput {
-        DeferredOutput::Post(Moving::new(path, message, user, Target::known(to)))
+        DeferredOutput::Post(Moving::new(path, message, Some(user), Target::known(to)))
     }
 
     /// What an output asks for, if it is of those that need nothing else of the worker.
@@ -97,11 +97,16 @@ struct Moving {
 }
 
 impl Moving {
-    fn new(path: ClientPath, message: &[u8], user: &VerifiedUser, target: Target) -> Moving {
+    fn new(
+        path: ClientPath,
+        message: &[u8],
+        user: Option<&VerifiedUser>,
+        target: Target,
+    ) -> Moving {
         let placed = PlacedRequest {
             path,
             bytes: message.into(),
-            user: user.clone(),
+            user: user.cloned(),
             is_new: target.is_new,
         };
         Moving {
@@ -174,7 +179,7 @@ impl Session<'_, '_, '_> {
         let _ = self
             .core
             .engine
-            .handle_moved(self.core.now, path, bytes, user);
+            .handle_moved(self.core.now, path, bytes, user.as_ref());
         self.drain_outputs();
         // Before the response leaves, which is when this session ends.
         let alive = self.core.engine.has_allocation(&path.five_tuple);
@@ -432,7 +437,7 @@ fn choose_other_worker(
     // A connection stays with the worker that accepted it.
     let message = message.filter(|_| path.five_tuple.transport == Transport::Udp)?;
     let target = placement.choose_other_worker(now, &path, message.len())?;
-    Some(Moving::new(path, message, user, target))
+    Some(Moving::new(path, message, Some(user), target))
 }
 
 /// Queues a message to a client over a connection: TCP and TLS, or DTLS.

@@ -243,7 +243,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("hairpin.db");
         let tables = Tables::new(Sqlite::open(path.clone()).expect("it is made"));
-        let other = Tables::new(Sqlite::open(path).expect("it is opened"));
+        let other = Tables::new(Sqlite::open(path.clone()).expect("it is opened"));
+        let file = Connection::open(path).expect("it is opened");
+        let mode = file.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0));
+        assert_eq!(mode.expect("a mode"), "wal", "readers wait for no writer");
         let keys = Keys::of("ann", "a.org", "s3cret").expect("keys");
         block_on(async {
             tables.put_user("a.org", "ann", keys).await.expect("put");

@@ -23,6 +23,8 @@ struct Fake {
     is_sip_broken: AtomicBool,
     /// It never returns SIP tables.
     is_sip_silent: bool,
+    /// Queries that find their connection lost.
+    lost: AtomicUsize,
     /// What it tells when it is watched.
     changes: Mutex<Option<mpsc::UnboundedReceiver<Change>>>,
     delay: Duration,
@@ -41,6 +43,10 @@ impl Store for Fake {
                 return std::future::pending().await;
             }
             tokio::time::sleep(self.delay).await;
+            if self.lost.load(Relaxed) > 0 {
+                self.lost.fetch_sub(1, Relaxed);
+                return Err(StoreError::Connect("it has restarted".to_owned()));
+            }
             if self.is_strict && name == "odd" {
                 return Err(StoreError::Query("a malformed row".to_owned()));
             }
@@ -363,6 +369,48 @@ fn tables_of_sip_that_cannot_be_read_leave_the_users_and_the_rows_of_before() {
         sender.send(Change::Shared).unwrap();
         until(|| source.status().is_sip_current).await;
         assert_eq!(aliases(), 1);
+    });
+}
+
+/// So the log names each realm once, however often the settings are made again.
+#[test]
+fn an_ignored_realm_is_new_once() {
+    let (World { source, .. }, ..) = world(Fake::default(), MINUTE);
+    let note = |rows: &[(&str, usize)]| {
+        let rows = rows
+            .iter()
+            .map(|(realm, rows)| ((*realm).to_owned(), *rows));
+        source.set_ignored_rows(rows.collect())
+    };
+    assert_eq!(note(&[("a", 2), ("b", 3)]), ["a", "b"]);
+    assert_eq!(source.status().ignored_rows, 5);
+    assert_eq!(note(&[("a", 7), ("c", 1)]), ["c"]);
+    assert_eq!(source.status().ignored_rows, 8);
+    // The realm of `a` was there, and has gone again.
+    assert!(note(&[]).is_empty());
+    assert_eq!(note(&[("a", 1)]), ["a"]);
+}
+
+/// A database may restart between two queries.
+#[test]
+fn a_query_whose_connection_was_lost_is_repeated_once() {
+    let store = || Fake {
+        lost: AtomicUsize::new(1),
+        ..Fake::default()
+    };
+    run(store(), MINUTE, async |world| {
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(..)));
+        assert_eq!(world.queries(), 2);
+        assert_eq!(world.source.status().failures, 0);
+    });
+    let twice = Fake {
+        lost: AtomicUsize::new(2),
+        ..store()
+    };
+    run(twice, MINUTE, async |world| {
+        assert_eq!(world.ask("ann", ANN).await, Lookup::Unavailable);
+        assert_eq!(world.queries(), 2);
+        assert_eq!(world.source.status().failures, 1);
     });
 }
 

@@ -137,7 +137,10 @@ impl Server {
             .clients
             .find(&asked.path.five_tuple)
             .and_then(|place| self.clients.get(place));
-        if let Some(client) = holder {
+        // Only Allocate and Refresh requests have the token (RFC 7635 §9), and a kid is no name of a user.
+        let named = || self.client_named_by(asked, message);
+        let named = || named().filter(|client| client.user.is_by_token());
+        if let Some(client) = holder.or_else(named) {
             // An access token is self-contained, so a new `credentials_epoch` does not invalidate its user.
             let is_current = client.user.is_by_token() || client.user.is_of(self.credentials_epoch);
             let may_stay = !self.config.strict_expiry || client.user.is_fresh(now) && is_current;

@@ -28,7 +28,7 @@ impl Server {
         let with_credentials =
             message.contains(AttributeType::REALM) && message.has_integrity().is_some();
         if self.config.authenticate_binding || with_credentials {
-            return self.protected_binding(now, path, message, Source::of(None));
+            return self.protected_binding(now, path, message, Source::of_client());
         }
         let fingerprint = match message.fingerprint() {
             FingerprintState::Absent => false,

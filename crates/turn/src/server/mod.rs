@@ -165,6 +165,7 @@ use outputs::Outputs;
 use realms::{Realms, ServerNames};
 use relay::Relay;
 use report::Reports;
+use request::Source;
 use reservation::Tokens;
 use shared_ports::SharedPorts;
 use slab::Slab;
@@ -277,7 +278,7 @@ impl Server {
     pub fn handle_client(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> ClientVerdict {
         match Packet::of(run.first()) {
             Packet::TurnChannel => self.channel_data(now, path, run),
-            Packet::Stun => self.stun(now, path, run.first(), None),
+            Packet::Stun => self.stun(now, path, run.first(), Source::of_client()),
             Packet::Other if self.config.rfc5766_channels && has_rfc5766_channel(run.first()) => {
                 self.channel_data(now, path, run)
             }
@@ -288,15 +289,15 @@ impl Server {
 
     /// A request that another server's embedder moved here ([`Output::MoveRequest`], or
     /// [`request_moved`](Self::request_moved)). It is handled as if it had arrived here, and is not moved again.
-    /// `user` is what the output said: nobody is looked up again.
+    /// `user` is what the output said: nobody is looked up again. Without a user, the request is authenticated here.
     pub fn handle_moved(
         &mut self,
         now: Now,
         path: &ClientPath,
         message: &[u8],
-        user: &VerifiedUser,
+        user: Option<&VerifiedUser>,
     ) -> ClientVerdict {
-        self.stun(now, path, message, Some(user))
+        self.stun(now, path, message, Source::moved(user))
     }
 
     /// Whether there is anything to do: nearly never after relayed data, so this is worth a look before

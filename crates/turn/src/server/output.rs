@@ -50,7 +50,7 @@ pub enum Output<'a> {
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
     },
-    /// An authenticated Refresh request over UDP whose ticket (RFC 8016) names another server. From now on, have the
+    /// A Refresh request over UDP whose genuine ticket (RFC 8016) names another server. From now on, have the
     /// datagrams of this 5-tuple delivered to that server, and hand it the request by
     /// [`handle_moved`](super::Server::handle_moved). If it has no [allocation](super::Server::has_allocation) for the
     /// 5-tuple then, or if that is impossible, change nothing: the request is lost.
@@ -61,8 +61,9 @@ pub enum Output<'a> {
         path: ClientPath,
         /// The request, byte for byte.
         message: &'a [u8],
-        /// Who has made the request: hand it over with the request.
-        user: &'a VerifiedUser,
+        /// Who has made the request: hand it over with the request. `None` if that server has to find out. It does so
+        /// by the session key of the allocation, after the key of its access token is gone (RFC 7635).
+        user: Option<&'a VerifiedUser>,
     },
     /// An allocation has this 5-tuple, too (RFC 8016).
     PathAdded {

@@ -49,7 +49,7 @@ pub(super) enum PathChange {
         to: u16,
         path: ClientPath,
         bytes: Range<usize>,
-        user: VerifiedUser,
+        user: Option<VerifiedUser>,
     },
     Added(ClientPath),
     Removed(ClientPath),
@@ -332,7 +332,7 @@ impl PathChange {
                 bytes,
                 user,
             } => Output::MoveClient {
-                user,
+                user: user.as_ref(),
                 to: *to,
                 path: *path,
                 message: sent.get(bytes.clone()).unwrap_or_default(),
@@ -439,14 +439,14 @@ impl Outputs {
         to: u16,
         path: ClientPath,
         message: &[u8],
-        user: Arc<User>,
+        user: Option<Arc<User>>,
     ) {
         let bytes = self.store(message);
         self.push(Queued::Path(PathChange::Elsewhere {
             to,
             path,
             bytes,
-            user: VerifiedUser(user),
+            user: user.map(VerifiedUser),
         }));
     }
 

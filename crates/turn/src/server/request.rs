@@ -27,24 +27,33 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Of a request that comes from a client, or from another server where this user has made it.
-    pub(super) fn of(moved: Option<&VerifiedUser>) -> Source {
+    /// Of a request that comes from a client.
+    pub(super) const fn of_client() -> Source {
         Source {
-            may_move: moved.is_none(),
+            may_move: true,
             found: None,
-            user: moved.map(|user| Arc::clone(&user.0)),
+            user: None,
+        }
+    }
+
+    /// Of a request that comes from another server, where this user has made it. `None` if that server does not know.
+    pub(super) fn moved(user: Option<&VerifiedUser>) -> Source {
+        Source {
+            may_move: false,
+            found: None,
+            user: user.map(|user| Arc::clone(&user.0)),
         }
     }
 }
 
 impl Server {
-    /// A STUN message from a client (RFC 8489 §6.3). `moved` says who made it, if it comes from another server.
+    /// A STUN message from a client (RFC 8489 §6.3).
     pub(super) fn stun(
         &mut self,
         now: Now,
         path: &ClientPath,
         datagram: &[u8],
-        moved: Option<&VerifiedUser>,
+        source: Source,
     ) -> ClientVerdict {
         let outcome = match Message::parse(datagram) {
             Ok(message) => match (message.method(), message.class()) {
@@ -66,7 +75,7 @@ impl Server {
                     Class::Request,
                 ) => {
                     self.stats.count_request(message.method(), datagram.len());
-                    self.turn_request(now, path, &message, Source::of(moved))
+                    self.turn_request(now, path, &message, source)
                 }
                 (Method::CONNECTION_BIND, Class::Request)
                     if self.tcp.is_rfc6062_enabled() && self.moves_connection(path, &message) =>
@@ -77,7 +86,7 @@ impl Server {
                     if self.tcp.is_rfc6062_enabled() =>
                 {
                     self.stats.count_request(message.method(), datagram.len());
-                    self.turn_request(now, path, &message, Source::of(moved))
+                    self.turn_request(now, path, &message, source)
                 }
                 (method, _) => Err(not_for_us(method)),
             },
@@ -144,6 +153,8 @@ impl Server {
         let mut asked = RequestContext::unauthenticated(path, message);
         asked.may_move = source.may_move;
         asked.realm = self.realm_for(path, message);
+        // A request that was moved here with its user has been reported where it came from.
+        let is_new = source.may_move || source.user.is_none();
         if self.answer_again(now, &asked)? {
             return Ok(None);
         }
@@ -151,12 +162,15 @@ impl Server {
             Ok(user) => {
                 asked.user = Some(user);
                 self.refund_unverified(now.mono, path);
-                // A request that was moved here has been reported where it came from.
-                if asked.may_move {
+                if is_new {
                     self.report_authenticated(&asked);
                 }
                 Ok(Some(asked))
             }
+            Err(
+                Unauthenticated::Failed(AuthFailure::UnknownUser)
+                | Unauthenticated::UnexpectedToken,
+            ) if self.sends_unverified(&asked, message) => Ok(None),
             Err(reason) => {
                 self.refuse_unauthenticated(now, &asked, message, reason)?;
                 Ok(None)

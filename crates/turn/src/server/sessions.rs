@@ -12,7 +12,7 @@ use crate::{AllocationKey, ClientPath, Mono, Now};
 
 /// Limit of permissions, of channels and of data connections that a [`Session`] shows. An allocation can have more than
 /// a thousand.
-const PEERS: usize = 16;
+const SHOWN: usize = 16;
 
 /// An allocation at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +40,12 @@ pub struct Session {
     pub permissions: Vec<IpAddr>,
     /// Peers that a channel is bound to, at most 16.
     pub channels: Vec<SocketAddr>,
+    /// Permissions and channels beyond the first 16 of each.
+    pub peers_omitted: usize,
     /// Connections with peers that have a data connection (RFC 6062), at most 16.
     pub data_connections: Vec<SessionDataConnection>,
+    /// Data connections beyond the first 16.
+    pub data_connections_omitted: usize,
 }
 
 /// A connection with a peer and its data connection (RFC 6062), as a [`Session`] shows them.
@@ -141,6 +145,9 @@ impl Server {
             to_client: traffic.to_client,
             idle: now.mono.since(traffic.last),
         });
+        let (permissions, more_permissions) = first(permissions.map(|it| it.ip));
+        let (channels, more_channels) = first(channels.map(|it| it.peer()));
+        let (data_connections, data_connections_omitted) = first(connections);
         Some(Session {
             key: AllocationKey {
                 index: place,
@@ -154,11 +161,19 @@ impl Server {
             expires_in: expires.map_or(Duration::ZERO, |at: Mono| at.since(now.mono)),
             to_peers: allocation.to_peers,
             to_client: allocation.to_client,
-            permissions: permissions.map(|it| it.ip).take(PEERS).collect(),
-            channels: channels.map(|it| it.peer()).take(PEERS).collect(),
-            data_connections: connections.take(PEERS).collect(),
+            permissions,
+            channels,
+            peers_omitted: more_permissions + more_channels,
+            data_connections,
+            data_connections_omitted,
         })
     }
+}
+
+/// The first ones, and the number of the others.
+fn first<T>(mut all: impl Iterator<Item = T>) -> (Vec<T>, usize) {
+    let shown = all.by_ref().take(SHOWN).collect();
+    (shown, all.count())
 }
 
 /// The indices of a client's relays.

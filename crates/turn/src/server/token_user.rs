@@ -7,6 +7,7 @@ use stun::{
 };
 
 use super::Server;
+use super::allocation::Client;
 use super::auth::{Unauthenticated, is_signed_with};
 use super::auth_failure::AuthFailure;
 use super::credentials::{Claim, TokenContent, TokenError};
@@ -67,8 +68,8 @@ impl Server {
         Ok(Arc::new(user.found_at(now, None, self.credentials_epoch)))
     }
 
-    /// The user of the allocation of this 5-tuple. Requires that a token with the same kid made the allocation, and
-    /// that the session key of this token signs the request. A reload may have removed the key of the kid: the
+    /// The user of the allocation that the request is for. Requires that a token with the same kid made the allocation,
+    /// and that the session key of this token signs the request. A reload may have removed the key of the kid: the
     /// allocation continues until its token ends.
     fn token_holder(
         &self,
@@ -76,10 +77,23 @@ impl Server {
         message: &Message<'_>,
         claim: Claim<'_>,
     ) -> Option<Arc<User>> {
-        let place = self.holder_of(&asked.path.five_tuple)?;
-        let user = &self.clients.get(place)?.user;
+        let user = &self.client_named_by(asked, message)?.user;
         let is_holder = user.has_kid(claim) && is_signed_with(message, user.key());
         is_holder.then(|| Arc::clone(user))
+    }
+
+    /// The client whose allocation a request is for. Most requests name it by their 5-tuple, a ConnectionBind request by
+    /// its CONNECTION-ID (RFC 6062), a Refresh request from another 5-tuple by its ticket (RFC 8016).
+    pub(super) fn client_named_by(
+        &self,
+        asked: &RequestContext,
+        message: &Message<'_>,
+    ) -> Option<&Client> {
+        let place = self
+            .holder_of(&asked.path.five_tuple)
+            .or_else(|| self.client_of_connection(message))
+            .or_else(|| self.client_of_ticket(message))?;
+        self.clients.get(place)
     }
 
     /// The key in a token; then what coturn's clients make of one for SHA-1: they sign with the first 16 of its 20

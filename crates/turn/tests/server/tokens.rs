@@ -7,14 +7,18 @@ use hairpin_turn::server::credentials::{
 };
 use hairpin_turn::server::{
     AuthFailure, ClientIdentity, CloseReason, ConfigError, Quota, QuotaExceeded, RealmConfig,
+    Server, TicketKeys,
 };
+use hairpin_turn::{ClientPath, ConnectionKey, Transport};
 use stun::{
-    AccessToken, AttributeType, Builder, Class, ErrorCode, EvenPort, HmacKey, Lifetime, Message,
-    Method, PasswordAlgorithms, Realm, RequestedTransport, ReservationToken, Software,
-    ThirdPartyAuthorization, TransactionId,
+    AccessToken, AttributeType, Builder, Class, ConnectionId, ErrorCode, EvenPort, HmacKey,
+    Lifetime, Message, Method, MobilityTicket, PasswordAlgorithms, Realm, RequestedTransport,
+    ReservationToken, Software, ThirdPartyAuthorization, TransactionId, XorPeerAddress,
 };
 
-use crate::world::{Client, REALM, START_UNIX_S, Signing, World, bare, path};
+use crate::world::{
+    Client, Event, REALM, START_UNIX_S, Signing, World, address, bare, path, path_on,
+};
 
 const NAME: &str = "turn.example.org";
 const KID: &str = "2026-11";
@@ -442,6 +446,168 @@ fn an_allocation_outlives_the_key_of_its_token_and_a_new_token_of_that_key_is_re
         assert_eq!(newer.refresh(&mut world, 700).granted(), 700);
         assert_eq!(late.allocate(&mut world).code(), 420);
         world.finish();
+    }
+}
+
+/// A reload has removed the key that has encrypted the tokens of [`KID`].
+fn remove_key(world: &mut World) {
+    world.reconfigure(|config| {
+        config.access_tokens = Some(OpenTokens::with(NAME, &[("other", None)]));
+    });
+}
+
+/// A TCP allocation with a token, and a connection of it that waits for its data connection.
+fn connected(world: &mut World) -> (TokenClient, ConnectionKey, ConnectionId) {
+    let mut client = TokenClient::new(world, KID, 1);
+    let signing = client.client.signing;
+    client.client = Client::on(world, KID, path_on(Transport::Tcp, REMOTE));
+    client.client.signing.keys = signing.keys;
+    let block = client.block.clone();
+    let reply = client.client.ask(world, Method::ALLOCATE, |request| {
+        request.push(&RequestedTransport::TCP).unwrap();
+        TokenClient::push(&block, request);
+    });
+    assert_eq!(reply.code(), 0);
+    world.expect_opened();
+    let connect = client.client.request(Method::CONNECT, |request| {
+        request.push(&XorPeerAddress(address(PEER))).unwrap();
+    });
+    world.client(&client.client.path, &connect);
+    let Event::Connect(connection, ..) = world.event() else {
+        panic!("not dialled")
+    };
+    assert!(world.server.connected(world.now, connection, Ok(())));
+    world.drain();
+    let reply = world.reply(&client.client.path);
+    let id = reply.get::<ConnectionId>().expect("an ID");
+    (client, connection, id)
+}
+
+/// RFC 7635 §9: the token is in Allocate and Refresh requests only.
+#[test]
+fn a_data_connection_is_bound_with_the_session_key_also_after_the_key_of_the_token_is_gone() {
+    for is_gone in [false, true] {
+        for with_token in [false, true] {
+            let mut world = World::with(|config| {
+                config.access_tokens = Some(OpenTokens::new(NAME));
+                config.tcp_relay = true;
+            });
+            let (mut client, connection, id) = connected(&mut world);
+            if is_gone {
+                remove_key(&mut world);
+            }
+            let to = path_on(Transport::Tcp, "198.51.100.1:4001");
+            let mut data = Client::on(&mut world, KID, to);
+            let bind = |data: &mut Client, world: &mut World| {
+                let reply = data.ask(world, Method::CONNECTION_BIND, |request| {
+                    request.push(&id).unwrap();
+                    if with_token {
+                        TokenClient::push(&client.block, request);
+                    }
+                });
+                reply.code()
+            };
+            // Somebody who knows the ID only.
+            data.signing.keys = vec![HmacKey::sha1(&[2; 20])];
+            assert_eq!(bind(&mut data, &mut world), 401);
+            data.signing.keys = client.client.signing.keys.clone();
+            assert_eq!(bind(&mut data, &mut world), 0);
+            assert_eq!(world.event(), Event::BindConnection(connection, to));
+            assert_eq!(client.client.refresh(&mut world, 0).code(), 0);
+            assert_eq!(world.event(), Event::CloseConnection(connection));
+            world.expect_closed(1, CloseReason::Refreshed);
+            world.finish();
+        }
+    }
+}
+
+const CELLULAR: &str = "198.51.100.77:5000";
+
+fn mobile() -> World {
+    World::with(|config| {
+        config.access_tokens = Some(OpenTokens::new(NAME));
+        config.mobility = Some(TicketKeys::new(&[9; 32]));
+    })
+}
+
+/// An allocation with a token. Returns its ticket, too.
+fn with_ticket(world: &mut World) -> (TokenClient, Vec<u8>) {
+    let mut client = TokenClient::new(world, KID, 1);
+    let block = client.block.clone();
+    let reply = client.client.try_allocate(world, |request| {
+        request.push(&MobilityTicket(&[])).unwrap();
+        TokenClient::push(&block, request);
+    });
+    world.expect_opened();
+    let ticket = reply.get::<MobilityTicket<'_>>().expect("a ticket");
+    (client, ticket.0.to_vec())
+}
+
+/// A Refresh request with the ticket, from another address.
+fn move_request(
+    world: &mut World,
+    (client, ticket): (&TokenClient, &[u8]),
+    (key, with_token): (u8, bool),
+) -> (ClientPath, Vec<u8>) {
+    let mut moved = Client::new(world, KID, CELLULAR);
+    moved.signing.keys = vec![HmacKey::sha1(&[key; 20])];
+    let request = moved.request(Method::REFRESH, |request| {
+        request.push(&MobilityTicket(ticket)).unwrap();
+        if with_token {
+            TokenClient::push(&client.block, request);
+        }
+    });
+    (moved.path, request)
+}
+
+#[test]
+fn a_client_moves_with_the_session_key_after_the_key_of_its_token_is_gone() {
+    for with_token in [false, true] {
+        let mut world = mobile();
+        let (client, ticket) = with_ticket(&mut world);
+        remove_key(&mut world);
+        // Somebody has seen the ticket, which is not encrypted on its way.
+        let of = (&client, &*ticket);
+        let (path, forged) = move_request(&mut world, of, (2, with_token));
+        assert_eq!(world.ask(&path, &forged).code(), 401);
+        let (path, refresh) = move_request(&mut world, of, (1, with_token));
+        let reply = world.ask(&path, &refresh);
+        assert_eq!(reply.code(), 0);
+        assert!(
+            reply
+                .get::<MobilityTicket<'_>>()
+                .is_some_and(|it| it.0 != ticket)
+        );
+        world.finish();
+    }
+}
+
+#[test]
+fn the_worker_with_the_allocation_authenticates_a_move_after_the_key_of_the_token_is_gone() {
+    for with_token in [false, true] {
+        let mut here = mobile();
+        let (client, ticket) = with_ticket(&mut here);
+        remove_key(&mut here);
+        let mut there = World::new();
+        there.config = here.config.clone();
+        let config = there.config.clone().validate().expect("it is valid");
+        there.server = Server::new(config, 8, [3; 32]);
+        there.quota = Arc::clone(&here.quota);
+        for (key, code) in [(2, 401), (1, 0)] {
+            let of = (&client, &*ticket);
+            let (path, refresh) = move_request(&mut there, of, (key, with_token));
+            there.client(&path, &refresh);
+            let moved = Event::MovedClient {
+                to: 7,
+                path,
+                message: refresh.clone(),
+            };
+            assert_eq!(there.event(), moved, "this worker cannot know");
+            here.server.handle_moved(here.now, &path, &refresh, None);
+            here.drain();
+            assert_eq!(here.reply(&path).code(), code);
+        }
+        here.finish_both(there);
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use stores::removal::{remove_rows, rows_of_realm};
 use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
 
 use super::access::Caller;
@@ -329,24 +330,21 @@ impl Open {
     pub(super) async fn delete_realm(&self, name: &str) -> Result<Value, Problem> {
         let directory = self.directory()?;
         let shared = self.wait(self.store.shared()).await?;
-        let origins = shared.origins.iter().filter(|(_, of)| of == name);
-        let options = shared.options.iter().filter(|(of, ..)| of == name);
-        let deletion = async {
-            let mut found = false;
-            for (origin, _) in origins {
-                found = true;
-                directory.set_origin(origin, None).await?;
-            }
-            for (_, option, _) in options {
-                found = true;
-                directory.set_option(name, *option, None).await?;
-            }
-            Ok::<bool, StoreError>(found)
+        let rows = rows_of_realm(&shared, name);
+        if rows.is_empty() {
+            let message = format!("the store has no origins and no limits of the realm {name}");
+            return Err(Problem::not_found(message));
+        }
+        let outcome = remove_rows(directory, name, rows, self.timeout).await;
+        // One line for all rows, also if only some were deleted.
+        let audit = self.audit("realm.del", name);
+        let audit = match &outcome {
+            Ok(()) => audit,
+            Err(partial) => audit.with("removed", &partial.count()),
         };
-        let message = format!("the store has no origins and no limits of the realm {name}");
-        // One line for all of them, also if only some were deleted.
-        self.delete(self.audit("realm.del", name), Box::pin(deletion), message)
-            .await
+        self.log(audit, outcome.is_ok());
+        outcome.map_err(|partial| failed(self.kind, &partial))?;
+        Ok(json!({}))
     }
 }
 
@@ -360,7 +358,7 @@ fn given_or_made(given: Option<&String>) -> Result<Option<String>, Problem> {
     Ok(Some(made))
 }
 
-fn failed(kind: Kind, error: &StoreError) -> Problem {
+fn failed(kind: Kind, error: &dyn std::error::Error) -> Problem {
     let message = format!("the {} store failed: {error}", kind.name());
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }

@@ -179,7 +179,7 @@ pub(super) const ROUTES: &[Route] = &[
             Read,
             Operation::Sessions,
             "Allocations of clients.",
-            "Sessions; `data_connections` of a TCP allocation have bytes and idle time. `next` if there are more.",
+            "Sessions with at most 16 permissions, channels and data connections each; `peers_omitted` and `data_connections_omitted` count the others. `data_connections` of a TCP allocation have bytes and idle time. `next` if there are more.",
         )
     },
     plain(
@@ -410,7 +410,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/realms/{name}",
         Change,
         Operation::DeleteRealm,
-        "Remove origins and limits of a realm, as `hairpin realm del`. Users and secrets stay.",
+        "Remove origins and limits of a realm, as `hairpin realm del`. Users and secrets stay. If the store fails, `detail` says what was removed.",
         "Nothing.",
     ),
     Route {

@@ -154,6 +154,7 @@ const sessions = {
 
 function row(session, find) {
   const peers = [...new Set([...session.channels, ...session.permissions])];
+  const more = Math.max(peers.length - 4, 0) + session.peers_omitted;
   const end = async () => {
     const text = `${session.user} at ${session.client}. Its relayed addresses are closed at once.`;
     if (!(await confirm("End this session?", text, "End session"))) return;
@@ -171,7 +172,7 @@ function row(session, find) {
     about,
     client,
     mono(session.relayed.join(" ")),
-    mono(peers.slice(0, 4).join(" ") + (peers.length > 4 ? ` and ${peers.length - 4} more` : "")),
+    mono(peers.slice(0, 4).join(" ") + (more > 0 ? ` and ${more} more` : "")),
     bytes(session.to_peers.bytes),
     bytes(session.to_client.bytes),
     duration(session.age_s),

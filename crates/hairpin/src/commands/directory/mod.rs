@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
+use stores::removal::{remove_rows, rows_of_realm};
 use stores::{Directory, Keys, Kind, RealmOption, Store, StoreError, StoreFuture, StoreSettings};
 
 use super::serve::{databases, random_secret};
@@ -369,22 +370,24 @@ fn delete_realm(args: &RealmDel) -> Result<ExitCode> {
     };
     let directory = open.directory()?;
     let shared = open.wait(open.store.shared())?;
-    let origins = shared.origins.iter().filter(|(_, of)| *of == args.name);
-    let options = shared.options.iter().filter(|(of, ..)| *of == args.name);
-    let (origins, options): (Vec<_>, Vec<_>) = (origins.collect(), options.collect());
-    if origins.is_empty() && options.is_empty() {
+    let rows = rows_of_realm(&shared, &args.name);
+    if rows.is_empty() {
         bail!(
             "the store has no origins and no limits of the realm {}",
             args.name
         );
     }
-    for (origin, _) in origins {
-        open.wait(directory.set_origin(origin, None))?;
+    let removal = remove_rows(directory, &args.name, rows, open.timeout);
+    let outcome = open.runtime.block_on(removal);
+    let audit = open.audit("realm.del");
+    match &outcome {
+        Ok(()) => audit.write(),
+        Err(partial) => {
+            let audit = audit.with("removed", &partial.count());
+            audit.with("outcome", "failed").write();
+        }
     }
-    for (_, option, _) in options {
-        open.wait(directory.set_option(&args.name, *option, None))?;
-    }
-    open.audit("realm.del").write();
+    outcome.map_err(|partial| anyhow!("the {} store failed: {partial}", open.kind.name()))?;
     Ok(ExitCode::SUCCESS)
 }
 

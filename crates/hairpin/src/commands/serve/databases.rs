@@ -6,21 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
+use server::Settings;
 use server::access_tokens::{TokenKey, TokenKeys};
-use server::policy::{PeerRule, PeerRules};
-use server::quota::QuotaLimits;
-use server::realms::RealmSettings;
 use server::signals::SignalWaker;
 use server::turn::server::credentials::AccessTokens;
 use server::turn::server::max_server_name_bytes;
-use server::{MAX_REALM_BYTES, Settings};
-use stores::{
-    Notice, OpenError, RealmOption, Shared, Source, StoreList, StoreSettings, Stores, TokenKeyRow,
-};
+use stores::{Notice, OpenError, Shared, Source, StoreList, StoreSettings, Stores, TokenKeyRow};
 
 use super::Service;
 use super::cluster::Peers;
 use super::sip_tables;
+use super::tables::{self, Ignored, Why, is_default};
 use crate::config::{self, Config, token_key};
 
 /// How long the start waits for databases, and a reload for new ones. After the start, those that have not answered are
@@ -28,8 +24,6 @@ use crate::config::{self, Config, token_key};
 const START: Duration = Duration::from_secs(3);
 /// Changed users that are reported one by one. If there are more, all users are looked up again.
 const USERS: usize = 256;
-/// The rates that a realm may have.
-const RATES: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000;
 
 /// Changes that the main thread has not applied yet.
 #[derive(Debug, Default)]
@@ -178,12 +172,10 @@ impl Databases {
 
     /// Adds the contents of the stores.
     pub(super) fn add_to(&self, settings: &mut Settings, config: &Config) {
+        let mut ignored = Vec::new();
         for source in self.sources() {
             let shared = source.shared().unwrap_or_default();
-            add_realms(settings, &shared);
-            add_secrets(settings, &shared);
-            add_options(settings, &shared);
-            add_peers(settings, &shared);
+            ignored.push(tables::add_to(settings, &shared));
             sip_tables::add_to(&mut settings.sip, &shared);
         }
         // After all realms are known: a user of the second store may be of a realm of the first.
@@ -195,26 +187,28 @@ impl Databases {
                 }
             }
         }
-        self.add_token_keys(settings, config);
+        self.add_token_keys(settings, config, &mut ignored);
+        for (source, ignored) in self.sources().zip(ignored) {
+            tables::report(source, ignored);
+        }
         if let Some(peers) = &self.peers {
             peers.add_to(settings);
         }
     }
 
-    fn add_token_keys(&self, settings: &mut Settings, config: &Config) {
+    fn add_token_keys(&self, settings: &mut Settings, config: &Config, ignored: &mut [Ignored]) {
         let mut keys = config.token_keys.clone();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());
-        for source in self.sources() {
+        for (source, ignored) in self.sources().zip(ignored) {
             let shared = source.shared().unwrap_or_default();
             for row in &shared.token_keys {
-                let is_ours =
-                    is_default(settings, &row.realm) || find(settings, &row.realm).is_some();
-                // A challenge of the realm has to carry both names.
-                let is_ours = is_ours
-                    && config.token_server_name.len() <= max_server_name_bytes(row.realm.len());
+                if let Some(why) = why_unused(settings, &row.realm, &config.token_server_name) {
+                    ignored.add(&row.realm, why);
+                    continue;
+                }
                 let is_twice = keys.iter().any(|key| key.kid == row.kid);
-                if is_ours && !is_twice && is_valid(row, now) {
+                if !is_twice && is_valid(row, now) {
                     keys.extend(key_of(row));
                 }
             }
@@ -280,6 +274,16 @@ fn note(notices: &Mutex<Notices>, notice: Notice) {
     }
 }
 
+/// Why no client can have a token of a key with this realm; `None` if clients can.
+fn why_unused(settings: &Settings, realm: &str, server_name: &str) -> Option<Why> {
+    if !is_default(settings, realm) && settings.realms.iter().all(|it| it.name != realm) {
+        return Some(Why::of_unknown(realm));
+    }
+    // A challenge of the realm has to carry both names.
+    let fits = server_name.len() <= max_server_name_bytes(realm.len());
+    (!fits).then_some(Why::ServerName)
+}
+
 /// Whether a key is valid now.
 fn is_valid(row: &TokenKeyRow, now_unix_s: u64) -> bool {
     let end = row.since_unix_s.saturating_add(row.lifetime_s);
@@ -296,114 +300,6 @@ fn key_of(row: &TokenKeyRow) -> Option<TokenKey> {
         );
     })
     .ok()
-}
-
-/// The realm of this name beside the default one.
-fn find<'a>(settings: &'a mut Settings, name: &str) -> Option<&'a mut RealmSettings> {
-    let mut realms = settings.realms.iter_mut();
-    realms.find(|realm| realm.name == name)
-}
-
-fn is_default(settings: &Settings, realm: &str) -> bool {
-    realm.is_empty() || realm == settings.realm
-}
-
-/// An origin creates its realm: without an origin, no client can choose a realm that is not configured.
-fn add_realms(settings: &mut Settings, shared: &Shared) {
-    for (origin, name) in &shared.origins {
-        let same = |known: &String| known.eq_ignore_ascii_case(origin);
-        let is_taken = settings
-            .realms
-            .iter()
-            .any(|realm| realm.origins.iter().any(same));
-        if is_taken || is_default(settings, name) {
-            continue;
-        }
-        if name.len() > MAX_REALM_BYTES || name.chars().any(char::is_control) {
-            tracing::warn!(
-                realm = name,
-                "a realm of a store is ignored: its name has more than {MAX_REALM_BYTES} bytes or a control character"
-            );
-            continue;
-        }
-        if find(settings, name).is_none() {
-            settings.realms.push(RealmSettings::new(name));
-        }
-        if let Some(realm) = find(settings, name) {
-            realm.origins.push(origin.clone());
-        }
-    }
-}
-
-fn add_secrets(settings: &mut Settings, shared: &Shared) {
-    for (realm, secret) in &shared.secrets {
-        if secret.is_empty() {
-            continue;
-        }
-        let secret = secret.clone().into_bytes();
-        let secrets = match is_default(settings, realm) {
-            true => Some(&mut settings.secrets),
-            false => find(settings, realm).map(|realm| &mut realm.secrets),
-        };
-        if let Some(secrets) = secrets.filter(|list| !list.contains(&secret)) {
-            secrets.push(secret);
-        }
-    }
-}
-
-/// Limits of realms. `limits.allocations` limits the whole server, so the total quota of the default realm is not used.
-/// 0 keeps the configured limit.
-fn add_options(settings: &mut Settings, shared: &Shared) {
-    for (realm, option, value) in &shared.options {
-        let value = *value;
-        let is_rate = *option == RealmOption::MaxBps;
-        if value == 0 || is_rate && !RATES.contains(&value) {
-            continue;
-        }
-        let count = u32::try_from(value).unwrap_or(QuotaLimits::UNLIMITED);
-        if is_default(settings, realm) {
-            match option {
-                RealmOption::MaxBps => settings.allocation_rate = value,
-                RealmOption::UserQuota => settings.quota = settings.quota.per_user(count),
-                RealmOption::TotalQuota => {}
-            }
-        } else if let Some(realm) = find(settings, realm) {
-            match option {
-                RealmOption::MaxBps => realm.allocation_rate = value,
-                RealmOption::UserQuota => realm.allocations_per_user = count,
-                RealmOption::TotalQuota => realm.allocations = count,
-            }
-        }
-    }
-}
-
-fn add_peers(settings: &mut Settings, shared: &Shared) {
-    fn rules_of<'a>(settings: &'a mut Settings, realm: &str) -> Option<&'a mut PeerRules> {
-        match is_default(settings, realm) {
-            true => Some(&mut settings.peers),
-            false => find(settings, realm).map(|realm| &mut realm.peers),
-        }
-    }
-    let rules = |range: &str| -> Vec<PeerRule> {
-        let Some(networks) = stores::ranges::networks(range) else {
-            tracing::warn!(
-                range,
-                "a peer rule of a store is ignored: it is not a range of addresses"
-            );
-            return Vec::new();
-        };
-        networks.into_iter().map(PeerRule::all_ports).collect()
-    };
-    for (realm, range) in &shared.allowed {
-        if let Some(peers) = rules_of(settings, realm) {
-            peers.allow.extend(rules(range));
-        }
-    }
-    for (realm, range) in &shared.denied {
-        if let Some(peers) = rules_of(settings, realm) {
-            peers.deny.extend(rules(range));
-        }
-    }
 }
 
 impl Service<'_> {
@@ -450,62 +346,6 @@ impl Service<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shared() -> Shared {
-        let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
-        Shared {
-            has_users: true,
-            secrets: vec![
-                pair("", "logen"),
-                pair("crinna.org", "north"),
-                pair("nowhere", "lost"),
-            ],
-            origins: vec![
-                pair("https://crinna.org", "crinna.org"),
-                pair("https://home.org", "north.gov"),
-                pair("https://taken.org", "crinna.org"),
-            ],
-            options: vec![
-                ("crinna.org".to_owned(), RealmOption::MaxBps, 400_000),
-                ("crinna.org".to_owned(), RealmOption::UserQuota, 8),
-                ("north.gov".to_owned(), RealmOption::UserQuota, 10),
-                ("crinna.org".to_owned(), RealmOption::TotalQuota, 100),
-            ],
-            allowed: vec![pair("north.gov", "172.17.13.200")],
-            denied: vec![
-                pair("crinna.org", "123::77"),
-                pair("", "203.0.113.0-203.0.113.255"),
-                pair("", "nonsense"),
-            ],
-            ..Shared::default()
-        }
-    }
-
-    #[test]
-    fn tables_add_realms_secrets_limits_and_peer_rules() {
-        let mut settings = Settings::default();
-        settings.realm = "north.gov".to_owned();
-        let mut configured = RealmSettings::new("own.org");
-        configured.origins.push("https://TAKEN.org".to_owned());
-        settings.realms.push(configured);
-        let shared = shared();
-        add_realms(&mut settings, &shared);
-        add_secrets(&mut settings, &shared);
-        add_options(&mut settings, &shared);
-        add_peers(&mut settings, &shared);
-        assert_eq!(settings.secrets, [b"logen"]);
-        assert_eq!(settings.realms.len(), 2);
-        let crinna = find(&mut settings, "crinna.org").unwrap();
-        assert_eq!(crinna.origins, ["https://crinna.org"]);
-        assert_eq!(crinna.secrets, [b"north"]);
-        assert_eq!(crinna.allocation_rate, 400_000);
-        assert_eq!((crinna.allocations, crinna.allocations_per_user), (100, 8));
-        assert_eq!(crinna.peers.deny.len(), 1);
-        assert_eq!(settings.quota, QuotaLimits::default().per_user(10));
-        let rule = |text: &str| PeerRule::all_ports(text.parse().unwrap());
-        assert_eq!(settings.peers.allow, [rule("172.17.13.200/32")]);
-        assert_eq!(settings.peers.deny, [rule("203.0.113.0/24")]);
-    }
 
     #[test]
     fn a_token_key_is_valid_from_its_time_for_its_lifetime() {

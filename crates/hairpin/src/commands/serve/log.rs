@@ -29,13 +29,13 @@ impl Level {
     }
 }
 
-/// Whether stderr goes to systemd's journal, whose readers are people.
-fn is_the_journal() -> bool {
+/// Whether this output goes to systemd's journal, whose readers are people.
+pub(super) fn is_the_journal(output: &impl AsFd) -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;
     };
-    let stderr = std::io::stderr().as_fd().try_clone_to_owned();
-    let about = stderr.and_then(|file| File::from(file).metadata());
+    let output = output.as_fd().try_clone_to_owned();
+    let about = output.and_then(|file| File::from(file).metadata());
     about.is_ok_and(|about| names(&stream, &about))
 }
 
@@ -48,7 +48,10 @@ fn names(stream: &str, about: &Metadata) -> bool {
 /// Installs the global subscriber.
 pub(in crate::commands) fn install(format: LogFormat, level: LevelFilter) -> Result<Level> {
     let json = match format {
-        LogFormat::Auto => !std::io::stderr().is_terminal() && !is_the_journal(),
+        LogFormat::Auto => {
+            let stderr = std::io::stderr();
+            !stderr.is_terminal() && !is_the_journal(&stderr)
+        }
         LogFormat::Text => false,
         LogFormat::Json => true,
     };

@@ -20,6 +20,7 @@ mod running;
 mod settings;
 mod sip_tables;
 mod sip_tls;
+mod tables;
 mod upgrade;
 
 use std::net::IpAddr;
@@ -114,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let shared = shared(args, &source, &endpoints, &running, known);
     let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
     endpoints.serve(&shared, &changes, running.certificates())?;
-    output::print(&banner.render())?;
+    show(&banner, made_up_secret.is_some())?;
     let take = |taken: InheritedProcess| taken.serving(changes.clone(), args.adopt_output);
     let predecessor = taken.map(take).transpose().inspect(|_| endpoints.own())?;
     Service {
@@ -243,6 +244,19 @@ fn with_credentials(
         *made_up_secret = Some(secret);
     }
     Ok(config)
+}
+
+/// Prints the banner, but not to the journal: it may have credentials, and many users can read a journal.
+fn show(banner: &Banner, has_made_up_secret: bool) -> Result<()> {
+    if !log::is_the_journal(&std::io::stdout()) {
+        return output::print(&banner.render());
+    }
+    if has_made_up_secret {
+        tracing::warn!(
+            "no client can authenticate: the random secret of this start is not shown in the journal, set auth.secrets"
+        );
+    }
+    Ok(())
 }
 
 fn banner(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stun::{Class, ErrorCode, Lifetime, Message, MobilityTicket};
+use stun::{Class, ErrorCode, Lifetime, Message, Method, MobilityTicket};
 
 use super::super::Server;
 use super::super::answer::Refusal;
@@ -49,10 +49,47 @@ impl Server {
     /// The server that the ticket of a Refresh request names: the request belongs there, wherever others of its 5-tuple
     /// went before.
     pub(in super::super) fn leads_to(&self, message: &Message<'_>) -> Option<u16> {
+        Some(self.ticket_of(message)?.worker.into())
+    }
+
+    /// The client whose allocation the ticket of a Refresh request names, if this server has it.
+    pub(in super::super) fn client_of_ticket(&self, message: &Message<'_>) -> Option<u32> {
+        let ticket = self.ticket_of(message)?;
+        let is_here = ticket.worker == self.tokens.worker()
+            && self.clients.get(ticket.index).is_some()
+            && self.clients.generation(ticket.index) == ticket.generation;
+        is_here.then_some(ticket.index)
+    }
+
+    /// The ticket of a Refresh request, if it is genuine.
+    fn ticket_of(&self, message: &Message<'_>) -> Option<Ticket> {
         let keys = self.config.mobility.as_ref()?;
-        let sealed = message.get::<MobilityTicket<'_>>().ok().flatten();
-        let ticket = sealed.and_then(|sealed| keys.open(sealed.0).ok())?;
-        Some(ticket.worker.into())
+        let sealed = (message.method() == Method::REFRESH)
+            .then(|| message.get::<MobilityTicket<'_>>().ok().flatten())
+            .flatten()?;
+        keys.open(sealed.0).ok()
+    }
+
+    /// Has a Refresh request whose user is not known here handled by the server that its ticket names, which knows the
+    /// session key of the allocation. Returns whether it does: the request came over UDP, and its ticket is genuine.
+    pub(in super::super) fn sends_unverified(
+        &mut self,
+        asked: &RequestContext,
+        message: &Message<'_>,
+    ) -> bool {
+        let five_tuple = &asked.path.five_tuple;
+        let is_movable = asked.may_move
+            && five_tuple.transport == Transport::Udp
+            && self.holder_of(five_tuple).is_none();
+        let elsewhere = self
+            .ticket_of(message)
+            .filter(|ticket| is_movable && ticket.worker != self.tokens.worker());
+        if let Some(ticket) = elsewhere {
+            let bytes = message.as_bytes();
+            self.outputs
+                .move_client(ticket.worker.into(), asked.path, bytes, None);
+        }
+        elsewhere.is_some()
     }
 
     /// A Refresh request with MOBILITY-TICKET, whose sender has proven its user's key.
@@ -123,7 +160,7 @@ impl Server {
         self.moved
             .remember(five_tuple, asked.transaction_id, to, now.mono);
         self.outputs
-            .move_client(to, asked.path, message.as_bytes(), user);
+            .move_client(to, asked.path, message.as_bytes(), Some(user));
         Ok(())
     }
 

@@ -24,7 +24,7 @@ impl Server {
         };
         let bytes = message.as_bytes().len();
         self.stats.count_request(message.method(), bytes);
-        if let Err(reason) = self.turn_request(now, path, &message, Source::of(None)) {
+        if let Err(reason) = self.turn_request(now, path, &message, Source::of_client()) {
             self.stats.count_drops(reason, 1);
         }
     }
@@ -37,7 +37,7 @@ impl Server {
         };
         let bytes = message.as_bytes().len();
         self.stats.count_request(message.method(), bytes);
-        match self.authenticated(now, path, &message, Source::of(None)) {
+        match self.authenticated(now, path, &message, Source::of_client()) {
             Ok(Some(asked)) => self.refuse(&asked, &ErrorCode::SERVER_ERROR.into()),
             // It has got its response.
             Ok(None) => {}
@@ -74,14 +74,19 @@ impl Server {
         message: &Message<'_>,
         nonce: &[u8],
     ) -> Option<Issued> {
+        let client = self.client_of_connection(message)?;
+        let control = self.clients.get(client)?.path.five_tuple();
+        self.config.nonce_keys.check(nonce, control.remote)
+    }
+
+    /// The client of the control connection, if this is a ConnectionBind request for one of its connections.
+    pub(in super::super) fn client_of_connection(&self, message: &Message<'_>) -> Option<u32> {
         if message.method() != Method::CONNECTION_BIND {
             return None;
         }
         let ConnectionId(id) = message.get::<ConnectionId>().ok().flatten()?;
         let connection = self.tcp.slab.get(*self.tcp.by_id.get(&id)?)?;
-        let live = self.relays.get(connection.relay)?.live()?;
-        let control = self.clients.get(live.client)?.path.five_tuple();
-        self.config.nonce_keys.check(nonce, control.remote)
+        Some(self.relays.get(connection.relay)?.live()?.client)
     }
 
     /// Makes the client's connection the data connection of a connection to a peer.

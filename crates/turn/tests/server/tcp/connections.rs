@@ -541,7 +541,7 @@ fn sessions_show_data_connections_with_bytes_and_idle_time() {
     world.finish();
 }
 
-/// A list has a limited length, whatever a client does.
+/// A list has a limited length, whatever a client does, and says how much it omits.
 #[test]
 fn sessions_show_at_most_sixteen_data_connections() {
     let mut world = World::with(|config| {
@@ -560,7 +560,11 @@ fn sessions_show_at_most_sixteen_data_connections() {
             connection
         })
         .collect();
+    let permitted: Vec<_> = (1..=18).map(|n| format!("198.51.100.{n}:1")).collect();
+    let permitted: Vec<_> = permitted.iter().map(String::as_str).collect();
+    assert_eq!(client.permit(&mut world, &permitted), 0);
     assert_eq!(shown(&world, None).len(), 16);
+    assert_eq!(omitted(&world), [(2, 4)], "permissions and connections");
     client.refresh(&mut world, 0);
     close(&mut world, &connections);
     world.finish();
@@ -573,6 +577,17 @@ fn shown(world: &World, peer: Option<IpAddr>) -> Vec<(SocketAddr, u64, u64, u64)
     let connections = sessions.into_iter().flat_map(|it| it.data_connections);
     connections
         .map(|it| (it.peer, it.to_peer, it.to_client, it.idle.as_secs()))
+        .collect()
+}
+
+/// How many peers and data connections each session has beyond those that are shown.
+fn omitted(world: &World) -> Vec<(usize, usize)> {
+    let (sessions, _) = world
+        .server
+        .sessions(world.now, 0, 100, &SessionFilter::default());
+    let sessions = sessions.iter();
+    sessions
+        .map(|it| (it.peers_omitted, it.data_connections_omitted))
         .collect()
 }
 
