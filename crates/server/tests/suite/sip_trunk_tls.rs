@@ -265,3 +265,33 @@ fn a_trunk_is_known_by_the_domain_in_its_client_certificate_rfc5922_7() {
     assert_eq!(counts.in_progress_from, 0);
     assert_eq!(server.stats().sip().calls_refused, [0, 0, 0, 0, 0, 2, 0]);
 }
+
+#[test]
+fn a_trunk_is_also_known_on_a_connection_that_the_server_has_opened_to_it() {
+    let authority = Authority::new();
+    let peer = Peer::new(&authority.issue(&["carrier.example"]), None);
+    for (certificate, start_line) in [
+        ("carrier.example", "INVITE "),
+        ("other.example", "SIP/2.0 407 "),
+    ] {
+        let named = Trunk {
+            certificates: vec![certificate.to_owned()],
+            ..trunk("named", "sip:carrier.example;transport=tls")
+        };
+        let zone = zone("carrier.example", peer.port());
+        let (server, _dns) = start(&authority, zone, vec![named]);
+        let mut phone = Phone::udp(&server, "user1");
+        phone.register();
+        phone.ask(Method::Invite, "sip:+49301234@example.com", "out");
+        let mut link = peer.accept().expect("TLS");
+        let call = link.request();
+        link.answer(&call);
+        phone.expect("SIP/2.0 200");
+        link.send(&invite("back"));
+        let got = match start_line {
+            "INVITE " => phone.expect("INVITE "),
+            _ => answer(&mut link),
+        };
+        assert!(got.starts_with(start_line), "{certificate}: {got}");
+    }
+}

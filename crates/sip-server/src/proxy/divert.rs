@@ -97,6 +97,7 @@ fn user_here(
     let hop = policy.own_hop()?;
     let listener = policy.listener_at(hop.address);
     let mut target = Target::node(&request_uri(uri), &hop, from);
+    target.other_user = policy.phone_key(&named);
     target.from = listener.map(|listener| SendFrom {
         listener,
         local: None,

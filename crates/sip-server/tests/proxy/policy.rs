@@ -172,10 +172,10 @@ impl Calls for TestPolicy {
     }
 }
 
-/// The attempts that have failed, if there was more than one target.
+/// The attempts that have failed, if a trunk is among them.
 fn line_of_failures(record: &CallRecord, now: Mono) -> String {
     let failed = String::from_utf8_lossy(record.line(now).failed).into_owned();
-    match failed.contains([' ', ':']) {
+    match failed.contains(':') {
         true => failed,
         false => String::new(),
     }
