@@ -10,7 +10,7 @@ use allocation_counter::measure;
 use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::{HashKey, Message, Mono, Now, Spans};
 use sip_server::Aor;
-use sip_server::calls::{CallRecord, Counted, DialogId, Dialogs, Leg, Span};
+use sip_server::calls::{AttemptFailure, CallRecord, Counted, DialogId, Dialogs, Leg, Span};
 use sip_server::flow::FlowId;
 use sip_server::location::{Found, Limits, Location, MAX_AGENT, MemoryLocation};
 use sip_server::registrar::{
@@ -176,6 +176,9 @@ fn a_recorded_call_costs_at_most_512_bytes() {
         for number in 0..USERS {
             let from = (long.as_bytes(), &flow);
             let mut record = CallRecord::new(key, now, &message, from);
+            for _ in 0..16 {
+                record.attempt_failed(b"carrier-with-a-name", AttemptFailure::NoResponse);
+            }
             record.concluded(now.mono, 200, long.as_bytes(), Some(Leg::from(&flow)));
             let id = DialogId::new(key, &number.to_be_bytes(), [b"a", b"b"]);
             let counted = Counted {

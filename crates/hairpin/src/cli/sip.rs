@@ -203,6 +203,9 @@ pub(crate) struct Route {
     /// The address that the request comes from
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub(crate) source: IpAddr,
+    /// The domain in the client certificate of the sender, for trunks with `certificates`
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) certificate: Option<String>,
     /// A further header field (repeatable)
     #[arg(long, value_name = "'NAME: VALUE'")]
     pub(crate) header: Vec<String>,

@@ -102,8 +102,8 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         report.push(Diagnostic::error(&expires.at, message).help(help));
     }
     let trunks = settings.sip_trunk.iter().flat_map(|entry| &entry.value);
-    let mut limits = trunks.filter_map(|trunk| trunk.value.max_calls);
-    let limits_trunks = limits.any(|most| most.0 > 0);
+    let mut limits = trunks.flat_map(|trunk| [trunk.value.max_calls, trunk.value.max_calls_from]);
+    let limits_trunks = limits.any(|most| most.is_some_and(|most| most.0 > 0));
     let is_limited =
         calls.per_user.is_set() || calls.per_domain.is_set() || limits_trunks || calls.log;
     let record_route = settings.sip_record_route.as_ref();

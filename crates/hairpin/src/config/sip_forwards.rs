@@ -154,7 +154,8 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<Forward>> {
     Some(forwards.into_iter().map(Written::resolve).collect())
 }
 
-/// Reports forwards that have no effect: without a domain, or to a user here without a route.
+/// Reports forwards that have no effect: without a domain, without a listener for a user here, without a route for a
+/// telephone number, or to the same user.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let all = settings.sip_forward.as_ref();
     let all = all.map_or(&[][..], |list| &list.value);
@@ -174,17 +175,40 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         .as_ref()
         .is_some_and(|it| !it.value.is_empty());
     let known = server::sip::Domains::new(domains).unwrap_or_default();
-    for to in all.iter().flat_map(|forward| forward.value.all()) {
+    let listens = settings.sip_listen.as_ref();
+    let listens = listens.is_some_and(|list| !list.value.is_empty());
+    let all = all.iter().map(|forward| &forward.value);
+    for (forward, to) in all.flat_map(|forward| forward.all().map(move |to| (forward, to))) {
         let text = &to.value.0;
         let host = text.rsplit_once('@').map(|(_, host)| host);
         let host = host.and_then(|host| host.split([';', '?', ':']).next());
         let host = host.and_then(|host| server::sip::Host::new(host.as_bytes()));
         let is_here = host.and_then(|host| known.of(host)).is_some();
-        if (is_here || text.starts_with("tel:")) && !has_routes {
-            let message = format!("no call goes on to `{text}`: there is no route for it");
-            let help =
-                "add a [[sip.route]] to a trunk for it, or write the address of another server";
-            report.push(Diagnostic::error(&to.at, message).help(help));
-        }
+        let name = text.strip_prefix("sip:").unwrap_or(text);
+        let is_same = forward.users.iter().any(|user| user.value.0 == name);
+        let (message, help) = match () {
+            () if text.starts_with("tel:") && !has_routes => (
+                format!("no call goes on to `{text}`: there is no route for it"),
+                "add a [[sip.route]] to a trunk for it, or write the address of another server",
+            ),
+            () if is_here && is_same => (
+                format!("no call goes on to `{text}`: it is the user who has not taken it"),
+                "name another user",
+            ),
+            () if is_here && text.starts_with("sips:") => (
+                format!(
+                    "no call goes on to `{text}`: the server reaches its own users by sip URIs"
+                ),
+                "write a sip URI; the phones of the user may use TLS",
+            ),
+            () if is_here && !listens => (
+                format!(
+                    "no call goes on to `{text}`: the server sends it to itself over UDP or TCP"
+                ),
+                "set sip.listen, for example to [\"127.0.0.1:5060\"]",
+            ),
+            () => continue,
+        };
+        report.push(Diagnostic::error(&to.at, message).help(help));
     }
 }

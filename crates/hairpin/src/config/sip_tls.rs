@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::diagnostics::{Diagnostic, Report};
 use super::schema::Settings;
 use super::setting::{FromText, Mistake, one_of};
+use super::sip_trunks;
 use super::source::Located;
 use server::certificates::Certificates;
 
@@ -68,6 +69,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         }
     }
     clients_have_an_issuer(settings, report);
+    trunks_can_show_a_certificate(settings, report);
     next_hop_certificate_is_one_file(settings, report);
 }
 
@@ -96,6 +98,29 @@ fn clients_have_an_issuer(settings: &Settings, report: &mut Report) {
             report.push(Diagnostic::error(&wanted.at, message).help(help));
         }
         _ => {}
+    }
+}
+
+fn trunks_can_show_a_certificate(settings: &Settings, report: &mut Report) {
+    let wanted = settings.sip_client_certificates.as_ref();
+    let asks = wanted.is_some_and(|wanted| wanted.value != ClientCertificates::None);
+    let listens = settings.sip_listen_tls.as_ref();
+    let listens = listens.is_some_and(|list| !list.value.is_empty());
+    let mut trunks = sip_trunks::all(settings).iter();
+    let named = trunks.find_map(|trunk| trunk.value.certificates.first());
+    let (message, help) = match named {
+        Some(_) if !listens => (
+            "no trunk can show a certificate, because nothing listens for SIP over TLS",
+            "set sip.listen_tls",
+        ),
+        Some(_) if !asks => (
+            "no trunk can show a certificate, because clients are not asked for one",
+            "set sip.client_certificates = \"request\", and sip.client_ca",
+        ),
+        _ => return,
+    };
+    if let Some(name) = named {
+        report.push(Diagnostic::error(&name.at, message).help(help));
     }
 }
 

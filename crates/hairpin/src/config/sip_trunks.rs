@@ -22,12 +22,15 @@ use super::table::{self, Table};
 pub(crate) struct Written {
     pub(super) name: Option<Located<Name>>,
     addresses: List<Network>,
+    pub(super) certificates: List<CertificateName>,
     pub(super) to: List<To>,
     domain: Option<Host>,
     weight: Option<Weight>,
     priority: Option<Priority>,
     calls_per_second: Option<Rate>,
     pub(super) max_calls: Option<Calls>,
+    calls_per_second_from: Option<Rate>,
+    pub(super) max_calls_from: Option<Calls>,
     answer_timeout: Option<AnswerTimeout>,
     probe_interval: Option<ProbeInterval>,
     probe_failures: Option<ProbeCount>,
@@ -53,15 +56,18 @@ type ProbeCount = Bounded<1, 100>;
 type SlowStart = Seconds<0, 3600>;
 type RegisterExpires = Seconds<60, 86_400>;
 
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 23] = [
     "name",
     "addresses",
+    "certificates",
     "to",
     "domain",
     "weight",
     "priority",
     "calls_per_second",
     "max_calls",
+    "calls_per_second_from",
+    "max_calls_from",
     "answer_timeout",
     "probe_interval",
     "probe_failures",
@@ -87,12 +93,15 @@ impl Setting for Written {
         table::Writer::new(reveal)
             .one("name", self.name.as_ref().map(|name| &name.value))
             .some("addresses", &self.addresses)
+            .some("certificates", &self.certificates)
             .some("to", &self.to)
             .one("domain", self.domain.as_ref())
             .one("weight", self.weight.as_ref())
             .one("priority", self.priority.as_ref())
             .one("calls_per_second", self.calls_per_second.as_ref())
             .one("max_calls", self.max_calls.as_ref())
+            .one("calls_per_second_from", self.calls_per_second_from.as_ref())
+            .one("max_calls_from", self.max_calls_from.as_ref())
             .one("answer_timeout", self.answer_timeout.as_ref())
             .one("probe_interval", self.probe_interval.as_ref())
             .one("probe_failures", self.probe_failures.as_ref())
@@ -124,12 +133,15 @@ impl Table for Written {
                 });
             }
             "addresses" => self.addresses = List::read(value, report).unwrap_or_default(),
+            "certificates" => self.certificates = List::read(value, report).unwrap_or_default(),
             "to" => self.to = List::read(value, report).unwrap_or_default(),
             "domain" => self.domain = Host::read(value, report),
             "weight" => self.weight = Weight::read(value, report),
             "priority" => self.priority = Priority::read(value, report),
             "calls_per_second" => self.calls_per_second = Rate::read(value, report),
             "max_calls" => self.max_calls = Calls::read(value, report),
+            "calls_per_second_from" => self.calls_per_second_from = Rate::read(value, report),
+            "max_calls_from" => self.max_calls_from = Calls::read(value, report),
             "answer_timeout" => self.answer_timeout = AnswerTimeout::read(value, report),
             "probe_interval" => self.probe_interval = ProbeInterval::read(value, report),
             "probe_failures" => self.probe_failures = ProbeCount::read(value, report),
@@ -154,7 +166,8 @@ impl Table for Written {
     }
 
     fn check(&self, at: &Location, report: &mut Report) {
-        if self.addresses.is_empty() && self.to_addresses().is_empty() {
+        let has_address = !self.addresses.is_empty() || !self.to_addresses().is_empty();
+        if !has_address && self.certificates.is_empty() {
             let message = "the trunk has no address that it sends from";
             report.push(Diagnostic::error(at, message).help(EXAMPLE));
         }
@@ -215,12 +228,18 @@ impl Written {
         Trunk {
             name: self.name.map(|name| name.value.0).unwrap_or_default(),
             addresses,
+            certificates: super::values(self.certificates)
+                .into_iter()
+                .map(|name| name.0)
+                .collect(),
             to: super::values(self.to).into_iter().map(|to| to.0).collect(),
             domain: self.domain.map(|domain| domain.to_text()),
             weight: self.weight.map_or(1, |weight| weight.0 as u16),
             priority: self.priority.map_or(0, |priority| priority.0 as u16),
             calls_per_second: self.calls_per_second.map_or(0, |rate| rate.0),
             max_calls: self.max_calls.map_or(0, |calls| calls.0),
+            calls_per_second_from: self.calls_per_second_from.map_or(0, |rate| rate.0),
+            max_calls_from: self.max_calls_from.map_or(0, |calls| calls.0),
             answer_timeout: self
                 .answer_timeout
                 .map_or(default.answer_timeout, |it| it.0),
@@ -358,6 +377,31 @@ impl FromText for Name {
             true => Ok(Self(text.to_owned())),
             false => Err(Mistake::new(format!("`{text}` is not a name"))
                 .help("write 1 to 63 letters, digits, `-`, `_` or `.`")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// A domain in the client certificate of a trunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CertificateName(String);
+
+impl FromText for CertificateName {
+    const EXPECTED: &'static str = "a domain like \"carrier.example\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let is_domain = !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain);
+        // RFC 5922 §7.1: an IP address is no SIP domain identity.
+        match is_domain && text.parse::<IpAddr>().is_err() {
+            true => Ok(Self(text.to_owned())),
+            false => Err(Mistake::new(format!(
+                "`{text}` is not a domain that a certificate of SIP can have"
+            ))
+            .help("write the whole name, without a wildcard (RFC 5922 §7.2)")),
         }
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct RouteQuery {
     pub(crate) to: String,
     /// Where it comes from.
     pub(crate) source: IpAddr,
+    /// The domain in the client certificate of the sender.
+    pub(crate) certificate: Option<String>,
     /// Further header fields.
     pub(crate) headers: Vec<String>,
     pub(crate) method: String,
@@ -68,6 +70,7 @@ impl Snapshot {
             from: &request.from,
             to: &request.to,
             source: SocketAddr::new(request.source, 5060),
+            certificate: request.certificate.as_deref(),
             headers: &request.headers,
             call_id: &request.call_id,
             draw: draw()?,
@@ -175,6 +178,7 @@ mod tests {
             from: "sip:ann@a.org".to_owned(),
             to: "sip:ann@a.org".to_owned(),
             source: [192, 0, 2, 1].into(),
+            certificate: None,
             headers: Vec::new(),
             method: "INVITE".to_owned(),
             call_id: RouteQuery::CALL_ID.to_owned(),

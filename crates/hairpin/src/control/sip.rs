@@ -282,6 +282,7 @@ fn call(call: &CallInfo) -> Value {
         "target_address": call.target_leg.map(|leg| leg.remote),
         "target_transport": call.target_leg.map(|leg| leg.transport.via_name()),
         "tried": call.tried,
+        "failed": text(&call.failed),
         "began_unix_s": call.began_unix_s,
         "lasted_ms": ms(call.lasted),
         "ring_ms": call.rang.map(ms),
@@ -333,6 +334,9 @@ fn trunk(trunk: &TrunkInfo) -> Value {
         "rung_and_failed": counts.rung_and_failed,
         "limited": counts.limited,
         "calls": counts.in_progress,
+        "calls_from": counts.in_progress_from,
+        "requests_from": counts.calls_from,
+        "limited_from": counts.limited_from,
         "probes_answered": counts.probes_answered,
         "probes_failed": counts.probes_failed,
     })

@@ -52,6 +52,8 @@ pub(super) struct Call {
     #[serde(skip_serializing_if = "Option::is_none")]
     target_transport: Option<&'static str>,
     tried: u8,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    failed: String,
     began_unix_s: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ring_ms: Option<u64>,
@@ -123,6 +125,7 @@ impl Call {
             target_address: line.target_leg.map(|leg| leg.remote),
             target_transport: line.target_leg.map(|leg| leg.transport.via_name()),
             tried: line.tried,
+            failed: text(line.failed),
             began_unix_s: line.began_unix_s,
             ring_ms: line.rang.map(ms),
             answer_ms: line.answered.map(ms),

@@ -234,7 +234,7 @@ fn calls(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_calls_refused_total",
-        "Requests of users refused because of a limit of calls or a forbidden number.",
+        "Requests of users and trunks refused because of a limit of calls or a forbidden number.",
         "limit",
         CALL_REFUSALS.into_iter().zip(sum.calls_refused),
     );

@@ -69,7 +69,32 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
     for (name, counts) in &trunks {
         family.put(&[("trunk", name)], counts.in_progress);
     }
+    calls_from(page, &trunks);
     probes(page, &trunks);
+}
+
+fn calls_from(page: &mut Page, trunks: &[(String, TrunkCounts)]) {
+    let mut family = page.family(
+        "hairpin_sip_trunk_calls_from",
+        Kind::Gauge,
+        "Calls that a trunk has sent and that are in progress. 0 if neither calls are limited nor logged.",
+    );
+    for (name, counts) in trunks {
+        family.put(&[("trunk", name)], counts.in_progress_from);
+    }
+    let mut family = page.family(
+        "hairpin_sip_trunk_calls_from_total",
+        Kind::Counter,
+        "INVITEs outside of dialogs that a trunk has sent, by result: admitted or limited.",
+    );
+    for (name, counts) in trunks {
+        for (result, count) in [
+            ("admitted", counts.calls_from),
+            ("limited", counts.limited_from),
+        ] {
+            family.put(&[("trunk", name), ("result", &result)], count);
+        }
+    }
 }
 
 fn probes(page: &mut Page, trunks: &[(String, TrunkCounts)]) {

@@ -13,16 +13,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Why calls are refused, in the order of [`SipCounters::calls_refused`](super::SipCounters::calls_refused).
-pub const CALL_REFUSALS: [&str; 5] = [
+pub const CALL_REFUSALS: [&str; 7] = [
     "user_calls",
     "user_rate",
     "domain_calls",
     "domain_rate",
     "number",
+    "trunk_calls",
+    "trunk_rate",
 ];
 
 /// The place of a forbidden number in [`CALL_REFUSALS`].
 const NUMBER: usize = 4;
+
+/// The place of the first limit of calls from a trunk in [`CALL_REFUSALS`].
+const FROM_TRUNK: usize = 5;
 
 /// Lines per second and worker about calls that the proxy refuses before it has tried a target. Anyone can send such
 /// calls.
@@ -69,7 +74,11 @@ impl CallControl {
             numbers: Numbers::new(&settings.forbidden_prefixes, &settings.allowed_prefixes),
             settings,
             refused_lines: Lines::default(),
-            limits_trunks: sip_config.settings.trunks.iter().any(|it| it.max_calls > 0),
+            limits_trunks: sip_config
+                .settings
+                .trunks
+                .iter()
+                .any(|it| it.max_calls > 0 || it.max_calls_from > 0),
             first_domain: first.map_or_else(Box::default, |it| {
                 it.name.to_ascii_lowercase().into_bytes().into()
             }),
@@ -205,6 +214,7 @@ impl CallControl {
             target_address = target.map(|leg| tracing::field::display(leg.remote)),
             target_transport = target.map(|leg| leg.transport.via_name()),
             tried = line.tried,
+            failed = Some(text(line.failed)).filter(|failed| !failed.is_empty()),
             began_unix_s = line.began_unix_s,
             ring_ms = line.rang.map(ms),
             answer_ms = line.answered.map(ms),
@@ -281,6 +291,11 @@ impl CallControl {
             Exceeded::Rate => (first + 1, Denied::Rate),
         };
         self.refuse(user, place, denied)
+    }
+
+    /// A trunk has sent more calls than its limits allow.
+    pub(super) fn exceeded_by_trunk(&mut self, trunk: &[u8], exceeded: Exceeded) -> Denied {
+        self.exceeded(trunk, FROM_TRUNK, exceeded)
     }
 
     fn refuse(&mut self, user: &[u8], place: usize, denied: Denied) -> Denied {

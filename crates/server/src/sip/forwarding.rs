@@ -11,24 +11,25 @@ use super::peer::Origin;
 use super::push::Pusher;
 use super::registrar::Registrations;
 use super::rtpengine::MediaRelay;
-use super::settings::{SipConfig, Trunk};
-use ipnet::IpNet;
-use sip::flow::{Flow, ListenerKey, Transport};
+use super::settings::SipConfig;
+use super::trunk_sources::{TrunkConnections, TrunkSources};
+use sip::engine::Engine;
+use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
 use sip::header::{Authorization, HeaderKind};
 use sip::uri::{SipUri, Uri};
 use sip::{Host, Message, Method, Mono, Now};
-use sip_server::calls::{Bye, CallEnd, CallRecord, Counted, DialogId, Ticket};
+use sip_server::calls::{Bye, CallEnd, CallRecord, Counted, DialogId, Limit, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
     AtNodes, Authenticated, Authentication, BindingsLocation, Calls, Config, Denied, HopFull,
-    Inbound, IsUser, LookedUp, Lookup, NewCall, Proxy, PushConfig, PushRequest, Pushes, Routing,
-    SessionTimer, Trunks,
+    Inbound, IsUser, LookedUp, Lookup, NewCall, NodeHop, Proxy, PushConfig, PushRequest, Pushes,
+    Routing, SessionTimer, Trunks,
 };
 use sip_server::routes::{
     Aliases, Call, Credentials, Decision, DivertReason, Forwards, Hop, Outcome, Table,
 };
 use sip_server::{Aor, AorKey};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,8 +51,8 @@ pub(super) struct Forwarder {
     listeners: Sockets,
     /// What the listeners are called outside.
     advertised: Vec<Advertised>,
-    /// The networks of each trunk.
-    trunks: Vec<Vec<IpNet>>,
+    trunks: TrunkSources,
+    trunk_connections: TrunkConnections,
     routes: Arc<Table>,
     forwards: Arc<Forwards>,
     aliases: Arc<Aliases>,
@@ -82,7 +83,8 @@ impl Forwarder {
             pusher: Pusher::new(sip_config),
             media: MediaRelay::new(secrets.rtpengine.clone(), sip_config.settings.rtpengine),
             listeners,
-            trunks: trunks(sip_config),
+            trunks: TrunkSources::new(&sip_config.settings),
+            trunk_connections: TrunkConnections::default(),
             advertised: sip_config.settings.advertise.clone(),
             routes: Arc::clone(&sip_config.routes),
             forwards: Arc::clone(&sip_config.forwards),
@@ -110,18 +112,27 @@ impl Forwarder {
         self.calls.apply_settings(sip_config);
         self.pusher.apply_settings(sip_config);
         self.media.set_address(sip_config.settings.rtpengine);
-        self.trunks = trunks(sip_config);
+        self.trunks = TrunkSources::new(&sip_config.settings);
         self.routes = Arc::clone(&sip_config.routes);
         self.forwards = Arc::clone(&sip_config.forwards);
         self.aliases = Arc::clone(&sip_config.aliases);
         self.nodes = sip_config.settings.nodes.clone();
     }
 
-    /// Whether a trunk has this address.
-    pub(super) fn has_trunk(&self, ip: IpAddr) -> bool {
-        let ip = ip.to_canonical();
-        let mut networks = self.trunks.iter().flatten();
-        networks.any(|network| network.contains(&ip))
+    /// Whether a trunk is at the other end of this flow.
+    pub(super) fn is_trunk(&self, flow: &Flow) -> bool {
+        let names = self.trunk_connections.names(flow);
+        self.trunks.find(flow.remote.ip(), names).is_some()
+    }
+
+    /// A message has come by this flow: notes which trunk the certificate of its connection names.
+    pub(super) fn note_source(&mut self, flow: &Flow, engine: &Engine) {
+        self.trunk_connections.note(flow, engine, &self.trunks);
+    }
+
+    /// A connection is closed.
+    pub(super) fn connection_gone(&mut self, key: ConnectionKey) {
+        self.trunk_connections.remove(key);
     }
 
     /// A flow, with the worker that has it.
@@ -140,6 +151,7 @@ impl Forwarder {
         let policy = ServerPolicy {
             listeners: &self.listeners,
             trunks: &self.trunks,
+            trunk_connections: &self.trunk_connections,
             advertised: &self.advertised,
             calls: &mut self.calls,
             pusher: &mut self.pusher,
@@ -167,13 +179,6 @@ fn config(sip_config: &SipConfig) -> Config {
     }
 }
 
-fn trunks(sip_config: &SipConfig) -> Vec<Vec<IpNet>> {
-    let trunks = sip_config.settings.trunks.iter();
-    trunks
-        .map(|trunk: &Trunk| trunk.addresses.clone())
-        .collect()
-}
-
 /// The listener that is bound to this address now.
 pub(super) fn listener_at(
     listeners: &[(ListenerKey, SocketAddr)],
@@ -194,7 +199,8 @@ pub(super) struct ServerPolicy<'p> {
     advertised: &'p [Advertised],
     calls: &'p mut CallControl,
     pusher: &'p mut Pusher,
-    trunks: &'p [Vec<IpNet>],
+    trunks: &'p TrunkSources,
+    trunk_connections: &'p TrunkConnections,
     routes: &'p Table,
     forwards: &'p Forwards,
     aliases: &'p Aliases,
@@ -209,16 +215,10 @@ pub(super) struct ServerPolicy<'p> {
 }
 
 impl ServerPolicy<'_> {
-    fn is_in_trunk(&self, ip: IpAddr) -> bool {
-        self.trunk_at(ip).is_some()
-    }
-
-    /// The number of the trunk with this address.
-    fn trunk_at(&self, ip: IpAddr) -> Option<u16> {
-        let ip = ip.to_canonical();
-        let is_there = |networks: &Vec<IpNet>| networks.iter().any(|it| it.contains(&ip));
-        let trunk = self.trunks.iter().position(is_there);
-        trunk.and_then(|trunk| u16::try_from(trunk).ok())
+    /// The number of the trunk at the other end of this flow.
+    fn trunk_at(&self, flow: &Flow) -> Option<u16> {
+        let names = self.trunk_connections.names(flow);
+        self.trunks.find(flow.remote.ip(), names)
     }
 
     /// The realm that the sender of a request must authenticate in: that of the domain of From. Whoever is anonymous
@@ -241,6 +241,37 @@ impl ServerPolicy<'_> {
             Some(domain) => self.authenticator.realm_of(domain.name.as_bytes()),
             None => self.authenticator.common_realm(),
         }
+    }
+
+    /// The ticket of a call that a trunk has sent, if calls count.
+    ///
+    /// # Errors
+    /// A limit of calls from the trunk is reached.
+    fn admit_from_trunk(
+        &mut self,
+        now: Mono,
+        call: &NewCall<'_>,
+    ) -> Result<Option<Ticket>, Denied> {
+        let trunk = call.trunk.and_then(|number| self.routes.trunk(number));
+        let Some((trunk, health)) = trunk.filter(|_| call.message.method() == Some(Method::Invite))
+        else {
+            return Ok(None);
+        };
+        let limit = Limit {
+            concurrent: trunk.max_calls_from,
+            per_second: trunk.calls_per_second_from,
+        };
+        let admitted = health.admit_from(limit, self.calls.follows_dialogs(), now);
+        admitted.map_err(|exceeded| {
+            self.calls
+                .exceeded_by_trunk(trunk.name.as_bytes(), exceeded)
+        })
+    }
+
+    /// Whether this server itself has sent what comes by this flow: from an address of this host, without TLS.
+    fn is_own_flow(&self, flow: &Flow) -> bool {
+        let (local, remote) = (flow.local.ip(), flow.remote.ip());
+        !flow.transport.is_secure() && local.to_canonical() == remote.to_canonical()
     }
 
     /// Whether a listener is called so outside.
@@ -275,6 +306,9 @@ impl ServerPolicy<'_> {
 
 impl Routing for ServerPolicy<'_> {
     fn accepts_node(&self, flow: &Flow) -> bool {
+        if self.is_own_flow(flow) {
+            return true;
+        }
         // A plain listener has TLS with nodes only.
         let is_node = || flow.transport == Transport::Tls && flow.listener.0 < self.listeners.plain;
         let nodes = self.nodes;
@@ -303,11 +337,11 @@ impl Routing for ServerPolicy<'_> {
     }
 
     fn is_trunk(&self, flow: &Flow) -> bool {
-        self.is_in_trunk(flow.remote.ip())
+        self.trunk_at(flow).is_some()
     }
 
     fn is_trunk_host(&self, host: Host<'_>) -> bool {
-        host.ip().is_some_and(|ip| self.is_in_trunk(ip))
+        host.ip().is_some_and(|ip| self.trunks.has_address(ip))
     }
 
     fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
@@ -332,11 +366,11 @@ impl Trunks for ServerPolicy<'_> {
     }
 
     fn trunk_of(&self, flow: &Flow) -> Option<u16> {
-        self.trunk_at(flow.remote.ip())
+        self.trunk_at(flow)
     }
 
     fn source_name(&self, flow: &Flow) -> &[u8] {
-        let trunk = self.trunk_at(flow.remote.ip());
+        let trunk = self.trunk_at(flow);
         let trunk = trunk.and_then(|number| self.routes.trunk(number));
         trunk.map_or(b"", |(trunk, _)| trunk.name.as_bytes())
     }
@@ -366,6 +400,21 @@ impl Trunks for ServerPolicy<'_> {
 
     fn forward(&self, aor: &Aor, missed: DivertReason) -> Option<&[u8]> {
         Some(self.forwards.of(aor)?.to(missed)?.as_bytes())
+    }
+
+    fn own_hop(&self) -> Option<NodeHop> {
+        let plain = usize::from(self.listeners.plain);
+        let (_, own) = self.listeners.all.iter().take(plain).next()?;
+        let ip = match own.ip() {
+            ip if !ip.is_unspecified() => ip,
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        Some(NodeHop {
+            address: SocketAddr::new(ip, own.port()),
+            is_tls: false,
+            q: 1_000,
+        })
     }
 
     fn forward_after(&self, aor: &Aor) -> Option<Duration> {
@@ -420,7 +469,7 @@ impl Trunks for ServerPolicy<'_> {
     }
 
     fn relays_from(&self, flow: &Flow) -> bool {
-        let trunk = self.trunk_at(flow.remote.ip());
+        let trunk = self.trunk_at(flow);
         let trunk = trunk.and_then(|number| self.routes.trunk(number));
         trunk.is_some_and(|(trunk, _)| trunk.relays_media)
     }
@@ -551,6 +600,7 @@ impl Calls for ServerPolicy<'_> {
     }
 
     fn admit(&mut self, now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
+        let of_trunk = self.admit_from_trunk(now, call)?;
         let from = call.message.from().ok();
         let uri = from.as_ref().and_then(|from| from.parse_uri().ok());
         let aor_of = |uri: &Uri<'_>| uri.as_sip().and_then(|uri| self.aor(uri));
@@ -559,7 +609,9 @@ impl Calls for ServerPolicy<'_> {
             (None, None) => Uri::parse(call.uri).ok().as_ref().and_then(aor_of),
             (from, _) => from,
         };
-        self.calls.admit(now, call, from.as_ref())
+        let mut tickets = self.calls.admit(now, call, from.as_ref())?;
+        tickets.extend(of_trunk);
+        Ok(tickets)
     }
 
     fn answered(

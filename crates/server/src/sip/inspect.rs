@@ -165,6 +165,8 @@ pub struct CallInfo {
     pub target_leg: Option<Leg>,
     /// How many copies of the INVITE the proxy has sent.
     pub tried: u8,
+    /// The copies that have failed, see [`CallLine::failed`](sip_server::calls::CallLine::failed).
+    pub failed: String,
     /// When the INVITE came, in seconds since 1970.
     pub began_unix_s: u64,
     /// Time since then.
@@ -579,6 +581,7 @@ fn call(record: &CallRecord, now: Mono, left: Option<Duration>) -> CallInfo {
         target: line.answered.map(|_| text(line.target)).unwrap_or_default(),
         target_leg: line.answered.and(line.target_leg),
         tried: line.tried,
+        failed: text(line.failed),
         began_unix_s: line.began_unix_s,
         lasted: line.lasted,
         rang: line.rang,

@@ -57,6 +57,7 @@ mod stun;
 mod takeover;
 mod token;
 mod trace;
+mod trunk_sources;
 mod upgrade;
 mod user;
 

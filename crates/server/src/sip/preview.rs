@@ -3,8 +3,8 @@
 
 use super::advertise::Advertised;
 use super::settings::{DomainCredentials, SipSettings};
-use ipnet::IpNet;
-use sip::flow::{Flow, ListenerKey, Transport};
+use super::trunk_sources::TrunkSources;
+use sip::flow::{Flow, ListenerKey, PeerName, Transport};
 use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{HashKey, Host, Message, Mono, Now, Spans, Uri};
@@ -34,6 +34,8 @@ pub struct PreviewRequest<'r> {
     pub to: &'r str,
     /// Where it comes from.
     pub source: SocketAddr,
+    /// The domain in the client certificate of its TLS connection, if the sender has one.
+    pub certificate: Option<&'r str>,
     /// Further header fields, as `Name: value`.
     pub headers: &'r [String],
     /// Its Call-ID, which decides where a route hunts by hash.
@@ -81,8 +83,7 @@ pub struct Previewer {
     aliases: Aliases,
     users: HashSet<Vec<u8>>,
     credentials: Vec<DomainCredentials>,
-    /// The addresses of each trunk.
-    trunks: Vec<Vec<IpNet>>,
+    trunks: TrunkSources,
     table: Table,
     forwards: Forwards,
     listeners: Vec<SocketAddr>,
@@ -102,13 +103,12 @@ impl Previewer {
     ) -> Result<Previewer, PreviewError> {
         let table = settings.table(None)?;
         let domains = Domains::new(settings.domains.clone())?;
-        let trunks = settings.trunks.iter();
         Ok(Previewer {
             aliases: settings.usable_aliases(&domains),
             domains,
             users: users.iter().map(|name| name.as_bytes().to_vec()).collect(),
             credentials: settings.credentials.clone(),
-            trunks: trunks.map(|trunk| trunk.addresses.clone()).collect(),
+            trunks: TrunkSources::new(settings),
             table,
             forwards: Forwards::new(settings.forwards.clone()),
             listeners: listeners.to_vec(),
@@ -127,6 +127,7 @@ impl Previewer {
     pub fn preview(&self, request: &PreviewRequest<'_>) -> Result<Previewed, PreviewError> {
         let mut policy = SettingsPolicy {
             settings: self,
+            certificate: request.certificate.map(PeerName::new),
             user: Vec::new(),
             called: None,
             draw: request.draw,
@@ -195,6 +196,8 @@ impl PreviewRequest<'_> {
 /// A policy that uses only the settings.
 struct SettingsPolicy<'p> {
     settings: &'p Previewer,
+    /// The name in the client certificate of the sender.
+    certificate: Option<PeerName>,
     /// The user that From names.
     user: Vec<u8>,
     /// The user whose bindings were asked for.
@@ -205,10 +208,7 @@ struct SettingsPolicy<'p> {
 
 impl SettingsPolicy<'_> {
     fn trunk_at(&self, ip: IpAddr) -> Option<u16> {
-        let ip = ip.to_canonical();
-        let is_there = |networks: &Vec<IpNet>| networks.iter().any(|it| it.contains(&ip));
-        let trunk = self.settings.trunks.iter().position(is_there);
-        trunk.and_then(|trunk| u16::try_from(trunk).ok())
+        self.settings.trunks.find(ip, self.certificate.as_slice())
     }
 
     fn has_user(&self, aor: &Aor) -> bool {
@@ -249,6 +249,7 @@ impl SettingsPolicy<'_> {
                 missed.name()
             ));
             if !settings.table.has_routes() {
+                self.explain_user_here(aor, uri);
                 continue;
             }
             let call = Call {
@@ -261,15 +262,56 @@ impl SettingsPolicy<'_> {
             let steps = &mut self.steps;
             let explain = |step| steps.push(format!("  {step}"));
             let decision = settings.table.explain(Mono::default(), &call, explain);
-            if decision == Decision::NoRoute {
-                self.add_step("  no route matches: it goes to the host of the URI".to_owned());
+            match decision {
+                Decision::NoRoute if self.explain_user_here(aor, uri) => {}
+                Decision::NoRoute => {
+                    self.add_step("  no route matches: it goes to the host of the URI".to_owned());
+                }
+                Decision::Local(uri) => {
+                    self.explain_user_here(aor, &String::from_utf8_lossy(&uri));
+                }
+                _ => {}
             }
         }
+    }
+
+    /// Says whether a call for this user goes on to another user here. Returns whether the URI names a user here.
+    fn explain_user_here(&mut self, aor: &Aor, uri: &str) -> bool {
+        let alias = alias_of(self, uri);
+        let uri = alias.as_deref().unwrap_or(uri);
+        let parsed = Uri::parse(uri.as_bytes());
+        let sip = parsed.as_ref().ok().and_then(Uri::as_sip);
+        let Some(named) = sip.and_then(|sip| self.aor(sip)) else {
+            return false;
+        };
+        let step = match sip.is_some_and(|sip| sip.is_sips) {
+            _ if named.as_bytes() == aor.as_bytes() => {
+                "  it is the same user: the call does not go on".to_owned()
+            }
+            true => "  a SIPS URI cannot name a user here: the call does not go on".to_owned(),
+            false if !self.has_user(&named) => {
+                format!(
+                    "  it goes to the phones of {}, if there is such a user",
+                    text_of(&named)
+                )
+            }
+            false => format!("  it goes to the phones of {}", text_of(&named)),
+        };
+        self.add_step(step);
+        true
     }
 
     fn add_step(&mut self, step: String) {
         self.steps.push(step);
     }
+}
+
+/// The URI of the address that this URI is an alias of.
+fn alias_of(policy: &SettingsPolicy<'_>, uri: &str) -> Option<String> {
+    let parsed = Uri::parse(uri.as_bytes()).ok()?;
+    let aor = policy.aor(parsed.as_sip()?)?;
+    let address = policy.settings.aliases.of(&aor)?;
+    Some(format!("sip:{}", String::from_utf8_lossy(address)))
 }
 
 impl Routing for SettingsPolicy<'_> {
@@ -305,7 +347,8 @@ impl Routing for SettingsPolicy<'_> {
     }
 
     fn is_trunk_host(&self, host: Host<'_>) -> bool {
-        host.ip().is_some_and(|ip| self.trunk_at(ip).is_some())
+        host.ip()
+            .is_some_and(|ip| self.settings.trunks.has_address(ip))
     }
 
     fn listener_at(&self, _local: SocketAddr) -> Option<ListenerKey> {

@@ -257,14 +257,17 @@ impl Default for CallSettings {
     }
 }
 
-/// A peer that is known by its source addresses: a carrier, a PBX. Its requests need no credentials, and the proxy
-/// forwards its P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
+/// A peer that is known by its source addresses or by its client certificate: a carrier, a PBX. Its requests need no
+/// credentials, and the proxy forwards its P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trunk {
     /// Its name in routes; empty if no route names it.
     pub name: String,
     /// The networks that it sends from, and that requests within its dialogs may go to.
     pub addresses: Vec<IpNet>,
+    /// The domains of its client certificate (RFC 5922 §7.1). If there are any, a request comes from this trunk only if
+    /// its TLS connection has proved one of them, and the source address does not matter.
+    pub certificates: Vec<String>,
     /// The addresses that routes send calls to; the first one that is available is tried first.
     pub to: Vec<NextHop>,
     /// The host of the Request-URI of these calls; by default that of the address.
@@ -278,6 +281,10 @@ pub struct Trunk {
     pub calls_per_second: u32,
     /// Calls that routes have sent to it and that are in progress; 0: no limit.
     pub max_calls: u32,
+    /// New calls per second from it; 0: no limit.
+    pub calls_per_second_from: u32,
+    /// Calls that it has sent and that are in progress; 0: no limit.
+    pub max_calls_from: u32,
     /// How long an INVITE waits for any response of one of its addresses, if another one follows. Default 2 s.
     pub answer_timeout: Duration,
     /// Whether and how its addresses are probed with OPTIONS.
@@ -296,12 +303,15 @@ impl Default for Trunk {
         Trunk {
             name: route.name,
             addresses: Vec::new(),
+            certificates: Vec::new(),
             to: route.to,
             domain: route.domain,
             weight: route.weight,
             priority: route.priority,
             calls_per_second: route.calls_per_second,
             max_calls: route.max_calls,
+            calls_per_second_from: route.calls_per_second_from,
+            max_calls_from: route.max_calls_from,
             answer_timeout: route.answer_timeout,
             probe: route.probe,
             credentials: route.credentials,
@@ -321,6 +331,8 @@ impl Trunk {
             priority: self.priority,
             calls_per_second: self.calls_per_second,
             max_calls: self.max_calls,
+            calls_per_second_from: self.calls_per_second_from,
+            max_calls_from: self.max_calls_from,
             answer_timeout: self.answer_timeout,
             probe: self.probe,
             credentials: self.credentials.clone(),

@@ -48,6 +48,7 @@ mod sip_digest;
 mod sip_domain_users;
 mod sip_flow_failure;
 mod sip_flow_timer;
+mod sip_forwards;
 mod sip_half_closed;
 mod sip_moved;
 mod sip_names;

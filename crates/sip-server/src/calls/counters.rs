@@ -39,26 +39,17 @@ pub enum Exceeded {
     Rate,
 }
 
-/// The calls of one key.
+/// A limit of calls per second. The calls of a second may begin at once.
 #[derive(Debug, Default)]
-struct Account {
-    calls: AtomicU32,
+pub struct CallRate {
     /// When the next call may begin, if calls begin evenly (the generic cell rate algorithm): nanoseconds.
     next_ns: AtomicU64,
 }
 
-impl Account {
-    /// Counts one more concurrent call, if the limit allows it; 0 means no limit.
-    fn enter(&self, places: u32) -> bool {
-        let more = |calls: u32| (places == 0 || calls < places).then_some(calls + 1);
-        let entered = self
-            .calls
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        entered.is_ok()
-    }
-
-    /// Whether a call may begin now; if so, it is noted.
-    fn may_begin(&self, now: Mono, per_second: u32) -> bool {
+impl CallRate {
+    /// Whether a call may begin now; if so, it is noted. 0 means no limit.
+    #[must_use]
+    pub fn may_begin(&self, now: Mono, per_second: u32) -> bool {
         if per_second == 0 {
             return true;
         }
@@ -69,6 +60,24 @@ impl Account {
         let next = &self.next_ns;
         next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted)
             .is_ok()
+    }
+}
+
+/// The calls of one key.
+#[derive(Debug, Default)]
+struct Account {
+    calls: AtomicU32,
+    rate: CallRate,
+}
+
+impl Account {
+    /// Counts one more concurrent call, if the limit allows it; 0 means no limit.
+    fn enter(&self, places: u32) -> bool {
+        let more = |calls: u32| (places == 0 || calls < places).then_some(calls + 1);
+        let entered = self
+            .calls
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        entered.is_ok()
     }
 }
 
@@ -150,7 +159,7 @@ impl<K: Ord + Hash + Clone> Counters<K> {
             return Err(Exceeded::Concurrent);
         }
         let ticket = Ticket(account);
-        match ticket.0.may_begin(now, limit.per_second) {
+        match ticket.0.rate.may_begin(now, limit.per_second) {
             true => Ok(ticket),
             false => Err(Exceeded::Rate),
         }
@@ -190,7 +199,8 @@ impl<K: Ord + Hash + Clone> Counters<K> {
         // average.
         if part.len() >= FEW && part.len().is_power_of_two() {
             part.retain(|_, account| {
-                Arc::strong_count(account) > 1 || account.next_ns.load(Ordering::Relaxed) > now.0
+                Arc::strong_count(account) > 1
+                    || account.rate.next_ns.load(Ordering::Relaxed) > now.0
             });
         }
         let account = Arc::<Account>::default();

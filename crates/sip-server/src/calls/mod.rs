@@ -11,9 +11,9 @@ mod numbers;
 mod record;
 mod sides;
 
-pub use counters::{CallAccount, CallCounter, Counters, Exceeded, Limit, Ticket};
+pub use counters::{CallAccount, CallCounter, CallRate, Counters, Exceeded, Limit, Ticket};
 pub use dialogs::{Counted, DialogId, Dialogs, DialogsCursor, Span};
 pub use numbers::Numbers;
 pub(crate) use record::tag_hash;
-pub use record::{CallEnd, CallLine, CallRecord, EndedBy, Leg};
+pub use record::{AttemptFailure, CallEnd, CallLine, CallRecord, EndedBy, Leg};
 pub use sides::{Bye, Seen, Sides};

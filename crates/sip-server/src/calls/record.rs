@@ -11,7 +11,15 @@ use sip::{HashKey, Message, Mono, Now};
 const CALL_ID: usize = 88;
 const URI: usize = 40;
 const NAME: usize = 32;
-/// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target.
+/// The most bytes of all texts together. With the longest other texts, 25 bytes are left for the attempts that have
+/// failed.
+const ALL: usize = 258;
+/// The most bytes that a record has of the attempts that have failed. The bytes that shorter texts leave are for these.
+const FAILED: usize = 120;
+/// What stands for the attempts that have no room.
+const MORE: &[u8] = b" ...";
+/// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target. The failed attempts are
+/// before the name of the target, with their length in one byte in front.
 const TEXTS: usize = 5;
 
 /// The time of an event that has not happened.
@@ -80,7 +88,35 @@ impl From<EndedBy> for CallEnd<'_> {
     }
 }
 
-/// A call. With its texts, it takes at most 400 bytes.
+/// Why a copy of an INVITE was not answered with a 2xx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttemptFailure {
+    /// The target has sent this final response.
+    Code(u16),
+    /// It has rung for too long, and was cancelled.
+    NoAnswer,
+    /// There was no response in time.
+    NoResponse,
+    /// The copy could not be sent, or its connection was lost.
+    NotSent,
+    /// The proxy has sent no copy, because of a limit of the trunk or because the target has asked for less
+    /// (RFC 7339).
+    Limited,
+}
+
+impl std::fmt::Display for AttemptFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            AttemptFailure::Code(code) => return write!(f, "{code}"),
+            AttemptFailure::NoAnswer => "no_answer",
+            AttemptFailure::NoResponse => "silent",
+            AttemptFailure::NotSent => "not_sent",
+            AttemptFailure::Limited => "limited",
+        })
+    }
+}
+
+/// A call. With its texts, it takes at most 410 bytes.
 #[derive(Debug)]
 pub struct CallRecord {
     /// All texts one after the other, because one allocation needs less memory than five.
@@ -100,9 +136,9 @@ pub struct CallRecord {
     is_cancelled: bool,
 }
 
-const _: () = assert!(size_of::<CallRecord>() <= 152, "part of 512 bytes a dialog");
+const _: () = assert!(size_of::<CallRecord>() <= 128, "part of 512 bytes a dialog");
 const _: () = assert!(
-    CALL_ID + 2 * URI + 2 * NAME <= 232,
+    CALL_ID + 2 * URI + 2 * NAME + MORE.len() < ALL,
     "part of 512 bytes a dialog"
 );
 
@@ -125,7 +161,8 @@ impl CallRecord {
         let tag = from.and_then(|from| from.tag).unwrap_or_default();
         CallRecord {
             lens: texts.map(|text| text.len() as u8),
-            text: texts.concat().into_boxed_slice(),
+            // No attempt has failed.
+            text: [&texts.concat()[..], &[0]].concat().into_boxed_slice(),
             began: now.mono,
             began_unix_s: now.unix_s,
             rang_ms: NEVER,
@@ -167,15 +204,33 @@ impl CallRecord {
         }
     }
 
+    /// A copy of the INVITE has failed. `trunk` is the name of the trunk that it was for; empty for another target.
+    pub fn attempt_failed(&mut self, trunk: &[u8], failure: AttemptFailure) {
+        let before = self.failed();
+        if before.ends_with(MORE) {
+            return;
+        }
+        let gap: &[u8] = if before.is_empty() { b"" } else { b" " };
+        let colon: &[u8] = if trunk.is_empty() { b"" } else { b":" };
+        let failure = failure.to_string();
+        let mut all = [before, gap, cut(trunk, NAME), colon, failure.as_bytes()].concat();
+        // The name of the target comes later. One byte has the length.
+        let room = (ALL - NAME - 1)
+            .saturating_sub(self.fixed().len())
+            .min(FAILED);
+        if all.len() > room - MORE.len() {
+            all = [before, MORE].concat();
+        }
+        self.text = self.with_end(&all, self.target_name());
+    }
+
     /// A final response has come by `leg`. `target` is the name of the trunk, or the address of record of the user.
     pub fn concluded(&mut self, now: Mono, code: u16, target: &[u8], leg: Option<Leg>) {
         self.code = code;
         if code / 100 == 2 && self.answered_ms == NEVER {
             self.answered_ms = self.since_begin(now);
         }
-        let fixed: usize = self.lens.iter().map(|len| usize::from(*len)).sum();
-        let fixed = self.text.get(..fixed).unwrap_or_default();
-        self.text = [fixed, cut(target, NAME)].concat().into_boxed_slice();
+        self.text = self.with_end(self.failed(), cut(target, NAME));
         self.target = leg;
     }
 
@@ -196,11 +251,37 @@ impl CallRecord {
         for len in self.lens.iter().take(number) {
             begin += usize::from(*len);
         }
-        let end = match self.lens.get(number) {
-            Some(len) => begin + usize::from(*len),
-            None => self.text.len(),
-        };
+        let len = self.lens.get(number).copied().unwrap_or(0);
+        let end = begin + usize::from(len);
         self.text.get(begin..end).unwrap_or_default()
+    }
+
+    /// The texts that do not change.
+    fn fixed(&self) -> &[u8] {
+        let len: usize = self.lens.iter().map(|len| usize::from(*len)).sum();
+        self.text.get(..len).unwrap_or_default()
+    }
+
+    /// The failed attempts, and the name of the target.
+    fn end(&self) -> (&[u8], &[u8]) {
+        let end = self.text.get(self.fixed().len()..).unwrap_or_default();
+        let (len, rest) = end.split_first().unwrap_or((&0, &[]));
+        rest.split_at_checked((*len).into()).unwrap_or_default()
+    }
+
+    fn failed(&self) -> &[u8] {
+        self.end().0
+    }
+
+    fn target_name(&self) -> &[u8] {
+        self.end().1
+    }
+
+    /// All texts with these at the end.
+    fn with_end(&self, failed: &[u8], target: &[u8]) -> Box<[u8]> {
+        let len = failed.len() as u8;
+        let text = [self.fixed(), &[len], failed, target].concat();
+        text.into_boxed_slice()
     }
 
     /// The fields of its log line.
@@ -212,7 +293,8 @@ impl CallRecord {
             from: self.text(1),
             to: self.text(2),
             source: self.text(3),
-            target: self.text(TEXTS - 1),
+            failed: self.failed(),
+            target: self.target_name(),
             began_unix_s: self.began_unix_s,
             rang: happened(self.rang_ms),
             answered: happened(self.answered_ms),
@@ -236,6 +318,9 @@ pub struct CallLine<'r> {
     pub to: &'r [u8],
     /// The trunk or the user that has sent the INVITE; empty for other senders.
     pub source: &'r [u8],
+    /// The copies of the INVITE that have failed, in order, with a space between: the name of a trunk with a colon, and
+    /// the code or another [`AttemptFailure`].
+    pub failed: &'r [u8],
     /// The trunk or the user that has sent the final response; empty if the proxy itself has sent it.
     pub target: &'r [u8],
     /// When the INVITE came, in seconds since 1970.
@@ -263,4 +348,53 @@ fn cut(text: &[u8], most: usize) -> &[u8] {
 /// The hash of a tag, for [`CallRecord::sender_of_bye`].
 pub(crate) fn tag_hash(key: HashKey, tag: &[u8]) -> u64 {
     key.derive(4).mac(tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use sip::Spans;
+
+    use super::*;
+
+    #[test]
+    fn failed_attempts_are_listed_in_order_as_far_as_there_is_room() {
+        let text = "INVITE sip:+4930@example.com SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\n\
+                    From: <sip:alice@example.com>;tag=1\r\nTo: <sip:+4930@example.com>\r\nCall-ID: 1@h\r\n\
+                    CSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n";
+        let mut spans = Spans::new();
+        let message = Message::parse(text.as_bytes(), &mut spans).unwrap();
+        let flow = Flow {
+            transport: Transport::Udp,
+            listener: sip::flow::ListenerKey(0),
+            connection: None,
+            local: "192.0.2.1:5060".parse().unwrap(),
+            remote: "192.0.2.2:5060".parse().unwrap(),
+        };
+        let now = Now::default();
+        let mut record = CallRecord::new(HashKey::new([1; 16]), now, &message, (b"alice", &flow));
+        assert_eq!(record.line(now.mono).failed, b"");
+        record.attempt_failed(b"a", AttemptFailure::Code(503));
+        record.concluded(now.mono, 503, b"carrier-a", None);
+        record.attempt_failed(b"carrier-b", AttemptFailure::NoResponse);
+        record.attempt_failed(b"", AttemptFailure::Code(486));
+        record.concluded(now.mono, 200, b"carrier-c", None);
+        let line = record.line(now.mono);
+        assert_eq!(line.failed, b"a:503 carrier-b:silent 486");
+        assert_eq!(
+            (line.source, line.target),
+            (&b"alice"[..], &b"carrier-c"[..])
+        );
+        assert_eq!(line.to, b"sip:+4930@example.com");
+        for _ in 0..300 {
+            record.attempt_failed(b"carrier-d", AttemptFailure::NotSent);
+        }
+        let line = record.line(now.mono);
+        assert!(
+            line.failed
+                .starts_with(b"a:503 carrier-b:silent 486 carrier-d:not_sent ")
+        );
+        assert!(line.failed.ends_with(b"carrier-d:not_sent ..."));
+        assert!(line.failed.len() <= FAILED);
+        assert_eq!(line.target, b"carrier-c");
+    }
 }

@@ -14,7 +14,9 @@ use super::policy::{BindingsLocation, LookedUp, Policy};
 use super::request::Plan;
 use super::route::is_same;
 use super::target::Target;
+use super::token::Token;
 use super::{Proxy, Stack};
+use crate::AorKey;
 use crate::calls::{Bye, Seen, Sides, tag_hash};
 use crate::location::Binding;
 
@@ -160,6 +162,13 @@ impl Proxy {
         };
         let caller = context.base.as_ref().map(|base| base.from.flow.remote);
         let caller = caller.map_or_else(Seen::default, |remote| Seen::at(calls_key, remote));
+        let other_user = context.branches.get(branch).and_then(|it| it.other_user);
+        if let Some(phone) = other_user.and_then(|user| self.phone_behind(message, user)) {
+            return Sides::to_phone(tag, &phone);
+        }
+        let Some(context) = self.contexts.get(key) else {
+            return Sides::default();
+        };
         let Context { branches, aor, .. } = context;
         let Some(branch) = branches.get(branch) else {
             return Sides::to_server(tag, &caller, &called);
@@ -177,6 +186,24 @@ impl Proxy {
             }
             None => Sides::to_server(tag, &caller, &called),
         }
+    }
+
+    /// The phone of this user that has sent a 2xx, which has passed this server twice. Later requests of the dialog go to
+    /// the phone at once. A Record-Route value of the second pass names the phone.
+    fn phone_behind(&self, response: &Message<'_>, user: AorKey) -> Option<Seen> {
+        let call_id = response.call_id().ok()?;
+        let routes = response.record_routes().filter_map(Result::ok);
+        let mut signed = routes.filter_map(|route| match route.parse_uri().ok()? {
+            Uri::Sip(uri) => self.tokens.read(uri.user?, call_id),
+            _ => None,
+        });
+        signed.find_map(|signed| match (signed.token, signed.phone) {
+            (Token::Flow(id), Some(phone)) if phone.aor == user => {
+                let phone = Seen::at(self.calls_key, id.flow.remote);
+                Some(phone.of_phone(self.calls_key, Some(user)))
+            }
+            _ => None,
+        })
     }
 }
 

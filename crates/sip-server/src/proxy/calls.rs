@@ -8,13 +8,15 @@ use std::time::Duration;
 use sip::flow::Flow;
 use sip::{HashKey, Message, Method, Mono, Now, Spans};
 
-use super::context::{ContextKey, WaitingRequest};
+use super::context::{Context, ContextKey, WaitingRequest};
 use super::policy::{Denied, NewCall, Policy};
 use super::request::{Plan, is_within};
 use super::sender::Sender;
 use super::session::{self, RefreshRequest, SessionChanges};
 use super::{Proxy, Refusal, Stack};
-use crate::calls::{Bye, CallAccount, CallEnd, CallRecord, Counted, DialogId, Sides, Ticket};
+use crate::calls::{
+    AttemptFailure, Bye, CallAccount, CallEnd, CallRecord, Counted, DialogId, Sides, Ticket,
+};
 
 /// The most dialogs of one INVITE that count. Further phones of one user that answer at the same time do not count.
 const MOST_DIALOGS: usize = 32;
@@ -177,6 +179,10 @@ impl Proxy {
                 Sender::User(user) => Some(user),
                 _ => None,
             },
+            trunk: match plan.sender {
+                Sender::Trunk => policy.trunk_of(flow),
+                _ => None,
+            },
             uri: &plan.routed.uri,
             is_local: plan.aor.is_some(),
         };
@@ -266,6 +272,17 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return;
         };
+        if code >= 300 {
+            let is_unanswered = context
+                .branches
+                .get(branch)
+                .is_some_and(|it| it.is_unanswered);
+            let failure = match is_unanswered || context.is_unanswered {
+                true => AttemptFailure::NoAnswer,
+                false => AttemptFailure::Code(code),
+            };
+            note_attempt(stack, context, branch, failure);
+        }
         let hop = context.branches.get(branch).and_then(|it| it.hop);
         let target = match (&hop, &context.aor) {
             (Some(hop), _) => stack.policy.trunk_name(hop),
@@ -373,6 +390,25 @@ impl Proxy {
             let by = record.sender_of_bye(bye.tag);
             stack.policy.call_ended(now, &record, by.into());
         }
+    }
+}
+
+/// A branch of a recorded call has failed. A response to a CANCEL of the caller, or after a 6xx, is no failure.
+pub(super) fn note_attempt(
+    stack: &Stack<'_>,
+    context: &mut Context,
+    branch: usize,
+    failure: AttemptFailure,
+) {
+    if context.is_ending && failure == AttemptFailure::Code(487) {
+        return;
+    }
+    let hop = context.branches.get(branch).and_then(|it| it.hop);
+    let trunk = hop
+        .as_ref()
+        .map_or(&b""[..], |hop| stack.policy.trunk_name(hop));
+    if let Some(record) = context.admitted.record() {
+        record.attempt_failed(trunk, failure);
     }
 }
 

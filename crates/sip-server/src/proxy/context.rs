@@ -81,6 +81,8 @@ pub(super) struct Branch {
     pub(super) hop: Option<Hop>,
     /// It went to another node of the cluster.
     pub(super) is_node: bool,
+    /// It went to this server itself, for another user: the key of that address of record.
+    pub(super) other_user: Option<AorKey>,
     /// It went to a binding with a flow: to a phone.
     pub(super) is_phone: bool,
     /// If it is an INVITE to another node: when that must have responded.
@@ -113,6 +115,7 @@ impl Branch {
             hop: target.hop,
             media: None,
             is_node: target.is_node,
+            other_user: target.other_user,
             is_phone: target.is_phone(),
             node_until: None,
             is_heard: false,

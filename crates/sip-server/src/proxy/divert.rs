@@ -1,11 +1,13 @@
 //! What follows when a user here does not take a call: the call goes on to the URI that the configuration has for this.
 //!
-//! A call goes on once. The URI goes through the routes like a call of the user, so it can lead to a trunk. Otherwise
-//! it must name another host: another worker may have the bindings of a second user here.
+//! A call goes on once. The URI goes through the routes like a call of the user, so it can lead to a trunk. Otherwise it
+//! names another host, or a second user here. Another worker may have the bindings of that user. So the server sends the
+//! request to itself, with the token of a node of a cluster ([`super::nodes`]). The second pass looks for bindings only:
+//! it applies no routes, no limits and no further forward.
 
 use std::time::Duration;
 
-use sip::dispatch::AllowedDestination;
+use sip::dispatch::{AllowedDestination, SendFrom};
 use sip::uri::{SipUri, Uri};
 use sip::{Message, Method, Mono, Now};
 
@@ -15,7 +17,7 @@ use super::policy::Policy;
 use super::request::ReceivedRequest;
 use super::target::Target;
 use super::uris::request_uri;
-use super::{Proxy, Refusal, Stack};
+use super::{Proxy, Refusal, Stack, alias};
 use crate::Aor;
 use crate::flow::FlowId;
 use crate::routes::{Call, CallSender, Decision, DivertReason};
@@ -60,18 +62,47 @@ pub(super) fn targets(
     };
     let mut targets: Vec<Target> = match routes {
         Decision::Trunks(steps) => steps.into_iter().map(Target::step).collect(),
+        Decision::Local(uri) => user_here(&uri, (from, aor), policy).into_iter().collect(),
         Decision::NoRoute if is_elsewhere(&uri, policy) => {
             vec![Target::uri(
                 &request_uri(&uri),
                 AllowedDestination::Anywhere,
             )]
         }
+        Decision::NoRoute => user_here(&uri, (from, aor), policy).into_iter().collect(),
         _ => Vec::new(),
     };
     for target in &mut targets {
         target.diversion = diversion(aor, missed);
     }
     targets
+}
+
+/// The target for a URI that names another user here than `missed`, who has not taken the call.
+fn user_here(
+    uri: &[u8],
+    (from, missed): (&FlowId, &Aor),
+    policy: &mut dyn Policy,
+) -> Option<Target> {
+    let resolved = alias::resolve(uri, policy);
+    let uri = resolved.as_deref().unwrap_or(uri);
+    let Ok(Uri::Sip(sip)) = Uri::parse(uri) else {
+        return None;
+    };
+    let named = policy.aor(&sip)?;
+    // RFC 5630 §3.1.2: SIPS requires TLS on each hop, and the server sends to itself without it.
+    if sip.is_sips || named.as_bytes() == missed.as_bytes() {
+        return None;
+    }
+    let hop = policy.own_hop()?;
+    let listener = policy.listener_at(hop.address);
+    let mut target = Target::node(&request_uri(uri), &hop, from);
+    target.other_user = policy.phone_key(&named);
+    target.from = listener.map(|listener| SendFrom {
+        listener,
+        local: None,
+    });
+    Some(target)
 }
 
 /// The targets of a call for a user without a registered phone.

@@ -6,12 +6,14 @@ use std::collections::VecDeque;
 use sip::Mono;
 use sip::dispatch::{DispatchError, Failure};
 
+use super::calls::note_attempt;
 use super::config::Forking;
 use super::context::{Base, Branch, ContextKey};
 use super::copy::CopyError;
 use super::media::{BranchMedia, NoOffer, Relayed};
 use super::target::{Target, group_len};
 use super::{Proxy, Stack, trunk};
+use crate::calls::AttemptFailure;
 
 /// Branches that a mark can name.
 const MOST_BRANCHES: usize = 255;
@@ -240,6 +242,7 @@ impl Proxy {
                     trunk::not_sent(stack, context, &hop);
                 }
                 context.best.add_own(code_of(&error, target.is_binding));
+                note_attempt(stack, context, number, AttemptFailure::NotSent);
                 self.branch_media_ended(key, number);
                 let is_of_flow = matches!(error, CopyError::FlowGone | CopyError::FlowWithoutTls);
                 if !is_of_flow || others.is_empty() {

@@ -16,6 +16,7 @@ use sip::flow::{Flow, Transport};
 use sip::uri::starts_with_sips;
 use sip::{Message, Mono};
 
+use super::calls::note_attempt;
 use super::context::{Base, Branch, ContextKey};
 use super::policy::Policy;
 use super::request::{Decision, Named, ReceivedRequest, Wants, forward, named_by, push_for};
@@ -25,6 +26,7 @@ use super::target::Target;
 use super::token::{FromNode, MAX_USER, Token};
 use super::uris::request_uri;
 use super::{Proxy, Refusal, Stack};
+use crate::calls::AttemptFailure;
 
 /// Within this time, a node responds to an INVITE: with a 100 at least. A node that is gone stays in the directory for
 /// some seconds, and without this limit, the caller would wait for Timer B (RFC 3261 §17.1.1.2).
@@ -151,17 +153,22 @@ impl Proxy {
         };
         // RFC 3261 §9.1: after a CANCEL, an INVITE without a response counts as cancelled.
         let code = if context.is_ending { 487 } else { 480 };
-        let mut any = false;
-        let is_over = |it: &&mut Branch| it.node_deadline().is_some_and(|until| until <= now);
-        for branch in context.branches.iter_mut().filter(is_over) {
-            (branch.is_done, any) = (true, true);
+        let mut over = Vec::new();
+        let is_over = |it: &Branch| it.node_deadline().is_some_and(|until| until <= now);
+        let all = (0..).zip(&mut context.branches);
+        for (number, branch) in all.filter(|(_, branch)| is_over(branch)) {
+            branch.is_done = true;
+            over.push(number);
             context.best.add_own(code);
             // If a response comes after all, the CANCEL goes out (RFC 3261 §9.1).
             if let Some(request) = branch.request {
                 stack.dispatcher.cancel(now, stack.engine, request);
             }
         }
-        if any {
+        for number in &over {
+            note_attempt(stack, context, *number, AttemptFailure::NoResponse);
+        }
+        if !over.is_empty() {
             self.branch_ended(now, stack, key);
         }
     }

@@ -9,7 +9,7 @@ use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{Host, Message, Method, Mono, Now};
 
-use super::nodes::AtNodes;
+use super::nodes::{AtNodes, NodeHop};
 use super::push::Pushes;
 use super::session::SessionTimer;
 use crate::calls::{Bye, CallEnd, CallRecord, Counted, DialogId, Numbers, Ticket};
@@ -46,7 +46,8 @@ pub trait Routing {
     /// here.
     fn is_trunk_host(&self, host: Host<'_>) -> bool;
 
-    /// Whether another node of a cluster may send requests by this flow. If not, requests with a token of one are
+    /// Whether another node of a cluster, or this server itself ([`Trunks::own_hop`]), may send requests by this flow. If
+    /// not, requests with a token of one are
     /// refused.
     fn accepts_node(&self, _flow: &Flow) -> bool {
         false
@@ -166,6 +167,8 @@ pub struct NewCall<'a> {
     pub message: &'a Message<'a>,
     /// The authenticated user who has sent it; `None` for a trunk, and for others that need no credentials.
     pub user: Option<&'a [u8]>,
+    /// The number of the trunk that has sent it.
+    pub trunk: Option<u16>,
     /// Whom it is for: the Request-URI, also if Route names another next hop.
     pub uri: &'a [u8],
     /// The numbers that routes make of it, for the trunks that they lead to.
@@ -318,6 +321,12 @@ pub trait Trunks {
 
     /// The URI to which it goes on then.
     fn forward(&self, _aor: &Aor, _missed: DivertReason) -> Option<&[u8]> {
+        None
+    }
+
+    /// An address of this server to which it can send a request for another user here. Another worker may have the
+    /// bindings of that user. Requests from there pass [`Routing::accepts_node`]. `None`: no call goes on to a user here.
+    fn own_hop(&self) -> Option<NodeHop> {
         None
     }
 

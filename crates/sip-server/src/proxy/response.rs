@@ -9,6 +9,7 @@ use sip::uri::starts_with_sips;
 use sip::{Message, Mono, Now, Spans};
 
 use super::best::Best;
+use super::calls::note_attempt;
 use super::context::ContextKey;
 use super::copy::{write_list, written};
 use super::identity;
@@ -16,9 +17,21 @@ use super::media::ResponseMedia;
 use super::target::Target;
 use super::uris::{are_equal, request_uri};
 use super::{Proxy, Stack};
+use crate::calls::AttemptFailure;
 
 /// URIs of 3xx responses that are tried for one request.
 const MOST_REDIRECTED: usize = 16;
+
+/// Why a copy without a final response counts as failed; `None` if this server has cancelled it.
+fn attempt_failure(failure: &Failure, is_heard: bool) -> Option<AttemptFailure> {
+    match (failure, is_heard) {
+        (Failure::Cancelled, _) => None,
+        (Failure::TimedOut, true) => Some(AttemptFailure::NoAnswer),
+        (Failure::TimedOut, false) => Some(AttemptFailure::NoResponse),
+        (Failure::Refused(_) | Failure::LeftAlone, _) => Some(AttemptFailure::Limited),
+        _ => Some(AttemptFailure::NotSent),
+    }
+}
 
 impl Proxy {
     /// A response to a branch with this mark, that came by this flow.
@@ -337,6 +350,13 @@ impl Proxy {
         if context.is_answered || (branch.is_node && was_done) {
             return;
         }
+        let failure_kind = attempt_failure(failure, branch.is_heard);
+        if let Some(kind) = failure_kind {
+            note_attempt(stack, context, number, kind);
+        }
+        let Some(branch) = context.branches.get_mut(number) else {
+            return;
+        };
         let (is_flow, is_token) = (branch.binding_flow.is_some(), branch.is_token);
         let is_node = branch.is_node;
         let is_ending = context.is_ending;

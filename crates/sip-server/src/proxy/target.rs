@@ -12,6 +12,7 @@ use super::config::Forking;
 use super::moved;
 use super::nodes::{NodeHop, transport_of};
 use super::uris::request_uri;
+use crate::AorKey;
 use crate::flow::{FlowAvailability, FlowId, Runs};
 use crate::location::Binding;
 use crate::push::prid_of;
@@ -53,6 +54,8 @@ pub(super) struct Target {
     pub(super) hop: Option<Hop>,
     /// The credentials that answer a challenge of the trunk: a header line; empty if there was none.
     pub(super) credentials: Box<[u8]>,
+    /// It is another user of this server, to whom a call goes on: the key of that address of record, if it is known.
+    pub(super) other_user: Option<AorKey>,
     /// The header line Diversion, if a call goes on from another user; else empty.
     pub(super) diversion: Box<[u8]>,
 }
@@ -76,6 +79,7 @@ impl Target {
             next_hop: None,
             hop: None,
             credentials: Box::default(),
+            other_user: None,
             diversion: Box::default(),
         }
     }

@@ -11,10 +11,11 @@ use sip::digest::DigestResponse;
 use sip::dispatch::Failure;
 use sip::{HashKey, Message, Mono, Spans};
 
-use super::calls::TrunkCall;
+use super::calls::{TrunkCall, note_attempt};
 use super::context::{Context, ContextKey};
 use super::target::{Target, any_follows, follow};
 use super::{HopFull, Proxy, Stack};
+use crate::calls::AttemptFailure;
 use crate::routes::{Hop, Next, Outcome};
 
 /// Why a request moves on.
@@ -162,6 +163,7 @@ impl Proxy {
             Err(HopFull) => {
                 branch.is_done = true;
                 context.best.add_own(503);
+                note_attempt(stack, context, number, AttemptFailure::Limited);
                 keep_following_targets(stack, context, hop, FailureReason::Unreachable);
                 false
             }
@@ -377,10 +379,12 @@ impl Proxy {
         let Some(context) = self.contexts.get(key) else {
             return false;
         };
-        let mut branches = context.branches.iter_mut();
-        let waits = branches.find(|branch| !branch.is_done && branch.hop.is_some());
-        let Some((branch, hop)) = waits.and_then(|branch| branch.hop.map(|hop| (branch, hop)))
-        else {
+        let mut branches = (0..).zip(&mut context.branches);
+        let waits = branches.find(|(_, branch)| !branch.is_done && branch.hop.is_some());
+        let Some((number, branch)) = waits else {
+            return false;
+        };
+        let Some(hop) = branch.hop else {
             return false;
         };
         if branch.is_heard {
@@ -393,6 +397,7 @@ impl Proxy {
         stack.policy.concluded(now, &hop, Outcome::Silent);
         keep_following_targets(stack, context, &hop, FailureReason::Unreachable);
         context.best.add_own(408);
+        note_attempt(stack, context, number, AttemptFailure::NoResponse);
         // If a response comes after all, the CANCEL goes out (RFC 3261 §9.1).
         if let Some(request) = request {
             stack.dispatcher.cancel(now, stack.engine, request);

@@ -167,6 +167,10 @@ pub struct Trunk {
     pub calls_per_second: u32,
     /// Calls that routes have sent to it and that are in progress, those that ring included; zero: no limit.
     pub max_calls: u32,
+    /// New calls per second from it; zero: no limit.
+    pub calls_per_second_from: u32,
+    /// Calls that it has sent and that are in progress, those that ring included; zero: no limit.
+    pub max_calls_from: u32,
     /// How long an INVITE waits for any response, also a 100, if another address follows.
     pub answer_timeout: Duration,
     /// OPTIONS.
@@ -189,6 +193,8 @@ impl Default for Trunk {
             priority: 0,
             calls_per_second: 0,
             max_calls: 0,
+            calls_per_second_from: 0,
+            max_calls_from: 0,
             answer_timeout: Duration::from_secs(2),
             probe: ProbeConfig::default(),
             credentials: None,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sip::{Method, Mono};
 
 use super::config::{ProbeConfig, Trunk};
-use crate::calls::{CallCounter, Ticket};
+use crate::calls::{CallCounter, CallRate, Exceeded, Limit, Ticket};
 
 /// The longest Retry-After that counts: after an hour, the address gets requests again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
@@ -159,6 +159,8 @@ struct Counts {
     moved_on: AtomicU64,
     rung_and_failed: AtomicU64,
     limited: AtomicU64,
+    calls_from: AtomicU64,
+    limited_from: AtomicU64,
     probes_answered: AtomicU64,
     probes_failed: AtomicU64,
 }
@@ -178,12 +180,18 @@ pub struct TrunkCounts {
     pub rung_and_failed: u64,
     /// Requests that it did not get because of its limit of calls.
     pub limited: u64,
+    /// INVITEs outside of dialogs that it has sent and that its own limits have admitted.
+    pub calls_from: u64,
+    /// INVITEs outside of dialogs that were refused because of its own limits.
+    pub limited_from: u64,
     /// OPTIONS that it has responded to.
     pub probes_answered: u64,
     /// OPTIONS that it has not responded to, or with 503.
     pub probes_failed: u64,
     /// Calls that routes have sent to it and that are in progress, if the policy counts calls.
     pub in_progress: u64,
+    /// Calls that it has sent and that are in progress, if the policy counts calls.
+    pub in_progress_from: u64,
     /// Addresses of it that are available now.
     pub available: u64,
     /// Addresses of it.
@@ -203,6 +211,10 @@ pub struct Health {
     next_call: AtomicU64,
     counts: Counts,
     calls: CallCounter,
+    /// The calls that it has sent.
+    calls_from: CallCounter,
+    /// The limit of calls per second from it.
+    rate_from: CallRate,
     codes: Codes,
     is_registered: AtomicBool,
 }
@@ -216,6 +228,8 @@ impl Health {
             next_call: AtomicU64::new(0),
             counts: Counts::default(),
             calls: CallCounter::default(),
+            calls_from: CallCounter::default(),
+            rate_from: CallRate::default(),
             codes: Codes::default(),
             is_registered: AtomicBool::new(false),
         }
@@ -325,6 +339,32 @@ impl Health {
         ticket
     }
 
+    /// The trunk has sent an INVITE outside of dialogs. `counts`: the policy counts calls, so the result has a ticket. The
+    /// call ends when the ticket is dropped.
+    ///
+    /// # Errors
+    /// The limit of calls from the trunk that the call exceeds. The call must be refused then.
+    pub fn admit_from(
+        &self,
+        limit: Limit,
+        counts: bool,
+        now: Mono,
+    ) -> Result<Option<Ticket>, Exceeded> {
+        let admitted = self.calls_from.begin(limit.concurrent);
+        let admitted = admitted.ok_or(Exceeded::Concurrent).and_then(|ticket| {
+            match self.rate_from.may_begin(now, limit.per_second) {
+                true => Ok(ticket),
+                false => Err(Exceeded::Rate),
+            }
+        });
+        let counter = match admitted {
+            Ok(_) => &self.counts.calls_from,
+            Err(_) => &self.counts.limited_from,
+        };
+        counter.fetch_add(1, Relaxed);
+        Ok(Some(admitted?).filter(|_| counts))
+    }
+
     /// The trunk has sent this final response.
     pub fn responded(&self, method: Method<'_>, code: u16) {
         let name = method.as_bytes();
@@ -429,9 +469,12 @@ impl Health {
             moved_on: counts.moved_on.load(Relaxed),
             rung_and_failed: counts.rung_and_failed.load(Relaxed),
             limited: counts.limited.load(Relaxed),
+            calls_from: counts.calls_from.load(Relaxed),
+            limited_from: counts.limited_from.load(Relaxed),
             probes_answered: counts.probes_answered.load(Relaxed),
             probes_failed: counts.probes_failed.load(Relaxed),
             in_progress: self.calls.calls().into(),
+            in_progress_from: self.calls_from.calls().into(),
             available: available.count() as u64,
             addresses: self.hops.len() as u64,
         }
@@ -503,6 +546,47 @@ mod tests {
             probe,
             ..Trunk::default()
         })
+    }
+
+    #[test]
+    fn calls_from_a_trunk_have_limits_of_their_own() {
+        let trunk = Trunk::default();
+        let health = Health::new(&trunk);
+        let at = |ms: u64| {
+            Mono::default()
+                .plus_secs(1_000)
+                .plus(Duration::from_millis(ms))
+        };
+        let limit = Limit {
+            concurrent: 2,
+            per_second: 2,
+        };
+        let first = health.admit_from(limit, true, at(0)).unwrap();
+        let second = health.admit_from(limit, true, at(0)).unwrap();
+        assert!(first.is_some() && second.is_some());
+        let more = health.admit_from(limit, true, at(5_000));
+        assert_eq!(more.unwrap_err(), Exceeded::Concurrent);
+        drop(first);
+        // The rate is that of calls that begin: two at once, then one each 500 ms.
+        drop(health.admit_from(limit, true, at(5_000)).unwrap());
+        drop(health.admit_from(limit, true, at(5_000)).unwrap());
+        let more = health.admit_from(limit, true, at(5_499));
+        assert_eq!(more.unwrap_err(), Exceeded::Rate);
+        assert!(health.admit_from(limit, true, at(5_500)).is_ok());
+        // Calls to the trunk do not count there.
+        let to = health.begin_call(1);
+        let counts = health.counts(at(6_000));
+        assert_eq!((counts.calls_from, counts.limited_from), (5, 2));
+        assert_eq!((counts.in_progress, counts.in_progress_from), (1, 1));
+        drop((to, second));
+        // Without a limit and without a policy that counts, nothing is kept.
+        assert!(
+            health
+                .admit_from(Limit::default(), false, at(6_000))
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(health.counts(at(6_000)).in_progress_from, 0);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use sip::flow::Transport;
+use sip_server::proxy::NodeHop;
 use sip_server::routes::{Forward, Forwards};
 
-use crate::node::{ALICE, UAC, UAS, address, answers, request, value};
-use crate::policy::Contact;
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
+use crate::policy::{CallPolicy, Contact};
 use crate::trunks::{caller, route, trunk, world_of};
 use crate::world::World;
 
@@ -125,4 +126,108 @@ fn declined_and_cancelled_calls_are_not_forwarded() {
     world.run_until(8_000);
     assert_eq!(caller(&world).last(), Some(&"487 INVITE"));
     assert_eq!(world.heard(UAS + 1).len() + world.heard(UAS + 2).len(), 0);
+}
+
+/// Calls of bob go on to carol if he is busy, and those of carol to bob. Carol is at `UAS + 3`.
+fn to_another_user() -> World {
+    let mut world = World::new();
+    let forward = |user: &str, to: &str| Forward {
+        users: vec![user.to_owned()],
+        busy: Some(format!("sip:{to}@example.com")),
+        not_registered: Some(format!("sip:{to}@example.com")),
+        ..Forward::default()
+    };
+    world.policy().forwards = Forwards::new(vec![forward("bob", "carol"), forward("carol", "bob")]);
+    world.policy().own_hop = Some(NodeHop {
+        address: address(PROXY),
+        is_tls: false,
+        q: 1_000,
+    });
+    world.policy().calls = Some(CallPolicy::default());
+    for (user, node) in [("bob", UAS), ("carol", UAS + 3)] {
+        let mut contact = Contact::at(&format!("sip:{user}@{}", address(node)));
+        contact.flow = Some(World::datagrams_of(node));
+        world.policy().bind(user, &contact);
+    }
+    world.nodes[UAS].script = answers(&[(50, 486)]);
+    world.nodes[UAS + 3].script = answers(&[(50, 180), (200, 200)]);
+    world
+}
+
+fn calls_of_alice(world: &mut World) -> u32 {
+    world.policy().calls.as_ref().unwrap().calls_of("alice")
+}
+
+#[test]
+fn a_call_goes_on_to_another_user_here_and_counts_once() {
+    let mut world = to_another_user();
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
+    assert_eq!(world.heard(UAS + 3), ["INVITE", "ACK"]);
+    assert!(diversion(&world, UAS + 3).contains("<sip:bob@example.com>;reason=user-busy"));
+    let got = world.nodes[UAS + 3].texts[0].clone();
+    assert!(
+        got.contains("P-Asserted-Identity: <sip:alice@example.com>"),
+        "{got}"
+    );
+    assert_eq!(calls_of_alice(&mut world), 1);
+    // The BYE passes this server once: its Route values are removed together.
+    let before = world.sent(PROXY, "BYE").len();
+    world.in_dialog(UAC, "BYE");
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAS + 3).last(), Some(&"BYE"));
+    assert_eq!(world.sent(PROXY, "BYE").len(), before + 1);
+    assert_eq!(calls_of_alice(&mut world), 0);
+    world.nothing_is_left();
+    // The called party ends the call.
+    let mut world = to_another_user();
+    call_bob(&mut world, 2_000);
+    world.in_dialog(UAS + 3, "BYE");
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"BYE"));
+    assert_eq!(calls_of_alice(&mut world), 0);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_call_goes_on_to_one_user_only_and_not_in_circles() {
+    let mut world = to_another_user();
+    world.nodes[UAS + 3].script = answers(&[(50, 486)]);
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["486 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE"]);
+    assert_eq!(world.heard(UAS + 3), ["INVITE"]);
+    assert_eq!(calls_of_alice(&mut world), 0);
+    world.nothing_is_left();
+    // A user who is not registered, and one whose forward leads to the same user.
+    let mut world = to_another_user();
+    world
+        .policy()
+        .bindings
+        .insert(b"bob@example.com".to_vec(), Vec::new());
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world).last(), Some(&"200 INVITE"));
+    let mut world = to_another_user();
+    let own = Forward {
+        busy: Some("sip:bob@example.com".to_owned()),
+        ..Forward::default()
+    };
+    world.policy().forwards = Forwards::new(vec![own]);
+    call_bob(&mut world, 2_000);
+    assert_eq!(caller(&world), ["486 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE"]);
+}
+
+#[test]
+fn a_call_that_goes_on_to_another_user_can_be_cancelled() {
+    let mut world = to_another_user();
+    world.nodes[UAS + 3].script = answers(&[(50, 180)]);
+    let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
+    let key = world.send(UAC, Transport::Udp, &invite);
+    world.run_until(1_000);
+    assert_eq!(caller(&world), ["180 INVITE"]);
+    world.cancel(key);
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAS + 3), ["INVITE", "CANCEL"]);
+    assert_eq!(calls_of_alice(&mut world), 0);
 }

@@ -60,6 +60,8 @@ pub(crate) struct TestPolicy {
     /// The other nodes that have bindings of bob, and how often that was asked.
     pub(crate) nodes: AtNodes,
     pub(crate) has_nodes: bool,
+    /// The address by which the proxy sends to itself.
+    pub(crate) own_hop: Option<sip_server::proxy::NodeHop>,
     /// Other nodes are accepted over TLS only.
     pub(crate) only_tls: bool,
     pub(crate) nodes_asked: u32,
@@ -158,11 +160,24 @@ impl Calls for TestPolicy {
             line.tried,
             end.by.name()
         );
+        let line = match line_of_failures(record, now) {
+            failed if failed.is_empty() => line,
+            failed => format!("{line} failed [{failed}]"),
+        };
         let line = match end.reason {
             "" => line,
             reason => format!("{line} ({reason})"),
         };
         self.ended_calls.push(line);
+    }
+}
+
+/// The attempts that have failed, if a trunk is among them.
+fn line_of_failures(record: &CallRecord, now: Mono) -> String {
+    let failed = String::from_utf8_lossy(record.line(now).failed).into_owned();
+    match failed.contains(':') {
+        true => failed,
+        false => String::new(),
     }
 }
 
@@ -203,6 +218,7 @@ impl TestPolicy {
             can_push: true,
             nodes: AtNodes::Known(Vec::new()),
             has_nodes: true,
+            own_hop: None,
             only_tls: false,
             nodes_asked: 0,
             follows_phones: true,

@@ -9,7 +9,7 @@ use sip::flow::Flow;
 use sip::uri::SipUri;
 use sip_server::Aor;
 use sip_server::calls::Ticket;
-use sip_server::proxy::{HopFull, IsUser, Routing as _, Trunks};
+use sip_server::proxy::{HopFull, IsUser, NodeHop, Routing as _, Trunks};
 use sip_server::routes::{Call, Credentials, Decision, DivertReason, Hop, Outcome, Table};
 
 use crate::policy::{DOMAIN, TestPolicy};
@@ -49,6 +49,10 @@ impl Trunks for TestPolicy {
 
     fn forward(&self, aor: &Aor, missed: DivertReason) -> Option<&[u8]> {
         Some(self.forwards.of(aor)?.to(missed)?.as_bytes())
+    }
+
+    fn own_hop(&self) -> Option<NodeHop> {
+        self.own_hop
     }
 
     fn forward_after(&self, aor: &Aor) -> Option<Duration> {

@@ -624,3 +624,36 @@ fn what_a_route_looks_at_makes_a_spiral_of_a_loop_rfc5393_4_2_1() {
         assert_eq!(world.heard(UAS + 1).len(), 1, "{rule}");
     }
 }
+
+#[test]
+fn the_record_of_a_call_has_each_failed_attempt_in_order() {
+    let small = Trunk {
+        max_calls: 1,
+        ..trunk("full", &[UAS + 3])
+    };
+    let mut all = route("+49", &["a", "slow", "full", "b"]);
+    all.failures.busy = Next::NextTrunk;
+    let trunks = vec![
+        trunk("a", &[UAS]),
+        trunk("slow", &[UAS + 1]),
+        small,
+        trunk("b", &[UAS + 2]),
+    ];
+    let mut world = world_of(vec![all], trunks);
+    world.policy().calls = Some(CallPolicy {
+        records: true,
+        ..CallPolicy::default()
+    });
+    let taken = world.policy().table.trunk(2).unwrap().1.begin_call(1);
+    world.dead = vec![UAS + 1];
+    world.nodes[UAS].script = answers(&[(50, 486)]);
+    world.nodes[UAS + 2].script = answers(&[(50, 200)]);
+    call(&mut world);
+    world.run_until(4_000);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(5_000);
+    let line = "200 alice>b rang false answered true tried 3 by caller failed [a:486 slow:silent full:limited]";
+    assert_eq!(world.policy().ended_calls, [line]);
+    drop(taken);
+}

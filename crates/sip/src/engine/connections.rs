@@ -209,6 +209,18 @@ impl Connections {
         Some(&client.names)
     }
 
+    /// What the other end has proved, client or server.
+    pub(super) fn proven_names(&self, key: ConnectionKey) -> &[PeerName] {
+        let Some(connection) = self.open.get(&key) else {
+            return &[];
+        };
+        match (&connection.client, &connection.name) {
+            (Some(client), _) => &client.names,
+            (None, Some(name)) => std::slice::from_ref(name),
+            (None, None) => &[],
+        }
+    }
+
     /// RFC 5923 §8.2: a client asks that requests for this address come over its connection. That holds for the names
     /// that it has proved, so for none without a certificate (§9.2).
     pub(super) fn alias(&mut self, key: ConnectionKey, remote: SocketAddr) {

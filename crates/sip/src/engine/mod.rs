@@ -237,6 +237,13 @@ impl Engine {
         self.connections.names(connection)
     }
 
+    /// The domains that the other end of a connection has proved: those of the certificate of a client, or the one that
+    /// we have asked a server for. Empty without TLS, and for a client without a certificate.
+    #[must_use]
+    pub fn proven_names(&self, connection: ConnectionKey) -> &[PeerName] {
+        self.connections.proven_names(connection)
+    }
+
     /// A connection that was asked for is open, over TLS to whom was asked for: what waited for it is sent.
     pub fn connected(&mut self, now: Mono, key: ConnectKey, flow: &Flow) {
         let Some((to, waiting)) = self.connections.take_waiting(key) else {

@@ -496,6 +496,11 @@ pub(super) const ROUTES: &[Route] = &[
                 "The IP address that the request comes from; 127.0.0.1 if it is absent.",
             ),
             (
+                "certificate",
+                "string",
+                "The domain in the client certificate of the sender, if it has one.",
+            ),
+            (
                 "headers",
                 "array",
                 "Further header fields, each as `Name: value`.",

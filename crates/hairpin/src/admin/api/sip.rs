@@ -72,6 +72,7 @@ pub(super) struct RouteRequest {
     from: String,
     to: String,
     source: Option<IpAddr>,
+    certificate: Option<String>,
     #[serde(default)]
     headers: Vec<String>,
     method: Option<String>,
@@ -84,6 +85,7 @@ pub(super) async fn explain_route(shared: &Shared, body: RouteRequest) -> Result
         from: body.from,
         to: body.to,
         source: body.source.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        certificate: body.certificate,
         headers: body.headers,
         method: body.method.unwrap_or_else(|| "INVITE".to_owned()),
         call_id: body

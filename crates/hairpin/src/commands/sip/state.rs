@@ -166,12 +166,13 @@ fn trunk(trunk: &Value) -> String {
     };
     let number = |name: &str| trunk[name].as_u64().unwrap_or(0);
     let mut lines = format!(
-        "{name}{registered}: {} requests, {} without response, {} moved on, {} limited, {} calls\n",
+        "{name}{registered}: {} requests, {} without response, {} moved on, {} limited, {} calls to it, {} from it\n",
         number("requests"),
         number("silent"),
         number("moved_on"),
         number("limited"),
         number("calls"),
+        number("calls_from"),
     );
     for address in list(&trunk["addresses"]) {
         lines += &format!(

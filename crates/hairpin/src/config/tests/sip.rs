@@ -337,3 +337,66 @@ fn registrations_that_end_before_a_phone_is_woken_are_hardly_meant() {
     // Without a gateway, no phone is woken at all.
     assert_eq!(complaints("[sip]\nregister_expires = \"2m\"\n"), [""; 0]);
 }
+
+#[test]
+fn a_trunk_can_be_known_by_its_certificate_and_have_limits_for_its_calls() {
+    let trunk = "[[sip.trunk]]\ncertificates = [\"Carrier.example\"]\nmax_calls_from = 30\n\
+                 calls_per_second_from = 5\n";
+    let complaints = |text: &str| load_file(text).one_line_each().join("\n");
+    let listens = "[sip]\nlisten_tls = [\"127.0.0.1:0\"]\n";
+    for (keys, wanted) in [
+        ("", "nothing listens for SIP over TLS"),
+        (listens, "clients are not asked for one"),
+    ] {
+        let line = complaints(&format!("{keys}{trunk}"));
+        assert!(line.contains(wanted), "{line}");
+    }
+    for name in ["*.example", "192.0.2.7", ""] {
+        let text = format!("[[sip.trunk]]\ncertificates = [\"{name}\"]\n");
+        let line = complaints(&text);
+        assert!(
+            line.contains("is not a domain that a certificate of SIP can have"),
+            "{line}"
+        );
+    }
+    let text = "[[sip.trunk]]\naddresses = [\"192.0.2.7\"]\nmax_calls_from = 30\ncalls_per_second_from = 5\n";
+    let trunks = load_file(text).config.expect("no fault").sip.trunks;
+    assert_eq!(
+        (trunks[0].max_calls_from, trunks[0].calls_per_second_from),
+        (30, 5)
+    );
+    let report = load_file(&format!("[sip]\nrecord_route = false\n{text}"));
+    let lines = report.one_line_each().join("\n");
+    assert!(lines.contains("the proxy gets no BYE"), "{lines}");
+}
+
+#[test]
+fn a_forward_can_name_another_user_here() {
+    let domain = "[[sip.domain]]\nname = \"example.org\"\n";
+    let listens = "[sip]\nlisten = [\"127.0.0.1:0\"]\n";
+    let first_line = |listens: &str, to: &str| {
+        let forward = format!("[[sip.forward]]\nusers = [\"alice\"]\non_busy = \"{to}\"\n");
+        let lines = load_file(&format!("{listens}{domain}{forward}")).one_line_each();
+        lines
+            .into_iter()
+            .find(|line| line.contains("no call goes on"))
+    };
+    assert_eq!(first_line(listens, "sip:bob@example.org"), None);
+    for (listens, to, why) in [
+        ("", "sip:bob@example.org", "over UDP or TCP"),
+        (listens, "sips:bob@example.org", "by sip URIs"),
+        (listens, "tel:+4930", "there is no route for it"),
+    ] {
+        let line = first_line(listens, to).unwrap_or_default();
+        assert!(line.contains(why), "{to}: {line}");
+    }
+    let own =
+        "[[sip.forward]]\nusers = [\"alice@example.org\"]\non_busy = \"sip:alice@example.org\"\n";
+    let lines = load_file(&format!("{listens}{domain}{own}")).one_line_each();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("it is the user who has not taken it")),
+        "{lines:?}"
+    );
+}

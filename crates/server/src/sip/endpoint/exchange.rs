@@ -127,13 +127,14 @@ impl Endpoint {
         }
     }
 
-    /// Packs a message for another worker, with what its client has proved.
+    /// Packs a message for another worker, with what the other end of its connection has proved.
     pub(super) fn pack(&mut self, worker: u16, flow: &Flow, asked: u16, bytes: &[u8]) {
         let counters = &mut self.counters;
-        if let Some(key) = flow.connection
-            && let Some(names) = self.engine.client_names(key)
-        {
-            self.balance.pack_names(worker, key, names, counters);
+        if let Some(key) = flow.connection {
+            let names = self.engine.proven_names(key);
+            if !names.is_empty() {
+                self.balance.pack_names(worker, key, names, counters);
+            }
         }
         self.balance.pack(worker, flow, asked, bytes, counters);
     }

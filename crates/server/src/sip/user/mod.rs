@@ -254,6 +254,9 @@ impl User {
         transactions: &mut Transactions<'_>,
         key: ConnectionKey,
     ) {
+        if let Some(forwarder) = &mut self.forwarder {
+            forwarder.connection_gone(key);
+        }
         if let Some(registrations) = &mut self.registrations {
             registrations.connection_gone(transactions.now, key);
             self.report_changes(transactions);
@@ -548,7 +551,7 @@ impl TransactionUser for User {
             return RequestOwner::Here;
         };
         let now = transactions.now;
-        let handled = self.with_proxy(transactions, Some(ack.flow.local), |proxy, stack| {
+        let handled = self.with_proxy(transactions, Some(&ack.flow), |proxy, stack| {
             proxy.ack(now, stack, &ack.message, &from)
         });
         // An ACK does not wait.
@@ -580,7 +583,7 @@ impl TransactionUser for User {
         // There is nothing to learn from responses to a BYE of the user agent server.
         if Proxy::owns(mark) {
             let now = transactions.now;
-            self.with_proxy(transactions, Some(flow.local), |proxy, stack| {
+            self.with_proxy(transactions, Some(flow), |proxy, stack| {
                 proxy.response(now, stack, mark, response, flow);
             });
             self.report_changes(transactions);

@@ -3,21 +3,25 @@
 use super::{REGISTRAR, User};
 use sip::build::Builder;
 use sip::engine::{NewRequest, Reply, RespondError};
+use sip::flow::Flow;
 use sip::tu::{RequestOwner, Transactions};
 use sip::{HeaderKind, Message, Method, Uri};
 use sip_server::proxy::{Handled, Proxy, Stack};
-use std::net::SocketAddr;
 
 impl User {
-    /// Gives the proxy to `act`, if there is one. `local` is the address of this server that a message came to.
+    /// Gives the proxy to `act`, if there is one. A message came by `flow`.
     pub(super) fn with_proxy<T>(
         &mut self,
         transactions: &mut Transactions<'_>,
-        local: Option<SocketAddr>,
+        flow: Option<&Flow>,
         act: impl FnOnce(&mut Proxy, &mut Stack<'_>) -> T,
     ) -> Option<T> {
         let forwarder = self.forwarder.as_mut()?;
         let registrations = self.registrations.as_mut()?;
+        if let Some(flow) = flow {
+            forwarder.note_source(flow, transactions.engine);
+        }
+        let local = flow.map(|flow| flow.local);
         let (authenticator, lines) = (&mut self.authenticator, &mut self.lines[..]);
         let (proxy, mut policy) = forwarder.with(registrations, authenticator, lines, local);
         let mut stack = Stack {
@@ -37,8 +41,8 @@ impl User {
         let Some(from) = self.forwarder.as_ref().map(|it| it.flow_id(&request.flow)) else {
             return Ok(RequestOwner::Here);
         };
-        let (now, local) = (transactions.now, Some(request.flow.local));
-        let handled = self.with_proxy(transactions, local, |proxy, stack| {
+        let (now, flow) = (transactions.now, request.flow);
+        let handled = self.with_proxy(transactions, Some(&flow), |proxy, stack| {
             proxy.request(now, stack, request, &from)
         });
         self.report_changes(transactions);

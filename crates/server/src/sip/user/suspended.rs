@@ -14,7 +14,7 @@ impl User {
     /// not wait.
     pub(super) fn park(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
         let forwarder = self.forwarder.as_ref();
-        let is_known = forwarder.is_some_and(|it| it.has_trunk(request.flow.remote.ip()));
+        let is_known = forwarder.is_some_and(|it| it.is_trunk(&request.flow));
         let bytes = request.message.as_bytes().into();
         let waiter = Waiter::Message(request.transaction(), bytes, request.flow);
         self.authenticator
