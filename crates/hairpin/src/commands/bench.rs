@@ -99,7 +99,9 @@ fn list() -> String {
 fn gates() -> String {
     let lines = Scenario::quick().into_iter().flat_map(|scenario| {
         let rules = Gate::Measured.rules(&scenario).into_iter();
-        rules.map(move |(kind, demand)| format!("{:<24} {kind:<14} {demand}\n", scenario.to_string()))
+        rules.map(move |(kind, demand)| {
+            format!("{:<24} {kind:<14} {demand}\n", scenario.to_string())
+        })
     });
     lines.collect()
 }
@@ -282,7 +284,10 @@ mod tests {
             let name = format!("{scenario} ");
             assert!(gates.lines().any(|line| line.starts_with(&name)), "{gates}");
         }
-        assert!(gates.contains("churn-64                 cycle-cost "), "{gates}");
+        assert!(
+            gates.contains("churn-64                 cycle-cost "),
+            "{gates}"
+        );
     }
 
     #[test]

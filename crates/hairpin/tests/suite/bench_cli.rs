@@ -268,7 +268,10 @@ fn a_side_that_damages_or_repeats_ends_it_with_status_98_and_is_named() {
     assert!(of("floor-repeat").is_some_and(|line| !line.contains(" 0 arrived again")));
     assert_eq!(lines.len(), 2, "the bare relay is not named: {said}");
     let table = stdout(&output);
-    assert!(table.contains("floor-damage") && table.contains("SO_RXQ_OVFL"), "{table}");
+    assert!(
+        table.contains("floor-damage") && table.contains("SO_RXQ_OVFL"),
+        "{table}"
+    );
 }
 
 #[test]

@@ -81,9 +81,12 @@ impl Gate {
             let text = format!("at least {:.0} % of the floor's goodput", share * 100.0);
             (GateKind::Goodput, text)
         });
-        let calls = self
-            .system_calls(scenario)
-            .map(|most| (GateKind::SystemCalls, format!("at most {most} per datagram")));
+        let calls = self.system_calls(scenario).map(|most| {
+            (
+                GateKind::SystemCalls,
+                format!("at most {most} per datagram"),
+            )
+        });
         let mut rules: Vec<_> = share.into_iter().chain(calls).collect();
         let of_kind = |kind, limit: Option<String>| limit.map(|text| (kind, text));
         match scenario {
@@ -94,15 +97,20 @@ impl Gate {
                 rules.push((GateKind::Damage, "none".to_owned()));
                 rules.push((GateKind::Cycles, "none fails".to_owned()));
                 let most = self.cycle_in_datagrams();
-                let text = most.map(|most| format!("at most that of {most:.0} datagrams of the floor"));
+                let text =
+                    most.map(|most| format!("at most that of {most:.0} datagrams of the floor"));
                 rules.extend(of_kind(GateKind::CycleCost, text));
             }
             Scenario::Spread { .. } => {
-                let text = self.apart().map(|most| format!("at most {most} allocations"));
+                let text = self
+                    .apart()
+                    .map(|most| format!("at most {most} allocations"));
                 rules.extend(of_kind(GateKind::Spread, text));
             }
             Scenario::Memory { .. } => {
-                let text = self.user_bytes().map(|most| format!("at most {most:.0} bytes each"));
+                let text = self
+                    .user_bytes()
+                    .map(|most| format!("at most {most:.0} bytes each"));
                 rules.extend(of_kind(GateKind::UserMemory, text));
             }
             _ => {}

@@ -114,9 +114,7 @@ impl Running {
             plan,
             first_rate,
             linger,
-            senders: sockets
-                .then(|| self.senders(scenario, flow_mask))
-                .flatten(),
+            senders: sockets.then(|| self.senders(scenario, flow_mask)).flatten(),
         })
     }
 

@@ -361,10 +361,9 @@ impl Side {
             "program-tc" => (floor(&["program-tc", "{flows}"]), Abilities::BOTH_WAYS),
             "hairpin-sip" => (hairpin_sip(&[]), Abilities::SIP_ALL),
             "hairpin-sip-2" => (hairpin_sip(&["--workers=2"]), Abilities::SIP_ALL),
-            "hairpin-sip-uncontrolled" => (
-                hairpin_sip(&["--set=sip.tolerance_ms=0"]),
-                Abilities::SIP_ALL,
-            ),
+            "hairpin-sip-uncontrolled" => {
+                (hairpin_sip(&["--set=sip.tolerance=0s"]), Abilities::SIP_ALL)
+            }
             "kamailio" => (
                 [program(&programs.kamailio), owned(KAMAILIO)].concat(),
                 Abilities::SIP_CONNECTIONS,

@@ -75,7 +75,7 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
     let _ = ::io::rlimit::raise_open_files();
     match kind.as_str() {
         "plain" => plain::run(flows, plain::send)?,
-        "damage" => plain::run(flows, faulty::damage())?,
+        "damage" => plain::run(flows, faulty::damage)?,
         "repeat" => plain::run(flows, faulty::repeat())?,
         "batch" => batch::run(flows, false)?,
         "gro" => batch::run(flows, true)?,
