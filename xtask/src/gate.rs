@@ -4,9 +4,10 @@
 //! measurement below the gate. Where it cannot be measured (no root, one processor), this fails: a gate that is
 //! skipped is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -93,21 +94,58 @@ fn lowest_ratios(report: &Value) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// An option that disables a mechanism of hairpin, and the gates that then must fail.
-struct Removal {
-    option: &'static str,
+/// What makes gates fail, and which.
+struct Proof {
+    switch: Switch,
     gates: &'static [(&'static str, Violation)],
+}
+
+/// What takes a mechanism away from hairpin.
+#[derive(Clone, Copy, Debug)]
+enum Switch {
+    /// An option of hairpin.
+    Option(&'static str),
+    /// An environment variable.
+    Environment(&'static str),
+    /// Other servers in its place: `floor-damage` and `floor-repeat`.
+    FaultyRelays,
+    /// A test of the stage `unit` has a server that does it.
+    Test(&'static str),
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Switch::Option(text) | Switch::Environment(text) => write!(f, "`{text}`"),
+            Switch::FaultyRelays => f.write_str("`floor-damage`, `floor-repeat`"),
+            Switch::Test(name) => write!(f, "test `{name}`"),
+        }
+    }
 }
 
 /// The kind of violation that a gate reports when its mechanism is disabled. If the server does not start, or a figure
 /// was not measured, every gate fails. Such a failure does not show that a gate detects its mechanism.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Violation {
     Goodput,
     SystemCalls,
-    Spread,
+    Damage,
     Cycles,
+    CycleCost,
+    Spread,
+    UserMemory,
 }
+
+/// With their names in `hairpin bench --quick --list`.
+const VIOLATIONS: [(&str, Violation); 7] = [
+    ("goodput", Violation::Goodput),
+    ("system-calls", Violation::SystemCalls),
+    ("damage", Violation::Damage),
+    ("cycles", Violation::Cycles),
+    ("cycle-cost", Violation::CycleCost),
+    ("spread", Violation::Spread),
+    ("user-memory", Violation::UserMemory),
+];
 
 impl Violation {
     /// Its words in `hairpin bench` (crates/load/src/bench/report/gate.rs).
@@ -115,16 +153,24 @@ impl Violation {
         match self {
             Violation::Goodput => "% of the floor's ",
             Violation::SystemCalls => " system calls for each datagram are more than ",
-            Violation::Spread => "the two workers differed by ",
+            Violation::Damage => " datagrams arrived changed or in the wrong place, ",
             Violation::Cycles => " cycles failed",
+            Violation::CycleCost => "a cycle takes ",
+            Violation::Spread => "the two workers differed by ",
+            Violation::UserMemory => " bytes of user memory for each are more than ",
         }
+    }
+
+    fn name(self) -> &'static str {
+        let found = VIOLATIONS.iter().find(|(_, kind)| *kind == self);
+        found.map_or("", |(name, _)| name)
     }
 }
 
 /// As docs/benchmarking.md lists them.
-const REMOVALS: [Removal; 5] = [
-    Removal {
-        option: "--set=server.offloads=false",
+const PROOFS: [Proof; 8] = [
+    Proof {
+        switch: Switch::Option("--set=server.offloads=false"),
         gates: &[
             ("relay-1x1-c2p-120B", Violation::Goodput),
             ("relay-1x1-c2p-1200B", Violation::Goodput),
@@ -132,93 +178,240 @@ const REMOVALS: [Removal; 5] = [
             ("binding-1", Violation::Goodput),
         ],
     },
-    Removal {
-        option: "--batch-limit=64",
+    Proof {
+        switch: Switch::Option("--batch-limit=64"),
         gates: &[
             ("relay-64x1-c2p-120B", Violation::SystemCalls),
+            ("relay-64x1-c2p-1200B", Violation::SystemCalls),
             ("relay-1000x1-c2p-120B", Violation::SystemCalls),
         ],
     },
-    Removal {
-        option: "--batch-limit=1",
+    Proof {
+        switch: Switch::Option("--batch-limit=1"),
         gates: &[
             ("relay-64x1-p2c-120B", Violation::SystemCalls),
             ("relay-64x1-both-120B", Violation::SystemCalls),
             ("binding-1000", Violation::SystemCalls),
+            ("relay-64x1-c2p-120B", Violation::Goodput),
+            ("relay-64x1-c2p-1200B", Violation::Goodput),
+            ("relay-64x1-p2c-120B", Violation::Goodput),
+            ("relay-64x1-both-120B", Violation::Goodput),
+            ("relay-1000x1-c2p-120B", Violation::Goodput),
+            ("binding-1000", Violation::Goodput),
         ],
     },
-    Removal {
-        option: "--set=server.steering=hash",
+    Proof {
+        switch: Switch::Option("--set=server.steering=hash"),
         gates: &[("spread-4", Violation::Spread)],
     },
-    Removal {
-        option: "--set=limits.allocations_per_user=1",
+    Proof {
+        switch: Switch::Option("--set=limits.allocations_per_user=1"),
         gates: &[("churn-64", Violation::Cycles)],
+    },
+    // The memory of an allocation that ends goes back to the kernel at once, and that of the next one is a page of its
+    // own.
+    Proof {
+        switch: Switch::Environment(
+            "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=64:glibc.malloc.mmap_max=1000000:glibc.malloc.top_pad=0:glibc.malloc.trim_threshold=0:glibc.malloc.tcache_count=0",
+        ),
+        gates: &[
+            ("memory-1000", Violation::UserMemory),
+            ("churn-64", Violation::CycleCost),
+        ],
+    },
+    Proof {
+        switch: Switch::FaultyRelays,
+        gates: &[
+            ("relay-1x1-c2p-120B", Violation::Damage),
+            ("relay-1x1-c2p-1200B", Violation::Damage),
+            ("relay-64x1-c2p-120B", Violation::Damage),
+            ("relay-64x1-c2p-1200B", Violation::Damage),
+            ("relay-64x1-p2c-120B", Violation::Damage),
+            ("relay-64x1-both-120B", Violation::Damage),
+            ("relay-64x8-c2p-120B", Violation::Damage),
+            ("relay-1000x1-c2p-120B", Violation::Damage),
+            ("binding-1", Violation::Damage),
+            ("binding-1000", Violation::Damage),
+        ],
+    },
+    Proof {
+        switch: Switch::Test("dropped_requests_and_malformed_messages_of_a_churn_are_counted"),
+        gates: &[("churn-64", Violation::Damage)],
     },
 ];
 
-/// Shows that each gate fails when hairpin lacks what the gate is for. Each gate is one check.
+/// Shows that each gate fails when hairpin lacks what the gate is for. Each gate is one check. At the end, a table has
+/// them all.
 pub(crate) fn prove(root: &Path) -> Result<Tally> {
     let binary = cargo::release(root)?;
     let folder = scratch(root, "gates")?;
     let mut tally = Tally::default();
-    for removal in &REMOVALS {
-        let found = without(removal, &binary, &folder)?;
-        for &(scenario, kind) in removal.gates {
-            let outcome = proof(&found, scenario, kind);
-            tally.record(&format!("{scenario} with {}", removal.option), &outcome);
+    let mut rows = Vec::new();
+    for proof in &PROOFS {
+        let found = match proof.switch {
+            Switch::Test(_) => Vec::new(),
+            switch => without(switch, proof.gates, &binary, &folder)?,
+        };
+        for &(scenario, kind) in proof.gates {
+            let outcome = match proof.switch {
+                Switch::Test(name) => Ok(format!("the stage unit runs {name}")),
+                switch => violation(&found, scenario, kind, switch),
+            };
+            let name = format!("{scenario}, {}, with {}", kind.name(), proof.switch);
+            tally.record(&name, &outcome);
+            let said = outcome.unwrap_or_else(|error| format!("**{error:#}**"));
+            rows.push((scenario, kind, proof.switch, said));
         }
     }
+    let rules = rules(&binary)?;
+    for (scenario, kind, demand) in &rules {
+        let is_proved = rows.iter().any(|row| row.0 == scenario && row.1 == *kind);
+        if !is_proved {
+            let missing = Err(anyhow::anyhow!("nothing makes it fail ({demand})"));
+            tally.record(&format!("{scenario}, {}", kind.name()), &missing);
+        }
+    }
+    print!("{}", table(&rules, &rows));
     Ok(tally)
 }
 
-/// The violation of this kind in this scenario. If there is none, the error lists the other violations of the scenario.
-fn proof(found: &[String], scenario: &str, kind: Violation) -> Result<String> {
-    let place = format!(" {scenario}: ");
-    let of_it: Vec<&str> = found
-        .iter()
-        .filter(|line| line.starts_with("hairpin") && line.contains(&place))
-        .map(String::as_str)
-        .collect();
-    let of_kind = of_it.iter().find(|line| line.contains(kind.words()));
-    match of_kind {
-        Some(line) => Ok((*line).to_owned()),
-        None if of_it.is_empty() => bail!("the gate holds"),
-        None => bail!(
-            "no violation with `{}`, only: {}",
-            kind.words().trim(),
-            of_it.join("; ")
-        ),
+/// The gates of the quick mode: scenario, kind, and what it demands.
+fn rules(binary: &Path) -> Result<Vec<(String, Violation, String)>> {
+    let mut command = process::command(binary);
+    command.args(["bench", "--quick", "--list"]);
+    let output = command.output().context("cannot run hairpin bench")?;
+    ensure!(output.status.success(), "hairpin bench: {}", output.status);
+    parse_rules(&String::from_utf8(output.stdout)?)
+}
+
+fn parse_rules(text: &str) -> Result<Vec<(String, Violation, String)>> {
+    let rules = text.lines().map(|line| {
+        let mut words = line.split_whitespace();
+        let (scenario, name) = words.next().zip(words.next()).context("an empty line")?;
+        let known = VIOLATIONS.iter().find(|(known, _)| *known == name);
+        let (_, kind) = known.with_context(|| format!("`{name}` is no kind of gate"))?;
+        let demand: Vec<&str> = words.collect();
+        Ok((scenario.to_owned(), *kind, demand.join(" ")))
+    });
+    let rules: Vec<_> = rules.collect::<Result<_>>()?;
+    ensure!(!rules.is_empty(), "there are no gates");
+    Ok(rules)
+}
+
+/// A table in Markdown: each gate, what it demands, what makes it fail, and what `hairpin bench` then said.
+fn table(
+    rules: &[(String, Violation, String)],
+    rows: &[(&str, Violation, Switch, String)],
+) -> String {
+    let mut text = String::from(
+        "\n| scenario | gate | demands | what makes it fail | what hairpin bench said |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for (scenario, kind, demand) in rules {
+        let of_gate =
+            |row: &&(&str, Violation, Switch, String)| row.0 == scenario && row.1 == *kind;
+        let name = kind.name();
+        for (_, _, switch, said) in rows.iter().filter(of_gate) {
+            let said = said.replace('|', "\\|");
+            let _ = writeln!(
+                text,
+                "| {scenario} | {name} | {demand} | {switch} | {said} |"
+            );
+        }
+        if !rows.iter().any(|row| of_gate(&row)) {
+            let _ = writeln!(text, "| {scenario} | {name} | {demand} | **nothing** | |");
+        }
     }
+    text
+}
+
+/// The violation of this kind in this scenario. If there is none, the error lists the other violations of the scenario.
+fn violation(found: &[String], scenario: &str, kind: Violation, switch: Switch) -> Result<String> {
+    let place = format!(" {scenario}: ");
+    let sides: &[&str] = match switch {
+        Switch::FaultyRelays => &["floor-damage ", "floor-repeat "],
+        _ => &["hairpin"],
+    };
+    let mut said = Vec::new();
+    for side in sides {
+        let of_it: Vec<&str> = found
+            .iter()
+            .filter(|line| line.starts_with(side) && line.contains(&place))
+            .map(String::as_str)
+            .collect();
+        let of_kind = of_it.iter().find(|line| line.contains(kind.words()));
+        match of_kind {
+            Some(line) => said.push(*line),
+            None if of_it.is_empty() => bail!("the gate holds"),
+            None => bail!(
+                "no violation with `{}`, only: {}",
+                kind.words().trim(),
+                of_it.join("; ")
+            ),
+        }
+    }
+    Ok(said.join("; "))
 }
 
 /// The violations that a quick benchmark finds in a hairpin with the option.
-fn without(removal: &Removal, binary: &Path, folder: &Path) -> Result<Vec<String>> {
-    let script = folder.join("hairpin");
-    let text = format!(
-        "#!/bin/sh\nexec {} \"$@\" {}\n",
-        binary.display(),
-        removal.option
-    );
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+fn without(
+    switch: Switch,
+    gates: &[(&str, Violation)],
+    binary: &Path,
+    folder: &Path,
+) -> Result<Vec<String>> {
     let mut command = process::command(binary);
-    let scenarios: Vec<&str> = removal.gates.iter().map(|(name, _)| *name).collect();
-    command
-        .args(["bench", "--quick", "--a", "hairpin", "--b", "floor"])
-        .args(["--c", "hairpin-spread", "--scenarios"])
-        .arg(scenarios.join(","))
-        .arg("--hairpin")
-        .arg(&script);
+    let scenarios: BTreeSet<&str> = gates.iter().map(|(name, _)| *name).collect();
+    let scenarios = scenarios.into_iter().collect::<Vec<_>>().join(",");
+    command.args(["bench", "--scenarios", &scenarios]);
+    match switch {
+        Switch::FaultyRelays => {
+            command
+                .args(["--a", "floor", "--b", "floor-damage", "--c", "floor-repeat"])
+                .args(["--rounds", "1", "--step", "120ms", "--hold", "250ms"]);
+        }
+        _ => {
+            // A cycle is compared with datagrams of the floor, which a relay scenario measures.
+            let with_datagrams = match gates.iter().any(|(_, kind)| *kind == Violation::CycleCost) {
+                true => format!("{scenarios},relay-64x1-c2p-120B"),
+                false => scenarios,
+            };
+            let script = script(switch, binary, folder)?;
+            command = process::command(binary);
+            command
+                .args(["bench", "--quick", "--a", "hairpin", "--b", "floor"])
+                .args(["--c", "hairpin-spread", "--scenarios", &with_datagrams])
+                .arg("--hairpin")
+                .arg(&script);
+        }
+    }
     let mut bench = Process::start("hairpin bench", command, folder.join("bench.log"))?;
     if bench.wait(LIMIT)? == Ended::Killed {
         bail!("not finished within {LIMIT:?}: {}", bench.tail());
     }
     let output = bench.output();
-    let gates = output
-        .lines()
-        .filter_map(|line| line.strip_prefix("gate: "));
-    Ok(gates.map(str::to_owned).collect())
+    let prefix = match switch {
+        Switch::FaultyRelays => "damage: ",
+        _ => "gate: ",
+    };
+    let found = output.lines().filter_map(|line| line.strip_prefix(prefix));
+    Ok(found.map(str::to_owned).collect())
+}
+
+/// A program that runs hairpin without the mechanism.
+fn script(switch: Switch, binary: &Path, folder: &Path) -> Result<PathBuf> {
+    let (before, after) = match switch {
+        Switch::Environment(variable) => (format!("export {variable}\n"), ""),
+        Switch::Option(option) => (String::new(), option),
+        Switch::FaultyRelays | Switch::Test(_) => (String::new(), ""),
+    };
+    let script = folder.join("hairpin");
+    let text = format!(
+        "#!/bin/sh\n{before}exec {} \"$@\" {after}\n",
+        binary.display()
+    );
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    Ok(script)
 }
 
 #[cfg(test)]
@@ -237,6 +430,41 @@ mod tests {
             [("binding".to_owned(), 2.0), ("relay".to_owned(), 0.8)]
         );
         assert!(lowest_ratios(&json!({})).is_empty());
+    }
+
+    const OPTION: Switch = Switch::Option("--batch-limit=1");
+
+    #[test]
+    fn the_table_has_each_gate_and_says_which_nothing_makes_fail() {
+        let text = "binding-1   goodput   at least 180 %\nchurn-64  cycles  none fails\n";
+        let rules = parse_rules(text).unwrap();
+        assert_eq!(rules[1].1, Violation::Cycles);
+        assert!(parse_rules("binding-1 speed\n").is_err() && parse_rules("").is_err());
+        let said = "hairpin: 10 | 20".to_owned();
+        let table = table(&rules, &[("churn-64", Violation::Cycles, OPTION, said)]);
+        let lines: Vec<&str> = table.lines().skip(3).collect();
+        assert_eq!(
+            lines,
+            [
+                "| binding-1 | goodput | at least 180 % | **nothing** | |",
+                "| churn-64 | cycles | none fails | `--batch-limit=1` | hairpin: 10 \\| 20 |",
+            ]
+        );
+    }
+
+    #[test]
+    fn damage_is_proved_by_both_relays() {
+        let line = |side: &str| {
+            format!(
+                "{side} in round 1, binding-1: 7 datagrams arrived changed or in the wrong place, 8 arrived again"
+            )
+        };
+        let both = [line("floor-damage"), line("floor-repeat")];
+        let proved = |found: &[String]| {
+            violation(found, "binding-1", Violation::Damage, Switch::FaultyRelays).is_ok()
+        };
+        assert!(proved(&both));
+        assert!(!proved(&both[..1]) && !proved(&[line("floor")]));
     }
 
     #[test]
@@ -262,11 +490,11 @@ mod tests {
             ("spread-4", Violation::Spread),
             ("binding-1000", Violation::SystemCalls),
         ] {
-            let outcome = proof(&found, scenario, kind);
+            let outcome = violation(&found, scenario, kind, OPTION);
             assert!(outcome.is_ok(), "{scenario}: {outcome:?}");
         }
         let failed = |scenario, kind| {
-            proof(&found, scenario, kind)
+            violation(&found, scenario, kind, OPTION)
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default()

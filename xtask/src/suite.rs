@@ -1,7 +1,8 @@
 //! `cargo xtask test`: its stages, in the order that finds a mistake soonest.
 //!
 //! Some stages need processor time only and measure none. They run one after the other in the background, at idle
-//! priority, while the stages in the foreground wait for timers and packets ([`background`]).
+//! priority, while the stages in the foreground wait for timers and packets ([`background`]). The stage `stores` also
+//! waits most of the time, but has deadlines. So it runs beside `interop`, at the same priority.
 
 mod background;
 mod bpf;
@@ -162,6 +163,11 @@ impl Stage {
         )
     }
 
+    /// Whether the stage may run beside `interop`. Both wait for timers and packets most of the time.
+    fn runs_beside_interop(self) -> bool {
+        matches!(self, Stage::Stores)
+    }
+
     /// As on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value()
@@ -234,9 +240,13 @@ fn announce(root: &Path, stages: &[Stage], times: &Times, tools: &[&[Tool]]) {
             |seconds| format!("last: {seconds:.0} s"),
         )
     };
-    println!("=== the stages (* in the background)");
+    println!("=== the stages (* in the background, + beside interop)");
     for &stage in stages {
-        let mark = if stage.runs_in_background() { '*' } else { ' ' };
+        let mark = match (stage.runs_in_background(), stage.runs_beside_interop()) {
+            (true, _) => '*',
+            (_, true) => '+',
+            _ => ' ',
+        };
         let name = stage.name();
         println!("  {mark} {name:9} {:14} {}", last(&name), stage.about());
     }
@@ -274,13 +284,19 @@ fn run_stages(root: &Path, stages: &[Stage], keep_going: bool, times: &mut Times
         .copied()
         .partition(|stage| stage.runs_in_background() && !alone);
     let mut total = Tally::default();
-    let mut background = Background::new(root, behind);
+    let (beside, ahead) = beside_interop(ahead);
+    let mut background = Background::new(root, behind, true);
+    let mut beside = Background::new(root, beside, false);
     for stage in ahead {
         if !stage.is_short() {
             background.start();
         }
+        if stage == Stage::Interop {
+            beside.start();
+        }
         if stage == Stage::Bench {
             // It measures time, so nothing may run beside it.
+            total.add(beside.finish(times));
             total.add(background.finish(times));
         }
         if total.failed > 0 && !keep_going {
@@ -292,20 +308,47 @@ fn run_stages(root: &Path, stages: &[Stage], keep_going: bool, times: &mut Times
         let tally = stage.run(root);
         report(&name, tally, started.elapsed().as_secs_f32(), times);
         total.add(tally);
+        total.add(beside.collect(times));
         total.add(background.collect(times));
     }
     if total.failed > 0 && !keep_going {
         println!("=== stopped: later stages were not run (--keep-going runs them all the same)");
+        beside.stop();
         background.stop();
     } else {
+        total.add(beside.finish(times));
         total.add(background.finish(times));
     }
     total
+}
+
+/// Those that run beside `interop`, and the others in their order. Without `interop`, all run one after the other.
+fn beside_interop(stages: Vec<Stage>) -> (Vec<Stage>, Vec<Stage>) {
+    let has_interop = stages.contains(&Stage::Interop);
+    stages
+        .into_iter()
+        .partition(|stage| has_interop && stage.runs_beside_interop())
 }
 
 fn report(name: &str, tally: Tally, seconds: f32, times: &mut Times) {
     println!("=== {name}: {tally} in {seconds:.1} s");
     if tally.failed == 0 {
         times.note(name, seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_runs_beside_interop_and_alone_without_it() {
+        let all = vec![Stage::Vm, Stage::Interop, Stage::Stores, Stage::Bench];
+        let (beside, ahead) = beside_interop(all);
+        assert_eq!(beside, [Stage::Stores]);
+        assert_eq!(ahead, [Stage::Vm, Stage::Interop, Stage::Bench]);
+        let (beside, ahead) = beside_interop(vec![Stage::Stores, Stage::Bench]);
+        assert_eq!(beside, []);
+        assert_eq!(ahead, [Stage::Stores, Stage::Bench]);
     }
 }

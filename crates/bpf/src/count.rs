@@ -60,8 +60,11 @@ pub struct Expectation {
     /// ... and how many ports from there belong to it. Datagrams to other ports go to the stack
     /// uncounted.
     pub ports: u16,
-    /// The flows, by their number in the payload.
+    /// The flows, by their number.
     pub flows: Vec<ExpectedFlow>,
+    /// What the numbers of flows in payloads and transaction IDs are XORed with. If it differs from run to run,
+    /// datagrams of another run are misdirected. They do not count, and displace none of this run.
+    pub flow_mask: u32,
     /// The whole payload is compared for one sequence in this many (rounded up to a power of two); 1:
     /// for all.
     pub verify_one_in: u32,
@@ -306,9 +309,10 @@ struct Settings {
     payload: u32,
     flows: u32,
     verify_mask: u32,
+    flow_mask: u32,
 }
 
-// SAFETY: six u32, no padding.
+// SAFETY: seven u32, no padding.
 unsafe impl aya::Pod for Settings {}
 
 impl Settings {
@@ -330,6 +334,7 @@ impl Settings {
                 .clamp(1, 1 << 31)
                 .next_power_of_two()
                 - 1,
+            flow_mask: expectation.flow_mask,
         }
     }
 }

@@ -7,7 +7,7 @@
 // Helpers of tests: a failure there is a failure of the test.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -48,48 +48,9 @@ fn entry() -> Vec<String> {
 fn entry_of_the_bare_relay() {
     let arguments: Vec<String> = std::env::args().collect();
     match &arguments[arguments.len() - 3..] {
-        [_, kind, _] if kind == "damage" => damage(),
-        [_, kind, _] if kind == "repeat" => repeat(),
         [_, kind, _] if kind == "forward" => forward(),
         [_, kind, _] if kind == "forget" => forget(),
         arguments => panic!("{:?}", floor::main(arguments)),
-    }
-}
-
-/// Relays flow 0 and flips a bit in the middle of 64 of a thousand payloads. The first ones are unharmed, which the
-/// payload check looks at. The next few hundred must include damaged ones, because a busy machine delivers no more in a
-/// short step.
-fn damage() {
-    let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
-    let relay = UdpSocket::bind("10.99.2.1:20000").unwrap();
-    let mut buffer = [0; 2048];
-    for number in 0.. {
-        let length = listener.recv(&mut buffer).unwrap();
-        if (200..264).contains(&(number % 1000)) {
-            buffer[length / 2] ^= 1;
-        }
-        let _ = relay.send_to(&buffer[4..length], "10.99.2.2:9000");
-    }
-}
-
-/// Relays flow 0, and everything again, 100 datagrams later, but for the low sequences: those are the payload check's.
-fn repeat() {
-    let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
-    let relay = UdpSocket::bind("10.99.2.1:20000").unwrap();
-    let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
-    let mut buffer = [0; 2048];
-    loop {
-        let length = listener.recv(&mut buffer).unwrap();
-        let _ = relay.send_to(&buffer[4..length], "10.99.2.2:9000");
-        let sequence = u32::from_le_bytes(buffer[12..16].try_into().unwrap());
-        if (1000..u32::MAX).contains(&sequence) {
-            kept.push_back(buffer[4..length].to_vec());
-        }
-        if kept.len() > 100
-            && let Some(again) = kept.pop_front()
-        {
-            let _ = relay.send_to(&again, "10.99.2.2:9000");
-        }
     }
 }
 
@@ -257,9 +218,8 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
 #[test]
 fn duplicates_are_no_goodput_and_are_reported() {
     let _turn = in_turn();
-    let repeating = format!("static:{} repeat 1", entry().join(" "));
     let report = measure(
-        vec![side("floor"), side(&repeating)],
+        vec![side("floor"), side("floor-repeat")],
         vec![relay(1, Direction::ClientToPeer)],
     );
     // It may lose more than 1 % at every rate besides, on a busy machine.
@@ -407,10 +367,9 @@ fn sip_servers_are_measured_at_their_peak_and_far_beyond_it() {
 #[test]
 fn damage_and_crashes_are_reported_and_do_not_end_the_benchmark() {
     let _turn = in_turn();
-    let damaging = format!("static:{} damage 1", entry().join(" "));
     let sides = vec![
         side("floor"),
-        side(&damaging),
+        side("floor-damage"),
         side("static:/bin/echo farewell"),
         side("/no/such/server"),
     ];

@@ -15,7 +15,7 @@ use hairpin_load::generator::{
     BindingOptions, Direction, Lane, Path, Plan, ReceiveSocket, RelayOptions, Run, Stamping,
     Stopper, Stream, Target, TurnClients, binding, relay,
 };
-use hairpin_load::measure::{Payload, Rate, Schedule};
+use hairpin_load::measure::{Payload, Rate, RunStamp, Schedule};
 use hairpin_load::probe::Credentials;
 use hairpin_load::report::{LoadReport, Totals};
 use liar::Liar;
@@ -287,6 +287,55 @@ fn delays_show_in_the_latencies_and_a_stall_in_those_it_touches() {
         latency.p90_us.unwrap() >= 60_000.0 && latency.min_us < 20_000.0,
         "{report}"
     );
+}
+
+#[test]
+fn a_stall_shows_in_the_latencies_of_all_that_it_held() {
+    const STALL: std::ops::Range<u64> = 300..700;
+    let mut held: Vec<Vec<u8>> = Vec::new();
+    let liar = Liar::<Account>::start(move |number, bytes, from, account, sends| {
+        account.passed += 1;
+        if STALL.contains(&number) {
+            return held.push(bytes.to_vec());
+        }
+        for old in held.drain(..) {
+            sends.now(from, &old);
+        }
+        sends.now(from, bytes);
+    });
+    let mut plan = echo(liar.address, 1, 1_000.0);
+    plan.duration = Duration::from_secs(2);
+    let report = run(plan);
+    agrees(&report, &liar.account());
+    assert_eq!(report.total.lost, 0, "{report}");
+    // It ends when number 700 arrives, which leaves 400 ms after number 300. Of 2,000 datagrams, 200 wait for more than
+    // 200 ms.
+    let latency = &report.latency;
+    assert!(latency.max_us >= 399_000.0, "{report}");
+    assert!(latency.p90_us.is_some_and(|us| us >= 199_000.0), "{report}");
+}
+
+#[test]
+fn a_payload_that_was_made_without_the_key_counts_as_of_another_run() {
+    let liar = Liar::<Account>::start(|number, bytes, from, account, sends| {
+        let stamp = Payload::peek(bytes, 0, 0).unwrap();
+        // All that is in the payload is known, and the check is right. Only the key is not.
+        let run = RunStamp {
+            number: stamp.run,
+            key: number % 3,
+        };
+        let mut forged = bytes.to_vec();
+        for sequence in [stamp.sequence, stamp.sequence + 50] {
+            Payload::stamp(&mut forged, run, sequence, stamp.intended_ns + 1);
+            account.other_run += 1;
+            sends.now(from, &forged);
+        }
+        account.passed += 1;
+        sends.now(from, bytes);
+    });
+    let report = run(echo(liar.address, 2, 1_000.0));
+    agrees(&report, &liar.account());
+    assert_eq!(report.total.received, report.total.sent, "{report}");
 }
 
 #[test]

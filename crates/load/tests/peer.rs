@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use hairpin_load::measure::{Counter, Payload, Rate};
+use hairpin_load::measure::{Counter, Payload, Rate, RunStamp};
 use hairpin_load::peer::{Mode, Peer, PeerError, PeerOptions};
 
 fn client() -> UdpSocket {
@@ -20,6 +20,11 @@ fn start(options: PeerOptions) -> (Peer, SocketAddr) {
     let peer = Peer::start(&options).unwrap();
     let address = peer.addresses()[0];
     (peer, address)
+}
+
+/// Without a key.
+fn run(number: u32) -> RunStamp {
+    RunStamp { number, key: 0 }
 }
 
 fn loopback() -> Vec<SocketAddr> {
@@ -64,7 +69,7 @@ fn a_sink_counts_good_corrupt_duplicate_and_foreign_separately() {
     let mut datagram = vec![0; 120];
     Payload::new().fill(&mut datagram, 3);
     for sequence in [0, 1, 1, 2] {
-        Payload::stamp(&mut datagram, 1, sequence, 0);
+        Payload::stamp(&mut datagram, run(1), sequence, 0);
         socket.send_to(&datagram, address).unwrap();
     }
     datagram[100] ^= 1;
@@ -97,8 +102,8 @@ fn a_sink_counts_cut_payloads_and_other_runs_apart() {
     let socket = client();
     let mut datagram = vec![0; 120];
     Payload::new().fill(&mut datagram, 3);
-    let mut send = |run, sequence, length: usize| {
-        Payload::stamp(&mut datagram, run, sequence, 0);
+    let mut send = |number, sequence, length: usize| {
+        Payload::stamp(&mut datagram, run(number), sequence, 0);
         let longer = [&datagram[..], &[0; 40]].concat();
         socket.send_to(&longer[..length], address).unwrap();
     };
@@ -131,6 +136,92 @@ fn a_sink_counts_cut_payloads_and_other_runs_apart() {
     assert!(report.to_string().contains("of another run 3"), "{report}");
 }
 
+/// What a network between a sender and a sink did.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Account {
+    passed: u64,
+    repeated: u64,
+    reordered: u64,
+    cut: u64,
+    corrupt: u64,
+    forged: u64,
+}
+
+#[test]
+fn a_sink_counts_what_a_faulty_network_did() {
+    const KEY: u64 = 4711;
+    let mut options = PeerOptions::echo(loopback());
+    (options.mode, options.payload_key) = (Mode::Sink, KEY);
+    let (peer, address) = start(options);
+    let socket = client();
+    let mut datagram = vec![0; 120];
+    Payload::new().fill(&mut datagram, 3);
+    let mut send = |key, sequence, change: &dyn Fn(&mut Vec<u8>)| {
+        Payload::stamp(&mut datagram, RunStamp { number: 1, key }, sequence, 0);
+        let mut changed = datagram.clone();
+        change(&mut changed);
+        socket.send_to(&changed, address).unwrap();
+    };
+    let (mut account, as_it_is) = (Account::default(), |_: &mut Vec<u8>| ());
+    for sequence in 0..400u64 {
+        match (sequence + 7) % 8 {
+            // It has the format, but not the key. The true one comes after it.
+            0 => {
+                account.forged += 1;
+                send(KEY + 1, sequence, &as_it_is);
+                send(0, sequence, &as_it_is);
+                account.forged += 1;
+            }
+            1 => {
+                account.repeated += 2;
+                send(KEY, sequence, &as_it_is);
+                send(KEY, sequence, &as_it_is);
+            }
+            2 => {
+                account.cut += 1;
+                send(KEY, sequence, &|bytes| bytes.truncate(70));
+                continue;
+            }
+            3 => {
+                account.corrupt += 1;
+                send(KEY, sequence, &|bytes| bytes[90] ^= 4);
+                continue;
+            }
+            // The next one comes first.
+            4 => continue,
+            5 => {
+                send(KEY, sequence, &as_it_is);
+                account.passed += 1;
+                account.reordered += 1;
+                send(KEY, sequence - 1, &as_it_is);
+                account.passed += 1;
+                continue;
+            }
+            _ => {}
+        }
+        account.passed += 1;
+        send(KEY, sequence, &as_it_is);
+    }
+    let told = || {
+        let now = peer.snapshot();
+        Account {
+            passed: now.get(Counter::Received),
+            repeated: now.get(Counter::Duplicate),
+            reordered: now.get(Counter::Reordered),
+            cut: now.get(Counter::Truncated),
+            corrupt: now.get(Counter::Corrupt),
+            forged: now.get(Counter::OtherRun),
+        }
+    };
+    for _ in 0..3_000 {
+        if told() == account {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(told(), account);
+}
+
 #[test]
 fn a_source_streams_to_whoever_has_spoken() {
     let mut options = PeerOptions::echo(loopback());
@@ -146,7 +237,7 @@ fn a_source_streams_to_whoever_has_spoken() {
         .map(|_| {
             let mut buffer = [0; 300];
             let received = socket.recv(&mut buffer).unwrap();
-            payload.check(&buffer[..received], 0).unwrap().sequence
+            payload.check(&buffer[..received], 0, 0).unwrap().sequence
         })
         .collect();
     assert_eq!(sequences, (0..100).collect());

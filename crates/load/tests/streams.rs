@@ -4,6 +4,9 @@
 mod certificate;
 #[path = "../../client/tests/coturn/mod.rs"]
 mod coturn;
+#[path = "liars/udp.rs"]
+#[allow(clippy::unwrap_used)] // helpers of tests
+mod liar;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -261,6 +264,75 @@ fn messages_due_together_leave_in_one_write() {
         let per_call = report.sending.datagrams as f64 / report.sending.calls as f64;
         assert!(per_call > 8.0, "{per_call}: {report}");
     }
+}
+
+/// What a middlebox did with the records that carry payloads.
+#[derive(Default)]
+struct Records {
+    whole: u64,
+    changed: u64,
+}
+
+/// RFC 6347 §4.1.2: a record that is repeated, changed or cut is discarded.
+#[test]
+fn a_middlebox_can_only_lose_what_dtls_protects() {
+    const SIZE: usize = 600;
+    const APPLICATION_DATA: u8 = 23;
+    let certificate = Certificate::new("middlebox", &[NAME]);
+    let Some(coturn) = certificate.coturn(&[]) else {
+        return;
+    };
+    stun(&over(coturn.tls, dtls(&certificate, NAME)));
+    let far = coturn.tls;
+    let (mut client, mut number) = (far, 0u64);
+    let middlebox = liar::Liar::<Records>::start(move |_, bytes, from, records, sends| {
+        if from != far {
+            client = from;
+            return sends.now(far, bytes);
+        }
+        // Only records with payloads are so long, after the handshake.
+        if bytes[0] != APPLICATION_DATA || bytes.len() < SIZE {
+            return sends.now(client, bytes);
+        }
+        number += 1;
+        let mut changed = bytes.to_vec();
+        match number % 5 {
+            0 => sends.now(client, bytes),
+            1 => changed[40 + number as usize % 500] ^= 8,
+            2 => changed.truncate(400),
+            _ => {}
+        }
+        if number % 5 == 1 || number % 5 == 2 {
+            records.changed += 1;
+        } else {
+            records.whole += 1;
+        }
+        sends.now(client, &changed);
+    });
+    let mut turn = TurnClients::new(Target::admit(middlebox.address, false).expect("loopback"));
+    turn.credentials = Some(Credentials::new(USER, PASSWORD));
+    turn.via = dtls(&certificate, NAME);
+    let mut options = RelayOptions::new(turn);
+    (options.clients, options.size) = (1, SIZE);
+    options.path = Path::Peers {
+        direction: Direction::Down,
+        ip: None,
+        sockets: 1,
+    };
+    let mut plan = generator::relay(&options, &Stopper::new()).expect("a plan");
+    plan.warm_up = Duration::ZERO;
+    plan.duration = Duration::from_secs(1);
+    plan.set_schedule(&Schedule::constant(Rate(500.0)));
+    let report = Run::start(plan).expect("threads").finish();
+    let (total, records) = (&report.total, middlebox.account());
+    assert!(records.changed > 100, "{report}");
+    assert_eq!(
+        (total.received, total.lost),
+        (records.whole, records.changed),
+        "{report}"
+    );
+    let lies = total.duplicates + total.truncated + total.corrupt + total.damaged;
+    assert_eq!(lies, 0, "{report}");
 }
 
 #[test]

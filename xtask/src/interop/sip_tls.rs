@@ -61,7 +61,7 @@ pub(crate) fn run(
         "sip.listen_tls=127.0.0.1:0",
         "sip.listen_wss=127.0.0.1:0",
         // 64*T1 are 3.2 s: then a call without an ACK is ended with a BYE.
-        "sip.t1_ms=50",
+        "sip.t1=50ms",
         &pair,
         &next_hops,
     ];

@@ -1,4 +1,4 @@
-//! Stages that run beside others: each in a process of its own at idle priority, one after the other.
+//! Stages that run beside others: each in a process of its own, one after the other, most of them at idle priority.
 //!
 //! A process, so that the output of a stage goes to a file and does not mix with that of the foreground. At idle
 //! priority (`SCHED_IDLE`) it uses only processor time that nothing in the foreground wants.
@@ -35,15 +35,18 @@ struct Finished {
 pub(super) struct Background {
     root: PathBuf,
     stages: Vec<Stage>,
+    /// Whether they run at idle priority.
+    is_idle: bool,
     running: Option<(JoinHandle<()>, Receiver<Finished>)>,
     stop: Arc<AtomicBool>,
 }
 
 impl Background {
-    pub(super) fn new(root: &Path, stages: Vec<Stage>) -> Background {
+    pub(super) fn new(root: &Path, stages: Vec<Stage>, is_idle: bool) -> Background {
         Background {
             root: root.to_path_buf(),
             stages,
+            is_idle,
             running: None,
             stop: Arc::default(),
         }
@@ -58,8 +61,8 @@ impl Background {
         println!("=== in the background from now on: {}", names.join(", "));
         let (sender, receiver) = channel();
         let (root, stop) = (self.root.clone(), Arc::clone(&self.stop));
-        let stages = std::mem::take(&mut self.stages);
-        let thread = std::thread::spawn(move || run_all(&root, &stages, &stop, &sender));
+        let (stages, is_idle) = (std::mem::take(&mut self.stages), self.is_idle);
+        let thread = std::thread::spawn(move || run_all(&root, (&stages, is_idle), &stop, &sender));
         self.running = Some((thread, receiver));
     }
 
@@ -115,13 +118,18 @@ fn print_all(finished: impl Iterator<Item = Finished>, times: &mut Times) -> Tal
     total
 }
 
-fn run_all(root: &Path, stages: &[Stage], stop: &AtomicBool, sender: &Sender<Finished>) {
+fn run_all(
+    root: &Path,
+    (stages, is_idle): (&[Stage], bool),
+    stop: &AtomicBool,
+    sender: &Sender<Finished>,
+) {
     for &stage in stages {
         if stop.load(Ordering::Relaxed) {
             return;
         }
         let started = Instant::now();
-        let (output, outcome) = match run_one(root, stage, stop) {
+        let (output, outcome) = match run_one(root, (stage, is_idle), stop) {
             Ok((output, outcome)) => (output, outcome),
             Err(error) => (String::new(), Err(error)),
         };
@@ -138,15 +146,22 @@ fn run_all(root: &Path, stages: &[Stage], stop: &AtomicBool, sender: &Sender<Fin
 }
 
 /// Runs `cargo xtask stage NAME`; what it printed, without its last line, which is the tally.
-fn run_one(root: &Path, stage: Stage, stop: &AtomicBool) -> Result<(String, Result<Tally>)> {
+fn run_one(
+    root: &Path,
+    (stage, is_idle): (Stage, bool),
+    stop: &AtomicBool,
+) -> Result<(String, Result<Tally>)> {
     let name = stage.name();
     let this = std::env::current_exe().context("cannot tell where this program is")?;
-    let mut command = process::command("chrt");
-    command
-        .args(["--idle", "0"])
-        .arg(this)
-        .args(["stage", &name])
-        .current_dir(root);
+    let mut command = match is_idle {
+        true => {
+            let mut command = process::command("chrt");
+            command.args(["--idle", "0"]).arg(this);
+            command
+        }
+        false => process::command(this),
+    };
+    command.args(["stage", &name]).current_dir(root);
     let log = scratch(root, "stages")?.join(format!("{name}.log"));
     let mut process = Process::start(&name, command, log)?;
     let deadline = Instant::now() + LIMIT;

@@ -34,6 +34,7 @@ struct settings {
     u32 payload; // bytes behind the ChannelData header, 32..=1536; unused for STUN
     u32 flows;
     u32 verify_mask; // the whole payload is compared when (sequence & verify_mask) == 0
+    u32 flow_mask; // differs from run to run: what the numbers of flows are XORed with
 };
 
 struct expected_flow {
@@ -125,6 +126,12 @@ struct payload_head {
 // What one datagram turned out to be.
 enum finding { VALID, CORRUPT, MISDIRECTED, DUPLICATE };
 
+// Which datagram of which flow one says it is.
+struct claim {
+    struct expected_flow *flow;
+    u32 sequence;
+};
+
 INLINE int parse(const void *data, struct arrival *out)
 {
     const struct ethernet *ethernet = data;
@@ -207,39 +214,50 @@ INLINE int seen_before(u32 sequence)
     return 0;
 }
 
-// The payload head, whichever frame it came in. `channel` is -1 outside ChannelData.
+// The payload head, whichever frame it came in. `channel` is -1 outside ChannelData. Notes nothing: only what has
+// passed every check may, or a damaged copy would make a duplicate of the true datagram behind it.
 INLINE enum finding check_flow(const struct settings *settings, const struct arrival *arrival,
-                               const struct payload_head *head, int channel, struct totals *totals)
+                               const struct payload_head *head, int channel, struct claim *claim)
 {
     if (head->sequence != ~head->complement)
         return CORRUPT;
-    if (head->flow >= settings->flows)
+    u32 number = head->flow ^ settings->flow_mask;
+    if (number >= settings->flows)
         return MISDIRECTED;
-    u32 number = head->flow;
     struct expected_flow *flow = map_lookup(&EXPECTED, &number);
     if (!flow || !same_source(flow, arrival) || (channel >= 0 && channel != flow->channel))
         return MISDIRECTED;
-    if (seen_before(head->sequence))
+    claim->flow = flow;
+    claim->sequence = head->sequence;
+    return VALID;
+}
+
+// The last check, of a datagram that has passed all others.
+INLINE enum finding admit(const struct claim *claim, struct totals *totals)
+{
+    if (!claim->flow)
+        return CORRUPT;
+    if (seen_before(claim->sequence))
         return DUPLICATE;
-    note_order(flow, head->sequence, totals);
+    note_order(claim->flow, claim->sequence, totals);
     return VALID;
 }
 
 // RFC 8489 §5: type, length, cookie, then the transaction id, of which the load uses 4 bytes for the flow and 8 for
 // the sequence. The length must agree; XOR-MAPPED-ADDRESS is checked by its own walk.
 INLINE enum finding check_stun(const struct settings *settings, const struct arrival *arrival, const u8 *head,
-                               u32 length, struct totals *totals)
+                               u32 length, struct claim *claim)
 {
     const u16 *half = (const void *)head;
     const u32 *word = (const void *)head;
     if (word[1] != be32(STUN_MAGIC_COOKIE) || (u32)be16(half[1]) + STUN_HEADER_BYTES != length)
         return CORRUPT;
     struct payload_head id = {.flow = word[2], .sequence = word[3], .complement = word[4]};
-    return check_flow(settings, arrival, &id, -1, totals);
+    return check_flow(settings, arrival, &id, -1, claim);
 }
 
 INLINE enum finding check_relayed(const struct settings *settings, const struct arrival *arrival, const u8 *head,
-                                  u32 length, struct totals *totals)
+                                  u32 length, struct claim *claim)
 {
     const struct payload_head *payload = (const void *)head;
     int channel = -1;
@@ -256,21 +274,15 @@ INLINE enum finding check_relayed(const struct settings *settings, const struct 
     }
     if (payload->magic != PAYLOAD_MAGIC)
         return CORRUPT;
-    return check_flow(settings, arrival, payload, channel, totals);
+    return check_flow(settings, arrival, payload, channel, claim);
 }
 
 INLINE enum finding check(const struct settings *settings, const struct arrival *arrival, const u8 *head, u32 length,
-                          struct totals *totals)
+                          struct claim *claim)
 {
     if (settings->mode == COUNT_STUN)
-        return check_stun(settings, arrival, head, length, totals);
-    return check_relayed(settings, arrival, head, length, totals);
-}
-
-INLINE u32 sequence_of(const struct settings *settings, const u8 *head)
-{
-    const u32 *word = (const void *)head;
-    return settings->mode == COUNT_CHANNEL || settings->mode == COUNT_STUN ? word[3] : word[2];
+        return check_stun(settings, arrival, head, length, claim);
+    return check_relayed(settings, arrival, head, length, claim);
 }
 
 INLINE void tally(struct totals *totals, enum finding finding, u32 bytes)
@@ -349,12 +361,12 @@ INLINE void tally(struct totals *totals, enum finding finding, u32 bytes)
     }                                                                                                                  \
     /* What is too dear for the inlined check: every answer's address, and the sampled payload. */                    \
     INLINE enum finding kind##_check_further(context *packet, const struct settings *settings,                        \
-                                             struct arrival *arrival, const u8 *head, u32 at, u32 length,              \
+                                             struct arrival *arrival, const struct claim *claim, u32 at, u32 length,   \
                                              struct totals *totals)                                                    \
     {                                                                                                                  \
         if (settings->mode == COUNT_STUN)                                                                              \
             return kind##_mapped_address_matches(packet, at, length, arrival) ? VALID : CORRUPT;                       \
-        if (sequence_of(settings, head) & settings->verify_mask)                                                       \
+        if (claim->sequence & settings->verify_mask)                                                                   \
             return VALID;                                                                                              \
         totals->verified++;                                                                                            \
         u32 skip = settings->mode == COUNT_CHANNEL ? CHANNEL_HEADER_BYTES : 0;                                         \
@@ -379,10 +391,13 @@ int count_xdp(struct xdp_md *packet)
     if ((void *)head + HEAD_BYTES > end || !in_scope(settings, &arrival, head[0], head[1]))
         return XDP_PASS;
     enum finding finding = CORRUPT;
+    struct claim claim = {};
     if ((void *)head + arrival.payload <= end)
-        finding = check(settings, &arrival, head, arrival.payload, totals);
+        finding = check(settings, &arrival, head, arrival.payload, &claim);
     if (finding == VALID)
-        finding = xdp_check_further(packet, settings, &arrival, head, arrival.payload_at, arrival.payload, totals);
+        finding = xdp_check_further(packet, settings, &arrival, &claim, arrival.payload_at, arrival.payload, totals);
+    if (finding == VALID)
+        finding = admit(&claim, totals);
     totals->packets++;
     tally(totals, finding, arrival.payload);
     return XDP_DROP;
@@ -398,10 +413,13 @@ NOINLINE int count_segment(struct __sk_buff *packet, struct arrival *arrival, u3
     if (!settings || !totals || !arrival)
         return 0;
     enum finding finding = CORRUPT;
+    struct claim claim = {};
     if (length >= HEAD_BYTES && !skb_load_bytes(packet, at, head, sizeof(head)))
-        finding = check(settings, arrival, head, length, totals);
+        finding = check(settings, arrival, head, length, &claim);
     if (finding == VALID)
-        finding = skb_check_further(packet, settings, arrival, head, at, length, totals);
+        finding = skb_check_further(packet, settings, arrival, &claim, at, length, totals);
+    if (finding == VALID)
+        finding = admit(&claim, totals);
     tally(totals, finding, length);
     return 0;
 }
@@ -452,10 +470,13 @@ int count_tc(struct __sk_buff *packet)
             return TC_ACT_OK;
         totals->packets++;
         enum finding finding = CORRUPT;
+        struct claim claim = {};
         if (at + arrival.payload <= packet->len)
-            finding = check(settings, &arrival, head, arrival.payload, totals);
+            finding = check(settings, &arrival, head, arrival.payload, &claim);
         if (finding == VALID)
-            finding = skb_check_further(packet, settings, &arrival, head, at, arrival.payload, totals);
+            finding = skb_check_further(packet, settings, &arrival, &claim, at, arrival.payload, totals);
+        if (finding == VALID)
+            finding = admit(&claim, totals);
         tally(totals, finding, arrival.payload);
         return TC_ACT_SHOT;
     }

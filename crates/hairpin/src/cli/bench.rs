@@ -21,7 +21,7 @@ Examples:
   hairpin bench --list
         the names of all scenarios
 
-A server is a preset (hairpin, hairpin-2, hairpin-spread, hairpin-sip, hairpin-sip-2, hairpin-sip-uncontrolled, kamailio, floor-sip, hairpin-xdp, hairpin-tc, hairpin-xdp-miss, hairpin-tc-miss, coturn, floor, floor-gro, floor-tcp,
+A server is a preset (hairpin, hairpin-2, hairpin-spread, hairpin-sip, hairpin-sip-2, hairpin-sip-uncontrolled, kamailio, floor-sip, hairpin-xdp, hairpin-tc, hairpin-xdp-miss, hairpin-tc-miss, coturn, floor, floor-gro, floor-damage, floor-repeat, floor-tcp,
 floor-tls, floor-stun, floor-xdp, floor-tc, floor-stun-xdp, program-xdp, program-tc) or [NAME=][KIND:]COMMAND. Kinds: turn or cmd, static
 (relays flows that it knows), middlebox (the same without ChannelData), stun, sip; +p2c, +stun, +tcp, +tls, +wss, +proxy, +xdp and +two say more. {listen}, {sip-listen}, {sip-tls-listen}, {sip-wss-listen}, {listen-ip}, {port},
 {relay-ip}, {client-ip}, {peer-ip}, {flows}, {user}, {password}, {realm}, {certificate} and {key} are filled in. How it measures: docs/benchmarking.md.
@@ -106,7 +106,7 @@ pub(crate) struct Args {
     /// Write a page with tables and plots; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Print the names of the scenarios and what they are
+    /// Print the names of the scenarios and what they are; with --quick, the gates of each
     #[arg(long)]
     pub(crate) list: bool,
 }
@@ -123,7 +123,7 @@ pub(crate) enum Load {
 /// Arguments of the hidden `hairpin bench-floor`: a bare relay that `hairpin bench` starts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Floor {
-    /// plain, batch, gro, tcp, tls, sip, xdp, tc, stun-xdp, program-xdp or program-tc; the number of flows; ipv4 or
+    /// plain, damage, repeat, batch, gro, tcp, tls, sip, xdp, tc, stun-xdp, program-xdp or program-tc; the number of flows; ipv4 or
     /// ipv6
     #[arg(num_args = 3)]
     pub(crate) words: Vec<String>,

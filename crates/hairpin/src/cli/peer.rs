@@ -13,8 +13,8 @@ Examples:
         send back what arrives on 127.0.0.1:3480, until Ctrl-C
   hairpin peer --listen 10.0.0.5:3480-3487 --threads 4
         eight ports, four threads; for `hairpin load turn --peer 10.0.0.5:3480` and other generators
-  hairpin peer --listen 10.0.0.5 --sink --duration 30s --json -
-        check and count what arrives for half a minute, then one JSON object
+  hairpin peer --listen 10.0.0.5 --sink --payload-key 4711 --duration 30s --json -
+        check and count what `hairpin load turn --payload-key 4711` sends, for half a minute; then one JSON object
   hairpin peer --source 50k/s --size 1200
         count what arrives, and send 50,000 datagrams of 1,200 B a second to everybody who speaks
 
@@ -40,6 +40,14 @@ pub(crate) struct Args {
     /// With --source: payload of each datagram, in bytes
     #[arg(long, value_name = "BYTES", default_value = "120", value_parser = value::size, requires = "source")]
     pub(crate) size: usize,
+    /// Key of the payloads that it checks or sends, as with `hairpin load turn --payload-key`
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub(crate) payload_key: u64,
     /// Receive and send datagrams one by one: no GRO, no GSO
     #[arg(long)]
     pub(crate) no_offload: bool,

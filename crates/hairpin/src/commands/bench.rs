@@ -22,7 +22,11 @@ const SIZES: std::ops::RangeInclusive<u16> = 32..=1400;
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.list {
-        output::print(&list())?;
+        let text = match args.quick {
+            true => gates(),
+            false => list(),
+        };
+        output::print(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut options = match options(args) {
@@ -89,6 +93,17 @@ fn list() -> String {
     let standard = Scenario::standard();
     let all = standard.iter().chain(&extra).chain(&sip).chain(&sip_extra);
     all.map(line).collect()
+}
+
+/// Each gate of the quick mode in a line: scenario, kind, what it demands. `cargo xtask gates` reads it.
+fn gates() -> String {
+    let lines = Scenario::quick().into_iter().flat_map(|scenario| {
+        let rules = Gate::Measured.rules(&scenario).into_iter();
+        rules.map(move |(kind, demand)| {
+            format!("{:<24} {kind:<14} {demand}\n", scenario.to_string())
+        })
+    });
+    lines.collect()
 }
 
 fn options(args: &Args) -> Result<BenchOptions> {
@@ -260,6 +275,19 @@ mod tests {
         assert_eq!(floor::LISTENER_BUFFER, server::RECEIVE_BUFFER);
         assert_eq!(floor::LISTENER_BUFFER, server::SEND_BUFFER);
         assert_eq!(floor::BATCH_LIMIT, server::BATCH_LIMIT);
+    }
+
+    #[test]
+    fn every_quick_scenario_has_a_gate() {
+        let gates = gates();
+        for scenario in Scenario::quick() {
+            let name = format!("{scenario} ");
+            assert!(gates.lines().any(|line| line.starts_with(&name)), "{gates}");
+        }
+        assert!(
+            gates.contains("churn-64                 cycle-cost "),
+            "{gates}"
+        );
     }
 
     #[test]

@@ -65,6 +65,7 @@ fn options(args: &Args) -> Result<PeerOptions> {
         mode,
         offload: !args.no_offload,
         buffer: args.buffer << 10,
+        payload_key: args.payload_key,
     })
 }
 

@@ -8,6 +8,7 @@ use super::key::{ENV_PREFIX, Key};
 use super::node::{Node, Raw};
 use super::schema::{KEYS, Settings, sections};
 use super::source::{Layer, Location, SourceId, Sources};
+use super::span::OldKey;
 use super::suggest::nearest;
 use super::walk;
 
@@ -84,7 +85,10 @@ fn environment(
     match (key, text.map(Raw::Plain)) {
         (Some(key), Some(raw)) => (key.slot)(settings).read(&Node { raw, at }, report),
         (Some(_), None) => report.error(&at, "the value is not UTF-8"),
-        (None, _) => {
+        (None, raw) => {
+            if let (Some(old), Some(raw)) = (OldKey::find_variable(&name), raw) {
+                return old.read(&Node { raw, at }, settings, report);
+            }
             let span = 0..name.len();
             report.push(unknown_variable(&name, &Location { source, span }));
         }
@@ -147,7 +151,10 @@ fn command_line(flag: &Flag, settings: &mut Settings, sources: &mut Sources, rep
             (key.slot)(settings).read(&list, report);
         }
         Some(key) => (key.slot)(settings).read(&first, report),
-        None => report.push(unknown_path(&flag.key, first.at.source)),
+        None => match OldKey::find_path(&flag.key) {
+            Some(old) => old.read(&first, settings, report),
+            None => report.push(unknown_path(&flag.key, first.at.source)),
+        },
     }
 }
 

@@ -52,6 +52,7 @@ mod sip_users;
 mod size;
 mod software;
 mod source;
+mod span;
 mod state_dir;
 mod stores;
 mod suggest;
@@ -388,7 +389,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         drain: s.drain?.value.0,
         receive_buffer: s.receive_buffer?.value.0,
         send_buffer: s.send_buffer?.value.0,
-        busy_poll_us: s.busy_poll_us?.value.0,
+        busy_poll_us: s.busy_poll?.value.0.as_micros() as u32,
         control_socket: s.control_socket?.value,
         state_dir: s.state_dir?.value,
         software: Some(s.software?.value.0).filter(|software| !software.is_empty()),
@@ -489,7 +490,7 @@ fn limits(settings: &Settings) -> Option<Limits> {
         connections_per_source: s.connections_per_source?.value.0,
         stream_message_deadline: s.stream_message_deadline?.value.0,
         stream_idle: s.stream_idle?.value.0,
-        stream_queue_age: Duration::from_millis(s.stream_queue_age_ms?.value.0.into()),
+        stream_queue_age: s.stream_queue_age?.value.0,
         stream_queue: s.stream_queue?.value.0,
         stream_queue_total: s.stream_queue_total?.value.0,
         lifetime_default: s.lifetime_default?.value.0,

@@ -2,6 +2,7 @@
 
 use super::setting::{Bounded, Seconds};
 use super::size::{Rate, Size};
+use super::span::Span;
 
 /// RFC 8656 §7.2: an allocation lasts 10 minutes by default. Clients refresh one minute before the end, so less than 2
 /// minutes is too short. More than a day would occupy the port of a vanished client for too long.
@@ -21,8 +22,8 @@ pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
 /// A send buffer. It must have room for the datagrams that the kernel queues for one neighbour without a response: 208
 /// KiB by default.
 pub(crate) type SendBuffer = Size<262_144, 536_870_912>;
-/// Busy polling, in microseconds. Above a millisecond, polling is no better than sleeping.
-pub(crate) type BusyPoll = Bounded<0, 1_000>;
+/// Busy polling. Above a millisecond, polling is no better than sleeping.
+pub(crate) type BusyPoll = Span<0, 1_000>;
 
 /// Connections with peers of one TCP relayed address. Each uses a descriptor, and a second one when it is bound.
 pub(crate) type PeerConnections = Bounded<1, 1_024>;
@@ -47,9 +48,9 @@ pub(crate) type Connections = Bounded<1, 1_000_000>;
 pub(crate) type MessageDeadline = Seconds<1, 600>;
 /// How long a connection without an allocation may have no traffic.
 pub(crate) type ConnectionIdle = Seconds<5, 86_400>;
-/// The age at which relayed data is dropped, in milliseconds. With less than 50 ms, a retransmitted TCP segment would
+/// The age at which relayed data is dropped. With less than 50 ms, a retransmitted TCP segment would
 /// be too late.
-pub(crate) type QueueAge = Bounded<50, 60_000>;
+pub(crate) type QueueAge = Span<50_000, 60_000_000>;
 /// Bytes that wait on one connection. The longest message fits twice.
 pub(crate) type QueueSize = Size<131_072, 268_435_456>;
 /// Bytes that wait on all connections.
@@ -63,11 +64,11 @@ pub(crate) type CheckInterval = Seconds<0, 3_600>;
 /// The time of a drain. No call lasts longer than a day.
 pub(crate) type Drain = Seconds<0, 86_400>;
 
-/// How long a SIP message may wait, in milliseconds. After ten seconds, its sender has given up. 0 turns overload
+/// How long a SIP message may wait. After ten seconds, its sender has given up. 0 turns overload
 /// control off.
-pub(crate) type Tolerance = Bounded<0, 10_000>;
-/// The processor time that the test user agent server adds to each request, in microseconds: at most a second.
-pub(crate) type ServiceTime = Bounded<0, 1_000_000>;
+pub(crate) type Tolerance = Span<0, 10_000_000>;
+/// The processor time that the test user agent server adds to each request: at most a second.
+pub(crate) type ServiceTime = Span<0, 1_000_000>;
 /// SIP transactions. Each uses about a kilobyte.
 pub(crate) type SipTransactions = Bounded<1, 10_000_000>;
 /// SIP connections. Each uses a file descriptor.
@@ -115,6 +116,6 @@ pub(crate) type SipBindings = Bounded<1, 100_000_000>;
 /// SIP registration bindings of a user. Each response to a REGISTER lists all of them.
 pub(crate) type SipUserBindings = Bounded<1, 30>;
 
-/// T1 of SIP, in milliseconds. With less than 10 ms, a busy machine repeats requests that have a response. With 5 s, a
+/// T1 of SIP. With less than 10 ms, a busy machine repeats requests that have a response. With 5 s, a
 /// lost request is repeated for minutes.
-pub(crate) type SipT1 = Bounded<10, 5_000>;
+pub(crate) type SipT1 = Span<10_000, 5_000_000>;

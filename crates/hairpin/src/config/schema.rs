@@ -69,8 +69,8 @@ pub(crate) struct Settings {
     pub(crate) receive_buffer: Entry<ReceiveBuffer>,
     /// `server.send_buffer`
     pub(crate) send_buffer: Entry<SendBuffer>,
-    /// `server.busy_poll_us`
-    pub(crate) busy_poll_us: Entry<BusyPoll>,
+    /// `server.busy_poll`
+    pub(crate) busy_poll: Entry<BusyPoll>,
     /// `server.software`
     pub(crate) software: Entry<Software>,
     /// `server.control_socket`
@@ -193,8 +193,8 @@ pub(crate) struct Settings {
     pub(crate) stream_message_deadline: Entry<MessageDeadline>,
     /// `limits.stream_idle`
     pub(crate) stream_idle: Entry<ConnectionIdle>,
-    /// `limits.stream_queue_age_ms`
-    pub(crate) stream_queue_age_ms: Entry<QueueAge>,
+    /// `limits.stream_queue_age`
+    pub(crate) stream_queue_age: Entry<QueueAge>,
     /// `limits.stream_queue`
     pub(crate) stream_queue: Entry<QueueSize>,
     /// `limits.stream_queue_total`
@@ -361,12 +361,12 @@ pub(crate) struct Settings {
     pub(crate) sip_digest_without_qop: Entry<bool>,
     /// `sip.userhash`
     pub(crate) sip_userhash: Entry<bool>,
-    /// `sip.tolerance_ms`
-    pub(crate) sip_tolerance_ms: Entry<Tolerance>,
-    /// `sip.service_time_us`
-    pub(crate) sip_service_time_us: Entry<ServiceTime>,
-    /// `sip.t1_ms`
-    pub(crate) sip_t1_ms: Entry<SipT1>,
+    /// `sip.tolerance`
+    pub(crate) sip_tolerance: Entry<Tolerance>,
+    /// `sip.service_time`
+    pub(crate) sip_service_time: Entry<ServiceTime>,
+    /// `sip.t1`
+    pub(crate) sip_t1: Entry<SipT1>,
     /// `sip.resolvers`
     pub(crate) sip_resolvers: Entry<List<NameServer>>,
     /// `sip.targets`
@@ -412,7 +412,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "drain", |s| &mut s.drain),
     Key::new("server", "receive_buffer", |s| &mut s.receive_buffer).at_start(),
     Key::new("server", "send_buffer", |s| &mut s.send_buffer).at_start(),
-    Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
+    Key::new("server", "busy_poll", |s| &mut s.busy_poll).at_start(),
     Key::new("server", "software", |s| &mut s.software),
     Key::new("server", "control_socket", |s| &mut s.control_socket).at_start(),
     Key::new("server", "state_dir", |s| &mut s.state_dir).at_start(),
@@ -492,9 +492,7 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.stream_message_deadline
     }),
     Key::new("limits", "stream_idle", |s| &mut s.stream_idle),
-    Key::new("limits", "stream_queue_age_ms", |s| {
-        &mut s.stream_queue_age_ms
-    }),
+    Key::new("limits", "stream_queue_age", |s| &mut s.stream_queue_age),
     Key::new("limits", "stream_queue", |s| &mut s.stream_queue),
     Key::new("limits", "stream_queue_total", |s| {
         &mut s.stream_queue_total
@@ -614,9 +612,9 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.sip_digest_without_qop
     }),
     Key::new("sip", "userhash", |s| &mut s.sip_userhash),
-    Key::new("sip", "tolerance_ms", |s| &mut s.sip_tolerance_ms),
-    Key::new("sip", "service_time_us", |s| &mut s.sip_service_time_us),
-    Key::new("sip", "t1_ms", |s| &mut s.sip_t1_ms).at_start(),
+    Key::new("sip", "tolerance", |s| &mut s.sip_tolerance),
+    Key::new("sip", "service_time", |s| &mut s.sip_service_time),
+    Key::new("sip", "t1", |s| &mut s.sip_t1).at_start(),
     Key::new("sip", "resolvers", |s| &mut s.sip_resolvers).at_start(),
     Key::new("sip", "targets", |s| &mut s.sip_targets),
     Key::new("sip", "transactions", |s| &mut s.sip_transactions).at_start(),

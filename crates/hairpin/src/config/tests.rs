@@ -71,6 +71,53 @@ error: unknown key `user` in [auth]
 }
 
 #[test]
+fn old_names_with_a_unit_still_work_and_lead_to_the_new_ones() {
+    let file = "[sip]\nt1_ms = 250\n[server]\nbusy_poll_us = 50\n";
+    let loaded = load_file(file);
+    assert_eq!(
+        loaded.one_line_each(),
+        [
+            "hairpin.toml:2:9: `t1_ms` is an old name (write t1 = \"250ms\")",
+            "hairpin.toml:4:16: `busy_poll_us` is an old name (write busy_poll = \"50us\")",
+        ]
+    );
+    let config = loaded.config.expect("warnings only");
+    assert_eq!(config.busy_poll_us, 50);
+    let environment = load_env("HAIRPIN_SIP__TOLERANCE_MS", "20000").one_line_each();
+    assert!(
+        environment[0].contains("must be from 0s to 10s"),
+        "{environment:?}"
+    );
+    let flags = vec![flag("--set", "limits.stream_queue_age_ms", &["70"], false)];
+    let loaded = load(&Inputs {
+        flags,
+        ..Inputs::default()
+    });
+    let age = loaded
+        .config
+        .expect("warnings only")
+        .limits
+        .stream_queue_age;
+    assert_eq!(age, Duration::from_millis(70));
+}
+
+#[test]
+fn lengths_of_time_need_a_unit_and_have_a_range() {
+    one_complaint(
+        "[sip]\nt1 = 500\n",
+        "hairpin.toml:2:6: expected a length of time like \"500ms\", \"1.5s\" or \"50us\", found an integer (say the unit: \"500ms\")",
+    );
+    one_complaint(
+        "[sip]\nt1 = \"1ms\"\n",
+        "hairpin.toml:2:6: out of range: must be from 10ms to 5s (the nearest is \"10ms\")",
+    );
+    one_complaint(
+        "[sip]\nt1 = \"soon\"\n",
+        "hairpin.toml:2:6: `soon` is not a length of time (the units are s, ms and us, as in \"1.5s\", \"500ms\" or \"50us\")",
+    );
+}
+
+#[test]
 fn a_clash_points_at_both_places() {
     let text = "[listen]\nudp = [\"192.0.2.1:50000\"]\n[relay]\naddresses = [\"192.0.2.1\"]\nports = \"50000-50100\"\n";
     let expected = "\

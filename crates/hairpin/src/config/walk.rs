@@ -12,6 +12,7 @@ use super::node::Node;
 use super::schema::{KEYS, Settings, key, names, sections};
 use super::setting::wrong_type;
 use super::source::{Located, Location, SourceId};
+use super::span::OldKey;
 use super::suggest::nearest;
 use super::{expand, includes};
 
@@ -113,13 +114,16 @@ fn section(
                     None => slot.read(&node, report),
                 }
             }
-            None => report.push(unknown_key(
-                source,
-                name,
-                &format!("[{section}]"),
-                &names,
-                &sections_with_key(name.get_ref()),
-            )),
+            None => match OldKey::find(section, name.get_ref()) {
+                Some(old) => old.read(&Node::toml(source, value), settings, report),
+                None => report.push(unknown_key(
+                    source,
+                    name,
+                    &format!("[{section}]"),
+                    &names,
+                    &sections_with_key(name.get_ref()),
+                )),
+            },
         }
     }
 }

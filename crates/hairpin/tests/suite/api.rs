@@ -478,7 +478,7 @@ fn the_configuration_says_where_each_value_comes_from_and_shows_no_secret() {
         "command line --relay-address"
     );
     assert_eq!(
-        (&of("sip.t1_ms")["is_default"], &of("sip.t1_ms")["is_live"]),
+        (&of("sip.t1")["is_default"], &of("sip.t1")["is_live"]),
         (&json!(true), &json!(false))
     );
 }

@@ -104,6 +104,11 @@ fn without_root_it_says_so() {
     );
 }
 
+fn in_turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A running benchmark; killed if the test fails.
 struct Bench {
     child: Child,
@@ -116,8 +121,7 @@ struct Bench {
 impl Bench {
     /// Starts one in a process group of its own, as a shell does.
     fn start(args: &[&str]) -> Bench {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = in_turn();
         let mut child = hairpin(&[
             "bench",
             "--a",
@@ -228,6 +232,46 @@ fn gates_that_were_not_reached_are_not_passed() {
     bench.wait_until_it_measures();
     assert_eq!(bench.interrupt(), Some(99), "{:#?}", bench.said);
     assert!(bench.has_said("gate: stopped"), "{:#?}", bench.said);
+}
+
+#[test]
+fn a_side_that_damages_or_repeats_ends_it_with_status_98_and_is_named() {
+    let _turn = in_turn();
+    let output = run(&[
+        "bench",
+        "--a",
+        "floor",
+        "--b",
+        "floor-damage",
+        "--c",
+        "floor-repeat",
+        "--scenarios",
+        "relay-1x1-c2p-120B",
+        "--rounds",
+        "1",
+        "--step",
+        "40ms",
+        "--hold",
+        "80ms",
+    ]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(98), "{said}");
+    let lines = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("damage: "));
+    let lines: Vec<&str> = lines.collect();
+    let of = |side: &str| {
+        let start = format!("{side} in round 1, relay-1x1-c2p-120B: ");
+        lines.iter().find(|line| line.starts_with(&start))
+    };
+    assert!(of("floor-damage").is_some_and(|line| !line.contains(" 0 datagrams arrived changed")));
+    assert!(of("floor-repeat").is_some_and(|line| !line.contains(" 0 arrived again")));
+    assert_eq!(lines.len(), 2, "the bare relay is not named: {said}");
+    let table = stdout(&output);
+    assert!(
+        table.contains("floor-damage") && table.contains("SO_RXQ_OVFL"),
+        "{table}"
+    );
 }
 
 #[test]

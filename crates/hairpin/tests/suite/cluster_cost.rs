@@ -23,7 +23,7 @@ fn config() -> String {
     let users: Vec<String> = (0..USERS).map(user).chain(phones).collect();
     format!(
         "[peers]\nallow_local = true\n[limits]\nallocations_per_user = 100000\nallocations_per_source = 100000\n\
-         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\nbindings_per_user = 30\n\
+         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\nbindings_per_user = 30\n\
          [[sip.domain]]\nname = \"example.com\"\nusers = [{}]\n",
         users.join(", ")
     )

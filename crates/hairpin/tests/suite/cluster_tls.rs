@@ -190,8 +190,8 @@ fn a_server_at_the_address_of_a_node_gets_no_request_without_its_certificate() {
     // It is where A says that it is: on the way to A.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let advertise = format!("tolerance_ms = 0\nadvertise = [\"{address}\"]");
-    let of_a = keys().replace("tolerance_ms = 0", &advertise);
+    let advertise = format!("tolerance = \"0s\"\nadvertise = [\"{address}\"]");
+    let of_a = keys().replace("tolerance = \"0s\"", &advertise);
     let [a, b] = nodes(&redis, [("a", "auto", of_a), ("b", "auto", keys())], None);
     let (sender, seen) = mpsc::channel();
     std::thread::spawn(move || {

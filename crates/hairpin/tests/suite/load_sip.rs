@@ -18,7 +18,7 @@ fn server(host: &str, more: &[&str]) -> (Serve, String) {
         &listen,
         "sip.test_uas=true",
         // A machine that stands still for a while is no reason to refuse anything here.
-        "sip.tolerance_ms=0",
+        "sip.tolerance=0s",
     ] {
         args.extend(["--set", setting]);
     }
@@ -153,7 +153,7 @@ fn proxy() -> (tempfile::TempDir, Serve) {
         .map(|key| format!("{key} = [\"127.0.0.1:0\"]\n"))
         .collect();
     let (folder, config) = file(&format!(
-        "[auth]\nrealm = \"example.org\"\nusers = [{users}]\n[sip]\n{listen}tolerance_ms = 0\n\
+        "[auth]\nrealm = \"example.org\"\nusers = [{users}]\n[sip]\n{listen}tolerance = \"0s\"\n\
          [[sip.domain]]\nname = \"example.org\"\n"
     ));
     let config = format!("--config={}", config.display());

@@ -37,7 +37,7 @@ impl Server {
         let text = format!(
             "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
              [admin]\nlisten = \"127.0.0.1:0\"\ntokens = [{TOKEN:?}]\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\ncontrol_socket = {socket:?}\n\
-             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\ncall_log = true\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
+             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\ncall_log = true\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
              [auth]\nrealm = \"example.com\"\nusers = [\n{users}]\n{more}"
         );
         let config = folder.path().join("hairpin.toml");

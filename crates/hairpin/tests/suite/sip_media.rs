@@ -82,7 +82,7 @@ fn serve(relay: SocketAddr, trunk: SocketAddr) -> (Serve, SocketAddr, tempfile::
     let text = format!(
         "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
          [admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\n\
-         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\nrtpengine = \"{relay}\"\n\
+         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\nrtpengine = \"{relay}\"\n\
          [[sip.domain]]\nname = \"example.com\"\n\
          [[sip.trunk]]\nname = \"carrier\"\nto = [\"sip:{trunk}\"]\nprobe_interval = \"0s\"\nmedia = \"relay\"\n\
          [[sip.route]]\nprefixes = [\"+\"]\ntrunks = [\"carrier\"]\n\

@@ -17,7 +17,7 @@ const SPARE: u64 = 2 << 20;
 
 /// T1 of the server: transactions stay for 64 times that, 12.8 s; a call that nobody acknowledges is ended with a BYE
 /// that nobody answers, which takes as long again.
-const T1_MS: &str = "sip.t1_ms=200";
+const T1_MS: &str = "sip.t1=200ms";
 
 struct World {
     serve: Serve,
@@ -33,7 +33,7 @@ impl World {
             "sip.listen=127.0.0.1:0",
             "sip.test_uas=true",
             // However busy this machine is.
-            "sip.tolerance_ms=0",
+            "sip.tolerance=0s",
             T1_MS,
         ] {
             args.extend(["--set", setting]);

@@ -54,7 +54,7 @@ fn serve(gateway: SocketAddr, keys: &str) -> (Serve, SocketAddr, tempfile::TempD
     let text = format!(
         "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[peers]\nallow_local = true\n\
          [admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n[server]\nworkers = 2\n\
-         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\npush_gateway = \"http://{gateway}/wake\"\n\
+         [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\npush_gateway = \"http://{gateway}/wake\"\n\
          push_token = \"t0ken\"\npush_providers = [\"fcm\"]\n{keys}[[sip.domain]]\nname = \"example.com\"\n\
          [auth]\nrealm = \"example.com\"\nusers = [\n  {{ name = \"user0\", password = \"{PASSWORD}\" }},\n  \
          {{ name = \"user1\", password = \"{PASSWORD}\" }},\n]\n"

@@ -165,7 +165,7 @@ impl Lab {
              [admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n[log]\nlevel = \"error\"\n\
              [server]\nworkers = 2\ncontrol_socket = \"off\"\nstate_dir = {:?}\n\
              [tls]\ncertificates = [{{ certificate = {:?}, key = {:?} }}]\n\
-             [sip]\nlisten = [\"{plain}\"]\nlisten_tls = [\"{tls}\"]\ntolerance_ms = 0\nt1_ms = {}\n\
+             [sip]\nlisten = [\"{plain}\"]\nlisten_tls = [\"{tls}\"]\ntolerance = \"0s\"\nt1 = \"{}ms\"\n\
              register_min = \"1s\"\nuser_calls = 100\nmax_call_duration = \"1m\"\n\
              [[sip.domain]]\nname = \"example.com\"\n[auth]\nrealm = \"example.com\"\nusers = [\n",
             at("state"),

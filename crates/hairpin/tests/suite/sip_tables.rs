@@ -30,7 +30,7 @@ impl Server {
         let text = format!(
             "[server]\nworkers = 2\ncontrol_socket = \"off\"\n{}\n[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n\
              [peers]\nallow_local = true\n[admin]\nlisten = \"127.0.0.1:0\"\n[offload]\nmode = \"off\"\n\
-             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\n[[sip.domain]]\nname = \"example.com\"\naliases = [\"127.0.0.1\"]\n\
+             [sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\n[[sip.domain]]\nname = \"example.com\"\naliases = [\"127.0.0.1\"]\n\
              [[sip.trunk]]\nname = \"carrier\"\nto = [\"{to}\"]\nprobe_interval = \"0s\"\n[[sip.route]]\nname = \"own\"\nprefixes = [\"+1\"]\nreject = \"403 Own\"\n\
              [auth]\nrealm = \"example.com\"\nusers = [{{ name = \"ann\", password = {PASSWORD:?} }}, {{ name = \"bob\", password = {PASSWORD:?} }}]\n{more}",
             server.replace("FOLDER", &folder.path().display().to_string()),

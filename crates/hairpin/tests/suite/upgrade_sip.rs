@@ -62,7 +62,7 @@ impl Server {
              [peers]\nallow_local = true\n[admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[log]\nlevel = \"warn\"\n\
              [server]\nworkers = 2\ncontrol_socket = {:?}\nstate_dir = {state_dir:?}\n\
              [tls]\ncertificates = [{{ certificate = {:?}, key = {:?} }}]\n\
-             [sip]\nlisten = [\"{plain}\"]\nlisten_tls = [\"{tls}\"]\ntolerance_ms = 0\nt1_ms = 100\n\
+             [sip]\nlisten = [\"{plain}\"]\nlisten_tls = [\"{tls}\"]\ntolerance = \"0s\"\nt1 = \"100ms\"\n\
              [[sip.domain]]\nname = \"example.com\"\n[auth]\nrealm = \"example.com\"\nusers = [\n",
             Controlled::socket_in(folder.path()),
             at("tls.crt"),

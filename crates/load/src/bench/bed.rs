@@ -29,6 +29,9 @@ pub(crate) struct TestBed {
     pub(crate) injector: Injector,
     at_client: Counter,
     at_peer: Counter,
+    /// What the numbers of flows are XORed with in everything that is sent. It differs from run to run, so a server
+    /// cannot replay datagrams of another run.
+    pub(crate) flow_mask: u32,
 }
 
 impl TestBed {
@@ -64,6 +67,7 @@ impl TestBed {
             injector,
             at_client,
             at_peer,
+            flow_mask: flow_mask().network("get random numbers")?,
         })
     }
 
@@ -75,7 +79,7 @@ impl TestBed {
         relays: &[SocketAddr],
         raw: bool,
     ) -> Result<(), SideError> {
-        let load = Load::new(scenario, relays, raw)?;
+        let load = Load::new(scenario, relays, raw, self.flow_mask)?;
         self.injector.set_flows(&load.flows)?;
         self.injector.scatter_sources(scenario.is_spoofed());
         for (counter, expectation) in [
@@ -105,6 +109,13 @@ impl TestBed {
     }
 }
 
+/// A number that other runs have with a chance of one in four billion.
+fn flow_mask() -> std::io::Result<u32> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
 /// A scenario as frames to send and datagrams to expect.
 struct Load {
     flows: Vec<Flow>,
@@ -113,7 +124,12 @@ struct Load {
 }
 
 impl Load {
-    fn new(scenario: &Scenario, relays: &[SocketAddr], raw: bool) -> Result<Load, BpfError> {
+    fn new(
+        scenario: &Scenario,
+        relays: &[SocketAddr],
+        raw: bool,
+        flow_mask: u32,
+    ) -> Result<Load, BpfError> {
         match *scenario {
             Scenario::Relay {
                 flows,
@@ -122,13 +138,14 @@ impl Load {
                 payload,
                 ..
             } => {
-                let mut load = Load::relay(flows, direction, (payload.into(), raw), relays)?;
+                let payload = (payload.into(), raw);
+                let mut load = Load::relay(flows, direction, payload, relays, flow_mask)?;
                 if order == FlowOrder::Random {
                     permute(&mut load.flows);
                 }
                 Ok(load)
             }
-            Scenario::Binding { clients, sources } => Load::binding(clients, sources),
+            Scenario::Binding { clients, sources } => Load::binding(clients, sources, flow_mask),
             Scenario::Spread { .. }
             | Scenario::Sip { .. }
             | Scenario::SipOverload { .. }
@@ -145,6 +162,7 @@ impl Load {
         direction: Direction,
         (payload, raw): (usize, bool),
         relays: &[SocketAddr],
+        flow_mask: u32,
     ) -> Result<Load, BpfError> {
         let relays = relays
             .get(..usize::from(flows))
@@ -153,7 +171,7 @@ impl Load {
         let to_client = direction != Direction::ClientToPeer;
         let mut frames = Vec::new();
         for (flow, relay) in (0..).zip(relays) {
-            let number = u32::from(flow);
+            let number = u32::from(flow) ^ flow_mask;
             if to_peer {
                 let path = layout::path_to_server(flow);
                 let datagram = match raw {
@@ -167,12 +185,18 @@ impl Load {
                 frames.push(Flow::new(number, FROM_PEER, &path, Datagram::Raw(payload))?);
             }
         }
-        let at_peer = || expectation(Arrives::Raw(payload), FIRST_PEER_PORT, from_relays(relays));
+        let at_peer = || Expectation {
+            flow_mask,
+            ..expectation(Arrives::Raw(payload), FIRST_PEER_PORT, from_relays(relays))
+        };
         let arrives = match raw {
             true => Arrives::Raw(payload),
             false => Arrives::ChannelData(payload),
         };
-        let at_client = || expectation(arrives, FIRST_CLIENT_PORT, from_server(flows));
+        let at_client = || Expectation {
+            flow_mask,
+            ..expectation(arrives, FIRST_CLIENT_PORT, from_server(flows))
+        };
         Ok(Load {
             flows: frames,
             at_client: to_client.then(at_client),
@@ -180,7 +204,7 @@ impl Load {
         })
     }
 
-    fn binding(clients: u16, sources: Sources) -> Result<Load, BpfError> {
+    fn binding(clients: u16, sources: Sources, flow_mask: u32) -> Result<Load, BpfError> {
         let source = match sources {
             Sources::OwnPrefixes => layout::client_in_own_prefix,
             Sources::OneAddress => layout::client,
@@ -188,10 +212,14 @@ impl Load {
         };
         let frame = |client: u16| {
             let path = layout::path_from(source(client));
-            Flow::new(client.into(), FROM_CLIENT, &path, Datagram::Binding)
+            let number = u32::from(client) ^ flow_mask;
+            Flow::new(number, FROM_CLIENT, &path, Datagram::Binding)
         };
         let flows = (0..clients).map(frame).collect::<Result<_, _>>()?;
-        let at_client = expectation(Arrives::Binding, FIRST_CLIENT_PORT, from_server(clients));
+        let at_client = Expectation {
+            flow_mask,
+            ..expectation(Arrives::Binding, FIRST_CLIENT_PORT, from_server(clients))
+        };
         Ok(Load {
             flows,
             at_client: Some(at_client),
@@ -238,6 +266,7 @@ fn expectation(arrives: Arrives, first_port: u16, flows: Vec<ExpectedFlow>) -> E
         first_port,
         ports: flows.len() as u16,
         flows,
+        flow_mask: 0,
         verify_one_in: VERIFY_ONE_IN,
     }
 }
@@ -256,7 +285,7 @@ mod tests {
             payload: 120,
         };
         let relays: Vec<SocketAddr> = (0..flows).map(layout::static_relay).collect();
-        let load = Load::new(&scenario, &relays, false).unwrap();
+        let load = Load::new(&scenario, &relays, false, 7).unwrap();
         let port = |flow: &Flow| u16::from_be_bytes([flow.frame()[34], flow.frame()[35]]);
         load.flows.iter().map(port).collect()
     }

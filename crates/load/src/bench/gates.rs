@@ -6,6 +6,8 @@
 //! gates of these scenarios limit the system calls for each datagram as well. docs/benchmarking.md lists the gates, and
 //! the option that makes each of them fail.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use super::scenario::Scenario;
@@ -18,6 +20,40 @@ pub enum Gate {
     Measured,
     /// In every scenario with a goodput, this share of the bare relay's goodput.
     Share(f64),
+}
+
+/// What a gate looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GateKind {
+    /// The best goodput.
+    Goodput,
+    /// System calls of the server per datagram.
+    SystemCalls,
+    /// Datagrams or messages that arrive changed, in the wrong place or twice.
+    Damage,
+    /// Cycles that fail.
+    Cycles,
+    /// Processor time of a cycle.
+    CycleCost,
+    /// The difference between the allocations of two workers.
+    Spread,
+    /// User memory of an allocation.
+    UserMemory,
+}
+
+impl fmt::Display for GateKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            GateKind::Goodput => "goodput",
+            GateKind::SystemCalls => "system-calls",
+            GateKind::Damage => "damage",
+            GateKind::Cycles => "cycles",
+            GateKind::CycleCost => "cycle-cost",
+            GateKind::Spread => "spread",
+            GateKind::UserMemory => "user-memory",
+        })
+    }
 }
 
 /// The most processor time of a churn cycle, in datagrams that the bare relay forwards in that time: 14 were measured.
@@ -39,6 +75,49 @@ const CALLS_OF_BINDING: f64 = 0.3;
 const APART: u32 = 5;
 
 impl Gate {
+    /// Each gate of a scenario, with what it demands in words.
+    pub fn rules(self, scenario: &Scenario) -> Vec<(GateKind, String)> {
+        let share = self.share(scenario).map(|share| {
+            let text = format!("at least {:.0} % of the floor's goodput", share * 100.0);
+            (GateKind::Goodput, text)
+        });
+        let calls = self.system_calls(scenario).map(|most| {
+            (
+                GateKind::SystemCalls,
+                format!("at most {most} per datagram"),
+            )
+        });
+        let mut rules: Vec<_> = share.into_iter().chain(calls).collect();
+        let of_kind = |kind, limit: Option<String>| limit.map(|text| (kind, text));
+        match scenario {
+            Scenario::Relay { .. } | Scenario::Binding { .. } => {
+                rules.push((GateKind::Damage, "none".to_owned()));
+            }
+            Scenario::Churn { .. } => {
+                rules.push((GateKind::Damage, "none".to_owned()));
+                rules.push((GateKind::Cycles, "none fails".to_owned()));
+                let most = self.cycle_in_datagrams();
+                let text =
+                    most.map(|most| format!("at most that of {most:.0} datagrams of the floor"));
+                rules.extend(of_kind(GateKind::CycleCost, text));
+            }
+            Scenario::Spread { .. } => {
+                let text = self
+                    .apart()
+                    .map(|most| format!("at most {most} allocations"));
+                rules.extend(of_kind(GateKind::Spread, text));
+            }
+            Scenario::Memory { .. } => {
+                let text = self
+                    .user_bytes()
+                    .map(|most| format!("at most {most:.0} bytes each"));
+                rules.extend(of_kind(GateKind::UserMemory, text));
+            }
+            _ => {}
+        }
+        rules
+    }
+
     /// The share of the bare relay's goodput that a scenario demands; `None` if it has none.
     pub(crate) fn share(self, scenario: &Scenario) -> Option<f64> {
         match (self, scenario) {

@@ -92,6 +92,7 @@ fn expectation(payload: u16) -> Expectation {
         first_port: SERVER_PORT,
         ports: 1,
         flows: flows.collect(),
+        flow_mask: 0,
         verify_one_in: 64,
     }
 }

@@ -61,7 +61,7 @@ mod upkeep;
 mod verify;
 
 pub use error::{BenchError, SideError};
-pub use gates::Gate;
+pub use gates::{Gate, GateKind};
 pub use generator::{GeneratorSpeed, generator_speed};
 pub use options::{BenchOptions, LoadKind};
 pub use packets::{Packets, Point};

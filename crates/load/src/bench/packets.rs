@@ -186,6 +186,8 @@ pub(crate) struct Senders<'a> {
     pub(crate) payload: usize,
     /// Without ChannelData.
     pub(crate) raw: bool,
+    /// As that of the bed.
+    pub(crate) flow_mask: u32,
 }
 
 /// The points of a search.

@@ -72,6 +72,15 @@ pub(crate) fn slab_bytes() -> u64 {
     kilobytes(&meminfo, "Slab:").unwrap_or(0) * 1024
 }
 
+/// The socket buffers that the system gives without a request, to receive and to send.
+pub(crate) fn default_buffers() -> String {
+    let read = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/net/core/{name}_default"));
+        text.unwrap_or_default().trim_end().to_owned()
+    };
+    format!("{} and {} bytes", read("rmem"), read("wmem"))
+}
+
 /// Release of the running kernel.
 pub(crate) fn kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease")

@@ -104,6 +104,7 @@ impl Running {
             bed.prepare(scenario, &self.relays, self.raw)?;
         }
         let faults = std::mem::take(&mut self.faults);
+        let flow_mask = bed.flow_mask;
         Ok(Meter {
             bed,
             faults,
@@ -113,7 +114,7 @@ impl Running {
             plan,
             first_rate,
             linger,
-            senders: sockets.then(|| self.senders(scenario)).flatten(),
+            senders: sockets.then(|| self.senders(scenario, flow_mask)).flatten(),
         })
     }
 
@@ -123,7 +124,7 @@ impl Running {
     }
 
     /// The sockets of a socket load, which goes from TURN clients to peers only.
-    fn senders(&self, scenario: &Scenario) -> Option<Senders<'_>> {
+    fn senders(&self, scenario: &Scenario, flow_mask: u32) -> Option<Senders<'_>> {
         let Scenario::Relay {
             flows,
             direction: Direction::ClientToPeer,
@@ -142,6 +143,7 @@ impl Running {
             sockets,
             payload: payload.into(),
             raw: self.raw,
+            flow_mask,
         })
     }
 

@@ -259,6 +259,7 @@ impl Side {
     /// - `coturn`
     /// - `floor`: recvfrom and sendto
     /// - `floor-gro`: GRO and GSO
+    /// - `floor-damage` and `floor-repeat`: change or repeat some datagrams, to show that this is reported
     /// - `floor-tcp` and `floor-tls`: TCP and TLS, one read and one write per connection and wake-up
     /// - `floor-stun`: recvmmsg and sendmmsg, STUN only
     /// - `floor-xdp`, `floor-tc` and `floor-stun-xdp`: in the kernel
@@ -349,6 +350,8 @@ impl Side {
             "coturn" => (coturn(), Abilities::TURN_CONNECTIONS),
             "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
             "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),
+            "floor-damage" => (floor(&["damage", "{flows}"]), Abilities::FLOOR),
+            "floor-repeat" => (floor(&["repeat", "{flows}"]), Abilities::FLOOR),
             "floor-tcp" => (floor(&["tcp", "0"]), Abilities::TCP),
             "floor-tls" => (floor(&["tls", "0"]), Abilities::TLS),
             "floor-stun" => (floor(&["batch", "0"]), Abilities::BINDING),
@@ -358,10 +361,9 @@ impl Side {
             "program-tc" => (floor(&["program-tc", "{flows}"]), Abilities::BOTH_WAYS),
             "hairpin-sip" => (hairpin_sip(&[]), Abilities::SIP_ALL),
             "hairpin-sip-2" => (hairpin_sip(&["--workers=2"]), Abilities::SIP_ALL),
-            "hairpin-sip-uncontrolled" => (
-                hairpin_sip(&["--set=sip.tolerance_ms=0"]),
-                Abilities::SIP_ALL,
-            ),
+            "hairpin-sip-uncontrolled" => {
+                (hairpin_sip(&["--set=sip.tolerance=0s"]), Abilities::SIP_ALL)
+            }
             "kamailio" => (
                 [program(&programs.kamailio), owned(KAMAILIO)].concat(),
                 Abilities::SIP_CONNECTIONS,

@@ -24,9 +24,9 @@ pub(crate) fn send(
 ) -> Injected {
     let mut datagrams: Vec<Vec<u8>> = (0..)
         .zip(&senders.sockets)
-        .map(|(flow, _)| {
+        .map(|(flow, _): (u32, _)| {
             let mut body = vec![0; senders.payload];
-            payload::fill(&mut body, flow, 0);
+            payload::fill(&mut body, flow ^ senders.flow_mask, 0);
             match senders.raw {
                 true => body,
                 false => channel_data(&body),

@@ -350,14 +350,15 @@ mod tests {
         let mut lane = lane(Stamping::Payload { at: 4, padding: 0 }, &frame);
         lane.prepare(3);
         lane.begin(1);
-        let stamps = Stamps::new(0);
+        let stamps = Stamps::new(0, None);
         let one = lane.stamp(1, &stamps, |_| 100);
         lane.begin(1);
         let two = lane.stamp(2, &stamps, |n| 101 + n);
         for (n, place) in [(0, one), (1, two), (2, two + 1)] {
-            let stamp = Payload::new().check(&lane.frame(place)[4..], 0).unwrap();
+            let frame = &lane.frame(place)[4..];
+            let stamp = Payload::new().check(frame, stamps.run.key, 0).unwrap();
             assert_eq!((stamp.sequence, stamp.intended_ns), (n, 100 + n));
-            assert_eq!(stamp.run, stamps.run);
+            assert_eq!(stamp.run, stamps.run.number);
         }
         let (train, length) = lane.train(two, 2).unwrap();
         assert_eq!((train.len(), length), (68, 34));
@@ -376,18 +377,18 @@ mod tests {
             let mut frame = header[..at].to_vec();
             frame.resize(at + 28, 0);
             Payload::new().fill(&mut frame[at..at + 25], 7);
-            let v6 = peer.is_ipv6();
+            let (v6, stamps) = (peer.is_ipv6(), Stamps::new(0, None));
             let mut lane = lane(Stamping::Indication { at, padding: 3, v6 }, &frame);
             lane.prepare(2);
             for burst in 1..4 {
                 lane.begin(burst);
-                let place = lane.stamp(2, &Stamps::new(0), |n| 64 * (burst + n));
+                let place = lane.stamp(2, &stamps, |n| 64 * (burst + n));
                 assert_ne!(lane.frame(place)[8..20], lane.frame(place + 1)[8..20]);
                 for place in [place, place + 1] {
                     let message = stun::Message::parse(lane.frame(place)).unwrap();
                     assert_eq!(message.get(), Ok(Some(stun::XorPeerAddress(peer))));
                     let payload = message.get::<stun::Data<'_>>().unwrap().unwrap().0;
-                    assert!(Payload::new().check(payload, 0).is_ok());
+                    assert!(Payload::new().check(payload, stamps.run.key, 0).is_ok());
                 }
                 assert_eq!(lane.bytes(place, 1), (at as u64 + 28, 25));
             }

@@ -45,6 +45,9 @@ pub struct Plan {
     /// Pieces of 4,096 numbers that are remembered of each flow, at least 2, to tell a late datagram from a duplicate.
     /// `None`: the flows share 272 MB.
     pub memory: Option<usize>,
+    /// The key of the payloads, if another program checks them, too: `hairpin peer --sink`. `None`: each run has a key
+    /// that nobody else knows.
+    pub payload_key: Option<u64>,
     /// Ends the run, from anywhere.
     pub stopper: Stopper,
     pub(super) work: Work,
@@ -183,6 +186,7 @@ impl Plan {
             silence: Duration::from_secs(3),
             server_pid: None,
             memory: None,
+            payload_key: None,
             stopper: Stopper::new(),
             work,
             closed: None,

@@ -183,7 +183,7 @@ impl ReceiveSocket {
         datagram: &[u8],
     ) -> Decoded {
         match &mut self.decoder {
-            Decoder::Raw => measured(payload, datagram, now),
+            Decoder::Raw => measured(payload, stamps.run.key, datagram, now),
             Decoder::Binding { mapped, .. } => binding(stamps, mapped, datagram),
             Decoder::Answers => Decoded::Answer(datagram.len()),
             Decoder::Turn { client, .. } => match client.handle_input(now, datagram) {
@@ -197,7 +197,7 @@ impl ReceiveSocket {
                     if channel.is_some() && behind > stun::padding(range.len()) {
                         return Decoded::Odd(UnexpectedDatagram::Truncated);
                     }
-                    measured(payload, &datagram[range], now)
+                    measured(payload, stamps.run.key, &datagram[range], now)
                 }
                 Received::Handled => Decoded::Control,
                 Received::Ignored(why) => {
@@ -322,8 +322,8 @@ impl Mapped {
 }
 
 #[inline]
-fn measured(payload: &Payload, bytes: &[u8], now: Now) -> Decoded {
-    match Payload::peek(bytes, now.mono.0) {
+fn measured(payload: &Payload, key: u64, bytes: &[u8], now: Now) -> Decoded {
+    match Payload::peek(bytes, key, now.mono.0) {
         Ok(stamp) => Decoded::Payload {
             stamp,
             bytes: bytes.len(),

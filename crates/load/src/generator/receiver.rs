@@ -355,7 +355,7 @@ impl ReceiveLog {
                 let expected = self.ledger.get(stamp.flow as usize);
                 let expected = expected.copied().unwrap_or_default();
                 let odd = match () {
-                    () if stamp.run != shared.stamps.run => UnexpectedDatagram::OtherRun,
+                    () if stamp.run != shared.stamps.run.number => UnexpectedDatagram::OtherRun,
                     () if expected.arrives != here.identity => UnexpectedDatagram::Misdelivered,
                     () if bytes != expected.length || bytes != stamp.length => {
                         UnexpectedDatagram::Truncated

@@ -43,6 +43,7 @@ pub(super) struct RunTiming {
     duration: Duration,
     linger: Duration,
     stamp_arrivals: bool,
+    payload_key: Option<u64>,
     stopper: Stopper,
 }
 
@@ -54,6 +55,7 @@ impl RunTiming {
             duration: Duration::from_secs(10),
             linger: Duration::ZERO,
             stamp_arrivals: false,
+            payload_key: None,
             stopper,
         }
     }
@@ -70,6 +72,7 @@ impl Plan {
             linger: self.linger,
             stamp_arrivals: self.offered_rate().is_some_and(|rate| rate <= STAMPED)
                 && self.pace() == Pace::Open,
+            payload_key: self.payload_key,
             stopper: self.stopper.clone(),
         }
     }
@@ -90,7 +93,7 @@ impl Shared {
             end_ns: measure_ns + timing.duration.as_nanos() as u64,
             linger: timing.linger,
             stamp_arrivals: timing.stamp_arrivals,
-            stamps: Stamps::new(origin_ns),
+            stamps: Stamps::new(origin_ns, timing.payload_key),
             stopper: timing.stopper.clone(),
             quit: AtomicBool::new(false),
             receivers_off: AtomicBool::new(false),

@@ -2,6 +2,8 @@
 
 use io::clock;
 
+use crate::measure::RunStamp;
+
 /// Length of a transaction ID, bytes.
 const ID_LEN: usize = 12;
 /// Bits of a stamp in a transaction ID. Flows, sequence numbers (the last of them), time in units of 64 ns (4.8 hours),
@@ -20,7 +22,7 @@ pub(super) struct Stamps {
     /// Time zero of the schedule.
     pub(super) origin_ns: u64,
     /// In measured payloads.
-    pub(super) run: u32,
+    pub(super) run: RunStamp,
     /// In transaction IDs: what they are XORed with, and what their check depends on.
     mask: u128,
     key: u64,
@@ -35,9 +37,9 @@ pub(super) struct IdStamp {
 }
 
 impl Stamps {
-    /// The stamps of a run that begins at `origin_ns`: no other run has them.
-    pub(super) fn new(origin_ns: u64) -> Stamps {
-        let mut bytes = [0; 28];
+    /// The stamps of a run that begins at `origin_ns`: no other run has them. Without a key for payloads, it gets one.
+    pub(super) fn new(origin_ns: u64, payload_key: Option<u64>) -> Stamps {
+        let mut bytes = [0; 36];
         if getrandom::fill(&mut bytes).is_err() {
             // Then it is enough that runs do not begin at the same moment.
             let salt = clock::monotonic_ns() ^ clock::unix_s().rotate_left(32);
@@ -51,7 +53,10 @@ impl Stamps {
         };
         Stamps {
             origin_ns,
-            run: number(0, 4) as u32,
+            run: RunStamp {
+                number: number(0, 4) as u32,
+                key: payload_key.unwrap_or(number(24, 32) as u64),
+            },
             mask: number(4, 16),
             key: number(16, 24) as u64,
         }
@@ -107,7 +112,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_transaction_id_carries_its_stamp(flow in 0u32..1 << 20, sequence in 0u64..1 << 20, units in 0u64..1 << 38) {
-            let stamps = Stamps::new(1_000_000);
+            let stamps = Stamps::new(1_000_000, None);
             let stamp = IdStamp { flow, sequence, intended_ns: 1_000_000 + units * 64 };
             prop_assert_eq!(stamps.decode(&stamps.encode(stamp)), Some(stamp));
         }
@@ -115,7 +120,7 @@ mod tests {
 
     #[test]
     fn damage_and_other_runs_are_noticed() {
-        let (stamps, others) = (Stamps::new(0), Stamps::new(0));
+        let (stamps, others) = (Stamps::new(0, None), Stamps::new(0, None));
         let mut believed = 0;
         for sequence in 0..2000u64 {
             let stamp = IdStamp {

@@ -11,6 +11,6 @@ mod text;
 pub use counters::{Counter, Counters, Snapshot};
 pub use flow::{Arrival, FlowReport, FlowTracker};
 pub use latency::{Latency, LatencyReport};
-pub use payload::{Payload, PayloadError, Stamp};
+pub use payload::{Payload, PayloadError, RunStamp, Stamp};
 pub use schedule::{ParseRateError, Rate, Schedule, Stage};
 pub use text::{ParseDurationError, parse_duration, parse_number};

@@ -12,6 +12,10 @@
 //! everything between it and the magic: a damaged head displaces no datagram and ages none. The pattern is a slice of
 //! one fixed table at an offset that depends on the flow. So checking it is one comparison, and a payload of another
 //! flow does not match.
+//!
+//! `run` is the number of the run, XORed with a number that depends on flow, sequence, time and a key. The key is not in
+//! the payload. So a payload of somebody who knows this format but not the key belongs to another run. This is no MAC:
+//! it is made for speed, not against cryptanalysis.
 
 /// Bytes of pattern beyond the longest payload, so that every flow finds its slice.
 const SHIFTS: usize = 251;
@@ -32,6 +36,15 @@ pub struct Stamp {
     pub intended_ns: u64,
     /// Bytes of the whole payload as it was sent.
     pub length: usize,
+}
+
+/// What all payloads of a run have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunStamp {
+    /// Number of the run.
+    pub number: u32,
+    /// What the number is masked with in payloads. 0: it is not masked, so everybody can make payloads of the run.
+    pub key: u64,
 }
 
 /// Why a payload is not one of ours.
@@ -93,24 +106,25 @@ impl Payload {
 
     /// Writes what changes from send to send into a filled `buffer`.
     #[inline]
-    pub fn stamp(buffer: &mut [u8], run: u32, sequence: u64, intended_ns: u64) {
-        buffer[2..6].copy_from_slice(&run.to_be_bytes());
+    pub fn stamp(buffer: &mut [u8], run: RunStamp, sequence: u64, intended_ns: u64) {
         buffer[9..14].copy_from_slice(&sequence.to_be_bytes()[3..]);
         buffer[14..20].copy_from_slice(&intended_ns.to_be_bytes()[2..]);
         let length = buffer.len();
-        if let Some(head) = buffer.first_chunk::<{ Payload::MIN }>() {
+        if let Some(head) = buffer.first_chunk_mut::<{ Payload::MIN }>() {
+            let mask = mask(head, run.key);
+            head[2..6].copy_from_slice(&(run.number ^ mask).to_be_bytes());
             let check = check(head) ^ mark(length);
-            buffer[20..24].copy_from_slice(&check.to_be_bytes());
+            head[20..24].copy_from_slice(&check.to_be_bytes());
         }
     }
 
-    /// Reads the head without looking at the rest; `now_ns` is a time within 39 hours of the one in it. The caller
-    /// compares [`Stamp::length`] with what it has.
+    /// Reads the head without looking at the rest; `now_ns` is a time within 39 hours of the one in it. `key` is that
+    /// of the sender ([`RunStamp::key`]). The caller compares [`Stamp::length`] with what it has.
     ///
     /// # Errors
     /// [`PayloadError`], but not [`PayloadError::Corrupt`].
     #[inline]
-    pub fn peek(payload: &[u8], now_ns: u64) -> Result<Stamp, PayloadError> {
+    pub fn peek(payload: &[u8], key: u64, now_ns: u64) -> Result<Stamp, PayloadError> {
         let is_ours = payload.starts_with(&Payload::MAGIC);
         let Some(head) = payload.first_chunk::<{ Payload::MIN }>() else {
             return Err(match is_ours {
@@ -134,7 +148,7 @@ impl Payload {
         let since = number(14, 20).wrapping_sub(now_ns) << (64 - TIME_BITS);
         let since = (since as i64) >> (64 - TIME_BITS);
         Ok(Stamp {
-            run: number(2, 6) as u32,
+            run: number(2, 6) as u32 ^ mask(head, key),
             flow: number(6, 9) as u32,
             sequence: number(9, 14),
             intended_ns: now_ns.wrapping_add_signed(since),
@@ -150,12 +164,12 @@ impl Payload {
         body.len() <= Payload::MAX - Payload::MIN && body == self.pattern(flow, body.len())
     }
 
-    /// Reads a whole payload and compares every byte of it; `now_ns` as for [`Payload::peek`].
+    /// Reads a whole payload and compares every byte of it; `key` and `now_ns` as for [`Payload::peek`].
     ///
     /// # Errors
     /// [`PayloadError`].
-    pub fn check(&self, payload: &[u8], now_ns: u64) -> Result<Stamp, PayloadError> {
-        let stamp = Payload::peek(payload, now_ns)?;
+    pub fn check(&self, payload: &[u8], key: u64, now_ns: u64) -> Result<Stamp, PayloadError> {
+        let stamp = Payload::peek(payload, key, now_ns)?;
         if stamp.length != payload.len() {
             return Err(PayloadError::Truncated);
         }
@@ -169,6 +183,24 @@ impl Payload {
         let shift = flow as usize % SHIFTS;
         &self.table[shift..shift + length]
     }
+}
+
+/// What the number of the run is XORed with. With the key 0 it is 0.
+#[inline]
+fn mask(head: &[u8; Payload::MIN], key: u64) -> u32 {
+    if key == 0 {
+        return 0;
+    }
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&head[at..at + 8]);
+        u64::from_be_bytes(bytes)
+    };
+    // Flow and sequence; then the time, behind the end of the sequence.
+    let mut sum = (word(6) ^ key).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    sum = ((sum ^ sum >> 31) ^ word(12) ^ key.rotate_left(32)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    sum = (sum ^ sum >> 29).wrapping_mul(key | 1);
+    (sum >> 32) as u32
 }
 
 /// A checksum of the head behind its magic, in which any change of one bit changes about half of all.
@@ -224,12 +256,16 @@ mod tests {
     use super::*;
 
     const NOW: u64 = 5 << 50;
+    const RUN: RunStamp = RunStamp {
+        number: 9,
+        key: 0x1234_5678_9ABC_DEF0,
+    };
 
     fn sample(length: usize) -> (Payload, Vec<u8>) {
         let payload = Payload::new();
         let mut buffer = vec![0; length];
         payload.fill(&mut buffer, 77);
-        Payload::stamp(&mut buffer, 9, 5, NOW - 123_456);
+        Payload::stamp(&mut buffer, RUN, 5, NOW - 123_456);
         (payload, buffer)
     }
 
@@ -245,7 +281,7 @@ mod tests {
                 length,
             };
             for now in [NOW, NOW - 1_000_000, NOW + (1 << 46)] {
-                assert_eq!(payload.check(&buffer, now), Ok(stamp));
+                assert_eq!(payload.check(&buffer, RUN.key, now), Ok(stamp));
             }
         }
     }
@@ -260,7 +296,24 @@ mod tests {
                 true => PayloadError::Damaged,
                 false => PayloadError::Corrupt,
             };
-            assert_eq!(payload.check(&changed, NOW), Err(expected), "bit {at}");
+            assert_eq!(
+                payload.check(&changed, RUN.key, NOW),
+                Err(expected),
+                "bit {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_payload_with_another_key_is_of_another_run() {
+        let (payload, mut forged) = sample(120);
+        for key in [0, RUN.key ^ 1, RUN.key.rotate_left(32)] {
+            for sequence in 0..100 {
+                Payload::stamp(&mut forged, RunStamp { key, ..RUN }, sequence, NOW);
+                let found = payload.check(&forged, RUN.key, NOW).unwrap();
+                assert_ne!(found.run, RUN.number, "{key:x} {sequence}");
+                assert_eq!(found.sequence, sequence);
+            }
         }
     }
 
@@ -268,17 +321,26 @@ mod tests {
     fn foreign_bytes_are_foreign_and_short_ones_are_cut() {
         let (payload, buffer) = sample(64);
         assert_eq!(
-            payload.check(&buffer[..23], NOW),
+            payload.check(&buffer[..23], RUN.key, NOW),
             Err(PayloadError::Truncated)
         );
         // What is left is a prefix of the pattern.
         for end in [24, 25, 63] {
-            let cut = payload.check(&buffer[..end], NOW);
+            let cut = payload.check(&buffer[..end], RUN.key, NOW);
             assert_eq!(cut, Err(PayloadError::Truncated));
         }
         let longer = [&buffer[..], &[0; 5]].concat();
-        assert_eq!(payload.check(&longer, NOW), Err(PayloadError::Truncated));
-        assert_eq!(payload.check(b"h", NOW), Err(PayloadError::Foreign));
-        assert_eq!(payload.check(&[0; 64], NOW), Err(PayloadError::Foreign));
+        assert_eq!(
+            payload.check(&longer, RUN.key, NOW),
+            Err(PayloadError::Truncated)
+        );
+        assert_eq!(
+            payload.check(b"h", RUN.key, NOW),
+            Err(PayloadError::Foreign)
+        );
+        assert_eq!(
+            payload.check(&[0; 64], RUN.key, NOW),
+            Err(PayloadError::Foreign)
+        );
     }
 }

@@ -54,6 +54,8 @@ pub struct PeerOptions {
     pub offload: bool,
     /// Receive and send buffer of each socket in bytes.
     pub buffer: u32,
+    /// The key of the payloads, as the sender has it; a source sends with it. 0: none.
+    pub payload_key: u64,
 }
 
 impl PeerOptions {
@@ -66,6 +68,7 @@ impl PeerOptions {
             mode: Mode::Echo,
             offload: true,
             buffer: 4 << 20,
+            payload_key: 0,
         }
     }
 }

@@ -14,7 +14,9 @@ use ::io::{
 
 use super::runs::{CurrentRun, Runs};
 use super::{Mode, PeerOptions};
-use crate::measure::{Arrival, Counter, Counters, FlowTracker, Payload, PayloadError, Schedule};
+use crate::measure::{
+    Arrival, Counter, Counters, FlowTracker, Payload, PayloadError, RunStamp, Schedule,
+};
 
 /// Limit of blocks (4,096 numbers) with gaps per flow of a sink.
 const MEMORY: usize = 256;
@@ -39,6 +41,7 @@ pub(super) struct Worker {
     send_options: SendOptions,
     offload: bool,
     runs: Arc<Runs>,
+    payload_key: u64,
 }
 
 /// What a thread learns while it runs.
@@ -51,8 +54,8 @@ struct State {
     pieces: usize,
     streams: HashMap<(usize, SocketAddr), Stream>,
     buffer: Vec<u8>,
-    /// In what a source sends.
-    run: u32,
+    /// In what a source sends, and the key of what a sink checks.
+    run: RunStamp,
 }
 
 /// What a source sends to one address.
@@ -86,6 +89,7 @@ impl Worker {
             },
             offload: options.offload,
             runs,
+            payload_key: options.payload_key,
         })
     }
 
@@ -105,7 +109,10 @@ impl Worker {
             pieces: 0,
             streams: HashMap::new(),
             buffer: Vec::new(),
-            run: run_number(),
+            run: RunStamp {
+                number: run_number(),
+                key: self.payload_key,
+            },
         };
         while !stop.load(Ordering::Relaxed) {
             let wait = self.source_wait(&state).min(STOP_CHECK);
@@ -200,7 +207,7 @@ impl State {
             return;
         }
         for datagram in run.segments() {
-            let stamp = match self.payload.check(datagram, now) {
+            let stamp = match self.payload.check(datagram, self.run.key, now) {
                 Ok(stamp) => stamp,
                 Err(error) => {
                     counters.add(kind(error), 1);

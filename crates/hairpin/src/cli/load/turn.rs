@@ -36,6 +36,7 @@ pub(crate) const ONLY: &[(&str, &[&str])] = &[
     ("direction", RELAY),
     ("indications", RELAY),
     ("size", RELAY),
+    ("payload-key", RELAY),
     ("peer-ip", &["relay", "mixed"]),
     ("peer-ports", &["relay", "mixed"]),
     ("refreshes", &["allocate"]),
@@ -188,6 +189,9 @@ pub(crate) struct Relay {
     /// Payload of each datagram, in bytes, 24 to 65503 [default: 120]
     #[arg(long, value_name = "BYTES", value_parser = value::size)]
     pub(crate) size: Option<usize>,
+    /// Key of the payloads, for `hairpin peer --sink` with the same one [default: a random one]
+    #[arg(long, value_name = "NUMBER", requires = "peer")]
+    pub(crate) payload_key: Option<u64>,
 }
 
 /// Which way measured datagrams go.

@@ -83,6 +83,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
             ("--direction", relay.direction.is_some(), RELAY),
             ("--indications", relay.indications, RELAY),
             ("--size", relay.size.is_some(), RELAY),
+            ("--payload-key", relay.payload_key.is_some(), RELAY),
             ("--peer-ip", relay.peer_ip.is_some(), OWN_PEERS),
             ("--peer-ports", relay.peer_ports.is_some(), OWN_PEERS),
             ("--refreshes", others.refreshes.is_some(), ALLOCATE),
@@ -195,6 +196,7 @@ fn plan(args: &Args, clients: TurnClients, path: Path, stopper: &Stopper) -> Res
         }
     };
     plan.server_pid = args.to.server_pid;
+    plan.payload_key = args.relay.payload_key;
     Ok(plan)
 }
 

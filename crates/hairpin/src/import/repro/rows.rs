@@ -203,7 +203,7 @@ const ROWS: &[(&str, Rule)] = &[
     ("ServerText", always("hairpin adds no Server header field")),
     (
         "CongestionManagement",
-        always("overload control is on unless sip.tolerance_ms is 0"),
+        always("overload control is on unless sip.tolerance is 0"),
     ),
     (
         "CongestionManagementMetric",
@@ -502,11 +502,11 @@ fn tolerance(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
         .unwrap_or("WAIT_TIME");
     match (number(line), metric) {
         (Some(ms), "WAIT_TIME") => {
-            draft.set("sip.tolerance_ms", ms.clamp(1, 10_000));
-            Verdict::carried("sip.tolerance_ms")
+            draft.set("sip.tolerance", format!("{}ms", ms.clamp(1, 10_000)));
+            Verdict::carried("sip.tolerance")
         }
         (Some(_), _) => {
-            Verdict::unsupported("hairpin measures the waiting time: set sip.tolerance_ms")
+            Verdict::unsupported("hairpin measures the waiting time: set sip.tolerance")
         }
         (None, _) => Verdict::wrong("write a number"),
     }
@@ -515,8 +515,8 @@ fn tolerance(line: &Line, file: &File, draft: &mut Draft) -> Verdict {
 fn t1(line: &Line, _: &File, draft: &mut Draft) -> Verdict {
     match number(line) {
         Some(ms) => {
-            draft.set("sip.t1_ms", ms.clamp(10, 5_000));
-            Verdict::carried("sip.t1_ms")
+            draft.set("sip.t1", format!("{}ms", ms.clamp(10, 5_000)));
+            Verdict::carried("sip.t1")
         }
         None => Verdict::wrong("write a number of milliseconds"),
     }

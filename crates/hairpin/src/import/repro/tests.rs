@@ -52,7 +52,7 @@ Databse1Type = MySQL
     let text = |key: &str| made["sip"][key].to_string();
     assert_eq!(text("listen"), r#"["192.0.2.10:5060", "192.0.2.10:5070"]"#);
     assert_eq!(text("listen_ws"), r#"["192.0.2.10:8080"]"#);
-    assert_eq!(text("tolerance_ms"), "300");
+    assert_eq!(text("tolerance"), "\"300ms\"");
     assert_eq!(
         made["sip"]["domain"][0]["name"].as_str(),
         Some("example.org")

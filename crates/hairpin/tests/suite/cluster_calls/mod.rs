@@ -13,7 +13,7 @@ pub(crate) fn keys() -> String {
     let users = ["ann", "bob", "eve"];
     let users = users.map(|name| format!("{{ name = \"{name}\", password = \"{PASSWORD}\" }}"));
     format!(
-        "[peers]\nallow_local = true\n[sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance_ms = 0\n\
+        "[peers]\nallow_local = true\n[sip]\nlisten = [\"127.0.0.1:0\"]\ntolerance = \"0s\"\n\
          [[sip.domain]]\nname = \"example.com\"\nusers = [{}]\n",
         users.join(", ")
     )

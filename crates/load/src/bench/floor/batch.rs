@@ -6,11 +6,9 @@ use ::io::{
     Events, Interest, Outbox, Poller, RecvBatch, SendOptions, SendQueue, SendTo, UdpSocket,
 };
 
-use super::{BATCH_LIMIT, binding_answer, flow_of, open_all, options, payload_of};
+use super::{BATCH, BATCH_LIMIT, binding_answer, flow_of, open_all, options, payload_of};
 use crate::bench::layout;
 
-/// Datagrams of a batch that keeps up, and of STUN servers, as in hairpin.
-const BATCH: usize = 64;
 const LISTENER: u64 = 0;
 
 /// Relays until the process is killed.

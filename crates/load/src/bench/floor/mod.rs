@@ -9,9 +9,10 @@
 //! All three also answer STUN Binding requests. `xdp` and `tc` relay in the kernel ([`bpf::floor`]) and do nothing
 //! else; `stun-xdp` answers Binding requests there. `program-xdp` and `program-tc` are the server's own programs
 //! ([`bpf::relay`]) over a fixed table. `tcp` and `tls` relay ChannelData between connections and peers. `sip` answers
-//! SIP requests, and does nothing else.
+//! SIP requests, and does nothing else. `damage` and `repeat` are `plain` with a fault.
 
 mod batch;
+mod faulty;
 mod kernel;
 mod plain;
 mod program;
@@ -37,7 +38,7 @@ use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, server_address};
 pub enum FloorError {
     /// The arguments are not what the benchmark passes.
     #[error(
-        "usage: plain|batch|gro|tcp|tls|sip|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}) ipv4|ipv6; this command is for the benchmark's own use"
+        "usage: plain|damage|repeat|batch|gro|tcp|tls|sip|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}) ipv4|ipv6; this command is for the benchmark's own use"
     )]
     Usage,
     /// The programs of `xdp`, `tc` and `stun-xdp` support IPv4 only.
@@ -73,7 +74,9 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
     }
     let _ = ::io::rlimit::raise_open_files();
     match kind.as_str() {
-        "plain" => plain::run(flows)?,
+        "plain" => plain::run(flows, plain::send)?,
+        "damage" => plain::run(flows, faulty::damage)?,
+        "repeat" => plain::run(flows, faulty::repeat())?,
         "batch" => batch::run(flows, false)?,
         "gro" => batch::run(flows, true)?,
         "tcp" => tcp::run(false)?,
@@ -103,9 +106,12 @@ pub const LISTENER_BUFFER: u32 = 8 << 20;
 /// Datagrams received before they are handled, at most: as many as a worker of hairpin takes, once it falls behind.
 pub const BATCH_LIMIT: usize = 4096;
 
+/// Datagrams of a batch that keeps up, and of STUN servers, as in hairpin.
+pub const BATCH: usize = 64;
+
 /// A bare relay has the same sockets as hairpin: the options of its listeners and of its relays, which keep the
 /// system's buffers.
-fn options(is_listener: bool, gro: bool) -> UdpOptions {
+pub(super) fn options(is_listener: bool, gro: bool) -> UdpOptions {
     match is_listener {
         true => UdpOptions {
             recv_buffer: Some(LISTENER_BUFFER),

@@ -1,7 +1,7 @@
-//! One recvfrom, one sendto.
+//! One recvfrom, one sendto. `damage` and `repeat` do more than send ([`faulty`](super::faulty)).
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
 use ::io::{Events, Interest, Poller};
 
@@ -13,20 +13,30 @@ const TURN: usize = 64;
 const LISTENER: u64 = 0;
 const HEADER_LEN: usize = 4;
 
-struct Relay {
+struct Relay<S> {
     listener: UdpSocket,
     relays: Vec<UdpSocket>,
+    send: S,
 }
 
-/// Relays until the process is killed.
-pub(super) fn run(flows: u16) -> io::Result<()> {
+/// Sends a datagram. What cannot be sent is lost, as everywhere with UDP.
+pub(super) fn send(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) {
+    drop(socket.send_to(datagram, to));
+}
+
+/// Relays until the process is killed. `send` gets each relayed datagram.
+pub(super) fn run(flows: u16, send: impl FnMut(&UdpSocket, &[u8], SocketAddr)) -> io::Result<()> {
     let (listener, relays) = open_all(flows, open)?;
     let poller = Poller::new()?;
     poller.add(&listener, LISTENER, Interest::Read)?;
     for (token, relay) in (1..).zip(&relays) {
         poller.add(relay, token, Interest::Read)?;
     }
-    let relay = Relay { listener, relays };
+    let mut relay = Relay {
+        listener,
+        relays,
+        send,
+    };
     let mut events = Events::with_capacity(64);
     let mut buffer = [0; 2048];
     loop {
@@ -49,22 +59,21 @@ pub(super) fn run(flows: u16) -> io::Result<()> {
     }
 }
 
-impl Relay {
+impl<S: FnMut(&UdpSocket, &[u8], SocketAddr)> Relay<S> {
     /// Handles one datagram of the listener; `None` when there is none.
-    fn take_from_client(&self, buffer: &mut [u8; 2048]) -> Option<()> {
+    fn take_from_client(&mut self, buffer: &mut [u8; 2048]) -> Option<()> {
         let (length, client) = self.listener.recv_from(buffer).ok()?;
         let datagram = &buffer[..length];
         let payload =
             flow_of(client, self.relays.len()).and_then(|flow| Some((flow, payload_of(datagram)?)));
-        // What cannot be sent is lost, as everywhere with UDP.
         match payload {
             Some((flow, payload)) => {
-                drop(self.relays[flow].send_to(payload, layout::peer(flow as u16)))
+                (self.send)(&self.relays[flow], payload, layout::peer(flow as u16));
             }
             None => {
                 let mut answer = [0; 64];
                 if let Some(answer) = binding_answer(datagram, client, &mut answer) {
-                    drop(self.listener.send_to(answer, client));
+                    (self.send)(&self.listener, answer, client);
                 }
             }
         }
@@ -72,7 +81,7 @@ impl Relay {
     }
 
     /// Handles one datagram of a relay socket; `None` when there is none.
-    fn take_from_peer(&self, flow: usize, buffer: &mut [u8; 2048]) -> Option<()> {
+    fn take_from_peer(&mut self, flow: usize, buffer: &mut [u8; 2048]) -> Option<()> {
         let (length, peer) = self.relays[flow]
             .recv_from(&mut buffer[HEADER_LEN..])
             .ok()?;
@@ -81,10 +90,8 @@ impl Relay {
         if peer == layout::peer(flow) {
             buffer[0..2].copy_from_slice(&layout::CHANNEL.to_be_bytes());
             buffer[2..4].copy_from_slice(&length.to_be_bytes());
-            drop(self.listener.send_to(
-                &buffer[..HEADER_LEN + usize::from(length)],
-                layout::client(flow),
-            ));
+            let datagram = &buffer[..HEADER_LEN + usize::from(length)];
+            (self.send)(&self.listener, datagram, layout::client(flow));
         }
         Some(())
     }

@@ -75,7 +75,7 @@ pub(in crate::bench) fn side_for(side: &Side, scenario: &Scenario) -> Side {
     }
     if service_us > 0 && is_hairpin {
         side.command
-            .push(format!("--set=sip.service_time_us={service_us}"));
+            .push(format!("--set=sip.service_time={service_us}us"));
     }
     if service_us > 0 && is_kamailio {
         let loops = u32::from(service_us) * LOOPS_PER_US;
@@ -261,7 +261,7 @@ mod tests {
         for name in ["hairpin-sip", "hairpin-sip-uncontrolled"] {
             let words = command(name, &busy);
             assert!(
-                words.contains("{hairpin-uas}") && words.ends_with("service_time_us=50"),
+                words.contains("{hairpin-uas}") && words.ends_with("service_time=50us"),
                 "{words}"
             );
         }

@@ -1,0 +1,54 @@
+//! Bare relays that damage or repeat datagrams. They show what the benchmark reports about such a server.
+//!
+//! Both relay datagrams with low sequence numbers as they are. These belong to the payload check, which would end the
+//! measurement.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, UdpSocket};
+
+use super::plain::send;
+
+/// The sequence numbers of a load: lower ones, and the highest, belong to the payload check.
+const LOAD: std::ops::Range<u32> = 1_000..u32::MAX;
+/// Of this many datagrams, `damage` damages the last 64. The counter compares one of 64 whole payloads, so it finds one
+/// of them.
+const PERIOD: u32 = 256;
+/// How many datagrams later `repeat` sends a datagram again.
+const DISTANCE: usize = 100;
+
+/// The sequence number of a datagram of the load. The head of a payload is 16 bytes; ChannelData has four bytes before
+/// it. In a STUN message, the sequence number is in the transaction ID.
+fn sequence(datagram: &[u8]) -> Option<u32> {
+    let is_payload = datagram.starts_with(&bpf::payload::MAGIC.to_le_bytes());
+    let at = if is_payload { 8 } else { 12 };
+    let word: [u8; 4] = datagram.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_le_bytes(word)).filter(|sequence| LOAD.contains(sequence))
+}
+
+/// Changes one bit of some datagrams.
+pub(super) fn damage(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) {
+    let is_damaged = |sequence| sequence % PERIOD >= PERIOD - 64;
+    let mut sent = datagram.to_vec();
+    if sequence(datagram).is_some_and(is_damaged) {
+        let middle = sent.len() / 2;
+        sent[middle] ^= 1;
+    }
+    send(socket, &sent, to);
+}
+
+/// Sends each datagram again.
+pub(super) fn repeat() -> impl FnMut(&UdpSocket, &[u8], SocketAddr) {
+    let mut kept: VecDeque<(Vec<u8>, SocketAddr)> = VecDeque::new();
+    move |socket, datagram, to| {
+        send(socket, datagram, to);
+        if sequence(datagram).is_none() {
+            return;
+        }
+        kept.push_back((datagram.to_vec(), to));
+        if kept.len() > DISTANCE
+            && let Some((again, to)) = kept.pop_front()
+        {
+            send(socket, &again, to);
+        }
+    }
+}
