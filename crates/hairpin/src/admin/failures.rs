@@ -363,9 +363,15 @@ fn sip(all: &mut Vec<Reason>, stats: &Stats) {
         + sip.shed_by_user;
     add(
         "overload".to_owned(),
-        shed,
+        shed.saturating_sub(sip.over_limit),
         "Requests were refused or dropped because of overload.",
         "Give the server more CPUs and workers, or send fewer requests to it: see docs/sip-overload.md.",
+    );
+    add(
+        "requests_per_source".to_owned(),
+        sip.over_limit,
+        "A source exceeded its limit of requests.",
+        "If it is a carrier or another server of yours, make it a [[sip.trunk]]; else raise sip.requests_per_source.",
     );
     add(
         "transactions".to_owned(),

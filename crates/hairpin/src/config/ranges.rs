@@ -73,6 +73,8 @@ pub(crate) type ServiceTime = Span<0, 1_000_000>;
 pub(crate) type SipTransactions = Bounded<1, 10_000_000>;
 /// SIP connections. Each uses a file descriptor.
 pub(crate) type SipConnections = Bounded<1, 1_000_000>;
+/// Requests per second of one source; 0: any number. A million is more than a server can handle.
+pub(crate) type SipRequests = Bounded<0, 1_000_000>;
 /// Header fields of a SIP message. The table of them has at most 254 entries.
 pub(crate) type SipHeaders = Bounded<8, 254>;
 /// Bytes of the header of a SIP message. Positions in it have 16 bits.

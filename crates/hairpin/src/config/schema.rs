@@ -26,9 +26,9 @@ use super::ranges::{
     OffloadChannels, OverloadPercent, PeerConnections, Permissions, QueueAge, QueueSize,
     QueueTotal, ReceiveBuffer, SendBuffer, ServiceTime, SipBan, SipBindings, SipBody,
     SipCallDuration, SipCalls, SipConnections, SipFlowTimer, SipHead, SipHeaders, SipIdle,
-    SipMessageDeadline, SipPushCalls, SipPushRefresh, SipPushTimeout, SipRegistration, SipSession,
-    SipShortest, SipShortestSession, SipT1, SipTraceId, SipTraceMemory, SipTransactions,
-    SipUserBindings, Tolerance, UnverifiedResponses,
+    SipMessageDeadline, SipPushCalls, SipPushRefresh, SipPushTimeout, SipRegistration, SipRequests,
+    SipSession, SipShortest, SipShortestSession, SipT1, SipTraceId, SipTraceMemory,
+    SipTransactions, SipUserBindings, Tolerance, UnverifiedResponses,
 };
 use super::realms;
 use super::setting::{
@@ -375,6 +375,8 @@ pub(crate) struct Settings {
     pub(crate) sip_transactions: Entry<SipTransactions>,
     /// `sip.connections`
     pub(crate) sip_connections: Entry<SipConnections>,
+    /// `sip.requests_per_source`
+    pub(crate) sip_requests_per_source: Entry<SipRequests>,
     /// `sip.connections_per_source`
     pub(crate) sip_connections_per_source: Entry<SipConnections>,
     /// `sip.headers`
@@ -619,6 +621,9 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "targets", |s| &mut s.sip_targets),
     Key::new("sip", "transactions", |s| &mut s.sip_transactions).at_start(),
     Key::new("sip", "connections", |s| &mut s.sip_connections),
+    Key::new("sip", "requests_per_source", |s| {
+        &mut s.sip_requests_per_source
+    }),
     Key::new("sip", "connections_per_source", |s| {
         &mut s.sip_connections_per_source
     }),

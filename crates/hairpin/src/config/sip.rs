@@ -126,6 +126,8 @@ pub(crate) struct Sip {
     pub(crate) transactions: u32,
     /// Connections of all workers.
     pub(crate) connections: u32,
+    /// Requests of one source prefix per second; 0: any number.
+    pub(crate) requests_per_source: u32,
     /// Connections of one source prefix.
     pub(crate) connections_per_source: u32,
     /// Header fields of a message.
@@ -205,6 +207,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         targets: values(s.sip_targets?.value),
         transactions: s.sip_transactions?.value.0,
         connections: s.sip_connections?.value.0,
+        requests_per_source: s.sip_requests_per_source?.value.0,
         connections_per_source: s.sip_connections_per_source?.value.0,
         headers: s.sip_headers?.value.0,
         head_size: s.sip_head_size?.value.0,

@@ -276,6 +276,11 @@ fn overload(page: &mut Page, stats: &Stats, sum: &SipCounters) {
             ("transactions", sum.shed_transactions),
         ],
     );
+    page.counter(
+        "hairpin_sip_over_limit_total",
+        "Requests refused or dropped because their source exceeded sip.requests_per_source.",
+        sum.over_limit,
+    );
 }
 
 fn dropped(page: &mut Page, sum: &SipCounters) {

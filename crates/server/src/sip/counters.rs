@@ -121,6 +121,9 @@ counters! {
     shed_by_user: u64,
     /// Retransmissions put off because of overload.
     shed_deferred: u64,
+    /// Requests refused or dropped because their source had had its limit. They are among [`SipCounters::shed_refused`]
+    /// and [`SipCounters::shed_dropped`].
+    over_limit: u64,
     /// Registration bindings that exist now.
     bindings: u64,
     /// Attempts to write or synchronize the log of bindings that failed.

@@ -17,6 +17,7 @@ use super::lookups::SipAnswer;
 use super::memory_release::FreedMemory;
 use super::nodes::MovedBinding;
 use super::outgoing::{Outgoing, worker_of};
+use super::proof::DialogProof;
 use super::requests::Requests;
 use super::screen::SourceFilter;
 use super::settings::SipConfig;
@@ -144,6 +145,9 @@ impl Endpoint {
             all: all.collect(),
             plain: first,
         };
+        let mut engine = Box::new(Engine::new(config, seed));
+        engine.share_counts(secrets.source_counts.clone());
+        engine.set_proof(Box::new(DialogProof::new(secrets)));
         Endpoint {
             now,
             requests: Requests::new(listeners, &tls, &sip_config, names, secrets.key, seed),
@@ -151,7 +155,7 @@ impl Endpoint {
             late_answers: VecDeque::new(),
             is_resumed: false,
             counters: SipCounters::default(),
-            engine: Box::new(Engine::new(config, seed)),
+            engine,
             congestion: Congestion::new(listeners.len()),
             filter,
             balance: Balance::new(number, secrets.commons.clone()),

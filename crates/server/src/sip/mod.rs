@@ -42,6 +42,7 @@ mod nodes;
 mod outgoing;
 mod peer;
 mod preview;
+mod proof;
 mod proxied;
 mod push;
 mod reading;
@@ -121,6 +122,7 @@ use ipnet::IpNet;
 use layers::StreamListener;
 use listeners::SipListener;
 use peer::Origin;
+use sip::congestion::SourceCounts;
 use sip::{HashKey, Mono, Now};
 use sip_server::flow::Runs;
 use std::collections::VecDeque;
@@ -479,6 +481,8 @@ pub(crate) struct Secrets {
     pub(crate) calls: Arc<SharedCalls>,
     /// Of sources that guess passwords.
     pub(crate) bans: Bans,
+    /// Requests of each source, for the limit.
+    pub(crate) source_counts: SourceCounts,
     /// Of phones.
     pub(crate) flow_changes: FlowChanges,
 }
@@ -503,6 +507,7 @@ impl Secrets {
             used_counts: UsedCounts::default(),
             calls: Arc::default(),
             bans: Bans::new(key),
+            source_counts: SourceCounts::new(key),
             flow_changes: FlowChanges::new(reading::now().unix_s),
         }
     }

@@ -87,7 +87,9 @@ impl Proxy {
             begun: now,
             from: *from,
             loop_check: arrival.loop_check,
-            class: class_of(method, in_dialog, || stack.engine.has_priority(message)),
+            class: class_of(method, in_dialog && routed.is_known_dialog, || {
+                stack.engine.has_priority(message)
+            }),
             recorded,
             caller,
             callee,
@@ -558,10 +560,12 @@ fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
 }
 
 /// RFC 7339 §5.10.1: which requests the next hop gets first. Credentials do not count, because nearly all calls of users
-/// have them, and requests within dialogs are to come before those.
+/// have them, and requests within dialogs are to come before those. `in_dialog`: the dialog is proven, as anybody can
+/// make up a To tag.
 fn class_of(method: Method<'_>, in_dialog: bool, has_priority: impl FnOnce() -> bool) -> Class {
     match method {
-        Method::Ack | Method::Bye | Method::Prack | Method::Cancel => Class::Finishing,
+        Method::Ack | Method::Cancel => Class::Finishing,
+        Method::Bye | Method::Prack if in_dialog => Class::Finishing,
         _ if in_dialog => Class::Continuing,
         _ if has_priority() => Class::Priority,
         _ => Class::New,

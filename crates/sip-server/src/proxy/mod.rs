@@ -40,6 +40,7 @@ mod moved;
 mod nodes;
 mod policy;
 mod preview;
+mod proof;
 mod push;
 mod refusal;
 mod request;
@@ -60,6 +61,7 @@ pub use policy::{
     Authenticated, Authentication, BindingsLocation, Calls, Denied, HopFull, Inbound, IsUser,
     LookedUp, Lookup, NewCall, Policy, Routing, Trunks,
 };
+pub use proof::RouteProof;
 pub use push::{PushConfig, PushRequest, Pushes};
 pub use session::{LEAST_MIN_SE, SessionTimer};
 

@@ -183,14 +183,12 @@ impl Reader<'_> {
         let is_of_before = matches!(message.method(), Some(Method::Ack | Method::Cancel));
         let from_node = from_node.filter(|_| !is_of_before);
         self.check_node(message, from_node, from)?;
-        let is_of_dialog =
-            |signed: &Signed| !signed.is_path && !matches!(signed.token, Token::FromNode(_));
         Ok(Routed {
             uri: self.without_own_maddr(uri),
             routes,
             removed,
             was_strict,
-            is_known_dialog: signed.iter().any(is_of_dialog),
+            is_known_dialog: signed.iter().any(Signed::is_of_dialog),
             is_path: signed.last().is_some_and(|signed| signed.is_path),
             flow: flow.unwrap_or_default(),
             phone,

@@ -128,6 +128,13 @@ pub(super) struct Signed {
     pub(super) phone: Option<Phone>,
 }
 
+impl Signed {
+    /// Whether it shows that this server put it into the dialog of its request.
+    pub(super) const fn is_of_dialog(&self) -> bool {
+        !self.is_path && !matches!(self.token, Token::FromNode(_))
+    }
+}
+
 /// Makes and reads them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RouteTokens {

@@ -68,7 +68,13 @@ impl Tags {
 
     /// The subscription that the To tag of a request names; `None` if the tag is none of these.
     pub(super) fn read(&self, request: &NewRequest<'_>) -> Option<Name> {
-        let tag: &[u8; TAG_LEN] = request.to_tag()?.try_into().ok()?;
+        let from_tag = request.from_tag().unwrap_or_default();
+        self.read_tag(request.to_tag()?, request.call_id(), from_tag)
+    }
+
+    /// The same of its parts.
+    pub(super) fn read_tag(&self, tag: &[u8], call_id: &[u8], from_tag: &[u8]) -> Option<Name> {
+        let tag: &[u8; TAG_LEN] = tag.try_into().ok()?;
         let [MARK, digits @ ..] = tag else {
             return None;
         };
@@ -78,8 +84,7 @@ impl Tags {
             *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
         }
         let (head, mac) = signed.split_first_chunk::<{ SIGNED - 8 }>()?;
-        let from_tag = request.from_tag().unwrap_or_default();
-        if mac != self.mac(head, request.call_id(), from_tag).to_be_bytes() {
+        if mac != self.mac(head, call_id, from_tag).to_be_bytes() {
             return None;
         }
         Some(Name {

@@ -23,7 +23,7 @@ pub use contacts::Cause;
 use std::collections::HashMap;
 
 use sip::build::{Builder, decimal};
-use sip::congestion::Class;
+use sip::congestion::{Class, ProofFields, RequestProof};
 use sip::dispatch::{AllowedDestination, OutgoingRequest, SendFrom};
 use sip::engine::{Mark, NewRequest, Reply, RespondError};
 use sip::flow::Flow;
@@ -36,6 +36,29 @@ use crate::Aor;
 use crate::location::Binding;
 use contacts::{Contact, Contacts, Event};
 use dialog::{Head, Name, Tags};
+
+/// Recognizes requests within subscriptions by their To tag, in an overload.
+#[derive(Clone, Copy, Debug)]
+pub struct SubscriptionProof {
+    tags: Tags,
+}
+
+impl SubscriptionProof {
+    /// With the key of [`RegEvents::new`].
+    #[must_use]
+    pub fn new(key: HashKey) -> SubscriptionProof {
+        SubscriptionProof {
+            tags: Tags::new(key),
+        }
+    }
+}
+
+impl RequestProof for SubscriptionProof {
+    fn is_of_dialog(&self, request: &ProofFields<'_>) -> bool {
+        let (tag, from_tag) = (request.to_tag, request.from_tag);
+        self.tags.read_tag(tag, request.call_id, from_tag).is_some()
+    }
+}
 
 /// The resolution of the end of a subscription.
 const TICK_NS: u64 = 1_000_000_000;

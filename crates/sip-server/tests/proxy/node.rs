@@ -11,7 +11,7 @@ use sip::engine::{Config, Engine, Mark, NewRequest, Outgoing, Received, Reply, S
 use sip::flow::{ConnectionKey, Destination, Flow, ListenerKey, Transport};
 use sip::{HashKey, Method, Mono, Now, Spans};
 use sip_server::flow::FlowId;
-use sip_server::proxy::{Config as ProxyConfig, Handled, Proxy, Stack};
+use sip_server::proxy::{Config as ProxyConfig, Handled, Proxy, RouteProof, Stack};
 
 use crate::policy::TestPolicy;
 
@@ -147,7 +147,11 @@ fn engine(index: usize, is_proxy: bool) -> Engine {
         config.rules.schemes = &["sip", "sips", "tel", "urn"];
     }
     config.overload_control = false;
-    Engine::new(config, 7 + index as u64)
+    let mut engine = Engine::new(config, 7 + index as u64);
+    if is_proxy {
+        engine.set_proof(Box::new(RouteProof::new(HashKey::new([3; 16]))));
+    }
+    engine
 }
 
 fn proxied(config: ProxyConfig) -> Proxied {

@@ -6,7 +6,7 @@ use sip::congestion::{Backlog, Config, Peer};
 use sip::flow::Transport;
 use sip::{Mono, Now};
 
-use crate::node::{ALICE, PROXY, UAC, UAS, address, request};
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
 use crate::world::World;
 
 /// A node without credentials, which has no dialog and is no trunk.
@@ -98,4 +98,93 @@ fn a_source_above_its_share_is_refused_when_its_request_comes_in() {
     assert!(shed.refused + shed.dropped > 0, "{shed:?}");
     assert!(forwarded > 0 && forwarded < 400, "{forwarded}");
     assert_eq!(shed.from_tu, 0, "{shed:?}");
+}
+
+/// A request of another caller with this To tag and Route, as it comes over UDP.
+fn of_stranger(ok: &str, number: u32, (method, to_tag, route): (&str, &str, &str)) -> String {
+    let call = value(ok, "Call-ID").unwrap();
+    format!(
+        "{method} sip:bob@{} SIP/2.0\r\nVia: SIP/2.0/UDP {};branch=z9hG4bKs{number};rport\r\n{route}\
+         From: {}\r\nTo: <sip:bob@example.com>{to_tag}\r\nCall-ID: {call}\r\nCSeq: {number} {method}\r\n\
+         Max-Forwards: 70\r\nContent-Length: 0\r\n\r\n",
+        address(UAS),
+        address(STRANGER),
+        value(ok, "From").unwrap(),
+    )
+}
+
+/// What the proxy has refused and dropped so far.
+fn shed(world: &World) -> u64 {
+    let shed = world.nodes[PROXY].engine.stats().shed;
+    shed.refused + shed.dropped
+}
+
+#[test]
+fn in_an_overload_a_to_tag_counts_with_the_token_of_its_dialog_only() {
+    let mut world = World::new();
+    world.bind_bob(&[None]);
+    world.nodes[UAS].script = answers(&[(50, 200)]);
+    world.invite();
+    world.run_until(1_000);
+    let ok = world.nodes[UAC].texts.last().unwrap().clone();
+    assert!(ok.starts_with("SIP/2.0 200"), "{ok}");
+    let route = |route: &str| format!("Route: {route}\r\n");
+    let own = value(&ok, "Record-Route").unwrap();
+    let other = own.replacen("<sip:d", "<sip:dA", 1);
+    let behind = format!("Route: <sip:{};lr>, {own}\r\n", address(PROXY));
+    let strict = own.trim_matches(['<', '>']).to_owned();
+    world.run_until(2_000);
+    overload(&mut world);
+    // While the peer sends as well, others have a hundredth of the capacity, and strangers have had that.
+    let text = request("MESSAGE", "sip:bob@example.com", 1_000, "");
+    world.send(UAC, Transport::Udp, &text);
+    world.run_until(2_020);
+    for number in 0..400 {
+        let text = of_stranger(&ok, 10_000 + number, ("INFO", ";tag=x", ""));
+        world.send_raw(STRANGER, &text);
+    }
+    world.run_until(2_040);
+    let mut before = shed(&world);
+    let shed_all = world.nodes[PROXY].engine.stats();
+    assert!(before > 0, "{shed_all:?}, {:?}", world.heard(STRANGER));
+    for (number, method, to_tag, route, is_accepted) in [
+        (1, "INFO", ";tag=x", route(own), true),
+        (2, "BYE", ";tag=x", behind, true),
+        (3, "INFO", ";tag=x", String::new(), false),
+        (4, "BYE", ";tag=x", String::new(), false),
+        (5, "INFO", ";tag=x", route(&other), false),
+        (6, "INFO", "", route(own), false),
+    ] {
+        let text = of_stranger(&ok, number, (method, to_tag, &route));
+        world.send_raw(STRANGER, &text);
+        let until = world.ms() + 20;
+        world.run_until(until);
+        let now = shed(&world);
+        assert_eq!(now == before, is_accepted, "{number} {method} {route}");
+        before = now;
+    }
+    // The token of another call.
+    let text = of_stranger(&ok, 7, ("INFO", ";tag=x", &route(own)));
+    let text = text.replacen("Call-ID: ", "Call-ID: 1", 1);
+    world.send_raw(STRANGER, &text);
+    world.run_until(2_200);
+    assert_eq!(shed(&world), before + 1);
+    // A strict router has the token in the Request-URI (RFC 3261 §16.4).
+    let text = of_stranger(
+        &ok,
+        8,
+        (
+            "INFO",
+            ";tag=x",
+            &format!("Route: <sip:bob@{}>\r\n", address(UAS)),
+        ),
+    );
+    let text = text.replacen(
+        &format!("sip:bob@{} SIP", address(UAS)),
+        &format!("{strict} SIP"),
+        1,
+    );
+    world.send_raw(STRANGER, &text);
+    world.run_until(2_240);
+    assert_eq!(shed(&world), before + 1);
 }

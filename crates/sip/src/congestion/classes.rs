@@ -9,18 +9,20 @@ pub enum Class {
     Continuing,
     /// An emergency call (RFC 5031), a `Priority: emergency` or what the configuration names.
     Priority,
-    /// ACK, and CANCEL, BYE and PRACK of a dialog of this server: they release its memory. Never refused.
+    /// ACK, and CANCEL, BYE and PRACK of a dialog of this server: they release its memory. Never refused, as long as
+    /// BYE and PRACK need less than half of the capacity.
     Finishing,
 }
 
 /// What a request's To tag says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialog {
-    /// There is none, or it is not what this server would have written.
+    /// There is none, or nothing proves it: anybody can make one up.
     #[default]
     None,
-    /// There is one of another server, which this one cannot check: it is a proxy.
-    Claimed,
+    /// The TU has recognized the dialog ([`RequestProof`](super::RequestProof)). For a proxy: Route has a value of its
+    /// Record-Route, whose MAC is right for the Call-ID.
+    Proven,
     /// A tag of this server: its MAC is right for Call-ID and From tag.
     Ours,
 }
@@ -73,7 +75,7 @@ impl Classifier {
         match (request.method, request.dialog) {
             (b"ACK", _) | (b"CANCEL" | b"BYE" | b"PRACK", Dialog::Ours) => Class::Finishing,
             _ if self.has_priority(request) => Class::Priority,
-            (_, Dialog::Ours | Dialog::Claimed) => Class::Continuing,
+            (_, Dialog::Ours | Dialog::Proven) => Class::Continuing,
             _ if request.has_credentials => Class::Continuing,
             _ => Class::New,
         }
@@ -117,7 +119,7 @@ mod tests {
         };
         assert_eq!(class(|_| ()), Class::New);
         assert_eq!(class(|r| r.dialog = Dialog::Ours), Class::Continuing);
-        assert_eq!(class(|r| r.dialog = Dialog::Claimed), Class::Continuing);
+        assert_eq!(class(|r| r.dialog = Dialog::Proven), Class::Continuing);
         assert_eq!(class(|r| r.has_credentials = true), Class::Continuing);
         assert_eq!(class(|r| r.uri = b"URN:service:sos.fire"), Class::Priority);
         assert_eq!(class(|r| r.uri = b"urn:service:soso"), Class::New);
@@ -141,7 +143,7 @@ mod tests {
                 })
             };
             assert_eq!(class(Dialog::Ours), Class::Finishing, "{method}");
-            assert_eq!(class(Dialog::Claimed), Class::Continuing, "{method}");
+            assert_eq!(class(Dialog::Proven), Class::Continuing, "{method}");
             assert_eq!(class(Dialog::None), Class::New, "{method}");
         }
     }

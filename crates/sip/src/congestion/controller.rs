@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::classes::Class;
 use super::filter::{Filter, Load, TICK, Tick};
 use super::service_time::ServiceTime;
-use super::sources::{Fairness, Peer, Peers};
+use super::sources::{Fairness, Peer, Peers, SourceCounts};
 use super::tu_queue::TuQueue;
 use crate::{HashKey, Mono};
 
@@ -25,6 +25,9 @@ pub struct Config {
     pub refusal_permille: u16,
     /// Sources with a share of their own; the first [`MAX_PEERS`](super::MAX_PEERS) count.
     pub peers: Vec<Peer>,
+    /// Requests per second of one IPv4 address or IPv6 /64 that is no peer, in each 250 ms a quarter of it. 0, the
+    /// default: any number.
+    pub per_source: u32,
 }
 
 impl Default for Config {
@@ -34,6 +37,7 @@ impl Default for Config {
             tolerance: Duration::from_millis(200),
             refusal_permille: 80,
             peers: Vec::new(),
+            per_source: 0,
         }
     }
 }
@@ -79,6 +83,8 @@ pub struct ShedCounts {
     pub from_tu: u64,
     /// Retransmissions put off.
     pub deferred: u64,
+    /// Of those refused or dropped after they were read: their source had had its limit of requests.
+    pub over_limit: u64,
 }
 
 /// From the first of these waits on (in percent of the tolerance), the server refuses some requests of a class. From
@@ -131,7 +137,7 @@ impl Controller {
             service_time: ServiceTime::new(FIRST_SERVICE_NS),
             refusal_time: ServiceTime::new(FIRST_REFUSAL_NS),
             tu: TuQueue::new(FIRST_SERVICE_NS),
-            fairness: Fairness::new(key.derive(u64::from_le_bytes(*b"fairness"))),
+            fairness: Fairness::new(SourceCounts::new(key)),
             filter: Filter::new(key.derive(u64::from_le_bytes(*b"adfilter"))),
             percent: 0,
             wait: Duration::ZERO,
@@ -155,6 +161,11 @@ impl Controller {
             self.filter.end();
         }
         self.config = config;
+    }
+
+    /// Counts the requests of each source together with other workers, from now on.
+    pub fn share_counts(&mut self, counts: SourceCounts) {
+        self.fairness = Fairness::new(counts);
     }
 
     /// The peers, by place behind the hashed ones.
@@ -303,15 +314,73 @@ impl Controller {
         (100.0 - 100.0 * served).round().clamp(0.0, 100.0) as u8
     }
 
+    /// Whether a request that belongs to no transaction is accepted without any question: there is no overload, and its
+    /// source has not had its limit. If so, it is counted.
+    pub fn accepts_all(&mut self, now: Mono, source: IpAddr) -> bool {
+        if self.is_overloaded() {
+            return false;
+        }
+        if self.config.enabled {
+            let place = self.fairness.place(now, &self.peers, source);
+            if self.is_at_limit(place) {
+                return false;
+            }
+            self.fairness.count_at(&self.peers, place);
+        }
+        self.offered = self.offered.saturating_add(1);
+        true
+    }
+
+    fn is_at_limit(&self, place: usize) -> bool {
+        let per_second = self.config.per_source;
+        per_second > 0 && self.fairness.is_at_limit(place, per_second)
+    }
+
+    /// Whether a request is refused because its source has had its limit. Emergency calls and the end of calls are not:
+    /// their classes have bounds of their own in an overload. `is_exempt` is asked if that would decide.
+    pub fn exceeds_limit(
+        &mut self,
+        now: Mono,
+        class: Class,
+        source: IpAddr,
+        is_exempt: impl FnOnce() -> bool,
+    ) -> bool {
+        if class >= Class::Priority || !self.config.enabled {
+            return false;
+        }
+        let place = self.fairness.place(now, &self.peers, source);
+        self.is_at_limit(place) && !is_exempt()
+    }
+
+    /// What to do with a request whose source has had its limit; `None` if it is to be accepted, because what comes by a
+    /// stream is never dropped. It is no part of the share that RFC 7339 reports: other senders need not send less.
+    pub fn shed_over_limit(&mut self, is_stream: bool) -> Option<Admission> {
+        let admission = self.refusal();
+        match admission {
+            Admission::Refuse { .. } => self.note_refused(),
+            _ if is_stream => return None,
+            _ => self.counts.dropped += 1,
+        }
+        self.counts.over_limit += 1;
+        Some(admission)
+    }
+
+    /// Whether there is time for a 503.
+    fn can_refuse(&self) -> bool {
+        self.refusal_ns >= self.refusal_cost()
+    }
+
+    fn note_refused(&mut self) {
+        self.counts.refused += 1;
+        self.refusal_ns = self.refusal_ns.saturating_sub(self.refusal_cost());
+    }
+
     /// What to do with a datagram's request that belongs to no transaction.
     pub fn admit(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
         let admission = self.decide(now, class, source);
         match admission {
             Admission::Accept => return admission,
-            Admission::Refuse { .. } => {
-                self.counts.refused += 1;
-                self.refusal_ns = self.refusal_ns.saturating_sub(self.refusal_cost());
-            }
+            Admission::Refuse { .. } => self.note_refused(),
             Admission::Drop => self.counts.dropped += 1,
         }
         self.shed = self.shed.saturating_add(1);
@@ -322,7 +391,7 @@ impl Controller {
     /// minute (RFC 3261 §17.1.2.2, timer F): what cannot be refused is accepted. The stream's flow control holds back
     /// those who send too much.
     pub fn admit_from_stream(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
-        if self.refusal_ns < self.refusal_cost() {
+        if !self.can_refuse() {
             self.count_accepted(now, source);
             return Admission::Accept;
         }
@@ -330,16 +399,28 @@ impl Controller {
     }
 
     fn decide(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
-        if !self.is_refused(now, class, source) {
-            self.count_accepted(now, source);
+        let per_second = self.service_time.per_second();
+        let from = (&self.peers, source);
+        let (class, has_share) = self.fairness.bounded_class(now, class, from, per_second);
+        if !self.is_refused(now, (class, has_share), source) {
+            if class == Class::Priority {
+                self.offered = self.offered.saturating_add(1);
+            } else {
+                self.count_accepted(now, source);
+            }
+            self.fairness.count_class(class, &self.peers, source);
             return Admission::Accept;
         }
         self.offered = self.offered.saturating_add(1);
-        if self.refusal_ns < self.refusal_cost() {
-            return Admission::Drop;
-        }
-        Admission::Refuse {
-            retry_after_s: self.retry_after(),
+        self.refusal()
+    }
+
+    fn refusal(&mut self) -> Admission {
+        match self.can_refuse() {
+            true => Admission::Refuse {
+                retry_after_s: self.retry_after(),
+            },
+            false => Admission::Drop,
         }
     }
 
@@ -352,9 +433,12 @@ impl Controller {
     }
 
     /// A source below its share is treated like the next class.
-    fn is_refused(&mut self, now: Mono, class: Class, source: IpAddr) -> bool {
+    fn is_refused(&mut self, now: Mono, (class, has_share): (Class, bool), source: IpAddr) -> bool {
         if !self.is_on_ramp(class as usize) {
             return false;
+        }
+        if !has_share {
+            return true;
         }
         let from = (&self.peers, source);
         let per_second = self.service_time.per_second();

@@ -11,7 +11,10 @@
 //! | 75 to 125 | those too, and more and more of [`Class::Continuing`] |
 //! | 125 to 200 | more and more of [`Class::Priority`] |
 //!
-//! [`Class::Finishing`] and all messages that match a transaction are never refused. A refusal is a 503 with
+//! [`Class::Finishing`] and all messages that match a transaction are never refused. Beyond a part of the capacity,
+//! requests of the upper two classes are treated like those of a class below. So a flood of them leaves room for others.
+//!
+//! A source that exceeds its limit of requests per second is refused without an overload, too. A refusal is a 503 with
 //! Retry-After, as long as 503s use at most 8 % of the time. What is beyond that is dropped and counted, and a
 //! [`Filter`] drops as much before it is read.
 
@@ -19,6 +22,7 @@ mod classes;
 mod controller;
 mod downstream;
 mod filter;
+mod proof;
 mod service_time;
 mod sources;
 mod tu_queue;
@@ -31,6 +35,7 @@ pub use classes::{Class, Classifier, Dialog, Traits};
 pub use controller::{Admission, Backlog, Config, Controller, ShedCounts};
 pub use downstream::{Downstream, Feedback};
 pub use filter::Filter;
-pub use sources::{HASHED_PLACES, MAX_PEERS, PLACES, Peer};
+pub use proof::{ProofFields, RequestProof};
+pub use sources::{HASHED_PLACES, MAX_PEERS, PLACES, Peer, SourceCounts};
 pub(crate) use upstream::is_oc_parameter;
 pub use upstream::{OcReply, offers_loss};

@@ -73,6 +73,8 @@ struct Outcome {
 struct World {
     controller: Controller,
     costs: Costs,
+    /// Of the requests of each group; that of a group that is not here is [`Class::New`].
+    classes: Vec<Class>,
     now: u64,
     queue: VecDeque<(u64, usize)>,
     lost: u64,
@@ -95,6 +97,7 @@ impl World {
         World {
             controller: Controller::new(config, HashKey::new([4; 16])),
             costs,
+            classes: Vec::new(),
             now: SECOND,
             queue: VecDeque::new(),
             lost: 0,
@@ -109,9 +112,18 @@ impl World {
         }
     }
 
-    fn message(number: usize) -> Vec<u8> {
+    fn class(&self, number: usize) -> Class {
+        let group = usize::from(self.groups[number]);
+        self.classes.get(group).copied().unwrap_or(Class::New)
+    }
+
+    fn message(&self, number: usize) -> Vec<u8> {
+        let start = match self.class(number) {
+            Class::Priority => "INVITE urn:service:sos",
+            _ => "OPTIONS sip:b@192.0.2.2",
+        };
         format!(
-            "OPTIONS sip:b@192.0.2.2 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK{number};rport\r\n\
+            "{start} SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK{number};rport\r\n\
              From: <sip:a@192.0.2.1>;tag=f{number}\r\nTo: <sip:b@192.0.2.2>\r\nCall-ID: {number}@192.0.2.1\r\nCSeq: 1 X\r\n\r\n"
         )
         .into_bytes()
@@ -132,7 +144,8 @@ impl World {
             self.next.push(Reverse((at + interval, number, tries + 1)));
         }
         let source = request.source;
-        if self.controller.filters_out(source, &World::message(number)) {
+        let message = self.message(number);
+        if self.controller.filters_out(source, &message) {
             self.filtered += u64::from(World::is_measured(at));
             self.now += self.costs.filter;
         } else if self.queue.len() < self.costs.buffer {
@@ -156,8 +169,11 @@ impl World {
             };
             let now = Mono(self.now);
             let source = self.requests[number].source;
-            let admission = self.controller.admit(now, Class::New, source);
-            self.controller.note_filterable(admission);
+            let class = self.class(number);
+            let admission = self.controller.admit(now, class, source);
+            if class == Class::New {
+                self.controller.note_filterable(admission);
+            }
             let cost = match admission {
                 Admission::Accept => self.costs.serve,
                 Admission::Refuse { .. } => self.costs.refuse,
@@ -466,4 +482,43 @@ fn a_thousand_forged_sources_do_not_shut_out_a_trunk() {
     world.run(&groups);
     let served = world.outcomes[0];
     assert!(served.served * 2 < served.begun, "{}", world.summary());
+}
+
+#[test]
+fn a_flood_of_emergency_calls_shuts_out_neither_others_nor_other_emergency_calls() {
+    for flooding in [one as fn(usize) -> IpAddr, forged] {
+        let groups = [
+            Group {
+                factor: 0.4,
+                source: hundred,
+            },
+            Group {
+                factor: 5.0,
+                source: flooding,
+            },
+            Group {
+                factor: 0.02,
+                source: transport,
+            },
+        ];
+        let trunk = Peer {
+            address: [203, 0, 113, 0].into(),
+            prefix: 24,
+            weight: 1,
+        };
+        let config = Config {
+            peers: vec![trunk],
+            ..Config::default()
+        };
+        let mut world = World::new(WORK, config);
+        world.classes = vec![Class::New, Class::Priority, Class::Priority];
+        world.run(&groups);
+        let what = world.summary();
+        println!("{what}");
+        for group in [0, 2] {
+            let others = world.outcomes[group];
+            assert!(others.served * 10 >= others.begun * 9, "{group}: {what}");
+        }
+        assert!(world.outcomes[1].served > 0, "{what}");
+    }
 }

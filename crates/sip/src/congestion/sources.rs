@@ -4,10 +4,16 @@
 //! their number. So a thousand forged addresses take nothing from a carrier. Those others share equally. They are
 //! counted in an array of fixed size, by a keyed hash of their prefix. So no source can make it grow or choose its
 //! place.
+//!
+//! The same places have the limit of requests per source ([`SourceCounts`]). All workers count in one array, because
+//! the kernel spreads the ports of a source over them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::classes::Class;
 use crate::{HashKey, Mono};
 
 /// Places of sources that are no peers. Two sources in one place share a threshold; with 50 active sources one in 20 is
@@ -174,20 +180,84 @@ fn prefix(source: IpAddr) -> u64 {
 /// How long sources are counted; then all begin anew, in other places. A caller repeats a request after 500 ms at the
 /// earliest (RFC 3261 §17.1.1.1), so each attempt meets another window.
 const WINDOW: Duration = Duration::from_millis(250);
+const WINDOWS: u64 = 1_000 / WINDOW.as_millis() as u64;
 /// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog:
 /// 100 ms of it in half a second.
 const SHARED: f64 = 0.8;
+/// The part of the capacity in which [`Class::Priority`] comes before others. A server has few emergency calls, so they
+/// do not need more. A flood of calls to `urn:service:sos` leaves three quarters of the capacity to all others.
+const PRIORITY_PART: f64 = 0.25;
+/// The part of [`PRIORITY_PART`] that one source can have. So a flood of one source leaves priority to the emergency
+/// calls of others.
+const PRIORITY_OF_SOURCE: f64 = 0.5;
+/// The part of the capacity in which [`Class::Finishing`] is never refused: a call has one BYE for its INVITE, so half
+/// of the requests of calls can be BYEs. Who has one To tag of this server could repeat it in any number of BYEs.
+const FINISHING_PART: f64 = 0.5;
+/// Of these parts, so much may come at once, in windows: work of 25 ms is an eighth of the tolerance. All of a window at
+/// once would make others wait until requests of dialogs are refused.
+const BURST: f64 = 0.1;
+
+/// What all workers have accepted from the hashed places in this window, for the limit of requests per source. Its size
+/// is fixed: 8 KiB.
+#[derive(Clone, Debug)]
+pub struct SourceCounts(Arc<Counts>);
+
+#[derive(Debug)]
+struct Counts {
+    /// The same for all workers, so that a source has the same place at each.
+    key: HashKey,
+    /// By place: the low half of the window's number above, and the count below.
+    places: Box<[AtomicU64]>,
+}
+
+impl SourceCounts {
+    /// With a secret key, so that nobody can choose which sources share a place.
+    #[must_use]
+    pub fn new(key: HashKey) -> SourceCounts {
+        SourceCounts(Arc::new(Counts {
+            key: key.derive(u64::from_le_bytes(*b"fairness")),
+            places: (0..HASHED_PLACES).map(|_| AtomicU64::new(0)).collect(),
+        }))
+    }
+
+    /// How many were accepted from a hashed place in this window. `None` for the place of a peer.
+    fn get(&self, window: u64, place: usize) -> Option<u64> {
+        let count = self.0.places.get(place)?.load(Ordering::Relaxed);
+        let is_current = count >> 32 == window & u64::from(u32::MAX);
+        Some(if is_current {
+            count & u64::from(u32::MAX)
+        } else {
+            0
+        })
+    }
+
+    /// Two workers that begin a window at once may lose what one of them has counted.
+    fn add(&self, window: u64, place: usize) {
+        let Some(count) = self.0.places.get(place) else {
+            return;
+        };
+        if count.load(Ordering::Relaxed) >> 32 == window & u64::from(u32::MAX) {
+            count.fetch_add(1, Ordering::Relaxed);
+        } else {
+            count.store(window << 32 | 1, Ordering::Relaxed);
+        }
+    }
+}
 
 /// What was accepted in this window, by place.
 #[derive(Debug)]
 pub(super) struct Fairness {
-    key: HashKey,
+    counts: SourceCounts,
     keys: [u64; 2],
     window: u64,
     accepted: Box<[u16; PLACES]>,
     active: Active,
     /// In the window before: at the beginning of a window few have been seen.
     active_before: Active,
+    /// Accepted as [`Class::Priority`], by place and in all, and as [`Class::Finishing`].
+    priority: Box<[u16; PLACES]>,
+    all_priority: u32,
+    finishing: u32,
 }
 
 /// Who has been served.
@@ -198,14 +268,76 @@ struct Active {
 }
 
 impl Fairness {
-    pub(super) fn new(key: HashKey) -> Fairness {
+    pub(super) fn new(counts: SourceCounts) -> Fairness {
         Fairness {
-            key,
+            counts,
             keys: [0, 1],
             window: 0,
             accepted: Box::new([0; PLACES]),
             active: Active::default(),
             active_before: Active::default(),
+            priority: Box::new([0; PLACES]),
+            all_priority: 0,
+            finishing: 0,
+        }
+    }
+
+    /// The place of a source in this window.
+    pub(super) fn place(&mut self, now: Mono, peers: &Peers, source: IpAddr) -> usize {
+        self.turn(now);
+        peers.place(source, self.keys).0
+    }
+
+    /// Whether a place has had its limit of requests in this window. That of a peer has none.
+    pub(super) fn is_at_limit(&self, place: usize, per_second: u32) -> bool {
+        let most = u64::from(per_second).div_ceil(WINDOWS);
+        let count = self.counts.get(self.window, place);
+        count.is_some_and(|count| count >= most)
+    }
+
+    /// The class by which a request is judged, if so many messages a second can be served: a lower one if its class has
+    /// had its part of the capacity. Then an emergency call of a source that is no peer has no claim to a share either:
+    /// otherwise a thousand forged sources of emergency calls would take the shares of others. `false`: no claim.
+    pub(super) fn bounded_class(
+        &mut self,
+        now: Mono,
+        class: Class,
+        (peers, source): (&Peers, IpAddr),
+        per_second: f64,
+    ) -> (Class, bool) {
+        if class < Class::Priority {
+            return (class, true);
+        }
+        let place = self.place(now, peers, source);
+        let passed = (now.0 % WINDOW.as_nanos() as u64) as f64 / WINDOW.as_nanos() as f64;
+        let until_now = WINDOW.as_secs_f64() * (passed + BURST).min(1.0);
+        let capacity = per_second * SHARED * until_now;
+        if class == Class::Finishing {
+            let is_within = f64::from(self.finishing) < capacity * FINISHING_PART;
+            return (if is_within { class } else { Class::Continuing }, true);
+        }
+        let most = capacity * PRIORITY_PART;
+        let is_within = f64::from(self.all_priority) < most
+            // `Peers::place` returns a place of this array.
+            && f64::from(self.priority[place]) < most * PRIORITY_OF_SOURCE;
+        match is_within {
+            true => (class, true),
+            false => (Class::New, place >= HASHED_PLACES),
+        }
+    }
+
+    /// A request of this class was accepted, in an overload. Emergency calls do not count towards shares: otherwise forged
+    /// sources of them would make the shares of others smaller.
+    pub(super) fn count_class(&mut self, class: Class, peers: &Peers, source: IpAddr) {
+        match class {
+            Class::New | Class::Continuing => {}
+            Class::Priority => {
+                let (place, _) = peers.place(source, self.keys);
+                let counter = &mut self.priority[place];
+                *counter = counter.saturating_add(1);
+                self.all_priority += 1;
+            }
+            Class::Finishing => self.finishing += 1,
         }
     }
 
@@ -216,8 +348,7 @@ impl Fairness {
         (peers, source): (&Peers, IpAddr),
         per_second: f64,
     ) -> bool {
-        self.turn(now);
-        let (place, _) = peers.place(source, self.keys);
+        let place = self.place(now, peers, source);
         let (seen, before) = (self.active, self.active_before);
         let others = seen.others.max(before.others);
         let all_weight = seen.peer_weight.max(before.peer_weight) + others.min(1.0);
@@ -229,8 +360,14 @@ impl Fairness {
 
     /// A message of the source was accepted.
     pub(super) fn count(&mut self, now: Mono, peers: &Peers, source: IpAddr) {
-        self.turn(now);
-        let (place, _) = peers.place(source, self.keys);
+        let place = self.place(now, peers, source);
+        self.count_at(peers, place);
+    }
+
+    /// The same for a place of this window.
+    pub(super) fn count_at(&mut self, peers: &Peers, place: usize) {
+        self.counts.add(self.window, place);
+        // `Peers::place` returns a place of this array.
         let counter = &mut self.accepted[place];
         if *counter == 0 {
             match peers.weight(place) {
@@ -253,7 +390,11 @@ impl Fairness {
             self.window = window;
             self.active = Active::default();
             self.accepted.fill(0);
-            let key = self.key.derive(window);
+            if self.all_priority > 0 {
+                self.priority.fill(0);
+            }
+            (self.all_priority, self.finishing) = (0, 0);
+            let key = self.counts.0.key.derive(window);
             self.keys = [key.mac(b"places"), key.mac(b"places, by")];
         }
     }
@@ -277,7 +418,7 @@ mod tests {
             weight: 2,
         };
         (
-            Fairness::new(HashKey::new([1; 16])),
+            Fairness::new(SourceCounts::new(HashKey::new([1; 16]))),
             Peers::new(&[transport]),
         )
     }

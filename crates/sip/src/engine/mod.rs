@@ -80,7 +80,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::branch::BranchCodec;
-use crate::congestion::{self, Backlog, Controller, Downstream, Filter, OcReply, Peer};
+use crate::congestion::{
+    self, Backlog, Controller, Downstream, Filter, OcReply, Peer, RequestProof, SourceCounts,
+};
 use crate::flow::{ConnectionKey, Destination, Flow, PeerName};
 use crate::message::Spans;
 use crate::verdict::Rules;
@@ -116,6 +118,8 @@ pub struct Engine {
     store: Store,
     outputs: Outputs,
     controller: Controller,
+    /// Recognizes dialogs of the TU.
+    proof: Option<Box<dyn RequestProof>>,
     oc_reply: OcReply,
     downstream: Downstream,
     /// Messages are written here before they are queued.
@@ -155,6 +159,7 @@ impl Engine {
             store: Store::new(),
             outputs: Outputs::default(),
             controller: Controller::new(config.congestion.clone(), own),
+            proof: None,
             oc_reply: OcReply::new(),
             downstream: Downstream::new(own.mac(b"downstream")),
             scratch: vec![0; store::LONGEST].into(),
@@ -377,6 +382,17 @@ impl Engine {
     /// Changes when work is refused, while running.
     pub fn configure_congestion(&mut self, config: congestion::Config) {
         self.controller.configure(config);
+    }
+
+    /// Counts the requests of each source together with the engines of other workers, from now on.
+    pub fn share_counts(&mut self, counts: SourceCounts) {
+        self.controller.share_counts(counts);
+    }
+
+    /// Asks this about requests in an overload. Without it, only To tags of this engine count, and any other To tag is
+    /// new work.
+    pub fn set_proof(&mut self, proof: Box<dyn RequestProof>) {
+        self.proof = Some(proof);
     }
 
     /// Changes [`Config::trusts_peers_only`], while running.

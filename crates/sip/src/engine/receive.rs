@@ -10,7 +10,7 @@ use super::output::{Mark, Origin};
 use super::received::{Ack, NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
-use crate::congestion::{Admission, Class, Dialog, Filter, Traits, offers_loss};
+use crate::congestion::{Admission, Class, Dialog, Filter, ProofFields, Traits, offers_loss};
 use crate::flow::{Flow, Transport};
 use crate::header::{HeaderKind, Rport, Via};
 use crate::message::{Framing, Message, Spans};
@@ -190,16 +190,22 @@ impl Engine {
     /// What the scan could not decide: clients of RFC 2543. Without an overload it is only counted.
     fn shed_after_parsing(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
         let source = request.flow.remote.ip();
-        if !self.controller.is_overloaded() {
-            self.controller.count_accepted(now, source);
+        if self.controller.accepts_all(now, source) {
             return false;
         }
-        let dialog = self.dialog_claimed_by(request.essentials.to_tag, || {
-            self.dialog_of(&request.essentials)
-        });
-        let traits = traits(&request.message, dialog);
+        let essentials = &request.essentials;
+        let route = request.message.header(HeaderKind::Route);
+        let fields = ProofFields {
+            uri: request.message.request_uri().unwrap_or_default(),
+            call_id: essentials.call_id,
+            from_tag: essentials.from_tag.unwrap_or_default(),
+            to_tag: essentials.to_tag.unwrap_or_default(),
+            route: route.map(|route| route.value).unwrap_or_default(),
+        };
+        let traits = traits(&request.message, self.dialog_of(&fields));
         let class = self.config.classifier.classify(&traits);
-        let admission = self.admit(now, class, &request.flow, request.message.as_bytes());
+        let bytes = request.message.as_bytes();
+        let admission = self.admit(now, class, &request.flow, (bytes, &fields));
         match admission {
             Admission::Accept => false,
             Admission::Drop => {
@@ -340,7 +346,7 @@ impl Engine {
     ) -> Received<'m> {
         let within = self.invite_within(essentials);
         let named = match (within, essentials.to_tag) {
-            (None, Some(tag)) => self.codec.read_tag(tag, self.dialog_of(essentials)),
+            (None, Some(tag)) => self.codec.read_tag(tag, self.tag_bound_to(essentials)),
             _ => None,
         };
         if let Some(named) = named
@@ -371,7 +377,7 @@ impl Engine {
     }
 
     /// What a To tag of ours in a message like this is bound to.
-    pub(super) fn dialog_of(&self, message: &CommonHeaders<'_>) -> u64 {
+    pub(super) fn tag_bound_to(&self, message: &CommonHeaders<'_>) -> u64 {
         let from_tag = message.from_tag.unwrap_or_default();
         self.codec.dialog(message.call_id, from_tag)
     }
@@ -451,28 +457,49 @@ impl Engine {
         true
     }
 
-    fn admit(&mut self, now: Mono, class: Class, flow: &Flow, bytes: &[u8]) -> Admission {
+    fn admit(
+        &mut self,
+        now: Mono,
+        class: Class,
+        flow: &Flow,
+        (bytes, fields): (&[u8], &ProofFields<'_>),
+    ) -> Admission {
         let source = flow.remote.ip();
-        if flow.connection.is_some() {
-            return self.controller.admit_from_stream(now, class, source);
+        let proof = &self.proof;
+        let is_of_cluster = || proof.as_ref().is_some_and(|it| it.is_of_cluster(fields));
+        let controller = &mut self.controller;
+        let is_stream = flow.connection.is_some();
+        if controller.exceeds_limit(now, class, source, is_of_cluster) {
+            match controller.shed_over_limit(is_stream) {
+                Some(admission) => return admission,
+                None => controller.count_accepted(now, source),
+            }
+            return Admission::Accept;
         }
-        let admission = self.controller.admit(now, class, source);
-        if class == Class::New && Filter::concerns(bytes) {
-            self.controller.note_filterable(admission);
+        if is_stream {
+            return controller.admit_from_stream(now, class, source);
+        }
+        let admission = controller.admit(now, class, source);
+        // The filter lets each To tag pass, because it cannot check it.
+        if class == Class::New && fields.to_tag.is_empty() && Filter::concerns(bytes) {
+            controller.note_filterable(admission);
         }
         admission
     }
 
-    /// Whether a To tag is accepted. A tag that this server has not written is not accepted, unless the server forwards
-    /// requests, whose dialogs belong to others.
-    fn dialog_claimed_by(&self, tag: Option<&[u8]>, dialog: impl FnOnce() -> u64) -> Dialog {
-        let Some(tag) = tag else {
+    /// What the To tag of a request is worth: nothing if neither this server has written it nor the TU recognizes the
+    /// dialog.
+    fn dialog_of(&self, fields: &ProofFields<'_>) -> Dialog {
+        if fields.to_tag.is_empty() {
             return Dialog::None;
-        };
-        match self.codec.read_tag(tag, dialog()) {
-            Some(_) => Dialog::Ours,
-            None if self.config.rules.element == Element::UserAgent => Dialog::None,
-            None => Dialog::Claimed,
+        }
+        let bound_to = self.codec.dialog(fields.call_id, fields.from_tag);
+        if self.codec.read_tag(fields.to_tag, bound_to).is_some() {
+            return Dialog::Ours;
+        }
+        match &self.proof {
+            Some(proof) if proof.is_of_dialog(fields) => Dialog::Proven,
+            _ => Dialog::None,
         }
     }
 
@@ -499,14 +526,17 @@ impl Engine {
         {
             return Shed::Unknown;
         }
-        let dialog = self.dialog_claimed_by(scan.to_tag(), || {
-            let from_tag = scan.from_tag().unwrap_or_default();
-            let call_id = scan.valid_call_id().unwrap_or_default();
-            self.codec.dialog(call_id, from_tag)
-        });
-        let traits = scanned_traits(&scan, dialog);
+        let mut traits = scanned_traits(&scan);
+        let fields = ProofFields {
+            uri: traits.uri,
+            call_id: scan.valid_call_id().unwrap_or_default(),
+            from_tag: scan.from_tag().unwrap_or_default(),
+            to_tag: scan.to_tag().unwrap_or_default(),
+            route: scan.route.unwrap_or_default(),
+        };
+        traits.dialog = self.dialog_of(&fields);
         let class = self.config.classifier.classify(&traits);
-        match self.admit(now, class, flow, bytes) {
+        match self.admit(now, class, flow, (bytes, &fields)) {
             Admission::Accept => Shed::Admitted,
             Admission::Drop => Shed::Dropped,
             Admission::Refuse { retry_after_s } => {
@@ -576,14 +606,15 @@ fn traits<'m>(message: &Message<'m>, dialog: Dialog) -> Traits<'m> {
     }
 }
 
-fn scanned_traits<'m>(scan: &Scan<'m>, dialog: Dialog) -> Traits<'m> {
+/// All but the dialog.
+fn scanned_traits<'m>(scan: &Scan<'m>) -> Traits<'m> {
     let method = scan.method.map(Method::as_bytes).unwrap_or_default();
     let behind = scan.head().get(method.len() + 1..).unwrap_or_default();
     let uri_len = memchr::memchr(b' ', behind).unwrap_or(0);
     Traits {
         method,
         uri: behind.get(..uri_len).unwrap_or_default(),
-        dialog,
+        dialog: Dialog::None,
         has_credentials: scan.has_credentials,
         priority: scan.priority,
         resource_priority: scan.resource_priority,

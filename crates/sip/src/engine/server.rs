@@ -217,7 +217,7 @@ impl Engine {
             ByOthers::No => None,
         };
         let dialog = match compose::begins_dialog(method) {
-            true => self.dialog_of(&request.essentials),
+            true => self.tag_bound_to(&request.essentials),
             false => 0,
         };
         let allowance = self.allowance_for(request);

@@ -42,19 +42,22 @@ impl<'a> NameAddr<'a> {
     /// The values of a list with commas between, as it is stored (RFC 3327 §5.3); those in front of a malformed one.
     #[must_use]
     pub fn list(text: &'a [u8]) -> Vec<NameAddr<'a>> {
+        NameAddr::values(text).collect()
+    }
+
+    /// The same, one after the other: nothing is allocated.
+    pub fn values(text: &'a [u8]) -> impl Iterator<Item = NameAddr<'a>> {
         let mut cursor = Cursor::new(text);
-        let mut values = Vec::new();
-        while !cursor.is_at_end() {
-            let Some(value) = NameAddr::read(&mut cursor) else {
-                break;
-            };
-            values.push(value);
-            cursor.skip_lws();
-            if !cursor.skip_if(b',') {
-                break;
+        let mut is_over = false;
+        std::iter::from_fn(move || {
+            if is_over || cursor.is_at_end() {
+                return None;
             }
-        }
-        values
+            let value = NameAddr::read(&mut cursor)?;
+            cursor.skip_lws();
+            is_over = !cursor.skip_if(b',');
+            Some(value)
+        })
     }
 
     /// The parameter `expires` of a Contact, in seconds; `None` if it is absent or malformed, which mean the same

@@ -32,6 +32,8 @@ pub struct Scan<'a> {
     pub call_id: Option<&'a [u8]>,
     /// The value of CSeq.
     pub cseq: Option<&'a [u8]>,
+    /// The first Route field.
+    pub route: Option<&'a [u8]>,
     /// The value of Priority (RFC 3261 §20.26): `emergency`, in any case.
     pub priority: Option<&'a [u8]>,
     /// The first value of Resource-Priority (RFC 4412): `esnet.0`.
@@ -97,6 +99,7 @@ impl<'a> Scan<'a> {
             to: None,
             call_id: None,
             cseq: None,
+            route: None,
             priority: None,
             resource_priority: None,
             has_credentials: false,
@@ -135,6 +138,7 @@ impl<'a> Scan<'a> {
             HeaderKind::To => &mut self.to,
             HeaderKind::CallId => &mut self.call_id,
             HeaderKind::CSeq => &mut self.cseq,
+            HeaderKind::Route => &mut self.route,
             HeaderKind::Priority => &mut self.priority,
             HeaderKind::ResourcePriority => &mut self.resource_priority,
             HeaderKind::Authorization | HeaderKind::ProxyAuthorization => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hairpin_sip::congestion::{Backlog, Class};
+use hairpin_sip::congestion::{Backlog, Class, ProofFields, RequestProof};
 use hairpin_sip::engine::{Outgoing, RequestError};
 use hairpin_sip::flow::{Destination, ListenerKey, Transport};
 use hairpin_sip::verdict::Rules;
@@ -162,6 +162,99 @@ fn a_to_tag_counts_only_with_its_mac_and_a_made_up_one_is_new_work() {
     }
 }
 
+/// Recognizes the requests of its dialogs by a Route that names the Call-ID.
+#[derive(Debug)]
+struct TokenProof;
+
+impl RequestProof for TokenProof {
+    fn is_of_dialog(&self, request: &ProofFields<'_>) -> bool {
+        let user = [b"<sip:of.", request.call_id].concat();
+        assert!(!request.to_tag.is_empty());
+        request.route.starts_with(&user)
+    }
+
+    fn is_of_cluster(&self, request: &ProofFields<'_>) -> bool {
+        request.uri.starts_with(b"sip:node@")
+    }
+}
+
+fn with_token(message: String) -> String {
+    let call = message.split("Call-ID: ").nth(1).unwrap();
+    let call = call.split('\r').next().unwrap();
+    let route = format!("Route: <sip:of.{call}@192.0.2.2;lr>\r\nMax-Forwards");
+    message.replace("Max-Forwards", &route)
+}
+
+#[test]
+fn a_proxy_gives_the_priority_of_a_dialog_only_with_a_proof() {
+    let mut world = world();
+    world.uas().engine.set_proof(Box::new(TokenProof));
+    world.run_until(2_000);
+    congest(&mut world, UAS, 2_980);
+    // The source has had its share of this window.
+    let mut number = 100;
+    while incoming(&mut world, &message("OPTIONS", number, same)) != "Refused(503)" {
+        number += 1;
+        assert!(number < 10_000);
+    }
+    let made_up = in_dialog("made-up");
+    let other = |m: String| with_token(made_up(m)).replace("<sip:of.", "<sip:of.1");
+    for (method, number) in [("BYE", 1), ("INFO", 2), ("INVITE", 3)] {
+        let forged = message(method, number, &made_up);
+        assert_eq!(incoming(&mut world, &forged), "Refused(503)", "{method}");
+        let of_another = message(method, number, &other);
+        assert_eq!(incoming(&mut world, &of_another), "Refused(503)");
+        let proven = message(method, number, |m| with_token(made_up(m)));
+        let accepted = format!("request {method}");
+        assert_eq!(incoming(&mut world, &proven), accepted);
+    }
+    // A Route without a To tag is of no dialog.
+    let without = message("INFO", 9, with_token);
+    assert_eq!(incoming(&mut world, &without), "Refused(503)");
+    // At the wait at which some requests of dialogs are refused, a BYE is not an exception: it could be repeated.
+    congest(&mut world, UAS, 50_000);
+    let bye = message("BYE", 20, |m| with_token(made_up(m)));
+    assert_eq!(incoming(&mut world, &bye), "Refused(503)");
+}
+
+#[test]
+fn a_source_beyond_its_limit_gets_503_without_an_overload() {
+    let mut world = World::with(Weather::FINE, 1, |_, config| {
+        config.congestion.per_source = 40;
+    });
+    world.uas().script.other = vec![(0, 200)];
+    world.uas().engine.set_proof(Box::new(TokenProof));
+    world.run_until(2_000);
+    congest(&mut world, UAS, 0);
+    for number in 1..=10 {
+        let options = message("OPTIONS", number, same);
+        assert_eq!(incoming(&mut world, &options), "request OPTIONS");
+        let again = incoming(&mut world, &options);
+        assert_eq!(again, "Absorbed", "a retransmission does not count");
+    }
+    let options = message("OPTIONS", 11, same);
+    assert_eq!(incoming(&mut world, &options), "Refused(503)");
+    let refusal = text(&world.uas().last);
+    assert!(refusal.contains("Retry-After: "), "{refusal}");
+    // Exempt are emergency calls and other nodes.
+    let to = |uri: &str| {
+        let line = format!("{uri} SIP");
+        move |m: String| m.replace("sip:bob@192.0.2.2 SIP", &line)
+    };
+    let sos = message("OPTIONS", 12, to("urn:service:sos"));
+    assert_eq!(incoming(&mut world, &sos), "request OPTIONS");
+    let node = message("OPTIONS", 13, to("sip:node@192.0.2.2"));
+    assert_eq!(incoming(&mut world, &node), "request OPTIONS");
+    // A proven dialog is not: its token could be repeated.
+    let info = message("INFO", 14, |m| with_token(in_dialog("x")(m)));
+    assert_eq!(incoming(&mut world, &info), "Refused(503)");
+    let stats = world.uas().engine.stats();
+    assert_eq!((stats.shed.refused, stats.shed.over_limit), (2, 2));
+    world.run_until(2_300);
+    let options = message("OPTIONS", 15, same);
+    assert_eq!(incoming(&mut world, &options), "request OPTIONS");
+}
+
 #[test]
 fn dialogs_and_second_halves_of_challenges_outlast_new_work() {
     let mut world = world();
@@ -176,9 +269,12 @@ fn dialogs_and_second_halves_of_challenges_outlast_new_work() {
     let credentials =
         |m: String| m.replace("Max-Forwards", "Authorization: Digest x\r\nMax-Forwards");
     let emergency = |m: String| m.replace("sip:bob@192.0.2.2 SIP", "urn:service:sos SIP");
-    // A proxy cannot check the tags of others.
-    let info = message("INFO", 1, in_dialog("x"));
+    // Of a dialog that the TU knows.
+    world.uas().engine.set_proof(Box::new(TokenProof));
+    let info = message("INFO", 1, |m| with_token(in_dialog("x")(m)));
     assert_eq!(incoming(&mut world, &info), "request INFO");
+    let info = message("INFO", 5, in_dialog("x"));
+    assert_eq!(incoming(&mut world, &info), "Refused(503)");
     let register = message("REGISTER", 2, credentials);
     assert_eq!(incoming(&mut world, &register), "request REGISTER");
     let sos = message("INVITE", 3, emergency);

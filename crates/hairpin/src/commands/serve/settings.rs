@@ -144,6 +144,7 @@ pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     copy!(config => sip, ice_servers, rtpengine, registrar, bindings, bindings_per_user, digest_algorithms);
     copy!(config => sip, auth_int, digest_any_uri, digest_without_qop, userhash, tolerance, service_time, t1, resolvers);
     copy!(config => sip, transactions, connections, connections_per_source, headers, message_deadline, idle);
+    copy!(config => sip, requests_per_source);
     sip.targets = rules(&config.targets);
     sip.websocket_paths.clone_from(&config.ws_paths);
     sip.websocket_origins.clone_from(&config.ws_origins);

@@ -40,6 +40,7 @@ impl Endpoint {
         counters.shed_by_filter = stats.shed.filtered;
         counters.shed_by_user = stats.shed.from_tu;
         counters.shed_deferred = stats.shed.deferred;
+        counters.over_limit = stats.shed.over_limit;
         for (reason, count) in DropReason::ALL.iter().zip(stats.dropped) {
             match reason {
                 DropReason::NotSip

@@ -37,32 +37,34 @@ fn beyond_share(controller: &mut Controller, now: Mono) {
     }
 }
 
-/// Which part of the requests of each class is accepted, in percent.
-fn accepted(controller: &mut Controller, messages: u64) -> [u32; 4] {
-    let now = at(1000);
+/// Which part of the requests of each class is accepted, in percent. They are too few for the bounds of the upper two
+/// classes.
+fn accepted(controller: &mut Controller, second: u64, messages: u64) -> [u32; 4] {
+    // At the end of a window.
+    let now = at(1000 * second - 1);
+    beyond_share(controller, now);
     controller.observe_backlog(now, waiting(messages));
     CLASSES.map(|class| {
         let admit = |_: &u32| controller.admit(now, class, SOURCE) == Admission::Accept;
-        (0..1000).filter(admit).count() as u32 / 10
+        (0..400).filter(admit).count() as u32 / 4
     })
 }
 
 #[test]
 fn more_and_more_of_a_class_is_refused_before_any_of_the_next() {
     let mut controller = controller();
-    beyond_share(&mut controller, at(1000));
-    assert_eq!(accepted(&mut controller, 900), [100; 4]);
-    let half = accepted(&mut controller, 2000);
+    assert_eq!(accepted(&mut controller, 1, 900), [100; 4]);
+    let half = accepted(&mut controller, 2, 2000);
     assert!((45..55).contains(&half[0]), "{half:?}");
     assert_eq!(half[1..], [100; 3]);
     assert_eq!(controller.state(), 1);
-    let [new, continuing, ..] = accepted(&mut controller, 4000);
+    let [new, continuing, ..] = accepted(&mut controller, 3, 4000);
     assert!(new == 0 && (45..55).contains(&continuing), "{continuing}");
     assert_eq!(controller.state(), 2);
-    assert_eq!(accepted(&mut controller, 5100)[..2], [0, 0]);
-    assert_eq!(accepted(&mut controller, 9000), [0, 0, 0, 100]);
-    assert_eq!(accepted(&mut controller, u64::MAX), [0, 0, 0, 100]);
-    assert_eq!(accepted(&mut controller, 0), [100; 4]);
+    assert_eq!(accepted(&mut controller, 4, 5100)[..2], [0, 0]);
+    assert_eq!(accepted(&mut controller, 5, 9000), [0, 0, 0, 100]);
+    assert_eq!(accepted(&mut controller, 6, u64::MAX), [0, 0, 0, 100]);
+    assert_eq!(accepted(&mut controller, 7, 0), [100; 4]);
     assert_eq!(controller.state(), 0);
 }
 
@@ -203,4 +205,146 @@ fn a_slow_back_end_is_load_and_a_silent_one_is_too() {
     state(1015, 1, 1);
     assert_eq!(state(1065, 1, 0), 1);
     assert_eq!(state(1215, 1, 0), 2);
+}
+
+/// How many of 10,000 requests of a class are accepted in the middle of a window, from so many sources in turns.
+fn accepted_of(controller: &mut Controller, class: Class, sources: u8) -> usize {
+    let now = at(1125);
+    let admit = |at: &u32| {
+        let source = numbered((at % u32::from(sources)) as u8);
+        controller.admit(now, class, source) == Admission::Accept
+    };
+    (0..10_000).filter(admit).count()
+}
+
+fn numbered(number: u8) -> IpAddr {
+    [198, 51, 100, number].into()
+}
+
+/// The sources have had their share, and the wait is so long that no request of a lower class is accepted.
+fn overloaded(sources: u8) -> Controller {
+    let mut controller = controller();
+    for source in 0..sources {
+        for _ in 0..5000 {
+            controller.count_accepted(at(1125), numbered(source));
+        }
+    }
+    controller.observe_backlog(at(1125), waiting(5100));
+    controller
+}
+
+#[test]
+fn emergency_calls_have_priority_in_a_quarter_of_the_capacity_and_one_source_in_half_of_that() {
+    // Of 4,000 in 250 ms, in half of the time and a tenth.
+    for (sources, expected) in [(1, 300..=301), (200, 600..=601)] {
+        let mut controller = overloaded(sources);
+        let accepted = accepted_of(&mut controller, Class::Priority, sources);
+        assert!(
+            expected.contains(&accepted),
+            "{accepted}, {sources} sources"
+        );
+        // A trunk has its share also then.
+        controller.configure(with_trunk(0));
+        controller.observe_backlog(at(1125), waiting(2900));
+        let quiet = [203, 0, 113, 1].into();
+        let admission = controller.admit(at(1125), Class::Priority, quiet);
+        assert_eq!(admission, Admission::Accept);
+    }
+}
+
+#[test]
+fn a_to_tag_that_is_repeated_in_a_flood_of_byes_takes_half_of_the_capacity() {
+    let mut controller = overloaded(1);
+    let accepted = accepted_of(&mut controller, Class::Finishing, 1);
+    assert!((1200..=1201).contains(&accepted), "{accepted}");
+    // In the next window, it begins anew.
+    let now = at(1250);
+    controller.observe_backlog(now, waiting(5100));
+    let admission = controller.admit(now, Class::Finishing, SOURCE);
+    assert_eq!(admission, Admission::Accept);
+}
+
+fn with_trunk(per_source: u32) -> Config {
+    Config {
+        per_source,
+        peers: vec![Peer {
+            address: [203, 0, 113, 0].into(),
+            prefix: 24,
+            weight: 1,
+        }],
+        ..Config::default()
+    }
+}
+
+fn limited(per_source: u32) -> Controller {
+    let mut controller = controller();
+    controller.configure(with_trunk(per_source));
+    controller
+}
+
+#[test]
+fn a_source_has_its_limit_of_requests_without_an_overload_and_trunks_have_none() {
+    let mut controller = limited(1000);
+    let count = |controller: &mut Controller, ms, source: IpAddr| {
+        controller.observe_backlog(at(ms), waiting(10));
+        let accepts = |_: &u32| controller.accepts_all(at(ms), source);
+        (0..1000).filter(accepts).count()
+    };
+    // A quarter in 250 ms.
+    assert_eq!(count(&mut controller, 1000, SOURCE), 250);
+    assert_eq!(count(&mut controller, 1249, SOURCE), 0);
+    assert_eq!(count(&mut controller, 1250, SOURCE), 250);
+    assert_eq!(count(&mut controller, 1250, numbered(9)), 250);
+    let trunk = [203, 0, 113, 7].into();
+    assert_eq!(count(&mut controller, 1250, trunk), 1000);
+    // One IPv6 /64 is one source.
+    let host = |number: u16| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, number);
+    let accepts = |number: &u16| controller.accepts_all(at(1500), host(*number).into());
+    assert_eq!((0..1000).filter(accepts).count(), 250);
+    let mut none = limited(0);
+    assert_eq!(count(&mut none, 1000, SOURCE), 1000);
+}
+
+#[test]
+fn what_is_beyond_the_limit_gets_503_while_there_is_time_for_them_and_is_dropped_then() {
+    let mut controller = limited(1000);
+    controller.observe_backlog(at(1000), waiting(10));
+    for _ in 0..250 {
+        assert!(controller.accepts_all(at(1000), SOURCE));
+    }
+    for class in CLASSES {
+        let exceeds = controller.exceeds_limit(at(1000), class, SOURCE, || false);
+        assert_eq!(exceeds, class < Class::Priority, "{class:?}");
+    }
+    assert!(!controller.exceeds_limit(at(1000), Class::New, SOURCE, || true));
+    // 20 ms of the time: 5,000 of 4 us.
+    let mut refused = 0;
+    while let Some(Admission::Refuse { retry_after_s }) = controller.shed_over_limit(false) {
+        assert!((1..=3).contains(&retry_after_s));
+        refused += 1;
+    }
+    assert_eq!(refused, 5000);
+    assert_eq!(controller.shed_over_limit(false), Some(Admission::Drop));
+    // What comes by a stream is not dropped.
+    assert_eq!(controller.shed_over_limit(true), None);
+    let counts = controller.counts();
+    assert_eq!((counts.refused, counts.dropped), (5000, 2));
+    assert_eq!(counts.over_limit, 5002);
+    // Others need not send less (RFC 7339).
+    controller.observe_backlog(at(1100), waiting(10));
+    assert_eq!(controller.shed_percent(), 0);
+}
+
+#[test]
+fn all_workers_count_the_requests_of_a_source_together() {
+    let counts = SourceCounts::new(HashKey::new([8; 16]));
+    let mut workers = [limited(1000), limited(1000)];
+    for worker in &mut workers {
+        worker.share_counts(counts.clone());
+    }
+    let mut accepted = 0;
+    for number in 0..1000 {
+        accepted += usize::from(workers[number % 2].accepts_all(at(1000), SOURCE));
+    }
+    assert_eq!(accepted, 250);
 }

@@ -1,0 +1,51 @@
+//! How a request within a dialog proves itself in an overload, before it is parsed. The proxy keeps no dialogs: the
+//! proof is the token that it wrote into Record-Route, which comes back in Route.
+
+use sip::HashKey;
+use sip::congestion::{ProofFields, RequestProof};
+use sip::header::NameAddr;
+use sip::uri::Uri;
+
+use super::token::{RouteTokens, Signed, Token};
+
+/// Values of Route that are looked at. Those of this server are in front: one for each side, behind that of an outbound
+/// proxy that the phone was configured with.
+const LOOKED_AT: usize = 3;
+
+/// Recognizes requests that have a token of [`Proxy`](super::Proxy).
+#[derive(Clone, Copy, Debug)]
+pub struct RouteProof {
+    tokens: RouteTokens,
+}
+
+impl RouteProof {
+    /// With the key of [`Proxy::new`](super::Proxy::new).
+    #[must_use]
+    pub fn new(key: HashKey) -> RouteProof {
+        RouteProof {
+            tokens: RouteTokens::new(key),
+        }
+    }
+
+    /// Whether Route has a token of this kind. A strict router has put it into the Request-URI (RFC 3261 §16.4).
+    fn has_token(&self, request: &ProofFields<'_>, is_meant: fn(&Signed) -> bool) -> bool {
+        let routes = NameAddr::values(request.route).take(LOOKED_AT);
+        let uris = routes.map(|route| route.uri).chain([request.uri]);
+        let mut tokens = uris.filter_map(|uri| match Uri::parse(uri) {
+            Ok(Uri::Sip(uri)) => self.tokens.read(uri.user?, request.call_id),
+            _ => None,
+        });
+        tokens.any(|signed| is_meant(&signed))
+    }
+}
+
+impl RequestProof for RouteProof {
+    fn is_of_dialog(&self, request: &ProofFields<'_>) -> bool {
+        self.has_token(request, Signed::is_of_dialog)
+    }
+
+    fn is_of_cluster(&self, request: &ProofFields<'_>) -> bool {
+        let is_of_node = |it: &Signed| matches!(it.token, Token::Node(_) | Token::FromNode(_));
+        self.has_token(request, is_of_node)
+    }
+}

@@ -1,0 +1,31 @@
+//! What a TU can say of a request before it is parsed: whether its dialog is real, and whether a node of the same
+//! cluster has sent it.
+
+use std::fmt;
+
+/// The fields of a request from which a TU recognizes what it has written itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProofFields<'a> {
+    /// The Request-URI.
+    pub uri: &'a [u8],
+    /// Call-ID, if it is well-formed.
+    pub call_id: &'a [u8],
+    /// The tag of From.
+    pub from_tag: &'a [u8],
+    /// The tag of To; empty if there is none.
+    pub to_tag: &'a [u8],
+    /// The first Route field, which may have several values; empty if there is none.
+    pub route: &'a [u8],
+}
+
+/// Recognizes requests in an overload, in place of the TU: a proxy keeps no dialogs, so a request must prove its own.
+pub trait RequestProof: fmt::Debug + Send {
+    /// Whether a request with a To tag belongs to a dialog of the TU.
+    fn is_of_dialog(&self, request: &ProofFields<'_>) -> bool;
+
+    /// Whether another server of the same cluster has sent it. Then its source has no limit.
+    fn is_of_cluster(&self, request: &ProofFields<'_>) -> bool {
+        let _ = request;
+        false
+    }
+}
