@@ -14,10 +14,11 @@ use super::policy::{BindingsLocation, LookedUp, Policy};
 use super::request::Plan;
 use super::route::is_same;
 use super::target::Target;
-use super::token::Token;
+use super::token::{Signed, Token};
 use super::{Proxy, Stack};
 use crate::AorKey;
 use crate::calls::{Bye, Seen, Sides, tag_hash};
+use crate::flow::FlowId;
 use crate::location::Binding;
 
 /// Whether this final response to a BYE ends the dialog: a 2xx (RFC 3261 §15.1.2), a 408 or a 481 (§12.2.1.2). Others,
@@ -164,7 +165,10 @@ impl Proxy {
         let caller = caller.map_or_else(Seen::default, |remote| Seen::at(calls_key, remote));
         let other_user = context.branches.get(branch).and_then(|it| it.other_user);
         if let Some(phone) = other_user.and_then(|user| self.phone_behind(message, user)) {
-            return Sides::to_phone(tag, &phone);
+            return match phone {
+                (phone, true) => Sides::to_phone(tag, &phone),
+                (phone, false) => Sides::to_server(tag, &caller, &phone),
+            };
         }
         let Some(context) = self.contexts.get(key) else {
             return Sides::default();
@@ -188,22 +192,26 @@ impl Proxy {
         }
     }
 
-    /// The phone of this user that has sent a 2xx, which has passed this server twice. Later requests of the dialog go to
-    /// the phone at once. A Record-Route value of the second pass names the phone.
-    fn phone_behind(&self, response: &Message<'_>, user: AorKey) -> Option<Seen> {
+    /// The phone of this user that has sent a 2xx, which has passed this server twice, and whether it is reached by its
+    /// flow. Later requests of the dialog go to the phone at once. A Record-Route value of the second pass names it.
+    fn phone_behind(&self, response: &Message<'_>, user: AorKey) -> Option<(Seen, bool)> {
         let call_id = response.call_id().ok()?;
         let routes = response.record_routes().filter_map(Result::ok);
         let mut signed = routes.filter_map(|route| match route.parse_uri().ok()? {
             Uri::Sip(uri) => self.tokens.read(uri.user?, call_id),
             _ => None,
         });
-        signed.find_map(|signed| match (signed.token, signed.phone) {
-            (Token::Flow(id), Some(phone)) if phone.aor == user => {
-                let phone = Seen::at(self.calls_key, id.flow.remote);
-                Some(phone.of_phone(self.calls_key, Some(user)))
-            }
+        let is_its = |signed: &Signed| signed.phone.is_some_and(|phone| phone.aor == user);
+        let signed = signed.find(is_its)?;
+        let seen = |id: FlowId| {
+            let phone = Seen::at(self.calls_key, id.flow.remote);
+            phone.of_phone(self.calls_key, Some(user))
+        };
+        match signed.token {
+            Token::Flow(id) => Some((seen(id), true)),
+            Token::Near(id) => Some((seen(id), false)),
             _ => None,
-        })
+        }
     }
 }
 

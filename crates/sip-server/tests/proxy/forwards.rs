@@ -6,6 +6,7 @@ use sip::flow::Transport;
 use sip_server::proxy::NodeHop;
 use sip_server::routes::{Forward, Forwards};
 
+use crate::media::of_callee;
 use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
 use crate::policy::{CallPolicy, Contact};
 use crate::trunks::{caller, route, trunk, world_of};
@@ -182,9 +183,16 @@ fn a_call_goes_on_to_another_user_here_and_counts_once() {
     // The called party ends the call.
     let mut world = to_another_user();
     call_bob(&mut world, 2_000);
-    world.in_dialog(UAS + 3, "BYE");
+    let first = |node: usize, start: &str| {
+        let mut texts = world.nodes[node].texts.iter();
+        texts.find(|text| text.starts_with(start)).unwrap().clone()
+    };
+    let (ok, invite) = (first(UAC, "SIP/2.0 200"), first(UAS + 3, "INVITE"));
+    let bye = of_callee(&invite, &ok, "BYE");
+    world.send(UAS + 3, Transport::Udp, &bye);
     world.run_until(3_000);
     assert_eq!(world.heard(UAC).last(), Some(&"BYE"));
+    assert_eq!(world.heard(UAS + 3).last(), Some(&"200 BYE"));
     assert_eq!(calls_of_alice(&mut world), 0);
     world.nothing_is_left();
 }
