@@ -120,7 +120,7 @@ enum Task {
     BenchReport(bench_report::Options),
     /// Show that each gate of `hairpin bench --quick` fails when hairpin lacks what the gate is for.
     ///
-    /// As root, on a machine with nothing else to do; about three minutes.
+    /// As root, on a machine with nothing else to do; about ten minutes. At the end, a table in Markdown has each gate.
     Gates,
     /// Boot Debian's kernels in QEMU and check hairpin on each.
     ///

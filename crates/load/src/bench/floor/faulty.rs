@@ -3,7 +3,7 @@
 //! Both relay datagrams with low sequence numbers as they are. These belong to the payload check, which would end the
 //! measurement.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 
 use super::plain::send;
@@ -13,8 +13,6 @@ const LOAD: std::ops::Range<u32> = 1_000..u32::MAX;
 /// Of this many datagrams, `damage` damages the last 64. The counter compares one of 64 whole payloads, so it finds one
 /// of them.
 const PERIOD: u32 = 256;
-/// How many datagrams later `repeat` sends a datagram again.
-const DISTANCE: usize = 100;
 
 /// The sequence number of a datagram of the load. The head of a payload is 16 bytes; ChannelData has four bytes before
 /// it. In a STUN message, the sequence number is in the transaction ID.
@@ -36,19 +34,19 @@ pub(super) fn damage(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) {
     send(socket, &sent, to);
 }
 
-/// Sends each datagram again.
+/// Sends each datagram again, when the next one of its flow has been sent.
 pub(super) fn repeat() -> impl FnMut(&UdpSocket, &[u8], SocketAddr) {
-    let mut kept: VecDeque<(Vec<u8>, SocketAddr)> = VecDeque::new();
+    let mut previous: HashMap<SocketAddr, Vec<u8>> = HashMap::new();
     move |socket, datagram, to| {
         send(socket, datagram, to);
         if sequence(datagram).is_none() {
             return;
         }
-        kept.push_back((datagram.to_vec(), to));
-        if kept.len() > DISTANCE
-            && let Some((again, to)) = kept.pop_front()
-        {
-            send(socket, &again, to);
+        let before = previous.entry(to).or_default();
+        if !before.is_empty() {
+            send(socket, before, to);
         }
+        before.clear();
+        before.extend_from_slice(datagram);
     }
 }
