@@ -82,6 +82,14 @@ pub(crate) struct Endpoint {
     hash: RandomState,
 }
 
+/// An engine that counts sources together with other workers, and recognizes the dialogs of this server.
+fn new_engine(config: Config, seed: u64, secrets: &Secrets) -> Box<Engine> {
+    let mut engine = Box::new(Engine::new(config, seed));
+    engine.share_counts(secrets.source_counts.clone());
+    engine.set_proof(Box::new(DialogProof::new(secrets)));
+    engine
+}
+
 /// What a refusal has beyond what it copies from its request, at most.
 const BEYOND: usize = 8 << 10;
 
@@ -145,9 +153,6 @@ impl Endpoint {
             all: all.collect(),
             plain: first,
         };
-        let mut engine = Box::new(Engine::new(config, seed));
-        engine.share_counts(secrets.source_counts.clone());
-        engine.set_proof(Box::new(DialogProof::new(secrets)));
         Endpoint {
             now,
             requests: Requests::new(listeners, &tls, &sip_config, names, secrets.key, seed),
@@ -155,7 +160,7 @@ impl Endpoint {
             late_answers: VecDeque::new(),
             is_resumed: false,
             counters: SipCounters::default(),
-            engine,
+            engine: new_engine(config, seed, secrets),
             congestion: Congestion::new(listeners.len()),
             filter,
             balance: Balance::new(number, secrets.commons.clone()),

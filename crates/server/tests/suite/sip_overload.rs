@@ -2,6 +2,7 @@
 //! has begun.
 
 use crate::sip_client::{serve, status, test_uas};
+use hairpin_server::sip::SipPeer;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -144,6 +145,8 @@ fn goodput_around_a_call(address: SocketAddr, caller: &UdpSocket, number: usize)
 fn a_flood_costs_little_of_the_goodput_and_calls_end_meanwhile() {
     let mut settings = test_uas();
     settings.service_time = WORK;
+    // All comes from one address.
+    settings.requests_per_source = 0;
     let server = serve(settings, 1);
     let address = server.sip_listeners()[0];
     let caller = socket(address);
@@ -175,5 +178,44 @@ fn a_flood_costs_little_of_the_goodput_and_calls_end_meanwhile() {
     {
         number += 1;
         assert!(Instant::now() < until);
+    }
+}
+
+#[test]
+fn requests_beyond_the_limit_of_a_source_get_503_and_those_of_a_peer_do_not() {
+    const REQUESTS: usize = 32;
+    for is_peer in [false, true] {
+        let mut settings = test_uas();
+        // One in 250 ms. The worker handles up to 16 that wait as of one time.
+        settings.requests_per_source = 1;
+        if is_peer {
+            settings.peers = vec![SipPeer {
+                address: [127, 0, 0, 1].into(),
+                prefix: 32,
+                weight: 1,
+            }];
+        }
+        let server = serve(settings, 1);
+        let client = socket(server.sip_listeners()[0]);
+        for number in 0..REQUESTS {
+            let request = request("OPTIONS", &format!("limit{number}"), 1, "");
+            client.send(request.as_bytes()).expect("sent");
+        }
+        let (mut accepted, mut refused) = (0, 0);
+        let mut buffer = [0; 4096];
+        client
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
+        for _ in 0..REQUESTS {
+            let length = client.recv(&mut buffer).expect("a response to each");
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            match status(&text) {
+                200 => accepted += 1,
+                503 if text.contains("\r\nRetry-After: ") => refused += 1,
+                _ => panic!("{text}"),
+            }
+        }
+        assert!(accepted > 0);
+        assert_eq!(refused > 0, !is_peer, "{accepted} accepted");
     }
 }

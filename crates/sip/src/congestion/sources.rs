@@ -296,8 +296,8 @@ impl Fairness {
     }
 
     /// The class by which a request is judged, if so many messages a second can be served: a lower one if its class has
-    /// had its part of the capacity. Then an emergency call of a source that is no peer has no claim to a share either:
-    /// otherwise a thousand forged sources of emergency calls would take the shares of others. `false`: no claim.
+    /// had its part of the capacity. Then an emergency call of a source that is no peer has no claim to a share either,
+    /// because its source may be one of many forged ones. `false`: no claim.
     pub(super) fn bounded_class(
         &mut self,
         now: Mono,

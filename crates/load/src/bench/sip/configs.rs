@@ -104,7 +104,7 @@ fn hairpin_head(users: &str) -> String {
     format!(
         "[server]\nworkers = 1\n[listen]\nudp = [\"{server}:3478\"]\ntls = []\ndtls = []\n[admin]\nlisten = \"off\"\n[log]\nlevel = \"warn\"\n\
          [auth]\nrealm = \"{REALM}\"\nusers = [{{ name = \"{USERNAME}\", password = \"{PASSWORD}\" }}{users}]\n\
-         [sip]\nlisten = [\"{sip}\"]\ntransactions = 2000000\nbindings_per_user = 30\n"
+         [sip]\nlisten = [\"{sip}\"]\ntransactions = 2000000\nrequests_per_source = 0\nbindings_per_user = 30\n"
     )
 }
 
