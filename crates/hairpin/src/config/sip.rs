@@ -150,26 +150,14 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         listen_tls: values(s.sip_listen_tls?.value),
         listen_ws: values(s.sip_listen_ws?.value),
         listen_wss: values(s.sip_listen_wss?.value),
-        advertise: values(s.sip_advertise?.value)
-            .into_iter()
-            .map(|advertise| advertise.0)
-            .collect(),
+        advertise: inner(s.sip_advertise?.value, |it| it.0),
         local_networks: networks(s.sip_local_networks?.value),
-        ws_paths: values(s.sip_ws_paths?.value)
-            .into_iter()
-            .map(|it| it.0)
-            .collect(),
-        ws_origins: values(s.sip_ws_origins?.value)
-            .into_iter()
-            .map(|it| it.0)
-            .collect(),
+        ws_paths: inner(s.sip_ws_paths?.value, |it| it.0),
+        ws_origins: inner(s.sip_ws_origins?.value, |it| it.0),
         client_certificates: s.sip_client_certificates?.value,
         client_ca: paths(s.sip_client_ca?.value),
         next_hop_ca: paths(s.sip_next_hop_ca?.value),
-        next_hop_certificate: values(s.sip_next_hop_certificate?.value)
-            .into_iter()
-            .map(|pair| pair.0)
-            .collect(),
+        next_hop_certificate: inner(s.sip_next_hop_certificate?.value, |it| it.0),
         test_uas: s.sip_test_uas?.value,
         challenge: s.sip_challenge?.value,
         domains: sip_domains::resolve(settings)?,
@@ -183,10 +171,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         deny: networks(s.sip_deny?.value),
         allow: networks(s.sip_allow?.value),
         ban: s.sip_ban?.value.0,
-        scanners: values(s.sip_scanners?.value)
-            .into_iter()
-            .map(|it| it.0)
-            .collect(),
+        scanners: inner(s.sip_scanners?.value, |it| it.0),
         calls: sip_calls::resolve(settings)?,
         trace: sip_trace::resolve(settings)?,
         ice_servers: sip_ice::resolve(settings)?,
@@ -215,6 +200,11 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         message_deadline: s.sip_message_deadline?.value.0,
         idle: s.sip_idle?.value.0,
     })
+}
+
+/// The values within the elements of a list.
+fn inner<T, V>(list: List<T>, value: impl Fn(T) -> V) -> Vec<V> {
+    values(list).into_iter().map(value).collect()
 }
 
 fn values<T>(list: List<T>) -> Vec<T> {
