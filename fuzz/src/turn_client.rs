@@ -21,7 +21,7 @@ const PASSWORD: &str = "secret";
 
 /// A client that hears nothing any more has at most so many deadlines left: those of its requests and of what it
 /// refreshes.
-const MOST_DEADLINES: usize = 10_000;
+const MAX_DEADLINES: usize = 10_000;
 
 /// Takes bytes off an input; zeros at the end.
 struct Input<'a>(&'a [u8]);
@@ -162,7 +162,7 @@ impl World {
 
     /// Nobody answers any more: the client gives up, and has no deadline left.
     fn come_to_rest(&mut self) {
-        for _ in 0..MOST_DEADLINES {
+        for _ in 0..MAX_DEADLINES {
             let Some(deadline) = self.client.poll_timeout() else {
                 return;
             };

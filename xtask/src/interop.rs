@@ -250,7 +250,7 @@ const APART: [(Client, &str); 19] = [
 ];
 
 /// Most clients of [`APART`] that run once more after a failure. If more fail, it is no accident.
-const MOST_REPEATED: usize = 2;
+const MAX_REPEATED: usize = 2;
 
 /// What a client of [`APART`] needs.
 struct Apart<'a> {
@@ -271,7 +271,7 @@ impl Apart<'_> {
             }
             println!("--- {title}");
             let mut tally = self.attempt(client);
-            if tally.failed > 0 && repeated < MOST_REPEATED {
+            if tally.failed > 0 && repeated < MAX_REPEATED {
                 repeated += 1;
                 println!("--- {title}, once more after a failure");
                 tally = self.attempt(client);

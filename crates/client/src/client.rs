@@ -21,7 +21,7 @@ use crate::events::{Attempts, Events};
 use crate::link::{Link, UdpLink};
 use crate::queue::Queue;
 use crate::server::{ConnectMethod, Server};
-use crate::shared::{Core, Lease, Shared, Stats};
+use crate::shared::{AllocationState, Core, Shared, Stats};
 use crate::stream_link::StreamLink;
 use crate::task;
 use crate::tcp::AllocateTcp;
@@ -130,7 +130,7 @@ impl Client {
             waiters: Waiters::default(),
             events: Events::default(),
             attempts: Attempts::default(),
-            lease: Lease {
+            lease: AllocationState {
                 number: 0,
                 ended: None,
             },

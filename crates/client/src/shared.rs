@@ -50,7 +50,7 @@ pub(crate) struct Inbox {
 
 /// An allocation in its handles: its number, so that an old handle does nothing to a new allocation.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct AllocationState {
     pub(crate) number: u64,
     pub(crate) ended: Option<Ended>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) waiters: Waiters,
     pub(crate) events: Events,
     pub(crate) attempts: Attempts,
-    pub(crate) lease: Lease,
+    pub(crate) lease: AllocationState,
     pub(crate) queue_limit: usize,
     pub(crate) others: Queue,
     pub(crate) inboxes: HashMap<SocketAddr, Inbox>,

@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use crate::sys::passing::{self, MOST};
+use crate::sys::passing::{self, MAX_BATCH};
 
 /// Most bytes of a body.
 pub const MAX_BODY: usize = 1 << 20;
@@ -44,7 +44,7 @@ pub fn send(stream: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) 
     bytes.extend_from_slice(body);
     let mut writer = stream;
     writer.write_all(&bytes)?;
-    for part in fds.chunks(MOST) {
+    for part in fds.chunks(MAX_BATCH) {
         while let Err(error) = passing::send(stream.as_fd(), &[0], part) {
             if error.kind() != io::ErrorKind::Interrupted {
                 return Err(error);

@@ -100,7 +100,7 @@ pub enum TokenKeyError {
     },
     /// The kid of two keys.
     #[error("two keys have the kid {0:?}")]
-    Twice(String),
+    Duplicate(String),
 }
 
 /// The keys of all authorization servers. All are valid at once, so that a key can be replaced without a gap.
@@ -153,7 +153,7 @@ impl TokenKeys {
                 .insert(key.kid.clone(), Entry { cipher, realm })
                 .is_some()
             {
-                return Err(TokenKeyError::Twice(key.kid));
+                return Err(TokenKeyError::Duplicate(key.kid));
             }
         }
         Ok(TokenKeys {
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(error, "the key \"a\" has 31 bytes; A256GCM requires 32");
         let twice = [TokenAlgorithm::A128Gcm; 2].map(|algorithm| key("a", algorithm));
         let error = TokenKeys::new(NAME, twice).unwrap_err();
-        assert_eq!(error, TokenKeyError::Twice("a".into()));
+        assert_eq!(error, TokenKeyError::Duplicate("a".into()));
         let shown = format!("{:?} {:?}", keys(NAME), key("a", TokenAlgorithm::A128Gcm));
         assert!(
             !shown.contains("0, 1") && shown.contains("A128Gcm"),

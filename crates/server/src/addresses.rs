@@ -117,9 +117,9 @@ struct Entry {
 
 impl RelayAddresses {
     /// Most relay addresses a server has: each port table is half a megabyte if it covers every port.
-    pub const MOST: usize = 64;
+    pub const MAX: usize = 64;
 
-    /// Tables for `addresses` (at most [`RelayAddresses::MOST`] are used), each with the ports of `range`.
+    /// Tables for `addresses` (at most [`RelayAddresses::MAX`] are used), each with the ports of `range`.
     #[must_use]
     pub fn new(addresses: &[RelayAddress], range: PortRange, workers: usize) -> RelayAddresses {
         let entry = |address: &RelayAddress| Entry {
@@ -130,7 +130,7 @@ impl RelayAddresses {
             listening: PortSet::new(range),
         };
         RelayAddresses {
-            entries: addresses.iter().take(Self::MOST).map(entry).collect(),
+            entries: addresses.iter().take(Self::MAX).map(entry).collect(),
             foreign: ArcSwapOption::empty(),
             has_foreign: AtomicBool::new(false),
         }

@@ -42,7 +42,7 @@ use turn::server::credentials::AccessTokens;
 use turn::server::{Credentials, Discovery, Quota};
 
 /// Most workers: a reservation token names its worker in one byte.
-pub const MOST_WORKERS: usize = 255;
+pub const MAX_WORKERS: usize = 255;
 
 /// What a listener's receive buffer should hold, in bytes: some 5,000 small datagrams, 20 ms of what one core can
 /// relay. The kernel caps it at `net.core.rmem_max` for the unprivileged.
@@ -56,7 +56,7 @@ pub const RECEIVE_BUFFER: u32 = 8 << 20;
 pub const SEND_BUFFER: u32 = 8 << 20;
 
 /// The most datagrams that a worker receives before it handles them, once it falls behind.
-pub const BATCH_LIMIT: usize = crate::worker::BatchLimit::MOST;
+pub const BATCH_LIMIT: usize = crate::worker::BatchLimit::MAX;
 
 /// Collects what a server is to be. Made by [`Server::builder`](crate::Server::builder).
 #[derive(Debug, Clone, Default)]
@@ -287,7 +287,7 @@ impl Builder {
         self
     }
 
-    /// How many workers serve, 1 to [`MOST_WORKERS`]. Default: one per core that this process may use.
+    /// How many workers serve, 1 to [`MAX_WORKERS`]. Default: one per core that this process may use.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = Some(count);
         self
@@ -556,10 +556,10 @@ impl Builder {
                 Some(count) if count > 0 => count,
                 _ => std::thread::available_parallelism()
                     .map_or(1, usize::from)
-                    .min(MOST_WORKERS),
+                    .min(MAX_WORKERS),
             },
         };
-        if (1..=MOST_WORKERS).contains(&count) {
+        if (1..=MAX_WORKERS).contains(&count) {
             Ok(count)
         } else {
             Err(StartError::Workers(count))

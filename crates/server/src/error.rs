@@ -180,7 +180,7 @@ pub enum OpenSocketError {
     Addresses(SocketAddr, SocketAddr),
     /// Two descriptors are of one socket: two workers would read from it.
     #[error("two of those bound to {0} are one socket: open one per worker")]
-    Twice(SocketAddr),
+    Duplicate(SocketAddr),
     /// The kernel gives all datagrams to one of the sockets.
     #[error("{0} is shared without SO_REUSEPORT: set it on each socket before bind")]
     NoReusePort(SocketAddr),

@@ -82,7 +82,7 @@ mod verifier;
 mod words;
 mod worker;
 
-pub use builder::{BATCH_LIMIT, Builder, MOST_WORKERS, RECEIVE_BUFFER, SEND_BUFFER};
+pub use builder::{BATCH_LIMIT, Builder, MAX_WORKERS, RECEIVE_BUFFER, SEND_BUFFER};
 pub use error::{
     NatDiscoveryError, OpenSocketError, ReloadError, SettingsError, StartError, WorkerFailure,
 };

@@ -19,7 +19,7 @@ use sip_server::registrar::{
 
 const USERS: u32 = 20_000;
 /// What the project promises for one binding.
-const MOST: u64 = 512;
+const MAX: u64 = 512;
 
 struct World {
     registrar: Registrar,
@@ -119,7 +119,7 @@ fn a_binding_costs_at_most_512_bytes() {
         }
     }
     println!("{most} bytes per binding at most, with {step} of them");
-    assert!(most <= MOST, "{most}");
+    assert!(most <= MAX, "{most}");
     assert_eq!(world.location.len(), step as usize);
 }
 
@@ -191,5 +191,5 @@ fn a_recorded_call_costs_at_most_512_bytes() {
     });
     let each = counted.bytes_current as u64 / u64::from(USERS);
     println!("{each} bytes per recorded call");
-    assert!(each <= MOST, "{each}");
+    assert!(each <= MAX, "{each}");
 }

@@ -20,7 +20,7 @@ use rustls::{
 };
 
 /// Names of one certificate that are looked at.
-const MOST_NAMES: usize = 64;
+const MAX_NAMES: usize = 64;
 
 /// The SIP domains of a certificate (RFC 5922 §7.1), in lower case. They are the hosts of its `sip:` URIs without a
 /// user. Without such a URI, they are its DNS names. The subject's common name does not count. Empty if the certificate
@@ -30,12 +30,12 @@ pub fn sip_domains(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else {
         return Vec::new();
     };
-    let uris = certificate.valid_uri_names().take(MOST_NAMES);
+    let uris = certificate.valid_uri_names().take(MAX_NAMES);
     let domains: Vec<String> = uris.filter_map(domain_of).collect();
     if !domains.is_empty() {
         return domains;
     }
-    let names = certificate.valid_dns_names().take(MOST_NAMES);
+    let names = certificate.valid_dns_names().take(MAX_NAMES);
     // RFC 5922 §7.2: a wildcard matches itself alone, so no host.
     let names = names.filter(|name| !name.contains('*'));
     names.map(str::to_ascii_lowercase).collect()

@@ -14,7 +14,7 @@ pub const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED: usize = 16;
 
 /// The longest accepted header in bytes: addresses and nearly a kilobyte of extensions. The protocol allows 64 KiB.
-const MOST: usize = 1_024;
+const MAX: usize = 1_024;
 
 /// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub fn parse(bytes: &[u8], carried: Carried) -> Proxy {
     };
     let [version, family, l0, l1] = [fixed[12], fixed[13], fixed[14], fixed[15]];
     let len = FIXED + usize::from(u16::from_be_bytes([l0, l1]));
-    if !fixed.starts_with(SIGNATURE) || version >> 4 != 2 || len > MOST {
+    if !fixed.starts_with(SIGNATURE) || version >> 4 != 2 || len > MAX {
         return Proxy::Invalid;
     }
     let Some(body) = bytes.get(FIXED..len) else {

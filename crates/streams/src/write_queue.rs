@@ -18,10 +18,10 @@ pub const CHUNK: usize = 16 << 10;
 const SPARE: usize = 64;
 
 /// A [`ChunkPool`] does not keep a chunk with more capacity than this.
-const MOST_SPARE: usize = 2 * CHUNK;
+const MAX_SPARE: usize = 2 * CHUNK;
 
 /// A [`ChunkPool`] does not keep a queue with more capacity than this number of chunks.
-const MOST_SPARE_QUEUE: usize = 16;
+const MAX_SPARE_QUEUE: usize = 16;
 
 /// Whether the queue may drop a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,13 +69,13 @@ impl ChunkPool {
     }
 
     fn put_queue(&mut self, queue: VecDeque<Chunk>) {
-        if self.queues.len() < SPARE && (1..=MOST_SPARE_QUEUE).contains(&queue.capacity()) {
+        if self.queues.len() < SPARE && (1..=MAX_SPARE_QUEUE).contains(&queue.capacity()) {
             self.queues.push(queue);
         }
     }
 
     fn put(&mut self, mut chunk: Chunk) {
-        if self.chunks.len() < SPARE && chunk.bytes.capacity() <= MOST_SPARE {
+        if self.chunks.len() < SPARE && chunk.bytes.capacity() <= MAX_SPARE {
             chunk.bytes.clear();
             chunk.messages.clear();
             chunk.data = 0;

@@ -22,7 +22,7 @@ const SUCCESS: [u8; 2] = [0x01, 0x01];
 const ERROR: [u8; 2] = [0x01, 0x11];
 
 /// A 420 names at most this many attributes, so that every response fits [`CLASSIC_RESPONSE_MAX`].
-const MOST_UNKNOWN: usize = 16;
+const MAX_UNKNOWN: usize = 16;
 
 /// The ERROR-CODE of a 420. RFC 3489 §11.2.9: the phrase is a multiple of 4 bytes long.
 const UNKNOWN_ATTRIBUTE: [u8; 28] = *b"\x00\x09\x00\x18\x00\x00\x04\x14Unknown Attribute   ";
@@ -111,7 +111,7 @@ impl<'a> ClassicBinding<'a> {
         response.push(&[0x00, 0x0A, 0, 0]);
         let mut last = None;
         let mut count: u8 = 0;
-        for attribute in unknown.take(MOST_UNKNOWN) {
+        for attribute in unknown.take(MAX_UNKNOWN) {
             response.push(&attribute.0.to_be_bytes());
             last = Some(attribute);
             count += 1;
@@ -183,7 +183,7 @@ impl<'o> Response<'o> {
 
     fn push(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
-        // The longest response has at most CLASSIC_RESPONSE_MAX bytes; see MOST_UNKNOWN.
+        // The longest response has at most CLASSIC_RESPONSE_MAX bytes; see MAX_UNKNOWN.
         self.out[self.length..end].copy_from_slice(bytes);
         self.length = end;
     }
@@ -274,7 +274,7 @@ mod tests {
         let classic = ClassicBinding::parse(&bytes).expect("a classic request");
         let mut out = [0; CLASSIC_RESPONSE_MAX];
         let length = classic.unknown_attributes(&mut out, classic.unknown_required(|_| false));
-        assert_eq!(length, 20 + 28 + 4 + 2 * MOST_UNKNOWN);
+        assert_eq!(length, 20 + 28 + 4 + 2 * MAX_UNKNOWN);
     }
 
     #[test]

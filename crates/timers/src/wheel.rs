@@ -22,7 +22,7 @@ const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 /// and few enough to move quickly.
 const KEPT: usize = 1024;
 const FEW: usize = 8;
-const MOST_MOVED: usize = 8192;
+const MAX_MOVED: usize = 8192;
 
 /// The timers of all owners. Its resolution is `TICK_NS` nanoseconds, at least 1: a timer fires up to one tick late,
 /// and never early.
@@ -125,7 +125,7 @@ impl<const TICK_NS: u64> Wheel<TICK_NS> {
     pub fn release_memory(&mut self, owners: usize) -> usize {
         let before = self.nodes.capacity();
         let keeps = owners.max(KEPT);
-        if before < FEW * keeps || owners > MOST_MOVED {
+        if before < FEW * keeps || owners > MAX_MOVED {
             return 0;
         }
         debug_assert!(

@@ -50,7 +50,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let mut total = Tally::default();
     let mut repeated = 0;
     for (part, tally) in parts(options).zip(tallies) {
-        if tally.failed == 0 || repeated == MOST_REPEATED {
+        if tally.failed == 0 || repeated == MAX_REPEATED {
             total.add(tally);
             continue;
         }
@@ -61,7 +61,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
 }
 
 /// Most parts that run once more, alone, after a failure. If more fail, it is no accident.
-const MOST_REPEATED: usize = 1;
+const MAX_REPEATED: usize = 1;
 
 /// What runs beside the others: the checks of one database, or those of events.
 #[derive(Clone, Copy)]

@@ -53,7 +53,7 @@ const ALONE: [&str; 16] = [
 ];
 
 /// Most failed tests that run once more. If more fail, it is no accident.
-const MOST_REPEATED: usize = 5;
+const MAX_REPEATED: usize = 5;
 
 /// Binaries and modules that run for longer than 40 s, most of which they wait: they start first.
 const FIRST: [&str; 2] = ["abuse", "sip_routes"];
@@ -218,7 +218,7 @@ fn run_all(binaries: Vec<Binary>, lanes: usize, logs: &Path, skipped: &Path) -> 
 /// Runs each failed test once more, alone. Prints the tests that failed twice last, where a reader of a log looks first.
 fn repeat_failed(results: Results, logs: &Path, skipped: &Path) -> Result<Tally> {
     let Results { mut tally, failed } = results;
-    let few = failed.len() <= MOST_REPEATED;
+    let few = failed.len() <= MAX_REPEATED;
     for Failed {
         binary,
         test,

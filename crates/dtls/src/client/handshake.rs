@@ -23,7 +23,7 @@ const BOUNDS: Bounds = Bounds {
     bytes: 32 * 1024,
 };
 /// The maximum number of cookies that the client returns before it ends the handshake.
-const MOST_COOKIES: u16 = 4;
+const MAX_COOKIES: u16 = 4;
 
 /// The keys of a completed handshake.
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl Handshake {
                 State::Hello if message.kind == kind::HELLO_VERIFY_REQUEST => {
                     let cookie =
                         parse_hello_verify(message.body()).ok_or(HandshakeError::Malformed)?;
-                    if self.next_sequence > MOST_COOKIES {
+                    if self.next_sequence > MAX_COOKIES {
                         return Err(HandshakeError::Malformed);
                     }
                     self.hello(config, cookie);

@@ -25,7 +25,7 @@ const HELLO_VERIFY: usize = record::HEADER + handshake::HEADER + 3 + cookie::LEN
 const TIMERS_PER_CALL: usize = 256;
 /// The highest message sequence number of a ClientHello. A client that has repeated it more often does not return
 /// cookies.
-const MOST_HELLOS: u16 = 64;
+const MAX_HELLOS: u16 = 64;
 
 /// The result of a datagram.
 #[derive(Debug)]
@@ -527,7 +527,7 @@ fn read_hello<'a>(header: &Header, fragment: &'a [u8]) -> Result<Hello<'a>, Drop
         return Err(DropReason::FragmentedHello);
     }
     // The server's first record has this number, and later records have greater ones.
-    if header.sequence > u32::MAX.into() || message.sequence > MOST_HELLOS {
+    if header.sequence > u32::MAX.into() || message.sequence > MAX_HELLOS {
         return Err(DropReason::MalformedHandshake);
     }
     let start = Start::take(&mut Reader::new(message.bytes));

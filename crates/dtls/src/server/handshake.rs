@@ -22,7 +22,7 @@ const BOUNDS: Bounds = Bounds {
     bytes: 8192,
 };
 /// The maximum number of stored bytes that arrived before the keys: a Finished message and an alert, both repeated.
-const MOST_EARLY: usize = 256;
+const MAX_EARLY: usize = 256;
 
 #[derive(Debug)]
 enum State {
@@ -296,7 +296,7 @@ impl Handshake {
                 self.state,
                 State::AwaitingKeyExchange(_) | State::Exchange(..)
             );
-        if !wanted || self.early.len() + length > MOST_EARLY {
+        if !wanted || self.early.len() + length > MAX_EARLY {
             return context.dropped(DropReason::Early);
         }
         let bytes = record::with_version(

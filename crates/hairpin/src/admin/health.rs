@@ -11,38 +11,41 @@ use stores::cluster::{Handle, Status};
 /// A worker completes a pass of its loop at least once per second. A worker without a pass for this time hangs.
 const LOOP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The response to a probe: whether the server is healthy, and a line of text.
+/// The response to a probe: whether the server is healthy, and a message of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Health {
     /// Whether the server is healthy.
-    pub(crate) well: bool,
+    pub(crate) is_healthy: bool,
     /// The body of the response.
-    pub(crate) line: String,
+    pub(crate) message: String,
 }
 
 impl Health {
-    fn well(line: &str) -> Self {
+    fn healthy(message: &str) -> Self {
         Self {
-            well: true,
-            line: line.to_owned(),
+            is_healthy: true,
+            message: message.to_owned(),
         }
     }
 
-    fn unhealthy(line: String) -> Self {
-        Self { well: false, line }
+    fn unhealthy(message: String) -> Self {
+        Self {
+            is_healthy: false,
+            message,
+        }
     }
 }
 
 /// Liveness: healthy if every worker runs. A worker may end while the server drains, because that is a normal stop.
-pub(crate) fn alive(observer: &Observer) -> Health {
+pub(crate) fn liveness(observer: &Observer) -> Health {
     check_workers(observer, LOOP_DEADLINE)
 }
 
 /// Like [`alive`], with another limit: a worker hangs if it has completed no pass of its loop for `limit`.
 pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
     match observer.fault(limit) {
-        None => Health::well("ok"),
-        Some(WorkerFault::Ended { .. }) if observer.is_draining() => Health::well("stopping"),
+        None => Health::healthy("ok"),
+        Some(WorkerFault::Ended { .. }) if observer.is_draining() => Health::healthy("stopping"),
         Some(fault) => Health::unhealthy(fault.to_string()),
     }
 }
@@ -51,8 +54,8 @@ pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
 /// every store must respond. Every listener is bound before there is an observer.
 ///
 /// An engine of the cluster that does not respond is no reason to send clients away: all nodes would do so together.
-/// The line says it.
-pub(crate) fn ready(
+/// The message says it.
+pub(crate) fn readiness(
     observer: &Observer,
     stores: &[Arc<Source>],
     cluster: Option<&Handle>,
@@ -63,17 +66,25 @@ pub(crate) fn ready(
         );
     }
     let down = stores.iter().position(|store| !store.status().is_up);
-    match (alive(observer), down) {
-        (Health { well: true, .. }, None) => {
-            Health::well(&describe(cluster.map(Handle::status).as_ref()))
-        }
-        (Health { well: true, .. }, Some(place)) => {
+    match (liveness(observer), down) {
+        (
+            Health {
+                is_healthy: true, ..
+            },
+            None,
+        ) => Health::healthy(&describe(cluster.map(Handle::status).as_ref())),
+        (
+            Health {
+                is_healthy: true, ..
+            },
+            Some(place),
+        ) => {
             let (number, kind) = (place + 1, stores[place].kind().name());
             Health::unhealthy(format!(
                 "store {number} ({kind}) does not answer: users that are not in the cache get 500"
             ))
         }
-        (ill, _) => ill,
+        (unhealthy, _) => unhealthy,
     }
 }
 

@@ -149,9 +149,9 @@ pub(crate) async fn serve(
 ) {
     let mut open: Vec<(JoinHandle<()>, Arc<AtomicBool>)> = Vec::with_capacity(CONNECTIONS);
     let tls = tls.map(TlsAcceptor::from);
-    let mut pace = Pace::new();
+    let mut accept_limit = AcceptLimit::new();
     loop {
-        pace.keep().await;
+        accept_limit.wait_and_count().await;
         match listener.accept().await {
             Ok((stream, address)) => {
                 open.retain(|(connection, _)| !connection.is_finished());
@@ -183,12 +183,12 @@ pub(crate) async fn serve(
 }
 
 /// The rate limit of accepted connections: [`PER_SECOND`] in each second.
-struct Pace {
+struct AcceptLimit {
     since: Instant,
     count: u32,
 }
 
-impl Pace {
+impl AcceptLimit {
     fn new() -> Self {
         Self {
             since: Instant::now(),
@@ -197,7 +197,7 @@ impl Pace {
     }
 
     /// Waits for the next second if this one has had [`PER_SECOND`] connections. Then counts one connection.
-    async fn keep(&mut self) {
+    async fn wait_and_count(&mut self) {
         let next = self.since + Duration::from_secs(1);
         if self.count >= PER_SECOND {
             sleep_until(next).await;

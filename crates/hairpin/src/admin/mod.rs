@@ -175,10 +175,10 @@ impl Respond for Admin {
         let source = &self.shared.source;
         match request.uri().path() {
             "/metrics" => response(StatusCode::OK, METRICS, metrics::page(source)),
-            "/healthz" => health(health::alive(&source.observer)),
+            "/healthz" => health(health::liveness(&source.observer)),
             "/readyz" => {
                 let cluster = source.cluster.as_ref();
-                health(health::ready(&source.observer, &source.stores(), cluster))
+                health(health::readiness(&source.observer, &source.stores(), cluster))
             }
             path => page::asset(path).unwrap_or_else(|| {
                 let there = "this path does not exist: use / (the live page), /metrics, /healthz, /readyz or /api/v1/openapi.json";
@@ -189,12 +189,12 @@ impl Respond for Admin {
 }
 
 fn health(health: Health) -> Response<Body> {
-    let status = if health.well {
+    let status = if health.is_healthy {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    text(status, &health.line)
+    text(status, &health.message)
 }
 
 /// A listener that is served; dropping it ends that.

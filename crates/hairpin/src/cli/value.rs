@@ -12,7 +12,7 @@ use crate::config::{self, FromText};
 /// The port that reflectors of TURN tests have had since coturn's `turnutils_peer`.
 const REFLECTOR_PORT: u16 = 3480;
 /// Ports of one range: more sockets than that are a mistake.
-const MOST_PORTS: u16 = 4096;
+const MAX_PORTS: u16 = 4096;
 
 /// Reads a length of time: `10`, `10s`, `1.5s`, `500ms`, `1m30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -167,8 +167,8 @@ pub(crate) fn endpoints(text: &str) -> Result<Endpoints, String> {
             "the ports {first}-{last} are not in rising order from 1"
         ));
     }
-    if last - first >= MOST_PORTS {
-        return Err(format!("that is more than {MOST_PORTS} ports"));
+    if last - first >= MAX_PORTS {
+        return Err(format!("that is more than {MAX_PORTS} ports"));
     }
     Ok(Endpoints(
         (first..=last)

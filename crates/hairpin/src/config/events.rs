@@ -13,7 +13,7 @@ use super::table::{self, Table, Writer};
 use crate::events::{Delivery, EventKind, SinkSettings};
 
 /// Each sink has a thread.
-const MOST_SINKS: usize = 8;
+const MAX_SINKS: usize = 8;
 /// Events that wait: half a kilobyte each.
 type Queue = Bounded<16, 1_000_000>;
 const QUEUE: usize = 10_000;
@@ -180,8 +180,8 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     let Some(list) = &settings.events_sinks else {
         return;
     };
-    if let Some(extra) = list.value.get(MOST_SINKS) {
-        let message = format!("there are more than {MOST_SINKS} sinks of events");
+    if let Some(extra) = list.value.get(MAX_SINKS) {
+        let message = format!("there are more than {MAX_SINKS} sinks of events");
         report.push(Diagnostic::error(&extra.at, message).help("keep fewer; each has a thread"));
     }
     for sink in list.value.iter().map(|sink| &sink.value) {

@@ -29,7 +29,7 @@ pub(crate) type BusyPoll = Span<0, 1_000>;
 pub(crate) type PeerConnections = Bounded<1, 1_024>;
 
 /// Channels in the kernel. Each has two entries, so the highest number uses a gigabyte of kernel memory.
-pub(crate) type OffloadChannels = Bounded<1, { server::offload::Offload::MOST_CHANNELS }>;
+pub(crate) type OffloadChannels = Bounded<1, { server::offload::Offload::MAX_CHANNELS }>;
 /// Error responses per second and source. With 0, no client could get a challenge.
 pub(crate) type UnverifiedResponses = Bounded<1, 100_000_000>;
 /// Binding requests per second and source prefix. No link carries 100 million.

@@ -192,7 +192,7 @@ impl<T: Setting> Setting for List<T> {
 }
 
 /// Each listener costs a socket per worker, each relay address a table of its ports; hardly anybody has more than two.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// A [`List`] of addresses that must not be empty: its key is left out instead, to have it decided at start.
 #[derive(Clone, Debug)]
@@ -206,8 +206,8 @@ impl<T: Setting> Setting for AtLeastOne<T> {
             report.push(Diagnostic::error(&node.at, "the list is empty").help(help));
             return None;
         }
-        if let Some(count) = count.filter(|count| *count > MOST_ADDRESSES) {
-            let message = format!("{count} addresses are more than {MOST_ADDRESSES}");
+        if let Some(count) = count.filter(|count| *count > MAX_ADDRESSES) {
+            let message = format!("{count} addresses are more than {MAX_ADDRESSES}");
             report.push(
                 Diagnostic::error(&node.at, message)
                     .help("remove some; 0.0.0.0 and [::] listen on all"),

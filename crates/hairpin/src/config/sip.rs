@@ -395,31 +395,31 @@ fn is_on(entry: &Entry<bool>) -> Option<&Located<bool>> {
 }
 
 /// A listener costs two sockets per worker.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 fn listener_count_is_limited(settings: &Settings, report: &mut Report) {
     let lists = [&settings.sip_listen].into_iter();
     for list in lists.chain(stream_lists(settings)).flatten() {
         let count = list.value.len();
-        if count <= MOST {
+        if count <= MAX {
             continue;
         }
-        let message = format!("{count} addresses are more than {MOST}");
+        let message = format!("{count} addresses are more than {MAX}");
         let help = "remove some; 0.0.0.0 and [::] listen on all";
         report.push(Diagnostic::error(&list.at, message).help(help));
     }
 }
 
 /// More name servers than this are asked in vain: a question is given up before their turn comes.
-const MOST_RESOLVERS: usize = 8;
+const MAX_RESOLVERS: usize = 8;
 
 fn name_servers_are_few(settings: &Settings, report: &mut Report) {
     let Some(list) = &settings.sip_resolvers else {
         return;
     };
     let count = list.value.len();
-    if count > MOST_RESOLVERS {
-        let message = format!("{count} name servers are more than {MOST_RESOLVERS}");
+    if count > MAX_RESOLVERS {
+        let message = format!("{count} name servers are more than {MAX_RESOLVERS}");
         let help = "keep the two or three that are nearest";
         report.push(Diagnostic::error(&list.at, message).help(help));
     }

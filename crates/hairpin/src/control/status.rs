@@ -15,7 +15,7 @@ pub(crate) fn status(shared: &Shared) -> Value {
     let stats = observer.stats();
     let (sip, streams) = (stats.sip(), stats.streams());
     let (held, limit) = observer.relayed_addresses();
-    let health = health::alive(observer);
+    let health = health::liveness(observer);
     let offload = observer.offload();
     let interfaces = offload.interfaces.iter().map(ToString::to_string);
     json!({
@@ -25,8 +25,8 @@ pub(crate) fn status(shared: &Shared) -> Value {
         "upgrade": shared.upgrade.json(),
         "uptime_s": source.started.elapsed().as_secs(),
         "state": state(shared),
-        "healthy": health.well,
-        "health": health.line,
+        "healthy": health.is_healthy,
+        "health": health.message,
         "config_file": shared.config_file,
         "last_reload_successful": source.reloads.was_successful(),
         "config_loaded_unix_s": source.reloads.last_success_unix_s(),

@@ -20,7 +20,7 @@ const EXTENSION: Duration = Duration::from_secs(30);
 /// A worker turns its loop at least once a second: one that has not for this long makes no progress.
 const LEAST_IDLE: Duration = Duration::from_secs(3);
 /// As for `/healthz`.
-const MOST_IDLE: Duration = Duration::from_secs(10);
+const MAX_IDLE: Duration = Duration::from_secs(10);
 
 /// The service manager, if there is one.
 #[derive(Debug)]
@@ -116,8 +116,8 @@ impl Manager {
         let is_due = watchdog
             .fed
             .is_none_or(|fed| now - fed >= watchdog.period / 4);
-        let limit = (watchdog.period / 2).clamp(LEAST_IDLE, MOST_IDLE);
-        if is_due && health::check_workers(observer, limit).well {
+        let limit = (watchdog.period / 2).clamp(LEAST_IDLE, MAX_IDLE);
+        if is_due && health::check_workers(observer, limit).is_healthy {
             watchdog.fed = Some(now);
             self.send("WATCHDOG=1");
         }

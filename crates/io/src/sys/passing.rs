@@ -8,13 +8,13 @@ use libc::{c_int, cmsghdr, iovec, msghdr};
 use super::check_len;
 
 /// Most descriptors of one message; the kernel allows 253.
-pub(crate) const MOST: usize = 128;
+pub(crate) const MAX_BATCH: usize = 128;
 
-/// Room for the record with `MOST` descriptors, aligned like its header.
+/// Room for the record with `MAX_BATCH` descriptors, aligned like its header.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 const HEADER: usize = size_of::<cmsghdr>();
-const CONTROL: usize = (HEADER + 4 * MOST).next_multiple_of(8);
+const CONTROL: usize = (HEADER + 4 * MAX_BATCH).next_multiple_of(8);
 
 /// A message of one buffer and a record.
 fn message(buffer: &mut iovec, control: &mut Control, length: usize) -> msghdr {
@@ -29,14 +29,14 @@ fn message(buffer: &mut iovec, control: &mut Control, length: usize) -> msghdr {
     message
 }
 
-/// Sends bytes with at most [`MOST`] descriptors, which travel with the first byte. Returns how many bytes were sent.
+/// Sends bytes with at most [`MAX_BATCH`] descriptors, which travel with the first byte. Returns how many bytes were sent.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
     let mut control = Control([0; CONTROL]);
-    let length = HEADER + 4 * fds.len().min(MOST);
+    let length = HEADER + 4 * fds.len().min(MAX_BATCH);
     control.0[..8].copy_from_slice(&length.to_ne_bytes());
     control.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
     control.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());

@@ -3,7 +3,7 @@
 use ::io::UdpOptions;
 
 use super::floor::{self, BATCH_LIMIT, LISTENER_BUFFER};
-use super::packets::{BURST, FLOW_WARM_UP_RATE, FOREIGN_SHARE, MAX_TRIES, MOST_LOSS};
+use super::packets::{BURST, FLOW_WARM_UP_RATE, FOREIGN_SHARE, MAX_LOSS, MAX_TRIES};
 use super::{procfs, sip};
 
 /// Their names and values, for every report.
@@ -39,7 +39,7 @@ pub(super) fn settings() -> Vec<(String, String)> {
         ),
         (
             "loss at which a rate counts as held",
-            format!("at most {:.0} %", MOST_LOSS * 100.0),
+            format!("at most {:.0} %", MAX_LOSS * 100.0),
         ),
         (
             "measurements of a load while others use a processor",

@@ -32,7 +32,7 @@ pub(super) const FIRST_RATE: f64 = 50_000.0;
 /// More than one processor can generate; from here on it sends unpaced.
 const HIGHEST_RATE: f64 = 6_000_000.0;
 /// The greatest loss with which a rate counts as held.
-pub(crate) const MOST_LOSS: f64 = 0.01;
+pub(crate) const MAX_LOSS: f64 = 0.01;
 /// Rates that are tried below the first one that was not held, each at least `LOWER` of the one before.
 const LOWER_TRIES: u32 = 16;
 const LOWER: f64 = 0.97;
@@ -255,7 +255,7 @@ impl Meter<'_> {
         let mut rate = from;
         for tries in 0..LOWER_TRIES {
             let point = self.record(rate, length, ramp)?;
-            if point.loss <= MOST_LOSS {
+            if point.loss <= MAX_LOSS {
                 return match tries {
                     0 => self.raise(point, length, ramp),
                     _ => Ok(point),
@@ -281,7 +281,7 @@ impl Meter<'_> {
     ) -> Result<Point, SideError> {
         for _ in 0..HIGHER_TRIES {
             let point = self.record(best.offered * HIGHER, length, ramp)?;
-            if point.loss > MOST_LOSS || point.delivered <= best.delivered {
+            if point.loss > MAX_LOSS || point.delivered <= best.delivered {
                 break;
             }
             best = point;

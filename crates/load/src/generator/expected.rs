@@ -7,7 +7,7 @@ use super::plan::Flows;
 /// Memory for the numbers of all flows of a run, in blocks of 520 bytes: 272 MB.
 const PIECES: usize = 1 << 19;
 /// A flow has at most this many: 1 GB of numbers is more than any run sends.
-const MOST_PIECES: usize = 1 << 18;
+const MAX_PIECES: usize = 1 << 18;
 
 /// One flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,5 +38,5 @@ impl Flows {
 
 /// How many blocks each of this many flows may have.
 pub(super) fn memory(flows: usize) -> usize {
-    (PIECES / flows.max(1)).min(MOST_PIECES)
+    (PIECES / flows.max(1)).min(MAX_PIECES)
 }

@@ -13,7 +13,7 @@ use super::shared::Shared;
 use crate::measure::Latency;
 
 /// How long the watching thread waits for the measuring threads at the end of a second. They wake up within 20 ms.
-const MOST_WAIT_NS: u64 = 200_000_000;
+const MAX_WAIT_NS: u64 = 200_000_000;
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What a thread has handed over last.
@@ -77,7 +77,7 @@ fn place(second: u64) -> usize {
 
 /// The latencies of `second`, which is over. Waits until each thread has handed over its own.
 pub(super) fn collect(threads: &[Mutex<LiveSecond>], second: u64) -> Latency {
-    let end_ns = clock::monotonic_ns() + MOST_WAIT_NS;
+    let end_ns = clock::monotonic_ns() + MAX_WAIT_NS;
     let mut all = Latency::new();
     for thread in threads {
         loop {

@@ -22,7 +22,7 @@ use crate::socket::{CHUNK, Connection, Socket};
 /// How soon a stop is noticed.
 const NAP: Duration = Duration::from_millis(20);
 /// No receiver leaves a datagram for longer.
-const MOST_UNREAD_NS: u64 = 10_000_000_000;
+const MAX_UNREAD_NS: u64 = 10_000_000_000;
 /// Resolution of the clients' timers: their shortest is 500 ms.
 const TICK_NS: u64 = 5_000_000;
 
@@ -196,7 +196,7 @@ impl Receiver {
             let unread_ns = unix_ns
                 .zip(run.arrived_ns)
                 .and_then(|(unix_ns, arrived_ns)| unix_ns.checked_sub(arrived_ns))
-                .filter(|unread_ns| *unread_ns < MOST_UNREAD_NS);
+                .filter(|unread_ns| *unread_ns < MAX_UNREAD_NS);
             for datagram in run.segments() {
                 let mut decoded = receive_socket.decode(
                     &self.book.payload,

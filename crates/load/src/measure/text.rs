@@ -17,7 +17,7 @@ const UNITS: [(&str, f64); 6] = [
     ("us", 1e-6),
 ];
 /// The longest that is understood: a hundred years.
-const MOST_S: f64 = 100.0 * 366.0 * 86_400.0;
+const MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
 
 /// Parses a duration: numbers with the units d, h, m, s, ms and us, from the longest to the shortest (`1m30s`, `1.5s`).
 /// A number without a unit is in seconds (`10`).
@@ -54,7 +54,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
 /// To the microsecond, which no product of the above is finer than.
 fn whole(seconds: f64) -> Option<Duration> {
     let us = (seconds * 1e6).round();
-    (seconds <= MOST_S).then(|| Duration::from_micros(us as u64))
+    (seconds <= MAX_S).then(|| Duration::from_micros(us as u64))
 }
 
 /// Reads a number that may end in k, M or G: `10000`, `10k`, `2.5M`. It is finite and not negative.

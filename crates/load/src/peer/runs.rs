@@ -14,7 +14,7 @@ const EXACT_NS: u64 = 50_000_000;
 /// A number that no run has: they have 32 bits.
 const NONE: u64 = u64::MAX;
 /// Runs that are remembered as over.
-const MOST_OVER: usize = 65_536;
+const MAX_OVER: usize = 65_536;
 
 /// What the threads of a peer share.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Runs {
         if is_current() {
             return true;
         }
-        if !is_over() || over.contains(&run) || over.len() >= MOST_OVER {
+        if !is_over() || over.contains(&run) || over.len() >= MAX_OVER {
             return false;
         }
         if let Ok(before) = u32::try_from(self.current.load(Ordering::Acquire)) {

@@ -19,7 +19,7 @@ use crate::{ServerAddress, Via};
 const BUFFER: usize = 65_536 + 8;
 
 /// A client, its socket and its clock.
-pub(super) struct Link {
+pub(super) struct ProbeClient {
     socket: Socket,
     via: Via,
     endpoint: Endpoint,
@@ -30,7 +30,7 @@ pub(super) struct Link {
     foreign: u32,
 }
 
-/// What [`Link::step`] came to.
+/// What [`ProbeClient::step`] came to.
 pub(super) enum Step {
     /// Something happened to the client.
     Event(Event),
@@ -38,20 +38,20 @@ pub(super) enum Step {
     Data {
         /// Who.
         peer: SocketAddr,
-        /// Where it is in [`Link::buffer`].
+        /// Where it is in [`ProbeClient::buffer`].
         payload: Range<usize>,
     },
     /// The time is up.
     Deadline,
 }
 
-impl Link {
+impl ProbeClient {
     /// Opens a socket; over TCP, TLS and DTLS it waits for the connection, at most `timeout`.
     pub(super) fn open(
         server: &ServerAddress,
         config: &ClientConfig,
         timeout: Duration,
-    ) -> Result<Link, ProbeError> {
+    ) -> Result<ProbeClient, ProbeError> {
         let (address, via) = (server.address, &server.via);
         let config = ClientConfig {
             transport: via.transport(),
@@ -64,7 +64,7 @@ impl Link {
             Via::Udp => ProbeError::local(address, error),
             via => ProbeError::connection(address, via, error),
         })?;
-        Ok(Link {
+        Ok(ProbeClient {
             socket,
             via: via.clone(),
             endpoint: Endpoint::new(address, Arc::new(config), seed),

@@ -21,7 +21,7 @@ use turn::client::{
 
 pub use client::Handshake;
 pub use error::{ProbeError, ProbeErrorKind};
-use link::Link;
+use link::ProbeClient;
 pub use nat::{Behaviour, Hairpinning, Lifetime, NatOptions, NatReport, nat};
 pub use relay::RelayedRoundTrip;
 pub use turn::client::Credentials;
@@ -116,7 +116,7 @@ pub struct TurnReport {
 /// # Errors
 /// [`ProbeError`].
 pub fn stun(server: impl Into<ServerAddress>, timeout: Duration) -> Result<StunReport, ProbeError> {
-    let mut link = Link::open(&server.into(), &ClientConfig::default(), timeout)?;
+    let mut link = ProbeClient::open(&server.into(), &ClientConfig::default(), timeout)?;
     link.call(|client, now| client.binding(now));
     let mapped = link.wait("Binding", timeout, |event| match event {
         Event::Mapped(mapped) => Some(Ok(mapped)),
@@ -148,11 +148,11 @@ pub fn turn(
         credentials: credentials.cloned(),
         ..ClientConfig::default()
     };
-    let mut link = Link::open(&server, &config, timeout)?;
+    let mut link = ProbeClient::open(&server, &config, timeout)?;
     let allocated = allocate(&mut link, AllocateOptions::default(), timeout)
         .map_err(|refusal| refusal.error)?;
-    let second =
-        Link::open(&server, &config, timeout).and_then(|link| Second::allocate(link, timeout));
+    let second = ProbeClient::open(&server, &config, timeout)
+        .and_then(|link| Second::allocate(link, timeout));
     let (dual, dont_fragment, relayed_round_trip) = match second {
         Ok(mut second) => {
             let round_trip = relay::round_trip(&mut link, &mut second.link, timeout);
@@ -187,7 +187,7 @@ struct Refusal {
 }
 
 fn allocate(
-    link: &mut Link,
+    link: &mut ProbeClient,
     options: AllocateOptions,
     timeout: Duration,
 ) -> Result<Box<Allocated>, Box<Refusal>> {
@@ -210,7 +210,7 @@ fn allocate(
     })
 }
 
-fn release(link: &mut Link) {
+fn release(link: &mut ProbeClient) {
     link.call(|client, now| _ = client.release(now, None));
     // Whether it worked changes nothing: the allocation expires by itself.
     let _ = link.wait("Refresh", RELEASE_TIMEOUT, |event| match event {
@@ -222,14 +222,14 @@ fn release(link: &mut Link) {
 
 /// The second allocation, by which the server's optional parts are found out.
 struct Second {
-    link: Link,
+    link: ProbeClient,
     dual: Result<SocketAddr, ProbeError>,
     dont_fragment: bool,
 }
 
 impl Second {
     /// Asks for everything at once, then for less and less until the server agrees.
-    fn allocate(mut link: Link, timeout: Duration) -> Result<Second, ProbeError> {
+    fn allocate(mut link: ProbeClient, timeout: Duration) -> Result<Second, ProbeError> {
         let mut options = AllocateOptions {
             mobility: false,
             relay: RequestedRelays::Both { even_port: false },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use turn::client::Event;
 
 use super::error::ProbeError;
-use super::link::{Link, Step};
+use super::link::{ProbeClient, Step};
 
 /// Datagrams that make the round trip.
 const ROUNDS: u32 = 5;
@@ -29,8 +29,8 @@ pub struct RelayedRoundTrip {
 
 /// Sends data from `near` by a channel to `far`, which answers by Send indications.
 pub(super) fn round_trip(
-    near: &mut Link,
-    far: &mut Link,
+    near: &mut ProbeClient,
+    far: &mut ProbeClient,
     timeout: Duration,
 ) -> Result<RelayedRoundTrip, ProbeError> {
     let (from, to) = common_family(near, far)?;
@@ -69,8 +69,8 @@ pub(super) fn round_trip(
 
 /// One datagram there and back; `None` if it, or the response to it, is lost.
 fn one_trip(
-    near: &mut Link,
-    far: &mut Link,
+    near: &mut ProbeClient,
+    far: &mut ProbeClient,
     (from, to): (SocketAddr, SocketAddr),
     payload: &[u8],
 ) -> Option<Duration> {
@@ -85,7 +85,7 @@ fn one_trip(
 }
 
 /// Waits for `payload` from `peer`.
-fn receive(link: &mut Link, peer: SocketAddr, payload: &[u8]) -> bool {
+fn receive(link: &mut ProbeClient, peer: SocketAddr, payload: &[u8]) -> bool {
     let deadline = turn::Mono(::io::clock::monotonic_ns()).plus(RESPONSE_TIMEOUT);
     loop {
         match link.step(deadline, &mut 0) {
@@ -102,8 +102,11 @@ fn receive(link: &mut Link, peer: SocketAddr, payload: &[u8]) -> bool {
 }
 
 /// A relayed address of each that can reach the other.
-fn common_family(near: &Link, far: &Link) -> Result<(SocketAddr, SocketAddr), ProbeError> {
-    let addresses = |link: &Link| {
+fn common_family(
+    near: &ProbeClient,
+    far: &ProbeClient,
+) -> Result<(SocketAddr, SocketAddr), ProbeError> {
+    let addresses = |link: &ProbeClient| {
         let client = link.client();
         client
             .relayed()
@@ -125,7 +128,7 @@ fn common_family(near: &Link, far: &Link) -> Result<(SocketAddr, SocketAddr), Pr
     })
 }
 
-fn permit(link: &mut Link, peer: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
+fn permit(link: &mut ProbeClient, peer: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
     link.call(|client, now| _ = client.permit(now, &[peer.ip()]));
     link.wait("CreatePermission", timeout, |event| match event {
         Event::Permitted { .. } => Some(Ok(())),
@@ -134,7 +137,7 @@ fn permit(link: &mut Link, peer: SocketAddr, timeout: Duration) -> Result<(), Pr
     })
 }
 
-fn bind(link: &mut Link, peer: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
+fn bind(link: &mut ProbeClient, peer: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
     link.call(|client, now| _ = client.bind_channel(now, peer));
     link.wait("ChannelBind", timeout, |event| match event {
         Event::ChannelBound { .. } => Some(Ok(())),

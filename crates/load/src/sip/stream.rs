@@ -16,7 +16,7 @@ const READS: usize = 4;
 
 /// What became of a connection while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PipeState {
+pub(crate) enum SipConnectionState {
     /// It goes on.
     Open,
     /// The other side has ended it, or it failed, or what comes is not SIP.
@@ -25,7 +25,7 @@ pub(crate) enum PipeState {
 
 /// A connection and its buffers.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub(crate) struct SipConnection {
     connection: TcpConnection,
     token: u64,
     incoming: Vec<u8>,
@@ -38,10 +38,10 @@ pub(crate) struct Pipe {
     watched: bool,
 }
 
-impl Pipe {
+impl SipConnection {
     /// Of a connection with this `token` at the poller, for reading.
-    pub(crate) fn new(connection: TcpConnection, token: u64) -> Pipe {
-        Pipe {
+    pub(crate) fn new(connection: TcpConnection, token: u64) -> SipConnection {
+        SipConnection {
             connection,
             token,
             incoming: Vec::new(),
@@ -53,7 +53,7 @@ impl Pipe {
         }
     }
 
-    /// The same with TLS or a WebSocket, whose handshakes begin with the first [`Pipe::flush`].
+    /// The same with TLS or a WebSocket, whose handshakes begin with the first [`SipConnection::flush`].
     ///
     /// # Errors
     /// The TLS configuration cannot be used, or there is no randomness.
@@ -61,8 +61,8 @@ impl Pipe {
         way: &ConnectionLayers,
         connection: TcpConnection,
         token: u64,
-    ) -> io::Result<Pipe> {
-        let mut pipe = Pipe::new(connection, token);
+    ) -> io::Result<SipConnection> {
+        let mut pipe = SipConnection::new(connection, token);
         pipe.layers = Layers::new(way, &mut pipe.outgoing)?;
         Ok(pipe)
     }
@@ -91,7 +91,7 @@ impl Pipe {
             let Some(event) = wait(&poller)? else {
                 continue;
             };
-            if self.take(event, &mut |_| {}) == PipeState::Closed {
+            if self.take(event, &mut |_| {}) == SipConnectionState::Closed {
                 // What TLS has to say of it, too.
                 let _ = self.flush(&poller);
                 return Err(io::Error::other(
@@ -125,9 +125,9 @@ impl Pipe {
     }
 
     /// Reads what is there and hands over each whole message.
-    pub(crate) fn take(&mut self, event: Event, on: &mut impl FnMut(&[u8])) -> PipeState {
+    pub(crate) fn take(&mut self, event: Event, on: &mut impl FnMut(&[u8])) -> SipConnectionState {
         if event.error && self.connection.take_error().is_err() {
-            return PipeState::Closed;
+            return SipConnectionState::Closed;
         }
         for _ in 0..READS {
             if !event.readable {
@@ -139,20 +139,20 @@ impl Pipe {
             let room = &mut self.incoming[self.filled..];
             let asked = room.len();
             let count = match self.connection.read(room) {
-                Ok(0) => return PipeState::Closed,
+                Ok(0) => return SipConnectionState::Closed,
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return PipeState::Closed,
+                Err(_) => return SipConnectionState::Closed,
             };
             self.filled += count;
             if !self.cut(on) {
-                return PipeState::Closed;
+                return SipConnectionState::Closed;
             }
             if count < asked {
                 break;
             }
         }
-        PipeState::Open
+        SipConnectionState::Open
     }
 
     /// Hands over the whole messages and moves what is left to the front; false if no message can follow.

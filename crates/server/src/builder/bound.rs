@@ -37,7 +37,7 @@ impl Builder {
         }
         match list.len() {
             0 => return Err(StartError::NoRelayAddress),
-            1..=RelayAddresses::MOST => {}
+            1..=RelayAddresses::MAX => {}
             count => return Err(StartError::TooManyRelayAddresses(count)),
         }
         for (at, relay) in list.iter().enumerate() {

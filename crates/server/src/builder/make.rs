@@ -38,10 +38,10 @@ use std::sync::Arc;
 const BUSY_POLL_PACKETS: u16 = 64;
 
 /// Each is a socket for every relay address. Ports are shared where few can be opened.
-const MOST_SHARED_PORTS: usize = 256;
+const MAX_SHARED_PORTS: usize = 256;
 
 /// Most allocations with a rate limit of their own in memory that is shared: 48 to 288 bytes each, all of them at once.
-const MOST_ALLOCATIONS: u32 = 1 << 20;
+const MAX_ALLOCATIONS: u32 = 1 << 20;
 
 /// The sockets of all listeners.
 struct Bound {
@@ -103,7 +103,7 @@ impl Builder {
         } = self.bind(workers, offloads, (taking.as_ref(), sip))?;
         let published = Arc::new(PublishedStatus::default());
         let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, size, &published)?;
-        let rates = rate_table(offload.as_ref(), size, taking.as_mut())?;
+        let rates = make_rate_table(offload.as_ref(), size, taking.as_mut())?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = self.features(offloads, &groups);
         let parts: Vec<_> = offload.iter().flat_map(|one| one.parts(workers)).collect();
@@ -274,7 +274,7 @@ impl Builder {
         if !self.shared_ports {
             return Ok(None);
         }
-        if (workers..=MOST_SHARED_PORTS).contains(&ports.len()) {
+        if (workers..=MAX_SHARED_PORTS).contains(&ports.len()) {
             Ok(Some(ports))
         } else {
             Err(StartError::SharedPorts {
@@ -289,7 +289,7 @@ impl Builder {
         let settings = &self.settings;
         let groups = GroupRates::new(&settings.rates, &settings.realms);
         let allocations = u32::try_from(allocations).unwrap_or(u32::MAX);
-        TableSize::new(allocations.min(MOST_ALLOCATIONS), &settings.rates, &groups)
+        TableSize::new(allocations.min(MAX_ALLOCATIONS), &settings.rates, &groups)
     }
 
     /// What can change while the server runs.
@@ -435,14 +435,14 @@ fn log_started(observer: &Observer, workers: usize, relays: &RelayAddresses, por
 /// The table of rate limits. With in-kernel relay, it is the table that the BPF programs share. Otherwise it is one in
 /// this process, if a rate limit covers several allocations or each direction has its own rate. `None`: each engine
 /// keeps the limits of its allocations. `taking`: shares the rates with the process that this one replaces.
-fn rate_table(
+fn make_rate_table(
     offload: Option<&Prepared>,
     size: TableSize,
     taking: Option<&mut ServerTakeover>,
 ) -> Result<Option<Arc<RateTable>>, StartError> {
     let table = match offload {
         Some(offload) => Some(Arc::clone(&offload.rates)),
-        None if size.is_wanted() => {
+        None if size.needs_table() => {
             let table = RateTable::in_memory(size).map_err(StartError::Worker)?;
             Some(Arc::new(table))
         }

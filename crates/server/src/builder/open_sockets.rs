@@ -50,7 +50,7 @@ fn check_group(group: &[UdpSocket]) -> Result<(), OpenSocketError> {
         }
         let cookie = socket.cookie().map_err(OpenSocketError::System)?;
         if cookies.contains(&cookie) {
-            return Err(OpenSocketError::Twice(address));
+            return Err(OpenSocketError::Duplicate(address));
         }
         cookies.push(cookie);
         if group.len() > 1 && !socket.reuse_port() {

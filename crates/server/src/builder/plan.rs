@@ -254,7 +254,7 @@ fn send_queue(gso: bool, max_segments: usize) -> SendQueue {
     SendQueue::new(&SendOptions {
         gso,
         max_segments,
-        capacity: BatchLimit::MOST,
+        capacity: BatchLimit::MAX,
     })
 }
 
@@ -263,7 +263,7 @@ fn receive_batch(gso: bool, limit: Option<usize>) -> std::io::Result<RecvBatch> 
     // A worker that keeps up requires little room. More room helps only if the datagrams in a batch can be sent
     // together. It is address space that a strict system may refuse.
     let most = if gso {
-        BatchLimit::MOST
+        BatchLimit::MAX
     } else {
         BatchLimit::LEAST
     };

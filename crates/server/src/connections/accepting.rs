@@ -165,7 +165,7 @@ impl Connections {
             generation: self.generation,
         };
         let token = Token::Connection(slot).as_u64();
-        if index >= Token::MOST_CONNECTIONS || poller.add(&stream, token, Interest::Read).is_err() {
+        if index >= Token::MAX_CONNECTIONS || poller.add(&stream, token, Interest::Read).is_err() {
             self.free.push(index);
             return None;
         }

@@ -18,7 +18,7 @@ const PARTS: usize = 64;
 const ENCRYPTED: usize = 64 << 10;
 
 /// Above this number of unwritten response bytes, the worker reads no further requests of the client.
-const MOST_UNWRITTEN_RESPONSES: usize = 16 << 10;
+const MAX_UNWRITTEN_RESPONSES: usize = 16 << 10;
 
 /// The progress of the protocol detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl Connection {
 
     /// Whether too many responses wait: the client must read them before the server reads again.
     fn has_unread_responses(&self) -> bool {
-        self.unwritten.message_bytes() > MOST_UNWRITTEN_RESPONSES
+        self.unwritten.message_bytes() > MAX_UNWRITTEN_RESPONSES
     }
 
     /// The number of bytes that wait to be written.

@@ -132,7 +132,7 @@ impl Connections {
             generation: self.generation,
         };
         let token = Token::Connection(slot).as_u64();
-        let is_watched = index < Token::MOST_CONNECTIONS
+        let is_watched = index < Token::MAX_CONNECTIONS
             && self.open < self.limits.connections
             && poller
                 .add(&connection.stream, token, Interest::Nothing)

@@ -70,17 +70,17 @@ pub(crate) struct Attachments {
 }
 
 /// Most next hops: a program has them by 16 bits.
-const MOST_NEXT_HOPS: u32 = u16::MAX as u32;
+const MAX_NEXT_HOPS: u32 = u16::MAX as u32;
 
 impl OffloadConfig<'_> {
     /// How many next hops there can be: two for each channel, which hardly ever differ that much.
     pub(crate) fn next_hops(&self) -> u32 {
-        self.channels().saturating_mul(2).min(MOST_NEXT_HOPS)
+        self.channels().saturating_mul(2).min(MAX_NEXT_HOPS)
     }
 
     /// How many channels there is room for.
     pub(crate) fn channels(&self) -> u32 {
-        self.offload.channels.min(Offload::MOST_CHANNELS)
+        self.offload.channels.min(Offload::MAX_CHANNELS)
     }
 
     /// Loads the programs; nothing is attached.

@@ -63,7 +63,7 @@ struct Prefix {
 impl Cells {
     /// With more prefixes than this, each destination is a separate cell. A router with a full table has a million
     /// prefixes, and requires seconds to list them.
-    pub(crate) const MOST_PREFIXES: usize = 1 << 16;
+    pub(crate) const MAX_PREFIXES: usize = 1 << 16;
 
     /// The cells of these prefixes.
     pub(crate) fn new(prefixes: &[RoutePrefix]) -> Cells {

@@ -26,7 +26,7 @@ pub(crate) struct Clsact {
     priority: u16,
     handle: u32,
     /// The interface had no clsact before.
-    made_clsact: bool,
+    created_qdisc: bool,
     /// Of the interface's network namespace.
     netlink: Netlink,
     // What follows is dropped in this order: without a gate the filter passes everything, and then it has no owner.
@@ -46,7 +46,7 @@ impl Clsact {
         let name = format!("{PREFIX}{high:08x}{low:08x}");
         let owner = claim(&name).map_err(|error| refused("its owner's socket", &error))?;
         let mut netlink = Netlink::open().map_err(|error| refused("netlink", &error))?;
-        let made_clsact = netlink
+        let created_qdisc = netlink
             .add_clsact(interface)
             .map_err(|error| refused("sch_ingress", &error))?;
         let filters = netlink.ingress_filters(interface).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Clsact {
             // Random, so that a process that removes a dead filter does not remove this one. Never 0, because then the
             // kernel would choose.
             handle: low.max(1),
-            made_clsact,
+            created_qdisc,
             netlink,
             _gate: gate,
             _owner: owner,
@@ -83,7 +83,7 @@ impl Drop for Clsact {
                 tracing::debug!(interface = self.interface, %error, "a clsact filter is left, which passes everything");
             }
             // Left in place, an empty clsact does nothing.
-            _ if self.made_clsact => {
+            _ if self.created_qdisc => {
                 let _ = self.netlink.delete_unused_clsact(self.interface);
             }
             _ => {}

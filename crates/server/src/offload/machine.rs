@@ -7,7 +7,7 @@ use io::netlink::{Drivers, Link, Netlink};
 use std::net::IpAddr;
 
 /// The highest number of interfaces that programs are attached to.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 /// The properties of the interfaces that packets to one of `served` arrive on. An unspecified address stands for all of
 /// its family.
@@ -28,7 +28,7 @@ pub(crate) fn read_interfaces(served: &[IpAddr]) -> std::io::Result<Vec<Facts>> 
         addresses: &addresses,
         served,
     };
-    let serving = machine.serving().into_iter().take(MOST);
+    let serving = machine.serving().into_iter().take(MAX);
     Ok(serving
         .map(|(link, indirect)| {
             let lower: Vec<Link> = lower_devices(link.index, &links).cloned().collect();

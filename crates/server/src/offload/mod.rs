@@ -55,7 +55,7 @@ pub struct Offload {
     /// By which means. Default: [`OffloadMode::Off`].
     pub mode: OffloadMode,
     /// Channels that can be relayed in the kernel at once, in all; those beyond are relayed in user space. 1 to
-    /// [`Offload::MOST_CHANNELS`]. Default: [`Offload::CHANNELS`].
+    /// [`Offload::MAX_CHANNELS`]. Default: [`Offload::CHANNELS`].
     pub channels: u32,
 }
 
@@ -63,7 +63,7 @@ impl Offload {
     /// The default of [`Offload::channels`]. Each takes 512 bytes of kernel memory from the start: 32 MiB in all.
     pub const CHANNELS: u32 = 1 << 16;
     /// The most channels: a gigabyte of kernel memory.
-    pub const MOST_CHANNELS: u32 = 1 << 21;
+    pub const MAX_CHANNELS: u32 = 1 << 21;
 }
 
 impl Default for Offload {

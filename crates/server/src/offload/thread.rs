@@ -240,7 +240,7 @@ impl Thread {
 
     /// Finds out which destinations are routed alike. Returns whether that has changed.
     fn update_cells(&mut self) -> bool {
-        let prefixes = self.watch.netlink.route_prefixes(Cells::MOST_PREFIXES);
+        let prefixes = self.watch.netlink.route_prefixes(Cells::MAX_PREFIXES);
         // Without a result, each destination has a next hop of its own.
         let cells = Arc::new(Cells::new(&prefixes.unwrap_or_default()));
         let changed = self.hops.set_cells(&cells);

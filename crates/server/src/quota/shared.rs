@@ -23,7 +23,7 @@ const WINDOW: usize = 32;
 const COUNT: u64 = (1 << 24) - 1;
 
 /// At most 32 MiB; the kernel allocates only the pages that are used.
-const MOST_SLOTS: usize = 1 << 22;
+const MAX_SLOTS: usize = 1 << 22;
 
 /// The key of a count.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +94,7 @@ impl SharedCounts {
     /// # Errors
     /// When the system has no memory, no descriptor or no randomness.
     pub(crate) fn new(keys: usize) -> std::io::Result<SharedCounts> {
-        let slots = keys.saturating_mul(4).clamp(1 << 12, MOST_SLOTS);
+        let slots = keys.saturating_mul(4).clamp(1 << 12, MAX_SLOTS);
         let words = SharedWords::new(HEAD + slots.next_power_of_two())?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(Error::other)?;

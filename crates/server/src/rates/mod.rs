@@ -74,7 +74,7 @@ impl TableSize {
     }
 
     /// Whether user space alone requires a table. Otherwise each engine keeps the limits of its allocations.
-    pub(crate) fn is_wanted(self) -> bool {
+    pub(crate) fn needs_table(self) -> bool {
         self.has_groups || self.directions_apart
     }
 }

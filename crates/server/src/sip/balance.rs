@@ -53,7 +53,7 @@ const MANY_UNOPENED: u64 = 16;
 
 /// CANCELs passed on in one period. A CANCEL without a transaction costs every worker a look-up, and a flood of them
 /// must not cost more than this.
-const MOST_PASSED_ON: u32 = 500;
+const MAX_PASSED_ON: u32 = 500;
 
 /// Closed connections that workers with a full mailbox learn about later. If a worker does not learn of one, it keeps
 /// 100 bytes for it.
@@ -308,7 +308,7 @@ impl Balance {
     /// if all were asked, or if too many CANCELs wait.
     pub(super) fn next_worker_to_ask(&mut self, asked: u16) -> Option<u16> {
         let workers = u16::try_from(self.open.len()).unwrap_or(u16::MAX);
-        if asked + 1 >= workers || (asked == 0 && self.passed_on >= MOST_PASSED_ON) {
+        if asked + 1 >= workers || (asked == 0 && self.passed_on >= MAX_PASSED_ON) {
             return None;
         }
         self.passed_on += u32::from(asked == 0);

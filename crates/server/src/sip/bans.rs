@@ -34,7 +34,7 @@ const PARTS: usize = 16;
 const PLACES: usize = 1024;
 const WAYS: usize = 4;
 /// The longest ban, in seconds.
-const MOST_S: u32 = 86_400;
+const MAX_S: u32 = 86_400;
 /// Places of bans, 8 bytes each.
 const BANS: usize = 4096;
 
@@ -208,7 +208,7 @@ impl Bans {
 /// Whether a ban lasts. If the clock was set back, the ban does not count.
 fn is_on(ban: u64, now: u32) -> bool {
     let end = ban as u32;
-    end > now && end - now <= MOST_S
+    end > now && end - now <= MAX_S
 }
 
 /// An IPv4 address, or an IPv6 /64, which one host may have all of.

@@ -18,7 +18,7 @@ use streams::websocket::{CloseCode, FrameHeader, Kind};
 use streams::{ChunkPool, Content, WriteLimits, WriteQueue};
 
 /// Bytes that may wait to be written. One that does not read a hundred answers is given up.
-const MOST_UNWRITTEN: usize = 256 << 10;
+const MAX_UNWRITTEN: usize = 256 << 10;
 
 /// Parts of one vectored write.
 const PARTS: usize = 64;
@@ -28,7 +28,7 @@ const ENCRYPTED: usize = 64 << 10;
 
 /// The same where other workers answer as well: what is in transit between workers is bounded for all connections
 /// together.
-const MOST_SHARED: usize = 4 << 20;
+const MAX_SHARED: usize = 4 << 20;
 
 /// With so much unwritten, nothing more is read from the other side.
 const ENOUGH_UNWRITTEN: usize = 32 << 10;
@@ -226,9 +226,9 @@ impl Connection {
     ) -> bool {
         // What other workers still answer comes even though nothing more is read.
         let most = if self.is_shared {
-            MOST_SHARED
+            MAX_SHARED
         } else {
-            MOST_UNWRITTEN
+            MAX_UNWRITTEN
         };
         // SIP messages are not dropped at any age, because a transaction waits for each.
         let limits = WriteLimits {
@@ -461,12 +461,12 @@ fn write(stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Result<usize, Written
 
 /// Buffers that are kept for the next connection that has the beginning of a message, and the largest that is.
 const SPARE: usize = 64;
-const MOST_SPARE: usize = 16 << 10;
+const MAX_SPARE: usize = 16 << 10;
 
 /// Keeps a buffer that is not needed any more for the next connection.
 pub(crate) fn keep_spare(mut buffer: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
     buffer.clear();
-    if spare.len() < SPARE && (1..=MOST_SPARE).contains(&buffer.capacity()) {
+    if spare.len() < SPARE && (1..=MAX_SPARE).contains(&buffer.capacity()) {
         spare.push(buffer);
     }
 }

@@ -172,7 +172,7 @@ impl Connections {
             true => usize::MAX,
             false => sip_config.share(sip_config.settings.connections_per_source),
         };
-        let is_full = self.open >= most.min(SipToken::MOST_CONNECTIONS)
+        let is_full = self.open >= most.min(SipToken::MAX_CONNECTIONS)
             || self.half_open >= (most / HALF_OPEN).max(1)
             || !self.descriptors.may_have(&stream);
         if is_full && !self.evict(Some(remote), counters) {

@@ -17,7 +17,7 @@ use streams::websocket::{CloseCode, End, Event, WebSocket};
 const HANDSHAKES_NS: u64 = 1_000_000;
 
 /// The worker's buffer for what was decrypted keeps no more memory than this.
-const MOST_PLAIN: usize = 128 << 10;
+const MAX_PLAIN: usize = 128 << 10;
 
 /// RFC 8446 §5.1: the type of the record that TLS begins with.
 const HANDSHAKE: u8 = 22;
@@ -79,7 +79,7 @@ impl Sip {
                 self.take_messages(&plain, unread, flow, poller);
             }
             plain.clear();
-            if plain.capacity() <= MOST_PLAIN {
+            if plain.capacity() <= MAX_PLAIN {
                 self.plain = plain;
             }
             let counters = &mut self.endpoint.counters;

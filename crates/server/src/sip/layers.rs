@@ -206,7 +206,7 @@ const HANDSHAKE_BYTES: usize = 8 << 10;
 const HANDSHAKE_FIELDS: usize = 64;
 
 /// Frames of one message. Browsers send one; libraries may cut at 16 KiB or less.
-const MOST_FRAMES: u32 = 128;
+const MAX_FRAMES: u32 = 128;
 
 /// Which WebSockets are accepted.
 pub(super) fn accept_rules(settings: &SipSettings) -> AcceptRules {
@@ -225,7 +225,7 @@ pub(super) fn accept_rules(settings: &SipSettings) -> AcceptRules {
 pub(super) fn message_limits(sip_config: &SipConfig) -> MessageLimits {
     MessageLimits {
         bytes: sip_config.message_bytes(),
-        frames: MOST_FRAMES,
+        frames: MAX_FRAMES,
         kinds: MessageKinds::All,
     }
 }

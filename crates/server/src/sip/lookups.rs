@@ -28,17 +28,17 @@ use turn::server::credentials::{Claim, Credentials, KeyLookup, KeyQuery, KeyRepl
 use turn::{ClientPath, FiveTuple, ListenerKey, Transport};
 
 /// The most requests of one worker that wait. The stores limit the queries per source address (`stores::budget`).
-const MOST: usize = 2_048;
+const MAX: usize = 2_048;
 
 /// The most requests among them whose sender is not known: those that wait for the keys of their sender. Anybody can
 /// make up names of users.
-const MOST_UNKNOWN: usize = 512;
+const MAX_UNKNOWN: usize = 512;
 
 /// The most bytes of the copies of messages that wait. The last copy may exceed this limit.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// The most bytes of those whose sender is not known, in the same way.
-const MOST_UNKNOWN_BYTES: usize = MOST_BYTES / 4;
+const MAX_UNKNOWN_BYTES: usize = MAX_BYTES / 4;
 
 /// How long a request waits for one query. Then it gets 503, as if the source were unavailable.
 const TIME: Duration = Duration::from_secs(5);
@@ -241,7 +241,7 @@ pub(super) struct Lookups {
 impl Lookups {
     /// Notes the query that the current request needs. Returns `false` if no further request may wait.
     pub(super) fn want(&mut self, query: QueuedQuery) -> bool {
-        let has_room = self.all.requests < MOST && self.all.bytes < MOST_BYTES;
+        let has_room = self.all.requests < MAX && self.all.bytes < MAX_BYTES;
         if has_room {
             self.wanted = Some(query);
         }
@@ -273,7 +273,7 @@ impl Lookups {
             return Ok(());
         }
         let WaitingCount { requests, bytes } = self.unknown;
-        if !is_known && (requests >= MOST_UNKNOWN || bytes >= MOST_UNKNOWN_BYTES) {
+        if !is_known && (requests >= MAX_UNKNOWN || bytes >= MAX_UNKNOWN_BYTES) {
             return Err(LookupResult::of(query.subject(), Found::Nothing));
         }
         if let Waiter::Message(id, ..) = &waiter {
@@ -394,7 +394,7 @@ mod tests {
             assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
         }
         assert_eq!((lookups.counts(), lookups.all.bytes), ((2, 0), 20));
-        let most = u64::try_from(MOST).unwrap();
+        let most = u64::try_from(MAX).unwrap();
         for id in 3..=most {
             assert!(lookups.want(asked()));
             assert!(lookups.wait(Mono(0), message(id, 10), true).is_ok());
@@ -403,7 +403,7 @@ mod tests {
         assert!(lookups.wanted.is_none());
         assert!(lookups.end(keys(0)).is_some());
         assert!(lookups.want(asked()));
-        let long = message(1, MOST_BYTES);
+        let long = message(1, MAX_BYTES);
         assert!(lookups.wait(Mono(0), long, true).is_ok());
         assert!(lookups.end(keys(1)).is_some());
         assert!(!lookups.want(asked()), "too many bytes");
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn unknown_senders_leave_room_for_trunks_and_authenticated_users() {
         let mut lookups = Lookups::default();
-        let most = u64::try_from(MOST_UNKNOWN).unwrap();
+        let most = u64::try_from(MAX_UNKNOWN).unwrap();
         let mut wait = |id, len, is_known| {
             assert!(lookups.want(asked()), "{id}");
             let waits = lookups.wait(Mono(0), message(id, len), is_known).is_ok();
@@ -423,7 +423,7 @@ mod tests {
         }
         assert_eq!(wait(most, 10, false), (false, false));
         assert_eq!(wait(0, 10, false), (true, false), "a retransmission");
-        let all = u64::try_from(MOST).unwrap();
+        let all = u64::try_from(MAX).unwrap();
         for id in most..all {
             assert_eq!(wait(id, 10, true), (true, false));
         }
@@ -434,7 +434,7 @@ mod tests {
         assert!(lookups.wait(Mono(0), message(all, 10), false).is_err());
         assert!(lookups.end(keys(0)).is_some());
         assert!(lookups.want(asked()));
-        let long = message(all, MOST_UNKNOWN_BYTES);
+        let long = message(all, MAX_UNKNOWN_BYTES);
         assert!(lookups.wait(Mono(0), long, false).is_ok());
         assert!(lookups.end(keys(1)).is_some());
         assert!(lookups.want(asked()), "there are bytes left for others");

@@ -45,7 +45,7 @@ const OVERLAP_S: u64 = 3 * 86_400;
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 /// Addresses of nodes that are kept. More than a cluster has nodes, because a node may get another address.
-const MOST: usize = 4_000;
+const MAX: usize = 4_000;
 
 /// RFC 8410 §7: what comes before the 32 bytes of an Ed25519 key in PKCS #8.
 const PKCS8: [u8; 16] = [
@@ -253,10 +253,10 @@ impl NodeTls {
         };
         let published = published.into_iter();
         by_address.extend(published.map(|(address, all)| (address, entry(all))));
-        if by_address.len() > MOST {
+        if by_address.len() > MAX {
             let mut all: Vec<_> = by_address.into_iter().collect();
             all.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.seen));
-            all.truncate(MOST);
+            all.truncate(MAX);
             by_address = all.into_iter().collect();
         }
         let all = by_address.values();

@@ -192,8 +192,8 @@ pub(super) fn key_of(worker: u16, slot: Slot) -> ConnectionKey {
 }
 
 const INDEX_BITS: u32 = 24;
-const _: () = assert!(SipToken::MOST_CONNECTIONS <= 1 << INDEX_BITS);
-const _: () = assert!(crate::builder::MOST_WORKERS <= 1 << (32 - INDEX_BITS));
+const _: () = assert!(SipToken::MAX_CONNECTIONS <= 1 << INDEX_BITS);
+const _: () = assert!(crate::builder::MAX_WORKERS <= 1 << (32 - INDEX_BITS));
 
 /// The connection of a name, at its worker.
 pub(super) fn slot_of(key: ConnectionKey) -> Slot {

@@ -5,7 +5,7 @@
 //! synchronizes the file every two seconds. So the end of the process loses less than 1 s of accepted changes, and a
 //! power cut less than 5 s.
 //!
-//! If the disk is full or fails, the server goes on. Batches then wait, up to [`MOST_WAITING`], and the thread retries
+//! If the disk is full or fails, the server goes on. Batches then wait, up to [`MAX_WAITING`], and the thread retries
 //! every second. Batches that do not fit are counted and lost. The next start does not have their bindings, unless the
 //! phones register again before.
 //!
@@ -36,7 +36,7 @@ const FILE: &str = "bindings.log";
 const DELAY: Duration = Duration::from_millis(200);
 
 /// Bytes of batches that have not been written: at 300 bytes a change those of 200,000.
-const MOST_WAITING: u64 = 64 << 20;
+const MAX_WAITING: u64 = 64 << 20;
 
 /// How long the thread waits after an error before it tries again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -155,7 +155,7 @@ impl Store {
             return;
         }
         let len = batch.len() as u64;
-        let has_room = self.counts.waiting.load(Ordering::Relaxed) + len <= MOST_WAITING;
+        let has_room = self.counts.waiting.load(Ordering::Relaxed) + len <= MAX_WAITING;
         let sent = has_room && {
             self.counts.waiting.fetch_add(len, Ordering::Relaxed);
             let sender = self.sender.as_ref();

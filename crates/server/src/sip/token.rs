@@ -30,7 +30,7 @@ impl SipToken {
     pub(crate) const FIRST_NUMBER: u32 = DATAGRAMS.start;
 
     /// The most connections that a worker can have.
-    pub(crate) const MOST_CONNECTIONS: usize = (CONNECTIONS.end - CONNECTIONS.start) as usize;
+    pub(crate) const MAX_CONNECTIONS: usize = (CONNECTIONS.end - CONNECTIONS.start) as usize;
 
     pub(crate) fn as_key(self) -> RelayKey {
         let (index, generation) = match self {

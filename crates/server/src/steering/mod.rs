@@ -104,7 +104,7 @@ pub(crate) struct Tables {
 }
 
 /// Most entries: at about 120 bytes each they are made as they are needed, but their buckets are not.
-const MOST_FLOWS: usize = 1 << 20;
+const MAX_FLOWS: usize = 1 << 20;
 
 impl Tables {
     /// Loads and attaches the program, if it is wanted and can be had. `groups` has one list of sockets per listener,
@@ -189,6 +189,6 @@ fn attach(
 
 /// Entries for this many allocations, and for as many of a process that takes over.
 fn most_flows(allocations: usize) -> u32 {
-    let most = allocations.saturating_mul(2).clamp(1, MOST_FLOWS);
+    let most = allocations.saturating_mul(2).clamp(1, MAX_FLOWS);
     u32::try_from(most).unwrap_or(u32::MAX)
 }

@@ -80,7 +80,7 @@ impl Numbering {
         let workers = u16::try_from(workers).ok()?;
         let after = self.first_worker + self.workers;
         let first_worker = match workers {
-            _ if after + workers <= MOST_NUMBERS => after,
+            _ if after + workers <= MAX_NUMBERS => after,
             _ if workers <= self.first_worker => 0,
             _ => return None,
         };
@@ -99,7 +99,7 @@ impl Numbering {
 }
 
 /// Mobility tickets, connection identifiers and reservation tokens hold a worker's number in one byte.
-const MOST_NUMBERS: u16 = 256;
+const MAX_NUMBERS: u16 = 256;
 
 /// The workers of another process.
 #[derive(Debug, Clone)]
@@ -138,7 +138,7 @@ mod tests {
                 continue;
             };
             let numbers = next.first_worker..next.first_worker + next.workers;
-            assert!(numbers.end <= MOST_NUMBERS);
+            assert!(numbers.end <= MAX_NUMBERS);
             assert!(numbers.clone().all(|number| old.index(number).is_none()));
             let (own, new) = (old.slots(4), next.slots(listeners));
             let apart = own.first + own.count <= new.first || new.first + new.count <= own.first;

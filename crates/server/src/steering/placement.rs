@@ -27,7 +27,7 @@ const LONGEST: usize = 1500;
 const QUEUED: Duration = Duration::from_secs(1);
 
 /// How many flows are remembered for that; when there are more, none are.
-const MOST_DEPARTED: usize = 4096;
+const MAX_DEPARTED: usize = 4096;
 
 /// Where a request is taken.
 #[derive(Debug, Clone, Copy)]
@@ -383,10 +383,10 @@ impl Table {
     }
 
     fn depart(&mut self, now: Mono, flow: Flow) {
-        if self.departed.len() >= MOST_DEPARTED {
+        if self.departed.len() >= MAX_DEPARTED {
             self.departed.retain(|_, left| now.since(*left) < QUEUED);
         }
-        if self.departed.len() >= MOST_DEPARTED {
+        if self.departed.len() >= MAX_DEPARTED {
             self.departed.clear();
         }
         self.departed.insert(flow, now);

@@ -4,11 +4,11 @@ use crate::descriptors::ForClients;
 use io::Pipe;
 
 /// Bytes in a pipe. All pipes of a user together are limited to `fs.pipe-user-pages-soft`, 64 MiB by default: 4 workers
-/// with [`MOST`] pipes reach it.
+/// with [`MAX`] pipes reach it.
 const PIPE: usize = 256 << 10;
 
 /// Pipes of one worker, those in use included. Beyond, bytes are copied.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 /// Empty pipes that are kept.
 const SPARE: usize = 8;
@@ -44,7 +44,7 @@ impl Pipes {
         if let Some(pipe) = self.spare.pop() {
             return Some(pipe);
         }
-        if self.count >= MOST {
+        if self.count >= MAX {
             return None;
         }
         let pipe = Pipe::new(PIPE).ok()?;
@@ -100,7 +100,7 @@ mod tests {
     fn pipes_are_limited_and_used_again() {
         let mut pipes = Pipes::new();
         let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).collect();
-        assert!(!taken.is_empty() && taken.len() <= MOST);
+        assert!(!taken.is_empty() && taken.len() <= MAX);
         let most = taken.len();
         for pipe in taken {
             pipes.put(pipe);

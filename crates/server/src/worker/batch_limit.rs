@@ -21,7 +21,7 @@ const LEAST_RUN: u64 = 5;
 
 /// Messages after which large batches are tried again. The way up to the largest limit takes twice that limit: one part
 /// in sixteen.
-const RETRY: usize = 16 * 2 * BatchLimit::MOST;
+const RETRY: usize = 16 * 2 * BatchLimit::MAX;
 
 /// Small batches in a row after which the limit is halved.
 const CALM: u32 = 64;
@@ -71,7 +71,7 @@ impl BatchLimit {
     /// Messages per batch of a worker that keeps up.
     pub(crate) const LEAST: usize = 64;
     /// Messages that a batch had better have room for, where what meets can be sent together.
-    pub(crate) const MOST: usize = 4096;
+    pub(crate) const MAX: usize = 4096;
 
     /// For a batch with room for `most` messages.
     pub(crate) fn new(most: usize) -> BatchLimit {
@@ -162,18 +162,18 @@ mod tests {
 
     #[test]
     fn full_batches_of_relayed_datagrams_make_room() {
-        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MAX);
         for _ in 0..20 {
             let limit = limit_of.limit();
-            let run = if limit < BatchLimit::MOST { 1 } else { 2 };
+            let run = if limit < BatchLimit::MAX { 1 } else { 2 };
             limit_of.judge(&batch(limit, limit, run));
         }
-        assert_eq!(limit_of.limit(), BatchLimit::MOST);
+        assert_eq!(limit_of.limit(), BatchLimit::MAX);
     }
 
     #[test]
     fn flows_that_never_meet_go_back_to_small_batches_and_are_tried_again() {
-        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MAX);
         let (mut messages, mut large) = (0, 0);
         while messages < 4_000_000 {
             let limit = limit_of.limit();
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn datagrams_that_are_not_relayed_do_not_raise_the_limit() {
-        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MAX);
         for _ in 0..20 {
             limit_of.judge(&batch(64, 31, 1));
         }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn long_runs_need_no_more_room() {
-        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MAX);
         for _ in 0..20 {
             let limit = limit_of.limit();
             let run = limit as u64 / 64;
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn calm_gives_the_room_back_once() {
-        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MAX);
         for _ in 0..3 {
             let limit = limit_of.limit();
             limit_of.judge(&batch(limit, limit, 1));
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn many_relays_are_probed_now_and_then_and_read_more_while_that_pays() {
-        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MAX);
         let asked: Vec<usize> = (0..32).map(|_| limit_of.per_relay(100)).collect();
         assert_eq!(asked.iter().filter(|&&each| each == 1).count(), 30);
         limit_of.relays_read(100, 200);

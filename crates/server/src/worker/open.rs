@@ -16,10 +16,10 @@ use stun::AddressFamily;
 use turn::server::{OpenError, OpenedRelay, PortRequest, RelayRequest, RelayedAddresses};
 
 /// Most relays that one request opens: a pair, or one of each family.
-pub(crate) const MOST_RELAYS: usize = 2;
+pub(crate) const MAX_RELAYS: usize = 2;
 
 /// The results of one request, in its order.
-pub(crate) type Results = ([Result<OpenedRelay, OpenError>; MOST_RELAYS], usize);
+pub(crate) type Results = ([Result<OpenedRelay, OpenError>; MAX_RELAYS], usize);
 
 /// Opens the relay sockets of one worker.
 #[derive(Debug)]
@@ -147,18 +147,18 @@ impl Opener {
     pub(crate) fn open(
         &mut self,
         requests: &[RelayRequest],
-        choices: &[RelayChoice; MOST_RELAYS],
+        choices: &[RelayChoice; MAX_RELAYS],
         now_s: u64,
         poller: &Poller,
         counters: &mut Counters,
         opened: &mut impl FnMut(RelaySocket),
     ) -> Results {
-        let mut results = [Err(OpenError::Other); MOST_RELAYS];
-        let count = requests.len().min(MOST_RELAYS);
+        let mut results = [Err(OpenError::Other); MAX_RELAYS];
+        let count = requests.len().min(MAX_RELAYS);
         match *requests {
             // RFC 8656 §7.2: EVEN-PORT with R wants ports N and N+1 of one address.
             [_, second] if second.port == PortRequest::Next && !self.shared.is_empty() => {
-                results = [Err(OpenError::NoPort); MOST_RELAYS];
+                results = [Err(OpenError::NoPort); MAX_RELAYS];
             }
             [first, second] if second.port == PortRequest::Next => {
                 let pair = self.open_pair([first, second], choices[0], now_s, poller, counters);
@@ -168,7 +168,7 @@ impl Opener {
                         self.reserved.push((odd.address, odd.port, odd.key.index));
                         [even, odd].map(|relay| Ok(self.opened_relay(relay, opened)))
                     }
-                    Err(error) => [Err(error); MOST_RELAYS],
+                    Err(error) => [Err(error); MAX_RELAYS],
                 };
             }
             _ => {

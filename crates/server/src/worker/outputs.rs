@@ -4,7 +4,7 @@ use super::flows::Carried;
 use super::log;
 use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
-use super::open::{MOST_RELAYS, Opener, Results};
+use super::open::{MAX_RELAYS, Opener, Results};
 use super::session::{Change, Changes, Core, Session};
 use super::sockets::{PortSocket, Sockets as AllSockets};
 use crate::connections::Connections;
@@ -85,8 +85,8 @@ impl DeferredOutput {
 /// The sockets that a request waits for.
 struct Sockets {
     request: RequestKey,
-    relays: [RelayRequest; MOST_RELAYS],
-    choices: [RelayChoice; MOST_RELAYS],
+    relays: [RelayRequest; MAX_RELAYS],
+    choices: [RelayChoice; MAX_RELAYS],
     count: usize,
 }
 
@@ -368,7 +368,7 @@ impl Session<'_, '_, '_> {
     fn open_tcp_relays(&mut self, sockets: &Sockets) {
         let core = &mut *self.core;
         let now_s = core.now.mono.0 / 1_000_000_000;
-        let mut results = [Err(OpenError::Other); MOST_RELAYS];
+        let mut results = [Err(OpenError::Other); MAX_RELAYS];
         let relays = &sockets.relays[..sockets.count];
         for ((result, relay), choice) in results.iter_mut().zip(relays).zip(&sockets.choices) {
             let opener = &mut core.opener;
@@ -562,10 +562,10 @@ fn sockets(
         family: stun::AddressFamily::V4,
         port: PortRequest::Any,
     };
-    let mut copy = [unused; MOST_RELAYS];
-    let count = relays.len().min(MOST_RELAYS);
+    let mut copy = [unused; MAX_RELAYS];
+    let count = relays.len().min(MAX_RELAYS);
     copy[..count].copy_from_slice(&relays[..count]);
-    let mut choices = [RelayChoice::Any; MOST_RELAYS];
+    let mut choices = [RelayChoice::Any; MAX_RELAYS];
     for (choice, relay) in choices.iter_mut().zip(relays) {
         *choice = hooks.relay_for(client, relay.family);
     }

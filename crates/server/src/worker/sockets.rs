@@ -218,7 +218,7 @@ const ACCEPT: std::ops::Range<u32> = 0xffff_c000..0xffff_e000;
 
 impl Token {
     /// The most connections that a worker can have.
-    pub(crate) const MOST_CONNECTIONS: u32 = CONNECTIONS.end - CONNECTIONS.start;
+    pub(crate) const MAX_CONNECTIONS: u32 = CONNECTIONS.end - CONNECTIONS.start;
 
     /// Slots of relays stay far below this; tokens from here up are the worker's own.
     const OWN: u32 = 0xffff_0000;
@@ -303,7 +303,7 @@ mod tests {
             Token::Sip(SipToken::Accept(3)),
             Token::Accept(7),
             Token::Connection(Slot {
-                index: Token::MOST_CONNECTIONS - 1,
+                index: Token::MAX_CONNECTIONS - 1,
                 generation: 9,
             }),
             Token::Relay(RelayKey {

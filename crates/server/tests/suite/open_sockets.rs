@@ -129,7 +129,7 @@ fn two_descriptors_of_one_socket_are_refused() {
     let again = socket.try_clone().expect("a second descriptor");
     assert!(matches!(
         refusal(2, vec![socket, again]),
-        OpenSocketError::Twice(_)
+        OpenSocketError::Duplicate(_)
     ));
 }
 

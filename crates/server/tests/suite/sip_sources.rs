@@ -259,7 +259,7 @@ fn only_known_senders_learn_whether_a_user_of_a_store_exists() {
 }
 
 /// So many requests of senders that are not known may wait for a source.
-const MOST_UNKNOWN: usize = 512;
+const MAX_UNKNOWN: usize = 512;
 
 #[test]
 fn a_flood_of_made_up_users_leaves_places_for_trunks_and_authenticated_users() {
@@ -289,7 +289,7 @@ fn a_flood_of_made_up_users_leaves_places_for_trunks_and_authenticated_users() {
     let challenge = flood.expect("SIP/2.0 401");
     let kind = HeaderKind::Authorization;
     let more = 40;
-    for number in 0..MOST_UNKNOWN + more {
+    for number in 0..MAX_UNKNOWN + more {
         let user = (&format!("never{number}")[..], PASSWORD);
         let line = credentials_of(&challenge, kind, user, Method::Register, uri);
         let text = flood.request("REGISTER", uri, &format!("f{number}"), 2, &line);
@@ -303,7 +303,7 @@ fn a_flood_of_made_up_users_leaves_places_for_trunks_and_authenticated_users() {
         assert_eq!(status(&answer), 503, "{answer}");
         assert_eq!(value(&answer, "Retry-After"), "5");
     }
-    assert_eq!(source.begun.load(Ordering::Relaxed), MOST_UNKNOWN as u64);
+    assert_eq!(source.begun.load(Ordering::Relaxed), MAX_UNKNOWN as u64);
     let socket = std::net::UdpSocket::bind("127.0.0.2:0").expect("a socket");
     let trunk = Client::of(socket, server.sip_listeners()[0]);
     let mut conf = Phone::udp(&server, "conf");

@@ -29,9 +29,9 @@ pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 const LISTENER: ListenerKey = ListenerKey(0);
 
 /// Inputs that wait for the main thread. The threads wait when there are more, and the kernel drops further datagrams.
-const MOST_INPUTS: usize = 1024;
+const MAX_INPUTS: usize = 1024;
 /// Connections at once, each of which has a thread.
-const MOST_CONNECTIONS: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 /// A peer that reads nothing for so long loses its connection: all others wait meanwhile.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -75,7 +75,7 @@ impl Sockets {
         }
         let (udp, tcp) = bind_both(address)?;
         let local = udp.local_addr()?;
-        let (sender, inputs) = sync_channel(MOST_INPUTS);
+        let (sender, inputs) = sync_channel(MAX_INPUTS);
         let (reading, to_main) = (udp.try_clone()?, sender.clone());
         std::thread::spawn(move || read_datagrams(&reading, &to_main));
         let to_main = sender.clone();
@@ -211,7 +211,7 @@ impl Sockets {
 
     /// Keeps a connection and starts its reading thread.
     fn keep(&mut self, stream: TcpStream, opened: Opened) -> std::io::Result<Flow> {
-        if self.streams.len() >= MOST_CONNECTIONS {
+        if self.streams.len() >= MAX_CONNECTIONS {
             return Err(std::io::Error::other("too many connections"));
         }
         self.last += 1;

@@ -15,7 +15,7 @@ use super::{HEADER_LEN, Storage};
 /// Bytes that one step reads: some milliseconds.
 const CHUNK: usize = 1 << 20;
 /// Two records of any length: what it takes to see that the first is damaged and the second is not.
-const MOST: usize = 2 * (MAX_RECORD + PREFIX_LEN);
+const MAX: usize = 2 * (MAX_RECORD + PREFIX_LEN);
 
 /// What a step has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Compaction {
         }
         // A record that is longer than the buffer.
         if at == 0 && !self.buffer.is_empty() {
-            if self.chunk >= MOST {
+            if self.chunk >= MAX {
                 return Err(io::Error::other("the location log is damaged"));
             }
             self.chunk *= 2;

@@ -13,7 +13,7 @@ use crate::{Aor, AorKey, MAX_AOR};
 /// A batch of this size is not waited with.
 const FULL: usize = 256 << 10;
 /// If nobody takes the batches, changes are refused from here on: they would be lost.
-const MOST: usize = 64 << 20;
+const MAX: usize = 64 << 20;
 
 /// The records of one worker's changes that have not been taken yet.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Journal {
     /// Whether changes are refused.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.pending.len() >= MOST
+        self.pending.len() >= MAX
     }
 
     /// When to take the batch.

@@ -4,7 +4,7 @@ use sip::header::HeaderKind;
 use sip::message::Message;
 
 /// Most bytes of merged challenges; further challenges are left out.
-const MOST_CHALLENGES: usize = 8 << 10;
+const MAX_CHALLENGES: usize = 8 << 10;
 
 /// The best final response so far.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Best {
         self.challengers += 1;
         for kind in [HeaderKind::WwwAuthenticate, HeaderKind::ProxyAuthenticate] {
             for header in response.headers(kind) {
-                if self.challenges.len() + header.line.len() <= MOST_CHALLENGES {
+                if self.challenges.len() + header.line.len() <= MAX_CHALLENGES {
                     self.challenges.extend_from_slice(header.line);
                 }
             }

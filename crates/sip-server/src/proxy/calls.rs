@@ -19,7 +19,7 @@ use crate::calls::{
 };
 
 /// The most dialogs of one INVITE that count. Further phones of one user that answer at the same time do not count.
-const MOST_DIALOGS: usize = 32;
+const MAX_DIALOGS: usize = 32;
 
 /// What is known of a request that was admitted, until its transaction ends.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Call {
     /// The tickets and the record of a dialog, if this is its first 2xx. All dialogs of a forked request count. Only
     /// the first one has the record.
     fn begin(&mut self, dialog: DialogId, sides: Sides) -> Option<Counted> {
-        if self.dialogs.contains(&dialog) || self.dialogs.len() >= MOST_DIALOGS {
+        if self.dialogs.contains(&dialog) || self.dialogs.len() >= MAX_DIALOGS {
             return None;
         }
         self.dialogs.push(dialog);

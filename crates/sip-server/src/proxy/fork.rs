@@ -16,7 +16,7 @@ use super::{Proxy, Stack, trunk};
 use crate::calls::AttemptFailure;
 
 /// Branches that a mark can name.
-const MOST_BRANCHES: usize = 255;
+const MAX_BRANCHES: usize = 255;
 
 /// How many targets the largest group has.
 pub(super) fn largest_group(targets: &VecDeque<Target>, forking: Forking) -> usize {
@@ -181,7 +181,7 @@ impl Proxy {
     ) -> Option<usize> {
         let context = self.contexts.get(key)?;
         let number = context.branches.len();
-        if number >= MOST_BRANCHES {
+        if number >= MAX_BRANCHES {
             return None;
         }
         let again = trunk::again(stack, target);

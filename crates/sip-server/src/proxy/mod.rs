@@ -579,7 +579,7 @@ impl Proxy {
     ) -> Result<ContextKey, AcceptError> {
         let method = request.message.method();
         let (is_invite, is_bye) = (method == Some(Method::Invite), method == Some(Method::Bye));
-        let most = self.config.most.min(context::MOST);
+        let most = self.config.most.min(context::MAX);
         if self.contexts.len() >= most {
             let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
             let _ = engine.answer_statelessly(request, &reply);

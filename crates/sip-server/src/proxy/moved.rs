@@ -33,7 +33,7 @@ use crate::registrar::{instance, is_same_instance};
 use crate::{Aor, AorKey};
 
 /// Bytes of an instance or a Call-ID that identify a phone.
-const MOST: usize = 255;
+const MAX: usize = 255;
 
 /// Where a request for a phone goes.
 #[expect(
@@ -217,8 +217,8 @@ pub(super) fn hash_of(binding: &Binding) -> u64 {
 
 /// The same for all runs; tokens have a keyed hash of it.
 fn hash(kind: u8, text: &[u8]) -> u64 {
-    let mut bytes = [0; 1 + MOST];
-    let len = text.len().min(MOST);
+    let mut bytes = [0; 1 + MAX];
+    let len = text.len().min(MAX);
     bytes[0] = kind;
     bytes[1..=len].copy_from_slice(&text[..len]);
     if kind == b'i' {

@@ -20,7 +20,7 @@ use super::{Proxy, Stack};
 use crate::calls::AttemptFailure;
 
 /// URIs of 3xx responses that are tried for one request.
-const MOST_REDIRECTED: usize = 16;
+const MAX_REDIRECTED: usize = 16;
 
 /// Why a copy without a final response counts as failed; `None` if this server has cancelled it.
 fn attempt_failure(failure: &Failure, is_heard: bool) -> Option<AttemptFailure> {
@@ -434,7 +434,7 @@ impl Proxy {
     /// - contacts in a domain of this server, because another worker may have their bindings,
     /// - contacts that were tried,
     /// - contacts that are not SIPS, if the Request-URI was SIPS,
-    /// - contacts above [`MOST_REDIRECTED`].
+    /// - contacts above [`MAX_REDIRECTED`].
     fn redirected(
         &mut self,
         stack: &Stack<'_>,
@@ -462,7 +462,7 @@ impl Proxy {
                 (sip.is_sips || !is_sips) && stack.policy.domain(sip.host).is_none()
             });
             let was_tried = || context.tried.iter().any(|tried| are_equal(tried, &uri));
-            if !may_be_tried || context.redirects >= MOST_REDIRECTED || was_tried() {
+            if !may_be_tried || context.redirects >= MAX_REDIRECTED || was_tried() {
                 left.push(contact.bytes);
                 continue;
             }

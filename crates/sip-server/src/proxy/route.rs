@@ -16,12 +16,12 @@ use super::uris;
 use crate::flow::{FlowAvailability, FlowId, Runs};
 
 /// Most Route values of one request: more than any dialog has, and few enough to check each.
-const MOST_ROUTES: usize = 64;
+const MAX_ROUTES: usize = 64;
 
 /// Clocks of nodes differ by less. It bounds how long a token between nodes can be repeated.
 const NODE_S: u64 = 180;
 /// Most passes of a request within a dialog through this server.
-const MOST_PASSES: u32 = 4;
+const MAX_PASSES: u32 = 4;
 
 /// A request behind its own Route values.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Reader<'_> {
             let malformed = Refusal::of(400, "Malformed Route");
             let route = route.map_err(|_| malformed)?;
             route.parse_uri().map_err(|_| malformed)?;
-            if routes.len() >= MOST_ROUTES {
+            if routes.len() >= MAX_ROUTES {
                 return Err(Refusal::of(400, "Too Many Routes"));
             }
             routes.push(route);
@@ -228,7 +228,7 @@ impl Reader<'_> {
         Ok((removed, None))
     }
 
-    /// A call passes this server [`MOST_PASSES`] times at most, and one other node. With the tokens of these passes in
+    /// A call passes this server [`MAX_PASSES`] times at most, and one other node. With the tokens of these passes in
     /// turns, a request would come back as often as there are tokens.
     ///
     /// # Errors
@@ -255,7 +255,7 @@ impl Reader<'_> {
             }
             before.push(own);
         }
-        match nodes > 1 || sessions >= MOST_PASSES {
+        match nodes > 1 || sessions >= MAX_PASSES {
             true => Err(Refusal::of(482, "")),
             false => Ok(()),
         }

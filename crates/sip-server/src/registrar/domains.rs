@@ -31,7 +31,7 @@ pub enum DomainError {
     NotAHost(String),
     /// Two domains have a name in common.
     #[error("`{0}` is the name of two domains")]
-    Twice(String),
+    Duplicate(String),
     /// A value of Service-Route is not what RFC 3608 §6.3 demands.
     #[error("`{0}` is not a route such as `<sip:proxy.example.com;lr>`")]
     Route(String),
@@ -78,7 +78,7 @@ impl Domains {
             None => self.names.insert(canonical(name).into_bytes(), place),
         };
         match earlier {
-            Some(_) => Err(DomainError::Twice(name.to_owned())),
+            Some(_) => Err(DomainError::Duplicate(name.to_owned())),
             None => Ok(()),
         }
     }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn invalid_domains_are_refused() {
         let twice = Domains::new(vec![domain("a", &[]), domain("b", &["A"])]);
-        assert_eq!(twice.err(), Some(DomainError::Twice("A".to_owned())));
+        assert_eq!(twice.err(), Some(DomainError::Duplicate("A".to_owned())));
         let no_host = Domains::new(vec![domain("a b", &[])]);
         assert_eq!(no_host.err(), Some(DomainError::NotAHost("a b".to_owned())));
         for route in ["sip:a;lr", "<sip:a>", "<tel:1;lr>", ""] {

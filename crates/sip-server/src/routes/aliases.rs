@@ -9,7 +9,7 @@ use crate::Aor;
 use crate::registrar::Domains;
 
 /// The most aliases that lead from one to the next.
-const MOST_STEPS: usize = 8;
+const MAX_STEPS: usize = 8;
 
 /// An alias and the address that it stands for, both like `info@example.org`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +31,16 @@ pub enum AliasError {
     OtherDomain(String),
     /// There is another entry for the alias, which applies.
     #[error("there is an earlier entry for this alias")]
-    Twice,
+    Duplicate,
     /// The alias leads to itself.
     #[error("it leads to itself")]
-    Itself,
+    SelfReference,
     /// The alias leads back to itself by others, the last of which is this earlier one.
     #[error("it leads back to itself by the earlier alias `{0}`, which applies")]
     Loop(String),
     /// The alias makes a chain with this earlier one that has too many steps.
     #[error(
-        "it makes a chain of more than {MOST_STEPS} steps with the earlier alias `{0}`, which applies"
+        "it makes a chain of more than {MAX_STEPS} steps with the earlier alias `{0}`, which applies"
     )]
     TooLong(String),
 }
@@ -67,10 +67,10 @@ impl Chains<'_> {
         let Alias { alias, aor } = &self.list[place];
         let (alias, aor) = (canonical(alias, domains)?, canonical(aor, domains)?);
         if self.next.contains_key(&alias) {
-            return Err(AliasError::Twice);
+            return Err(AliasError::Duplicate);
         }
         if alias == aor {
-            return Err(AliasError::Itself);
+            return Err(AliasError::SelfReference);
         }
         let mut after = 0;
         for (place, further) in self.chain(&aor) {
@@ -81,7 +81,7 @@ impl Chains<'_> {
         }
         let before = self.longest.get(&alias);
         let steps = before.map_or(0, |(steps, _)| *steps) + 1;
-        if steps + after > MOST_STEPS {
+        if steps + after > MAX_STEPS {
             let below = self.next.get(&aor).map(|(place, _)| *place);
             let other = below.or_else(|| before.map(|(_, place)| *place));
             let other = other.map_or_else(String::new, |place| self.list[place].alias.clone());
@@ -272,7 +272,7 @@ mod tests {
         let loops = AliasError::Loop("a@example.org".to_owned());
         assert_eq!(
             [&wrong[0].1, &wrong[1].1, &wrong[2].1],
-            [&AliasError::Twice, &loops, &AliasError::Itself]
+            [&AliasError::Duplicate, &loops, &AliasError::SelfReference]
         );
         assert_eq!(
             wrong[5].1,

@@ -14,7 +14,7 @@ use super::rewrite;
 use super::table::{Compiled, Table, TrunkEntry};
 
 /// The most addresses that are tried for one request.
-const MOST_STEPS: usize = 16;
+const MAX_STEPS: usize = 16;
 
 /// The trunk, the address and the route of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Table {
                     };
                     let way = (found.route, compiled);
                     self.add_steps(&calling, way, &mut steps, &mut tracer);
-                    if !continues(compiled) || steps.len() >= MOST_STEPS {
+                    if !continues(compiled) || steps.len() >= MAX_STEPS {
                         break;
                     }
                 }
@@ -245,7 +245,7 @@ impl Table {
             }
         }
         steps.append(&mut slow);
-        steps.truncate(MOST_STEPS);
+        steps.truncate(MAX_STEPS);
         say!(
             tracer,
             "  busy: {}; no answer: {}; unreachable: {}",

@@ -103,7 +103,7 @@ impl Prober {
             };
             if probed.waits_for.take().is_some() {
                 let (trunk, hop) = (probed.trunk, probed.hop);
-                self.rest(now, place);
+                self.schedule_next(now, place);
                 self.note(now, table, (trunk, hop), Outcome::Silent);
                 continue;
             }
@@ -130,7 +130,7 @@ impl Prober {
         };
         probed.waits_for = None;
         let whose = (probed.trunk, probed.hop);
-        self.rest(now, place);
+        self.schedule_next(now, place);
         self.note(now, table, whose, outcome);
     }
 
@@ -142,7 +142,7 @@ impl Prober {
             if let Some(probed) = self.all.get_mut(place) {
                 probed.waits_for = None;
             }
-            self.rest(now, place);
+            self.schedule_next(now, place);
         }
     }
 
@@ -164,7 +164,7 @@ impl Prober {
     }
 
     /// Sets the time of the next probe of this address: its interval, plus or minus at most 10 % at random.
-    fn rest(&mut self, now: Mono, place: usize) {
+    fn schedule_next(&mut self, now: Mono, place: usize) {
         let interval = self.all.get(place).map_or(Duration::ZERO, |it| it.interval);
         let jitter = self.jitter(interval / 5);
         if let Some(probed) = self.all.get_mut(place) {

@@ -16,7 +16,7 @@ use super::prefix::PrefixIndex;
 use crate::Aor;
 
 /// The most trunks of a table.
-const MOST_TRUNKS: usize = 1024;
+const MAX_TRUNKS: usize = 1024;
 
 /// Why a table cannot be made of routes and trunks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -111,7 +111,7 @@ impl Table {
         trunks: Vec<Trunk>,
         earlier: Option<&Table>,
     ) -> Result<Table, TableError> {
-        if trunks.len() > MOST_TRUNKS {
+        if trunks.len() > MAX_TRUNKS {
             return Err(TableError::TooManyTrunks(trunks.len()));
         }
         let mut numbers = HashMap::new();

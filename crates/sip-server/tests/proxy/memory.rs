@@ -10,8 +10,8 @@ use crate::world::World;
 
 const CALLS: u32 = 512;
 /// What the project promises for a call in progress, and for a dialog that counts.
-const MOST_IN_PROGRESS: i64 = 4096;
-const MOST_PER_DIALOG: i64 = 512;
+const MAX_IN_PROGRESS: i64 = 4096;
+const MAX_PER_DIALOG: i64 = 512;
 
 fn world(is_counted: bool) -> World {
     let mut world = World::new();
@@ -77,7 +77,7 @@ fn a_call_in_progress_costs_at_most_4_kb() {
         "{each} bytes for each call that rings: both transactions, the context and the dispatcher's part"
     );
     assert!(each > 500, "{each}: nothing was measured");
-    assert!(each <= MOST_IN_PROGRESS, "{each}");
+    assert!(each <= MAX_IN_PROGRESS, "{each}");
 }
 
 /// Bytes that the proxy's node has after so many calls were answered, and their transactions have ended. No BYE has
@@ -109,5 +109,5 @@ fn a_dialog_costs_nothing_without_limits_and_at_most_512_bytes_with_them() {
     // A few bytes are rounding of tables: no entry fits in that.
     assert!(without < 8, "{without}");
     assert!(with > 32, "{with}: nothing was measured");
-    assert!(with <= MOST_PER_DIALOG, "{with}");
+    assert!(with <= MAX_PER_DIALOG, "{with}");
 }

@@ -9,7 +9,7 @@ use crate::header::HeaderKind;
 use crate::message::Message;
 
 /// Challenges that are remembered, the newest ones. A request whose challenge is forgotten is challenged again.
-const MOST_CHALLENGES: usize = 256;
+const MAX_CHALLENGES: usize = 256;
 
 /// A user name and a password for Digest.
 #[derive(Clone, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl Authenticator {
         let (username, password) = (&credentials.username, &credentials.password);
         self.realms
             .retain(|it| it.kind != kind || it.realm != challenge.realm || it.call_id != call_id);
-        if self.realms.len() >= MOST_CHALLENGES {
+        if self.realms.len() >= MAX_CHALLENGES {
             self.realms.remove(0);
         }
         self.realms.push(Realm {

@@ -120,7 +120,7 @@ use registration::Registration;
 const MORE_ANSWERS: Duration = Duration::from_secs(64);
 
 /// Requests of one draft: the first, one for each of two realms, and one for a nonce that was stale.
-const MOST_ATTEMPTS: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 
 /// Random text and numbers, made of a secret key.
 #[derive(Debug)]
@@ -306,7 +306,7 @@ impl UserAgent {
             return false;
         }
         match self.authenticator.learn(&mut pending.draft, response) {
-            Learned::Retry if pending.attempts < MOST_ATTEMPTS => {}
+            Learned::Retry if pending.attempts < MAX_ATTEMPTS => {}
             Learned::Retry => {
                 pending.problem = Some(AuthProblem::Rejected);
                 return false;

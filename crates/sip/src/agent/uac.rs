@@ -16,7 +16,7 @@ use crate::uri::Uri;
 
 /// Early dialogs of one call, and branches that are ended after another has answered: 32, the default limit of this
 /// project's proxy.
-const MOST_BRANCHES: usize = 32;
+const MAX_BRANCHES: usize = 32;
 
 /// A call to be begun.
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ impl UserAgent {
         let is_new = it.early.iter().all(|dialog| dialog.remote_tag != branch);
         if !branch.is_empty()
             && is_new
-            && it.early.len() < MOST_BRANCHES
+            && it.early.len() < MAX_BRANCHES
             && let Some((dialog, true)) = Dialog::of_response(&pending.draft, response)
         {
             it.early.push(dialog);
@@ -365,7 +365,7 @@ impl UserAgent {
         content: Content,
     ) -> Result<(), CallError> {
         let pending = self.pending.get_mut(&number).ok_or(CallError::Gone)?;
-        if pending.acks.len() > MOST_BRANCHES {
+        if pending.acks.len() > MAX_BRANCHES {
             return Err(CallError::Full);
         }
         let mut draft = dialog.draft(b"ACK", pending.draft.cseq, Vec::new(), content);
@@ -378,12 +378,12 @@ impl UserAgent {
         Ok(())
     }
 
-    /// Acknowledges a 2xx of a branch that has no call, and ends its dialog. Above [`MOST_BRANCHES`], branches get
+    /// Acknowledges a 2xx of a branch that has no call, and ends its dialog. Above [`MAX_BRANCHES`], branches get
     /// no ACK and no BYE. Otherwise, forged 2xx could cause any number of requests to any address.
     fn end_stray(&mut self, transactions: &mut Transactions<'_>, number: u64, dialog: &Dialog) {
         let pending = self.pending.get(&number);
         // The branch that has the call may not have its ACK yet: one place is left for it.
-        if pending.is_none_or(|pending| pending.acks.len() >= MOST_BRANCHES) {
+        if pending.is_none_or(|pending| pending.acks.len() >= MAX_BRANCHES) {
             return;
         }
         if self

@@ -19,7 +19,7 @@ pub const MAX_SLICES: usize = 32;
 pub const SCRATCH: usize = 128;
 
 /// Places from which parameters of overload control are left out, of which each is two slices.
-const MOST_CUTS: usize = 8;
+const MAX_CUTS: usize = 8;
 
 /// What is changed on the way (RFC 3261 §16.6, §16.7). The default is nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -278,7 +278,7 @@ impl<'a> Work<'a> {
                 }
                 // What follows the last cut is the same cut.
                 self.cuts += usize::from(from > self.copied);
-                if self.cuts > MOST_CUTS {
+                if self.cuts > MAX_CUTS {
                     return Ok(());
                 }
                 self.keep_to(from)?;

@@ -15,7 +15,7 @@ use crate::{HashKey, Mono};
 const QUERY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Questions for one message: NAPTR, SRV for each transport, and 16 hosts twice.
-const MOST_ASKED: usize = 40;
+const MAX_ASKED: usize = 40;
 
 /// Who waits for an answer.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ impl PendingQueries {
                 }
                 continue;
             }
-            if asked.len() >= MOST_ASKED {
+            if asked.len() >= MAX_ASKED {
                 return Err(Failure::NoDns);
             }
             asked.push(query.clone());

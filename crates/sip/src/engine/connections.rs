@@ -15,16 +15,16 @@ use crate::hash::Seeded;
 use crate::{HashKey, Mono};
 
 /// Connections being opened at a time.
-const MOST_CONNECTING: usize = 1024;
+const MAX_CONNECTING: usize = 1024;
 /// Messages that wait for one.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 /// How often idle connections are looked for.
 pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
 /// Addresses that one connection may be an alias for, of each of its names.
-const MOST_ALIASES: usize = 4;
+const MAX_ALIASES: usize = 4;
 /// Names of a certificate that count.
-const MOST_NAMES: usize = 16;
+const MAX_NAMES: usize = 16;
 
 /// RFC 3261 §18: a connection is found by the remote address, port and transport. Over TLS the verified name counts,
 /// too, so that no request for one domain goes to another domain at the same address (RFC 5923 §9.3).
@@ -232,8 +232,8 @@ impl Connections {
             return;
         };
         let names = Arc::clone(&client.names);
-        let most = MOST_ALIASES * names.len().min(MOST_NAMES);
-        for name in names.iter().take(MOST_NAMES) {
+        let most = MAX_ALIASES * names.len().min(MAX_NAMES);
+        for name in names.iter().take(MAX_NAMES) {
             let alias = (transport, remote, Some(name.clone()));
             if !client.aliases.contains(&alias) {
                 if client.aliases.len() >= most {
@@ -306,13 +306,13 @@ impl Connections {
         if let Some(key) = self.connecting_to.get(&index).copied()
             && let Some(connecting) = self.connecting.get(key.slot, key.generation)
         {
-            if connecting.waiting.len() >= MOST_WAITING {
+            if connecting.waiting.len() >= MAX_WAITING {
                 return Path::Refused(waiting);
             }
             connecting.waiting.push(waiting);
             return Path::Waits;
         }
-        if self.connecting.len() >= MOST_CONNECTING {
+        if self.connecting.len() >= MAX_CONNECTING {
             return Path::Refused(waiting);
         }
         let (slot, generation) = self.connecting.insert(Connecting {

@@ -68,16 +68,16 @@ impl DnsRecords {
     /// An answer has no more records than are of use: this many are looked at, and no more kept.
     fn truncate(&mut self) {
         match self {
-            DnsRecords::Naptr(records) => records.truncate(MOST_RECORDS),
-            DnsRecords::Srv(records) => records.truncate(MOST_RECORDS),
-            DnsRecords::Addresses(records) => records.truncate(MOST_RECORDS),
+            DnsRecords::Naptr(records) => records.truncate(MAX_RECORDS),
+            DnsRecords::Srv(records) => records.truncate(MAX_RECORDS),
+            DnsRecords::Addresses(records) => records.truncate(MAX_RECORDS),
         }
     }
 }
 
-const MOST_RECORDS: usize = 32;
+const MAX_RECORDS: usize = 32;
 /// Answers kept at a time.
-const MOST_ANSWERS: usize = 1024;
+const MAX_ANSWERS: usize = 1024;
 /// An answer that is valid for less is asked for too often.
 const SHORTEST: Duration = Duration::from_secs(5);
 /// One that is valid for longer would outlive every change of the zone.
@@ -131,7 +131,7 @@ impl DnsCache {
     }
 
     fn put(&mut self, now: Mono, query: Query, answer: Result<DnsRecords, DnsFailed>, until: Mono) {
-        if self.entries.len() >= MOST_ANSWERS && !self.entries.contains_key(&query) {
+        if self.entries.len() >= MAX_ANSWERS && !self.entries.contains_key(&query) {
             self.make_room(now);
         }
         self.entries.insert(query, Entry { answer, until });
@@ -140,13 +140,13 @@ impl DnsCache {
     /// Forgets what has expired, or else the quarter that would expire first, so that it is not done for every answer.
     fn make_room(&mut self, now: Mono) {
         self.entries.retain(|_, entry| entry.until > now);
-        if self.entries.len() < MOST_ANSWERS {
+        if self.entries.len() < MAX_ANSWERS {
             return;
         }
         let mut ends: Vec<Mono> = self.entries.values().map(|entry| entry.until).collect();
-        let (_, limit, _) = ends.select_nth_unstable(MOST_ANSWERS / 4);
+        let (_, limit, _) = ends.select_nth_unstable(MAX_ANSWERS / 4);
         let limit = *limit;
-        let mut left = MOST_ANSWERS * 3 / 4;
+        let mut left = MAX_ANSWERS * 3 / 4;
         self.entries.retain(|_, entry| {
             let stays = entry.until > limit && left > 0;
             left -= usize::from(stays);
@@ -230,7 +230,7 @@ mod tests {
             let answer = DnsRecords::Addresses(vec![[192, 0, 2, 1].into(); 100]);
             let ttl = Duration::from_secs(100 + number);
             cache.insert(Mono(0), query(&format!("h{number}")), answer, ttl);
-            assert!(cache.len() <= MOST_ANSWERS);
+            assert!(cache.len() <= MAX_ANSWERS);
         }
         assert!(known(&cache, 1, "h4999") && !known(&cache, 1, "h0"));
     }

@@ -9,7 +9,7 @@ use crate::flow::Transport;
 use crate::{HashKey, Mono};
 
 /// Servers remembered at a time.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 /// After a timeout or a transport error, for lack of anything the server said.
 const SILENT: Duration = Duration::from_secs(32);
 /// No Retry-After counts for longer: the server will be tried again within the hour.
@@ -95,11 +95,11 @@ impl Penalties {
         pause: Duration,
         has_asked: bool,
     ) {
-        if self.entries.len() >= MOST {
+        if self.entries.len() >= MAX {
             self.entries.retain(|_, entry| entry.until > now);
         }
         // If this many servers do not respond, the list is useless and starts again.
-        if self.entries.len() >= MOST {
+        if self.entries.len() >= MAX {
             self.entries.clear();
         }
         let until = now.plus(pause);
@@ -143,7 +143,7 @@ mod tests {
         let mut list = Penalties::new(HashKey::new([1; 16]));
         for port in 1..10_000 {
             list.silent(Mono(0), Transport::Udp, ([192, 0, 2, 1], port).into());
-            assert!(list.entries.len() <= MOST);
+            assert!(list.entries.len() <= MAX);
         }
     }
 }

@@ -202,7 +202,7 @@ fn a_proxy_gives_the_priority_of_a_dialog_only_with_a_proof() {
     for (method, number) in [("BYE", 1), ("INFO", 2), ("INVITE", 3)] {
         let forged = message(method, number, &made_up);
         assert_eq!(incoming(&mut world, &forged), "Refused(503)", "{method}");
-        let of_another = message(method, number, &other);
+        let of_another = message(method, number, other);
         assert_eq!(incoming(&mut world, &of_another), "Refused(503)");
         let proven = message(method, number, |m| with_token(made_up(m)));
         let accepted = format!("request {method}");

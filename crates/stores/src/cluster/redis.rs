@@ -25,7 +25,7 @@ use crate::store::StoreFuture;
 /// The limits of what is read: anybody who can write to the engine can write more. Redis itself has no such limits.
 const PRELUDE: &str = r"
 local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local MOST, LONGEST, LATEST, TOLD = 1000, 16384, now + 120000, 20000
+local MAX, LONGEST, LATEST, TOLD = 1000, 16384, now + 120000, 20000
 -- The text of an entry, and whether it has ended; nothing if no node has written it.
 local function open(entry)
   if #entry > LONGEST + 16 then return nil end
@@ -60,13 +60,13 @@ local nodes, messages, removed = {}, {}, 0
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   local text, has_ended = open(all[i + 1])
-  if text and not has_ended and #nodes < MOST then nodes[#nodes + 1] = text
+  if text and not has_ended and #nodes < MAX then nodes[#nodes + 1] = text
   elseif all[i] ~= ARGV[1] or ARGV[2] == '' then
     redis.call('HDEL', KEYS[1], all[i])
     if not has_ended then removed = removed + 1 end
   end
 end
-redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -MOST - 1)
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -MAX - 1)
 local last, after = sequence(KEYS[3]), tonumber(ARGV[4])
 if after > last then after = 0 end
 if after >= 0 and after < last then
@@ -102,7 +102,7 @@ const SEND: &str = r"
 sequence(KEYS[2])
 local number = redis.call('HINCRBY', KEYS[2], 'sequence', 1)
 redis.call('ZADD', KEYS[1], number, string.format('%.0f', now + ARGV[2]) .. ' ' .. ARGV[1])
-redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -MOST - 1)
+redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -MAX - 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 ";
 

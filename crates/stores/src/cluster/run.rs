@@ -71,7 +71,7 @@ impl Backoff {
 pub(super) struct BatchSize(usize);
 
 impl BatchSize {
-    pub(super) const MOST: usize = 256;
+    pub(super) const MAX: usize = 256;
     const LEAST: usize = 16;
     const SLOW: Duration = Duration::from_millis(250);
     const FAST: Duration = Duration::from_millis(100);
@@ -85,14 +85,14 @@ impl BatchSize {
         if !has_responded || took > Self::SLOW {
             self.0 = (self.0 / 2).max(Self::LEAST);
         } else if took < Self::FAST {
-            self.0 = (self.0 + Self::LEAST).min(Self::MOST);
+            self.0 = (self.0 + Self::LEAST).min(Self::MAX);
         }
     }
 }
 
 impl Default for BatchSize {
     fn default() -> BatchSize {
-        BatchSize(BatchSize::MOST)
+        BatchSize(BatchSize::MAX)
     }
 }
 

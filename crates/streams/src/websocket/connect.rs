@@ -7,9 +7,9 @@ use super::accept::accept_value;
 use super::head::{Gather, Gathered, Head};
 
 /// The longest accepted response in bytes.
-const MOST_BYTES: usize = 8 << 10;
+const MAX_BYTES: usize = 8 << 10;
 /// The maximum number of header fields in a response.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
 /// The contents of a client's request.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ impl Connect {
     /// # Errors
     /// If the server refuses the handshake or its response is invalid. Close the connection.
     pub fn receive(&mut self, bytes: &[u8]) -> (usize, Result<bool, ConnectError>) {
-        let (used, gathered) = self.head.receive(bytes, MOST_BYTES);
+        let (used, gathered) = self.head.receive(bytes, MAX_BYTES);
         let result = match gathered {
             Gathered::Need => Ok(false),
             Gathered::TooLong => Err(ConnectError::Malformed),
@@ -92,7 +92,7 @@ impl Connect {
 
     fn check(&mut self) -> Result<(), ConnectError> {
         let bytes = self.head.take();
-        let head = Head::parse(&bytes, MOST_FIELDS).map_err(|_| ConnectError::Malformed)?;
+        let head = Head::parse(&bytes, MAX_FIELDS).map_err(|_| ConnectError::Malformed)?;
         let status = head
             .line
             .strip_prefix("HTTP/1.1 ")

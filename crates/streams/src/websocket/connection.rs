@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::frame::{CloseCode, FrameHeader, Header, Kind, MOST_CONTROL, MOST_HEADER, Opcode};
+use super::frame::{CloseCode, FrameHeader, Header, Kind, MAX_CONTROL, MAX_HEADER, Opcode};
 use super::mask;
 use super::utf8::Utf8;
 
@@ -189,7 +189,7 @@ pub struct WebSocket {
     /// `None` on a server, which does not mask.
     keys: Option<mask::Keys>,
     state: State,
-    header: [u8; MOST_HEADER],
+    header: [u8; MAX_HEADER],
     header_length: usize,
     frame: Option<Frame>,
     message: Option<Begun>,
@@ -197,7 +197,7 @@ pub struct WebSocket {
     gathered: Vec<u8>,
     /// Whether the last event has borrowed `gathered`; the next call frees it.
     is_handed_out: bool,
-    control: [u8; MOST_CONTROL],
+    control: [u8; MAX_CONTROL],
     control_length: usize,
 }
 
@@ -230,13 +230,13 @@ impl WebSocket {
             limits,
             keys,
             state: State::Open,
-            header: [0; MOST_HEADER],
+            header: [0; MAX_HEADER],
             header_length: 0,
             frame: None,
             message: None,
             gathered: Vec::new(),
             is_handed_out: false,
-            control: [0; MOST_CONTROL],
+            control: [0; MAX_CONTROL],
             control_length: 0,
         }
     }
@@ -524,7 +524,7 @@ impl WebSocket {
         if !self.is_open() {
             return;
         }
-        let reason = &reason[..reason.floor_char_boundary(MOST_CONTROL - 2)];
+        let reason = &reason[..reason.floor_char_boundary(MAX_CONTROL - 2)];
         let payload = [&code.number().to_be_bytes(), reason.as_bytes()].concat();
         self.write(Opcode::Close, &payload, out);
         self.state = State::Closing;

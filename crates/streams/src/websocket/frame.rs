@@ -7,9 +7,9 @@
 use super::ProtocolError;
 
 /// The longest header in bytes: with an 8-byte length and a masking key.
-pub(super) const MOST_HEADER: usize = 14;
+pub(super) const MAX_HEADER: usize = 14;
 /// The longest payload of a control frame in bytes (RFC 6455 §5.5).
-pub(super) const MOST_CONTROL: usize = 125;
+pub(super) const MAX_CONTROL: usize = 125;
 
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
@@ -133,7 +133,7 @@ impl Header {
         }
         let opcode = Opcode::of(first & 15).ok_or(ProtocolError::Opcode)?;
         // RFC 6455 §5.5: control frames have at most 125 bytes and are not fragmented.
-        let is_short = usize::from(second & !MASKED) <= MOST_CONTROL;
+        let is_short = usize::from(second & !MASKED) <= MAX_CONTROL;
         if opcode.is_control() && (first & FIN == 0 || !is_short) {
             return Err(ProtocolError::Control);
         }
@@ -181,7 +181,7 @@ impl Header {
 /// The header of a frame to send. The payload follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    bytes: [u8; MOST_HEADER],
+    bytes: [u8; MAX_HEADER],
     length: usize,
 }
 
@@ -194,7 +194,7 @@ impl FrameHeader {
 
     pub(super) fn new(opcode: Opcode, length: usize, mask: Option<[u8; 4]>) -> FrameHeader {
         let mut header = FrameHeader {
-            bytes: [0; MOST_HEADER],
+            bytes: [0; MAX_HEADER],
             length: 0,
         };
         header.push(&[FIN | opcode as u8]);

@@ -26,51 +26,51 @@ impl Server {
     pub(super) fn allocate(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
         // RFC 8656 §21.4: "a TURN server MUST NOT accept Teredo or 6to4 addresses in these requests".
-        if is_tunnelled(asked.path.five_tuple.remote.ip()) {
+        if is_tunnelled(context.path.five_tuple.remote.ip()) {
             return Err(ErrorCode::FORBIDDEN.into());
         }
-        let transport = asked.path.five_tuple.transport;
+        let transport = context.path.five_tuple.transport;
         let requested_relay = RequestedRelay::read(message, transport, &self.config)?;
         self.check_requested_ticket(message)?;
-        let Some(user) = asked.user.clone() else {
+        let Some(user) = context.user.clone() else {
             return Err(ErrorCode::SERVER_ERROR.into());
         };
         let reserved = match requested_relay {
             RequestedRelay::Reserved(token) if self.is_own_token(token) => {
-                let client = Self::identity(&user, asked.path);
+                let client = Self::identity(&user, context.path);
                 let relay = self.reserved_relay(now, token, &client);
                 Some(relay.ok_or(ErrorCode::INSUFFICIENT_CAPACITY)?)
             }
             // The server that made the token would have to be another one.
-            RequestedRelay::Reserved(_) if !asked.may_move => {
+            RequestedRelay::Reserved(_) if !context.may_move => {
                 return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
             }
             _ => None,
         };
-        let lifetime_s = lifetime(now, asked, message, &self.config)?;
+        let lifetime_s = lifetime(now, context, message, &self.config)?;
         // A reservation is at this server only.
         let may_leave = !matches!(requested_relay, RequestedRelay::Reserved(_));
-        if may_leave && let Some(server) = self.alternate_for(asked) {
+        if may_leave && let Some(server) = self.alternate_for(context) {
             return Err(Refusal::Alternate(server));
         }
         if self.stats.allocations + self.stats.pending >= self.config.max_allocations as u64 {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
         }
         if let Some(relay) = reserved {
-            return Ok(self.use_reservation(now, asked, user, relay, lifetime_s)?);
+            return Ok(self.use_reservation(now, context, user, relay, lifetime_s)?);
         }
-        Ok(self.ask_for_relays(now, asked, message, user, requested_relay, lifetime_s)?)
+        Ok(self.ask_for_relays(now, context, message, user, requested_relay, lifetime_s)?)
     }
 
     /// Takes quota and hands the request for sockets, or for another worker's reservation, to the embedder.
     fn ask_for_relays(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         user: Arc<User>,
         requested_relay: RequestedRelay,
@@ -83,9 +83,9 @@ impl Server {
         // The worker that holds a reservation also holds its quota: it is taken over when the claim succeeds.
         if requested_relay.plan() != Plan::Claim {
             let units = requested_relay.sockets().iter().flatten().count();
-            self.acquire(&user, asked.path, units)?;
+            self.acquire(&user, context.path, units)?;
         }
-        let (request, relays) = self.add_opening(now, asked, &user, requested_relay, lifetime_s);
+        let (request, relays) = self.add_opening(now, context, &user, requested_relay, lifetime_s);
         let [Some(first), second] = relays else {
             return Err(ErrorCode::SERVER_ERROR);
         };
@@ -94,13 +94,13 @@ impl Server {
                 request,
                 token,
                 user,
-                path: asked.path,
+                path: context.path,
                 key: first.key,
             });
         } else {
-            let message = asked.may_move.then_some(message.as_bytes());
+            let message = context.may_move.then_some(message.as_bytes());
             self.outputs
-                .open_relays(request, asked.path, (first, second), message, user);
+                .open_relays(request, context.path, (first, second), message, user);
         }
         Ok(())
     }
@@ -109,13 +109,13 @@ impl Server {
     fn add_opening(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         user: &Arc<User>,
         requested_relay: RequestedRelay,
         lifetime_s: u32,
     ) -> (RequestKey, [Option<RelayRequest>; 2]) {
         let opening = Opening {
-            asked: asked.clone(),
+            context: context.clone(),
             lifetime_s,
             plan: requested_relay.plan(),
             is_tcp: requested_relay.transport() == RelayTransport::Tcp,
@@ -123,7 +123,7 @@ impl Server {
         };
         let stage = Stage::Opening(Box::new(opening));
         let client = Client {
-            path: PackedPath::of(&asked.path),
+            path: PackedPath::of(&context.path),
             user: Arc::clone(user),
             stage,
         };
@@ -162,7 +162,7 @@ impl Server {
 /// before.
 pub(super) fn lifetime(
     now: Now,
-    asked: &RequestContext,
+    context: &RequestContext,
     message: &Message<'_>,
     config: &Config,
 ) -> Result<u32, ErrorCode<'static>> {
@@ -174,7 +174,7 @@ pub(super) fn lifetime(
         .min(config.max_lifetime_s)
         .max(config.default_lifetime_s);
     let ends_with_it = |user: &&Arc<User>| config.strict_expiry || user.is_by_token();
-    let user = asked.user.as_ref().filter(ends_with_it);
+    let user = context.user.as_ref().filter(ends_with_it);
     let longest = user.map_or(u64::MAX, |user| user.remaining_s(now.unix_s));
     Ok(granted.min(u32::try_from(longest).unwrap_or(u32::MAX)))
 }

@@ -59,7 +59,7 @@ pub(super) enum Stage {
 /// An Allocate request whose checks have all passed.
 #[derive(Debug)]
 pub(super) struct Opening {
-    pub(super) asked: RequestContext,
+    pub(super) context: RequestContext,
     pub(super) lifetime_s: u32,
     pub(super) plan: Plan,
     /// Whether the relays are TCP (RFC 6062).

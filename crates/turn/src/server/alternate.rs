@@ -33,11 +33,11 @@ pub struct Alternate {
 
 impl Server {
     /// The server that this client shall ask instead. A request that another worker has sent here stays.
-    pub(super) fn alternate_for(&mut self, asked: &RequestContext) -> Option<Box<Alternate>> {
+    pub(super) fn alternate_for(&mut self, context: &RequestContext) -> Option<Box<Alternate>> {
         let alternates = self.config.alternates.as_ref()?;
-        let user = asked.user.as_ref().filter(|_| asked.may_move)?;
+        let user = context.user.as_ref().filter(|_| context.may_move)?;
         let random = self.random.word() as u32;
-        let client = user.identity(asked.path.five_tuple);
+        let client = user.identity(context.path.five_tuple);
         alternates.alternate(&client, random).map(Box::new)
     }
 }

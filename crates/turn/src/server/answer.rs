@@ -35,32 +35,34 @@ impl Server {
     /// Responds with success. `attributes` adds those of the method.
     pub(super) fn succeed(
         &mut self,
-        asked: &RequestContext,
+        context: &RequestContext,
         attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
     ) {
-        self.stats.count_success(asked.method);
-        self.answer(asked, Class::Success, attributes);
+        self.stats.count_success(context.method);
+        self.answer(context, Class::Success, attributes);
     }
 
     /// Responds with an error.
-    pub(super) fn refuse(&mut self, asked: &RequestContext, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, context: &RequestContext, refusal: &Refusal) {
         match refusal {
             Refusal::Code(error) => {
-                self.stats.count_error(asked.method, error.code);
-                self.answer(asked, Class::Error, |message| message.push(error).map(drop));
+                self.stats.count_error(context.method, error.code);
+                self.answer(context, Class::Error, |message| {
+                    message.push(error).map(drop)
+                });
             }
             Refusal::Alternate(server) => {
                 self.stats
-                    .count_error(asked.method, ErrorCode::TRY_ALTERNATE.code);
-                let transport = asked.path.five_tuple.transport;
-                self.answer(asked, Class::Error, |message| {
+                    .count_error(context.method, ErrorCode::TRY_ALTERNATE.code);
+                let transport = context.path.five_tuple.transport;
+                self.answer(context, Class::Error, |message| {
                     alternate::write(message, server, transport)
                 });
             }
             Refusal::Unknown(types) => {
                 self.stats
-                    .count_error(asked.method, ErrorCode::UNKNOWN_ATTRIBUTE.code);
-                self.answer(asked, Class::Error, |message| {
+                    .count_error(context.method, ErrorCode::UNKNOWN_ATTRIBUTE.code);
+                self.answer(context, Class::Error, |message| {
                     message
                         .push(&ErrorCode::UNKNOWN_ATTRIBUTE)?
                         .push(&**types)
@@ -73,25 +75,25 @@ impl Server {
     /// Writes and queues the response.
     pub(super) fn answer(
         &mut self,
-        asked: &RequestContext,
+        context: &RequestContext,
         class: Class,
         attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
     ) {
         let mut buffer = [0; RESPONSE_MAX];
         let software = self.config.software.as_deref();
         // It fits: the attributes of responses are few, and all texts are bounded (`Config::validate`).
-        let Ok(message) = write(&mut buffer, asked, class, software, attributes) else {
+        let Ok(message) = write(&mut buffer, context, class, software, attributes) else {
             return;
         };
-        if asked.user.is_none()
+        if context.user.is_none()
             && !self
                 .config
-                .may_answer(&asked.path, asked.length, message.len())
+                .may_answer(&context.path, context.length, message.len())
         {
             self.stats.count_drops(DropReason::Amplification, 1);
             return;
         }
-        self.outputs.send(asked.path, message);
+        self.outputs.send(context.path, message);
     }
 }
 
@@ -107,24 +109,24 @@ impl Config {
 /// Writes a response.
 fn write<'b>(
     buffer: &'b mut [u8],
-    asked: &RequestContext,
+    context: &RequestContext,
     class: Class,
     software: Option<&str>,
     attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
 ) -> Result<&'b [u8], BuildError> {
-    let mut message = Builder::new(buffer, class, asked.method, &asked.transaction_id)?;
+    let mut message = Builder::new(buffer, class, context.method, &context.transaction_id)?;
     attributes(&mut message)?;
     // Only in responses to authenticated requests, because it makes responses larger (RFC 8656 §5: in all Allocate and
     // Refresh responses).
-    if let Some(software) = software.filter(|_| asked.user.is_some()) {
+    if let Some(software) = software.filter(|_| context.user.is_some()) {
         message.push(&Software(software))?;
     }
-    if let Some(user) = &asked.user {
+    if let Some(user) = &context.user {
         for key in user.answer_keys() {
             message.integrity(key)?;
         }
     }
-    if asked.fingerprint {
+    if context.fingerprint {
         message.fingerprint()?;
     }
     Ok(message.finish())

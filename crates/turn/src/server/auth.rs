@@ -89,18 +89,18 @@ impl Server {
     pub(super) fn authenticate(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
         let claims = read(message)?;
         let nonce_keys = &self.config.nonce_keys;
-        let issued = nonce_keys.check_or_issue(claims.nonce, asked.path.five_tuple.remote);
+        let issued = nonce_keys.check_or_issue(claims.nonce, context.path.five_tuple.remote);
         let issued = issued.or_else(|issuer| {
             self.nonce_of_control(message, claims.nonce)
                 .ok_or(Unauthenticated::Forged(issuer))
         })?;
-        let realm = self.realms.get(asked.realm);
+        let realm = self.realms.get(context.realm);
         if !realm.offer.is_of(&issued) {
             return Err(AuthFailure::OutdatedOffer.into());
         }
@@ -111,8 +111,8 @@ impl Server {
         }
         let claim = claims.user_claim().ok_or(AuthFailure::UnknownUser)?;
         let user = match claims.token {
-            Some(token) => self.find_token_user(now, asked, message, claim, token, source)?,
-            None => self.find_user(now, asked, message, (claim, protection), source)?,
+            Some(token) => self.find_token_user(now, context, message, claim, token, source)?,
+            None => self.find_user(now, context, message, (claim, protection), source)?,
         };
         if issued.age_s(now.unix_s) > u64::from(self.config.nonce_lifetime_s) {
             return Err(AuthFailure::StaleNonce.into());
@@ -125,20 +125,20 @@ impl Server {
     fn find_user(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         (claim, protection): (Claim<'_>, Protection),
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
-        let realm = Arc::clone(&self.realms.get(asked.realm).name);
+        let realm = Arc::clone(&self.realms.get(context.realm).name);
         let fits =
             |user: &User| user.is(&realm, claim, protection) && is_signed_with(message, user.key());
         let holder = self
             .clients
-            .find(&asked.path.five_tuple)
+            .find(&context.path.five_tuple)
             .and_then(|place| self.clients.get(place));
         // Only Allocate and Refresh requests have the token (RFC 7635 §9), and a kid is no name of a user.
-        let named = || self.client_named_by(asked, message);
+        let named = || self.client_named_by(context, message);
         let named = || named().filter(|client| client.user.is_by_token());
         if let Some(client) = holder.or_else(named) {
             // An access token is self-contained, so a new `credentials_epoch` does not invalidate its user.
@@ -159,12 +159,12 @@ impl Server {
             claim,
             realm: &realm,
             algorithm: protection.password,
-            client: asked.path,
+            client: context.path,
             unix_s: now.unix_s,
         };
         let found = match source.found {
             Some(found) => *found,
-            None => self.config.credentials_of(asked.realm).find(&query),
+            None => self.config.credentials_of(context.realm).find(&query),
         };
         let user = match found {
             KeyLookup::Known(known) => {
@@ -173,12 +173,12 @@ impl Server {
             KeyLookup::Unknown => Err(AuthFailure::UnknownUser.into()),
             KeyLookup::Expired => Err(AuthFailure::ExpiredCredential.into()),
             KeyLookup::Unavailable => Err(Unauthenticated::Unavailable),
-            KeyLookup::Pending => Err(self.suspend(now, asked, &query, message)),
+            KeyLookup::Pending => Err(self.suspend(now, context, &query, message)),
         };
         match user {
             Err(Unauthenticated::Failed(
                 failure @ (AuthFailure::UnknownUser | AuthFailure::WrongPassword),
-            )) if !self.config.credentials_of(asked.realm).is_available() => {
+            )) if !self.config.credentials_of(context.realm).is_available() => {
                 Err(Unauthenticated::Undecided(failure))
             }
             user => user,

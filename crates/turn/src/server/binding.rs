@@ -36,14 +36,14 @@ impl Server {
             FingerprintState::Invalid => return Err(DropReason::WrongFingerprint),
         };
         if self.has_unknown_of_binding(path, message) {
-            let asked = RequestContext::unauthenticated(path, message);
+            let context = RequestContext::unauthenticated(path, message);
             let unknown = self.unknown_of_binding(path, message, is_known);
-            self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
+            self.refuse(&context, &Refusal::Unknown(Box::new(unknown)));
         } else if self.config.discovery.listeners.is_empty() {
             return self.mapped(path, message, fingerprint);
         } else {
-            let asked = RequestContext::unauthenticated(path, message);
-            return self.discovered(now, asked, message);
+            let context = RequestContext::unauthenticated(path, message);
+            return self.discovered(now, context, message);
         }
         Ok(())
     }
@@ -58,8 +58,8 @@ impl Server {
         let mut buffer = [0; BINDING_SUCCESS_MAX];
         let (id, mapped) = (message.transaction_id(), path.five_tuple.remote);
         let length = binding_success(&mut buffer, &id, &mapped, fingerprint);
-        let asked = message.as_bytes().len();
-        if !self.config.may_answer(path, asked, length) {
+        let context = message.as_bytes().len();
+        if !self.config.may_answer(path, context, length) {
             return Err(DropReason::Amplification);
         }
         self.outputs
@@ -72,25 +72,25 @@ impl Server {
     fn discovered(
         &mut self,
         now: Now,
-        mut asked: RequestContext,
+        mut context: RequestContext,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
-        match self.config.discovery.response(&asked.path, message) {
+        match self.config.discovery.response(&context.path, message) {
             Ok(Some(response)) => {
-                let client = asked.path.five_tuple.remote.ip();
+                let client = context.path.five_tuple.remote.ip();
                 if let Some(bytes) = response.padding
                     && !self.padding_budgets.take(client, bytes, now.mono)
                 {
                     return Err(DropReason::PaddingOverLimit);
                 }
-                asked.path = response.path;
-                self.succeed(&asked, |message| response.write(message));
+                context.path = response.path;
+                self.succeed(&context, |message| response.write(message));
             }
             Ok(None) => {
-                let mapped = XorMappedAddress(asked.path.five_tuple.remote);
-                self.succeed(&asked, |message| message.push(&mapped).map(drop));
+                let mapped = XorMappedAddress(context.path.five_tuple.remote);
+                self.succeed(&context, |message| message.push(&mapped).map(drop));
             }
-            Err(refusal) => self.refuse(&asked, &refusal),
+            Err(refusal) => self.refuse(&context, &refusal),
         }
         Ok(())
     }
@@ -122,16 +122,16 @@ impl Server {
         message: &Message<'_>,
         source: Source,
     ) -> Result<(), DropReason> {
-        let Some(asked) = self.authenticated(now, path, message, source)? else {
+        let Some(context) = self.authenticated(now, path, message, source)? else {
             return Ok(());
         };
         let unknown = self.unknown_of_binding(path, message, |attribute| {
-            self.knows_attribute(&asked, attribute)
+            self.knows_attribute(&context, attribute)
         });
         if unknown.is_empty() {
-            return self.discovered(now, asked, message);
+            return self.discovered(now, context, message);
         }
-        self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
+        self.refuse(&context, &Refusal::Unknown(Box::new(unknown)));
         Ok(())
     }
 

@@ -106,15 +106,15 @@ impl Server {
     pub(super) fn challenge(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         request_len: usize,
         error: ErrorCode<'static>,
         issuer: Option<Issuer>,
     ) -> Result<(), DropReason> {
         let config = &self.config;
-        let client = asked.path.five_tuple.remote;
+        let client = context.path.five_tuple.remote;
         let limit = amplification_limit(
-            asked.path.five_tuple.transport,
+            context.path.five_tuple.transport,
             &client,
             request_len,
             if config.strict_amplification {
@@ -123,8 +123,8 @@ impl Server {
                 AMPLIFICATION
             },
         );
-        let realm = self.realms.get(asked.realm);
-        let content = fit(config, realm, asked, error, limit).ok_or(DropReason::Amplification)?;
+        let realm = self.realms.get(context.realm);
+        let content = fit(config, realm, context, error, limit).ok_or(DropReason::Amplification)?;
         let features = SecurityFeatures {
             // RFC 8489 §9.2.4: the bit is set if and only if the attribute is there.
             password_algorithms: content.algorithms.is_some(),
@@ -134,11 +134,11 @@ impl Server {
         let issuer = issuer.unwrap_or_else(|| config.nonce_keys.of_client(client));
         issuer.issue(features, realm.offer.number(), now.unix_s, &mut nonce);
         let mut buffer = [0; RESPONSE_MAX];
-        let Ok(message) = write(&mut buffer, asked, &realm.name, &nonce, &content) else {
+        let Ok(message) = write(&mut buffer, context, &realm.name, &nonce, &content) else {
             return Err(DropReason::Amplification);
         };
-        self.outputs.send(asked.path, message);
-        self.stats.count_error(asked.method, error.code);
+        self.outputs.send(context.path, message);
+        self.stats.count_error(context.method, error.code);
         Ok(())
     }
 }
@@ -150,12 +150,12 @@ impl Server {
 fn fit<'a>(
     config: &'a Config,
     realm: &Realm,
-    asked: &RequestContext,
+    context: &RequestContext,
     error: ErrorCode<'static>,
     limit: usize,
 ) -> Option<Content<'a>> {
     let length = realm.name.len() + padding(realm.name.len());
-    let least = LEAST + length + if asked.fingerprint { TLV + 4 } else { 0 };
+    let least = LEAST + length + if context.fingerprint { TLV + 4 } else { 0 };
     let mut room = limit.checked_sub(least)?;
     let mut take = |length: usize| {
         let fits = length <= room;
@@ -166,7 +166,7 @@ fn fit<'a>(
         .offer
         .algorithms
         .filter(|list| take(TLV + list.as_bytes().len()));
-    let tokens = config.access_tokens_of(asked.realm);
+    let tokens = config.access_tokens_of(context.realm);
     let server_name = tokens
         .map(|tokens| tokens.server_name())
         .filter(|name| take(TLV + name.len() + padding(name.len())));
@@ -192,12 +192,17 @@ fn fit<'a>(
 
 fn write<'b>(
     buffer: &'b mut [u8],
-    asked: &RequestContext,
+    context: &RequestContext,
     realm: &str,
     nonce: &[u8],
     content: &Content<'_>,
 ) -> Result<&'b [u8], BuildError> {
-    let mut message = Builder::new(buffer, Class::Error, asked.method, &asked.transaction_id)?;
+    let mut message = Builder::new(
+        buffer,
+        Class::Error,
+        context.method,
+        &context.transaction_id,
+    )?;
     message
         .push(&content.error)?
         .push(&stun::Realm(realm))?
@@ -211,7 +216,7 @@ fn write<'b>(
     if let Some(software) = content.software {
         message.push(&Software(software))?;
     }
-    if asked.fingerprint {
+    if context.fingerprint {
         message.fingerprint()?;
     }
     Ok(message.finish())

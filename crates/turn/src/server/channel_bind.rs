@@ -18,7 +18,7 @@ impl Server {
     pub(super) fn channel_bind(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {
@@ -68,7 +68,7 @@ impl Server {
         self.permit(now, relay, peer.ip(), lifetime_s);
         self.report_change(place, Change::Channel { number, peer });
         self.update_deadline(relay);
-        self.succeed(asked, |_| Ok(()));
+        self.succeed(context, |_| Ok(()));
         Ok(())
     }
 

@@ -18,7 +18,7 @@ impl Server {
     pub(super) fn create_permission(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {
@@ -65,7 +65,7 @@ impl Server {
             .into_iter()
             .flatten()
             .for_each(|relay| self.update_deadline(relay.get()));
-        self.succeed(asked, |_| Ok(()));
+        self.succeed(context, |_| Ok(()));
         Ok(())
     }
 

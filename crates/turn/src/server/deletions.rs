@@ -73,16 +73,16 @@ impl Deletions {
     }
 
     /// Who deleted an allocation with this transaction.
-    pub(super) fn find(&self, asked: &RequestContext, now: Mono) -> Option<&Arc<User>> {
+    pub(super) fn find(&self, context: &RequestContext, now: Mono) -> Option<&Arc<User>> {
         if self.queue.is_empty() {
             return None;
         }
-        let five_tuple = &asked.path.five_tuple;
+        let five_tuple = &context.path.five_tuple;
         let number = self.index.find(
-            self.hash.transaction(five_tuple, &asked.transaction_id),
+            self.hash.transaction(five_tuple, &context.transaction_id),
             |number| {
                 let deletion = self.at(*number);
-                deletion.is_some_and(|deletion| deletion.is_of(five_tuple, asked.transaction_id))
+                deletion.is_some_and(|deletion| deletion.is_of(five_tuple, context.transaction_id))
             },
         )?;
         let deletion = self.at(*number)?;

@@ -62,11 +62,11 @@ impl Missing {
 
 impl Granted {
     /// Data to answer a retransmission of this Allocate request with.
-    pub(super) fn retransmission_record(&self, asked: &RequestContext) -> AllocateTransaction {
+    pub(super) fn retransmission_record(&self, context: &RequestContext) -> AllocateTransaction {
         let Granted { token, missing, .. } = *self;
         let has_extra = token.is_some() || missing.is_some();
         AllocateTransaction {
-            transaction_id: asked.transaction_id,
+            transaction_id: context.transaction_id,
             lifetime_s: self.lifetime_s,
             extra: has_extra.then(|| Box::new(Extra { token, missing })),
         }
@@ -87,14 +87,14 @@ impl Granted {
 
 impl Server {
     /// Answers an Allocate request with success.
-    pub(super) fn grant(&mut self, asked: &RequestContext, granted: &Granted) {
-        self.stats.count_success(asked.method);
-        self.respond_granted(asked, granted);
+    pub(super) fn grant(&mut self, context: &RequestContext, granted: &Granted) {
+        self.stats.count_success(context.method);
+        self.respond_granted(context, granted);
     }
 
     /// Answers the very request that made the allocation at this place once more (RFC 8656 §7.2). `false` if it did
     /// not, or not of late.
-    pub(super) fn grant_again(&mut self, now: Now, asked: &RequestContext, place: u32) -> bool {
+    pub(super) fn grant_again(&mut self, now: Now, context: &RequestContext, place: u32) -> bool {
         let relayed = self.relayed(place);
         let (Some(allocation), Some(client)) =
             (self.clients.allocation(place), self.clients.get(place))
@@ -104,20 +104,20 @@ impl Server {
         let is_recent = now.mono < allocation.opened_at.plus_secs(WINDOW_S);
         // An allocation that has lost a relay has had its response.
         let is_whole = relayed != RelayedAddresses::default();
-        if allocation.made_by.transaction_id != asked.transaction_id || !is_recent || !is_whole {
+        if allocation.made_by.transaction_id != context.transaction_id || !is_recent || !is_whole {
             return false;
         }
         let mut granted = Granted::again(relayed, &allocation.made_by);
         granted.ticket = self.ticket(place, 0);
-        let mut asked = asked.clone();
-        asked.user = Some(Arc::clone(&client.user));
-        self.respond_granted(&asked, &granted);
+        let mut context = context.clone();
+        context.user = Some(Arc::clone(&client.user));
+        self.respond_granted(&context, &granted);
         true
     }
 
-    fn respond_granted(&mut self, asked: &RequestContext, granted: &Granted) {
-        let mapped = asked.path.five_tuple.remote;
-        self.answer(asked, Class::Success, |message| {
+    fn respond_granted(&mut self, context: &RequestContext, granted: &Granted) {
+        let mapped = context.path.five_tuple.remote;
+        self.answer(context, Class::Success, |message| {
             for relayed in [granted.relayed.v4, granted.relayed.v6]
                 .into_iter()
                 .flatten()

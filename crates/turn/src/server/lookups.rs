@@ -122,23 +122,23 @@ impl Lookups {
 
 impl Server {
     /// Whether this very request waits for its user's keys.
-    pub(super) fn is_looked_up(&self, asked: &RequestContext) -> bool {
+    pub(super) fn is_looked_up(&self, context: &RequestContext) -> bool {
         let same = |suspended: &SuspendedRequest| {
-            suspended.bytes.get(8..20) == Some(&asked.transaction_id.0[..])
+            suspended.bytes.get(8..20) == Some(&context.transaction_id.0[..])
                 && suspended
                     .bytes
                     .first_chunk()
                     .map(|start| Method::of_message(*start))
-                    == Some(asked.method)
+                    == Some(context.method)
         };
-        self.lookups.find(&asked.path.five_tuple, same).is_some()
+        self.lookups.find(&context.path.five_tuple, same).is_some()
     }
 
     /// Keeps a request, and asks the embedder for its user's keys.
     pub(super) fn suspend(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         query: &KeyQuery<'_>,
         message: &Message<'_>,
     ) -> Unauthenticated {
@@ -162,7 +162,7 @@ impl Server {
             path,
             bytes: bytes.into(),
             epoch: self.credentials_epoch,
-            may_move: asked.may_move,
+            may_move: context.may_move,
         };
         let deadline = now.mono.plus_secs(u64::from(config.lookup_timeout_s));
         let lookup = self.lookups.insert(suspended, deadline);
@@ -175,7 +175,7 @@ impl Server {
         self.outputs.push_auth(QueuedAuth::FindKeys {
             lookup,
             query: Box::new(query.to_owned()),
-            credentials: Arc::clone(self.config.credentials_of(asked.realm)),
+            credentials: Arc::clone(self.config.credentials_of(context.realm)),
         });
         Unauthenticated::Pending
     }
@@ -243,8 +243,8 @@ impl Server {
             return;
         };
         if let Ok(message) = Message::parse(&suspended.bytes) {
-            let asked = RequestContext::unauthenticated(&suspended.path, &message);
-            self.refuse(&asked, &ErrorCode::SERVER_ERROR.into());
+            let context = RequestContext::unauthenticated(&suspended.path, &message);
+            self.refuse(&context, &ErrorCode::SERVER_ERROR.into());
         }
     }
 

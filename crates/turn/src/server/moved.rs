@@ -21,7 +21,7 @@ const QUEUED: Duration = Duration::from_secs(1);
 
 /// How many are remembered, at about 100 bytes each. When there are more, the older ones give way: all that happens is
 /// that a late retransmission is taken for a new request.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 #[derive(Debug)]
 struct Entry {
@@ -77,7 +77,7 @@ impl Moved {
         to: u16,
         now: Mono,
     ) {
-        if self.table.len() >= MOST {
+        if self.table.len() >= MAX {
             self.make_room(now);
         }
         let entry = Entry {
@@ -104,7 +104,7 @@ impl Moved {
     /// Forgets the older half of the window; all, if that is not enough.
     fn make_room(&mut self, now: Mono) {
         self.table.retain(|entry| now.since(entry.at) < WINDOW / 2);
-        if self.table.len() >= MOST {
+        if self.table.len() >= MAX {
             self.table.clear();
         }
     }
@@ -134,12 +134,12 @@ mod tests {
             local: ([192, 0, 2, 1], 3478).into(),
             remote: (number.to_be_bytes(), 4000).into(),
         };
-        for number in 0..3 * MOST as u32 {
+        for number in 0..3 * MAX as u32 {
             // A millisecond between them: all within one window.
             let now = Mono(u64::from(number) * 1_000_000);
             moved.remember(&five_tuple(number), id, 7, now);
             assert_eq!(moved.find(&five_tuple(number), id, now), Some(7));
-            assert!(moved.table.len() <= MOST);
+            assert!(moved.table.len() <= MAX);
         }
     }
 }

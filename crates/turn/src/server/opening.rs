@@ -49,7 +49,7 @@ impl Server {
             .find(five_tuple)
             .and_then(|place| self.clients.get(place));
         matches!(client, Some(Client { stage: Stage::Opening(opening), .. })
-            if opening.asked.transaction_id == transaction_id)
+            if opening.context.transaction_id == transaction_id)
     }
 
     /// The response to [`Output::OpenRelays`](super::Output::OpenRelays): one result per entry, in the same order.
@@ -93,7 +93,7 @@ impl Server {
             }
         }
         new_allocation.granted.missing = missing(opening.plan, results);
-        self.establish(new_allocation, &opening.asked);
+        self.establish(new_allocation, &opening.context);
         true
     }
 
@@ -108,10 +108,10 @@ impl Server {
             return false;
         };
         self.release_pending(request.index, &opening);
-        let asked = &opening.asked;
-        let five_tuple = &asked.path.five_tuple;
+        let context = &opening.context;
+        let five_tuple = &context.path.five_tuple;
         self.moved
-            .remember(five_tuple, asked.transaction_id, to, now.mono);
+            .remember(five_tuple, context.transaction_id, to, now.mono);
         true
     }
 
@@ -146,7 +146,7 @@ impl Server {
             place,
             relay,
             claimed.opened,
-            &opening.asked,
+            &opening.context,
             opening.lifetime_s,
         );
         claimed.unit.hand_to_allocation();
@@ -160,12 +160,12 @@ impl Server {
         place: u32,
         relay: RelayIndex,
         opened: OpenedRelay,
-        asked: &RequestContext,
+        context: &RequestContext,
         lifetime_s: u32,
     ) {
         let mut new_allocation = NewAllocation::new(now, place, lifetime_s);
         self.activate(now, &mut new_allocation, relay, opened);
-        self.establish(new_allocation, asked);
+        self.establish(new_allocation, context);
     }
 
     /// Puts a relay whose socket is open to use.
@@ -199,7 +199,7 @@ impl Server {
     }
 
     /// The allocation exists from now on: says so to the client and to the log.
-    fn establish(&mut self, new_allocation: NewAllocation, asked: &RequestContext) {
+    fn establish(&mut self, new_allocation: NewAllocation, context: &RequestContext) {
         let NewAllocation {
             place,
             mut allocation,
@@ -208,7 +208,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(place) else {
             return;
         };
-        allocation.made_by = granted.retransmission_record(asked);
+        allocation.made_by = granted.retransmission_record(context);
         client.stage = Stage::Open(allocation);
         let rate = self.config.allocation_rate_of(client.user.realm());
         self.limiter.begin(place, rate, &client.identity());
@@ -222,11 +222,11 @@ impl Server {
             relayed,
             lifetime_s,
         });
-        if asked.wants_ticket {
+        if context.wants_ticket {
             self.mobility.begin(place);
             granted.ticket = self.ticket(place, 0);
         }
-        self.grant(asked, &granted);
+        self.grant(context, &granted);
     }
 
     /// Takes the request out of its client, if it is there and is meant. The client and its relays stay.
@@ -259,7 +259,7 @@ impl Server {
     /// Gives back everything that a request held, and refuses it.
     fn refuse_opening(&mut self, place: u32, opening: &Opening, error: ErrorCode<'static>) {
         self.release_pending(place, opening);
-        self.refuse(&opening.asked, &error.into());
+        self.refuse(&opening.context, &error.into());
     }
 
     /// Gives back everything that a request held: the client's place, the relays' places and the quota.
@@ -307,7 +307,7 @@ impl Server {
         }
         self.release_pending(place, &opening);
         if let Some(error) = error {
-            self.refuse(&opening.asked, &error.into());
+            self.refuse(&opening.context, &error.into());
         }
     }
 

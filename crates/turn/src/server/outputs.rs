@@ -500,13 +500,13 @@ impl Server {
     }
 
     /// Reports that a request has proven its user's key, if the embedder has asked for such reports.
-    pub(super) fn report_authenticated(&mut self, asked: &RequestContext) {
-        if let Some(user) = asked.user.as_ref().filter(|_| self.config.report_changes) {
+    pub(super) fn report_authenticated(&mut self, context: &RequestContext) {
+        if let Some(user) = context.user.as_ref().filter(|_| self.config.report_changes) {
             let change = Change::Authenticated {
-                method: asked.method,
+                method: context.method,
             };
             self.outputs
-                .push(Queued::Changed(Arc::clone(user), asked.path, change));
+                .push(Queued::Changed(Arc::clone(user), context.path, change));
         }
     }
 

@@ -28,7 +28,7 @@ impl Server {
     pub(super) fn refresh(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {
@@ -43,23 +43,23 @@ impl Server {
             .map_err(|_| ErrorCode::BAD_REQUEST)?;
         let lifetime_s = match asked_for {
             Some(Lifetime(0)) => 0,
-            _ => lifetime(now, asked, message, &self.config)?,
+            _ => lifetime(now, context, message, &self.config)?,
         };
         let is_over = lifetime_s == 0 && relays == all;
         let ticket = if has_ticket(message) && !is_over {
-            Some(self.begin_move(now, asked, place, lifetime_s)?)
+            Some(self.begin_move(now, context, place, lifetime_s)?)
         } else {
             None
         };
         if lifetime_s == 0 {
-            self.remember_deletion(now, asked);
+            self.remember_deletion(now, context);
         }
         if is_over {
-            self.remember_deleted_allocate(now, asked, place);
+            self.remember_deleted_allocate(now, context, place);
         }
-        self.stats.count_success(asked.method);
-        self.respond_refreshed(asked, lifetime_s, ticket.as_ref());
-        self.renew_token(asked, place);
+        self.stats.count_success(context.method);
+        self.respond_refreshed(context, lifetime_s, ticket.as_ref());
+        self.renew_token(context, place);
         if ticket.is_some() {
             self.switch_if_disconnected(now, place);
         }
@@ -80,11 +80,11 @@ impl Server {
         Ok(())
     }
 
-    fn remember_deletion(&mut self, now: Now, asked: &RequestContext) {
-        if !asked.path.five_tuple.transport.is_stream() {
+    fn remember_deletion(&mut self, now: Now, context: &RequestContext) {
+        if !context.path.five_tuple.transport.is_stream() {
             let limit = self.config.max_deletions;
-            if let Some(user) = asked.user.clone() {
-                let transaction = (&asked.path, asked.transaction_id, user);
+            if let Some(user) = context.user.clone() {
+                let transaction = (&context.path, context.transaction_id, user);
                 self.deletions.remember(transaction, limit, now.mono);
             }
             self.stats.deletions = self.deletions.len() as u64;
@@ -93,12 +93,12 @@ impl Server {
 
     /// Remembers the Allocate request of an allocation that will be deleted, if the client may still retransmit it.
     /// Otherwise a retransmission would create an unwanted allocation.
-    fn remember_deleted_allocate(&mut self, now: Now, asked: &RequestContext, place: u32) {
+    fn remember_deleted_allocate(&mut self, now: Now, context: &RequestContext, place: u32) {
         let Some(allocation) = self.clients.allocation(place) else {
             return;
         };
         if now.mono.since(allocation.opened_at) < Duration::from_secs(WINDOW_S) {
-            let mut allocate = asked.clone();
+            let mut allocate = context.clone();
             // The client may have moved since (RFC 8016).
             if let Some(client) = self.clients.get(place) {
                 allocate.path = client.path.path();
@@ -109,13 +109,13 @@ impl Server {
     }
 
     /// Answers a Refresh to zero that has been carried out already. `false` if none is known.
-    pub(super) fn confirm_deletion(&mut self, now: Now, asked: &RequestContext) -> bool {
-        let Some(user) = self.deletions.find(asked, now.mono).map(Arc::clone) else {
+    pub(super) fn confirm_deletion(&mut self, now: Now, context: &RequestContext) -> bool {
+        let Some(user) = self.deletions.find(context, now.mono).map(Arc::clone) else {
             return false;
         };
-        let mut asked = asked.clone();
-        asked.user = Some(user);
-        self.answer(&asked, Class::Success, |message| {
+        let mut context = context.clone();
+        context.user = Some(user);
+        self.answer(&context, Class::Success, |message| {
             message.push(&Lifetime(0)).map(drop)
         });
         true

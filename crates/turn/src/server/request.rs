@@ -120,13 +120,13 @@ impl Server {
         message: &Message<'_>,
         source: Source,
     ) -> Result<(), DropReason> {
-        let Some(asked) = self.authenticated(now, path, message, source)? else {
+        let Some(context) = self.authenticated(now, path, message, source)? else {
             return Ok(());
         };
         // RFC 8489 §6.3.1: unknown attributes come after authentication and before anything of the method.
-        let unknown = self.unknown_attributes(&asked, message);
+        let unknown = self.unknown_attributes(&context, message);
         let outcome = if unknown.is_empty() {
-            self.turn_method(now, &asked, message)
+            self.turn_method(now, &context, message)
         } else {
             Err(Refusal::Unknown(Box::new(unknown)))
         };
@@ -134,7 +134,7 @@ impl Server {
             if matches!(&refusal, Refusal::Code(error) if *error == ErrorCode::WRONG_CREDENTIALS) {
                 self.auth_failed(now, path, message, AuthFailure::WrongUser);
             }
-            self.refuse(&asked, &refusal);
+            self.refuse(&context, &refusal);
         }
         Ok(())
     }
@@ -150,29 +150,29 @@ impl Server {
         if message.fingerprint() == FingerprintState::Invalid {
             return Err(DropReason::WrongFingerprint);
         }
-        let mut asked = RequestContext::unauthenticated(path, message);
-        asked.may_move = source.may_move;
-        asked.realm = self.realm_for(path, message);
+        let mut context = RequestContext::unauthenticated(path, message);
+        context.may_move = source.may_move;
+        context.realm = self.realm_for(path, message);
         // A request that was moved here with its user has been reported where it came from.
         let is_new = source.may_move || source.user.is_none();
-        if self.answer_again(now, &asked)? {
+        if self.answer_again(now, &context)? {
             return Ok(None);
         }
-        match self.authenticate(now, &asked, message, source) {
+        match self.authenticate(now, &context, message, source) {
             Ok(user) => {
-                asked.user = Some(user);
+                context.user = Some(user);
                 self.refund_unverified(now.mono, path);
                 if is_new {
-                    self.report_authenticated(&asked);
+                    self.report_authenticated(&context);
                 }
-                Ok(Some(asked))
+                Ok(Some(context))
             }
             Err(
                 Unauthenticated::Failed(AuthFailure::UnknownUser)
                 | Unauthenticated::UnexpectedToken,
-            ) if self.sends_unverified(&asked, message) => Ok(None),
+            ) if self.sends_unverified(&context, message) => Ok(None),
             Err(reason) => {
-                self.refuse_unauthenticated(now, &asked, message, reason)?;
+                self.refuse_unauthenticated(now, &context, message, reason)?;
                 Ok(None)
             }
         }
@@ -182,20 +182,21 @@ impl Server {
     fn refuse_unauthenticated(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         reason: Unauthenticated,
     ) -> Result<(), DropReason> {
         if !matches!(reason, Unauthenticated::Pending) {
-            self.take_unverified(now.mono, &asked.path)?;
+            self.take_unverified(now.mono, &context.path)?;
         }
         let request_len = message.as_bytes().len();
-        let mut challenge = |error, issuer| self.challenge(now, asked, request_len, error, issuer);
+        let mut challenge =
+            |error, issuer| self.challenge(now, context, request_len, error, issuer);
         match reason {
             Unauthenticated::NoIntegrity => challenge(ErrorCode::UNAUTHENTICATED, None)?,
             Unauthenticated::Forged(issuer) => {
                 challenge(ErrorCode::STALE_NONCE, Some(issuer))?;
-                self.auth_failed(now, &asked.path, message, AuthFailure::ForgedNonce);
+                self.auth_failed(now, &context.path, message, AuthFailure::ForgedNonce);
             }
             Unauthenticated::Failed(failure) => {
                 let error = match failure {
@@ -203,53 +204,53 @@ impl Server {
                     _ => ErrorCode::UNAUTHENTICATED,
                 };
                 challenge(error, None)?;
-                self.auth_failed(now, &asked.path, message, failure);
+                self.auth_failed(now, &context.path, message, failure);
             }
             Unauthenticated::UnexpectedToken => {
                 let unknown = [AttributeType::ACCESS_TOKEN].into_iter().collect();
-                self.refuse(asked, &Refusal::Unknown(Box::new(unknown)));
+                self.refuse(context, &Refusal::Unknown(Box::new(unknown)));
             }
             Unauthenticated::BadRequest => {
-                self.refuse(asked, &ErrorCode::BAD_REQUEST.into());
+                self.refuse(context, &ErrorCode::BAD_REQUEST.into());
             }
             Unauthenticated::Unavailable => {
                 self.stats.lookups_failed += 1;
-                self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
+                self.refuse(context, &ErrorCode::SERVER_ERROR.into());
             }
             Unauthenticated::Undecided(failure) => {
-                self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
-                self.auth_failed(now, &asked.path, message, failure);
+                self.refuse(context, &ErrorCode::SERVER_ERROR.into());
+                self.auth_failed(now, &context.path, message, failure);
             }
             Unauthenticated::Pending => {}
             // The client sends the request again, and may find room. On a stream it would wait for nothing.
             Unauthenticated::NoRoom(reason) => {
-                if !asked.path.five_tuple.transport.is_stream() {
+                if !context.path.five_tuple.transport.is_stream() {
                     return Err(reason);
                 }
-                self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
+                self.refuse(context, &ErrorCode::SERVER_ERROR.into());
             }
         }
         Ok(())
     }
 
     /// RFC 8489 §6.3.1: a request that comes again gets the response it got, if it is not idempotent.
-    fn answer_again(&mut self, now: Now, asked: &RequestContext) -> Result<bool, DropReason> {
-        let five_tuple = &asked.path.five_tuple;
+    fn answer_again(&mut self, now: Now, context: &RequestContext) -> Result<bool, DropReason> {
+        let five_tuple = &context.path.five_tuple;
         if five_tuple.transport.is_stream() {
             return Ok(false);
         }
-        if self.is_opening(five_tuple, asked.transaction_id) || self.is_looked_up(asked) {
+        if self.is_opening(five_tuple, context.transaction_id) || self.is_looked_up(context) {
             return Err(DropReason::RequestPending);
         }
-        let is_answered = match asked.method {
+        let is_answered = match context.method {
             Method::ALLOCATE => {
                 let holder = self.client_at(now, five_tuple);
-                if self.deletions.find(asked, now.mono).is_some() {
+                if self.deletions.find(context, now.mono).is_some() {
                     return Err(DropReason::AllocationDeleted);
                 }
-                holder.is_some_and(|place| self.grant_again(now, asked, place))
+                holder.is_some_and(|place| self.grant_again(now, context, place))
             }
-            Method::REFRESH => self.confirm_deletion(now, asked),
+            Method::REFRESH => self.confirm_deletion(now, context),
             _ => false,
         };
         self.stats.retransmissions += u64::from(is_answered);
@@ -260,45 +261,45 @@ impl Server {
     fn turn_method(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
-        if asked.method == Method::CONNECTION_BIND {
-            return self.connection_bind(now, asked, message);
+        if context.method == Method::CONNECTION_BIND {
+            return self.connection_bind(now, context, message);
         }
-        let holder = self.client_at(now, &asked.path.five_tuple);
+        let holder = self.client_at(now, &context.path.five_tuple);
         if holder.is_none()
-            && asked.may_move
+            && context.may_move
             && let Some(to) =
                 self.moved
-                    .find(&asked.path.five_tuple, asked.transaction_id, now.mono)
+                    .find(&context.path.five_tuple, context.transaction_id, now.mono)
             && self.leads_to(message).is_none_or(|worker| worker == to)
         {
-            if let Some(user) = asked.user.clone() {
+            if let Some(user) = context.user.clone() {
                 self.outputs
-                    .move_request(to, asked.path, message.as_bytes(), user);
+                    .move_request(to, context.path, message.as_bytes(), user);
             }
             return Ok(());
         }
         if has_ticket(message) {
-            return self.refresh_by_ticket(now, asked, message);
+            return self.refresh_by_ticket(now, context, message);
         }
-        if asked.method == Method::ALLOCATE {
+        if context.method == Method::ALLOCATE {
             // RFC 8656 §7.2, 2: the 5-tuple must not be in use.
             return match holder {
                 Some(_) => Err(ErrorCode::ALLOCATION_MISMATCH.into()),
-                None => self.allocate(now, asked, message),
+                None => self.allocate(now, context, message),
             };
         }
         // RFC 8656 §5: 437 without an allocation, 441 for anybody but who made it.
         let place = holder.filter(|place| self.clients.allocation(*place).is_some());
         let place = place.ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
-        self.check_owner(asked, place)?;
-        match asked.method {
-            Method::REFRESH => self.refresh(now, asked, message, place),
-            Method::CREATE_PERMISSION => self.create_permission(now, asked, message, place),
-            Method::CONNECT => self.connect(now, asked, message, place),
-            _ => self.channel_bind(now, asked, message, place),
+        self.check_owner(context, place)?;
+        match context.method {
+            Method::REFRESH => self.refresh(now, context, message, place),
+            Method::CREATE_PERMISSION => self.create_permission(now, context, message, place),
+            Method::CONNECT => self.connect(now, context, message, place),
+            _ => self.channel_bind(now, context, message, place),
         }
     }
 }

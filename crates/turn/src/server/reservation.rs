@@ -179,7 +179,7 @@ impl Server {
     pub(super) fn use_reservation(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         user: Arc<User>,
         relay: u32,
         lifetime_s: u32,
@@ -191,12 +191,12 @@ impl Server {
         // The unit of quota moves to the client that claims it. If it cannot, the reservation remains.
         let from = Self::identity(&reservation.user, reservation.path.path());
         self.quota
-            .transfer(&from, &Self::identity(&user, asked.path))
+            .transfer(&from, &Self::identity(&user, context.path))
             .map_err(QuotaExceeded::code)?;
         self.stats.reservations -= 1;
         let stage = Stage::Open(Allocation::default());
         let (place, _) = self.clients.insert(Client {
-            path: PackedPath::of(&asked.path),
+            path: PackedPath::of(&context.path),
             user,
             stage,
         });
@@ -205,7 +205,7 @@ impl Server {
             place,
             RelayIndex::new(relay),
             opened,
-            asked,
+            context,
             lifetime_s,
         );
         Ok(())

@@ -14,7 +14,7 @@ use super::relay::Relay;
 use crate::{Now, RelayKey};
 
 /// Peers that one relay may have claimed by Send indications and channels together.
-const MOST_CLAIMS: usize = 1024;
+const MAX_CLAIMS: usize = 1024;
 
 /// A relay whose port is shared.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl SharedPorts {
         match self.claims.get(&(sharer.port, peer)) {
             Some(holder) if *holder == relay => Ok(()),
             Some(holder) => Err(ClaimRefused::Taken(*holder)),
-            None if sharer.claims.len() >= MOST_CLAIMS => Err(ClaimRefused::TooMany),
+            None if sharer.claims.len() >= MAX_CLAIMS => Err(ClaimRefused::TooMany),
             None => {
                 sharer.claims.push(peer);
                 self.claims.insert((sharer.port, peer), relay);

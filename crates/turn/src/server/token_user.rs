@@ -22,14 +22,14 @@ impl Server {
     pub(super) fn find_token_user(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         claim: Claim<'_>,
         token: Result<AccessToken<'_>, AttributeError>,
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
-        let holder = || self.token_holder(asked, message, claim);
-        let tokens = self.config.access_tokens_of(asked.realm);
+        let holder = || self.token_holder(context, message, claim);
+        let tokens = self.config.access_tokens_of(context.realm);
         let Some(tokens) = tokens else {
             return holder().ok_or(Unauthenticated::UnexpectedToken);
         };
@@ -52,7 +52,7 @@ impl Server {
         };
         let expires = content.expires_unix_s(now.unix_s);
         let expires = expires.ok_or(AuthFailure::ExpiredCredential)?;
-        let realm = self.realms.of_tokens(&**tokens, kid, asked.realm);
+        let realm = self.realms.of_tokens(&**tokens, kid, context.realm);
         let realm = realm.ok_or(AuthFailure::WrongRealm)?;
         let with = |mac_key| User::by_token(realm, kid, &token, (mac_key, integrity), expires);
         let mut users = self.mac_keys(&content, integrity).map(with);
@@ -73,11 +73,11 @@ impl Server {
     /// allocation continues until its token ends.
     fn token_holder(
         &self,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         claim: Claim<'_>,
     ) -> Option<Arc<User>> {
-        let user = &self.client_named_by(asked, message)?.user;
+        let user = &self.client_named_by(context, message)?.user;
         let is_holder = user.has_kid(claim) && is_signed_with(message, user.key());
         is_holder.then(|| Arc::clone(user))
     }
@@ -86,11 +86,11 @@ impl Server {
     /// its CONNECTION-ID (RFC 6062), a Refresh request from another 5-tuple by its ticket (RFC 8016).
     pub(super) fn client_named_by(
         &self,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
     ) -> Option<&Client> {
         let place = self
-            .holder_of(&asked.path.five_tuple)
+            .holder_of(&context.path.five_tuple)
             .or_else(|| self.client_of_connection(message))
             .or_else(|| self.client_of_ticket(message))?;
         self.clients.get(place)
@@ -112,8 +112,8 @@ impl Server {
     }
 
     /// From now on, the allocation's requests are signed with the key of the token that refreshed it (RFC 7635 §9).
-    pub(super) fn renew_token(&mut self, asked: &RequestContext, place: u32) {
-        let newer = asked.user.as_ref().filter(|user| user.is_by_token());
+    pub(super) fn renew_token(&mut self, context: &RequestContext, place: u32) {
+        let newer = context.user.as_ref().filter(|user| user.is_by_token());
         if let (Some(newer), Some(client)) = (newer, self.clients.get_mut(place)) {
             client.user = Arc::new(client.user.renewed(newer));
         }
@@ -122,19 +122,23 @@ impl Server {
     /// The attributes of an authenticated request that this server must understand and does not.
     pub(super) fn unknown_attributes(
         &self,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
     ) -> UnknownAttributes {
         message
-            .unknown_required(|attribute| self.knows_attribute(asked, attribute))
+            .unknown_required(|attribute| self.knows_attribute(context, attribute))
             .collect()
     }
 
     /// Whether every request may have this attribute.
-    pub(super) fn knows_attribute(&self, asked: &RequestContext, attribute: AttributeType) -> bool {
-        let takes_tokens = self.config.access_tokens_of(asked.realm).is_some();
+    pub(super) fn knows_attribute(
+        &self,
+        context: &RequestContext,
+        attribute: AttributeType,
+    ) -> bool {
+        let takes_tokens = self.config.access_tokens_of(context.realm).is_some();
         // The last key may be gone, but not the allocations that tokens made.
-        let is_by_token = || asked.user.as_ref().is_some_and(|user| user.is_by_token());
+        let is_by_token = || context.user.as_ref().is_some_and(|user| user.is_by_token());
         is_known(attribute)
             || attribute == AttributeType::ACCESS_TOKEN && (takes_tokens || is_by_token())
     }

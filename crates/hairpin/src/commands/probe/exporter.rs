@@ -23,7 +23,7 @@ use crate::metrics::probe::{Fault, Round, Rounds, probe_page};
 const SHORTEST: u64 = 5;
 const LONGEST: u64 = 3_600;
 /// Each has a thread, and series at Prometheus.
-const MOST_TARGETS: usize = 32;
+const MAX_TARGETS: usize = 32;
 
 type Found = Arc<Mutex<Vec<Rounds>>>;
 
@@ -77,8 +77,8 @@ fn prepare(turn: &Turn) -> Result<(Vec<(TargetArgs, Target)>, Duration)> {
         "--every: must be from {SHORTEST}s to {LONGEST}s"
     );
     ensure!(
-        turn.also.len() < MOST_TARGETS,
-        "--also: at most {MOST_TARGETS} targets"
+        turn.also.len() < MAX_TARGETS,
+        "--also: at most {MAX_TARGETS} targets"
     );
     // Without a user name and a password, or with a wrong one, the arguments make no sense.
     credentials(turn)?;

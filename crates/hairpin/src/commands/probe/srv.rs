@@ -14,7 +14,7 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use load::Via;
 
 /// More records than anybody publishes for one service.
-const MOST_RECORDS: usize = 32;
+const MAX_RECORDS: usize = 32;
 
 /// Where a service of a domain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ async fn records(resolver: &TokioResolver, name: &str) -> Result<Vec<Record>> {
         }),
         _ => None,
     });
-    Ok(records.take(MOST_RECORDS).collect())
+    Ok(records.take(MAX_RECORDS).collect())
 }
 
 async fn addresses(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>> {

@@ -11,7 +11,7 @@ const DEFAULT_PORTS: (u16, u16) = (49_152, 65_535);
 /// Where coturn's shared relay ports begin.
 const SHARED_BASE: u16 = 3480;
 /// The most ports that `relay.shared_ports` allows.
-const MOST_SHARED: u64 = 256;
+const MAX_SHARED: u64 = 256;
 /// Shared ports if the number of threads is not in the file: coturn uses two per processor.
 const USUAL_SHARED: u64 = 64;
 
@@ -148,9 +148,7 @@ fn shared_ports(_: &Line, file: &File, draft: &mut Draft) -> Verdict {
         .last("relay-threads")
         .or(file.last("cpus"))
         .and_then(Line::number);
-    let count = threads.map_or(USUAL_SHARED, |threads| {
-        (2 * threads.max(1)).min(MOST_SHARED)
-    });
+    let count = threads.map_or(USUAL_SHARED, |threads| (2 * threads.max(1)).min(MAX_SHARED));
     let base = file.port("multiplex-peer-port", SHARED_BASE).max(LOWEST);
     let last = u16::try_from(u64::from(base) + count - 1).unwrap_or(u16::MAX);
     let Some((first, last)) = usable((base, last), &udp_ports(file)) else {

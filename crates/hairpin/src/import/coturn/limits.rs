@@ -60,12 +60,12 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 fn quota(line: &Line, draft: &mut Draft, key: &'static str) -> Verdict {
-    const MOST: u64 = 10_000_000;
+    const MAX: u64 = 10_000_000;
     match line.number() {
         None => Verdict::wrong("write a number"),
         Some(0) => Verdict::unnecessary("0 is no limit"),
         Some(number) => {
-            draft.set(key, i64::try_from(number.min(MOST)).unwrap_or(1));
+            draft.set(key, i64::try_from(number.min(MAX)).unwrap_or(1));
             Verdict::carried(key)
         }
     }

@@ -28,7 +28,7 @@ const LISTENER: u64 = 0;
 /// Bytes of one read.
 const READ: usize = 64 << 10;
 /// Above this number of unwritten bytes, a connection loses what comes from its peer.
-const MOST_UNWRITTEN: usize = 1 << 20;
+const MAX_UNWRITTEN: usize = 1 << 20;
 const LIFETIME_S: u32 = 600;
 
 /// The TLS configuration of a server with a certificate of its own.
@@ -307,7 +307,7 @@ impl Relay {
             return;
         };
         for payload in payloads {
-            if client.unwritten.len() + client.queued.len() > MOST_UNWRITTEN {
+            if client.unwritten.len() + client.queued.len() > MAX_UNWRITTEN {
                 return;
             }
             let queue = client.queue();

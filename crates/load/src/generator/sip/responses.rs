@@ -335,7 +335,7 @@ impl Core {
         let retry_after = retry_after.map(leading_number);
         self.tally.refused(status, retry_after, within);
         if status == 503 && self.setting.options.obey {
-            let seconds = retry_after.unwrap_or(0).min(MOST_PEACE_S);
+            let seconds = retry_after.unwrap_or(0).min(MAX_PEACE_S);
             let link = usize::from(self.slots.get(place).link);
             // RFC 3261 §21.5.4: nothing goes there for this long.
             self.links[link].retry_at_ns = around.now_ns + seconds * 1000 * MS;
@@ -381,7 +381,7 @@ impl Core {
 }
 
 /// A Retry-After above an hour counts as an hour: the sum of times must not overflow.
-const MOST_PEACE_S: u64 = 3600;
+const MAX_PEACE_S: u64 = 3600;
 
 /// The status of a response; `None` if it is none.
 fn status(message: &[u8]) -> Option<u16> {

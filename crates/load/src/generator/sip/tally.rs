@@ -7,7 +7,7 @@ pub(super) const BIN_NS: u64 = 100_000_000;
 /// What succeeds within this time does so soon.
 const SOON_NS: u64 = 200_000_000;
 /// Bins of a run of an hour; what is later is not entered.
-const MOST_BINS: u64 = 36_000;
+const MAX_BINS: u64 = 36_000;
 
 /// Counts of a worker. Those of units of work are of the measured ones, those of messages of the measured time.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Tally {
 impl Tally {
     /// For a run from `origin_ns` to `end_ns`.
     pub(super) fn new(origin_ns: u64, end_ns: u64) -> Tally {
-        let bins = (end_ns.saturating_sub(origin_ns) / BIN_NS + 1).min(MOST_BINS);
+        let bins = (end_ns.saturating_sub(origin_ns) / BIN_NS + 1).min(MAX_BINS);
         let moment = |bin: u64| Moment {
             at_ms: bin * BIN_NS / 1_000_000,
             ..Moment::default()

@@ -8,7 +8,7 @@ use ::io::{Event, Flushed, Poller, TcpConnection};
 
 use crate::sip::layers::ConnectionLayers;
 use crate::sip::out::{Origin, Out};
-use crate::sip::stream::{Pipe, PipeState};
+use crate::sip::stream::{SipConnection, SipConnectionState};
 
 /// How long a connection, with its handshakes, may take to come about before the run.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -17,9 +17,9 @@ const AGAIN_NS: u64 = 100_000_000;
 
 /// A connection, or where there was one.
 #[derive(Debug)]
-struct Link {
+struct Target {
     target: SocketAddr,
-    pipe: Option<Pipe>,
+    pipe: Option<SipConnection>,
     /// Something waits to be written.
     touched: bool,
     again_ns: u64,
@@ -28,7 +28,7 @@ struct Link {
 /// Connections of a worker.
 #[derive(Debug)]
 pub(super) struct Connections {
-    links: Vec<Link>,
+    links: Vec<Target>,
     locals: Vec<SocketAddr>,
     local: Option<IpAddr>,
     way: ConnectionLayers,
@@ -53,7 +53,7 @@ impl Connections {
         let (mut links, mut locals) = (Vec::new(), Vec::new());
         for (index, (connection, &target)) in begun.into_iter().zip(targets).enumerate() {
             let made = connection.and_then(|connection| {
-                let mut pipe = Pipe::with(&way, connection, index as u64)?;
+                let mut pipe = SipConnection::with(&way, connection, index as u64)?;
                 pipe.establish(CONNECT)?;
                 pipe.watch_by(poller)?;
                 Ok(pipe)
@@ -68,7 +68,7 @@ impl Connections {
                 // Its own address is not known; that of its client's first connection is.
                 None => locals[index % needed.max(1)],
             });
-            links.push(Link {
+            links.push(Target {
                 target,
                 pipe,
                 touched: false,
@@ -104,7 +104,7 @@ impl Connections {
             link: index as u32,
             from: link.target,
         };
-        if pipe.take(event, &mut |message| on(origin, message)) == PipeState::Closed {
+        if pipe.take(event, &mut |message| on(origin, message)) == SipConnectionState::Closed {
             self.lose(index, now_ns);
         } else {
             // It may be writable, or have a ping to answer.
@@ -133,7 +133,7 @@ impl Connections {
         link.again_ns = now_ns + AGAIN_NS;
         let token = index as u64;
         let made = connect(link.target, self.local).and_then(|connection| {
-            let mut pipe = Pipe::with(&self.way, connection, token)?;
+            let mut pipe = SipConnection::with(&self.way, connection, token)?;
             pipe.watch_by(poller)?;
             Ok(pipe)
         });

@@ -9,7 +9,7 @@ use super::answer::Ends;
 use super::answerer::Answerer;
 use crate::sip::Transport;
 use crate::sip::out::Out;
-use crate::sip::stream::{Pipe, PipeState};
+use crate::sip::stream::{SipConnection, SipConnectionState};
 
 /// Connections accepted per look at a listener.
 const ACCEPTS: usize = 64;
@@ -33,7 +33,7 @@ impl Listener {
 /// A connection and its ends.
 #[derive(Debug)]
 struct Connection {
-    pipe: Pipe,
+    pipe: SipConnection,
     peer: SocketAddr,
     local: SocketAddr,
 }
@@ -87,7 +87,7 @@ impl Streams {
             return;
         }
         self.places[place] = Some(Connection {
-            pipe: Pipe::new(connection, token),
+            pipe: SipConnection::new(connection, token),
             peer,
             local,
         });
@@ -113,7 +113,7 @@ impl Streams {
             connection.pipe.queue(&self.out.bytes[entry.range.clone()]);
         }
         self.out.clear();
-        let open = taken == PipeState::Open && connection.pipe.flush(poller).is_ok();
+        let open = taken == SipConnectionState::Open && connection.pipe.flush(poller).is_ok();
         if !open {
             self.close(place);
         }

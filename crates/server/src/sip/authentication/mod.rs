@@ -43,7 +43,7 @@ use users::UserLookupResult;
 const CONFIRMATION: usize = 1024;
 
 /// The maximum of `most_keys`. Without it, a source that returns many keys would slow each later check.
-const MOST_KEYS: usize = 4;
+const MAX_KEYS: usize = 4;
 
 /// Why a request is not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,7 +291,7 @@ impl DigestAuthenticator {
             keys: &self.keys,
         };
         // Without a key the check lasts as long, so its duration does not reveal whether the user exists.
-        self.most_keys = self.most_keys.max(keys.len().min(MOST_KEYS));
+        self.most_keys = self.most_keys.max(keys.len().min(MAX_KEYS));
         let keys = (keys, self.most_keys);
         let note = |id, issued, count| self.used.note(id, issued, count);
         let (outcome, accepted) = server.verify_any(credentials, asked, keys, unix_s, note);

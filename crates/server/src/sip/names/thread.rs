@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 /// Questions that are asked at a time. Each is a socket or two.
-const MOST_OPEN: usize = 256;
+const MAX_OPEN: usize = 256;
 
 /// How many requests may wait for one query.
-const MOST_LISTENERS: usize = 1024;
+const MAX_LISTENERS: usize = 1024;
 
 /// One query, and where its result goes.
 pub(super) struct DnsQuery {
@@ -70,9 +70,9 @@ async fn serve(lookups: Lookups, mut questions: mpsc::Receiver<DnsQuery>) {
         } = question;
         let key = (query, families);
         let mut asked = open.borrow_mut();
-        let is_full = asked.len() >= MOST_OPEN;
+        let is_full = asked.len() >= MAX_OPEN;
         match asked.get_mut(&key) {
-            Some(replies) if replies.len() < MOST_LISTENERS => replies.push(reply),
+            Some(replies) if replies.len() < MAX_LISTENERS => replies.push(reply),
             None if !is_full => {
                 asked.insert(key.clone(), vec![reply]);
                 let (lookups, open) = (Rc::clone(&lookups), Rc::clone(&open));

@@ -203,7 +203,7 @@ fn a_node_that_is_not_seen_any_more_is_known_for_a_week() {
         let later = start + KEPT * 2 + Duration::from_secs(u64::from(round));
         b.set_nodes(&[nodes], later);
     }
-    assert_eq!(b.known.load().by_address.len(), MOST);
+    assert_eq!(b.known.load().by_address.len(), MAX);
     assert!(b.has(Transport::Tls, at(15_999)) && !b.has(Transport::Tls, at(10_000)));
 }
 

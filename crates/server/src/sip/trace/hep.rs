@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const WAITING: usize = 64;
 
 /// RFC 768 and RFC 791: the largest payload of UDP over IPv4.
-const MOST_PAYLOAD: usize = 65_507;
+const MAX_PAYLOAD: usize = 65_507;
 
 /// The length of a packet without message and password, at most: with IPv6 addresses.
 const BESIDE: usize = 129;
@@ -154,7 +154,7 @@ fn open(address: IpAddr) -> Option<UdpSocket> {
 
 /// Appends a packet. A message too long for a UDP packet is cut.
 fn write(out: &mut Vec<u8>, way: &Way, (capture_id, password): (u32, &[u8]), message: &[u8]) {
-    let most = MOST_PAYLOAD - BESIDE - password.len();
+    let most = MAX_PAYLOAD - BESIDE - password.len();
     let message = message.get(..most).unwrap_or(message);
     let (source, destination) = match way.is_sent {
         true => (way.local, way.remote),
@@ -225,8 +225,8 @@ mod tests {
         };
         let mut out = Vec::new();
         write(&mut out, &way, (7, &[b'p'; 255]), &[b'x'; 100_000]);
-        assert_eq!(out.len(), MOST_PAYLOAD);
-        assert_eq!(out[4..6], (MOST_PAYLOAD as u16).to_be_bytes());
+        assert_eq!(out.len(), MAX_PAYLOAD);
+        assert_eq!(out[4..6], (MAX_PAYLOAD as u16).to_be_bytes());
         out.clear();
         write(&mut out, &way, (7, b""), b"");
         assert_eq!(out.len(), BESIDE - 6);

@@ -52,7 +52,7 @@ const AGAIN_CUT: f64 = 0.25;
 /// The weight of one tick in the averages: their delay of about three ticks is as long as the queue.
 const AVERAGING: f64 = 0.3;
 /// The largest part of a tick that may count as unused: of a worker with less to do its rate says nothing.
-const MOST_SPARE: f64 = 0.95;
+const MAX_SPARE: f64 = 0.95;
 
 /// What happened since the last tick.
 #[derive(Clone, Copy, Debug, Default)]
@@ -222,7 +222,7 @@ impl Filter {
         if !self.is_active && tick.dropped == 0 {
             return;
         }
-        let spare = (tick.spare.as_secs_f64() / passed).min(MOST_SPARE);
+        let spare = (tick.spare.as_secs_f64() / passed).min(MAX_SPARE);
         let could = f64::from(tick.accepted) / passed / (1.0 - spare);
         if !self.is_active {
             self.acceptable = could;

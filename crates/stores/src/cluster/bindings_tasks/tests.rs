@@ -46,7 +46,7 @@ fn addresses_of_a_server_that_is_away_wait_and_rejected_ones_do_not() {
     let pause = writer.end(requests, Ok(vec![away()]), Duration::ZERO);
     assert!(pause >= Duration::from_millis(FIRST_PAUSE_MS / 2));
     assert_eq!(bindings.counts().waiting, 1);
-    assert!(writer.batch.get() == BatchSize::MOST);
+    assert!(writer.batch.get() == BatchSize::MAX);
 }
 
 /// A node with a binding that another node has, too.

@@ -74,11 +74,11 @@ impl Server {
     /// session key of the allocation. Returns whether it does: the request came over UDP, and its ticket is genuine.
     pub(in super::super) fn sends_unverified(
         &mut self,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
     ) -> bool {
-        let five_tuple = &asked.path.five_tuple;
-        let is_movable = asked.may_move
+        let five_tuple = &context.path.five_tuple;
+        let is_movable = context.may_move
             && five_tuple.transport == Transport::Udp
             && self.holder_of(five_tuple).is_none();
         let elsewhere = self
@@ -87,7 +87,7 @@ impl Server {
         if let Some(ticket) = elsewhere {
             let bytes = message.as_bytes();
             self.outputs
-                .move_client(ticket.worker.into(), asked.path, bytes, None);
+                .move_client(ticket.worker.into(), context.path, bytes, None);
         }
         elsewhere.is_some()
     }
@@ -96,7 +96,7 @@ impl Server {
     pub(in super::super) fn refresh_by_ticket(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
         let keys = self.config.mobility.as_ref();
@@ -105,7 +105,7 @@ impl Server {
         let sealed = sealed.ok_or(ErrorCode::BAD_REQUEST)?;
         let ticket = keys.open(sealed.0)?;
         if ticket.worker != self.tokens.worker() {
-            return self.send_after_ticket(now, asked, message, &ticket);
+            return self.send_after_ticket(now, context, message, &ticket);
         }
         let client = self
             .clients
@@ -116,14 +116,14 @@ impl Server {
         self.client_at(now, &first)
             .filter(|index| *index == ticket.index)
             .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
-        self.check_owner(asked, ticket.index)?;
-        if self.answer_refresh_again(now, asked, &ticket) {
+        self.check_owner(context, ticket.index)?;
+        if self.answer_refresh_again(now, context, &ticket) {
             return Ok(());
         }
         let mobile = self.mobility.mobile.get(&ticket.index);
         let mobile = mobile.filter(|mobile| mobile.serial == ticket.serial);
         let is_disconnected = mobile.ok_or(ErrorCode::BAD_REQUEST)?.is_disconnected;
-        match self.holder_of(&asked.path.five_tuple) {
+        match self.holder_of(&context.path.five_tuple) {
             // RFC 8016 §3.2.2: "If the source IP address and port [...] is the same as the stored 5-tuple allocation".
             // A new connection may have the port of the one that is closed.
             Some(holder) if holder == ticket.index && !is_disconnected => {
@@ -131,8 +131,8 @@ impl Server {
             }
             Some(holder) if holder != ticket.index => Err(ErrorCode::ALLOCATION_MISMATCH.into()),
             _ => {
-                self.check_transport(asked, ticket.index)?;
-                self.refresh(now, asked, message, ticket.index)
+                self.check_transport(context, ticket.index)?;
+                self.refresh(now, context, message, ticket.index)
             }
         }
     }
@@ -141,52 +141,52 @@ impl Server {
     fn send_after_ticket(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         ticket: &Ticket,
     ) -> Result<(), Refusal> {
-        let five_tuple = &asked.path.five_tuple;
+        let five_tuple = &context.path.five_tuple;
         // A DTLS session stays where it is. A stream would have been moved before, if that were possible.
-        if !asked.may_move || five_tuple.transport != Transport::Udp {
+        if !context.may_move || five_tuple.transport != Transport::Udp {
             return Err(ErrorCode::MOBILITY_FORBIDDEN.into());
         }
         if self.holder_of(five_tuple).is_some() {
             return Err(ErrorCode::ALLOCATION_MISMATCH.into());
         }
-        let Some(user) = asked.user.clone() else {
+        let Some(user) = context.user.clone() else {
             return Err(ErrorCode::SERVER_ERROR.into());
         };
         let to = ticket.worker.into();
         self.moved
-            .remember(five_tuple, asked.transaction_id, to, now.mono);
+            .remember(five_tuple, context.transaction_id, to, now.mono);
         self.outputs
-            .move_client(to, asked.path, message.as_bytes(), Some(user));
+            .move_client(to, context.path, message.as_bytes(), Some(user));
         Ok(())
     }
 
     /// 441 for anybody but the user who made the allocation.
     pub(in super::super) fn check_owner(
         &self,
-        asked: &RequestContext,
+        context: &RequestContext,
         index: u32,
     ) -> Result<(), ErrorCode<'static>> {
         let owner = self.clients.get(index).map(|client| &client.user);
         let is_owner = |user: &Arc<User>| owner.is_some_and(|owner| owner.is_same_as(user));
-        let is_owner = asked.user.as_ref().is_some_and(is_owner);
+        let is_owner = context.user.as_ref().is_some_and(is_owner);
         is_owner.then_some(()).ok_or(ErrorCode::WRONG_CREDENTIALS)
     }
 
     /// RFC 6062 §4.1: the client of a TCP allocation uses TCP or TLS.
     fn check_transport(
         &self,
-        asked: &RequestContext,
+        context: &RequestContext,
         index: u32,
     ) -> Result<(), ErrorCode<'static>> {
         let allocation = self.clients.allocation(index);
         let mut relays = allocation.into_iter().flat_map(|found| found.relays());
         let is_tcp = relays.any(|relay| self.tcp.has_relay(relay));
         let is_stream = matches!(
-            asked.path.five_tuple.transport,
+            context.path.five_tuple.transport,
             Transport::Tcp | Transport::Tls
         );
         if is_tcp && !is_stream {
@@ -196,15 +196,20 @@ impl Server {
     }
 
     /// Answers the Refresh request that used up this ticket once more. `false` if this is another request.
-    fn answer_refresh_again(&mut self, now: Now, asked: &RequestContext, ticket: &Ticket) -> bool {
+    fn answer_refresh_again(
+        &mut self,
+        now: Now,
+        context: &RequestContext,
+        ticket: &Ticket,
+    ) -> bool {
         let Some(mobile) = self.mobility.mobile.get(&ticket.index) else {
             return false;
         };
         let serial = mobile.serial;
         let is_before = (ticket.serial + 1) % SERIALS == serial;
         let is_same = |last: &LastRefresh| {
-            last.five_tuple == asked.path.five_tuple
-                && last.transaction_id == asked.transaction_id
+            last.five_tuple == context.path.five_tuple
+                && last.transaction_id == context.transaction_id
                 && now.mono <= last.at.plus_secs(OLD_TICKET_S)
         };
         let Some(last) = mobile.last.filter(|last| is_before && is_same(last)) else {
@@ -214,7 +219,7 @@ impl Server {
             return false;
         };
         self.stats.retransmissions += 1;
-        self.respond_refreshed(asked, last.lifetime_s, Some(&next));
+        self.respond_refreshed(context, last.lifetime_s, Some(&next));
         true
     }
 
@@ -222,32 +227,36 @@ impl Server {
     pub(in super::super) fn begin_move(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         index: u32,
         lifetime_s: u32,
     ) -> Result<[u8; LEN], ErrorCode<'static>> {
-        self.transfer_quota(asked, index)?;
+        self.transfer_quota(context, index)?;
         let mobile = self.mobility.mobile.get_mut(&index);
         let mobile = mobile.ok_or(ErrorCode::BAD_REQUEST)?;
         mobile.serial = (mobile.serial + 1) % SERIALS;
         let serial = mobile.serial;
         mobile.last = Some(LastRefresh {
-            five_tuple: asked.path.five_tuple,
-            transaction_id: asked.transaction_id,
+            five_tuple: context.path.five_tuple,
+            transaction_id: context.transaction_id,
             lifetime_s,
             at: now.mono,
         });
-        mobile.counted_at = Some(asked.path);
-        if let Some(before) = self.mobility.set_second(index, asked.path) {
+        mobile.counted_at = Some(context.path);
+        if let Some(before) = self.mobility.set_second(index, context.path) {
             self.outputs.push(Queued::Path(PathChange::Removed(before)));
         }
         self.outputs
-            .push(Queued::Path(PathChange::Added(asked.path)));
+            .push(Queued::Path(PathChange::Added(context.path)));
         self.ticket(index, serial).ok_or(ErrorCode::SERVER_ERROR)
     }
 
     /// Counts the allocation for where its client is now.
-    fn transfer_quota(&self, asked: &RequestContext, index: u32) -> Result<(), ErrorCode<'static>> {
+    fn transfer_quota(
+        &self,
+        context: &RequestContext,
+        index: u32,
+    ) -> Result<(), ErrorCode<'static>> {
         let (Some(client), Some(allocation)) =
             (self.clients.get(index), self.clients.allocation(index))
         else {
@@ -255,7 +264,7 @@ impl Server {
         };
         let counted_at = self.mobility.counted_at(index);
         let from = counted_at.unwrap_or_else(|| client.path.path());
-        let [from, to] = [from, asked.path].map(|path| Server::identity(&client.user, path));
+        let [from, to] = [from, context.path].map(|path| Server::identity(&client.user, path));
         for done in 0..allocation.relays().count() {
             if let Err(exceeded) = self.quota.transfer(&from, &to) {
                 for _ in 0..done {
@@ -271,11 +280,11 @@ impl Server {
     /// The success response to a Refresh request.
     pub(in super::super) fn respond_refreshed(
         &mut self,
-        asked: &RequestContext,
+        context: &RequestContext,
         lifetime_s: u32,
         ticket: Option<&[u8; LEN]>,
     ) {
-        self.answer(asked, Class::Success, |message| {
+        self.answer(context, Class::Success, |message| {
             message.push(&Lifetime(lifetime_s))?;
             match ticket {
                 Some(ticket) => message.push(&MobilityTicket(ticket)).map(drop),

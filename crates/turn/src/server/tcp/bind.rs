@@ -38,7 +38,7 @@ impl Server {
         let bytes = message.as_bytes().len();
         self.stats.count_request(message.method(), bytes);
         match self.authenticated(now, path, &message, Source::of_client()) {
-            Ok(Some(asked)) => self.refuse(&asked, &ErrorCode::SERVER_ERROR.into()),
+            Ok(Some(context)) => self.refuse(&context, &ErrorCode::SERVER_ERROR.into()),
             // It has got its response.
             Ok(None) => {}
             Err(reason) => self.stats.count_drops(reason, 1),
@@ -93,10 +93,10 @@ impl Server {
     pub(in super::super) fn connection_bind(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
-        let five_tuple = &asked.path.five_tuple;
+        let five_tuple = &context.path.five_tuple;
         // RFC 6062 §4.3: the data connection is not the control connection.
         let is_control = self.holder_of(five_tuple).is_some();
         if !five_tuple.transport.is_stream() || is_control {
@@ -105,7 +105,7 @@ impl Server {
         let id = message.get::<ConnectionId>();
         let ConnectionId(id) = id.ok().flatten().ok_or(ErrorCode::BAD_REQUEST)?;
         let index = self.unbound(now, id).ok_or(ErrorCode::BAD_REQUEST)?;
-        if !self.owns_connection(asked, index) {
+        if !self.owns_connection(context, index) {
             return Err(ErrorCode::WRONG_CREDENTIALS.into());
         }
         if let Some(connection) = self.tcp.slab.get_mut(index) {
@@ -113,8 +113,8 @@ impl Server {
         }
         self.tcp.deadlines.remove(index);
         self.stats.data_connections += 1;
-        self.succeed(asked, |_| Ok(()));
-        let step = ConnectionStep::Bind(asked.path);
+        self.succeed(context, |_| Ok(()));
+        let step = ConnectionStep::Bind(context.path);
         self.outputs
             .push(Queued::Connection(self.tcp.key(index), step));
         Ok(())
@@ -132,11 +132,11 @@ impl Server {
     }
 
     /// RFC 6062 §4.3: the credentials are those of the control connection.
-    fn owns_connection(&self, asked: &RequestContext, index: u32) -> bool {
+    fn owns_connection(&self, context: &RequestContext, index: u32) -> bool {
         let relay = self.tcp.slab.get(index).map(|connection| connection.relay);
         let live = relay.and_then(|relay| self.relays.get(relay)?.live());
         let owner = live.and_then(|live| self.clients.get(live.client));
-        let user = asked.user.as_ref();
+        let user = context.user.as_ref();
         user.zip(owner)
             .is_some_and(|(user, owner)| Arc::as_ref(user).is_same_as(&owner.user))
     }

@@ -26,7 +26,7 @@ impl Server {
     pub(in super::super) fn connect(
         &mut self,
         now: Now,
-        asked: &RequestContext,
+        context: &RequestContext,
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {
@@ -56,7 +56,7 @@ impl Server {
         if !self.may_have_connection(relay) {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
         }
-        let stage = Stage::Dialling(Box::new(asked.clone()));
+        let stage = Stage::Dialling(Box::new(context.clone()));
         let deadline = now.mono.plus_secs(CONNECT_S);
         let (connection, _) = self
             .tcp
@@ -88,18 +88,20 @@ impl Server {
         if !matches!(found.stage, Stage::Dialling(_)) {
             return true;
         }
-        let Stage::Dialling(asked) = std::mem::replace(&mut found.stage, Stage::Unbound) else {
+        let Stage::Dialling(context) = std::mem::replace(&mut found.stage, Stage::Unbound) else {
             return true;
         };
         if result.is_err() {
             self.forget_connection(connection.index);
-            self.refuse(&asked, &ErrorCode::CONNECTION_TIMEOUT_OR_FAILURE.into());
+            self.refuse(&context, &ErrorCode::CONNECTION_TIMEOUT_OR_FAILURE.into());
             return true;
         }
         self.stats.peer_connections_opened += 1;
         let deadline = now.mono.plus_secs(BIND_S);
         self.tcp.deadlines.set(connection.index, deadline);
-        self.succeed(&asked, |message| message.push(&ConnectionId(id)).map(drop));
+        self.succeed(&context, |message| {
+            message.push(&ConnectionId(id)).map(drop)
+        });
         true
     }
 

@@ -54,8 +54,8 @@ impl Server {
         let Some(connection) = self.close_connection(index) else {
             return;
         };
-        if let Stage::Dialling(asked) = connection.stage {
-            self.refuse(&asked, &ErrorCode::CONNECTION_TIMEOUT_OR_FAILURE.into());
+        if let Stage::Dialling(context) = connection.stage {
+            self.refuse(&context, &ErrorCode::CONNECTION_TIMEOUT_OR_FAILURE.into());
         }
     }
 

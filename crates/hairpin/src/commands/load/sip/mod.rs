@@ -102,7 +102,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
         "--receivers: each sender receives its own answers; give more --senders"
     } else if workload == "proxy" && who.aors == Some(1) {
         "--aors: somebody must be there to be called; give 2 or more"
-    } else if who.fail_over.len() > MOST_SERVERS {
+    } else if who.fail_over.len() > MAX_SERVERS {
         "--fail-over: at most 24 servers"
     } else if who.runs.is_some() && how.pace.closed.is_none() && !args.special.teststack {
         "--runs: give --closed N as well, how many are in flight at once"
@@ -113,7 +113,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
 }
 
 /// Servers that a request may go on to: a letter in its branch distinguishes them.
-const MOST_SERVERS: usize = 24;
+const MAX_SERVERS: usize = 24;
 /// Users of workload proxy, unless said otherwise: all of them register before the run.
 const PROXY_AORS: u32 = 100;
 
@@ -124,7 +124,7 @@ fn other_targets(args: &Args, place: &SipAddress) -> Result<Vec<Target>, Fault> 
         super::place::admit(address, args.i_own_the_target)
     };
     if args.who.fail_over.is_empty() {
-        let further = place.further.iter().take(MOST_SERVERS);
+        let further = place.further.iter().take(MAX_SERVERS);
         return further
             .map(|&address| super::place::admit(address, args.i_own_the_target))
             .collect();
