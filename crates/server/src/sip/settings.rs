@@ -111,7 +111,7 @@ pub struct SipSettings {
     /// Requests per second of one IPv4 address or IPv6 /64, of all workers together: in each 250 ms a quarter of it.
     /// Others get a 503, or are dropped if there is no time for one. Requests of trunks, of [`SipSettings::peers`] and
     /// of other nodes have no limit. Neither have emergency calls, and requests that end calls of this server. 0: no
-    /// limit. If [`SipSettings::tolerance`] is zero, there is none, too. Default 1,000.
+    /// limit. If [`SipSettings::tolerance`] is zero, there is none, too. Default 0.
     pub requests_per_source: u32,
     /// Carriers, trunks and other proxies, each with a share of the capacity by weight in an overload; all other
     /// sources together have the weight 1. At most 256 count. Default: none.
@@ -202,7 +202,7 @@ impl Default for SipSettings {
             digest_without_qop: false,
             userhash: false,
             tolerance: Duration::from_millis(200),
-            requests_per_source: 1_000,
+            requests_per_source: 0,
             peers: Vec::new(),
             service_time: Duration::ZERO,
             t1: Duration::from_millis(500),

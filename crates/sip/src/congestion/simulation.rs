@@ -488,8 +488,7 @@ fn a_thousand_forged_sources_do_not_shut_out_a_trunk() {
 fn a_flood_of_emergency_calls_shuts_out_neither_others_nor_other_emergency_calls() {
     // Forged sources are many, so they have most of the shares of unknown sources, as with any flood of theirs. A trunk
     // keeps its own.
-    let floods: [(fn(usize) -> IpAddr, &[usize]); 2] = [(one, &[0, 2]), (forged, &[2])];
-    for (flooding, served) in floods {
+    for (flooding, served) in [(one as fn(usize) -> IpAddr, &[0, 2][..]), (forged, &[2])] {
         let groups = [
             Group {
                 factor: 0.4,
