@@ -183,7 +183,8 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let host = text.rsplit_once('@').map(|(_, host)| host);
         let host = host.and_then(|host| host.split([';', '?', ':']).next());
         let host = host.and_then(|host| server::sip::Host::new(host.as_bytes()));
-        let is_here = host.and_then(|host| known.of(host)).is_some();
+        // With routes, a route may take the call: it is looked for before users of this server.
+        let is_here = host.and_then(|host| known.of(host)).is_some() && !has_routes;
         let name = text.strip_prefix("sip:").unwrap_or(text);
         let is_same = forward.users.iter().any(|user| user.value.0 == name);
         let (message, help) = match () {

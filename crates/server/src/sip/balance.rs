@@ -445,11 +445,13 @@ impl Balance {
         batch.bytes.extend_from_slice(bytes);
         batch.from = self.number;
         batch.messages += usize::from(matches!(kind, Kind::Message { .. }));
+        // Names stay in one batch with the message that they belong to.
+        let has_next = matches!(kind, Kind::Names(_));
         batch.items.push(Item {
             kind,
             bytes: start..batch.bytes.len(),
         });
-        if batch.items.len() >= MESSAGES || batch.bytes.len() >= BYTES {
+        if !has_next && (batch.items.len() >= MESSAGES || batch.bytes.len() >= BYTES) {
             self.full.extend(place.take().map(|batch| (worker, batch)));
         }
     }

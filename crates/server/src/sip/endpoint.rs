@@ -76,6 +76,8 @@ pub(crate) struct Endpoint {
     number: u16,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
+    /// Recognizes requests of dialogs.
+    proof: DialogProof,
     /// Where refusals are written.
     buffer: Vec<u8>,
     /// For their tags.
@@ -83,10 +85,10 @@ pub(crate) struct Endpoint {
 }
 
 /// An engine that counts sources together with other workers, and recognizes the dialogs of this server.
-fn new_engine(config: Config, seed: u64, secrets: &Secrets) -> Box<Engine> {
+fn new_engine(config: Config, seed: u64, secrets: &Secrets, proof: DialogProof) -> Box<Engine> {
     let mut engine = Box::new(Engine::new(config, seed));
     engine.share_counts(secrets.source_counts.clone());
-    engine.set_proof(Box::new(DialogProof::new(secrets)));
+    engine.set_proof(Box::new(proof));
     engine
 }
 
@@ -105,6 +107,7 @@ impl Endpoint {
         now: Now,
     ) -> Endpoint {
         let settings = &sip_config.settings;
+        let proof = DialogProof::new(secrets, sip_config.tokens);
         let limits = Limits {
             head_bytes: settings.head_bytes as usize,
             headers: settings.headers as usize,
@@ -160,7 +163,8 @@ impl Endpoint {
             late_answers: VecDeque::new(),
             is_resumed: false,
             counters: SipCounters::default(),
-            engine: new_engine(config, seed, secrets),
+            engine: new_engine(config, seed, secrets, proof),
+            proof,
             congestion: Congestion::new(listeners.len()),
             filter,
             balance: Balance::new(number, secrets.commons.clone()),
@@ -185,6 +189,8 @@ impl Endpoint {
             .configure_rules(User::rules(&sip_config.settings));
         self.engine
             .configure_trust(!sip_config.settings.domains.is_empty());
+        self.proof = self.proof.with_token_keys(sip_config.tokens);
+        self.engine.set_proof(Box::new(self.proof));
         self.user.apply_settings(&sip_config);
         self.screen.apply_settings(&sip_config);
         Trace::apply_settings(&mut self.trace, &sip_config);
@@ -460,10 +466,14 @@ impl Endpoint {
             }
             _ => None,
         };
+        let is_request = matches!(received, Received::Request(_));
         let elsewhere = match elsewhere {
             None => self.take(received, flow).map(|worker| (worker, 0)),
             elsewhere => elsewhere,
         };
+        if is_request && elsewhere.is_some() {
+            self.engine.pass_on(self.now.mono, flow.remote.ip());
+        }
         if let Some((worker, asked)) = elsewhere {
             self.pack(worker, flow, asked, bytes);
             if let Some(key) = flow.connection

@@ -7,6 +7,7 @@ use sip::header::NameAddr;
 use sip::uri::Uri;
 
 use super::token::{RouteTokens, Signed, Token};
+use crate::flow::TokenKeys;
 
 /// Values of Route that are looked at. Those of this server are in front: one for each side, behind that of an outbound
 /// proxy that the phone was configured with.
@@ -27,8 +28,13 @@ impl RouteProof {
         }
     }
 
+    /// The same as [`Proxy::set_token_keys`](super::Proxy::set_token_keys).
+    pub fn set_token_keys(&mut self, keys: TokenKeys) {
+        self.tokens.set_keys(keys);
+    }
+
     /// Whether Route has a token of this kind. A strict router has put it into the Request-URI (RFC 3261 §16.4).
-    fn has_token(&self, request: &ProofFields<'_>, is_meant: fn(&Signed) -> bool) -> bool {
+    fn has_token(&self, request: &ProofFields<'_>, is_meant: impl Fn(&Signed) -> bool) -> bool {
         let routes = NameAddr::values(request.route).take(LOOKED_AT);
         let uris = routes.map(|route| route.uri).chain([request.uri]);
         let mut tokens = uris.filter_map(|uri| match Uri::parse(uri) {
@@ -45,7 +51,12 @@ impl RequestProof for RouteProof {
     }
 
     fn is_of_cluster(&self, request: &ProofFields<'_>) -> bool {
-        let is_of_node = |it: &Signed| matches!(it.token, Token::Node(_) | Token::FromNode(_));
+        // Both sides of a call know the token of the other node, so it counts only from there.
+        let is_of_node = |it: &Signed| match it.token {
+            Token::Node(id) => Some(id.flow.remote.ip()) == request.source,
+            Token::FromNode(_) => true,
+            _ => false,
+        };
         self.has_token(request, is_of_node)
     }
 }

@@ -447,6 +447,10 @@ impl Proxy {
         let Some(base) = &context.base else {
             return RemainingContacts::All;
         };
+        // A node, or this server itself, has passed the request on: the address of the caller is known there.
+        if base.is_node {
+            return RemainingContacts::All;
+        }
         let reach = AllowedDestination::Near(base.from.flow.remote.ip());
         let is_sips = is_for_sips(&base.bytes);
         let before = context.redirects;

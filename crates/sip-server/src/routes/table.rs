@@ -141,7 +141,10 @@ impl Table {
             prefixes: PrefixIndex::new(pairs),
             others,
             has_relays: trunks.iter().any(|trunk| trunk.relays_media),
-            trunks: trunks.into_iter().map(|it| known(it, earlier)).collect(),
+            trunks: (0..)
+                .zip(trunks)
+                .map(|(place, it)| known(place, it, earlier))
+                .collect(),
             routes,
         })
     }
@@ -230,14 +233,17 @@ fn add_value(to: &mut Vec<u8>, value: &[u8]) {
     to.extend_from_slice(value);
 }
 
-fn known(trunk: Trunk, earlier: Option<&Table>) -> TrunkEntry {
-    let mut before = earlier.into_iter().flat_map(|table| &table.trunks);
-    let is_same = |before: &&TrunkEntry| {
+/// The trunk at this place of the list, with the health of the same trunk in the earlier table. Trunks without a name
+/// are the same if their places are.
+fn known(place: usize, trunk: Trunk, earlier: Option<&Table>) -> TrunkEntry {
+    let before = earlier.into_iter().flat_map(|table| &table.trunks);
+    let is_same = |(at, before): &(usize, &TrunkEntry)| {
         let before = &before.trunk;
         (&before.name, &before.to, before.probe) == (&trunk.name, &trunk.to, trunk.probe)
+            && (*at == place || !trunk.name.is_empty())
     };
-    let health = match before.find(is_same) {
-        Some(before) => before.health.clone(),
+    let health = match before.enumerate().find(is_same) {
+        Some((_, before)) => before.health.clone(),
         None => Arc::new(Health::new(&trunk)),
     };
     TrunkEntry {

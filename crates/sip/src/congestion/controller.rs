@@ -326,9 +326,24 @@ impl Controller {
                 return false;
             }
             self.fairness.count_at(&self.peers, place);
+            self.count_for_limit(now, source);
         }
         self.offered = self.offered.saturating_add(1);
         true
+    }
+
+    /// Workers share these counts, so without a limit they are not touched.
+    fn count_for_limit(&mut self, now: Mono, source: IpAddr) {
+        if self.config.per_source > 0 {
+            self.fairness.count_for_limit(now, &self.peers, source);
+        }
+    }
+
+    /// A request that was accepted goes to another worker, which counts it again.
+    pub fn pass_on(&mut self, now: Mono, source: IpAddr) {
+        if self.config.per_source > 0 && self.config.enabled {
+            self.fairness.uncount_for_limit(now, &self.peers, source);
+        }
     }
 
     fn is_at_limit(&self, place: usize) -> bool {
@@ -429,6 +444,7 @@ impl Controller {
         self.offered = self.offered.saturating_add(1);
         if self.config.enabled {
             self.fairness.count(now, &self.peers, source);
+            self.count_for_limit(now, source);
         }
     }
 

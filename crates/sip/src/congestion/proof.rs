@@ -2,6 +2,7 @@
 //! cluster has sent it.
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// The fields of a request from which a TU recognizes what it has written itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +15,8 @@ pub struct ProofFields<'a> {
     pub from_tag: &'a [u8],
     /// The tag of To; empty if there is none.
     pub to_tag: &'a [u8],
+    /// Where the request comes from; `None` if that is not known.
+    pub source: Option<IpAddr>,
     /// The first Route field, which may have several values; empty if there is none.
     pub route: &'a [u8],
 }

@@ -242,6 +242,18 @@ impl SourceCounts {
             count.store(window << 32 | 1, Ordering::Relaxed);
         }
     }
+
+    /// Takes one back. In another window there is nothing to take back.
+    fn remove(&self, window: u64, place: usize) {
+        let window = window & u64::from(u32::MAX);
+        if let Some(count) = self.0.places.get(place) {
+            let less = |count: u64| {
+                let has_some = count >> 32 == window && count & u64::from(u32::MAX) > 0;
+                has_some.then(|| count - 1)
+            };
+            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
 }
 
 /// What was accepted in this window, by place.
@@ -364,9 +376,20 @@ impl Fairness {
         self.count_at(peers, place);
     }
 
-    /// The same for a place of this window.
-    pub(super) fn count_at(&mut self, peers: &Peers, place: usize) {
+    /// Counts it towards the limit of its source at all workers, too.
+    pub(super) fn count_for_limit(&mut self, now: Mono, peers: &Peers, source: IpAddr) {
+        let place = self.place(now, peers, source);
         self.counts.add(self.window, place);
+    }
+
+    /// A message goes to another worker, which counts it again.
+    pub(super) fn uncount_for_limit(&mut self, now: Mono, peers: &Peers, source: IpAddr) {
+        let place = self.place(now, peers, source);
+        self.counts.remove(self.window, place);
+    }
+
+    /// The same as [`Self::count`] for a place of this window.
+    pub(super) fn count_at(&mut self, peers: &Peers, place: usize) {
         // `Peers::place` returns a place of this array.
         let counter = &mut self.accepted[place];
         if *counter == 0 {

@@ -389,6 +389,12 @@ impl Engine {
         self.controller.share_counts(counts);
     }
 
+    /// A request from this source that the engine has received goes to another worker, which counts it towards the limit
+    /// of its source again.
+    pub fn pass_on(&mut self, now: Mono, source: IpAddr) {
+        self.controller.pass_on(now, source);
+    }
+
     /// Asks this about requests in an overload. Without it, only To tags of this engine count, and any other To tag is
     /// new work.
     pub fn set_proof(&mut self, proof: Box<dyn RequestProof>) {

@@ -200,6 +200,7 @@ impl Engine {
             call_id: essentials.call_id,
             from_tag: essentials.from_tag.unwrap_or_default(),
             to_tag: essentials.to_tag.unwrap_or_default(),
+            source: Some(source),
             route: route.map(|route| route.value).unwrap_or_default(),
         };
         let traits = traits(&request.message, self.dialog_of(&fields));
@@ -532,6 +533,7 @@ impl Engine {
             call_id: scan.valid_call_id().unwrap_or_default(),
             from_tag: scan.from_tag().unwrap_or_default(),
             to_tag: scan.to_tag().unwrap_or_default(),
+            source: Some(flow.remote.ip()),
             route: scan.route.unwrap_or_default(),
         };
         traits.dialog = self.dialog_of(&fields);

@@ -33,9 +33,15 @@ impl Redis {
     }
 
     pub(crate) fn there(place: &Place, port: u16) -> Self {
-        let mut command = Command::new("setpriv");
+        // It ends with the thread that starts it. The thread within a namespace ends at once.
+        let mut command = if place.is_namespace() {
+            Command::new("redis-server")
+        } else {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL", "--", "redis-server"]);
+            command
+        };
         command
-            .args(["--pdeathsig", "KILL", "--", "redis-server"])
             .args([
                 "--bind",
                 &place.address.to_string(),

@@ -34,6 +34,11 @@ impl Place {
         if self.space.is_some() { port } else { 0 }
     }
 
+    /// Whether this is a namespace of its own.
+    pub(crate) fn is_namespace(&self) -> bool {
+        self.space.is_some()
+    }
+
     /// Does something there. Sockets that it opens stay there.
     pub(crate) fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let Some(space) = &self.space else {

@@ -147,7 +147,12 @@ impl Endpoint {
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) -> usize {
         let mut messages = 0;
-        let mut names = None;
+        // The names of the first message may be the last item of the part before.
+        let before = first.checked_sub(1).and_then(|it| batch.items.get(it));
+        let mut names = before.and_then(|item| match item.kind {
+            Kind::Names(key) => Some((key, batch.bytes.get(item.bytes.clone())?)),
+            _ => None,
+        });
         for item in batch.items.iter().skip(first).take(MESSAGES) {
             let bytes = batch.bytes.get(item.bytes.clone()).unwrap_or_default();
             match item.kind {
