@@ -94,22 +94,22 @@ fn lowest_ratios(report: &Value) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// What makes gates fail, and which.
+/// A fault, and the gates that must fail with it.
 struct Proof {
     switch: Switch,
     gates: &'static [(&'static str, Violation)],
 }
 
-/// What takes a mechanism away from hairpin.
+/// A fault that makes gates fail.
 #[derive(Clone, Copy, Debug)]
 enum Switch {
-    /// An option of hairpin.
+    /// An option of hairpin that disables a mechanism.
     Option(&'static str),
     /// A program that runs hairpin, and an option of hairpin.
     Within(&'static str, &'static str),
-    /// Other servers in its place: `floor-damage` and `floor-repeat`.
+    /// The servers `floor-damage` and `floor-repeat` instead of hairpin.
     FaultyRelays,
-    /// A test of the stage `unit` has a server that does it.
+    /// A test of the stage `unit` with this name. It has a server with the fault.
     Test(&'static str),
 }
 
@@ -168,7 +168,7 @@ impl Violation {
     }
 }
 
-/// Runs a program several times slower.
+/// A program in valgrind is several times slower.
 const VALGRIND: &str = "valgrind -q --tool=none";
 
 /// As docs/benchmarking.md lists them.
@@ -218,7 +218,7 @@ const PROOFS: [Proof; 9] = [
         switch: Switch::Option("--set=limits.allocations_per_user=1"),
         gates: &[("churn-64", Violation::Cycles)],
     },
-    // Its instructions cost several times as much, and translated code takes memory while the first allocations are made.
+    // In valgrind, each instruction takes several times as long, and translated code uses memory.
     Proof {
         switch: Switch::Within(VALGRIND, ""),
         gates: &[
@@ -359,7 +359,7 @@ fn violation(found: &[String], scenario: &str, kind: Violation, switch: Switch) 
     Ok(said.join("; "))
 }
 
-/// The violations that a quick benchmark finds in a hairpin with the option.
+/// The violations that a benchmark finds with this fault.
 fn without(
     switch: Switch,
     gates: &[(&str, Violation)],

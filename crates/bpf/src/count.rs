@@ -62,8 +62,8 @@ pub struct Expectation {
     pub ports: u16,
     /// The flows, by their number.
     pub flows: Vec<ExpectedFlow>,
-    /// What the numbers of flows in payloads and transaction IDs are XORed with. If it differs from run to run,
-    /// datagrams of another run are misdirected. They do not count, and displace none of this run.
+    /// The mask that the numbers of flows in payloads and transaction IDs are XORed with. If each run has its own mask,
+    /// datagrams of another run count as misdirected, and do not mark a sequence number as seen.
     pub flow_mask: u32,
     /// The whole payload is compared for one sequence in this many (rounded up to a power of two); 1:
     /// for all.

@@ -1,4 +1,5 @@
-//! A TURN server that refuses, repeats, cuts and withholds responses: the report of a churn equals its own account.
+//! A TURN server that refuses, repeats, cuts and withholds responses. The report of a churn must equal the account of
+//! the server.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 #[path = "liars/udp.rs"]

@@ -121,7 +121,7 @@ pub(crate) struct LiveSettings {
     ticket_seed: Option<Key>,
     /// The keys that other nodes have as well, and the epoch of those of nonces.
     cluster: Option<(ClusterKeys, u64)>,
-    /// The keys of the tokens in SIP routes that other nodes have as well.
+    /// The keys of the tokens in Path and Record-Route, which all nodes of the cluster have.
     sip_tokens: Option<TokenKeys>,
     pub(crate) relays: Arc<RelayAddresses>,
     pub(crate) quotas: Arc<Quotas>,

@@ -339,8 +339,8 @@ impl Running {
     }
 
     /// In a cluster, issues nonces, tickets and SIP tokens with the keys that all nodes have at this time. Call it once
-    /// per second: an epoch lasts a day or a year, and the keys of the epochs before and after it are valid as well. Without a cluster, it does
-    /// nothing.
+    /// per second. An epoch lasts a day or a year, and the keys of the epochs before and after it are valid as well.
+    /// Without a cluster, this does nothing.
     ///
     /// # Errors
     /// If a worker has ended.

@@ -195,12 +195,12 @@ impl Reader<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenKeys {
     current: HashKey,
-    /// Tokens that these have signed are valid as well.
+    /// Tokens that were signed with these keys are valid as well.
     others: Option<[HashKey; 2]>,
 }
 
 impl TokenKeys {
-    /// One key. It must be that of earlier runs if their tokens are to be read.
+    /// One key. Tokens of earlier runs are valid only if those runs had the same key.
     #[must_use]
     pub const fn new(key: HashKey) -> TokenKeys {
         TokenKeys {
@@ -209,8 +209,8 @@ impl TokenKeys {
         }
     }
 
-    /// The keys of three consecutive epochs. The middle one signs. So a token is valid for at least one more epoch, and
-    /// also where the next epoch has already begun.
+    /// The keys of three consecutive epochs. The middle one signs. So a token is valid for at least one more epoch. It
+    /// is also valid at a node whose clock is in the epoch before or after.
     #[must_use]
     pub const fn of_epochs([previous, current, next]: [HashKey; 3]) -> TokenKeys {
         TokenKeys {

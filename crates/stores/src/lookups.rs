@@ -423,7 +423,7 @@ impl Queries {
                     (false, false) => PROBES[0],
                 };
                 self.refresh_at = Instant::now() + wait;
-                // Who sees that the store is up must see its tables, too.
+                // A thread that sees the store up must also see its tables.
                 let differ = self.source.set_shared(shared);
                 if !self.source.is_up.swap(true, Release) {
                     tracing::info!(store = self.source.kind.name(), "store up");

@@ -257,7 +257,8 @@ async fn open_all(
     Ok(list)
 }
 
-/// The SIP tables of a store at the same place with other settings. Without them, a reload would interrupt its routes.
+/// The SIP tables of an open store with the same URL. Without them, its routes would be absent from a reload until the
+/// tables are read.
 fn earlier_sip(known: &[Weak<Open>], settings: &StoreSettings) -> Arc<SipTables> {
     let mut open_ones = known.iter().rev().filter_map(Weak::upgrade);
     let same = open_ones.find(|store| store.settings.options.url == settings.options.url);

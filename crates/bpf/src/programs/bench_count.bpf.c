@@ -34,7 +34,7 @@ struct settings {
     u32 payload; // bytes behind the ChannelData header, 32..=1536; unused for STUN
     u32 flows;
     u32 verify_mask; // the whole payload is compared when (sequence & verify_mask) == 0
-    u32 flow_mask; // differs from run to run: what the numbers of flows are XORed with
+    u32 flow_mask; // the mask that the numbers of flows are XORed with; each run has its own
 };
 
 struct expected_flow {
@@ -126,7 +126,7 @@ struct payload_head {
 // What one datagram turned out to be.
 enum finding { VALID, CORRUPT, MISDIRECTED, DUPLICATE };
 
-// Which datagram of which flow one says it is.
+// The flow and the sequence number that the head of a datagram contains.
 struct claim {
     struct expected_flow *flow;
     u32 sequence;
@@ -214,8 +214,8 @@ INLINE int seen_before(u32 sequence)
     return 0;
 }
 
-// The payload head, whichever frame it came in. `channel` is -1 outside ChannelData. Notes nothing: only what has
-// passed every check may, or a damaged copy would make a duplicate of the true datagram behind it.
+// Checks the payload head of any frame. `channel` is -1 outside ChannelData. Does not mark the sequence as seen:
+// otherwise a datagram that follows a damaged copy of itself would count as a duplicate.
 INLINE enum finding check_flow(const struct settings *settings, const struct arrival *arrival,
                                const struct payload_head *head, int channel, struct claim *claim)
 {

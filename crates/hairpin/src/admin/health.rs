@@ -11,7 +11,7 @@ use stores::cluster::{Handle, Status};
 /// A worker completes a pass of its loop at least once per second. A worker without a pass for this time hangs.
 const LOOP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The response to a probe: whether the server is healthy, and a message of text.
+/// The response to a probe: whether the server is healthy, and a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Health {
     /// Whether the server is healthy.
@@ -41,7 +41,7 @@ pub(crate) fn liveness(observer: &Observer) -> Health {
     check_workers(observer, LOOP_DEADLINE)
 }
 
-/// Like [`alive`], with another limit: a worker hangs if it has completed no pass of its loop for `limit`.
+/// Like [`liveness`], with another limit: a worker hangs if it has completed no pass of its loop for `limit`.
 pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
     match observer.fault(limit) {
         None => Health::healthy("ok"),
@@ -54,7 +54,7 @@ pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
 /// every store must respond. Every listener is bound before there is an observer.
 ///
 /// An engine of the cluster that does not respond is no reason to send clients away: all nodes would do so together.
-/// The message says it.
+/// The text reports it.
 pub(crate) fn readiness(
     observer: &Observer,
     stores: &[Arc<Source>],

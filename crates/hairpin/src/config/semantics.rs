@@ -20,7 +20,7 @@ use super::{
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
 
-/// The server starts with no more shared relay ports (`hairpin-server`).
+/// The maximum number of shared relay ports, as in `hairpin-server`.
 const MAX_SHARED_PORTS: usize = 256;
 
 /// Runs every check; each reports on its own, and none presumes that another one passed.
@@ -306,8 +306,8 @@ fn listeners_are_outside_relay_range(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// Shared relay ports are at most 256, and each worker requires one. The number of cores is not known here: it may be
-/// that of another machine.
+/// Shared relay ports are at most 256, and each worker requires one. If `server.workers` is not set, this does not
+/// check it: the file may be for a machine with another number of cores.
 fn shared_ports_fit(settings: &Settings, report: &mut Report) {
     let (Some(shared), Some(range)) = (&settings.relay_shared_ports, &settings.relay_ports) else {
         return;

@@ -154,8 +154,8 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<Forward>> {
     Some(forwards.into_iter().map(Written::resolve).collect())
 }
 
-/// Reports forwards that have no effect: without a domain, without a listener for a user here, without a route for a
-/// telephone number, or to the same user.
+/// Reports forwards that have no effect. They are without a domain, to the same user, or to a telephone number without
+/// a route. Or they are to a user of this server, by a SIPS URI or without `sip.listen`.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let all = settings.sip_forward.as_ref();
     let all = all.map_or(&[][..], |list| &list.value);
@@ -189,22 +189,22 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let is_same = forward.users.iter().any(|user| user.value.0 == name);
         let (message, help) = match () {
             () if text.starts_with("tel:") && !has_routes => (
-                format!("no call goes on to `{text}`: there is no route for it"),
+                format!("no call is forwarded to `{text}`: there is no route for it"),
                 "add a [[sip.route]] to a trunk for it, or write the address of another server",
             ),
             () if is_here && is_same => (
-                format!("no call goes on to `{text}`: it is the user who has not taken it"),
+                format!("no call is forwarded to `{text}`: the forward is of the same user"),
                 "name another user",
             ),
             () if is_here && text.starts_with("sips:") => (
                 format!(
-                    "no call goes on to `{text}`: the server reaches its own users by sip URIs"
+                    "no call is forwarded to `{text}`: the server reaches its own users by sip URIs"
                 ),
                 "write a sip URI; the phones of the user may use TLS",
             ),
             () if is_here && !listens => (
                 format!(
-                    "no call goes on to `{text}`: the server sends it to itself over UDP or TCP"
+                    "no call is forwarded to `{text}`: the server sends it to itself over UDP or TCP"
                 ),
                 "set sip.listen, for example to [\"127.0.0.1:5060\"]",
             ),

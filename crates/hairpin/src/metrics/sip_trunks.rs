@@ -64,7 +64,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer) {
     let mut family = page.family(
         "hairpin_sip_trunk_calls",
         Kind::Gauge,
-        "Calls that routes have sent to a trunk and that are in progress. 0 if neither calls are limited nor logged.",
+        "Calls that routes have sent to a trunk and that are in progress. 0 if calls are neither limited nor recorded.",
     );
     for (name, counts) in &trunks {
         family.put(&[("trunk", name)], counts.in_progress);
@@ -77,7 +77,7 @@ fn calls_from(page: &mut Page, trunks: &[(String, TrunkCounts)]) {
     let mut family = page.family(
         "hairpin_sip_trunk_calls_from",
         Kind::Gauge,
-        "Calls that a trunk has sent and that are in progress. 0 if neither calls are limited nor logged.",
+        "Calls that a trunk has sent and that are in progress. 0 if calls are neither limited nor recorded.",
     );
     for (name, counts) in trunks {
         family.put(&[("trunk", name)], counts.in_progress_from);

@@ -154,11 +154,11 @@ fn nodes_in_namespaces_share_a_quota_and_phones_and_a_killed_node_comes_back() {
     });
 }
 
-/// Times of one kind, in windows with as many times each.
+/// Times of one kind, in windows with the same number of times.
 #[derive(Default)]
 struct Times(Vec<Vec<Duration>>);
 
-/// The time that this share of all times is not above.
+/// This percentile of the times.
 fn percentile(mut all: Vec<Duration>, percent: usize) -> Duration {
     all.sort_unstable();
     all[(all.len() * percent / 100).min(all.len() - 1)]
@@ -181,8 +181,8 @@ impl Times {
             .collect()
     }
 
-    /// Whether p99 is within the noise of calm: that of the median window is not above that of the slowest window in
-    /// calm. Other programs on the machine make some windows slow, but not half of them only here.
+    /// Whether p99 is within the noise: the median over the windows is at most the greatest p99 of a window in `calm`.
+    /// Other programs on the machine make some windows slow, but not half of all windows in this minute only.
     fn is_within_noise_of(&self, calm: [&Times; 2]) -> bool {
         let slowest = calm.iter().flat_map(|times| times.windows()).max();
         slowest.is_some_and(|slowest| percentile(self.windows(), 50) <= slowest)

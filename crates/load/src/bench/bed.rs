@@ -29,8 +29,8 @@ pub(crate) struct TestBed {
     pub(crate) injector: Injector,
     at_client: Counter,
     at_peer: Counter,
-    /// What the numbers of flows are XORed with in everything that is sent. It differs from run to run, so a server
-    /// cannot replay datagrams of another run.
+    /// The mask that the numbers of flows are XORed with in everything that is sent. Each run has its own mask, so a
+    /// server cannot replay datagrams of another run.
     pub(crate) flow_mask: u32,
 }
 
@@ -109,7 +109,7 @@ impl TestBed {
     }
 }
 
-/// A number that other runs have with a chance of one in four billion.
+/// A random mask: two runs have the same one with a probability of one in four billion.
 fn flow_mask() -> std::io::Result<u32> {
     let mut bytes = [0; 4];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;

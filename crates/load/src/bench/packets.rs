@@ -186,7 +186,7 @@ pub(crate) struct Senders<'a> {
     pub(crate) payload: usize,
     /// Without ChannelData.
     pub(crate) raw: bool,
-    /// As that of the bed.
+    /// The mask of flow numbers of the test bed.
     pub(crate) flow_mask: u32,
 }
 

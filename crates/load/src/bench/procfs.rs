@@ -72,7 +72,7 @@ pub(crate) fn slab_bytes() -> u64 {
     kilobytes(&meminfo, "Slab:").unwrap_or(0) * 1024
 }
 
-/// The socket buffers that the system gives without a request, to receive and to send.
+/// The default sizes of socket buffers, to receive and to send.
 pub(crate) fn default_buffers() -> String {
     let read = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/net/core/{name}_default"));

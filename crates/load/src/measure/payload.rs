@@ -185,7 +185,7 @@ impl Payload {
     }
 }
 
-/// What the number of the run is XORed with. With the key 0 it is 0.
+/// The mask that the number of the run is XORed with; 0 if the key is 0.
 #[inline]
 fn mask(head: &[u8; Payload::MIN], key: u64) -> u32 {
     if key == 0 {

@@ -54,7 +54,7 @@ pub struct PeerOptions {
     pub offload: bool,
     /// Receive and send buffer of each socket in bytes.
     pub buffer: u32,
-    /// The key of the payloads, as the sender has it; a source sends with it. 0: none.
+    /// The key of the payloads that a sink checks or a source sends. 0: no key.
     pub payload_key: u64,
 }
 

@@ -54,7 +54,7 @@ struct State {
     pieces: usize,
     streams: HashMap<(usize, SocketAddr), Stream>,
     buffer: Vec<u8>,
-    /// In what a source sends, and the key of what a sink checks.
+    /// The stamp of payloads that a source sends. A sink uses only its key.
     run: RunStamp,
 }
 

@@ -23,8 +23,9 @@ pub struct StreamSettings {
     /// The maximum number of bytes that wait to be written on one connection. Above it, the server drops the oldest
     /// relayed data. Default 4 MiB.
     pub queue_bytes: usize,
-    /// The same for all connections together. Each worker has an equal part of it. Above this part, its connections
-    /// that queue more than an equal share of the part lose their oldest relayed data. Default 256 MiB.
+    /// The same for all connections together. Each worker has an equal part of it, and each connection of the worker an
+    /// equal share of this part. If more than the part waits at a worker, it drops the oldest relayed data of
+    /// connections above their share. Default 256 MiB.
     pub queue_bytes_total: usize,
 }
 

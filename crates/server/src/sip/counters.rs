@@ -121,8 +121,8 @@ counters! {
     shed_by_user: u64,
     /// Retransmissions put off because of overload.
     shed_deferred: u64,
-    /// Requests refused or dropped because their source had had its limit. They are among [`SipCounters::shed_refused`]
-    /// and [`SipCounters::shed_dropped`].
+    /// Requests refused or dropped because their source was at its limit. [`SipCounters::shed_refused`] and
+    /// [`SipCounters::shed_dropped`] also count them.
     over_limit: u64,
     /// Registration bindings that exist now.
     bindings: u64,

@@ -268,7 +268,8 @@ impl ServerPolicy<'_> {
         })
     }
 
-    /// Whether this server itself has sent what comes by this flow: from an address of this host, without TLS.
+    /// Whether a message comes from the address that it was sent to, without TLS: from this host. The token in the
+    /// request shows whether this server has sent it.
     fn is_own_flow(&self, flow: &Flow) -> bool {
         let (local, remote) = (flow.local.ip(), flow.remote.ip());
         !flow.transport.is_secure() && local.to_canonical() == remote.to_canonical()

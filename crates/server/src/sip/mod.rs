@@ -481,7 +481,7 @@ pub(crate) struct Secrets {
     pub(crate) calls: Arc<SharedCalls>,
     /// Of sources that guess passwords.
     pub(crate) bans: Bans,
-    /// Requests of each source, for the limit.
+    /// Requests of each source, for `requests_per_source`.
     pub(crate) source_counts: SourceCounts,
     /// Of phones.
     pub(crate) flow_changes: FlowChanges,

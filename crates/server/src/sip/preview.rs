@@ -275,7 +275,8 @@ impl SettingsPolicy<'_> {
         }
     }
 
-    /// Says whether a call for this user goes on to another user here. Returns whether the URI names a user here.
+    /// Adds a step that says whether a call for this user is forwarded to another user of this server. Returns whether
+    /// the URI names a user of this server.
     fn explain_user_here(&mut self, aor: &Aor, uri: &str) -> bool {
         let alias = alias_of(self, uri);
         let uri = alias.as_deref().unwrap_or(uri);
@@ -286,9 +287,9 @@ impl SettingsPolicy<'_> {
         };
         let step = match sip.is_some_and(|sip| sip.is_sips) {
             _ if named.as_bytes() == aor.as_bytes() => {
-                "  it is the same user: the call does not go on".to_owned()
+                "  it is the same user: the call is not forwarded".to_owned()
             }
-            true => "  a SIPS URI cannot name a user here: the call does not go on".to_owned(),
+            true => "  a SIPS URI cannot name a user here: the call is not forwarded".to_owned(),
             false if !self.has_user(&named) => {
                 format!(
                     "  it goes to the phones of {}, if there is such a user",

@@ -1,5 +1,5 @@
-//! What the engine asks about requests in an overload: whether the proxy or the notifier of this server knows their
-//! dialog.
+//! Answers two questions of the engine: whether a request belongs to a dialog of this server (of the proxy or the
+//! notifier), and whether another node of the cluster has sent it.
 
 use super::Secrets;
 use sip::congestion::{ProofFields, RequestProof};

@@ -109,9 +109,10 @@ pub struct SipSettings {
     /// ms.
     pub tolerance: Duration,
     /// Requests per second of one IPv4 address or IPv6 /64, of all workers together: in each 250 ms a quarter of it.
-    /// Others get a 503, or are dropped if there is no time for one. Requests of trunks, of [`SipSettings::peers`] and
-    /// of other nodes have no limit. Neither have emergency calls, and requests that end calls of this server. 0: no
-    /// limit. If [`SipSettings::tolerance`] is zero, there is none, too. Default 0.
+    /// Further requests get a 503. If 503s have used up their time, further requests over UDP are dropped, and those
+    /// over other transports are accepted. The addresses of trunks and of [`SipSettings::peers`], other nodes and
+    /// emergency calls have no limit. BYE and PRACK of calls that this server has accepted as user agent server have
+    /// none either. 0, or a [`SipSettings::tolerance`] of zero: no limit. Default 0.
     pub requests_per_source: u32,
     /// Carriers, trunks and other proxies, each with a share of the capacity by weight in an overload; all other
     /// sources together have the weight 1. At most 256 count. Default: none.

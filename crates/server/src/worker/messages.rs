@@ -81,7 +81,7 @@ pub(crate) enum WorkerMessage {
 pub(crate) struct PlacedRequest {
     pub(crate) path: ClientPath,
     pub(crate) bytes: Box<[u8]>,
-    /// Who has made the request; `None` if the other worker does not know.
+    /// Who has made the request; `None` if the worker that received it cannot authenticate it.
     pub(crate) user: Option<VerifiedUser>,
     /// The flow has got an entry for it.
     pub(crate) is_new: bool,

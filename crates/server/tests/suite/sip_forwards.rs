@@ -112,7 +112,7 @@ fn the_preview_explains_a_forward_to_a_user_and_a_trunk_with_a_certificate() {
         ),
         (
             "sip:user1@example.com",
-            "  it is the same user: the call does not go on",
+            "  it is the same user: the call is not forwarded",
         ),
         (
             "sips:user2@example.com",

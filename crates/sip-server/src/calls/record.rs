@@ -11,15 +11,15 @@ use sip::{HashKey, Message, Mono, Now};
 const CALL_ID: usize = 88;
 const URI: usize = 40;
 const NAME: usize = 32;
-/// The most bytes of all texts together. With the longest other texts, 25 bytes are left for the attempts that have
-/// failed.
+/// The most bytes of all texts together. If all other texts are at their limits, 25 bytes are left for the list of
+/// failed attempts.
 const ALL: usize = 258;
-/// The most bytes that a record has of the attempts that have failed. The bytes that shorter texts leave are for these.
+/// The most bytes of the list of failed attempts. The list uses the bytes that shorter texts leave.
 const FAILED: usize = 120;
-/// What stands for the attempts that have no room.
+/// The end of the list, if it has no room for further attempts.
 const MORE: &[u8] = b" ...";
-/// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target. The failed attempts are
-/// before the name of the target, with their length in one byte in front.
+/// Texts of one record: Call-ID, From, Request-URI, the names of the source and the target. The list of failed attempts
+/// is before the name of the target, with its length in one byte in front.
 const TEXTS: usize = 5;
 
 /// The time of an event that has not happened.

@@ -86,15 +86,16 @@ impl Proxy {
         }
         let aor = context.aor.as_deref().filter(|_| target.is_phone());
         let aor = aor.and_then(|aor| stack.policy.phone_key(aor));
-        let remote = match target.flow {
-            Some(flow) => Some(flow.flow.remote),
-            None => address_of(&base.bytes, target),
-        };
-        let seen = remote.map(|remote| {
-            let flow = Flow {
+        let flow = match target.flow {
+            Some(flow) => Some(flow.flow),
+            // The connection of the sender is not that of the receiver.
+            None => address_of(&base.bytes, target).map(|remote| Flow {
                 remote,
+                connection: None,
                 ..base.from.flow
-            };
+            }),
+        };
+        let seen = flow.map(|flow| {
             let seen = self.seen_at(&*stack.policy, &flow);
             seen.of_phone(self.calls_key, aor)
         });
@@ -192,8 +193,9 @@ impl Proxy {
         }
     }
 
-    /// The phone of this user that has sent a 2xx, which has passed this server twice, and whether it is reached by its
-    /// flow. Later requests of the dialog go to the phone at once. A Record-Route value of the second pass names it.
+    /// The phone of `user` that has sent this 2xx, and whether requests reach the phone by its flow. The 2xx has passed
+    /// this server twice. A Record-Route value of the second pass names the phone. Later requests of the dialog pass
+    /// this server once.
     fn phone_behind(&self, response: &Message<'_>, user: AorKey) -> Option<(Seen, bool)> {
         let call_id = response.call_id().ok()?;
         let routes = response.record_routes().filter_map(Result::ok);

@@ -1,9 +1,9 @@
 //! What follows when a user here does not take a call: the call goes on to the URI that the configuration has for this.
 //!
-//! A call goes on once. The URI goes through the routes like a call of the user, so it can lead to a trunk. Otherwise it
-//! names another host, or a second user here. Another worker may have the bindings of that user. So the server sends the
-//! request to itself, with the token of a node of a cluster ([`super::nodes`]). The second pass looks for bindings only:
-//! it applies no routes, no limits and no further forward.
+//! A call is forwarded once. The proxy looks for a route for the URI, as for a call of the user, so the URI can lead to
+//! a trunk. Otherwise the URI names another host, or a second user of this server. Another worker may have the bindings
+//! of the second user. So the server sends the request to itself, with the token of a node of a cluster
+//! ([`super::nodes`]). The second pass looks for bindings only: it applies no routes, no limits and no further forward.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ pub(super) fn targets(
     targets
 }
 
-/// The target for a URI that names another user here than `missed`, who has not taken the call.
+/// The target for a URI that names a user of this server, but not `missed`, the user who has not answered.
 fn user_here(
     uri: &[u8],
     (from, missed): (&FlowId, &Aor),

@@ -210,8 +210,8 @@ impl Proxy {
         self.runs.other = other;
     }
 
-    /// Signs the tokens in Path and Record-Route with these keys from now on, instead of the key of all workers. Only
-    /// their tokens are valid then.
+    /// Signs the tokens in Path and Record-Route with these keys from now on, instead of the key of [`Proxy::new`].
+    /// Then only tokens of these keys are valid.
     pub fn set_token_keys(&mut self, keys: TokenKeys) {
         self.tokens.set_keys(keys);
     }

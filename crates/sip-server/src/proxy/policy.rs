@@ -46,9 +46,8 @@ pub trait Routing {
     /// here.
     fn is_trunk_host(&self, host: Host<'_>) -> bool;
 
-    /// Whether another node of a cluster, or this server itself ([`Trunks::own_hop`]), may send requests by this flow. If
-    /// not, requests with a token of one are
-    /// refused.
+    /// Whether another node of a cluster, or this server itself ([`Trunks::own_hop`]), may send requests by this flow.
+    /// If not, the proxy refuses requests with the token of a node.
     fn accepts_node(&self, _flow: &Flow) -> bool {
         false
     }
@@ -325,7 +324,8 @@ pub trait Trunks {
     }
 
     /// An address of this server to which it can send a request for another user here. Another worker may have the
-    /// bindings of that user. Requests from there pass [`Routing::accepts_node`]. `None`: no call goes on to a user here.
+    /// bindings of that user. [`Routing::accepts_node`] must accept requests from this address. `None`: no call is
+    /// forwarded to a user here.
     fn own_hop(&self) -> Option<NodeHop> {
         None
     }

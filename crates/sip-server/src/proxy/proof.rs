@@ -1,5 +1,5 @@
-//! How a request within a dialog proves itself in an overload, before it is parsed. The proxy keeps no dialogs: the
-//! proof is the token that it wrote into Record-Route, which comes back in Route.
+//! How a request proves its dialog in an overload, before it is parsed. The proxy does not look the dialog up. The
+//! proof is the token that the proxy wrote into Record-Route, and that the request has in Route.
 
 use sip::HashKey;
 use sip::congestion::{ProofFields, RequestProof};
@@ -9,8 +9,8 @@ use sip::uri::Uri;
 use super::token::{RouteTokens, Signed, Token};
 use crate::flow::TokenKeys;
 
-/// Values of Route that are looked at. Those of this server are in front: one for each side, behind that of an outbound
-/// proxy that the phone was configured with.
+/// The number of Route values that are checked. Before the two values of this server (one for each side), there may be
+/// one of the outbound proxy of the phone.
 const LOOKED_AT: usize = 3;
 
 /// Recognizes requests that have a token of [`Proxy`](super::Proxy).

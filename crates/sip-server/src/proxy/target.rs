@@ -54,7 +54,7 @@ pub(super) struct Target {
     pub(super) hop: Option<Hop>,
     /// The credentials that answer a challenge of the trunk: a header line; empty if there was none.
     pub(super) credentials: Box<[u8]>,
-    /// It is another user of this server, to whom a call goes on: the key of that address of record, if it is known.
+    /// A call is forwarded to another user of this server: the key of that user's address of record, if it is known.
     pub(super) other_user: Option<AorKey>,
     /// The header line Diversion, if a call goes on from another user; else empty.
     pub(super) diversion: Box<[u8]>,

@@ -129,7 +129,7 @@ pub(super) struct Signed {
 }
 
 impl Signed {
-    /// Whether it shows that this server put it into the dialog of its request.
+    /// Whether it shows that the request belongs to a dialog through this server.
     pub(super) const fn is_of_dialog(&self) -> bool {
         !self.is_path && !matches!(self.token, Token::FromNode(_))
     }

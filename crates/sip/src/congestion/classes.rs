@@ -9,8 +9,8 @@ pub enum Class {
     Continuing,
     /// An emergency call (RFC 5031), a `Priority: emergency` or what the configuration names.
     Priority,
-    /// ACK, and CANCEL, BYE and PRACK of a dialog of this server: they release its memory. Never refused, as long as
-    /// BYE and PRACK need less than half of the capacity.
+    /// ACK, and CANCEL, BYE and PRACK of a dialog in which this server is the user agent server: they release its
+    /// memory. Never refused, as long as BYE and PRACK need less than half of the capacity.
     Finishing,
 }
 

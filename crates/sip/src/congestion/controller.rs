@@ -83,7 +83,7 @@ pub struct ShedCounts {
     pub from_tu: u64,
     /// Retransmissions put off.
     pub deferred: u64,
-    /// Of those refused or dropped after they were read: their source had had its limit of requests.
+    /// Requests among `refused` and `dropped` whose source was at its limit of requests.
     pub over_limit: u64,
 }
 
@@ -314,8 +314,8 @@ impl Controller {
         (100.0 - 100.0 * served).round().clamp(0.0, 100.0) as u8
     }
 
-    /// Whether a request that belongs to no transaction is accepted without any question: there is no overload, and its
-    /// source has not had its limit. If so, it is counted.
+    /// Whether a request that belongs to no transaction is accepted whatever its class: there is no overload, and its
+    /// source is below its limit. If so, the request is counted.
     pub fn accepts_all(&mut self, now: Mono, source: IpAddr) -> bool {
         if self.is_overloaded() {
             return false;
@@ -351,8 +351,8 @@ impl Controller {
         per_second > 0 && self.fairness.is_at_limit(place, per_second)
     }
 
-    /// Whether a request is refused because its source has had its limit. Emergency calls and the end of calls are not:
-    /// their classes have bounds of their own in an overload. `is_exempt` is asked if that would decide.
+    /// Whether a request is refused because its source is at its limit. Requests of the upper two classes are not:
+    /// these classes have bounds of their own in an overload. `is_exempt` is called only if the source is at its limit.
     pub fn exceeds_limit(
         &mut self,
         now: Mono,
@@ -367,8 +367,9 @@ impl Controller {
         self.is_at_limit(place) && !is_exempt()
     }
 
-    /// What to do with a request whose source has had its limit; `None` if it is to be accepted, because what comes by a
-    /// stream is never dropped. It is no part of the share that RFC 7339 reports: other senders need not send less.
+    /// What to do with a request whose source is at its limit. `None`: accept it, because requests that come by a
+    /// stream are never dropped. The share that RFC 7339 reports does not include it, because other senders need not
+    /// send less.
     pub fn shed_over_limit(&mut self, is_stream: bool) -> Option<Admission> {
         let admission = self.refusal();
         match admission {

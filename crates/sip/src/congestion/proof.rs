@@ -1,4 +1,4 @@
-//! What a TU can say of a request before it is parsed: whether its dialog is real, and whether a node of the same
+//! What a TU can say of a request before it is parsed: whether its dialog is proven, and whether a node of the same
 //! cluster has sent it.
 
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct ProofFields<'a> {
     pub route: &'a [u8],
 }
 
-/// Recognizes requests in an overload, in place of the TU: a proxy keeps no dialogs, so a request must prove its own.
+/// Recognizes requests of the TU. A proxy does not look dialogs up, so a request must prove its dialog.
 pub trait RequestProof: fmt::Debug + Send {
     /// Whether a request with a To tag belongs to a dialog of the TU.
     fn is_of_dialog(&self, request: &ProofFields<'_>) -> bool;

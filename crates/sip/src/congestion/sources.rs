@@ -184,17 +184,18 @@ const WINDOWS: u64 = 1_000 / WINDOW.as_millis() as u64;
 /// The part of the capacity that the server distributes as shares in an overload. The remainder reduces the backlog:
 /// 100 ms of it in half a second.
 const SHARED: f64 = 0.8;
-/// The part of the capacity in which [`Class::Priority`] comes before others. A server has few emergency calls, so they
-/// do not need more. A flood of calls to `urn:service:sos` leaves three quarters of the capacity to all others.
+/// The part of the shared capacity ([`SHARED`]) in which [`Class::Priority`] comes before others. A server has few
+/// emergency calls, so they do not need more. A flood of calls to `urn:service:sos` leaves three quarters to all
+/// others.
 const PRIORITY_PART: f64 = 0.25;
 /// The part of [`PRIORITY_PART`] that one source can have. So a flood of one source leaves priority to the emergency
 /// calls of others.
 const PRIORITY_OF_SOURCE: f64 = 0.5;
-/// The part of the capacity in which [`Class::Finishing`] is never refused: a call has one BYE for its INVITE, so half
-/// of the requests of calls can be BYEs. Who has one To tag of this server could repeat it in any number of BYEs.
+/// The part of the shared capacity in which [`Class::Finishing`] is never refused: a call has one BYE for its INVITE,
+/// so half of the requests of calls can be BYEs. A client with one To tag of this server could send any number of BYEs.
 const FINISHING_PART: f64 = 0.5;
-/// Of these parts, so much may come at once, in windows: work of 25 ms is an eighth of the tolerance. All of a window at
-/// once would make others wait until requests of dialogs are refused.
+/// The part of a window that these classes may use at once: work of 25 ms, an eighth of the default tolerance. The work
+/// of a whole window at once would make others wait until requests of dialogs are refused.
 const BURST: f64 = 0.1;
 
 /// What all workers have accepted from the hashed places in this window, for the limit of requests per source. Its size
@@ -231,7 +232,7 @@ impl SourceCounts {
         })
     }
 
-    /// Two workers that begin a window at once may lose what one of them has counted.
+    /// Counts a request. If two workers begin a window at once, the count of one of them may be lost.
     fn add(&self, window: u64, place: usize) {
         let Some(count) = self.0.places.get(place) else {
             return;
@@ -300,16 +301,16 @@ impl Fairness {
         peers.place(source, self.keys).0
     }
 
-    /// Whether a place has had its limit of requests in this window. That of a peer has none.
+    /// Whether a place is at its limit of requests in this window. The place of a peer has no limit.
     pub(super) fn is_at_limit(&self, place: usize, per_second: u32) -> bool {
         let most = u64::from(per_second).div_ceil(WINDOWS);
         let count = self.counts.get(self.window, place);
         count.is_some_and(|count| count >= most)
     }
 
-    /// The class by which a request is judged, if so many messages a second can be served: a lower one if its class has
-    /// had its part of the capacity. Then an emergency call of a source that is no peer has no claim to a share either,
-    /// because its source may be one of many forged ones. `false`: no claim.
+    /// The class that a request is treated like, if the server can serve `per_second` messages: a lower one if its
+    /// class has used its part of the capacity. Also whether its source has a share. An emergency call above the part
+    /// has a share only if its source is a peer, because other sources may be forged.
     pub(super) fn bounded_class(
         &mut self,
         now: Mono,
@@ -338,8 +339,8 @@ impl Fairness {
         }
     }
 
-    /// A request of this class was accepted, in an overload. Emergency calls do not count towards shares: otherwise forged
-    /// sources of them would make the shares of others smaller.
+    /// A request of this class was accepted, in an overload. Emergency calls do not count towards shares. Otherwise
+    /// forged sources of emergency calls would make the shares of others smaller.
     pub(super) fn count_class(&mut self, class: Class, peers: &Peers, source: IpAddr) {
         match class {
             Class::New | Class::Continuing => {}

@@ -242,8 +242,8 @@ impl Engine {
         self.connections.names(connection)
     }
 
-    /// The domains that the other end of a connection has proved: those of the certificate of a client, or the one that
-    /// we have asked a server for. Empty without TLS, and for a client without a certificate.
+    /// The domains that the other end of a connection has proved: those in the certificate of a client, or the one that
+    /// this engine has required of a server. Empty without TLS, and for a client without a certificate.
     #[must_use]
     pub fn proven_names(&self, connection: ConnectionKey) -> &[PeerName] {
         self.connections.proven_names(connection)
@@ -395,8 +395,9 @@ impl Engine {
         self.controller.pass_on(now, source);
     }
 
-    /// Asks this about requests in an overload. Without it, only To tags of this engine count, and any other To tag is
-    /// new work.
+    /// Asks `proof` about requests: in an overload whether their dialog is proven, and at the limit of a source whether
+    /// a node has sent them. Without a proof, only To tags of this engine count: a request with another To tag is new
+    /// work.
     pub fn set_proof(&mut self, proof: Box<dyn RequestProof>) {
         self.proof = Some(proof);
     }

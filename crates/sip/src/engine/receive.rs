@@ -488,8 +488,8 @@ impl Engine {
         admission
     }
 
-    /// What the To tag of a request is worth: nothing if neither this server has written it nor the TU recognizes the
-    /// dialog.
+    /// What the To tag of a request proves: nothing, if this server has not written it and the TU does not recognize
+    /// the dialog.
     fn dialog_of(&self, fields: &ProofFields<'_>) -> Dialog {
         if fields.to_tag.is_empty() {
             return Dialog::None;

@@ -45,7 +45,7 @@ impl<'a> NameAddr<'a> {
         NameAddr::values(text).collect()
     }
 
-    /// The same, one after the other: nothing is allocated.
+    /// Like [`NameAddr::list`], as an iterator that allocates nothing.
     pub fn values(text: &'a [u8]) -> impl Iterator<Item = NameAddr<'a>> {
         let mut cursor = Cursor::new(text);
         let mut is_over = false;

@@ -58,8 +58,8 @@ impl Server {
         let mut buffer = [0; BINDING_SUCCESS_MAX];
         let (id, mapped) = (message.transaction_id(), path.five_tuple.remote);
         let length = binding_success(&mut buffer, &id, &mapped, fingerprint);
-        let context = message.as_bytes().len();
-        if !self.config.may_answer(path, context, length) {
+        let request_len = message.as_bytes().len();
+        if !self.config.may_answer(path, request_len, length) {
             return Err(DropReason::Amplification);
         }
         self.outputs

@@ -61,8 +61,9 @@ pub enum Output<'a> {
         path: ClientPath,
         /// The request, byte for byte.
         message: &'a [u8],
-        /// Who has made the request: hand it over with the request. `None` if that server has to find out. It does so
-        /// by the session key of the allocation, after the key of its access token is gone (RFC 7635).
+        /// Who has made the request: hand it over with the request. `None` if that server must authenticate the
+        /// request: it knows the session key of the allocation, also if the key of the access token was removed
+        /// (RFC 7635).
         user: Option<&'a VerifiedUser>,
     },
     /// An allocation has this 5-tuple, too (RFC 8016).

@@ -36,7 +36,8 @@ impl Source {
         }
     }
 
-    /// Of a request that comes from another server, where this user has made it. `None` if that server does not know.
+    /// Of a request that another server has passed on. `user` has made it; `None` if that server could not authenticate
+    /// it.
     pub(super) fn moved(user: Option<&VerifiedUser>) -> Source {
         Source {
             may_move: false,

@@ -179,7 +179,7 @@ pub(super) const ROUTES: &[Route] = &[
             Read,
             Operation::Sessions,
             "Allocations of clients.",
-            "Sessions with at most 16 permissions, channels and data connections each; `peers_omitted` and `data_connections_omitted` count the others. `data_connections` of a TCP allocation have bytes and idle time. `next` if there are more.",
+            "Sessions, each with at most 16 permissions, 16 channels and 16 data connections; `peers_omitted` and `data_connections_omitted` count the others. `data_connections` of a TCP allocation have bytes and idle time. `next` if there are more.",
         )
     },
     plain(

@@ -29,7 +29,7 @@ impl Level {
     }
 }
 
-/// Whether this output goes to systemd's journal, whose readers are people.
+/// Whether this output is the journal of systemd.
 pub(super) fn is_the_journal(output: &impl AsFd) -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;

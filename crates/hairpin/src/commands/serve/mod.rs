@@ -246,7 +246,7 @@ fn with_credentials(
     Ok(config)
 }
 
-/// Prints the banner, but not to the journal: it may have credentials, and many users can read a journal.
+/// Prints the banner, but not to the journal: the banner may have credentials, and many users can read a journal.
 fn show(banner: &Banner, has_made_up_secret: bool) -> Result<()> {
     if !log::is_the_journal(&std::io::stdout()) {
         return output::print(&banner.render());

@@ -8,7 +8,7 @@ use server::realms::RealmSettings;
 use server::{MAX_REALM_BYTES, Settings};
 use stores::{RealmOption, Shared, Source};
 
-/// The rates that a realm may have.
+/// The rates that a realm may have, in bytes per second.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000;
 /// Realms whose rows the log names.
 const NAMED: usize = 20;
@@ -55,8 +55,8 @@ impl Ignored {
     }
 }
 
-/// Notes the rows without effect, and logs those that the store did not have before: each reload makes the settings
-/// again.
+/// Stores the numbers of rows without effect. Logs only realms that had no such rows before, because each reload makes
+/// the settings again.
 pub(super) fn report(source: &Source, ignored: Ignored) {
     let counts = ignored.0.iter();
     let counts = counts.map(|(realm, (_, rows))| (realm.clone(), *rows));

@@ -291,7 +291,7 @@ fn notes_on_values(file: &File) -> impl Iterator<Item = String> {
             return Some(format!("line {number}: coturn has no comments behind a value, so the text behind # is a part of the value of {name}, here and in the new configuration"));
         }
         (row(name).is_some() && line.value.contains("${")).then(|| {
-            format!("line {number}: coturn takes ${{...}} of {name} as it is, and hairpin replaces it by an environment variable. If the file is a template, import the file that is made from it")
+            format!("line {number}: coturn reads ${{...}} of {name} literally, but hairpin replaces it by an environment variable. If the file is a template, import the file that is made from it")
         })
     })
 }

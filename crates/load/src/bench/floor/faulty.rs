@@ -1,7 +1,7 @@
 //! Bare relays that damage or repeat datagrams. They show what the benchmark reports about such a server.
 //!
-//! Both relay datagrams with low sequence numbers as they are. These belong to the payload check, which would end the
-//! measurement.
+//! They do not change or repeat datagrams with low sequence numbers. These belong to the payload check: if it fails,
+//! the benchmark does not measure the server.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,8 +10,8 @@ use super::plain::send;
 
 /// The sequence numbers of a load: lower ones, and the highest, belong to the payload check.
 const LOAD: std::ops::Range<u32> = 1_000..u32::MAX;
-/// Of this many datagrams, `damage` damages the last 64. The counter compares one of 64 whole payloads, so it finds one
-/// of them.
+/// Of this many datagrams, `damage` damages the last 64. The counter compares the whole payload of one in 64 datagrams,
+/// so it finds one of them.
 const PERIOD: u32 = 256;
 
 /// The sequence number of a datagram of the load. The head of a payload is 16 bytes; ChannelData has four bytes before

@@ -106,7 +106,7 @@ pub const LISTENER_BUFFER: u32 = 8 << 20;
 /// Datagrams received before they are handled, at most: as many as a worker of hairpin takes, once it falls behind.
 pub const BATCH_LIMIT: usize = 4096;
 
-/// Datagrams of a batch that keeps up, and of STUN servers, as in hairpin.
+/// The batch size limit of a relay that keeps up with its load, and of `floor-stun` and `floor-sip`: as in hairpin.
 pub const BATCH: usize = 64;
 
 /// A bare relay has the same sockets as hairpin: the options of its listeners and of its relays, which keep the

@@ -15,7 +15,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Until a connection that was lost is made anew.
 const AGAIN_NS: u64 = 100_000_000;
 
-/// A connection, or where there was one.
+/// A server, and the connection to it if there is one.
 #[derive(Debug)]
 struct Target {
     target: SocketAddr,

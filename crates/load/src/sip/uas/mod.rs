@@ -88,7 +88,7 @@ pub struct Uas {
 }
 
 /// How often another port is asked for where any will do.
-const TRIES: usize = 64;
+const TRIES: usize = 1_000;
 
 /// The address, with a port that nobody else has over UDP or TCP. SO_REUSEPORT, which the threads need, would let two
 /// programs of one user share a port: each would get a part of the other's connections.

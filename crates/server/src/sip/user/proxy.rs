@@ -9,7 +9,7 @@ use sip::{HeaderKind, Message, Method, Uri};
 use sip_server::proxy::{Handled, Proxy, Stack};
 
 impl User {
-    /// Gives the proxy to `act`, if there is one. A message came by `flow`.
+    /// Calls `act` with the proxy, if there is one. `flow`: a message has arrived by it.
     pub(super) fn with_proxy<T>(
         &mut self,
         transactions: &mut Transactions<'_>,

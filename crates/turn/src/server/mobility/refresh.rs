@@ -70,8 +70,9 @@ impl Server {
         keys.open(sealed.0).ok()
     }
 
-    /// Has a Refresh request whose user is not known here handled by the server that its ticket names, which knows the
-    /// session key of the allocation. Returns whether it does: the request came over UDP, and its ticket is genuine.
+    /// Passes a Refresh request that this server cannot authenticate to the server that its ticket names: that one
+    /// knows the session key of the allocation. Returns whether it has done so: only over UDP, and with a genuine
+    /// ticket.
     pub(in super::super) fn sends_unverified(
         &mut self,
         context: &RequestContext,

@@ -10,9 +10,9 @@
 //! So a ticket is the same whenever it is made again, and two tickets differ in all of their bytes. The serial number
 //! makes each ticket of an allocation another one.
 //!
-//! The nodes of a cluster share both keys, which are others in each epoch. The content names the process that has the allocation. So a node recognises
-//! a ticket of another node, and responds that the allocation is not there (437). A ticket that no node has made is
-//! invalid (400; RFC 8016 §3.2.2).
+//! The nodes of a cluster share both keys. Each epoch has other keys. The content names the process that has the
+//! allocation. So a node recognises a ticket of another node, and responds that the allocation is not there (437). A
+//! ticket that no node has made is invalid (400; RFC 8016 §3.2.2).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -32,7 +32,7 @@ const ORIGIN: usize = 3;
 #[derive(Clone, Debug)]
 pub struct TicketKeys {
     current: SealKeys,
-    /// Tickets that these have made are valid as well.
+    /// Tickets that were made with these keys are valid as well.
     others: Option<[SealKeys; 2]>,
     /// The process whose allocations its tickets name.
     origin: [u8; ORIGIN],
