@@ -88,16 +88,12 @@ fn a_flow_that_changes_meanwhile_never_mixes_with_what_it_was() {
     };
     let (keys, _) = rig.enter(&case);
     let (key, mut table) = (keys[0], rig.relay.table());
+    let address = |text: &str| text.parse().expect("an address");
     let ends: [(SocketAddr, SocketAddr); 2] = [
         ("192.0.2.2:50000", "198.51.100.1:6000"),
         ("192.0.2.3:50007", "203.0.113.9:6011"),
     ]
-    .map(|(source, destination): (&str, &str)| {
-        (
-            source.parse().expect("an address"),
-            destination.parse().expect("an address"),
-        )
-    });
+    .map(|(source, destination)| (address(source), address(destination)));
     let frame = case.arriving_frame();
     let of = |(source, destination): (SocketAddr, SocketAddr)| FlowEntry {
         source,

@@ -136,7 +136,7 @@ impl Endpoint {
                 config.sent_by.extend(signatures);
             }
         }
-        let addresses_of_streams: Vec<_> = streams.iter().map(|stream| stream.local).collect();
+        let sockets = Sockets::new(listeners, streams);
         let streams = (listeners.len() as u16..).map(ListenerKey).zip(streams);
         for (listener, stream) in streams.clone() {
             let signatures = signatures(settings, listener, stream.transport, stream.local);
@@ -147,15 +147,6 @@ impl Endpoint {
             .map(|(listener, stream)| (listener, stream.local))
             .collect();
         let names = secrets.names.clone();
-        let sockets = (0..).zip(listeners.iter().copied());
-        let first = listeners.len() as u16;
-        let others = (first..).zip(addresses_of_streams);
-        let all = sockets.chain(others);
-        let all = all.map(|(listener, address)| (ListenerKey(listener), address));
-        let sockets = Sockets {
-            all: all.collect(),
-            plain: first,
-        };
         Endpoint {
             now,
             requests: Requests::new(listeners, &tls, &sip_config, names, secrets.key, seed),

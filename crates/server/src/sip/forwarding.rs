@@ -5,6 +5,7 @@ use super::Secrets;
 use super::advertise::{Advertised, source_address};
 use super::authentication::{DigestAuthenticator, IsAddress, RealmKey, Rejection};
 use super::calls::CallControl;
+use super::layers::StreamListener;
 use super::lookups::QueuedQuery;
 use super::nodes::{NodesHook, NodesQuery};
 use super::peer::Origin;
@@ -39,6 +40,18 @@ pub(super) struct Sockets {
     pub(super) all: Box<[(ListenerKey, SocketAddr)]>,
     /// The number of plain listeners. They are the first ones, and accept TLS from other nodes only.
     pub(super) plain: u16,
+}
+
+impl Sockets {
+    /// The plain listeners, and behind them those of TCP, TLS and WebSocket.
+    pub(super) fn new(listeners: &[SocketAddr], streams: &[StreamListener]) -> Sockets {
+        let streams = streams.iter().map(|stream| stream.local);
+        let all = listeners.iter().copied().chain(streams);
+        Sockets {
+            all: (0..).map(ListenerKey).zip(all).collect(),
+            plain: listeners.len() as u16,
+        }
+    }
 }
 
 /// A proxy, and the listeners and trunks of this server that its policy needs.
@@ -307,7 +320,7 @@ impl ServerPolicy<'_> {
 
 impl Routing for ServerPolicy<'_> {
     fn accepts_node(&self, flow: &Flow) -> bool {
-        if self.is_own_flow(flow) {
+        if !self.forwards.is_empty() && self.is_own_flow(flow) {
             return true;
         }
         // A plain listener has TLS with nodes only.

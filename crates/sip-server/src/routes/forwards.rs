@@ -137,6 +137,12 @@ impl Forwards {
         forwards
     }
 
+    /// Whether nobody has a forward.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// The forward for an address of record, the most specific first: the whole address, its user, its domain, any
     /// address.
     #[must_use]

@@ -360,7 +360,7 @@ impl Controller {
         source: IpAddr,
         is_exempt: impl FnOnce() -> bool,
     ) -> bool {
-        if class >= Class::Priority || !self.config.enabled {
+        if class >= Class::Priority || !self.config.enabled || self.config.per_source == 0 {
             return false;
         }
         let place = self.fairness.place(now, &self.peers, source);
