@@ -41,7 +41,7 @@ pub(crate) fn liveness(observer: &Observer) -> Health {
     check_workers(observer, LOOP_DEADLINE)
 }
 
-/// Like [`alive`], with another limit: a worker hangs if it has completed no pass of its loop for `limit`.
+/// Like [`liveness`], with another limit: a worker hangs if it has completed no pass of its loop for `limit`.
 pub(crate) fn check_workers(observer: &Observer, limit: Duration) -> Health {
     match observer.fault(limit) {
         None => Health::healthy("ok"),
