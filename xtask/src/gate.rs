@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
-use crate::{cargo, scratch};
+use crate::{cargo, rfc, scratch, workspace};
 
 /// The quick mode takes four minutes; what is measured again comes on top.
 const LIMIT: Duration = Duration::from_secs(480);
@@ -250,6 +250,7 @@ const PROOFS: [Proof; 9] = [
 /// Shows that each gate fails when hairpin lacks what the gate is for. Each gate is one check. At the end, a table has
 /// them all.
 pub(crate) fn prove(root: &Path) -> Result<Tally> {
+    let sources = workspace::rust_files(root)?;
     let binary = cargo::release(root)?;
     let folder = scratch(root, "gates")?;
     let mut tally = Tally::default();
@@ -261,7 +262,10 @@ pub(crate) fn prove(root: &Path) -> Result<Tally> {
         };
         for &(scenario, kind) in proof.gates {
             let outcome = match proof.switch {
-                Switch::Test(name) => Ok(format!("the stage unit runs {name}")),
+                Switch::Test(name) if has_test(&sources, name) => {
+                    Ok(format!("the stage unit runs {name}"))
+                }
+                Switch::Test(name) => Err(anyhow::anyhow!("there is no test {name}")),
                 switch => violation(&found, scenario, kind, switch),
             };
             let name = format!("{scenario}, {}, with {}", kind.name(), proof.switch);
@@ -280,6 +284,12 @@ pub(crate) fn prove(root: &Path) -> Result<Tally> {
     }
     print!("{}", table(&rules, &rows));
     Ok(tally)
+}
+
+/// Whether one of these files has a test of this name.
+fn has_test(sources: &[(PathBuf, String)], name: &str) -> bool {
+    let mut texts = sources.iter().map(|(_, text)| text);
+    texts.any(|text| rfc::test_functions(text).any(|test| test == name))
 }
 
 /// The gates of the quick mode: scenario, kind, and what it demands.
@@ -437,6 +447,18 @@ mod tests {
             [("binding".to_owned(), 2.0), ("relay".to_owned(), 0.8)]
         );
         assert!(lowest_ratios(&json!({})).is_empty());
+    }
+
+    #[test]
+    fn the_tests_that_prove_gates_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let sources = workspace::rust_files(root).unwrap();
+        for proof in &PROOFS {
+            if let Switch::Test(name) = proof.switch {
+                assert!(has_test(&sources, name), "{name}");
+            }
+        }
+        assert!(!has_test(&sources, "has_test"), "it is no test");
     }
 
     const OPTION: Switch = Switch::Option("--batch-limit=1");

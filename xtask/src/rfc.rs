@@ -216,7 +216,7 @@ fn tests(sources: &[(PathBuf, String)]) -> BTreeMap<String, PathBuf> {
 
 /// The names of the functions below a `#[test]` or a `#[tokio::test]`, inside macros too. rustfmt puts the attribute
 /// and the `fn` on lines of their own.
-fn test_functions(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn test_functions(text: &str) -> impl Iterator<Item = &str> {
     let mut is_test = false;
     text.lines().map(str::trim).filter_map(move |line| {
         is_test |= line == "#[test]" || line.starts_with("#[tokio::test");

@@ -34,7 +34,9 @@ struct Account {
     ignored: u64,
     /// By transaction ID, the number of the request.
     numbers: HashMap<[u8; 12], u64>,
-    heard_again: HashSet<[u8; 12]>,
+    /// Transactions whose retransmissions get no response. A client that stalls sends its request again, although the
+    /// response waits in its socket.
+    finished: HashSet<[u8; 12]>,
 }
 
 /// A STUN message.
@@ -68,22 +70,30 @@ fn lifetime(seconds: u32) -> Vec<u8> {
 
 fn respond(bytes: &[u8], from: SocketAddr, account: &mut Account, sends: &mut Sends) {
     let id: [u8; 12] = bytes[8..20].try_into().unwrap();
+    if account.finished.contains(&id) {
+        return;
+    }
     let next = account.numbers.len() as u64;
     let is_new = !account.numbers.contains_key(&id);
     let is_deletion = bytes.windows(8).any(|part| part == lifetime(0));
     match bytes[1] {
         ALLOCATE => {
             let number = *account.numbers.entry(id).or_insert(next);
+            if number < LIES && number % 8 == 5 && is_new {
+                return;
+            }
+            account.finished.insert(id);
             let relayed = address(0x16, "127.0.0.1:20000".parse().unwrap());
             let attributes = [relayed, lifetime(600), address(0x20, from)].concat();
             let granted = message([1, ALLOCATE], &id, &attributes);
             if number < LIES {
-                return lie(number, is_new, &id, &granted, from, account, sends);
+                return lie(number, &id, &granted, from, account, sends);
             }
             sends.now(from, &granted);
         }
         REFRESH => {
-            account.completed += u64::from(is_deletion && account.heard_again.insert(id));
+            account.finished.insert(id);
+            account.completed += u64::from(is_deletion);
             let left = if is_deletion { 0 } else { 600 };
             sends.now(from, &message([1, REFRESH], &id, &lifetime(left)));
         }
@@ -94,7 +104,6 @@ fn respond(bytes: &[u8], from: SocketAddr, account: &mut Account, sends: &mut Se
 /// Answers an Allocate request, one in eight of them as it should be.
 fn lie(
     number: u64,
-    is_new: bool,
     id: &[u8; 12],
     granted: &[u8],
     from: SocketAddr,
@@ -103,7 +112,7 @@ fn lie(
 ) {
     match number % 8 {
         0 => {
-            account.refused += u64::from(is_new);
+            account.refused += 1;
             // RFC 8656 §19: 508, Insufficient Capacity.
             let code = [0, 9, 0, 4, 0, 0, 5, 8];
             return sends.now(from, &message([1, 0x10 | ALLOCATE], id, &code));
@@ -125,10 +134,9 @@ fn lie(
             account.unbound += 1;
             sends.now(from, &[0x40, 0, 0, 4, 1, 2, 3, 4]);
         }
-        5 if is_new => return,
-        5 => account.again += u64::from(account.heard_again.insert(*id)),
+        5 => account.again += 1,
         6 => {
-            account.ignored += u64::from(is_new);
+            account.ignored += 1;
             return;
         }
         _ => {}

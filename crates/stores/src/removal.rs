@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::error::StoreError;
 use crate::store::{Directory, RealmOption, Shared};
 
@@ -84,7 +86,7 @@ pub fn rows_of_realm(shared: &Shared, realm: &str) -> Vec<RealmRow> {
     origins.chain(limits).collect()
 }
 
-/// Deletes these rows of a realm, one after the other. Each deletion may take `timeout`.
+/// Deletes these rows of a realm, one after the other. Each deletion may take `timeout`, and all together `total`.
 ///
 /// # Errors
 /// If the store fails, or does not respond in time. The other rows stay.
@@ -93,7 +95,9 @@ pub async fn remove_rows(
     realm: &str,
     rows: Vec<RealmRow>,
     timeout: Duration,
+    total: Option<Duration>,
 ) -> Result<(), PartialRemoval> {
+    let begun = Instant::now();
     for (number, row) in rows.iter().enumerate() {
         let deletion = async {
             match row {
@@ -101,8 +105,19 @@ pub async fn remove_rows(
                 RealmRow::Limit(option) => directory.set_option(realm, *option, None).await,
             }
         };
-        let outcome = tokio::time::timeout(timeout, deletion).await;
-        if let Err(error) = outcome.unwrap_or(Err(StoreError::Timeout(timeout))) {
+        let (limit, late) = match total {
+            Some(total) if total.saturating_sub(begun.elapsed()) < timeout => {
+                (total.saturating_sub(begun.elapsed()), StoreError::Deadline)
+            }
+            _ => (timeout, StoreError::Timeout(timeout)),
+        };
+        let outcome = match limit {
+            Duration::ZERO => Err(late),
+            limit => tokio::time::timeout(limit, deletion)
+                .await
+                .unwrap_or(Err(late)),
+        };
+        if let Err(error) = outcome {
             return Err(PartialRemoval {
                 error,
                 removed: rows[..number].to_vec(),
@@ -192,6 +207,14 @@ mod tests {
 
     /// Removes the realm `a`, in virtual time.
     fn remove(slow: &Slow, origins: usize) -> Result<(), PartialRemoval> {
+        remove_within(slow, origins, None)
+    }
+
+    fn remove_within(
+        slow: &Slow,
+        origins: usize,
+        total: Option<Duration>,
+    ) -> Result<(), PartialRemoval> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -199,7 +222,7 @@ mod tests {
             .expect("a runtime");
         let rows = rows_of_realm(&shared(origins), "a");
         assert_eq!(rows.len(), origins + 1);
-        runtime.block_on(remove_rows(slow, "a", rows, TIMEOUT))
+        runtime.block_on(remove_rows(slow, "a", rows, TIMEOUT, total))
     }
 
     #[test]
@@ -210,6 +233,23 @@ mod tests {
             limit: step,
         };
         remove(&slow, 3).expect("no step is too slow");
+    }
+
+    #[test]
+    fn all_steps_of_a_removal_end_within_the_total_limit() {
+        let slow = Slow {
+            origin: TIMEOUT * 3 / 4,
+            limit: Duration::ZERO,
+        };
+        // The third step would end after 4.5 s, the second ends after 3 s.
+        for total in [4, 3] {
+            let total = Duration::from_secs(total);
+            let stopped = remove_within(&slow, 9, Some(total)).expect_err("there are too many");
+            let text = stopped.to_string();
+            let start = "all changes together take too long; removed 2 of 10: ";
+            assert!(text.starts_with(start), "{text}");
+        }
+        remove_within(&slow, 2, Some(TIMEOUT * 2)).expect("there is time for two");
     }
 
     #[test]

@@ -261,7 +261,9 @@ async fn open_all(
 /// tables are read.
 fn earlier_sip(known: &[Weak<Open>], settings: &StoreSettings) -> Arc<SipTables> {
     let mut open_ones = known.iter().rev().filter_map(Weak::upgrade);
-    let same = open_ones.find(|store| store.settings.options.url == settings.options.url);
+    let place = kinds::place(&settings.options);
+    let same =
+        open_ones.find(|store| place.is_some() && kinds::place(&store.settings.options) == place);
     same.map(|store| store.source.sip()).unwrap_or_default()
 }
 

@@ -105,7 +105,14 @@ impl Part {
 
     fn run_again(self, binary: &Path, logs: &Path) -> Tally {
         println!("--- {}, once more after a failure", self.name());
-        let tally = self.run(binary, logs);
+        // The logs of the run that failed stay.
+        let again = logs.join("again");
+        if let Err(error) = std::fs::create_dir_all(&again) {
+            let mut tally = Tally::default();
+            tally.record(&format!("{}: runs again", self.name()), &Err(error.into()));
+            return tally;
+        }
+        let tally = self.run(binary, &again);
         if tally.is_clean() {
             println!(
                 "  UNSTEADY  {}: failed, and passed when it ran again",

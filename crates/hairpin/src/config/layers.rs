@@ -8,7 +8,7 @@ use super::key::{ENV_PREFIX, Key};
 use super::node::{Node, Raw};
 use super::schema::{KEYS, Settings, sections};
 use super::source::{Layer, Location, SourceId, Sources};
-use super::span::OldKey;
+use super::span::{OldKey, is_set_by_both_names};
 use super::suggest::nearest;
 use super::walk;
 
@@ -82,15 +82,48 @@ fn environment(
         key,
         text.unwrap_or("?"),
     );
-    match (key, text.map(Raw::Plain)) {
-        (Some(key), Some(raw)) => (key.slot)(settings).read(&Node { raw, at }, report),
+    let old = OldKey::find_variable(&name);
+    let known = old.map(Named::Old).or(key.map(Named::New));
+    match (known, text.map(Raw::Plain)) {
+        (Some(known), Some(raw)) => known.read(&Node { raw, at }, settings, sources, report),
         (Some(_), None) => report.error(&at, "the value is not UTF-8"),
-        (None, raw) => {
-            if let (Some(old), Some(raw)) = (OldKey::find_variable(&name), raw) {
-                return old.read(&Node { raw, at }, settings, report);
-            }
+        (None, _) => {
             let span = 0..name.len();
             report.push(unknown_variable(&name, &Location { source, span }));
+        }
+    }
+}
+
+/// A key by its name, or by its old one.
+#[derive(Clone, Copy)]
+enum Named {
+    New(&'static Key),
+    Old(OldKey),
+}
+
+impl Named {
+    /// Reads a value of the environment or of a flag, unless the same layer has set the key by its other name.
+    fn read(
+        self,
+        node: &Node<'_>,
+        settings: &mut Settings,
+        sources: &Sources,
+        report: &mut Report,
+    ) {
+        let (key, is_old) = match self {
+            Named::New(key) => (key, false),
+            Named::Old(old) => (old.key(), true),
+        };
+        let layer = |at: &Location| sources.get(at.source).layer;
+        let before = (key.slot)(settings).place();
+        let before = before.filter(|before| layer(before) == layer(&node.at));
+        let name = (&node.at, is_old);
+        if is_set_by_both_names(key, name, before.as_ref(), settings, report) {
+            return;
+        }
+        match self {
+            Named::New(key) => (key.slot)(settings).read(node, report),
+            Named::Old(old) => old.read(node, None, settings, report),
         }
     }
 }
@@ -142,19 +175,17 @@ fn command_line(flag: &Flag, settings: &mut Settings, sources: &mut Sources, rep
     let Some(first) = nodes.first().cloned() else {
         return;
     };
-    match key {
-        Some(key) if flag.list => {
+    let old = OldKey::find_path(&flag.key);
+    match old.map(Named::Old).or(key.map(Named::New)) {
+        Some(Named::New(key)) if flag.list => {
             let list = Node {
                 at: first.at,
                 raw: Raw::Many(nodes),
             };
             (key.slot)(settings).read(&list, report);
         }
-        Some(key) => (key.slot)(settings).read(&first, report),
-        None => match OldKey::find_path(&flag.key) {
-            Some(old) => old.read(&first, settings, report),
-            None => report.push(unknown_path(&flag.key, first.at.source)),
-        },
+        Some(known) => known.read(&first, settings, sources, report),
+        None => report.push(unknown_path(&flag.key, first.at.source)),
     }
 }
 

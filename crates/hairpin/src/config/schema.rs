@@ -47,6 +47,7 @@ use super::sip_tls::{ClientCertificates, RootFile};
 use super::sip_trace;
 use super::sip_trunks;
 use super::software::Software;
+use super::source::Location;
 use super::state_dir::StateDir;
 use super::stores;
 use super::tls::{MinVersion, Pair};
@@ -55,6 +56,8 @@ use super::tokens::{self, ServerName};
 /// The values of all layers. For each key, the last layer wins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
+    /// The places of values under the old names of their keys.
+    pub(super) by_old_name: Vec<Location>,
     /// `server.workers`
     pub(crate) workers: Entry<Workers>,
     /// `server.pin_workers`

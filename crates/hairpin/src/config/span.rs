@@ -9,6 +9,7 @@ use super::key::{ENV_PREFIX, Key};
 use super::node::{Node, Raw};
 use super::schema::{Settings, key};
 use super::setting::{Setting, quote, wrong_type};
+use super::source::Location;
 
 /// A length of time to the microsecond, from `MIN` to `MAX` microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,8 +101,20 @@ impl OldKey {
         OldKey::find(section, name)
     }
 
-    /// Reads the number into the key, with a warning that has the new name.
-    pub(super) fn read(self, node: &Node<'_>, settings: &mut Settings, report: &mut Report) {
+    /// The key by its new name.
+    pub(super) fn key(self) -> &'static Key {
+        self.key
+    }
+
+    /// Reads the number into the key, with a warning that has the new name. `before` is the place where another file
+    /// has set it.
+    pub(super) fn read(
+        self,
+        node: &Node<'_>,
+        before: Option<&Location>,
+        settings: &mut Settings,
+        report: &mut Report,
+    ) {
         let Some(Ok(number)) = node.integer() else {
             report.push(wrong_type(node, "a whole number").help(self.hint("500ms")));
             return;
@@ -111,7 +124,16 @@ impl OldKey {
             raw: Raw::Plain(&text),
             at: node.at.clone(),
         };
-        (self.key.slot)(settings).read(&value, report);
+        let errors = report.errors();
+        let slot = (self.key.slot)(settings);
+        match before {
+            Some(before) => slot.read_more(&value, before, report),
+            None => slot.read(&value, report),
+        }
+        if report.errors() > errors {
+            return;
+        }
+        settings.by_old_name.push(node.at.clone());
         let message = format!("`{}` is an old name", self.name);
         report.push(Diagnostic::warning(&node.at, message).help(self.hint(&text)));
     }
@@ -119,6 +141,35 @@ impl OldKey {
     fn hint(self, value: &str) -> String {
         format!("write {} = \"{value}\"", self.key.name)
     }
+}
+
+/// Reports a key that one layer sets by both of its names. `before` is where the layer has set it already, `is_old`
+/// whether `at` has the old name. Returns whether this is so.
+pub(super) fn is_set_by_both_names(
+    key: &Key,
+    (at, is_old): (&Location, bool),
+    before: Option<&Location>,
+    settings: &Settings,
+    report: &mut Report,
+) -> bool {
+    let old = OLD.iter().find(|(section, name, unit)| {
+        let new = name.strip_suffix(unit).and_then(|it| it.strip_suffix('_'));
+        *section == key.section && new == Some(key.name)
+    });
+    let (Some((_, old, _)), Some(before)) = (old, before) else {
+        return false;
+    };
+    if settings.by_old_name.contains(before) == is_old {
+        return false;
+    }
+    let message = format!("`{}` and its old name `{old}` are both set", key.name);
+    let help = format!("keep `{}`", key.name);
+    report.push(
+        Diagnostic::error(at, message)
+            .see(before, "first here")
+            .help(help),
+    );
+    true
 }
 
 #[cfg(test)]

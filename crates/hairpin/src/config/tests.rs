@@ -102,6 +102,49 @@ fn old_names_with_a_unit_still_work_and_lead_to_the_new_ones() {
 }
 
 #[test]
+fn a_key_and_its_old_name_cannot_both_be_set_in_one_layer() {
+    one_complaint(
+        "[sip]\nt1_ms = 250\nt1 = \"1s\"\n",
+        "hairpin.toml:2:9: `t1` and its old name `t1_ms` are both set (keep `t1`)",
+    );
+    let both = |first: &str, second: &str| {
+        let variable = |name: &str| {
+            let value = if name.ends_with("MS") { "250" } else { "1s" };
+            (OsString::from(name), OsString::from(value))
+        };
+        load(&Inputs {
+            environment: vec![variable(first), variable(second)],
+            ..Inputs::default()
+        })
+    };
+    for (first, second) in [
+        ("HAIRPIN_SIP__T1", "HAIRPIN_SIP__T1_MS"),
+        ("HAIRPIN_SIP__T1_MS", "HAIRPIN_SIP__T1"),
+    ] {
+        let loaded = both(first, second);
+        let lines = loaded.one_line_each();
+        let message = format!("environment {second}: `t1` and its old name `t1_ms` are both set");
+        let is_named = lines.iter().any(|line| line.contains(&message));
+        assert!(is_named && loaded.config.is_none(), "{lines:?}");
+    }
+    // Another layer wins as always.
+    let loaded = load(&Inputs {
+        file: Some(("a".to_owned(), "[sip]\nt1_ms = 250\n".to_owned())),
+        environment: vec![("HAIRPIN_SIP__T1".into(), "1s".into())],
+        ..Inputs::default()
+    });
+    assert_eq!(loaded.one_line_each().len(), 1);
+    assert!(loaded.config.is_some());
+}
+
+#[test]
+fn a_value_that_cannot_be_read_gets_no_warning_about_its_old_name() {
+    let complaints = complaints("[sip]\nt1_ms = 999999\n");
+    assert_eq!(complaints.len(), 1, "{complaints:?}");
+    assert!(complaints[0].contains("out of range"), "{complaints:?}");
+}
+
+#[test]
 fn lengths_of_time_need_a_unit_and_have_a_range() {
     one_complaint(
         "[sip]\nt1 = 500\n",

@@ -12,7 +12,7 @@ use super::node::Node;
 use super::schema::{KEYS, Settings, key, names, sections};
 use super::setting::wrong_type;
 use super::source::{Located, Location, SourceId};
-use super::span::OldKey;
+use super::span::{OldKey, is_set_by_both_names};
 use super::suggest::nearest;
 use super::{expand, includes};
 
@@ -106,24 +106,28 @@ fn section(
         return;
     };
     for (name, value) in table.iter() {
-        match key(section, name.get_ref()) {
-            Some(key) => {
-                let (slot, node) = ((key.slot)(settings), Node::toml(source, value));
-                match slot.place().filter(|at| context.files.contains(&at.source)) {
-                    Some(before) => slot.read_more(&node, &before, report),
-                    None => slot.read(&node, report),
-                }
-            }
-            None => match OldKey::find(section, name.get_ref()) {
-                Some(old) => old.read(&Node::toml(source, value), settings, report),
-                None => report.push(unknown_key(
-                    source,
-                    name,
-                    &format!("[{section}]"),
-                    &names,
-                    &sections_with_key(name.get_ref()),
-                )),
-            },
+        let old = OldKey::find(section, name.get_ref());
+        let Some(key) = key(section, name.get_ref()).or(old.map(OldKey::key)) else {
+            report.push(unknown_key(
+                source,
+                name,
+                &format!("[{section}]"),
+                &names,
+                &sections_with_key(name.get_ref()),
+            ));
+            continue;
+        };
+        let node = Node::toml(source, value);
+        let is_file = |at: &Location| at.source == source || context.files.contains(&at.source);
+        let before = (key.slot)(settings).place().filter(is_file);
+        let name = (&node.at, old.is_some());
+        if is_set_by_both_names(key, name, before.as_ref(), settings, report) {
+            continue;
+        }
+        match (old, before) {
+            (Some(old), before) => old.read(&node, before.as_ref(), settings, report),
+            (None, Some(before)) => (key.slot)(settings).read_more(&node, &before, report),
+            (None, None) => (key.slot)(settings).read(&node, report),
         }
     }
 }

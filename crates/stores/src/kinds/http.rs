@@ -48,6 +48,19 @@ pub(crate) fn uri(options: &Options) -> Result<Uri, StoreError> {
     }
 }
 
+/// Where the service is. The path and the query may select its contents.
+pub(crate) fn place(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or_default().to_ascii_lowercase();
+    let default = if uri.scheme_str() == Some("http") {
+        80
+    } else {
+        443
+    };
+    let port = uri.port_u16().unwrap_or(default);
+    let path = uri.path_and_query().map_or("", |path| path.as_str());
+    format!("{host} {port} {path}")
+}
+
 /// A client that keeps its connections open for a while.
 pub(crate) type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 

@@ -131,6 +131,23 @@ fn path_of(url: &str) -> Result<PathBuf, StoreError> {
     }
 }
 
+/// The kind of a store and the place of its contents, without user, password and settings of the connection. `None` if
+/// the URL is wrong.
+pub(crate) fn place(options: &Options) -> Option<(Kind, String)> {
+    let kind = Kind::of(&options.url)?;
+    let place = match kind {
+        Kind::File | Kind::Sqlite => path_of(&options.url).ok()?.display().to_string(),
+        Kind::Postgres => postgres::place(&postgres::config(options).ok()?),
+        Kind::Mysql => mysql::place(&mysql::config(options).ok()?),
+        Kind::Redis => {
+            let info = redis::info(options).ok()?;
+            format!("{} {}", info.addr(), info.redis_settings().db())
+        }
+        Kind::Http => http::place(&http::uri(options).ok()?),
+    };
+    Some((kind, place))
+}
+
 /// Checks a URL without opening anything.
 ///
 /// # Errors
@@ -145,5 +162,70 @@ pub fn check(options: &Options) -> Result<Kind, StoreError> {
         None => Err(StoreError::Url(
             "expected a URL that begins with sqlite:, postgres:, mysql:, redis:, http:, https: or file:".to_owned(),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place_of(url: &str, password: Option<&str>) -> Option<(Kind, String)> {
+        let options = Options {
+            url: url.to_owned(),
+            password: password.map(str::to_owned),
+            ..Options::default()
+        };
+        let place = place(&options);
+        assert!(place.is_some(), "{url}");
+        place
+    }
+
+    #[test]
+    fn the_place_of_a_store_is_its_kind_host_port_and_database() {
+        for (one, same) in [
+            ("sqlite:/a/b.db", "sqlite:///a/b.db"),
+            (
+                "postgres://ann:old@db/turn",
+                "postgresql://bob:new@db:5432/turn?connect_timeout=3",
+            ),
+            ("postgres://turn:old@db", "postgres://bob@db/turn"),
+            (
+                "mysql://ann:old@db/turn",
+                "mariadb://bob:new@db:3306/turn?require_ssl=true",
+            ),
+            ("redis://:old@db/2", "redis://ann:new@db:6379/2"),
+            (
+                "unix:///run/r?db=2&pass=old",
+                "redis+unix:///run/r?pass=new&db=2",
+            ),
+            ("https://ann@db/users", "https://db:443/users"),
+        ] {
+            assert_eq!(place_of(one, None), place_of(same, Some("new")));
+        }
+        let all = [
+            "file:/a/b.db",
+            "sqlite:/a/b.db",
+            "sqlite:/a/c.db",
+            "postgres://ann@db/turn",
+            "postgres://ann@db/other",
+            "postgres://ann@db:5433/turn",
+            "postgres://ann@db2/turn",
+            "mysql://ann@db/turn",
+            "mysql://ann@db/other",
+            "mysql://ann@db:3307/turn",
+            "redis://db/1",
+            "redis://db/2",
+            "redis://db:6380/1",
+            "unix:///run/r?db=1",
+            "unix:///run/r?db=2",
+            "https://db/users",
+            "https://db/others",
+            "http://db/users",
+            "https://db/users?tenant=a",
+        ];
+        let places = all.map(|url| place_of(url, None));
+        for (number, place) in places.iter().enumerate() {
+            assert!(!places[..number].contains(place), "{}", all[number]);
+        }
     }
 }

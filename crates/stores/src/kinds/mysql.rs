@@ -42,6 +42,12 @@ pub(super) fn config(options: &Options) -> Result<Opts, StoreError> {
     Ok(builder.into())
 }
 
+/// Where the tables are.
+pub(super) fn place(opts: &Opts) -> String {
+    let (host, port) = (opts.ip_or_hostname(), opts.tcp_port());
+    format!("{host} {port} {:?} {:?}", opts.socket(), opts.db_name())
+}
+
 #[derive(Debug)]
 pub(super) struct Mysql {
     pool: Pool,

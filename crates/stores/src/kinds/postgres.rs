@@ -42,6 +42,17 @@ pub(super) fn config(options: &Options) -> Result<Config, StoreError> {
     Ok(config)
 }
 
+/// Where the tables are. Without a name, the database has the name of the user.
+pub(super) fn place(config: &Config) -> String {
+    let ports = match config.get_ports() {
+        [] => &[5432],
+        ports => ports,
+    };
+    let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
+    let database = config.get_dbname().or(config.get_user());
+    format!("{hosts:?} {addresses:?} {ports:?} {database:?}")
+}
+
 #[derive(Debug)]
 pub(super) struct Postgres {
     config: Config,

@@ -47,7 +47,8 @@ drop_reasons! {
     /// The response would be larger than the amplification limit of an address that is not verified: three times the
     /// request, or once with [`Config::strict_amplification`](super::Config::strict_amplification).
     Amplification = "amplification",
-    /// The source address, which no valid nonce has verified, has had its error responses of this second.
+    /// The source address, which no valid nonce has verified, has had its error responses of this second. Refresh
+    /// requests that another server must authenticate count, too.
     UnverifiedOverLimit = "unverified_over_limit",
     /// A Binding request with PADDING, from a prefix that has had its share of padded responses in this second
     /// (RFC 5780 §7.6).

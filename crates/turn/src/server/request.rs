@@ -168,12 +168,15 @@ impl Server {
                 }
                 Ok(Some(context))
             }
-            Err(
-                Unauthenticated::Failed(AuthFailure::UnknownUser)
-                | Unauthenticated::UnexpectedToken,
-            ) if self.sends_unverified(&context, message) => Ok(None),
             Err(reason) => {
-                self.refuse_unauthenticated(now, &context, message, reason)?;
+                let is_unknown_here = matches!(
+                    reason,
+                    Unauthenticated::Failed(AuthFailure::UnknownUser)
+                        | Unauthenticated::UnexpectedToken
+                );
+                if !is_unknown_here || !self.sends_unverified(now, &context, message)? {
+                    self.refuse_unauthenticated(now, &context, message, reason)?;
+                }
                 Ok(None)
             }
         }

@@ -6,8 +6,8 @@ use hairpin_turn::server::credentials::{
     AccessTokens, StaticCredentials, TokenContent, TokenError,
 };
 use hairpin_turn::server::{
-    AuthFailure, ClientIdentity, CloseReason, ConfigError, Quota, QuotaExceeded, RealmConfig,
-    Server, TicketKeys,
+    AuthFailure, ClientIdentity, CloseReason, ConfigError, DropReason, Quota, QuotaExceeded,
+    RealmConfig, Server, TicketKeys,
 };
 use hairpin_turn::{ClientPath, ConnectionKey, Transport};
 use stun::{
@@ -609,6 +609,33 @@ fn the_worker_with_the_allocation_authenticates_a_move_after_the_key_of_the_toke
         }
         here.finish_both(there);
     }
+}
+
+#[test]
+fn a_ticket_that_is_repeated_beyond_the_limit_of_its_source_fills_no_mailbox() {
+    const LIMIT: usize = 3;
+    let mut here = mobile();
+    let (client, ticket) = with_ticket(&mut here);
+    remove_key(&mut here);
+    let mut there = World::new();
+    there.config = here.config.clone();
+    there.config.unverified_responses = LIMIT as u32;
+    let config = there.config.clone().validate().expect("it is valid");
+    there.server = Server::new(config, 8, [3; 32]);
+    there.quota = Arc::clone(&here.quota);
+    let (path, captured) = move_request(&mut there, (&client, &*ticket), (2, false));
+    for _ in 0..2 {
+        there.pass(1_000_000_000);
+        for _ in 0..LIMIT {
+            there.client(&path, &captured);
+            assert!(matches!(there.event(), Event::MovedClient { to: 7, .. }));
+        }
+        for _ in 0..10 {
+            let reason = there.dropped(&path, &captured);
+            assert_eq!(reason, DropReason::UnverifiedOverLimit);
+        }
+    }
+    here.finish_both(there);
 }
 
 /// The realms of the clients that have taken something.

@@ -19,6 +19,8 @@ use crate::config::plural;
 
 /// Users are imported for at most this time: the connection of the client lasts 10 s.
 const IMPORT: Duration = Duration::from_secs(7);
+/// A realm is read and removed for at most this time, for the same reason.
+const REMOVAL: Duration = Duration::from_secs(5);
 /// Mistakes of a text that a response names.
 const MISTAKES: usize = 100;
 
@@ -329,13 +331,15 @@ impl Open {
 
     pub(super) async fn delete_realm(&self, name: &str) -> Result<Value, Problem> {
         let directory = self.directory()?;
+        let begun = Instant::now();
         let shared = self.wait(self.store.shared()).await?;
         let rows = rows_of_realm(&shared, name);
         if rows.is_empty() {
             let message = format!("the store has no origins and no limits of the realm {name}");
             return Err(Problem::not_found(message));
         }
-        let outcome = remove_rows(directory, name, rows, self.timeout).await;
+        let total = Some(REMOVAL.saturating_sub(begun.elapsed()));
+        let outcome = remove_rows(directory, name, rows, self.timeout, total).await;
         // One line for all rows, also if only some were deleted.
         let audit = self.audit("realm.del", name);
         let audit = match &outcome {

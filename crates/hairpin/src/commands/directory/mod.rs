@@ -377,7 +377,7 @@ fn delete_realm(args: &RealmDel) -> Result<ExitCode> {
             args.name
         );
     }
-    let removal = remove_rows(directory, &args.name, rows, open.timeout);
+    let removal = remove_rows(directory, &args.name, rows, open.timeout, None);
     let outcome = open.runtime.block_on(removal);
     let audit = open.audit("realm.del");
     match &outcome {

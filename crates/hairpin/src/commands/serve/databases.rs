@@ -172,11 +172,11 @@ impl Databases {
 
     /// Adds the contents of the stores.
     pub(super) fn add_to(&self, settings: &mut Settings, config: &Config) {
-        let mut ignored = Vec::new();
-        for source in self.sources() {
-            let shared = source.shared().unwrap_or_default();
-            ignored.push(tables::add_to(settings, &shared));
-            sip_tables::add_to(&mut settings.sip, &shared);
+        let shared = self.sources().map(|it| it.shared().unwrap_or_default());
+        let shared: Vec<_> = shared.collect();
+        let mut ignored = tables::add_to(settings, &shared);
+        for shared in &shared {
+            sip_tables::add_to(&mut settings.sip, shared);
         }
         // After all realms are known: a user of the second store may be of a realm of the first.
         for source in self.sources() {

@@ -1,6 +1,7 @@
 //! The small tables of a store: realms, secrets, limits and peer rules.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use server::policy::{PeerRule, PeerRules};
 use server::quota::QuotaLimits;
@@ -80,13 +81,18 @@ pub(super) fn report(source: &Source, ignored: Ignored) {
     }
 }
 
-/// Adds the tables. Returns the rows that have no effect because of their realm.
-pub(super) fn add_to(settings: &mut Settings, shared: &Shared) -> Ignored {
-    let mut ignored = Ignored::default();
-    add_realms(settings, shared, &mut ignored);
-    add_secrets(settings, shared, &mut ignored);
-    add_options(settings, shared, &mut ignored);
-    add_peers(settings, shared, &mut ignored);
+/// Adds the tables of all stores. Returns, for each store, the rows that have no effect because of their realm.
+pub(super) fn add_to(settings: &mut Settings, stores: &[Arc<Shared>]) -> Vec<Ignored> {
+    let mut ignored: Vec<Ignored> = stores.iter().map(|_| Ignored::default()).collect();
+    // First: a secret of one store may be of a realm whose origin another store has.
+    for (shared, ignored) in stores.iter().zip(&mut ignored) {
+        add_realms(settings, shared, ignored);
+    }
+    for (shared, ignored) in stores.iter().zip(&mut ignored) {
+        add_secrets(settings, shared, ignored);
+        add_options(settings, shared, ignored);
+        add_peers(settings, shared, ignored);
+    }
     ignored
 }
 
@@ -209,6 +215,11 @@ fn rules(range: &str) -> Vec<PeerRule> {
 mod tests {
     use super::*;
 
+    /// Adds the tables of one store.
+    fn add_one(settings: &mut Settings, shared: Shared) -> Ignored {
+        add_to(settings, &[Arc::new(shared)]).remove(0)
+    }
+
     fn shared() -> Shared {
         let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
         Shared {
@@ -246,8 +257,7 @@ mod tests {
         let mut configured = RealmSettings::new("own.org");
         configured.origins.push("https://TAKEN.org".to_owned());
         settings.realms.push(configured);
-        let shared = shared();
-        let ignored = add_to(&mut settings, &shared);
+        let ignored = add_one(&mut settings, shared());
         assert_eq!(settings.secrets, [b"logen"]);
         assert_eq!(settings.realms.len(), 2);
         let crinna = find(&mut settings, "crinna.org").unwrap();
@@ -265,6 +275,29 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_one_store_have_effect_for_a_realm_whose_origin_a_later_store_has() {
+        let mut settings = Settings::default();
+        let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+        let first = Shared {
+            secrets: vec![pair("late.org", "logen"), pair("nowhere", "lost")],
+            options: vec![("late.org".to_owned(), RealmOption::UserQuota, 8)],
+            denied: vec![pair("late.org", "192.0.2.1")],
+            ..Shared::default()
+        };
+        let second = Shared {
+            origins: vec![pair("https://late.org", "late.org")],
+            ..Shared::default()
+        };
+        let ignored = add_to(&mut settings, &[Arc::new(first), Arc::new(second)]);
+        let realm = find(&mut settings, "late.org").unwrap();
+        assert_eq!(realm.secrets, [b"logen"]);
+        assert_eq!(realm.allocations_per_user, 8);
+        assert_eq!(realm.peers.deny.len(), 1);
+        let realms: Vec<Vec<_>> = ignored.iter().map(|it| it.0.keys().collect()).collect();
+        assert_eq!(realms, [vec!["nowhere"], vec![]]);
+    }
+
+    #[test]
     fn rows_of_each_table_with_a_realm_that_nobody_can_have_are_counted_with_the_reason() {
         let mut settings = Settings::default();
         settings.realm = "north.gov".to_owned();
@@ -278,7 +311,7 @@ mod tests {
             denied: vec![pair("lost", "192.0.2.2"), pair(&long, "192.0.2.3")],
             ..Shared::default()
         };
-        let ignored: Vec<_> = add_to(&mut settings, &shared).0.into_iter().collect();
+        let ignored: Vec<_> = add_one(&mut settings, shared).0.into_iter().collect();
         let (lost, long) = (
             ("lost".to_owned(), (Why::Unknown, 5)),
             (long, (Why::Name, 3)),

@@ -39,6 +39,27 @@ fn included_files_are_read_in_order_and_their_tables_are_joined() {
 }
 
 #[test]
+fn a_key_and_its_old_name_cannot_be_set_in_two_files() {
+    let of = |is_old: bool| if is_old { "t1_ms = 250" } else { "t1 = \"1s\"" };
+    for [first, second] in [[false, true], [true, false], [true, true]] {
+        let main = format!("include = [\"a.toml\"]\n[sip]\n{}\n", of(first));
+        let included = format!("[sip]\n{}\n", of(second));
+        let (_directory, loaded) = load_files(&[("hairpin.toml", &main), ("a.toml", &included)]);
+        let lines = loaded.one_line_each();
+        let expected = match first == second {
+            true => "another file sets this key, too",
+            false => "`t1` and its old name `t1_ms` are both set",
+        };
+        let error = lines.iter().find(|line| line.contains(expected));
+        assert!(
+            error.is_some_and(|line| line.contains("a.toml:2:")),
+            "{lines:?}"
+        );
+        assert!(loaded.config.is_none(), "{lines:?}");
+    }
+}
+
+#[test]
 fn mistakes_of_included_files_name_their_file() {
     let main = "include = [\"a.toml\", \"b.toml\", \"none.toml\"]\n[log]\nlevel = \"debug\"\n";
     let (directory, loaded) = load_files(&[

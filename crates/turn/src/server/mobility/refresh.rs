@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use stun::{Class, ErrorCode, Lifetime, Message, Method, MobilityTicket};
 
-use super::super::Server;
 use super::super::answer::Refusal;
 use super::super::outputs::{PathChange, Queued};
 use super::super::request_context::RequestContext;
 use super::super::user::User;
+use super::super::{DropReason, Server};
 use super::{LEN, LastRefresh, Ticket};
 use crate::{ClientPath, Now, Transport};
 
@@ -73,11 +73,16 @@ impl Server {
     /// Passes a Refresh request that this server cannot authenticate to the server that its ticket names: that one
     /// knows the session key of the allocation. Returns whether it has done so: only over UDP, and with a genuine
     /// ticket.
+    ///
+    /// # Errors
+    /// The budget of the source is used. Whoever has seen a ticket can repeat it, and must not fill the mailbox of the
+    /// other server.
     pub(in super::super) fn sends_unverified(
         &mut self,
+        now: Now,
         context: &RequestContext,
         message: &Message<'_>,
-    ) -> bool {
+    ) -> Result<bool, DropReason> {
         let five_tuple = &context.path.five_tuple;
         let is_movable = context.may_move
             && five_tuple.transport == Transport::Udp
@@ -85,12 +90,14 @@ impl Server {
         let elsewhere = self
             .ticket_of(message)
             .filter(|ticket| is_movable && ticket.worker != self.tokens.worker());
-        if let Some(ticket) = elsewhere {
-            let bytes = message.as_bytes();
-            self.outputs
-                .move_client(ticket.worker.into(), context.path, bytes, None);
-        }
-        elsewhere.is_some()
+        let Some(ticket) = elsewhere else {
+            return Ok(false);
+        };
+        self.take_unverified(now.mono, &context.path)?;
+        let bytes = message.as_bytes();
+        self.outputs
+            .move_client(ticket.worker.into(), context.path, bytes, None);
+        Ok(true)
     }
 
     /// A Refresh request with MOBILITY-TICKET, whose sender has proven its user's key.
