@@ -80,7 +80,7 @@ fn prepare<'a>(
     let (port, admin) = (free_ports(2)?, free_ports(1)?);
     let config = logs.join(format!("{}.toml", database.kind.name()));
     let text = format!(
-        "[auth]\nrealm = \"{REALM}\"\n\n[[auth.stores]]\nurl = \"{}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\ntimeout = \"1s\"\n\n[sip]\nlisten = [\"127.0.0.1:0\"]\n\n[[sip.domain]]\nname = \"example.org\"\n",
+        "[auth]\nrealm = \"{REALM}\"\n\n[[auth.stores]]\nurl = \"{}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\ntimeout = \"3s\"\n\n[sip]\nlisten = [\"127.0.0.1:0\"]\n\n[[sip.domain]]\nname = \"example.org\"\n",
         database.url
     );
     std::fs::write(&config, text).with_context(|| config.display().to_string())?;

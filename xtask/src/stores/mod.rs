@@ -60,8 +60,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     Ok(total)
 }
 
-/// Most parts that run once more, alone, after a failure. If more fail, it is no accident.
-const MAX_REPEATED: usize = 1;
+/// The maximum number of parts that run once more, alone, after a failure. If more fail, it is no accident.
+const MAX_REPEATED: usize = 2;
 
 /// What runs beside the others: the checks of one database, or those of events.
 #[derive(Clone, Copy)]
