@@ -141,16 +141,19 @@ impl Handler for Churn {
     fn data(&mut self, _: ClientId, _: Data<'_>) {}
 }
 
+/// The ports of clients that come and go. The clients of flows have the ports above: the server refuses a second
+/// allocation of one of them (437).
+const PORTS: std::ops::Range<u32> = 1_024..layout::FIRST_CLIENT_PORT as u32;
+
 /// A client on a port that has not been used for as long as possible. The kernel would
 /// choose at random, and so soon take one whose allocation the server has deleted but not yet
 /// forgotten, and refuses (437).
 fn fresh_client(driver: &mut Driver, config: &Arc<ClientConfig>) -> io::Result<ClientId> {
-    const FIRST: u32 = 10_000;
-    const PORTS: u32 = 50_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        // Below 60,000.
-        let port = (FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS) as u16;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
+        // Below FIRST_CLIENT_PORT.
+        let port = (PORTS.start + number) as u16;
         let local = SocketAddr::new(layout::client_ip(), port);
         let added = driver.add(local, server_address(), Arc::clone(config));
         match added.map_err(io_error) {
