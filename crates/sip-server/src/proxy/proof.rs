@@ -60,3 +60,70 @@ impl RequestProof for RouteProof {
         self.has_token(request, is_of_node)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sip::flow::{ConnectionKey, Flow, ListenerKey, Transport};
+
+    use super::super::token::{MAX_USER, Said};
+    use super::*;
+    use crate::flow::FlowId;
+
+    fn route(proxy: &RouteTokens, token: Token) -> Vec<u8> {
+        let said = Said {
+            token,
+            side: None,
+            phone: None,
+        };
+        let mut buffer = [0; MAX_USER];
+        let user = proxy.write(&said, b"1@a", &mut buffer);
+        [b"<sip:", user, b"@192.0.2.1;lr>"].concat()
+    }
+
+    fn request(route: &[u8]) -> ProofFields<'_> {
+        ProofFields {
+            uri: b"sip:bob@192.0.2.7",
+            call_id: b"1@a",
+            to_tag: b"x",
+            route,
+            ..ProofFields::default()
+        }
+    }
+
+    #[test]
+    fn the_proof_has_the_keys_of_the_epoch_that_the_proxy_signs_with() {
+        let epochs = TokenKeys::of_epochs([4, 5, 6].map(|it| HashKey::new([it; 16])));
+        let key = HashKey::new([1; 16]);
+        let (mut proxy, mut proof) = (RouteTokens::new(key), RouteProof::new(key));
+        assert!(proof.is_of_dialog(&request(&route(&proxy, Token::Pass))));
+        proxy.set_keys(epochs);
+        let signed = route(&proxy, Token::Pass);
+        assert!(!proof.is_of_dialog(&request(&signed)));
+        proof.set_token_keys(epochs);
+        assert!(proof.is_of_dialog(&request(&signed)));
+    }
+
+    #[test]
+    fn the_token_of_a_node_counts_from_its_address_only() {
+        let key = HashKey::new([1; 16]);
+        let (proxy, proof) = (RouteTokens::new(key), RouteProof::new(key));
+        let id = FlowId {
+            worker: 3,
+            run: 7,
+            flow: Flow {
+                transport: Transport::Udp,
+                listener: ListenerKey(1),
+                connection: None::<ConnectionKey>,
+                local: "192.0.2.1:5060".parse().expect("an address"),
+                remote: "192.0.2.2:5060".parse().expect("an address"),
+            },
+        };
+        let signed = route(&proxy, Token::Node(id));
+        let from = |source: &str| ProofFields {
+            source: Some(source.parse().expect("an address")),
+            ..request(&signed)
+        };
+        assert!(proof.is_of_cluster(&from("192.0.2.2")));
+        assert!(!proof.is_of_cluster(&from("192.0.2.9")));
+    }
+}
