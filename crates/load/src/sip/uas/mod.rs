@@ -88,7 +88,7 @@ pub struct Uas {
 }
 
 /// How often another port is asked for where any will do.
-const TRIES: usize = 1_000;
+const TRIES: usize = 64;
 
 /// The address, with a port that nobody else has over UDP or TCP. SO_REUSEPORT, which the threads need, would let two
 /// programs of one user share a port: each would get a part of the other's connections.
@@ -109,12 +109,24 @@ fn free(address: SocketAddr) -> Result<SocketAddr, UasError> {
     Ok(tcp.local_addr())
 }
 
+/// The same, and for port 0 with one of several that the kernel chooses for UDP: some are taken over TCP, also by
+/// connections that have ended (TIME_WAIT). If there are many addresses, each has its own tries.
+fn find(address: SocketAddr) -> Result<SocketAddr, UasError> {
+    let mut tries = 0;
+    loop {
+        match free(address) {
+            Err(_) if address.port() == 0 && tries < TRIES => tries += 1,
+            found => return found,
+        }
+    }
+}
+
 /// Binds all sockets of all threads.
 fn bind(options: &UasOptions) -> Result<(Vec<SocketAddr>, Vec<Worker>), UasError> {
     let any = options.listen.iter().any(|address| address.port() == 0);
     let mut tries = 0;
     loop {
-        let addresses: Result<Vec<_>, _> = options.listen.iter().map(|at| free(*at)).collect();
+        let addresses: Result<Vec<_>, _> = options.listen.iter().map(|at| find(*at)).collect();
         let bound = addresses.and_then(|mut addresses| {
             let workers: Result<Vec<_>, _> = (0..options.threads)
                 .map(|_| Worker::bind(&mut addresses, options.ring))
@@ -123,7 +135,7 @@ fn bind(options: &UasOptions) -> Result<(Vec<SocketAddr>, Vec<Worker>), UasError
         });
         match bound {
             Ok(bound) => return Ok(bound),
-            // The port that the kernel chose for UDP may be taken over TCP.
+            // Another program may have taken a port since it was found.
             Err(_) if any && tries < TRIES => tries += 1,
             Err(error) => return Err(error),
         }
