@@ -179,19 +179,20 @@ fn measured(scenario: &Scenario) -> f64 {
         // One flow: runs of 64 leave in one call.
         Scenario::Relay {
             flows: 1, payload, ..
-        } => by_size(payload, 1.7, 1.4),
+        } => by_size(payload, 1.7, 1.25),
         // Trains leave in one call, too.
         Scenario::Relay {
             train: 2..,
             payload,
             ..
         } => by_size(payload, 1.5, 1.3),
-        // Interleaved flows meet in batches that have grown.
+        // Interleaved flows meet in batches that have grown. Measured: 1.01 to 1.40 times, and 0.71 to 0.84 without
+        // batches (1,200 bytes: 0.73 to 1.00, where the gate of system calls decides).
         Scenario::Relay {
             flows: ..=64,
             payload,
             ..
-        } => by_size(payload, 1.12, 1.05),
+        } => by_size(payload, 0.95, 0.9),
         Scenario::Relay { .. } => 0.75,
         Scenario::Binding { clients: 1, .. } => 1.8,
         Scenario::Binding { .. } => 0.7,
