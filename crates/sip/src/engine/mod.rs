@@ -242,8 +242,8 @@ impl Engine {
         self.connections.names(connection)
     }
 
-    /// The domains that the other end of a connection has proved: those in the certificate of a client, or the one that
-    /// this engine has required of a server. Empty without TLS, and for a client without a certificate.
+    /// The domains that the other end of a connection has proved. A client proves those in its certificate. A server
+    /// proves the one that this engine has required. Empty without TLS, and for a client without a certificate.
     #[must_use]
     pub fn proven_names(&self, connection: ConnectionKey) -> &[PeerName] {
         self.connections.proven_names(connection)
