@@ -101,7 +101,7 @@ fn respond(bytes: &[u8], from: SocketAddr, account: &mut Account, sends: &mut Se
     }
 }
 
-/// Answers an Allocate request, one in eight of them as it should be.
+/// Answers an Allocate request. Of each eight, one is answered as it should be, and one only when it comes again.
 fn lie(
     number: u64,
     id: &[u8; 12],
